@@ -1,0 +1,100 @@
+# Everything from a bare machine (Python >= 3.10, a C compiler): `make demo`, `make test`, `make check`.
+# The environment is .venv in the checkout; stamps keep it current.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+SEED ?= 42
+
+BIN := .venv/bin
+DEPS := .venv/.stamp-deps
+BUILT := .venv/.stamp-built
+PURE := build/pure/.stamp
+SOURCES := $(shell find peek -name '*.py')
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# What the suite measures must not hang on how a shell happens to be set up.
+unexport PYTHONPATH PEEK_POLICY
+
+.DELETE_ON_ERROR:
+.PHONY: help venv build demo test test-compiled test-interpreted bench docs check format clean
+
+help:
+	@echo 'make demo    build, then simulate the main workload under six policies'
+	@echo 'make test    the core suite on both builds, compiled and interpreted'
+	@echo 'make check   ruff, mypy --strict, architecture test'
+	@echo 'make bench   benchmarks, on the compiled build'
+	@echo 'make docs    the documentation, into build/site'
+	@echo 'make build   (re)compile in place;  make format, make venv, make clean'
+
+# -- environment and builds ---------------------------------------------------------------------------
+
+venv: $(DEPS)
+build: $(BUILT)
+
+# The packages first, with an uncompiled install: a change of sources then needs the compiler only.
+$(DEPS): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo 'installing the environment into .venv'
+	@PEEK_PURE=1 $(BIN)/python -m pip install --quiet --editable '.[dev,plot]'
+	@touch $@
+
+# Old shared libraries go first: after a failed build nothing may look compiled.
+$(BUILT): $(DEPS) setup.py $(SOURCES)
+	@find peek -name '*.so' -exec rm -f {} +
+	@rm -f *__mypyc.*.so
+	@echo 'compiling in place'
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -c 'import peek; print("peek", peek.__version__, "backend:", peek.backend())'
+	@touch $@
+
+# The same source uncompiled, as a user without a C compiler gets it, in a folder of its own.
+$(PURE): $(DEPS) setup.py $(SOURCES)
+	@rm -rf build/pure build/lib
+	@PEEK_PURE=1 $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/pure .
+	@touch $@
+
+# -- the main job -------------------------------------------------------------------------------------
+
+demo: $(BUILT)
+	$(BIN)/peek simulate --workload w1c --load heavy \
+	  --policy fcfs+lru --policy lpm+lru --policy lpm-nolimit+lru --policy hrrn+lru \
+	  --policy clpm+gm+dl+pe --policy peek --seed $(SEED)
+
+# -- tests --------------------------------------------------------------------------------------------
+
+test: test-compiled test-interpreted
+
+# tests/conftest.py ends the run if the backend is not the expected one.
+test-compiled: $(BUILT)
+	PEEK_EXPECT_BACKEND=compiled $(BIN)/pytest $(PYTEST_ARGS)
+
+# From build/pure, so that neither this process nor one that a test starts finds the compiled checkout.
+test-interpreted: $(PURE)
+	cd build/pure && PEEK_EXPECT_BACKEND=interpreted PYTHONPATH='$(CURDIR)/build/pure' \
+	  '$(CURDIR)/$(BIN)/pytest' -c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' '$(CURDIR)/tests' $(PYTEST_ARGS)
+
+bench: $(BUILT)
+	@$(BIN)/python -c 'import peek, sys; sys.exit(peek.backend() != "compiled" and "peek is not compiled: no benchmark")'
+	$(BIN)/python bench/run.py $(BENCH_ARGS)
+
+# -- checks and documentation -------------------------------------------------------------------------
+
+check: $(DEPS)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest tests/test_architecture.py
+
+format: $(DEPS)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(DEPS)
+	$(BIN)/mkdocs build --strict --quiet
+	@echo 'documentation: build/site/index.html'
+
+clean:
+	rm -rf .venv build dist *.egg-info *__mypyc.*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find peek tests bench -name '*.so' -exec rm -f {} +
+	find peek tests bench -name __pycache__ -prune -exec rm -rf {} +

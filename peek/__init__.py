@@ -1,0 +1,75 @@
+"""Queue-informed scheduling and eviction for LLM serving engines.
+
+The public names, nothing else.  Engines are wired in by `peek.adapters`, which this module does not
+import.
+"""
+
+from peek._version import __version__
+from peek.config import PRESETS, PeekConfig
+from peek.errors import (
+    DuplicateRequest,
+    EngineMismatch,
+    InvalidConfig,
+    InvalidKey,
+    PeekError,
+    UnknownRequest,
+    WorkloadError,
+)
+from peek.eviction.base import EvictionPolicy
+from peek.eviction.demand import DemandEviction
+from peek.planner import Planner
+from peek.policy.base import AdmissionPolicy, Cycle
+from peek.policy.clpm import ClpmScheduler
+from peek.policy.dfs_weight import DfsWeight
+from peek.policy.fcfs import FirstCome
+from peek.policy.hrrn import Hrrn
+from peek.policy.lanes import CycleLanes, LaneController
+from peek.policy.lpm import LongestPrefix, ShortestPrefill
+from peek.policy.response_ratio import ClusterResponseRatio
+from peek.protocols import CacheTree, CacheView, WaitingQueue
+from peek.request import PendingRequest
+from peek.stats import CycleStats
+from peek.trie import keys as _keys
+from peek.trie.dual_walk import DualWalk
+from peek.trie.pending_tree import Cluster, PendingTree
+
+__all__ = [
+    "PRESETS",
+    "AdmissionPolicy",
+    "CacheTree",
+    "CacheView",
+    "ClpmScheduler",
+    "Cluster",
+    "ClusterResponseRatio",
+    "Cycle",
+    "CycleLanes",
+    "CycleStats",
+    "DemandEviction",
+    "DfsWeight",
+    "DualWalk",
+    "DuplicateRequest",
+    "EngineMismatch",
+    "EvictionPolicy",
+    "FirstCome",
+    "Hrrn",
+    "InvalidConfig",
+    "InvalidKey",
+    "LaneController",
+    "LongestPrefix",
+    "PeekConfig",
+    "PeekError",
+    "PendingRequest",
+    "PendingTree",
+    "Planner",
+    "ShortestPrefill",
+    "UnknownRequest",
+    "WaitingQueue",
+    "WorkloadError",
+    "__version__",
+    "backend",
+]
+
+
+def backend() -> str:
+    """"compiled" if the hot modules are mypyc extensions, "interpreted" if they run as Python."""
+    return "compiled" if _keys.COMPILED else "interpreted"

@@ -1,0 +1,1 @@
+"""Adapters wire the core into engines; each translates at the door and is imported on its own."""

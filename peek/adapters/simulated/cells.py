@@ -1,0 +1,298 @@
+"""The paper's cells W1-W5 as synthetic workloads.
+
+Operations to support: `cell(name, load, seed, engine)` builds one cell, the same one for the same
+arguments on every machine.
+
+Plan: what a policy sees of a prompt is its prefix structure, so token ids only have to be equal
+where the cells say "shared" and differ elsewhere.  The main generator makes exactly the draws that
+the cell definition lists, in that order; token ids come from generators of their own, seeded with
+(seed, group), so that they cannot shift a draw.  Where a cell definition leaves a choice open, the
+constant that makes the choice says so.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from math import log
+from os import PathLike
+from random import Random
+from typing import Final
+
+from peek.adapters.simulated.trace import TraceRow, iter_rows
+from peek.adapters.simulated.workload import SYMBOL_BYTES, SimRequest, Workload, pack_tokens, unique_tokens
+from peek.errors import WorkloadError
+
+LOADS: Final = ("moderate", "heavy")
+ENGINES: Final = ("sglang", "vllm")
+
+ARENA_TOKENS: Final = 50_000
+"""KV arena of Qwen2.5-32B on one 80 GB card, as the paper states it; also used for W4 and W5."""
+
+W3_ARENA_TOKENS: Final = 28_000
+"""Estimated KV arena of one Llama-3.1-70B replica (bf16, TP=2 on 2 x H100 80 GB), in tokens.
+
+Two cards of 79.6 GiB at `mem_fraction_static` 0.88 give 140.1 GiB; 70.55e9 weights of 2 bytes take
+131.4 GiB; a token's KV is 80 layers x 8 heads x 128 x 2 (K, V) x 2 bytes = 320 KiB.  (140.1 - 131.4) GiB
+/ 320 KiB = 28,500 tokens.  vLLM's 0.9 leaves 3 GiB more, which its activation peak takes again.
+"""
+
+SYSTEM_PROMPT_TOKENS: Final = 1402
+"""Shared system prompt of `agentic_shared` (w4-shared)."""
+
+W4_LONGEST_INPUT: Final = 6000
+"""A row of the Mooncake conversation trace with a longer input makes no W4 session (tokens)."""
+
+_TEMPLATE: Final = (1, 2, 3)
+_BEFORE_QUESTION: Final = (4, 5, 6, 7, 8)
+_AFTER_QUESTION: Final = (9, 10, 11, 12, 13)
+
+# W1 and W3 C: 8 questions per group of 10..93 tokens, mean 22.  Only range, mean and count are given;
+# this skewed table has them, and group g takes every fifth entry from entry g on, so that any 16
+# consecutive groups together ask each length equally often.
+_QUESTION_TABLE: Final = (10, 11, 12, 12, 13, 14, 14, 15, 16, 17, 18, 20, 22, 27, 38, 93)
+
+# W2 and W3 B ("mirrors W2"): the same ten questions for every group, 8..14 tokens.
+_FIXED_QUESTIONS: Final = (8, 9, 9, 10, 11, 11, 12, 13, 13, 14)
+
+# Cumulative share of groups -> output tokens.  Group ids carry no popularity (the shuffle gives it),
+# so handing the mix out by id is as good as drawing it, and costs no draw.
+_DECODE_MIX: Final = ((0.10, 128), (0.35, 512), (0.65, 1024), (0.90, 2048), (1.00, 4096))
+
+W4_ROUNDS: Final = 4
+_W4_GAP_S: Final = 0.050  # median of the log-normal gap; the definition says only "50 ms"
+_W4_GAP_SIGMA: Final = 0.5
+_W4_SESSIONS: Final = {"moderate": 30, "heavy": 120}
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedPrefixCell:
+    """Parameters of a W1, W2 or W3 cell; dicts by engine hold (moderate, heavy)."""
+
+    groups: int
+    prefix_tokens: int
+    requests: dict[str, int]
+    warmup: int
+    rates: dict[str, tuple[float, float]]  # requests / s, 0 = closed loop
+    caps: dict[str, tuple[int, int]]
+    mixed: bool = False  # decode mix and fixed questions (RAG-like), else 128 tokens and own questions
+    arena_tokens: int = ARENA_TOKENS
+
+
+_N500: Final = {"sglang": 500, "vllm": 500}
+_N1000: Final = {"sglang": 1000, "vllm": 1000}
+_N2000: Final = {"sglang": 2000, "vllm": 2000}
+_W1_CAPS: Final = {"sglang": (256, 256), "vllm": (100, 210)}
+_W2_RATES: Final = {"sglang": (0.40, 0.45), "vllm": (0.15, 0.20)}
+_CLOSED: Final = {"sglang": (0.0, 0.0), "vllm": (0.0, 0.0)}
+_W2_CAPS: Final = {"sglang": (256, 256), "vllm": (256, 256)}
+_W3_CAPS: Final = {"sglang": (180, 180), "vllm": (180, 180)}
+_DEFAULT_CAP: Final = 256
+
+_SHARED_PREFIX: Final = {  # groups, prefix, requests, warm-up, rates, caps, mixed, arena
+    "w1a": _SharedPrefixCell(100, 1024, _N1000, 200, {"sglang": (40, 60), "vllm": (20, 30)}, _W1_CAPS),
+    "w1b": _SharedPrefixCell(200, 1024, _N2000, 400, {"sglang": (35, 80), "vllm": (20, 30)}, _W1_CAPS),
+    "w1c": _SharedPrefixCell(100, 4096, _N1000, 200, {"sglang": (4, 8), "vllm": (5, 10)}, _W1_CAPS),
+    "w1d": _SharedPrefixCell(200, 4096, _N2000, 400, {"sglang": (12, 24), "vllm": (8, 15)}, _W1_CAPS),
+    "w2b": _SharedPrefixCell(40, 8192, {"sglang": 1000, "vllm": 500}, 100, _W2_RATES, _W2_CAPS, True),
+    "w3b": _SharedPrefixCell(14, 4096, _N500, 100, _CLOSED, _W3_CAPS, True, W3_ARENA_TOKENS),
+    "w3c": _SharedPrefixCell(88, 1500, _N1000, 200, _CLOSED, _W3_CAPS, False, W3_ARENA_TOKENS),
+}
+# W5: bounds of the prompt length in tokens, (moderate, heavy) requests / s
+_SINGLETONS: Final[dict[str, tuple[int, int, tuple[float, float]]]] = {
+    "w5-long": (512, 4096, (15, 25)),
+    "w5-short": (32, 1024, (102, 120)),
+}
+
+CELL_NAMES: Final = (*_SHARED_PREFIX, "w4", "w4-shared", *_SINGLETONS)
+
+
+def cell(
+    name: str,
+    load: str = "heavy",
+    seed: int = 42,
+    engine: str = "sglang",
+    *,
+    trace: str | PathLike[str] | None = None,
+    client: str | None = None,
+) -> Workload:
+    """Build one of the paper's cells, with one token per symbol.
+
+    Args:
+        name: one of `CELL_NAMES`.
+        load: one of `LOADS`; both are the same for the closed loops of W3.
+        seed: of the main generator; the paper uses 42, 142 and 242.
+        engine: whose column of rates, caps and request counts to take, one of `ENGINES`.
+        trace: the Mooncake conversation trace; W4 needs it, the other cells ignore it.
+        client: W4 only: "sglang" = rounds do not wait for answers, "vllm" = the next round waits for
+            the answer; None takes the form of `engine`.
+
+    Raises:
+        WorkloadError: unknown name, load, engine or client, a seed that is not an integer, or a trace
+            that is absent, malformed or too short.
+    """
+    _check_choice("workload", name, CELL_NAMES)
+    _check_choice("load", load, LOADS)
+    _check_choice("engine", engine, ENGINES)
+    client = engine if client is None else client
+    _check_choice("client", client, ENGINES)
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise WorkloadError(f"seed is {seed!r}, not an integer")
+    if name in _SHARED_PREFIX:
+        return _shared_prefix_workload(name, load, seed, engine)
+    if name in _SINGLETONS:
+        return _singleton_workload(name, load, seed)
+    return _agentic_workload(name, load, seed, trace, client)
+
+
+def _check_choice(what: str, value: str, valid: tuple[str, ...]) -> None:
+    if value not in valid:
+        raise WorkloadError(f"unknown {what} {value!r}; valid: {', '.join(valid)}")
+
+
+def _shared_prefix_workload(name: str, load: str, seed: int, engine: str) -> Workload:
+    """Shuffle, Zipf samples, then question and gap per request: the draw order of the definition."""
+    spec = _SHARED_PREFIX[name]
+    level = LOADS.index(load)
+    rate, cap = spec.rates[engine][level], spec.caps[engine][level]
+    rng = Random(seed)
+    groups = draw_groups(rng, spec.groups, spec.requests[engine])
+    prompts: dict[tuple[int, int], bytes] = {}
+    arrival_s = 0.0
+    requests = []
+    for position, group in enumerate(groups):
+        lengths = _FIXED_QUESTIONS if spec.mixed else _question_lengths(group)
+        question = rng.randrange(len(lengths))
+        arrival_s += rng.expovariate(rate) if rate else 0.0
+        if (group, question) not in prompts:  # else asked before: the same prompt, and the same object
+            prompts[group, question] = _prompt(spec, seed, group, question, lengths[question])
+        key = prompts[group, question]
+        output = _mixed_output(group, spec.groups) if spec.mixed else 128
+        requests.append(SimRequest(f"{name}-{position}", arrival_s, key, len(key) // SYMBOL_BYTES, output))
+    return Workload(
+        name=name, load=load, seed=seed, requests=tuple(requests), warmup=spec.warmup, max_running=cap,
+        arena_tokens=spec.arena_tokens, client_concurrency=None if rate else cap,
+    )  # fmt: skip
+
+
+def _prompt(spec: _SharedPrefixCell, seed: int, group: int, question: int, length: int) -> bytes:
+    """Template, the group's prefix, glue, the question of `length` tokens, glue; packed."""
+    asked_by = "all" if spec.mixed else str(group)
+    return (
+        pack_tokens(_TEMPLATE)
+        + unique_tokens(f"{seed}/prefix/{group}", group, spec.prefix_tokens)
+        + pack_tokens(_BEFORE_QUESTION)
+        + unique_tokens(f"{seed}/question/{asked_by}/{question}", question, length)
+        + pack_tokens(_AFTER_QUESTION)
+    )
+
+
+def draw_groups(rng: Random, groups: int, count: int) -> list[int]:
+    """One shuffle, then `count` Zipf samples (exponent 1) by `rng.random()`.
+
+    The group at position r of the shuffled list has popularity rank r and weight 1 / (r + 1); the
+    samples run over the cumulative weights in rank order.
+    """
+    by_rank = list(range(groups))
+    rng.shuffle(by_rank)
+    cumulative = list(accumulate(1.0 / (rank + 1) for rank in range(groups)))
+    total = cumulative[-1]
+    # The last index as upper bound: random() * total may round up to total.
+    return [by_rank[bisect_right(cumulative, rng.random() * total, 0, groups - 1)] for _ in range(count)]
+
+
+def _question_lengths(group: int) -> tuple[int, ...]:
+    """Token counts of a group's eight questions."""
+    size = len(_QUESTION_TABLE)
+    return tuple(_QUESTION_TABLE[(group + 5 * question) % size] for question in range(8))
+
+
+def _mixed_output(group: int, groups: int) -> int:
+    """Output tokens of a group: the mix's value at the middle of the group's share of all groups."""
+    middle = (group + 0.5) / groups
+    return next(tokens for share, tokens in _DECODE_MIX if middle < share)
+
+
+def _agentic_workload(
+    name: str, load: str, seed: int, trace: str | PathLike[str] | None, client: str
+) -> Workload:
+    """Sessions start when their trace row does; three log-normal gaps per session, in trace order."""
+    if trace is None:
+        raise WorkloadError(
+            f"{name} needs the Mooncake conversation trace (conversation_trace.jsonl.gz of Mooncake's "
+            "FAST25 release), which is not shipped: give its path with --trace-file"
+        )
+    wanted = _W4_SESSIONS[load]
+    # Below one token per round there is nothing to split.
+    usable = (row for row in iter_rows(trace) if W4_ROUNDS <= row.input_tokens <= W4_LONGEST_INPUT)
+    rows = list(islice(usable, wanted))
+    if len(rows) < wanted:
+        raise WorkloadError(
+            f"{trace}: {len(rows)} rows with input_length {W4_ROUNDS}..{W4_LONGEST_INPUT}, "
+            f"{name} {load} needs {wanted} of the Mooncake conversation trace"
+        )
+    rng = Random(seed)
+    shared = unique_tokens(f"{seed}/system", 0, SYSTEM_PROMPT_TOKENS) if name == "w4-shared" else b""
+    start_ms = min(row.timestamp_ms for row in rows)
+    requests = []
+    for session, row in enumerate(rows):
+        gaps_s = [rng.lognormvariate(log(_W4_GAP_S), _W4_GAP_SIGMA) for _ in range(W4_ROUNDS - 1)]
+        start_s = (row.timestamp_ms - start_ms) / 1000.0
+        # + 1: in w4-shared the system prompt already has the name 0
+        words = unique_tokens(f"{seed}/session/{session}", session + 1, row.input_tokens)
+        requests += _session(f"{name}-{session}", row, shared, words, start_s, gaps_s, client == "vllm")
+    requests.sort(key=lambda request: request.arrival_s)  # stable: rounds stay in order
+    return Workload(
+        name=name, load=load, seed=seed, requests=tuple(requests), warmup=len(requests) // 10,
+        max_running=_DEFAULT_CAP, arena_tokens=ARENA_TOKENS,
+    )  # fmt: skip
+
+
+def _session(
+    name: str, row: TraceRow, shared: bytes, words: bytes, start_s: float, gaps_s: list[float], waits: bool
+) -> list[SimRequest]:
+    """Four rounds out of one trace row, whose input is the whole conversation.
+
+    Round r (1..4) prompts with the first r quarters of the row's input, so the fourth prompt is the
+    input itself and every round contains the one before; a quarter after the first stands for the
+    previous answer, cut to what fits, and the next user turn.  All of it is unique to the session.
+    Every round decodes the row's output length.
+    """
+    requests: list[SimRequest] = []
+    arrival_s = start_s
+    for number, gap_s in enumerate([0.0, *gaps_s], start=1):
+        arrival_s += gap_s
+        key = shared + words[: SYMBOL_BYTES * (row.input_tokens * number // W4_ROUNDS)]
+        before = requests[-1].request_id if waits and requests else None
+        requests.append(
+            SimRequest(
+                f"{name}-{number}", arrival_s, key, len(key) // SYMBOL_BYTES, row.output_tokens,
+                after=before, think_s=gap_s if before else 0.0,
+            )
+        )  # fmt: skip
+    return requests
+
+
+def _singleton_workload(name: str, load: str, seed: int) -> Workload:
+    """Draws per request: log-normal length, output length, gap.
+
+    The parameters of the log-normal are not given: here the clip bounds are two standard deviations
+    from the median (medians 1448 and 181 tokens), so that 5 % of the lengths are clipped.
+    """
+    low, high, rates = _SINGLETONS[name]
+    rng = Random(seed)
+    middle, sigma = (log(low) + log(high)) / 2.0, (log(high) - log(low)) / 4.0
+    rate = rates[LOADS.index(load)]
+    arrival_s = 0.0
+    requests = []
+    for position in range(1500):
+        length = min(max(round(rng.lognormvariate(middle, sigma)), low), high)
+        output = rng.randint(64, 256)
+        arrival_s += rng.expovariate(rate)
+        key = unique_tokens(f"{seed}/prompt/{position}", position, length)
+        requests.append(SimRequest(f"{name}-{position}", arrival_s, key, length, output))
+    return Workload(
+        name=name, load=load, seed=seed, requests=tuple(requests), warmup=100,
+        max_running=_DEFAULT_CAP, arena_tokens=ARENA_TOKENS,
+    )  # fmt: skip

@@ -1,0 +1,113 @@
+"""One simulated run, from names to the figures of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from peek.adapters.simulated.block_engine import BlockEngine
+from peek.adapters.simulated.cost import CostModel, cost_model_for
+from peek.adapters.simulated.engine import Job
+from peek.adapters.simulated.radix_engine import RadixEngine
+from peek.adapters.simulated.workload import Workload, ideal_hit
+from peek.config import PeekConfig
+from peek.planner import Planner
+
+CACHES: Final = ("radix", "blocks")
+"""Engine kinds: SGLang-like, vLLM-like."""
+
+
+def simulate(
+    workload: Workload,
+    label: str,
+    cache: str = "radix",
+    timer: Callable[[], float] | None = None,
+    cost: CostModel | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """Run `workload` under the policy `label`; the figures as in `peek simulate --json`.
+
+    Args:
+        workload: a cell or a trace.
+        label: a policy label, see `PeekConfig.from_label`.
+        cache: "radix" (SGLang-like engine) or "blocks" (vLLM-like engine).
+        timer: seconds of real time, for `plan_us`; without it these figures are 0.
+        cost: step times; by default those of the paper's hardware and model for this cell.
+        progress: called with the number of finished requests.
+    """
+    config = PeekConfig.from_label(label)
+    meter = PlanMeter(timer)
+    planner = None if config.is_stock else make_planner(config, cache, meter)
+    kind = BlockEngine if cache == "blocks" else RadixEngine
+    engine = kind(workload, planner, cost or cost_model_for(workload.name), progress)
+    jobs = engine.run()
+    return {
+        "workload": workload.name,
+        "load": workload.load,
+        "policy": label,
+        "seed": workload.seed,
+        **figures(workload, jobs),
+        "plan_us": meter.figures(),
+    }
+
+
+def make_planner(config: PeekConfig, cache: str, timer: Callable[[], float] | None) -> Planner:
+    """A planner that knows how this kind of engine shows prefixes to others."""
+    gate = cache == "radix" and config.admission == "peek"
+    return Planner(replace(config, in_flight_gate=gate), chained=cache == "blocks", timer=timer)
+
+
+class PlanMeter:
+    """A timer that remembers how long each planning cycle took (the planner asks it twice a cycle)."""
+
+    def __init__(self, timer: Callable[[], float] | None) -> None:
+        self._timer = timer
+        self._readings: list[float] = []
+
+    def __call__(self) -> float:
+        reading = 0.0 if self._timer is None else self._timer()
+        self._readings.append(reading)
+        return reading
+
+    def figures(self) -> dict[str, float]:
+        """Mean and p99 in microseconds."""
+        readings = np.array(self._readings)
+        spans = (readings[1::2] - readings[::2]) * 1e6
+        if not len(spans):
+            return {"mean": 0.0, "p99": 0.0}
+        return {"mean": float(spans.mean()), "p99": float(np.percentile(spans, 99))}
+
+
+def figures(workload: Workload, jobs: list[Job]) -> dict[str, Any]:
+    """Metrics over the jobs behind the warm-up, in order of arrival."""
+    rank = {request.request_id: index for index, request in enumerate(workload.requests)}
+    measured = [job for job in jobs if rank[job.request_id] >= workload.warmup]
+    ttft = [job.first_token_s - job.arrival_s for job in measured]
+    e2e = [job.finished_s - job.arrival_s for job in measured]
+    wait = [job.admitted_s - job.arrival_s for job in measured]
+    tpot = [
+        (job.finished_s - job.first_token_s) / (job.generated - 1) for job in measured if job.generated > 1
+    ]
+    prompt = sum(job.prompt_tokens for job in measured)
+    span = max(job.finished_s for job in measured) - min(job.arrival_s for job in measured)
+    return {
+        "requests": len(workload.requests),
+        "finished": sum(1 for job in jobs if job.finished_s >= 0.0),
+        "cache_hit": sum(job.cached_at_admission for job in measured) / prompt,
+        "ideal_hit": ideal_hit(workload),
+        "throughput_rps": len(measured) / span,
+        "ttft_s": _summary(ttft),
+        "e2e_s": _summary(e2e),
+        "tpot_ms": {"mean": float(np.mean(tpot)) * 1e3 if tpot else 0.0},
+        "queue_wait_s": {"p99": float(np.percentile(wait, 99)), "max": max(wait)},
+        "prefill_tokens": sum(job.prefill_tokens for job in jobs),
+        "preemptions": sum(job.preemptions for job in jobs),
+    }
+
+
+def _summary(values: list[float]) -> dict[str, float]:
+    p50, p99 = np.percentile(values, [50, 99])
+    return {"mean": float(np.mean(values)), "p50": float(p50), "p99": float(p99)}

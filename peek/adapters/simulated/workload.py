@@ -1,0 +1,160 @@
+"""What a workload is: requests with arrival times, and the hit ratio no policy can exceed.
+
+Operations to support: hand a simulated engine its requests in arrival order, make token ids for
+synthetic prompts, and state how much of the prompts an infinite cache would have served.
+
+Plan: two records of pure data, and few functions.  The longest prefix that a key shares with *any*
+earlier key is the longest it shares with its two neighbours among the earlier keys in
+lexicographic order.  So a sorted list per namespace and one binary search per request are enough;
+comparing `bytes` is one memcmp, which beats a trie over symbols and has no hash to collide.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+import numpy as np
+
+SYMBOL_BYTES: Final = 4
+"""Bytes of one packed symbol (int32, little endian)."""
+
+VOCABULARY: Final = 150_000
+"""Synthetic token ids are below this."""
+
+NAMING_ID: Final = 1000
+"""The token id that stands for the name 0 at the head of a synthetic text."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimRequest:
+    """One request of a workload.
+
+    Attributes:
+        request_id: unique in the workload.
+        arrival_s: seconds since the start of the run; with `after` set, only the earliest time.
+        key: the prompt as packed int32 little-endian symbols, each standing for
+            `Workload.unit_tokens` tokens.
+        num_tokens: prompt length in tokens, at least 1; more than the key covers where the last
+            tokens do not fill a unit.
+        output_tokens: tokens to decode, at least 1.
+        namespace: what keeps equal keys from sharing cache (LoRA, cache salt).
+        after: id of the request that must finish first, None where nothing is waited for.
+        think_s: seconds between the end of `after` and the arrival of this request.
+    """
+
+    request_id: str
+    arrival_s: float
+    key: bytes
+    num_tokens: int
+    output_tokens: int
+    namespace: str = ""
+    after: str | None = None
+    think_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A run's worth of requests and the engine limits that belong to it.
+
+    Attributes:
+        name: cell or trace name.
+        load: "moderate" or "heavy", "trace" for a recorded trace.
+        seed: what the draws were seeded with, 0 where nothing was drawn.
+        requests: ascending by `arrival_s`.
+        warmup: how many leading requests are left out of the metrics (they run all the same).
+        max_running: the engine's cap on requests that run at once.
+        arena_tokens: KV arena in tokens.
+        unit_tokens: tokens per key symbol.
+        client_concurrency: the client's cap on outstanding (waiting + running) requests; set only
+            for closed loops, where every request is ready at t = 0.
+    """
+
+    name: str
+    load: str
+    seed: int
+    requests: Sequence[SimRequest]
+    warmup: int
+    max_running: int
+    arena_tokens: int
+    unit_tokens: int = 1
+    client_concurrency: int | None = None
+
+
+def pack_tokens(tokens: Sequence[int]) -> bytes:
+    """Token ids as a key.  `pack_tokens([1, 2])` is `b"\\x01\\0\\0\\0\\x02\\0\\0\\0"`."""
+    return np.array(tokens, dtype="<i4").tobytes()
+
+
+def unique_tokens(source: str, name: int, count: int) -> bytes:
+    """`count` packed token ids below `VOCABULARY`, fixed by `source`; the first stands for `name`.
+
+    So two texts of different names differ from their first token on, and never share more of a prefix
+    than a workload says.  String seeds and `randbytes` give the same ids in every Python version.
+    """
+    raw = np.frombuffer(Random(source).randbytes(SYMBOL_BYTES * count), dtype="<u4")
+    ids = (raw % VOCABULARY).astype("<i4")
+    ids[:1] = NAMING_ID + name
+    return ids.tobytes()
+
+
+def ideal_hit(workload: Workload, *, include_warmup: bool = False) -> float:
+    """Cached prompt tokens / prompt tokens of a cache that never evicts, in arrival order.
+
+    A request hits the longest prefix it shares, in whole symbols, with any earlier request of its
+    namespace, but at most `num_tokens - 1`: engines always compute the last token.  Generated tokens
+    are not part of the cache.
+
+    Args:
+        workload: its requests are taken in the order given.
+        include_warmup: count the warm-up requests in the ratio too (they warm the cache in both
+            cases).  The published ideal values do; the metrics of a run do not, so leave it off
+            when the result stands beside a measured hit ratio.
+
+    Returns:
+        A ratio in 0..1; 0.0 if no request is counted.
+
+    Cost: O(N log N) byte comparisons of one key length each, in memory for one reference per key.
+    """
+    seen: dict[str, list[bytes]] = {}
+    hit_tokens = prompt_tokens = 0
+    first_counted = 0 if include_warmup else workload.warmup
+    for position, request in enumerate(workload.requests):
+        symbols = _insert_and_match(seen.setdefault(request.namespace, []), request.key)
+        if position >= first_counted:
+            hit_tokens += max(0, min(symbols * workload.unit_tokens, request.num_tokens - 1))
+            prompt_tokens += request.num_tokens
+    return hit_tokens / prompt_tokens if prompt_tokens else 0.0
+
+
+def _insert_and_match(earlier: list[bytes], key: bytes) -> int:
+    """Put `key` into the sorted `earlier`; return the symbols it shares with the closest key there."""
+    place = bisect_left(earlier, key)
+    shared = 0
+    if place < len(earlier):
+        if earlier[place] == key:  # a copy would add nothing
+            return len(key) // SYMBOL_BYTES
+        shared = shared_symbols(earlier[place], key)
+    if place:
+        shared = max(shared, shared_symbols(earlier[place - 1], key))
+    earlier.insert(place, key)
+    return shared
+
+
+def shared_symbols(left: bytes, right: bytes) -> int:
+    """Leading symbols that two packed keys have in common.  O(shorter key), by halving."""
+    longest = min(len(left), len(right)) // SYMBOL_BYTES
+    if left[: longest * SYMBOL_BYTES] == right[: longest * SYMBOL_BYTES]:
+        return longest
+    same, different = 0, longest  # the first `same` symbols agree, the first `different` do not
+    while different - same > 1:
+        middle = (same + different) // 2
+        window = slice(same * SYMBOL_BYTES, middle * SYMBOL_BYTES)
+        if left[window] == right[window]:
+            same = middle
+        else:
+            different = middle
+    return same

@@ -1,0 +1,38 @@
+"""What can go wrong, split by whose fault it is.
+
+Every error of this library is a `PeekError`.  Each leaf also is the built-in error a caller would
+expect (`ValueError`, `KeyError`, ...), so code that never heard of `peek` still handles it.
+"""
+
+from __future__ import annotations
+
+
+class PeekError(Exception):
+    """Base of every error that `peek` raises on purpose."""
+
+
+class InvalidKey(PeekError, ValueError):
+    """The caller's key is not a sequence of int32 symbols."""
+
+
+class InvalidConfig(PeekError, ValueError):
+    """The caller's configuration names an unknown option or an absurd value."""
+
+
+class DuplicateRequest(PeekError, ValueError):
+    """The caller added a request id that is already waiting."""
+
+
+class UnknownRequest(PeekError, KeyError):
+    """The caller named a request id that is not waiting."""
+
+    def __str__(self) -> str:  # KeyError would print the repr of the message
+        return str(self.args[0]) if self.args else ""
+
+
+class WorkloadError(PeekError, ValueError):
+    """A trace file or workload definition cannot be read; the message names line and value."""
+
+
+class EngineMismatch(PeekError, RuntimeError):
+    """The engine at hand lacks a seam that an adapter needs; the message names it."""

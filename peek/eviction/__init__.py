@@ -1,0 +1,1 @@
+"""Demand-aware eviction: what the waiting queue still needs goes last."""

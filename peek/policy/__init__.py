@@ -1,0 +1,1 @@
+"""Admission policies: the published one, the library's default, and the baselines."""

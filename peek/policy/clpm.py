@@ -1,0 +1,84 @@
+"""Cluster-LPM, the scheduler of the PEEK paper.
+
+`ClpmScheduler` sorts by Equation 1 after Algorithm 2's sections; `group_major` emits whole clusters.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64, mypyc_attr
+
+from peek.errors import InvalidConfig
+from peek.policy.base import AdmissionPolicy, Cycle
+from peek.policy.sections import TAU, assign_sections
+from peek.request import SINGLETON, PendingRequest
+from peek.trie.pending_tree import THETA
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ClpmScheduler(AdmissionPolicy):
+    """Order by (section, -cached_len, -score, -|cluster|, arrival), Eq. 1.  O(n log n).
+
+    Args:
+        theta: tokens of the head that marks a pioneer.
+        tau: cached tokens above which a request is warm.
+        group_major: within a section emit the members of one cluster together, clusters by
+            depth x size, singletons last by arrival.
+    """
+
+    def __init__(self, theta: int = THETA, tau: int = TAU, group_major: bool = False) -> None:
+        super().__init__(needs_sharing=True, theta=theta)
+        if theta < 1:
+            raise InvalidConfig(f"theta is {theta}; need at least 1 token")
+        if tau < 0:
+            raise InvalidConfig(f"tau is {tau}; need at least 0 tokens")
+        self.tau: i64 = tau
+        self.group_major = group_major
+
+    def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+        assign_sections(queue, self.tau)
+        if self.group_major:
+            return _group_major(queue)
+        return sorted(queue, key=_equation_1)
+
+
+def _equation_1(request: PendingRequest) -> tuple[int, int, int, int]:
+    # Arrival is the order of the queue and the sort is stable.
+    return (request.section, -request.cached_len, -request.score, -request.cluster_size)
+
+
+def _group_major(queue: list[PendingRequest]) -> list[PendingRequest]:
+    groups: dict[int, list[PendingRequest]] = {}
+    singletons: list[list[PendingRequest]] = [[], [], []]
+    for request in queue:
+        if request.cluster_id == SINGLETON:
+            singletons[request.section].append(request)
+            continue
+        slot = request.cluster_id * 4 + request.section
+        group = groups.get(slot)
+        if group is None:
+            groups[slot] = [request]
+        else:
+            group.append(request)
+    ordered: list[PendingRequest] = []
+    section = 0
+    for group in sorted(groups.values(), key=_cluster_rank):
+        while section < group[0].section:
+            ordered.extend(singletons[section])
+            section += 1
+        if len(group) > 1:
+            group.sort(key=_within_cluster)
+        ordered.extend(group)
+    while section < 3:
+        ordered.extend(singletons[section])
+        section += 1
+    return ordered
+
+
+def _cluster_rank(group: list[PendingRequest]) -> tuple[int, int, float, int]:
+    first = group[0]
+    weight = first.cluster_depth * first.cluster_size
+    return (first.section, -weight, first.arrival_time, first.sequence)
+
+
+def _within_cluster(request: PendingRequest) -> tuple[int, int]:
+    return (-request.cached_len, -request.score)

@@ -1,0 +1,206 @@
+"""Lanes: how much of the engine's work goes to the order of the cache, how much to the oldest.
+
+A cache-friendly order can let an old request wait for ever.  Lanes merge it with a second order, the
+fair lane, by stride scheduling: each lane has a clock that its admissions push forward in inverse
+proportion to its share, and the lane that is behind admits next.
+
+`LaneController` is this library's: its clocks live across cycles and are charged with the *uncached
+prompt tokens really admitted*, because a cold request costs an engine a hundred times what a warm one
+does.  Its bound, in any window: the fair lane has received at least `fair_share` of the admitted
+uncached tokens, less the cost of one request.  `CycleLanes` is the published algorithm: clocks that
+start anew every cycle, one charge per admission, a fair lane that keeps the sections; kept for
+reproduction, its bound does not hold (docs/lanes.md).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from math import isfinite
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from peek.errors import InvalidConfig
+from peek.policy.base import Cycle
+from peek.request import SINGLETON, PendingRequest
+
+CACHE_LANE: Final = 0
+FAIR_LANE: Final = 1
+
+MIN_SHARE: Final = 0.10
+MAX_SHARE: Final = 0.60
+EMA_BETA: Final = 0.3
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Lanes(ABC):
+    """Merges the policy's order with a fair one and learns what was admitted."""
+
+    @abstractmethod
+    def interleave(
+        self, cache_lane: list[PendingRequest], queue: list[PendingRequest], cycle: Cycle
+    ) -> list[PendingRequest]:
+        """Merge; `queue` holds the same requests in arrival order.  O(n).
+
+        Leaves the lane that each request was picked by in `request.mark`.
+        """
+
+    def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
+        """Learn that `request` was admitted from the last order and what it cost.  O(1)."""
+        return
+
+
+class FairShare:
+    """The fair lane's share, fixed or following the queue (the paper's 1 - alpha).
+
+    Dynamic: `0.15 + 0.5 * singleton_frac + 0.3 * age_pressure`, clamped to 0.10 .. 0.60 and smoothed
+    with EMA beta = 0.3, where `age_pressure = min(1, oldest singleton's wait / slo_s)`.
+    """
+
+    def __init__(self, fair_share: float, dynamic: bool, slo_s: float) -> None:
+        if not (isfinite(fair_share) and 0.0 < fair_share < 1.0):
+            raise InvalidConfig(f"fair_share is {fair_share}; need a number between 0 and 1, exclusive")
+        if not (isfinite(slo_s) and slo_s > 0.0):
+            raise InvalidConfig(f"slo_s is {slo_s}; need a positive number of seconds")
+        self.value: float = fair_share
+        self.dynamic = dynamic
+        self.slo_s: float = slo_s
+
+    def update(self, queue: list[PendingRequest], now: float) -> None:
+        """One cycle's step; nothing to do for a fixed share or an empty queue.  O(n)."""
+        if self.dynamic and queue:
+            target = target_share(queue, now, self.slo_s)
+            self.value = (1.0 - EMA_BETA) * self.value + EMA_BETA * target
+
+
+def target_share(queue: list[PendingRequest], now: float, slo_s: float) -> float:
+    """The unsmoothed dynamic share of a queue in arrival order.  O(n)."""
+    n_singletons = 0
+    oldest_wait = 0.0
+    for request in queue:
+        if request.cluster_id == SINGLETON:
+            n_singletons += 1
+            oldest_wait = max(oldest_wait, now - request.arrival_time)
+    singleton_frac = n_singletons / len(queue)
+    age_pressure = min(1.0, oldest_wait / slo_s)
+    return min(MAX_SHARE, max(MIN_SHARE, 0.15 + 0.5 * singleton_frac + 0.3 * age_pressure))
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class LaneController(Lanes):
+    """Stride lanes charged by admitted work; the fair lane is arrival order.
+
+    Args:
+        fair_share: part of the uncached tokens that goes to the oldest requests, in (0, 1).
+        dynamic: follow the queue as in the paper, from `fair_share` on.
+        slo_s: seconds of waiting at which a singleton's age pressure is full.
+    """
+
+    def __init__(self, fair_share: float = 0.3, dynamic: bool = False, slo_s: float = 2.0) -> None:
+        self.share = FairShare(fair_share, dynamic, slo_s)
+        self.lead: float = 0.0
+        """How far the fair lane's clock is ahead of the cache lane's, in tokens / share."""
+
+    def interleave(
+        self, cache_lane: list[PendingRequest], queue: list[PendingRequest], cycle: Cycle
+    ) -> list[PendingRequest]:
+        self.share.update(queue, cycle.now)
+        share = self.share.value
+        lead = self.lead
+        inherited: set[int] = set()
+        ordered: list[PendingRequest] = []
+        for request in queue:
+            request.mark = -1
+        n: i64 = len(queue)
+        next_fair: i64 = 0
+        next_cache: i64 = 0
+        placed: i64 = 0
+        while placed < n:
+            if lead <= 0.0:
+                while queue[next_fair].mark >= 0:
+                    next_fair += 1
+                request = queue[next_fair]
+                request.mark = FAIR_LANE
+                lead += float(_cost(request, cycle.unit_tokens, inherited)) / share
+            else:
+                while cache_lane[next_cache].mark >= 0:
+                    next_cache += 1
+                request = cache_lane[next_cache]
+                request.mark = CACHE_LANE
+                lead -= float(_cost(request, cycle.unit_tokens, inherited)) / (1.0 - share)
+            ordered.append(request)
+            placed += 1
+        return ordered
+
+    def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
+        cost = float(uncached_tokens if uncached_tokens > 0 else 1)
+        if request.mark == FAIR_LANE:
+            self.lead += cost / self.share.value
+        else:
+            self.lead -= cost / (1.0 - self.share.value)
+
+
+def _cost(request: PendingRequest, unit_tokens: i64, inherited: set[int]) -> i64:
+    """Expected uncached tokens: a cluster's prefix is paid for by whoever comes first."""
+    cached = request.cached_len
+    if request.cluster_id != SINGLETON:
+        if request.cluster_id in inherited:
+            cached = max(cached, request.cluster_depth * unit_tokens)
+        else:
+            inherited.add(request.cluster_id)
+    cost = request.num_tokens - cached
+    return cost if cost > 1 else 1
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class CycleLanes(Lanes):
+    """The published lanes: new clocks every cycle, one charge an admission.
+
+    The fair lane is ordered by (section, arrival, -cached_len).  The lane with the smaller pass value
+    goes next, the cache lane on ties; a lane skips what the other has placed.
+
+    Args: as `LaneController`; `fair_share` is the paper's 1 - alpha.
+    """
+
+    def __init__(self, fair_share: float = 0.3, dynamic: bool = False, slo_s: float = 2.0) -> None:
+        self.share = FairShare(fair_share, dynamic, slo_s)
+
+    def interleave(
+        self, cache_lane: list[PendingRequest], queue: list[PendingRequest], cycle: Cycle
+    ) -> list[PendingRequest]:
+        self.share.update(queue, cycle.now)
+        cache_stride = 1.0 / (1.0 - self.share.value)
+        fair_stride = 1.0 / self.share.value
+        cache_pass = cache_stride
+        fair_pass = fair_stride
+        fair_lane = _by_section(queue)
+        ordered: list[PendingRequest] = []
+        n: i64 = len(queue)
+        next_fair: i64 = 0
+        next_cache: i64 = 0
+        placed: i64 = 0
+        while placed < n:
+            if cache_pass <= fair_pass:
+                while cache_lane[next_cache].mark >= 0:
+                    next_cache += 1
+                request = cache_lane[next_cache]
+                request.mark = CACHE_LANE
+                cache_pass += cache_stride
+            else:
+                while fair_lane[next_fair].mark >= 0:
+                    next_fair += 1
+                request = fair_lane[next_fair]
+                request.mark = FAIR_LANE
+                fair_pass += fair_stride
+            ordered.append(request)
+            placed += 1
+        return ordered
+
+
+def _by_section(queue: list[PendingRequest]) -> list[PendingRequest]:
+    """(section, arrival, -cached_len): arrivals are distinct by sequence, so buckets suffice."""
+    buckets: list[list[PendingRequest]] = [[], [], []]
+    for request in queue:
+        request.mark = -1
+        buckets[request.section].append(request)
+    return buckets[0] + buckets[1] + buckets[2]

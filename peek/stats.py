@@ -1,0 +1,75 @@
+"""Counters of a planner: what it decided, what it expected, what it cost."""
+
+from __future__ import annotations
+
+from typing import final
+
+from mypy_extensions import i64
+
+
+@final
+class CycleStats:
+    """Running totals since the planner was made; `as_dict` for export.
+
+    Attributes:
+        cycles: calls of `plan`.
+        without_sharing: of these, how many kept the stock order because the queue shares nothing.
+        reordered: cycles that changed the engine's order (counted by `Planner.cycle`).
+        planned: requests ordered, summed over cycles.
+        admitted, withdrawn: requests that left the queue.
+        fair_admitted: of the admitted, those picked by the fair lane.
+        prompt_tokens, cached_expected: of the admitted: prompt length and what the last plan expected
+            to be cached.
+        uncached_admitted: prompt tokens the engine had to compute.
+        cache_calls: `CacheView.advance` calls.
+        plan_s, last_plan_s: seconds on the caller's timer, total and last cycle.
+    """
+
+    def __init__(self) -> None:
+        self.cycles: i64 = 0
+        self.without_sharing: i64 = 0
+        self.reordered: i64 = 0
+        self.planned: i64 = 0
+        self.admitted: i64 = 0
+        self.withdrawn: i64 = 0
+        self.fair_admitted: i64 = 0
+        self.prompt_tokens: i64 = 0
+        self.cached_expected: i64 = 0
+        self.uncached_admitted: i64 = 0
+        self.cache_calls: i64 = 0
+        self.plan_s: float = 0.0
+        self.last_plan_s: float = 0.0
+
+    def note_plan(self, n_requests: i64, seconds: float) -> None:
+        """One cycle ended."""
+        self.cycles += 1
+        self.planned += n_requests
+        self.plan_s += seconds
+        self.last_plan_s = seconds
+
+    def note_admission(self, prompt_tokens: i64, cached: i64, uncached: i64, fair: bool) -> None:
+        """One request was admitted."""
+        self.admitted += 1
+        self.prompt_tokens += prompt_tokens
+        self.cached_expected += cached
+        self.uncached_admitted += uncached
+        if fair:
+            self.fair_admitted += 1
+
+    def as_dict(self) -> dict[str, int | float]:
+        """All counters by name."""
+        return {
+            "cycles": self.cycles,
+            "without_sharing": self.without_sharing,
+            "reordered": self.reordered,
+            "planned": self.planned,
+            "admitted": self.admitted,
+            "withdrawn": self.withdrawn,
+            "fair_admitted": self.fair_admitted,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_expected": self.cached_expected,
+            "uncached_admitted": self.uncached_admitted,
+            "cache_calls": self.cache_calls,
+            "plan_s": self.plan_s,
+            "last_plan_s": self.last_plan_s,
+        }

@@ -1,0 +1,113 @@
+"""The dual-walk: every waiting request's cached length, in one joint descent.
+
+Operations: `walk` descends the pending tree and the engine's prefix cache together, one
+`CacheView.advance` call per pending edge (Algorithm 1 of the paper, made resumable: the cursor of
+the parent edge is where the child edge starts, the cache is never entered again at its root), and
+writes `request.cached_len`; `match` returns the same as a dictionary.
+
+Goals: exact (equal to the engine's own longest-prefix match of every request alone), and O(edges the
+cache has in common + 1 probe per edge where it stops) calls instead of one match per request.  A
+branch on which the cache stops is left at once: everything below it has the same cached length.
+
+Plan: pre-order over the tree by its links.  Each node remembers how far the cache followed its edge
+and the cursor there (`walk_*`); the demand index of `peek.eviction` reads these marks afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+from mypy_extensions import i64
+
+from peek.trie.pending_tree import Node, PendingTree, next_branch, next_preorder
+
+if TYPE_CHECKING:
+    from peek.protocols import CacheView
+
+
+@final
+class DualWalk:
+    """Co-descent of one pending tree with any cache.
+
+    >>> DualWalk(tree).match(cache)        # doctest: +SKIP
+    {'request-1': 4096, 'request-2': 0}
+    """
+
+    __slots__ = ("_tree", "advances", "epoch")
+
+    def __init__(self, tree: PendingTree) -> None:
+        self._tree = tree
+        self.epoch: i64 = 0
+        """Number of walks so far; `node.walk_epoch` equal to it means the node's marks are fresh."""
+        self.advances: i64 = 0
+        """Calls of `CacheView.advance` in the last walk."""
+
+    def match(self, cache: CacheView) -> dict[str, int]:
+        """Cached length in tokens of every waiting request.  Cost as `walk`."""
+        self.walk(cache)
+        return {request.request_id: request.cached_len for request in self._tree.requests()}
+
+    def walk(self, cache: CacheView) -> None:
+        """Write `request.cached_len` (tokens) for every request and the marks of every node reached.
+
+        O(nodes where the cache follows) calls into the cache, plus O(n) to write the results.
+        """
+        self.epoch += 1
+        self.advances = 0
+        unit: i64 = cache.unit_tokens
+        for namespace, root in self._tree.roots():
+            root.walk_matched = 0
+            root.walk_cursor = cache.root(namespace)
+            root.walk_epoch = self.epoch
+            self._walk_below(root, cache, unit)
+
+    def _walk_below(self, root: Node, cache: CacheView, unit: i64) -> None:
+        # A cache is looked up dynamically: adapters are ordinary Python objects.
+        advance: Any = cache.advance
+        epoch = self.epoch
+        calls: i64 = 0
+        node = root
+        while True:
+            if node.terminator is not None:
+                _write_terminators(node, node.walk_matched * unit)
+            following = next_preorder(node)
+            while following is not None:
+                parent = following.parent
+                assert parent is not None
+                calls += 1
+                view = following.view
+                if view is None:
+                    view = memoryview(following.edge).cast("i")
+                    following.view = view
+                step: tuple[int, object] = advance(parent.walk_cursor, view, parent.depth)
+                matched: i64 = parent.depth + step[0]
+                following.walk_matched = matched
+                following.walk_cursor = step[1]
+                following.walk_epoch = epoch
+                if matched == following.depth:
+                    break
+                _write_subtree(following, matched * unit)
+                following = next_branch(following)
+            if following is None:
+                self.advances += calls
+                return
+            node = following
+
+
+def _write_terminators(node: Node, cached_len: i64) -> None:
+    terminator = node.terminator
+    while terminator is not None:
+        terminator.request.cached_len = cached_len
+        terminator = terminator.next
+
+
+def _write_subtree(top: Node, cached_len: i64) -> None:
+    """The same cached length for every request at or below `top`."""
+    if top.kid is None:
+        _write_terminators(top, cached_len)
+        return
+    stop = next_branch(top)
+    node: Node | None = top
+    while node is not None and node is not stop:
+        _write_terminators(node, cached_len)
+        node = next_preorder(node)

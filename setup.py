@@ -1,0 +1,118 @@
+"""Compile the hot modules with mypyc, or install the same source as it is.
+
+Which of the two happens is decided here and printed (pip shows it with `-v`; the wheel's name tells too):
+
+==============  ==================================================================================
+`PEEK_PURE`     build
+==============  ==================================================================================
+unset, empty    compiled where this Python can compile C extensions, pure where it cannot
+`1`             pure: a `py3-none-any` wheel
+`0`             compiled, or the build fails
+==============  ==================================================================================
+
+A compiler that works and a compilation that fails is an error, never a silent fall-back: a package
+that is interpreted by accident makes every benchmark lie.  The rest of the metadata is in
+`pyproject.toml`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import tempfile
+from glob import glob
+from pathlib import Path
+
+from setuptools import Distribution, Extension, setup
+from setuptools.command.build_ext import build_ext
+
+COMPILED = (
+    "peek/request.py",
+    "peek/stats.py",
+    "peek/trie/*.py",
+    "peek/policy/*.py",
+    "peek/eviction/*.py",
+    "peek/planner.py",
+    "peek/adapters/simulated/radix_cache.py",
+    "peek/adapters/simulated/block_cache.py",
+)
+"""The hot modules, as patterns; package `__init__` files always stay Python.
+
+They are compiled as ONE group, that is into one shared library: calls, attribute reads and
+construction across its modules are direct C, and small ones are inlined.  Between groups they would
+go through export tables, and between extension modules through the interpreter.
+`tests/test_architecture.py` reads this constant, too.
+"""
+
+GROUP = "peek"
+
+BUILD_COMMANDS = {"bdist_wheel", "build", "build_ext", "develop", "editable_wheel", "install"}
+"""Commands that need extension modules; the others (metadata, sdist) need not wait for mypyc."""
+
+PROBE = "#include <Python.h>\nPyMODINIT_FUNC PyInit_peek_probe(void) { return NULL; }\n"
+
+
+def compiled_sources() -> list[str]:
+    """The source files that `COMPILED` names, relative to the project, sorted."""
+    here = Path(__file__).resolve().parent
+    found = {path for pattern in COMPILED for path in glob(pattern, root_dir=here)}
+    return sorted(path.replace(os.sep, "/") for path in found if not path.endswith("__init__.py"))
+
+
+def why_not_compile() -> str | None:
+    """Why this Python cannot build C extensions; None if it can.
+
+    Having a `cc` on the path is not enough (no headers, no linker, another architecture), so a
+    three-line extension module is built with the very command that would build the real one.
+    """
+    if sys.implementation.name != "cpython":
+        return f"mypyc compiles for CPython only, this is {sys.implementation.name}"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "mypyc code is not built for a free-threaded Python here"
+    with tempfile.TemporaryDirectory(prefix="peek-probe-") as folder:
+        source = Path(folder, "peek_probe.c")
+        source.write_text(PROBE, encoding="ascii")
+        probe = build_ext(Distribution({"ext_modules": [Extension("peek_probe", [str(source)])]}))
+        probe.build_lib = probe.build_temp = folder
+        try:
+            probe.ensure_finalized()
+            probe.run()
+        except Exception as error:  # every compiler class has errors of its own
+            return f"no working C compiler ({error})"
+    return None
+
+
+def mypyc_extensions() -> list[Extension]:
+    """Translate the hot modules to C; any error of mypy or mypyc ends the build."""
+    from mypyc.build import mypycify
+
+    # An empty configuration: what is an error here must not depend on the rules for our own checks,
+    # nor on which optional packages the build environment has.
+    options = ["--config-file=", "--ignore-missing-imports"]
+    modules = mypycify([*options, *compiled_sources()], opt_level="3", debug_level="0", group_name=GROUP)
+    if os.name != "nt":  # mypyc sets -Werror; a warning that only a newer compiler knows is no failure
+        for module in modules:
+            module.extra_compile_args.append("-Wno-error")
+    return modules
+
+
+def extensions() -> list[Extension]:
+    """The extension modules of this build, none for a pure one; prints which build it is and why."""
+    wish = os.environ.get("PEEK_PURE", "")
+    if wish not in ("", "0", "1"):
+        raise SystemExit(f"peek: PEEK_PURE is {wish!r}; valid values are 0, 1 and nothing")
+    if BUILD_COMMANDS.isdisjoint(sys.argv):
+        return []
+    obstacle = "PEEK_PURE=1" if wish == "1" else why_not_compile()
+    if obstacle is None:
+        print(f"peek: COMPILED build, {len(compiled_sources())} modules with mypyc", flush=True)
+        return mypyc_extensions()
+    if wish == "0":
+        raise SystemExit(f"peek: PEEK_PURE=0 asks for a compiled build: {obstacle}")
+    print(f"peek: PURE PYTHON build, same source, slower: {obstacle}", flush=True)
+    return []
+
+
+if __name__ == "__main__":
+    setup(ext_modules=extensions())
