@@ -50,6 +50,19 @@ GROUP = "peek"
 BUILD_COMMANDS = {"bdist_wheel", "build", "build_ext", "develop", "editable_wheel", "install"}
 """Commands that need extension modules; the others (metadata, sdist) need not wait for mypyc."""
 
+MYPY_CONFIG = """\
+[mypy]
+ignore_missing_imports = True
+[mypy-numpy.*]
+follow_imports = skip
+follow_imports_for_stubs = True
+"""
+"""What mypy sees while compiling: the same with and without numpy's types and whatever else is installed.
+
+The types of `sortedcontainers` it must see (they come with the build requirements): what it knows to be
+a native object is read directly, what it does not know by name.
+"""
+
 PROBE = "#include <Python.h>\nPyMODINIT_FUNC PyInit_peek_probe(void) { return NULL; }\n"
 
 
@@ -87,13 +100,15 @@ def mypyc_extensions() -> list[Extension]:
     """Translate the hot modules to C; any error of mypy or mypyc ends the build."""
     from mypyc.build import mypycify
 
-    # An empty configuration: what is an error here must not depend on the rules for our own checks,
-    # nor on which optional packages the build environment has.
-    options = ["--config-file=", "--ignore-missing-imports"]
-    modules = mypycify([*options, *compiled_sources()], opt_level="3", debug_level="0", group_name=GROUP)
+    config = Path("build", "mypyc.ini")
+    config.parent.mkdir(exist_ok=True)
+    config.write_text(MYPY_CONFIG, encoding="ascii")
+    modules = mypycify(
+        [f"--config-file={config}", *compiled_sources()], opt_level="3", debug_level="0", group_name=GROUP
+    )
     if os.name != "nt":  # mypyc sets -Werror; a warning that only a newer compiler knows is no failure
         for module in modules:
-            module.extra_compile_args.append("-Wno-error")
+            module.extra_compile_args = [*module.extra_compile_args, "-Wno-error"]
     return modules
 
 

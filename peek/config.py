@@ -42,10 +42,11 @@ def _number(name: str, value: object, low: float, high: float) -> None:
 
 @dataclass(frozen=True)
 class PeekConfig:
-    """Settings of one `Planner`.
+    """Settings of one `Planner`; the defaults are the policy `peek`.
 
     Attributes:
         admission: one of `ADMISSIONS`.
+        exponent: how much a long wait counts in `peek`'s response ratio.
         lanes: "none", "cycle" (published: clocks per cycle), "work" (charged by uncached tokens).
         fair_share: the fair lane's share (the paper's 1 - alpha), in (0, 1).
         dynamic_share: let the share follow the queue.
@@ -57,13 +58,14 @@ class PeekConfig:
     """
 
     admission: str = "peek"
-    lanes: str = "none"
-    fair_share: float = 0.3
+    lanes: str = "work"
+    fair_share: float = 0.05
     dynamic_share: bool = False
     slo_s: float = 2.0
     eviction: str = "lru"
     in_flight_gate: bool = False
     strict: bool = False
+    exponent: float = 6.0
 
     def __post_init__(self) -> None:
         _one_of("admission", self.admission, ADMISSIONS)
@@ -71,6 +73,7 @@ class PeekConfig:
         _one_of("eviction", self.eviction, EVICTIONS)
         _number("fair_share", self.fair_share, 0.0, 1.0)
         _number("slo_s", self.slo_s, 0.0, float("inf"))
+        _number("exponent", self.exponent, 0.0, 64.0)
         for name in ("dynamic_share", "in_flight_gate", "strict"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidConfig(f"{name} is {getattr(self, name)!r}; need true or false")
@@ -135,7 +138,7 @@ class PeekConfig:
                 return ClpmScheduler()
             case "clpm+gm":
                 return ClpmScheduler(group_major=True)
-        return ClusterResponseRatio()
+        return ClusterResponseRatio(self.exponent)
 
     def build_lanes(self) -> Lanes | None:
         """New lanes with clocks at zero, or None."""
@@ -149,21 +152,26 @@ class PeekConfig:
         return None if self.eviction == "lru" else DemandEviction(self.eviction)
 
 
+def _published(admission: str, lanes: str = "none", eviction: str = "lru") -> PeekConfig:
+    """The paper's policies and the baselines: cache lane 0.7 (alpha), dynamic with the lanes."""
+    return PeekConfig(admission, lanes, fair_share=0.3, dynamic_share=lanes != "none", eviction=eviction)
+
+
 PRESETS: dict[str, PeekConfig] = {
-    "fcfs+lru": PeekConfig("fcfs"),
-    "lpm+lru": PeekConfig("lpm"),
-    "lpm-nolimit+lru": PeekConfig("lpm-nolimit"),
-    "dfs-weight+lru": PeekConfig("dfs-weight"),
-    "hrrn+lru": PeekConfig("hrrn"),
-    "spf+lru": PeekConfig("spf"),
-    "lpm+pe": PeekConfig("lpm", eviction="cluster"),
-    "fcfs+pe": PeekConfig("fcfs", eviction="cluster"),
-    "clpm": PeekConfig("clpm"),
-    "clpm+gm": PeekConfig("clpm+gm"),
-    "clpm+gm+dl": PeekConfig("clpm+gm", "cycle", dynamic_share=True),
-    "clpm+gm+pe": PeekConfig("clpm+gm", eviction="cluster"),
-    "clpm+gm+dl+pe": PeekConfig("clpm+gm", "cycle", dynamic_share=True, eviction="cluster"),
-    "peek": PeekConfig("peek"),
+    "fcfs+lru": _published("fcfs"),
+    "lpm+lru": _published("lpm"),
+    "lpm-nolimit+lru": _published("lpm-nolimit"),
+    "dfs-weight+lru": _published("dfs-weight"),
+    "hrrn+lru": _published("hrrn"),
+    "spf+lru": _published("spf"),
+    "lpm+pe": _published("lpm", eviction="cluster"),
+    "fcfs+pe": _published("fcfs", eviction="cluster"),
+    "clpm": _published("clpm"),
+    "clpm+gm": _published("clpm+gm"),
+    "clpm+gm+dl": _published("clpm+gm", "cycle"),
+    "clpm+gm+pe": _published("clpm+gm", eviction="cluster"),
+    "clpm+gm+dl+pe": _published("clpm+gm", "cycle", "cluster"),
+    "peek": PeekConfig(),
 }
 """Every policy label; a missing eviction part means `lru`."""
 

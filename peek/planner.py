@@ -58,6 +58,7 @@ class Planner:
         self._index: DemandIndex = SymbolIndex(self.tree) if chained else MarkIndex(self.tree)
         self._walk = DualWalk(self.tree)
         self._in_flight = PendingTree()
+        self._visible: set[str] = set()
         self._gate: bool = settings.in_flight_gate
         self._timer = timer
         self._cache: CacheView | None = None
@@ -92,6 +93,7 @@ class Planner:
         key = self.tree.key_of(request_id) if admitted and self._gate else b""
         request = self.tree.remove(request_id)
         if not admitted:
+            self._visible.discard(request_id)
             self.stats.withdrawn += 1
             return
         cost: i64 = request.num_tokens - request.cached_len
@@ -100,16 +102,21 @@ class Planner:
         self.stats.note_admission(request.num_tokens, request.cached_len, cost, request.mark == FAIR_LANE)
         if self._lanes is not None:
             self._lanes.charge(request, cost)
-        if key and request_id not in self._in_flight:
+        if request_id in self._visible:
+            self._visible.discard(request_id)
+        elif key and request_id not in self._in_flight:
             self._in_flight.insert(request_id, key, request.namespace)
 
     def prefilled(self, request_id: str) -> None:
         """An admitted request's prefill ended, or the request is gone; its prefix is visible now.
 
-        Only engines with `in_flight_gate` need to call this; unknown ids are ignored.
+        Only engines with `in_flight_gate` need to call this; unknown ids are ignored.  It may come
+        before the planner learns of the admission, which is when the queue is compared next.
         """
         if request_id in self._in_flight:
             self._in_flight.remove(request_id)
+        elif request_id in self.tree:
+            self._visible.add(request_id)
 
     def __len__(self) -> int:
         """Requests waiting."""
@@ -153,7 +160,7 @@ class Planner:
         if policy.reads_tree and self._signals_version != self.tree.version:
             self.tree.refresh((policy.theta + unit - 1) // unit)
             self._signals_version = self.tree.version
-        cycle = Cycle(self.tree, now, unit, self.stats.uncached_admitted)
+        cycle = Cycle(self.tree, now, unit, self.stats.uncached_admitted, self._gate)
         ordered = policy.order(queue, cycle)
         if self._lanes is not None:
             ordered = self._lanes.interleave(ordered, queue, cycle)

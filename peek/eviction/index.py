@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from mypy_extensions import i64
 
-from peek.trie.pending_tree import Node, PendingTree, next_branch, next_preorder, survivor
+from peek.trie.node import Node, next_branch, next_preorder, survivor
+from peek.trie.pending_tree import PendingTree
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView

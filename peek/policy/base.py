@@ -12,8 +12,9 @@ from typing import final
 
 from mypy_extensions import i64, mypyc_attr
 
+from peek.policy.sections import THETA
 from peek.request import PendingRequest
-from peek.trie.pending_tree import THETA, PendingTree
+from peek.trie.pending_tree import PendingTree
 
 
 @final
@@ -25,17 +26,24 @@ class Cycle:
         now: seconds on the caller's clock.
         unit_tokens: tokens per symbol.
         work_done: uncached prompt tokens the engine has admitted so far.
+        defers_siblings: the engine shows a prefix to others only when its prefill ends.
     """
 
-    __slots__ = ("now", "tree", "unit_tokens", "work_done")
+    __slots__ = ("defers_siblings", "now", "tree", "unit_tokens", "work_done")
 
     def __init__(
-        self, tree: PendingTree, now: float, unit_tokens: int = 1, work_done: int = 0
+        self,
+        tree: PendingTree,
+        now: float,
+        unit_tokens: int = 1,
+        work_done: int = 0,
+        defers_siblings: bool = False,
     ) -> None:
         self.tree = tree
         self.now: float = now
         self.unit_tokens: i64 = unit_tokens
         self.work_done: i64 = work_done
+        self.defers_siblings = defers_siblings
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

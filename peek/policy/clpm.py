@@ -9,9 +9,8 @@ from mypy_extensions import i64, mypyc_attr
 
 from peek.errors import InvalidConfig
 from peek.policy.base import AdmissionPolicy, Cycle
-from peek.policy.sections import TAU, assign_sections
+from peek.policy.sections import TAU, THETA, assign_sections
 from peek.request import SINGLETON, PendingRequest
-from peek.trie.pending_tree import THETA
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -12,7 +12,7 @@ from mypy_extensions import mypyc_attr
 
 from peek.policy.base import AdmissionPolicy, Cycle
 from peek.request import PendingRequest
-from peek.trie.pending_tree import Node, next_branch, next_preorder
+from peek.trie.node import Node, next_branch, next_preorder
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -1,15 +1,20 @@
 """Cluster response ratio, the default policy `peek`.
 
 The paper's order serves big clusters first and needs a second lane against starvation.  Here one
-number does both: what a cluster's members have waited, against the work it takes to serve them
-*together* (its uncached prefix once, plus every member's suffix).  A cold prefix with many members
-costs little a head and comes early; a singleton or small cluster overtakes as its wait grows, so no
-request waits for ever (bound in docs/policies.md).
+number does both: what the members of a subtree of the pending tree have waited, against the work it
+takes to serve them *together*, every uncached edge paid once:
 
-    ratio(c) = sum over members of wait ** exponent / (uncached prefix + sum of suffixes)
+    ratio(v) = sum over requests below v of wait ** exponent / uncached tokens below v
 
-HRRN is the special case of clusters of one and exponent 1.  A larger exponent moves along the front
-of mean against tail latency.
+The order is a depth-first walk of the tree, children by falling ratio, so members of a cluster are
+neighbours at every level.  A cold prefix with many members costs little a head and comes early; a
+singleton overtakes as its wait grows.  HRRN is the special case of a tree without sharing and
+exponent 1.  A larger exponent moves along the front of mean against tail latency (docs/policies.md).
+
+Before all others go requests that are mostly cached: they cost next to nothing now, and a prefill's
+worth once somebody else's prefill has evicted what they would have used.  On engines that show a
+prefix only when its prefill ends, siblings of a prefill under way, or of one earlier in the order,
+go last: admitted in the same batch they would compute the prefix again.
 """
 
 from __future__ import annotations
@@ -20,18 +25,155 @@ from mypy_extensions import i64, mypyc_attr
 
 from peek.errors import InvalidConfig
 from peek.policy.base import AdmissionPolicy, Cycle
+from peek.policy.sections import PIONEER, SIBLING, TAU, WARM
 from peek.request import PendingRequest
+from peek.trie.node import Node, next_preorder
+from peek.trie.pending_tree import PendingTree
+
+_MIN_WAIT_S = 1e-3
+"""Requests that have just come wait this long, so that equal ratios do not all become zero."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClusterResponseRatio(AdmissionPolicy):
-    """Clusters by response ratio, members together in arrival order.  O(n + c log c)."""
+    """Depth-first over the pending tree by response ratio; mostly cached requests first.
 
-    def __init__(self, exponent: float = 4.0) -> None:
-        super().__init__(needs_sharing=True)
-        if not (isfinite(exponent) and exponent > 0.0):
-            raise InvalidConfig(f"exponent is {exponent}; need a positive number")
+    O(n + nodes + sum of the sorts of each node's children).
+
+    Args:
+        exponent: 1 minimises the mean, 8 comes close to the shortest tail; see docs/policies.md.
+    """
+
+    def __init__(self, exponent: float = 6.0) -> None:
+        super().__init__(reads_tree=False, needs_sharing=True)
+        if not (isfinite(exponent) and 0.0 < exponent <= 64.0):
+            raise InvalidConfig(f"exponent is {exponent}; need a number above 0 and up to 64")
         self.exponent: float = exponent
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
-        return list(queue)
+        oldest = _MIN_WAIT_S
+        for request in queue:
+            oldest = max(oldest, cycle.now - request.arrival_time)
+        # Waits relative to the oldest: powers stay in range, the order is the same.
+        accumulate(cycle.tree, cycle.now, oldest, self.exponent, cycle.unit_tokens)
+        return _in_sections(_depth_first(cycle.tree), cycle)
+
+
+def accumulate(tree: PendingTree, now: float, oldest: float, exponent: float, unit_tokens: i64) -> None:
+    """Write benefit and work of every subtree into its top node.  O(n + nodes)."""
+    for _, root in tree.roots():
+        nodes: list[Node] = []
+        node: Node | None = root
+        while node is not None:
+            nodes.append(node)
+            node.acc_benefit = 0.0
+            node.acc_work = 0
+            node.acc_first = 1 << 62
+            node = next_preorder(node)
+        i: i64 = len(nodes) - 1
+        while i >= 0:
+            _accumulate_node(nodes[i], now, oldest, exponent, unit_tokens)
+            i -= 1
+
+
+def _accumulate_node(node: Node, now: float, oldest: float, exponent: float, unit_tokens: i64) -> None:
+    """Add the node's own requests and edge, then hand the sums to its parent (children are done)."""
+    terminator = node.terminator
+    while terminator is not None:
+        request = terminator.request
+        wait = max(_MIN_WAIT_S, now - request.arrival_time)
+        node.acc_benefit += (wait / oldest) ** exponent
+        node.acc_work += max(1, request.num_tokens - node.depth * unit_tokens)
+        node.acc_first = min(node.acc_first, request.sequence)
+        terminator = terminator.next
+    parent = node.parent
+    if parent is not None:
+        # Where the walk left the branch above, the cache holds nothing of this edge.
+        known = parent.walk_matched if node.walk_epoch != parent.walk_epoch else node.walk_matched
+        uncached = node.depth - max(known, parent.depth)
+        node.acc_work += uncached * unit_tokens
+        parent.acc_benefit += node.acc_benefit
+        parent.acc_work += node.acc_work
+        parent.acc_first = min(parent.acc_first, node.acc_first)
+
+
+def _depth_first(tree: PendingTree) -> list[PendingRequest]:
+    ordered: list[PendingRequest] = []
+    stack: list[Node] = _by_ratio([root for _, root in tree.roots()])
+    while stack:
+        node = stack.pop()
+        terminator = node.terminator
+        if terminator is not None:
+            own: list[PendingRequest] = []
+            while terminator is not None:
+                own.append(terminator.request)
+                terminator = terminator.next
+            if len(own) > 1:
+                own.sort(key=_sequence)
+            ordered.extend(own)
+        if node.n_kids > 0:
+            kids: list[Node] = []
+            kid = node.kid
+            while kid is not None:
+                kids.append(kid)
+                kid = kid.next
+            stack.extend(_by_ratio(kids))
+    return ordered
+
+
+def _sequence(request: PendingRequest) -> int:
+    return request.sequence
+
+
+def _by_ratio(nodes: list[Node]) -> list[Node]:
+    """Smallest ratio first, because a stack pops its last entry first; ties: younger first."""
+    if len(nodes) > 1:
+        nodes.sort(key=_ratio)
+    return nodes
+
+
+def _ratio(node: Node) -> tuple[float, int]:
+    return (node.acc_benefit / float(max(1, node.acc_work)), -node.acc_first)
+
+
+def _in_sections(ordered: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+    """Warm first, deferred siblings last, each in the order they had."""
+    warm: list[PendingRequest] = []
+    cold: list[PendingRequest] = []
+    deferred: list[PendingRequest] = []
+    claimed: set[int] = set()
+    for request in ordered:
+        request.section = PIONEER
+        if cycle.defers_siblings and _has_pioneer(request, cycle, claimed):
+            request.section = SIBLING
+            deferred.append(request)
+        elif 2 * request.cached_len >= request.num_tokens:
+            request.section = WARM
+            warm.append(request)
+        else:
+            cold.append(request)
+    return warm + cold + deferred
+
+
+def _has_pioneer(request: PendingRequest, cycle: Cycle, claimed: set[int]) -> bool:
+    """Whether somebody before it computes more than tau tokens that it would have to compute, too.
+
+    Otherwise the request becomes the pioneer of its path.  O(levels).
+    """
+    known = request.cached_len + TAU
+    if request.coming_len > known:
+        return True
+    path: list[int] = []
+    node = cycle.tree.leaf(request.request_id)
+    while True:
+        parent = node.parent
+        if parent is None:
+            break
+        if node.uid in claimed:
+            if node.depth * cycle.unit_tokens > known:
+                return True
+            break
+        path.append(node.uid)
+        node = parent
+    claimed.update(path)
+    return False

@@ -17,6 +17,9 @@ WARM: Final = 0
 PIONEER: Final = 1
 SIBLING: Final = 2
 
+THETA: Final = 32
+"""Tokens of the head by which pioneers are told apart (the paper's theta)."""
+
 TAU: Final = 32
 """Cached tokens above which a request is warm (the paper's tau, SGLang's check threshold)."""
 

@@ -11,7 +11,8 @@ from typing import final
 from mypy_extensions import i64
 
 from peek.trie.keys import match_span, symbol_at
-from peek.trie.pending_tree import Node, PendingTree
+from peek.trie.node import Node
+from peek.trie.pending_tree import PendingTree
 
 
 @final

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-
 from peek.adapters.simulated.cost import CostModel
 from peek.adapters.simulated.workload import SimRequest, Workload
 from peek.planner import Planner

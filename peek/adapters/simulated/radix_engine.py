@@ -47,6 +47,7 @@ class RadixJob(Job):
         self.key = request.key
         self.node: RadixNode | None = None
         self.private: int = 0
+        self.prefilled = False
 
 
 class RadixEngine(SimEngine):
@@ -59,8 +60,17 @@ class RadixEngine(SimEngine):
         cost: CostModel,
         progress: Callable[[int], None] | None = None,
         chunk_tokens: int = CHUNK_TOKENS,
+        touch_limit: int = 0,
     ) -> None:
+        """As `SimEngine`.
+
+        Args:
+            chunk_tokens: prefill tokens of one batch.
+            touch_limit: SGLang's own cache-aware policies match every waiting request in each cycle,
+                which refreshes the recency of what they would reuse; with at most this many waiting.
+        """
         super().__init__(workload, planner, cost, progress)
+        self.touch_limit = touch_limit
         self.unit: int = workload.unit_tokens
         self.cache = RadixCache(workload.unit_tokens)
         self.chunk_tokens: int = chunk_tokens
@@ -86,6 +96,13 @@ class RadixEngine(SimEngine):
     def available(self) -> int:
         """Tokens that are free or could be freed."""
         return self._capacity - self.private_tokens - self.cache.locked_tokens
+
+    def plan(self) -> None:
+        super().plan()
+        if len(self.waiting) <= self.touch_limit:
+            for job in self.waiting:
+                assert isinstance(job, RadixJob)
+                self.cache.match(job.key, job.request.namespace, self._match_limit(job))
 
     def step(self) -> StepWork:
         work = self._prefill_batch()
@@ -198,6 +215,7 @@ class RadixEngine(SimEngine):
             self.running.remove(job)
             self._let_go(job)
             job.computed = 0
+            job.prefilled = False
             job.preemptions += 1
             self.waiting.append(job)
         generated = sum(job.generated for job in by_progress)
@@ -217,10 +235,8 @@ class RadixEngine(SimEngine):
     def complete(self, work: StepWork) -> None:
         for job in work.jobs:
             assert isinstance(job, RadixJob)
-            if job.computed <= job.prompt_tokens:
+            if not job.prefilled:
                 self._publish(job)
-                if self.planner is not None and job.computed == job.prompt_tokens:
-                    self.planner.prefilled(job.request_id)
 
     def _publish(self, job: RadixJob) -> None:
         """What is computed of the prompt enters the tree; tokens it already had are given back."""
@@ -231,6 +247,9 @@ class RadixEngine(SimEngine):
             self.cache.unlock(job.node)
         job.node = node
         self._hold_private(job, job.computed - symbols * self.unit)
+        job.prefilled = job.computed == job.total_tokens
+        if job.prefilled and self.planner is not None:
+            self.planner.prefilled(job.request_id)
 
     def _hold_private(self, job: RadixJob, tokens: int) -> None:
         self.private_tokens += tokens - job.private

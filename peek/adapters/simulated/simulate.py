@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -10,7 +11,7 @@ import numpy as np
 
 from peek.adapters.simulated.block_engine import BlockEngine
 from peek.adapters.simulated.cost import CostModel, cost_model_for
-from peek.adapters.simulated.engine import Job
+from peek.adapters.simulated.engine import Job, SimEngine
 from peek.adapters.simulated.radix_engine import RadixEngine
 from peek.adapters.simulated.workload import Workload, ideal_hit
 from peek.config import PeekConfig
@@ -18,6 +19,15 @@ from peek.planner import Planner
 
 CACHES: Final = ("radix", "blocks")
 """Engine kinds: SGLang-like, vLLM-like."""
+
+TOUCHING: Final = {
+    "lpm": 128,
+    "lpm-nolimit": sys.maxsize,
+    "dfs-weight": sys.maxsize,
+    "hrrn": sys.maxsize,
+    "spf": sys.maxsize,
+}
+"""SGLang's own cache-aware policies refresh what waiting requests match, up to so many waiting."""
 
 
 def simulate(
@@ -41,8 +51,13 @@ def simulate(
     config = PeekConfig.from_label(label)
     meter = PlanMeter(timer)
     planner = None if config.is_stock else make_planner(config, cache, meter)
-    kind = BlockEngine if cache == "blocks" else RadixEngine
-    engine = kind(workload, planner, cost or cost_model_for(workload.name), progress)
+    model = cost_model_for(workload.name) if cost is None else cost
+    engine: SimEngine
+    if cache == "blocks":
+        engine = BlockEngine(workload, planner, model, progress)
+    else:
+        touch_limit = TOUCHING.get(config.admission, 0)
+        engine = RadixEngine(workload, planner, model, progress, touch_limit=touch_limit)
     jobs = engine.run()
     return {
         "workload": workload.name,

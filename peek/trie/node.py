@@ -1,0 +1,155 @@
+"""Nodes of the pending tree, their links, and how to move along them.
+
+A node owns the edge that leads to it.  Siblings and terminators are intrusive doubly linked lists, so
+a traversal needs neither a stack nor a dictionary, and taking one out is O(1).
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from mypy_extensions import i64
+
+from peek.request import PendingRequest
+
+
+@final
+class Node:
+    """One tree node and the edge that leads to it.
+
+    `depth` counts symbols from the root and never changes: a split gives the upper half a new node,
+    a merge keeps the lower one.  The `walk_*` fields are scratch space of the dual-walk, `acc_*` of
+    `refresh`.
+    """
+
+    __slots__ = (
+        "acc_benefit",
+        "acc_first",
+        "acc_head",
+        "acc_score",
+        "acc_work",
+        "count",
+        "depth",
+        "edge",
+        "kid",
+        "n_kids",
+        "next",
+        "parent",
+        "prev",
+        "terminator",
+        "uid",
+        "view",
+        "walk_cursor",
+        "walk_epoch",
+        "walk_matched",
+    )
+
+    def __init__(self, edge: bytes, parent: Node | None, uid: i64, count: i64, depth: i64) -> None:
+        self.edge = edge
+        self.view: memoryview | None = None
+        self.parent: Node | None = parent
+        self.uid: i64 = uid
+        self.count: i64 = count
+        self.depth: i64 = depth
+        self.n_kids: i64 = 0
+        self.kid: Node | None = None
+        self.prev: Node | None = None
+        self.next: Node | None = None
+        self.terminator: Terminator | None = None
+        self.acc_score: i64 = 0
+        self.acc_head: i64 = 0
+        self.acc_benefit: float = 0.0
+        self.acc_work: i64 = 0
+        self.acc_first: i64 = 0
+        self.walk_matched: i64 = 0
+        self.walk_cursor: object = None
+        self.walk_epoch: i64 = 0
+
+
+@final
+class Terminator:
+    """The handle of one waiting request: where its key ends in the tree."""
+
+    __slots__ = ("next", "node", "prev", "request")
+
+    def __init__(self, request: PendingRequest, node: Node) -> None:
+        self.request = request
+        self.node = node
+        self.prev: Terminator | None = None
+        self.next: Terminator | None = None
+
+
+def link(parent: Node, child: Node) -> None:
+    head = parent.kid
+    child.next = head
+    child.prev = None
+    if head is not None:
+        head.prev = child
+    parent.kid = child
+    parent.n_kids += 1
+
+
+def unlink(parent: Node, child: Node) -> None:
+    before = child.prev
+    after = child.next
+    if before is None:
+        parent.kid = after
+    else:
+        before.next = after
+    if after is not None:
+        after.prev = before
+    child.prev = None
+    child.next = None
+    parent.n_kids -= 1
+
+
+def unlink_terminator(node: Node, terminator: Terminator) -> None:
+    before = terminator.prev
+    after = terminator.next
+    if before is None:
+        node.terminator = after
+    else:
+        before.next = after
+    if after is not None:
+        after.prev = before
+    terminator.prev = None
+    terminator.next = None
+
+
+def next_preorder(node: Node) -> Node | None:
+    """The node after `node` in a depth-first walk: its first child, else the next branch."""
+    return node.kid if node.kid is not None else next_branch(node)
+
+
+def next_branch(node: Node) -> Node | None:
+    """The node after the whole subtree of `node`; None at the end of the tree."""
+    current: Node | None = node
+    while current is not None:
+        if current.next is not None:
+            return current.next
+        current = current.parent
+    return None
+
+
+def shared_node(leaf: Node) -> Node | None:
+    """The deepest node at or above `leaf` with pending_count >= 2; None for a singleton.  O(1).
+
+    Any node above a leaf's parent has a larger count, so only these two can be the deepest.
+    """
+    if leaf.count >= 2:
+        return leaf if leaf.parent is not None else None
+    parent = leaf.parent
+    if parent is None or parent.parent is None:
+        return None
+    return parent
+
+
+def survivor(node: Node) -> Node | None:
+    """The node that stands today where a remembered node stood; None if nobody waits there."""
+    current = node
+    while current.parent is None:
+        below = current.kid
+        if below is None or current.depth == 0:
+            return None
+        current = below
+    return current
