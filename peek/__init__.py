@@ -71,5 +71,5 @@ __all__ = [
 
 
 def backend() -> str:
-    """"compiled" if the hot modules are mypyc extensions, "interpreted" if they run as Python."""
+    """ "compiled" if the hot modules are mypyc extensions, "interpreted" if they run as Python."""
     return "compiled" if _keys.COMPILED else "interpreted"

@@ -80,9 +80,7 @@ class Planner:
         else:
             self._latest_arrival = request.arrival_time
 
-    def remove(
-        self, request_id: str, admitted: bool = True, uncached_tokens: int | None = None
-    ) -> None:
+    def remove(self, request_id: str, admitted: bool = True, uncached_tokens: int | None = None) -> None:
         """A request left the queue.  O(depth); `UnknownRequest` if it was not waiting.
 
         Args:
@@ -157,7 +155,7 @@ class Planner:
         self._price(queue, unit)
         if policy.reads_cache:
             self._walk_now(cache)
-        if policy.reads_tree and self._signals_version != self.tree.version:
+        if (policy.reads_tree or self._lanes is not None) and self._signals_version != self.tree.version:
             self.tree.refresh((policy.theta + unit - 1) // unit)
             self._signals_version = self.tree.version
         cycle = Cycle(self.tree, now, unit, self.stats.uncached_admitted, self._gate)

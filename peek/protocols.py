@@ -25,6 +25,9 @@ class CacheView(Protocol):
 
     A *cursor* is any object that marks a place in the cache; it belongs to the view and is only
     handed back to it.  Calls must not change the cache (no node splits, no recency refresh).
+
+    A view may have an attribute `version` that changes whenever an answer of `advance` could; cycles
+    between two changes then only ask about new requests.  Without it every cycle asks anew.
     """
 
     unit_tokens: int

@@ -180,7 +180,7 @@ def assert_empty(tree: PendingTree) -> None:
     tree.check()
     assert (len(tree), tree.node_count, tree.has_sharing) == (0, 0, False)
     assert list(tree.roots()) == []
-    assert (tree._edges, tree._handles, tree._owners) == ({}, {}, {})
+    assert (tree._shape.edges, tree._shape.owners, tree._handles) == ({}, {}, {})
 
 
 class ChainedTreeMachine(TreeMachine):
@@ -239,6 +239,18 @@ def test_add_takes_the_key_over_and_ranks_arrivals() -> None:
     assert (first.key, first.length, second.length) == (None, 2, 1)
     assert tree.request("a") is first
     assert tree.remove("a") is first
+
+
+def test_asking_for_scores_leaves_the_heads_of_the_last_refresh() -> None:
+    # BUG: `scores` refreshes with a theta of its own, and policies read `request.head` afterwards.
+    tree = PendingTree()
+    tree.insert("a", [1, 2, 3, 4])
+    tree.insert("b", [1, 2, 9, 9])
+    tree.refresh(3)
+    before = [request.head for request in tree.requests()]
+    assert before[0] != before[1]
+    assert tree.scores() == {"a": 6, "b": 6}
+    assert [request.head for request in tree.requests()] == before
 
 
 def test_errors_are_what_a_caller_expects() -> None:

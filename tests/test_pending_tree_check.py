@@ -128,17 +128,17 @@ def first_child_with_a_predecessor(tree: PendingTree) -> None:
 def edge_table_misses_a_node(tree: PendingTree) -> None:
     # BUG: reported as KeyError, not AssertionError.
     node = tree.leaf("e")
-    del tree._edges[(node.parent.uid << 32) | 5]
+    del tree._shape.edges[(node.parent.uid << 32) | 5]
 
 
 @corruption
 def edge_table_leads_elsewhere(tree: PendingTree) -> None:
-    tree._edges[(tree.leaf("e").parent.uid << 32) | 5] = tree.leaf("a")
+    tree._shape.edges[(tree.leaf("e").parent.uid << 32) | 5] = tree.leaf("a")
 
 
 @corruption
 def edge_table_keeps_a_dead_node(tree: PendingTree) -> None:
-    tree._edges[99 << 32] = tree.leaf("e")
+    tree._shape.edges[99 << 32] = tree.leaf("e")
 
 
 @corruption
@@ -186,22 +186,22 @@ def length_of_a_request(tree: PendingTree) -> None:
 
 @corruption
 def number_of_nodes(tree: PendingTree) -> None:
-    tree._n_nodes += 1
+    tree._shape.n_nodes += 1
 
 
 @corruption
 def number_of_shared_nodes(tree: PendingTree) -> None:
-    tree._n_shared -= 1
+    tree._shape.n_shared -= 1
 
 
 @corruption
 def empty_root(tree: PendingTree) -> None:
-    tree._roots["nobody"] = type(tree.leaf("a"))(b"", None, 99, 0, 0)
+    tree._shape.roots["nobody"] = type(tree.leaf("a"))(b"", None, 99, 0, 0)
 
 
 @corruption
 def root_lost(tree: PendingTree) -> None:
-    del tree._roots["lora"]
+    del tree._shape.roots["lora"]
 
 
 @corruption
@@ -213,7 +213,7 @@ def two_nodes_with_one_id(tree: PendingTree) -> None:
 @corruption
 def id_of_a_live_node_for_reuse(tree: PendingTree) -> None:
     # BUG: not seen; the next node gets the id of a live one.
-    tree._free_uids.append(tree.leaf("a").uid)
+    tree._shape._free_uids.append(tree.leaf("a").uid)
 
 
 @corruption
@@ -222,13 +222,13 @@ def node_that_should_be_merged(tree: PendingTree) -> None:
     inner = tree.leaf("c")
     for request_id in ("b", "c", "d"):
         del tree._handles[request_id]
-    del tree._edges[(inner.uid << 32) | 9]
+    del tree._shape.edges[(inner.uid << 32) | 9]
     kept = tree.leaf("a")
     inner.kid, kept.next, kept.prev = kept, None, None
     inner.terminator, inner.n_kids, inner.count = None, 1, 1
     inner.parent.count -= 3
-    tree._n_nodes -= 1
-    tree._n_shared -= 1
+    tree._shape.n_nodes -= 1
+    tree._shape.n_shared -= 1
 
 
 @pytest.mark.parametrize("corrupt", CORRUPTIONS.values(), ids=CORRUPTIONS.keys())
@@ -258,20 +258,20 @@ def chained_tree() -> PendingTree:
 
 
 def owner_lost(tree: PendingTree) -> None:
-    del tree._owners[2]
+    del tree._shape.owners[2]
 
 
 def owner_kept_after_its_end(tree: PendingTree) -> None:
-    tree._owners[77] = tree.leaf("a")
+    tree._shape.owners[77] = tree.leaf("a")
 
 
 def owner_off_its_edge(tree: PendingTree) -> None:
-    tree._owners[2] = tree.leaf("a")
+    tree._shape.owners[2] = tree.leaf("a")
 
 
 @pytest.mark.parametrize("corrupt", [owner_lost, owner_kept_after_its_end, owner_off_its_edge])
 def test_a_broken_owner_table_is_an_assertion_error(corrupt: Corruption) -> None:
-    # BUG: not seen; `check` leaves `_owners` out.
+    # BUG: not seen; `check` looks at the owners of live nodes only.
     tree = chained_tree()
     corrupt(tree)
     with pytest.raises(AssertionError):

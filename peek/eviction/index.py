@@ -59,6 +59,7 @@ class MarkIndex(DemandIndex):
         self._tree = tree
         self._marks: dict[int, Node] = {}
         self._epoch: i64 = 0
+        self._tree_version: i64 = -1
 
     def find(self, node_id: int) -> Node | None:
         node = self._marks.get(node_id)
@@ -66,9 +67,10 @@ class MarkIndex(DemandIndex):
 
     def refresh(self, cache: CacheView, epoch: int) -> None:
         """O(pending nodes that match something + cached nodes on their paths), once per walk."""
-        if epoch == self._epoch:
+        if epoch == self._epoch and self._tree_version == self._tree.version:
             return
         self._epoch = epoch
+        self._tree_version = self._tree.version
         marks: dict[int, Node] = {}
         node_id_of: Any = cache.node_id
         parent_of: Any = getattr(cache, "parent_id", None)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 
-def victims(
-    candidates: Iterable[int], score: Callable[[int], float], scan_limit: int
-) -> Iterator[int]:
+def victims(candidates: Iterable[int], score: Callable[[int], float], scan_limit: int) -> Iterator[int]:
     """Yield candidates in the order in which they should go.
 
     A candidate without demand is yielded as soon as it is met, so the usual choice costs one look;

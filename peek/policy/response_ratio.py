@@ -19,7 +19,7 @@ go last: admitted in the same batch they would compute the prefix again.
 
 from __future__ import annotations
 
-from math import isfinite
+from math import isfinite, pow
 
 from mypy_extensions import i64, mypyc_attr
 
@@ -82,7 +82,7 @@ def _accumulate_node(node: Node, now: float, oldest: float, exponent: float, uni
     while terminator is not None:
         request = terminator.request
         wait = max(_MIN_WAIT_S, now - request.arrival_time)
-        node.acc_benefit += (wait / oldest) ** exponent
+        node.acc_benefit += pow(wait / oldest, exponent)
         node.acc_work += max(1, request.num_tokens - node.depth * unit_tokens)
         node.acc_first = min(node.acc_first, request.sequence)
         terminator = terminator.next
@@ -95,6 +95,7 @@ def _accumulate_node(node: Node, now: float, oldest: float, exponent: float, uni
         parent.acc_benefit += node.acc_benefit
         parent.acc_work += node.acc_work
         parent.acc_first = min(parent.acc_first, node.acc_first)
+    node.acc_ratio = node.acc_benefit / float(max(1, node.acc_work))
 
 
 def _depth_first(tree: PendingTree) -> list[PendingRequest]:
@@ -127,13 +128,25 @@ def _sequence(request: PendingRequest) -> int:
 
 def _by_ratio(nodes: list[Node]) -> list[Node]:
     """Smallest ratio first, because a stack pops its last entry first; ties: younger first."""
-    if len(nodes) > 1:
-        nodes.sort(key=_ratio)
+    n: i64 = len(nodes)
+    if n < 2:
+        return nodes
+    nodes.sort(key=_ratio)  # floats compare much faster than tuples, and ties are rare
+    i: i64 = 1
+    while i < n:
+        if nodes[i].acc_ratio == nodes[i - 1].acc_ratio:
+            nodes.sort(key=_ratio_then_age)
+            break
+        i += 1
     return nodes
 
 
-def _ratio(node: Node) -> tuple[float, int]:
-    return (node.acc_benefit / float(max(1, node.acc_work)), -node.acc_first)
+def _ratio(node: Node) -> float:
+    return node.acc_ratio
+
+
+def _ratio_then_age(node: Node) -> tuple[float, int]:
+    return (node.acc_ratio, -node.acc_first)
 
 
 def _in_sections(ordered: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:

@@ -9,6 +9,9 @@ Goals: exact (equal to the engine's own longest-prefix match of every request al
 cache has in common + 1 probe per edge where it stops) calls instead of one match per request.  A
 branch on which the cache stops is left at once: everything below it has the same cached length.
 
+A cache may carry a `version` that changes whenever an answer could; while it stands still, the marks
+of the last walk are good and only nodes that are new since then are asked for.
+
 Plan: pre-order over the tree by its links.  Each node remembers how far the cache followed its edge
 and the cursor there (`walk_*`); the demand index of `peek.eviction` reads these marks afterwards.
 """
@@ -34,12 +37,14 @@ class DualWalk:
     {'request-1': 4096, 'request-2': 0}
     """
 
-    __slots__ = ("_tree", "advances", "epoch")
+    __slots__ = ("_cache", "_cache_version", "_tree", "advances", "epoch")
 
     def __init__(self, tree: PendingTree) -> None:
         self._tree = tree
         self.epoch: i64 = 0
-        """Number of walks so far; `node.walk_epoch` equal to it means the node's marks are fresh."""
+        """State of the cache that was walked last; equal to `node.walk_epoch`: the marks are fresh."""
+        self._cache: object = None
+        self._cache_version: object = None
         self.advances: i64 = 0
         """Calls of `CacheView.advance` in the last walk."""
 
@@ -53,7 +58,11 @@ class DualWalk:
 
         O(nodes where the cache follows) calls into the cache, plus O(n) to write the results.
         """
-        self.epoch += 1
+        version: object = getattr(cache, "version", None)
+        if version is None or cache is not self._cache or version != self._cache_version:
+            self.epoch += 1
+        self._cache = cache
+        self._cache_version = version
         self.advances = 0
         unit: i64 = cache.unit_tokens
         for namespace, root in self._tree.roots():
@@ -75,19 +84,19 @@ class DualWalk:
             while following is not None:
                 parent = following.parent
                 assert parent is not None
-                calls += 1
-                view = following.view
-                if view is None:
-                    view = memoryview(following.edge).cast("i")
-                    following.view = view
-                step: tuple[int, object] = advance(parent.walk_cursor, view, parent.depth)
-                matched: i64 = parent.depth + step[0]
-                following.walk_matched = matched
-                following.walk_cursor = step[1]
-                following.walk_epoch = epoch
-                if matched == following.depth:
+                if following.walk_epoch != epoch:
+                    calls += 1
+                    view = following.view
+                    if view is None:
+                        view = memoryview(following.edge).cast("i")
+                        following.view = view
+                    step: tuple[int, object] = advance(parent.walk_cursor, view, parent.depth)
+                    following.walk_matched = parent.depth + step[0]
+                    following.walk_cursor = step[1]
+                    following.walk_epoch = epoch
+                if following.walk_matched == following.depth:
                     break
-                _write_subtree(following, matched * unit)
+                _write_subtree(following, following.walk_matched * unit)
                 following = next_branch(following)
             if following is None:
                 self.advances += calls

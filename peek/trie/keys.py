@@ -33,6 +33,9 @@ COMPILED: Final = not __file__.endswith(".py")
 SYMBOL_BYTES: Final = 4
 MAX_SYMBOL: Final = 2**31 - 1
 
+_SIGN_BITS: Final[i64] = -0x7FFFFFFF80000000
+"""The sign bits of two int32 side by side in an int64."""
+
 _MEMCMP_FROM: Final = 256
 """Bytes from which one `memcmp` over the whole edge pays before looking for the difference."""
 
@@ -88,16 +91,25 @@ def _pack_list(symbols: list[int]) -> bytes:
 
 
 def _pack_native(symbols: list[i32]) -> bytes:
-    packed = vec[i32]([symbol for symbol in symbols])
+    packed = bytes(vec[i32]([symbol for symbol in symbols]))
     n: i64 = len(packed)
-    signs: i32 = 0
-    i: i64 = 0
-    while i < n:
-        signs |= packed[i]
-        i += 1
-    if signs < 0:
+    signs: i64 = 0
+    at: i64 = 0
+    last: i64 = n - 32
+    while at <= last:
+        signs |= (
+            read_i64_le(packed, at)
+            | read_i64_le(packed, at + 8)
+            | read_i64_le(packed, at + 16)
+            | read_i64_le(packed, at + 24)
+        )
+        at += 32
+    while at < n:
+        signs |= i64(read_i32_le(packed, at))
+        at += 4
+    if signs & _SIGN_BITS != 0:
         raise ValueError
-    return bytes(packed)
+    return packed
 
 
 def _offender(symbols: list[int]) -> InvalidKey:

@@ -26,6 +26,7 @@ class Node:
         "acc_benefit",
         "acc_first",
         "acc_head",
+        "acc_ratio",
         "acc_score",
         "acc_work",
         "count",
@@ -59,6 +60,7 @@ class Node:
         self.acc_score: i64 = 0
         self.acc_head: i64 = 0
         self.acc_benefit: float = 0.0
+        self.acc_ratio: float = 0.0
         self.acc_work: i64 = 0
         self.acc_first: i64 = 0
         self.walk_matched: i64 = 0

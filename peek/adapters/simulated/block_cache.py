@@ -62,6 +62,8 @@ class BlockCache:
     def __init__(self, n_blocks: int, unit_tokens: int = 16) -> None:
         self.unit_tokens = unit_tokens
         self.n_blocks = n_blocks
+        self.version: i64 = 0
+        """Grows with every name given or forgotten."""
         self._users: list[int] = [0] * n_blocks
         self._names: list[int] = [NAMELESS] * n_blocks
         self._blocks: dict[int, int] = {}
@@ -142,6 +144,7 @@ class BlockCache:
         if symbol not in self._blocks:
             self._blocks[symbol] = block
             self._names[block] = symbol
+            self.version += 1
 
     def release(self, blocks: list[int]) -> None:
         """One request less uses `blocks` (in order of the prompt)."""
@@ -156,6 +159,7 @@ class BlockCache:
         symbol = self._names[block]
         if symbol != NAMELESS:
             del self._blocks[symbol]
+            self.version += 1
             self._names[block] = NAMELESS
 
     def check(self) -> None:

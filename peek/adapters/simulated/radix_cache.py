@@ -60,6 +60,8 @@ class RadixCache:
         """Tokens in the tree, locked or not."""
         self.locked_tokens: i64 = 0
         """Tokens of nodes that a running request needs."""
+        self.version: i64 = 0
+        """Grows with every change of the tree's shape."""
         self._roots: dict[str, RadixNode] = {}
         self._edges: dict[int, RadixNode] = {}
         self._nodes: dict[int, RadixNode] = {}
@@ -238,6 +240,7 @@ class RadixCache:
 
     def _new_node(self, edge: bytes, parent: RadixNode, depth: i64) -> RadixNode:
         node = RadixNode(edge, parent, self._take_uid(), depth)
+        self.version += 1
         self._nodes[node.uid] = node
         return node
 
@@ -265,6 +268,7 @@ class RadixCache:
         self._leaves.remove((node.last_access, node.uid))
         del self._edges[(parent.uid << 32) | symbol_at(node.edge, 0)]
         del self._nodes[node.uid]
+        self.version += 1
         self.cached_tokens -= (len(node.edge) >> 2) * self.unit_tokens
         parent.kids -= 1
         if parent.parent is not None and parent.kids == 0 and parent.locks == 0:
