@@ -194,7 +194,7 @@ def change(scene: Scene, data: st.DataObject, arrivals: bool) -> None:
         scene.insert(*key)
 
 
-@pytest.mark.parametrize("arrivals", [False, True], ids=["departures", "arrivals too"])
+@pytest.mark.parametrize("arrivals", [False, True], ids=["departures", "arrivals"])
 @given(scene=scenes(), data=st.data())
 def test_marks_stand_while_the_queue_changes(arrivals: bool, scene: Scene, data: st.DataObject) -> None:
     # BUG: see `test_a_mark_outlives_the_request_it_was_left_on`.
@@ -204,7 +204,7 @@ def test_marks_stand_while_the_queue_changes(arrivals: bool, scene: Scene, data:
     scene.assert_demand()
 
 
-@pytest.mark.parametrize("arrivals", [False, True], ids=["departures", "arrivals too"])
+@pytest.mark.parametrize("arrivals", [False, True], ids=["departures", "arrivals"])
 @given(scene=scenes(), data=st.data())
 def test_the_first_question_may_come_after_changes(arrivals: bool, scene: Scene, data: st.DataObject) -> None:
     # BUG: see the two tests below about a split and a merge before the first question.

@@ -53,52 +53,77 @@ class SymbolIndex(DemandIndex):
 
 @final
 class MarkIndex(DemandIndex):
-    """Cached tree nodes named by `CacheView.node_id`."""
+    """Cached tree nodes named by `CacheView.node_id`.
+
+    A cached node lies on one path, so the pending nodes that end in it are nested.  They are kept
+    shallow to deep: if the requests behind the deepest have left, the next one still tells.
+    """
 
     def __init__(self, tree: PendingTree) -> None:
         self._tree = tree
-        self._marks: dict[int, Node] = {}
+        self._marks: dict[int, list[Node]] = {}
         self._epoch: i64 = 0
         self._tree_version: i64 = -1
 
     def find(self, node_id: int) -> Node | None:
-        node = self._marks.get(node_id)
-        return None if node is None else survivor(node)
+        marked = self._marks.get(node_id)
+        if marked is None:
+            return None
+        i: i64 = len(marked) - 1
+        while i >= 0:
+            node = survivor(marked[i])
+            if node is not None:
+                return node
+            i -= 1
+        return None
 
     def refresh(self, cache: CacheView, epoch: int) -> None:
-        """O(pending nodes that match something + cached nodes on their paths), once per walk."""
+        """O(pending nodes that match something + cached nodes on their paths), once per walk.
+
+        The tree may have changed since the walk.  Nodes without fresh marks are new (or the upper half
+        of a split); what is below them may still carry marks.
+        """
         if epoch == self._epoch and self._tree_version == self._tree.version:
             return
         self._epoch = epoch
         self._tree_version = self._tree.version
-        marks: dict[int, Node] = {}
-        node_id_of: Any = cache.node_id
-        parent_of: Any = getattr(cache, "parent_id", None)
+        self._marks = {}
         for _, root in self._tree.roots():
             node: Node | None = next_preorder(root)
             while node is not None:
-                parent = node.parent
-                assert parent is not None
-                if node.walk_epoch != epoch or node.walk_matched == parent.depth:
-                    node = next_branch(node)  # arrived after the walk, or nothing cached from here
-                    continue
-                node_id: int = node_id_of(node.walk_cursor)
-                _mark(marks, node_id, node, parent_of)
-                node = next_preorder(node) if node.walk_matched == node.depth else next_branch(node)
-        self._marks = marks
+                if node.walk_epoch != epoch or (
+                    self._mark(node, cache, epoch) and node.walk_matched >= node.depth
+                ):
+                    node = next_preorder(node)
+                else:
+                    node = next_branch(node)
 
-
-def _mark(marks: dict[int, Node], node_id: int, node: Node, parent_of: Any) -> None:
-    """Mark a cached node and, where the cache tells, those above it that have no mark yet."""
-    present = marks.get(node_id)
-    if present is None or peak_demand(present) < peak_demand(node):
-        marks[node_id] = node
-    if parent_of is None or present is not None:
-        return
-    above: int = parent_of(node_id)
-    while above != 0 and above not in marks:
-        marks[above] = node
-        above = parent_of(above)
+    def _mark(self, node: Node, cache: Any, epoch: i64) -> bool:
+        """Mark the cached nodes that `node`'s edge runs through; False if it matched nothing."""
+        anchor = node.parent
+        fresh: list[Node] = [node]
+        while anchor is not None and anchor.walk_epoch != epoch and anchor.parent is not None:
+            fresh.append(anchor)  # split off since the walk: stands on the same path
+            anchor = anchor.parent
+        assert anchor is not None
+        if node.walk_matched <= anchor.depth:
+            return False
+        fresh.reverse()
+        anchor_id: int = 0 if anchor.parent is None else cache.node_id(anchor.walk_cursor)
+        cached: int = cache.node_id(node.walk_cursor)
+        parent_of: Any = getattr(cache, "parent_id", None)
+        marks = self._marks
+        while True:
+            marked = marks.get(cached)
+            if marked is None:
+                marks[cached] = list(fresh)
+            else:
+                marked.extend(fresh)
+            if parent_of is None or cached == anchor_id:
+                return True
+            cached = parent_of(cached)
+            if cached == 0 or cached == anchor_id:
+                return True
 
 
 def peak_demand(node: Node) -> i64:

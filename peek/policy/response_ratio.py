@@ -19,7 +19,7 @@ go last: admitted in the same batch they would compute the prefix again.
 
 from __future__ import annotations
 
-from math import isfinite, pow
+import math
 
 from mypy_extensions import i64, mypyc_attr
 
@@ -46,7 +46,7 @@ class ClusterResponseRatio(AdmissionPolicy):
 
     def __init__(self, exponent: float = 6.0) -> None:
         super().__init__(reads_tree=False, needs_sharing=True)
-        if not (isfinite(exponent) and 0.0 < exponent <= 64.0):
+        if not (math.isfinite(exponent) and 0.0 < exponent <= 64.0):
             raise InvalidConfig(f"exponent is {exponent}; need a number above 0 and up to 64")
         self.exponent: float = exponent
 
@@ -82,7 +82,7 @@ def _accumulate_node(node: Node, now: float, oldest: float, exponent: float, uni
     while terminator is not None:
         request = terminator.request
         wait = max(_MIN_WAIT_S, now - request.arrival_time)
-        node.acc_benefit += pow(wait / oldest, exponent)
+        node.acc_benefit += math.pow(wait / oldest, exponent)
         node.acc_work += max(1, request.num_tokens - node.depth * unit_tokens)
         node.acc_first = min(node.acc_first, request.sequence)
         terminator = terminator.next

@@ -12,6 +12,7 @@ packing, 8-byte loads for comparing.
 
 from __future__ import annotations
 
+import operator
 import struct
 import sys
 from typing import Final
@@ -85,7 +86,7 @@ def _pack_list(symbols: list[int]) -> bytes:
         packed = struct.pack(f"<{len(symbols)}i", *symbols)
     except (TypeError, ValueError, OverflowError, struct.error):
         raise _offender(symbols) from None
-    if symbols and min(symbols) < 0:
+    if packed and max(packed[3::4]) > 0x7F:  # a sign bit
         raise _offender(symbols)
     return packed
 
@@ -116,10 +117,12 @@ def _offender(symbols: list[int]) -> InvalidKey:
     """The error for a list that did not pack: names the first bad symbol."""
     found: list[object] = list(symbols)
     for position, symbol in enumerate(found):
-        if not isinstance(symbol, int):
+        try:
+            value = operator.index(symbol)  # type: ignore[arg-type]
+        except TypeError:
             return InvalidKey(f"symbol {position} is {symbol!r}, a {type(symbol).__name__}, not an int")
-        if not 0 <= symbol <= MAX_SYMBOL:
-            return InvalidKey(f"symbol {position} is {symbol}, outside [0, 2**31)")
+        if not 0 <= value <= MAX_SYMBOL:
+            return InvalidKey(f"symbol {position} is {value}, outside [0, 2**31)")
     return InvalidKey("key changed while it was packed")
 
 
@@ -141,7 +144,7 @@ def _pack_other(key: object) -> bytes:
     kind = view.format
     if kind in ("i", "l") and view.itemsize == SYMBOL_BYTES:
         return view.tobytes()
-    if kind in ("h", "i", "l", "q", "H", "I", "L", "Q", "B"):
+    if kind in ("b", "h", "i", "l", "q", "H", "I", "L", "Q", "B"):
         return _narrow(view)
     raise InvalidKey(f"key has elements of buffer format {kind!r}; need int32 or int64")
 

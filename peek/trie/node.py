@@ -118,6 +118,14 @@ def unlink_terminator(node: Node, terminator: Terminator) -> None:
     terminator.next = None
 
 
+def hand_over_marks(old: Node, new: Node) -> None:
+    """The dual-walk's marks of `old` belong to `new` now."""
+    new.walk_matched = old.walk_matched
+    new.walk_cursor = old.walk_cursor
+    new.walk_epoch = old.walk_epoch
+    old.walk_epoch = 0
+
+
 def next_preorder(node: Node) -> Node | None:
     """The node after `node` in a depth-first walk: its first child, else the next branch."""
     return node.kid if node.kid is not None else next_branch(node)

@@ -23,6 +23,7 @@ from mypy_extensions import i64
 
 from peek.errors import DuplicateRequest, UnknownRequest
 from peek.request import PendingRequest
+from peek.trie.invariants import check_structure
 from peek.trie.keys import pack
 from peek.trie.node import Node, Terminator, shared_node, unlink_terminator
 from peek.trie.signals import refresh_below
@@ -55,13 +56,14 @@ class PendingTree:
             `owner` then finds that place.  Costs one dictionary entry per symbol.
     """
 
-    __slots__ = ("_handles", "_sequence", "_shape", "chained", "version")
+    __slots__ = ("_handles", "_sequence", "_shape", "_theta", "chained", "version")
 
     def __init__(self, chained: bool = False) -> None:
         self.chained = chained
         self._shape = PrefixStructure(chained)
         self._handles: dict[str, Terminator] = {}
         self._sequence: i64 = 0
+        self._theta: i64 = 1
         self.version: i64 = 0
         """Grows with every change; equal versions mean equal trees."""
 
@@ -193,7 +195,7 @@ class PendingTree:
 
     def scores(self) -> dict[str, int]:
         """Scores of all requests, in one traversal.  O(n + nodes)."""
-        self.refresh(1)
+        self.refresh(self._theta)
         return {request_id: handle.request.score for request_id, handle in self._handles.items()}
 
     def pending_count(self, key: object, namespace: str = "") -> int:
@@ -208,12 +210,13 @@ class PendingTree:
             theta: symbols of the head; `request.head` becomes the id of the node that holds the
                 first `theta` symbols (equal ids: equal heads), 0 for keys shorter than that.
         """
+        self._theta = theta
         for root in self._shape.roots.values():
             refresh_below(root, theta)
 
     def check(self) -> None:
         """Verify every invariant; `AssertionError` names the one that is broken.  O(n + nodes)."""
-        assert self._shape.check() == len(self._handles), "terminator count"
+        assert check_structure(self._shape) == len(self._handles), "terminator count"
         for request_id, terminator in self._handles.items():
             assert terminator.request.request_id == request_id, "handle of another request"
             assert root_above(terminator.node) is self.root(terminator.request.namespace), "namespace"

@@ -16,7 +16,7 @@ from typing import final
 from mypy_extensions import i64
 
 from peek.trie.keys import match_edge, symbol_at
-from peek.trie.node import Node, link, unlink
+from peek.trie.node import Node, hand_over_marks, link, unlink
 
 
 @final
@@ -28,7 +28,7 @@ class PrefixStructure:
             node whose edge holds it.
     """
 
-    __slots__ = ("_free_uids", "_next_uid", "chained", "edges", "n_nodes", "n_shared", "owners", "roots")
+    __slots__ = ("_next_uid", "chained", "edges", "free_uids", "n_nodes", "n_shared", "owners", "roots")
 
     def __init__(self, chained: bool) -> None:
         self.chained = chained
@@ -38,7 +38,7 @@ class PrefixStructure:
         self.n_nodes: i64 = 0
         self.n_shared: i64 = 0
         self._next_uid: i64 = 1
-        self._free_uids: list[int] = []
+        self.free_uids: list[int] = []
 
     def grow(self, namespace: str, packed: bytes) -> Node:
         """Count one more key on its path, making the path where it is missing; the node of its end."""
@@ -88,7 +88,7 @@ class PrefixStructure:
             current = parent
         if current.count == 0:
             del self.roots[namespace]
-            self._free_uids.append(current.uid)
+            self.free_uids.append(current.uid)
         if lowest is not None and lowest.terminator is None and lowest.n_kids == 1:
             self._merge(lowest)
 
@@ -115,8 +115,8 @@ class PrefixStructure:
 
     def _take_uid(self) -> i64:
         """Node ids are reused, so that `uid << 32` stays a native integer however long we run."""
-        if self._free_uids:
-            return self._free_uids.pop()
+        if self.free_uids:
+            return self.free_uids.pop()
         uid = self._next_uid
         self._next_uid = uid + 1
         return uid
@@ -142,6 +142,8 @@ class PrefixStructure:
         self.edges[slot] = upper
         if self.chained:
             self._own(upper.edge, upper)
+        if child.walk_matched < upper.depth:
+            hand_over_marks(child, upper)  # the walk had stopped in what is the upper half now
         return upper
 
     def _prune(self, parent: Node, node: Node) -> None:
@@ -168,6 +170,8 @@ class PrefixStructure:
         link(parent, child)
         if node.count > 1:
             self.n_shared -= 1
+        if node.walk_epoch > child.walk_epoch:
+            hand_over_marks(node, child)  # the walk had stopped in the node and never saw the child
         self._retire(node)
         node.kid = child  # forwards whoever still holds a mark on the merged node, see `survivor`
 
@@ -175,7 +179,7 @@ class PrefixStructure:
         node.parent = None
         node.count = 0
         node.walk_cursor = None
-        self._free_uids.append(node.uid)
+        self.free_uids.append(node.uid)
         self.n_nodes -= 1
 
     def _own(self, edge: bytes, node: Node) -> None:
@@ -193,56 +197,3 @@ class PrefixStructure:
         while at < n:
             del owners[symbol_at(edge, at)]
             at += 4
-
-    def check(self) -> int:
-        """Verify every invariant of the shape; returns the number of terminators.  O(nodes)."""
-        nodes: i64 = 0
-        shared: i64 = 0
-        terminators: i64 = 0
-        for root in self.roots.values():
-            assert root.count > 0 and root.depth == 0 and root.parent is None, "empty root kept"
-            stack = [root]
-            while stack:
-                node = stack.pop()
-                terminators += self._check_node(node, stack)
-                if node.parent is not None:
-                    nodes += 1
-                    shared += 1 if node.count >= 2 else 0
-        assert nodes == self.n_nodes == len(self.edges), "node count"
-        assert shared == self.n_shared, "count of shared nodes"
-        return terminators
-
-    def _check_node(self, node: Node, stack: list[Node]) -> i64:
-        ends: i64 = 0
-        terminator = node.terminator
-        while terminator is not None:
-            ends += 1
-            assert terminator.node is node and terminator.request.length == node.depth, "terminator"
-            assert terminator.next is None or terminator.next.prev is terminator, "terminator list"
-            terminator = terminator.next
-        total = ends
-        n_kids: i64 = 0
-        kid = node.kid
-        while kid is not None:
-            n_kids += 1
-            total += kid.count
-            assert kid.parent is node, "parent link"
-            assert kid.depth == node.depth + (len(kid.edge) >> 2) > node.depth, "depth"
-            assert self.edges[(node.uid << 32) | symbol_at(kid.edge, 0)] is kid, "edge table"
-            assert kid.next is None or kid.next.prev is kid, "sibling list"
-            stack.append(kid)
-            kid = kid.next
-        assert n_kids == node.n_kids, "child count"
-        assert total == node.count, "pending_count"
-        if node.parent is not None:
-            assert node.count > 0 and (ends > 0 or n_kids > 1), "node that should be merged"
-            assert not self.chained or self._owns(node), "owners"
-        return ends
-
-    def _owns(self, node: Node) -> bool:
-        at: i64 = 0
-        while at < len(node.edge):
-            if self.owners.get(symbol_at(node.edge, at)) is not node:
-                return False
-            at += 4
-        return True

@@ -1,0 +1,79 @@
+"""The prompts of the benchmarks: four work sets, always the same (numpy, seed 0).
+
+| set | waiting | prompt                                                        |
+|-----|---------|---------------------------------------------------------------|
+| A   | 1000    | one of 100 shared prefixes of 4096 tokens (Zipf 1.0) + 128    |
+| B   | 200     | one of 40 shared prefixes of 8192 tokens (Zipf 1.0) + 200     |
+| C   | 1000    | nothing shared, 512 .. 4096 tokens                            |
+| D   | 10000   | one of 200 shared prefixes of 1024 tokens (Zipf 1.0) + 64     |
+| D10 | 1000    | D with a tenth of the requests and of the prefixes            |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+VOCABULARY = 150_000
+
+Tokens = npt.NDArray[np.int32]
+
+SHAPES = {
+    "A": (1_000, 100, 4096, 128),
+    "B": (200, 40, 8192, 200),
+    "D": (10_000, 200, 1024, 64),
+    "D10": (1_000, 20, 1024, 64),
+}
+"""Requests, shared prefixes, tokens of a prefix, tokens of a request's own."""
+
+
+@dataclass(frozen=True)
+class WorkSet:
+    """Prompts in order of arrival; `groups` tells which prefix each one has."""
+
+    name: str
+    prompts: list[Tokens]
+    groups: list[int]
+    prefix_len: int
+    """Tokens of a shared prefix; in C what a cache may hold of a prompt."""
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def ids(self) -> list[str]:
+        return [f"request-{i}" for i in range(len(self))]
+
+    def packed(self) -> list[bytes]:
+        """As `peek` keeps them.  New objects in every call."""
+        return [prompt.tobytes() for prompt in self.prompts]
+
+    def lists(self) -> list[list[int]]:
+        """As an engine hands them over.  Every token is an object of its own: D takes 400 MB."""
+        return [prompt.tolist() for prompt in self.prompts]
+
+    def prefixes(self) -> list[bytes]:
+        """The packed prefixes that occur, one a group, by group."""
+        found = {g: p[: self.prefix_len].tobytes() for g, p in zip(self.groups, self.prompts, strict=True)}
+        return [found[group] for group in sorted(found)]
+
+
+@lru_cache(maxsize=None)
+def work_set(name: str) -> WorkSet:
+    """One of A, B, C, D, D10."""
+    rng = np.random.default_rng(0)
+    if name == "C":
+        prompts = [_tokens(rng, int(n)) for n in rng.integers(512, 4097, size=1_000)]
+        return WorkSet(name, prompts, list(range(1_000)), 512)
+    n, n_groups, prefix_len, own_len = SHAPES[name]
+    prefixes = _tokens(rng, n_groups * prefix_len).reshape(n_groups, prefix_len)
+    weight = 1.0 / np.arange(1, n_groups + 1)
+    groups = rng.choice(n_groups, size=n, p=weight / weight.sum()).tolist()
+    prompts = [np.concatenate([prefixes[group], _tokens(rng, own_len)]) for group in groups]
+    return WorkSet(name, prompts, groups, prefix_len)
+
+
+def _tokens(rng: np.random.Generator, n: int) -> Tokens:
+    return rng.integers(0, VOCABULARY, size=n, dtype=np.int32)

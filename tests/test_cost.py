@@ -1,0 +1,140 @@
+"""The step-time model: values worked out by hand, and what must hold for any step."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peek.adapters.simulated.cells import CELL_NAMES
+from peek.adapters.simulated.cost import (
+    GEMMA2_27B,
+    H100,
+    H100_TP2,
+    LLAMA31_70B,
+    MISTRAL_24B,
+    MODELS,
+    QWEN25_32B,
+    CostModel,
+    Hardware,
+    Model,
+    chunk_pairs,
+    cost_model_for,
+)
+
+OVERHEAD_S = 0.0015
+LENGTHS = st.integers(0, 200)
+STEPS = st.tuples(st.integers(0, 10_000), st.floats(0, 1e9), st.integers(0, 100_000))
+
+
+def naive_pairs(start: int, tokens: int) -> int:
+    """Every token of a chunk attends to the context, to the chunk's tokens before it, and to itself."""
+    pairs = 0
+    for token in range(tokens):
+        for _ in range(start + token + 1):
+            pairs += 1
+    return pairs
+
+
+@given(start=LENGTHS, tokens=LENGTHS)
+def test_pairs_of_a_chunk_are_those_of_a_double_loop_but_for_the_diagonal(start: int, tokens: int) -> None:
+    assert chunk_pairs(start, tokens) == naive_pairs(start, tokens) - tokens / 2
+
+
+@given(start=LENGTHS, tokens=LENGTHS, cut=LENGTHS)
+def test_a_prompt_has_the_same_pairs_in_one_chunk_or_two(start: int, tokens: int, cut: int) -> None:
+    cut = min(cut, tokens)
+    halves = chunk_pairs(start, cut) + chunk_pairs(start + cut, tokens - cut)
+    assert chunk_pairs(start, tokens) == pytest.approx(halves)
+
+
+def test_pairs_by_hand() -> None:
+    assert chunk_pairs(0, 4) == 8.0
+    assert chunk_pairs(10, 4) == 48.0
+    assert chunk_pairs(10, 0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("model", "kv_bytes"),
+    [(QWEN25_32B, 262_144), (LLAMA31_70B, 327_680), (MISTRAL_24B, 163_840), (GEMMA2_27B, 376_832)],
+    ids=lambda value: value.name if isinstance(value, Model) else "",
+)
+def test_kv_bytes_of_a_token(model: Model, kv_bytes: int) -> None:
+    assert model.kv_bytes == kv_bytes
+
+
+def test_a_decode_step_of_qwen_on_h100() -> None:
+    """65.6 GB of weights at 3.35 TB/s are 19.58 ms; 1000 context tokens are 262 MB more, 0.078 ms."""
+    cost = CostModel()
+    assert cost.step_s(1, 0.0, 0) == pytest.approx(OVERHEAD_S + 0.019582, abs=1e-6)
+    assert cost.step_s(64, 0.0, 0) == cost.step_s(1, 0.0, 0)
+    assert cost.step_s(1, 0.0, 1000) - cost.step_s(1, 0.0, 0) == pytest.approx(78.25e-6, abs=1e-8)
+
+
+def test_a_prefill_token_of_qwen_on_h100() -> None:
+    """2 x 32.8e9 FLOP at 0.4 x 989 TFLOP/s are 0.1658 ms."""
+    cost = CostModel()
+    token_s = cost.step_s(2001, 0.0, 0) - cost.step_s(2000, 0.0, 0)
+    assert token_s == pytest.approx(0.1658e-3, abs=1e-7)
+    assert cost.step_s(2000, 0.0, 0) == pytest.approx(OVERHEAD_S + 0.33165, abs=1e-4)
+
+
+def test_attention_of_a_4096_token_prefill() -> None:
+    """4 x 64 x 40 x 128 FLOP a pair, 8.39e6 pairs: 11.0 TFLOP or 27.8 ms on top of 679 ms."""
+    cost = CostModel()
+    pairs = chunk_pairs(0, 4096)
+    assert pairs == 8_388_608.0
+    attention_s = cost.step_s(4096, pairs, 0) - cost.step_s(4096, 0.0, 0)
+    assert attention_s == pytest.approx(27.79e-3, abs=1e-5)
+
+
+def test_weights_and_compute_overlap_kv_reads_do_not() -> None:
+    hardware = Hardware("unit", flops=1000.0, bandwidth=100.0, mfu=0.5, overhead_s=1.0)
+    cost = CostModel(hardware, Model("unit", parameters=50.0, layers=1, heads=1, kv_heads=1, head_dim=1))
+    assert cost.step_s(0, 0.0, 0) == 2.0  # 100 bytes of weights take 1 s
+    assert cost.step_s(4, 0.0, 0) == 2.0  # 400 FLOP at 500 FLOP/s stay behind them
+    assert cost.step_s(10, 0.0, 0) == 3.0  # 1000 FLOP take 2 s
+    assert cost.step_s(10, 125.0, 0) == 4.0  # 4 FLOP a pair
+    assert cost.step_s(10, 125.0, 25) == 5.0  # 4 bytes a context token
+
+
+@given(step=STEPS, more=STEPS)
+def test_more_work_never_takes_less_time(step: tuple[int, float, int], more: tuple[int, float, int]) -> None:
+    cost = CostModel()
+    larger = [a + b for a, b in zip(step, more, strict=True)]
+    assert cost.step_s(*larger) >= cost.step_s(*step) > OVERHEAD_S
+
+
+@given(step=STEPS)
+def test_faster_hardware_is_faster(step: tuple[int, float, int]) -> None:
+    slow_s, fast_s = CostModel(H100).step_s(*step), CostModel(H100_TP2).step_s(*step)
+    assert fast_s - OVERHEAD_S == pytest.approx((slow_s - OVERHEAD_S) / 2)
+    assert CostModel(replace(H100, overhead_s=0.1)).step_s(*step) == pytest.approx(slow_s + 0.0985)
+
+
+@pytest.mark.parametrize(
+    ("cell", "hardware", "model"),
+    [
+        ("w1c", H100, QWEN25_32B),
+        ("w2b", H100, QWEN25_32B),
+        ("w3b", H100_TP2, LLAMA31_70B),
+        ("w4-shared", H100, MISTRAL_24B),
+        ("w5-long", H100, GEMMA2_27B),
+        ("some trace", H100, QWEN25_32B),
+        ("", H100, QWEN25_32B),
+    ],
+)
+def test_the_papers_pairing(cell: str, hardware: Hardware, model: Model) -> None:
+    cost = cost_model_for(cell)
+    assert (cost.hardware, cost.model) == (hardware, model)
+
+
+def test_every_cell_has_a_pairing() -> None:
+    assert {name[:2] for name in CELL_NAMES} == set(MODELS)
+
+
+def test_figures_of_hardware_cannot_be_changed_in_place() -> None:
+    with pytest.raises(FrozenInstanceError):
+        H100.mfu = 1.0  # type: ignore[misc]

@@ -1,0 +1,231 @@
+"""What every policy must do, whatever it thinks a good order is.
+
+Each label goes through a `Planner`, as engines use it; each policy class is also called by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from queues import NOW, PROMPTS, Row, Scene, cuts, planner_of, row_lists, rows_of, scenes
+
+from peek import (
+    PRESETS,
+    AdmissionPolicy,
+    ClpmScheduler,
+    ClusterResponseRatio,
+    DfsWeight,
+    FirstCome,
+    Hrrn,
+    LongestPrefix,
+    PeekConfig,
+    Planner,
+    ShortestPrefill,
+)
+
+POLICIES: dict[str, AdmissionPolicy] = {
+    "fcfs": FirstCome(),
+    "lpm": LongestPrefix(),
+    "lpm-4": LongestPrefix(queue_limit=4),
+    "lpm-nolimit": LongestPrefix(queue_limit=None),
+    "spf": ShortestPrefill(),
+    "hrrn": Hrrn(),
+    "hrrn-4": Hrrn(queue_limit=4),
+    "dfs-weight": DfsWeight(),
+    "clpm": ClpmScheduler(),
+    "clpm-1-0": ClpmScheduler(theta=1, tau=0),
+    "clpm+gm": ClpmScheduler(group_major=True),
+    "ratio-1": ClusterResponseRatio(1.0),
+    "ratio-6": ClusterResponseRatio(6.0),
+    "ratio-64": ClusterResponseRatio(64.0),
+}
+SHARED = [name for name, policy in POLICIES.items() if policy.needs_sharing]
+LABELS = list(PRESETS)
+NEED_SHARING = [label for label in LABELS if PRESETS[label].build_policy().needs_sharing]
+DYNAMIC = [label for label in LABELS if PRESETS[label].dynamic_share]
+
+labels = pytest.mark.parametrize("label", LABELS)
+policies = pytest.mark.parametrize("name", POLICIES)
+
+
+def everyone(scene: Scene) -> list[str]:
+    return [row.request_id for row in scene.rows]
+
+
+def test_the_suite_knows_every_policy() -> None:
+    assert NEED_SHARING == ["clpm", "clpm+gm", "clpm+gm+dl", "clpm+gm+pe", "clpm+gm+dl+pe", "peek"]
+    assert {type(config.build_policy()) for config in PRESETS.values()} == {type(p) for p in POLICIES.values()}
+
+
+# -- an order is a permutation, made without touching its input ---------------------------------------
+
+
+@policies
+@given(scene=scenes(under_way=True), work_done=st.integers(0, 500), defers=st.booleans())
+def test_a_policy_permutes_a_queue_it_leaves_alone(
+    name: str, scene: Scene, work_done: int, defers: bool
+) -> None:
+    prepared = scene.prepare(work_done=work_done, defers_siblings=defers)
+    queue = prepared.queue
+    before = list(queue)
+    ordered = POLICIES[name].order(queue, prepared.cycle)
+    assert ordered is not queue
+    assert [id(request) for request in queue] == [id(request) for request in before]
+    assert sorted(map(id, ordered)) == sorted(map(id, queue))
+
+
+@policies
+@given(scene=scenes(under_way=True), work_done=st.integers(0, 500), defers=st.booleans())
+def test_equal_arguments_give_equal_orders(name: str, scene: Scene, work_done: int, defers: bool) -> None:
+    once = scene.prepare(work_done=work_done, defers_siblings=defers)
+    again = scene.prepare(work_done=work_done, defers_siblings=defers)
+    order = once.order(POLICIES[name])
+    assert once.order(POLICIES[name]) == order
+    assert again.order(POLICIES[name]) == order
+
+
+@policies
+def test_an_empty_queue_has_an_empty_order(name: str) -> None:
+    assert Scene(()).prepare().order(POLICIES[name]) == []
+
+
+@labels
+@given(scene=scenes())
+def test_a_plan_permutes_the_waiting_requests(label: str, scene: Scene) -> None:
+    planner = scene.planner(label)
+    order = planner.plan(scene.cache(), scene.now)
+    assert sorted(order) == sorted(everyone(scene))
+    assert order == scene.plan(label)
+    assert sorted(planner.plan(scene.cache(), scene.now + 1.0)) == sorted(everyone(scene))
+    assert len(planner) == len(scene.rows)
+
+
+@labels
+@given(scene=scenes())
+def test_equal_arrivals_are_no_trouble(label: str, scene: Scene) -> None:
+    rows = tuple(replace(row, arrival_time=NOW) for row in scene.rows)  # nobody has waited yet
+    assert sorted(replace(scene, rows=rows).plan(label)) == sorted(everyone(scene))
+
+
+@labels
+@pytest.mark.parametrize("now", [-1e9, 0.0, 1e9])
+def test_a_clock_far_off_is_no_trouble(label: str, now: float) -> None:
+    scene = Scene(rows_of([1, 2, 3], [1, 2, 4], [7], step=1e-7), now=now)
+    assert sorted(scene.plan(label)) == ["r0", "r1", "r2"]
+
+
+@labels
+@pytest.mark.parametrize("unit", [1, 16])
+def test_one_request_alone(label: str, unit: int) -> None:
+    row = Row("only", (1, 2, 3), 5.0, "lora")
+    assert Scene((row,), ((row.namespace, row.symbols),), unit=unit).plan(label) == ["only"]
+    assert Scene((row,), unit=unit).plan(label) == ["only"]
+
+
+@labels
+def test_nobody_waits(label: str) -> None:
+    planner = Planner(PeekConfig.from_label(label))
+    assert planner.plan(Scene(()).cache(), NOW) == []
+    planner.add(Row("r", (1,)).request())
+    planner.remove("r")
+    assert planner.plan(Scene(()).cache(), NOW) == []
+
+
+@labels
+def test_equal_prompts_in_two_namespaces_share_nothing(label: str) -> None:
+    prompt = tuple(range(100, 164))
+    rows = (Row("a", prompt, 0.0, "x"), Row("b", prompt, 1.0, "y"), Row("c", prompt, 2.0, ""))
+    planner = planner_of(rows, PeekConfig.from_label(label))
+    assert planner.plan(Scene(()).cache(), NOW) == ["a", "b", "c"]
+    assert not planner.tree.has_sharing
+
+
+@labels
+def test_identical_prompts_stay_in_arrival_order(label: str) -> None:
+    rows = rows_of(*[list(range(64))] * 5)
+    assert Scene(rows).plan(label) == ["r0", "r1", "r2", "r3", "r4"]
+
+
+# -- nothing to gain: stock order ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("label", NEED_SHARING)
+@given(data=st.data(), rows=row_lists())
+def test_without_sharing_the_order_is_stock(label: str, data: st.DataObject, rows: tuple[Row, ...]) -> None:
+    apart = tuple(replace(row, symbols=(100 + i, *row.symbols)) for i, row in enumerate(rows))
+    scene = Scene(apart, data.draw(cuts(apart)))
+    planner = scene.planner(label)
+    assert planner.plan(scene.cache(), scene.now) == everyone(scene)
+    assert planner.stats.without_sharing == 1
+    assert planner.stats.cache_calls == 0, "the guard must come before the walk"
+
+
+@pytest.mark.parametrize("label", NEED_SHARING)
+def test_the_guard_opens_and_closes_with_the_queue(label: str) -> None:
+    planner = planner_of(rows_of([1, 2], [3, 4]), PeekConfig.from_label(label))
+    cache = Scene(()).cache()
+    planner.plan(cache, NOW)
+    planner.add(Row("r2", (1, 9), 2.0).request())
+    planner.plan(cache, NOW)
+    assert (planner.stats.cycles, planner.stats.without_sharing) == (2, 1)
+    planner.remove("r0", admitted=False)
+    planner.plan(cache, NOW)
+    assert (planner.stats.cycles, planner.stats.without_sharing) == (3, 2)
+
+
+# -- only the queue counts, not how it came about -----------------------------------------------------
+
+
+def with_history(scene: Scene, label: str, others: list[tuple[int, ...]], plans: bool) -> Planner:
+    """A planner that ends up with the scene's queue after others came and were withdrawn."""
+    planner = Planner(PeekConfig.from_label(label))
+    full = Scene((), tuple(row.place for row in scene.rows), unit=scene.unit).cache()
+    for i, other in enumerate(others):
+        planner.add(Row(f"other-{i}", other, 0.0).request())
+    for i, row in enumerate(scene.rows):
+        planner.add(row.request())
+        if plans:
+            planner.plan(full if i % 2 else scene.cache(), scene.now)
+        if i < len(others):
+            planner.remove(f"other-{i}", admitted=False)
+    for i in range(len(scene.rows), len(others)):
+        planner.remove(f"other-{i}", admitted=False)
+    return planner
+
+
+OTHERS = st.lists(PROMPTS, min_size=1, max_size=6)
+
+
+@labels
+@given(scene=scenes(), others=OTHERS)
+def test_the_order_does_not_depend_on_who_was_here_before(
+    label: str, scene: Scene, others: list[tuple[int, ...]]
+) -> None:
+    planner = with_history(scene, label, others, plans=False)
+    assert planner.plan(scene.cache(), scene.now) == scene.plan(label)
+
+
+@pytest.mark.parametrize("label", [label for label in LABELS if label not in DYNAMIC])
+@given(scene=scenes(), others=OTHERS)
+def test_the_order_does_not_depend_on_earlier_plans(
+    label: str, scene: Scene, others: list[tuple[int, ...]]
+) -> None:
+    planner = with_history(scene, label, others, plans=True)
+    assert planner.plan(scene.cache(), scene.now) == scene.plan(label)
+
+
+@labels
+@given(scene=scenes(min_size=2), data=st.data())
+def test_a_request_that_comes_back_stands_where_it_stood(
+    label: str, scene: Scene, data: st.DataObject
+) -> None:
+    """Preempted and queued again with its old arrival time: arrival counts, not when it was added."""
+    back = data.draw(st.sampled_from(scene.rows), label="comes back")
+    assume(all(row is back or row.arrival_time != back.arrival_time for row in scene.rows))
+    planner = scene.planner(label)
+    planner.remove(back.request_id, admitted=False)
+    planner.add(back.request())
+    assert planner.plan(scene.cache(), scene.now) == scene.plan(label)
