@@ -51,9 +51,9 @@ class Engine:
         self.queue = Queue(work)
         self.cache = half_cached(work)
         self.planner = peek.Planner(peek.PeekConfig.from_label(label))
-        self._cut = 4 * work.prefix_len
+        self._rng = np.random.default_rng(2)
+        self._prefix_len = work.prefix_len
         self._extra = ""
-        self._n_arrived = 0
         self.cycle()
 
     def cycle(self) -> None:
@@ -70,10 +70,9 @@ class Engine:
         if self._extra:
             self.queue.ids.remove(self._extra)
             self.cycle()
-        prefix = self.queue.keys[f"request-{self._n_arrived % 100}"][: self._cut]
-        own = self.queue.keys[f"request-{(7 * self._n_arrived + 1) % 100}"][self._cut :]
-        self._n_arrived += 1
-        self._extra = self.queue.arrive(prefix + own[::-1][: len(own) - 4] + b"\0\0\0\0")
+        key = self.queue.keys[self.queue.ids[len(self.queue.ids) // 2]]
+        cut = 4 * self._prefix_len
+        self._extra = self.queue.arrive(key[:cut] + random_key(self._rng, (len(key) - cut) // 4))
 
 
 def half_cached(work: WorkSet) -> RadixCache:
@@ -82,5 +81,10 @@ def half_cached(work: WorkSet) -> RadixCache:
     rng = np.random.default_rng(1)
     for prefix in work.prefixes()[::2]:
         for _ in range(2):
-            cache.insert(prefix + rng.integers(0, VOCABULARY, size=64, dtype=np.int32).tobytes(), "")
+            cache.insert(prefix + random_key(rng, 64), "")
     return cache
+
+
+def random_key(rng: np.random.Generator, n: int) -> bytes:
+    """`n` packed tokens that nobody shares."""
+    return rng.integers(0, VOCABULARY, size=n, dtype=np.int32).tobytes()

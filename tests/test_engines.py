@@ -13,7 +13,7 @@ from peek.adapters.simulated.block_engine import BlockEngine
 from peek.adapters.simulated.cost import CostModel
 from peek.adapters.simulated.engine import Job, SimEngine, StepWork
 from peek.adapters.simulated.radix_engine import RadixEngine
-from peek.adapters.simulated.simulate import make_planner, simulate
+from peek.adapters.simulated.simulate import make_planner
 from peek.adapters.simulated.workload import SimRequest, Workload, pack_tokens, shared_symbols
 from peek.config import PeekConfig
 
@@ -45,6 +45,10 @@ class Watched(SimEngine):
         assert work.computed_tokens == sum(job.computed - before[job.request_id] for job in work.jobs)
         self.check_memory(work)
         return work
+
+    def complete(self, work: StepWork) -> None:
+        super().complete(work)
+        self.check_memory(work)
 
     def check_jobs(self) -> None:
         preempted: list[Job] = getattr(self, "preempted", [])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from queues import NOW, PROMPTS, Row, Scene, cuts, planner_of, row_lists, rows_of, scenes
 
@@ -49,6 +49,8 @@ DYNAMIC = [label for label in LABELS if PRESETS[label].dynamic_share]
 
 labels = pytest.mark.parametrize("label", LABELS)
 policies = pytest.mark.parametrize("name", POLICIES)
+some = settings(max_examples=30)
+"""Examples for each label or policy; there are a dozen of either."""
 
 
 def everyone(scene: Scene) -> list[str]:
@@ -64,6 +66,7 @@ def test_the_suite_knows_every_policy() -> None:
 
 
 @policies
+@some
 @given(scene=scenes(under_way=True), work_done=st.integers(0, 500), defers=st.booleans())
 def test_a_policy_permutes_a_queue_it_leaves_alone(
     name: str, scene: Scene, work_done: int, defers: bool
@@ -78,6 +81,7 @@ def test_a_policy_permutes_a_queue_it_leaves_alone(
 
 
 @policies
+@some
 @given(scene=scenes(under_way=True), work_done=st.integers(0, 500), defers=st.booleans())
 def test_equal_arguments_give_equal_orders(name: str, scene: Scene, work_done: int, defers: bool) -> None:
     once = scene.prepare(work_done=work_done, defers_siblings=defers)
@@ -93,6 +97,7 @@ def test_an_empty_queue_has_an_empty_order(name: str) -> None:
 
 
 @labels
+@some
 @given(scene=scenes())
 def test_a_plan_permutes_the_waiting_requests(label: str, scene: Scene) -> None:
     planner = scene.planner(label)
@@ -104,6 +109,7 @@ def test_a_plan_permutes_the_waiting_requests(label: str, scene: Scene) -> None:
 
 
 @labels
+@some
 @given(scene=scenes())
 def test_equal_arrivals_are_no_trouble(label: str, scene: Scene) -> None:
     rows = tuple(replace(row, arrival_time=NOW) for row in scene.rows)  # nobody has waited yet
@@ -153,6 +159,7 @@ def test_identical_prompts_stay_in_arrival_order(label: str) -> None:
 
 
 @pytest.mark.parametrize("label", NEED_SHARING)
+@some
 @given(data=st.data(), rows=row_lists())
 def test_without_sharing_the_order_is_stock(label: str, data: st.DataObject, rows: tuple[Row, ...]) -> None:
     apart = tuple(replace(row, symbols=(100 + i, *row.symbols)) for i, row in enumerate(rows))
@@ -200,6 +207,7 @@ OTHERS = st.lists(PROMPTS, min_size=1, max_size=6)
 
 
 @labels
+@some
 @given(scene=scenes(), others=OTHERS)
 def test_the_order_does_not_depend_on_who_was_here_before(
     label: str, scene: Scene, others: list[tuple[int, ...]]
@@ -209,6 +217,7 @@ def test_the_order_does_not_depend_on_who_was_here_before(
 
 
 @pytest.mark.parametrize("label", [label for label in LABELS if label not in DYNAMIC])
+@some
 @given(scene=scenes(), others=OTHERS)
 def test_the_order_does_not_depend_on_earlier_plans(
     label: str, scene: Scene, others: list[tuple[int, ...]]
@@ -218,6 +227,7 @@ def test_the_order_does_not_depend_on_earlier_plans(
 
 
 @labels
+@some
 @given(scene=scenes(min_size=2), data=st.data())
 def test_a_request_that_comes_back_stands_where_it_stood(
     label: str, scene: Scene, data: st.DataObject

@@ -9,13 +9,13 @@ It is also a `CacheTree`, so the planner walks it directly; that walk changes no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
 from sortedcontainers import SortedList
 
-from peek.eviction.victims import victims
 from peek.trie.keys import match_edge, match_span, symbol_at
 from peek.trie.tree_view import edge_bytes
 
@@ -193,24 +193,46 @@ class RadixCache:
             Tokens freed.
         """
         freed: i64 = 0
+        if score is not None:
+            return self._evict_by_demand(tokens, score)
         while freed < tokens and self._leaves:
-            chosen: list[i64] = []
-            planned: i64 = freed
-            for uid in self._in_order(score):
-                chosen.append(uid)
-                planned += (len(self._nodes[uid].edge) >> 2) * self.unit_tokens
-                if planned >= tokens:
-                    break
-            for uid in chosen:
-                self._drop(self._nodes[uid])
-            freed = planned
+            node = self._nodes[self._leaves[0][1]]
+            freed += (len(node.edge) >> 2) * self.unit_tokens
+            self._drop(node)
         return freed
 
-    def _in_order(self, score: Callable[[int], float] | None) -> Iterator[int]:
-        by_recency = (uid for _, uid in self._leaves)
-        if score is None:
-            return by_recency
-        return victims(by_recency, score, len(self._leaves))
+    def _evict_by_demand(self, tokens: int, score: Callable[[int], float]) -> int:
+        """Leaves that nobody needs by recency; only when none is left the least needed.
+
+        A leaf set free by dropping its last child takes its place among the others at once.  Each leaf
+        is scored once a call.
+        """
+        leaves = self._leaves
+        needed: list[tuple[float, int, int]] = []
+        scored: set[int] = set()
+        at: i64 = 0  # leaves before this position are needed
+        freed: i64 = 0
+        while freed < tokens:
+            while at < len(leaves):
+                last_access, uid = leaves[at]
+                if uid not in scored:
+                    demand = score(uid)
+                    if demand == 0.0:
+                        break
+                    scored.add(uid)
+                    heappush(needed, (demand, last_access, uid))
+                at += 1
+            else:
+                if not needed:
+                    break
+                _, _, uid = heappop(needed)
+                at -= 1
+            node = self._nodes[uid]
+            freed += (len(node.edge) >> 2) * self.unit_tokens
+            parent = self._drop(node)
+            if parent is not None:
+                at = min(at, leaves.bisect_left((parent.last_access, parent.uid)))
+        return freed
 
     def check(self) -> None:
         """Verify the bookkeeping; `AssertionError` names what is off."""
@@ -262,7 +284,8 @@ class RadixCache:
             self._leaves.add((self._clock, node.uid))
         node.last_access = self._clock
 
-    def _drop(self, node: RadixNode) -> None:
+    def _drop(self, node: RadixNode) -> RadixNode | None:
+        """Forget a leaf; its parent if that can be evicted now."""
         parent = node.parent
         assert parent is not None and node.kids == 0 and node.locks == 0
         self._leaves.remove((node.last_access, node.uid))
@@ -273,3 +296,5 @@ class RadixCache:
         parent.kids -= 1
         if parent.parent is not None and parent.kids == 0 and parent.locks == 0:
             self._leaves.add((parent.last_access, parent.uid))
+            return parent
+        return None

@@ -1,0 +1,120 @@
+"""One readable table of a benchmark run, and the same as JSON.
+
+Absolute targets were set on one machine, on which packing a list of 4096 ints with `struct` takes
+about 22 us.  The same packing is timed at the start of every run; `scaled` is the target times what
+this machine takes of those 22 us, and it is what the verdict goes by.  Ratios need no such help:
+both sides come from the same run, minutes apart at most.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+REFERENCE_S = 22e-6
+"""`struct.pack` of 4096 ints on the machine of the targets (18 .. 26 us)."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured thing.  All times in seconds of one operation."""
+
+    what: str
+    best_s: float
+    median_s: float
+    yardstick: str = ""
+    yardstick_s: float = 0.0
+    max_s: float = 0.0
+    """The target as a time, 0 for none."""
+    max_ratio: float = 0.0
+    """The target as a multiple of the yardstick, 0 for none."""
+
+    @property
+    def ratio(self) -> float:
+        return self.best_s / self.yardstick_s if self.yardstick_s else 0.0
+
+    def verdict(self, factor: float) -> str:
+        if self.max_ratio:
+            return "ok" if self.ratio <= self.max_ratio else "short"
+        if not self.max_s:
+            return ""
+        raw = self.best_s <= self.max_s
+        scaled = self.best_s <= self.max_s * factor
+        if raw == scaled:
+            return "ok" if raw else "short"
+        return "ok (raw: short)" if scaled else "short (raw: ok)"
+
+
+class Report:
+    """The rows of one run."""
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+        self.rows: list[Row] = []
+        self.factor = machine_yardstick() / REFERENCE_S
+
+    def table(self) -> list[str]:
+        head = ("what", "best", "median", "yardstick of this run", "ratio", "target", "scaled", "verdict")
+        lines = [head, *(self._cells(row) for row in self.rows)]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+        title = (
+            f"backend {self.backend}; struct.pack of 4096 ints: {_time(self.factor * REFERENCE_S)}, "
+            f"targets scaled by {self.factor:.2f}"
+        )
+        return [title, "", *("  ".join(map(_pad, line, widths, _ALIGN)).rstrip() for line in lines)]
+
+    def _cells(self, row: Row) -> tuple[str, ...]:
+        target = scaled = ""
+        if row.max_ratio:
+            target = f"{row.max_ratio:g} x"
+        elif row.max_s:
+            target, scaled = _time(row.max_s), _time(row.max_s * self.factor)
+        return (
+            row.what,
+            _time(row.best_s),
+            _time(row.median_s),
+            f"{row.yardstick} {_time(row.yardstick_s)}" if row.yardstick_s else "",
+            f"{row.ratio:.2f}" if row.yardstick_s else "",
+            target,
+            scaled,
+            row.verdict(self.factor),
+        )
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [vars(row) | {"ratio": row.ratio, "verdict": row.verdict(self.factor)} for row in self.rows]
+        content = {"backend": self.backend, "machine_factor": self.factor, "rows": rows}
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+_ALIGN = "<>><>>><"
+
+
+def _pad(cell: str, width: int, align: str) -> str:
+    return f"{cell:{align}{width}}"
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 1e-3:
+        return f"{seconds * 1e3:.2f} ms"
+    return f"{seconds * 1e6:.2f} us" if seconds < 1e-4 else f"{seconds * 1e6:.0f} us"
+
+
+def best_of(rounds: int, action: Callable[[], object]) -> float:
+    """Seconds of the fastest of `rounds` calls."""
+    best = float("inf")
+    for _ in range(rounds):
+        started = perf_counter()
+        action()
+        best = min(best, perf_counter() - started)
+    return best
+
+
+def machine_yardstick() -> float:
+    """Seconds to pack a list of 4096 ints with the standard library."""
+    tokens = [(37 * i) % 150_000 for i in range(4096)]
+    return best_of(3_000, lambda: struct.pack("<4096i", *tokens))

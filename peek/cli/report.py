@@ -1,0 +1,250 @@
+"""What `peek simulate` shows: the progress bar, the table, the JSON object.
+
+The table has to fit into 80 columns with thirteen figures a row, hence headings of three short lines
+(what, which, unit), three significant digits, and the ideal hit ratio as a row of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from peek import __version__, backend
+from peek.adapters.simulated.cost import CostModel
+from peek.adapters.simulated.workload import Workload
+
+ENGINE_KINDS: Final = {"radix": "SGLang-like", "blocks": "vLLM-like"}
+
+ROOMY_COLUMNS: Final = 100
+"""From this terminal width on, the table's columns stand further apart."""
+
+_REFRESH_S: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One workload under all policies of the command line; `runs` are in their order."""
+
+    workload: Workload
+    cache: str
+    cost: CostModel
+    runs: list[dict[str, Any]]
+
+    @property
+    def title(self) -> str:
+        """What was run, in a few words."""
+        workload = self.workload
+        if workload.load == "trace":
+            return f"trace {workload.name}"
+        return f"{workload.name} {workload.load}, seed {workload.seed}"
+
+    @property
+    def setting(self) -> str:
+        """On what it was run."""
+        workload, cost = self.workload, self.cost
+        return (
+            f"{len(workload.requests)} requests (the first {workload.warmup} warm up, unmeasured), "
+            f"arena of {workload.arena_tokens} tokens, {self.cache} cache ({ENGINE_KINDS[self.cache]} engine), "
+            f"{cost.model.name} on {cost.hardware.name}"
+        )
+
+
+# -- progress -------------------------------------------------------------------------------------------
+
+
+class ProgressBar:
+    """One bar over all runs, on stderr and on a terminal only.
+
+    It draws when told of progress and never from a thread of its own, which would disturb the
+    planning times being measured.
+    """
+
+    def __init__(self, requests: int) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            auto_refresh=False,
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._bar.add_task("", total=requests)
+        self._before: int = 0
+        self._finished: int = 0
+        self._drawn_s: float = 0.0
+
+    def __enter__(self) -> ProgressBar:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.__exit__(kind, error, trace)
+
+    def start_run(self, description: str) -> None:
+        """Another run begins."""
+        self._before += self._finished
+        self._finished = 0
+        self._bar.update(self._task, description=description, refresh=True)
+
+    def show(self, finished: int) -> None:
+        """The present run has finished so many requests."""
+        self._finished = finished
+        now = time.perf_counter()
+        if now - self._drawn_s >= _REFRESH_S:
+            self._drawn_s = now
+            self._bar.update(self._task, completed=self._before + finished, refresh=True)
+
+
+# -- JSON -----------------------------------------------------------------------------------------------
+
+
+def as_json_text(batches: list[Batch]) -> str:
+    """One JSON object with every run of every batch."""
+    return json.dumps({"runs": [rounded(run) for batch in batches for run in batch.runs]}, indent=2)
+
+
+def rounded(value: Any) -> Any:
+    """`value` with every float in it cut to six significant digits."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {name: rounded(item) for name, item in value.items()}
+    return value
+
+
+# -- the table ------------------------------------------------------------------------------------------
+
+
+def print_batches(batches: list[Batch]) -> None:
+    """One table per workload on stdout, each followed by what it is about."""
+    console = Console(markup=False, highlight=False, emoji=False)
+    for number, batch in enumerate(batches):
+        if number:
+            console.print()
+        table = _table(batch, console.width >= ROOMY_COLUMNS)
+        # A terminal that is too narrow wraps lines; figures cut to "1…" would be worse.
+        needed = Measurement.get(console, console.options.update(width=1000), table).maximum
+        console.print(table, width=max(needed, 1), no_wrap=True, crop=False, overflow="ignore")
+        console.print(_footnote(batch))
+
+
+def _footnote(batch: Batch) -> str:
+    text = f"{batch.title}: {batch.setting}; peek {__version__}, {backend()}."
+    if len(batch.runs) > 1:
+        text += f" x: times better than {batch.runs[0]['policy']}."
+    return text
+
+
+def significant(value: float) -> str:
+    """Three significant digits, all digits of what is larger, and no more than three decimals."""
+    if value == 0.0:
+        return "0"
+    for decimals, limit in ((3, 0.9995), (2, 9.995), (1, 99.95)):
+        if value < limit:
+            return f"{value:.{decimals}f}"
+    return f"{value:.0f}"
+
+
+def times_better(gain: float) -> str:
+    """ "x4.1" """
+    return f"x{gain:.1f}" if gain >= 0.95 else f"x{gain:.2f}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure of a row.
+
+    Attributes:
+        heading: three lines: what, which, unit.
+        figure: the figure's name in a run, with dots.
+        best: `min` or `max`, where the lowest or the highest value is to stand out.
+        text: writes the value.
+        compared: another column follows, with the ratio to the first run.
+    """
+
+    heading: str
+    figure: str
+    best: Callable[[Iterable[float]], float] | None = None
+    text: Callable[[float], str] = significant
+    compared: bool = False
+
+    def value(self, run: dict[str, Any]) -> float:
+        """The figure of a run."""
+        found: Any = run
+        for name in self.figure.split("."):
+            found = found[name]
+        return float(found)
+
+    def gain(self, run: dict[str, Any], first: dict[str, Any]) -> float:
+        """How many times better than `first`."""
+        better, worse = (run, first) if self.best is max else (first, run)
+        return self.value(better) / self.value(worse)
+
+
+def _percent(ratio: float) -> str:
+    return f"{100.0 * ratio:.1f}"
+
+
+_IN_ORDER: Final = (
+    Column("cache\nhit\n%", "cache_hit", max, _percent),
+    Column("TTFT\nmean\ns", "ttft_s.mean", min, compared=True),
+    Column("\np50\ns", "ttft_s.p50", min),
+    Column("\np99\ns", "ttft_s.p99", min),
+    Column("through-\nput\nreq/s", "throughput_rps", max, compared=True),
+    Column("E2E\nmean\ns", "e2e_s.mean", min),
+    Column("TPOT\nmean\nms", "tpot_ms.mean", min),
+    Column("wait\nmax\ns", "queue_wait_s.max", min),
+    Column("plan\nmean\nµs", "plan_us.mean"),
+    Column("\np99\nµs", "plan_us.p99"),
+)
+COLUMNS: Final = {column.figure: column for column in _IN_ORDER}
+"""The table's columns from left to right, by figure."""
+
+
+def _table(batch: Batch, roomy: bool) -> Table:
+    runs = batch.runs
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1) if roomy else 0,
+        pad_edge=False,
+        header_style="bold",
+    )
+    table.add_column("\n\npolicy", no_wrap=True)
+    for column in COLUMNS.values():
+        table.add_column(column.heading, justify="right", no_wrap=True)
+        if column.compared and len(runs) > 1:
+            table.add_column("\n\nx", justify="right", no_wrap=True)
+    for run in runs:
+        table.add_row(run["policy"], *_figures(run, runs), end_section=run is runs[-1])
+    table.add_row("ideal cache", _percent(runs[0]["ideal_hit"]))
+    return table
+
+
+def _figures(run: dict[str, Any], runs: list[dict[str, Any]]) -> list[Text]:
+    """The cells of a row; on a terminal the best figures of several runs are bold."""
+    cells = []
+    for column in COLUMNS.values():
+        value = column.value(run)
+        is_best = column.best is not None and value == column.best(map(column.value, runs))
+        shown = "-" if column.best is None and value == 0.0 else column.text(value)  # "-": never planned
+        cells.append(Text(shown, style="bold" if is_best and len(runs) > 1 else ""))
+        if column.compared and len(runs) > 1:
+            cells.append(Text(times_better(column.gain(run, runs[0])), style="dim"))
+    return cells

@@ -1,0 +1,196 @@
+"""`peek simulate`: the embedded engine on one of the paper's cells or on a recorded trace.
+
+Plan: first everything that the command line alone tells (wrong usage), then what the outside world must
+offer (trace file, folder of the figure, matplotlib), and only then the runs, so that no mistake costs
+a run.  Every combination of seed and policy is a run; the runs of one seed share one workload.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from peek import PRESETS, InvalidConfig, PeekConfig, WorkloadError, backend
+from peek.adapters.simulated.block_engine import BLOCK_TOKENS
+from peek.adapters.simulated.cells import CELL_NAMES, LOADS, cell
+from peek.adapters.simulated.cost import CostModel, cost_model_for
+from peek.adapters.simulated.simulate import CACHES, simulate
+from peek.adapters.simulated.trace import MOONCAKE_BLOCK_TOKENS, read_mooncake
+from peek.adapters.simulated.workload import Workload
+from peek.cli.plot import check_plot, save_plot
+from peek.cli.report import Batch, ProgressBar, as_json_text, print_batches
+
+DEFAULT_POLICIES: Final = (
+    "fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek",
+)  # fmt: skip
+"""What `make demo` compares."""
+
+ENGINE_OF: Final = {"radix": "sglang", "blocks": "vllm"}
+"""Whose column of a cell's rates and caps goes with an engine kind."""
+
+LARGEST_ARENA: Final = 100_000_000
+"""Tokens; hundreds of times what an accelerator holds, and still quick to set up."""
+
+_CELL_ONLY: Final = ("workload", "load", "seed", "trace_file")
+_TRACE_ONLY: Final = ("trace_block", "rate_scale", "limit")
+
+# -- the options ----------------------------------------------------------------------------------------
+
+WorkloadOption = Annotated[str, typer.Option(help=f"A cell of the paper: {', '.join(CELL_NAMES)}.")]
+LoadOption = Annotated[str, typer.Option(help=f"Load of the cell: {', '.join(LOADS)}.")]
+PolicyOption = Annotated[
+    list[str] | None,
+    typer.Option(help=f"Policy label, repeatable; x compares with the first. Valid: {', '.join(PRESETS)}."),
+]
+SeedOption = Annotated[list[int] | None, typer.Option(help="Seed of the cell, repeatable. Default: 42.")]
+ArenaOption = Annotated[
+    int | None,
+    typer.Option(min=1, max=LARGEST_ARENA, help="KV arena in tokens. Default: the workload's own."),
+]
+CacheOption = Annotated[str, typer.Option(help="Engine kind: radix (SGLang-like), blocks (vLLM-like).")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")]
+PlotOption = Annotated[Path | None, typer.Option(help="Write a figure: .png, .svg or .pdf.")]
+TraceOption = Annotated[
+    Path | None, typer.Option(help="A Mooncake trace (JSONL, .gz too) in place of a cell.")
+]
+BlockOption = Annotated[int, typer.Option(min=1, help="Tokens per hash id of the trace.")]
+RateOption = Annotated[float, typer.Option(help="How many times faster than recorded the trace runs.")]
+LimitOption = Annotated[int | None, typer.Option(min=1, help="Take only the first rows of the trace.")]
+TraceFileOption = Annotated[
+    Path | None, typer.Option(help="Mooncake's conversation trace, for w4, w4-shared.")
+]
+
+
+def simulate_command(
+    ctx: typer.Context,
+    workload: WorkloadOption = "w1c",
+    load: LoadOption = "heavy",
+    policy: PolicyOption = None,
+    seed: SeedOption = None,
+    arena_tokens: ArenaOption = None,
+    cache: CacheOption = "radix",
+    as_json: JsonOption = False,
+    plot: PlotOption = None,
+    trace: TraceOption = None,
+    trace_block: BlockOption = MOONCAKE_BLOCK_TOKENS,
+    rate_scale: RateOption = 1.0,
+    limit: LimitOption = None,
+    trace_file: TraceFileOption = None,
+) -> None:
+    """Compare policies on the embedded engine, in virtual time.
+
+    The engine's steps take the time of a roofline model of the paper's hardware and model, so the
+    figures depend on the arguments alone, save the planning times, which are measured.
+    """
+    policies = list(policy or DEFAULT_POLICIES)
+    _check_options(ctx, policies, cache, trace is not None)
+    if plot is not None:
+        check_plot(plot)
+    if trace is None:
+        workloads = _cells(workload, load, seed or [42], ENGINE_OF[cache], trace_file)
+        cost = cost_model_for(workload)
+    else:
+        _check_trace_options(cache, trace_block, rate_scale)
+        workloads = [read_mooncake(trace, block_tokens=trace_block, rate_scale=rate_scale, limit=limit)]
+        cost = CostModel()
+    if arena_tokens is not None:
+        workloads = [replace(each, arena_tokens=arena_tokens) for each in workloads]
+    batches = _run_all(workloads, policies, cache, cost)
+    if plot is not None:
+        save_plot(plot, batches)
+    if as_json:
+        print(as_json_text(batches))
+    else:
+        print_batches(batches)
+
+
+# -- wrong usage ----------------------------------------------------------------------------------------
+
+
+def _check_options(ctx: typer.Context, policies: list[str], cache: str, is_trace: bool) -> None:
+    """What can be wrong with any run, and options that belong to the other kind of workload."""
+    for label in policies:
+        try:
+            PeekConfig.from_label(label)
+        except InvalidConfig as error:
+            raise typer.BadParameter(str(error), param_hint="--policy") from None
+    _check_choice("--cache", cache, CACHES)
+    for name in _CELL_ONLY if is_trace else _TRACE_ONLY:
+        if _is_given(ctx, name):
+            option, value = f"--{name.replace('_', '-')}", ctx.params[name]
+            shown = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+            why = "belongs to a cell; with --trace there is none" if is_trace else "needs --trace"
+            raise typer.BadParameter(f"{shown} {why}", param_hint=option)
+
+
+def _is_given(ctx: typer.Context, name: str) -> bool:
+    """True if the option is on the command line, even with its default as value."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _check_choice(option: str, value: str, valid: Sequence[str]) -> None:
+    if value not in valid:
+        raise typer.BadParameter(f"{value!r} is unknown; valid: {', '.join(valid)}", param_hint=option)
+
+
+def _check_trace_options(cache: str, trace_block: int, rate_scale: float) -> None:
+    if not (isfinite(rate_scale) and rate_scale > 0):
+        raise typer.BadParameter(f"{rate_scale} is not a finite number above 0", param_hint="--rate-scale")
+    if cache == "blocks" and trace_block < BLOCK_TOKENS and BLOCK_TOKENS % trace_block:
+        raise typer.BadParameter(
+            f"{trace_block} does not divide the block of {BLOCK_TOKENS} tokens of --cache blocks",
+            param_hint="--trace-block",
+        )
+
+
+# -- workloads and runs ---------------------------------------------------------------------------------
+
+
+def _cells(name: str, load: str, seeds: list[int], engine: str, trace_file: Path | None) -> list[Workload]:
+    """One workload per seed."""
+    _check_choice("--workload", name, CELL_NAMES)
+    _check_choice("--load", load, LOADS)
+    if trace_file is not None and not name.startswith("w4"):
+        raise typer.BadParameter(f"{trace_file} is of no use to {name}", param_hint="--trace-file")
+    try:
+        return [cell(name, load, seed, engine, trace=trace_file) for seed in seeds]
+    except WorkloadError as error:
+        if trace_file is not None:  # the file's fault
+            raise
+        raise typer.BadParameter(str(error), param_hint="--workload") from None
+
+
+def _run_all(workloads: list[Workload], policies: list[str], cache: str, cost: CostModel) -> list[Batch]:
+    batches = []
+    requests = sum(len(workload.requests) for workload in workloads) * len(policies)
+    with ProgressBar(requests) as progress:
+        for workload in workloads:
+            runs = []
+            for label in policies:
+                progress.start_run(f"{label}, seed {workload.seed}" if len(workloads) > 1 else label)
+                runs.append(_run(workload, label, cache, cost, progress))
+            batches.append(Batch(workload, cache, cost, runs))
+    return batches
+
+
+def _run(
+    workload: Workload, label: str, cache: str, cost: CostModel, progress: ProgressBar
+) -> dict[str, Any]:
+    """The figures of the contract, and what they hold for."""
+    figures = simulate(workload, label, cache, time.perf_counter, cost, progress.show)
+    return {
+        **figures,
+        "warmup": workload.warmup,
+        "arena_tokens": workload.arena_tokens,
+        "cache": cache,
+        "hardware": cost.hardware.name,
+        "model": cost.model.name,
+        "backend": backend(),
+    }
