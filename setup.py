@@ -36,6 +36,7 @@ COMPILED = (
     "peek/planner.py",
     "peek/adapters/simulated/radix_cache.py",
     "peek/adapters/simulated/block_cache.py",
+    "peek/adapters/vllm/mirror.py",
 )
 """The hot modules, as patterns; package `__init__` files always stay Python.
 

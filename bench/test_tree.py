@@ -69,7 +69,6 @@ def test_insert_packed(measure: Measure, name: str) -> None:
     ids, keys = work.ids(), work.packed()
     twins = work.packed()
     reading_s = best_of(ROUNDS[name], lambda: [a == b for a, b in zip(keys, twins, strict=True)])
-    del twins
     measure(
         f"insert packed, {name}",
         fill,

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +60,7 @@ class WorkSet:
         return [found[group] for group in sorted(found)]
 
 
-@lru_cache(maxsize=None)
+@cache
 def work_set(name: str) -> WorkSet:
     """One of A, B, C, D, D10."""
     rng = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
-from twins import NaivePendingTree, Place, common_length
+from twins import NaivePendingTree, Place, common_length, prefixes
 
 from peek import AdmissionPolicy, Cycle, DualWalk, PeekConfig, PendingRequest, PendingTree, Planner
 from peek.trie.tree_view import TreeView
@@ -160,6 +160,32 @@ def cache_of(places: Iterable[Place], unit: int = 1) -> TreeView:
         if symbols:
             tree.insert(f"cached-{i}", list(symbols), namespace)
     return TreeView(tree, unit)
+
+
+class Blocks:
+    """A cache with one symbol an entry, so that an entry stands for exactly one prefix; a `CacheTree`."""
+
+    def __init__(self, places: Iterable[Place], unit_tokens: int = 1) -> None:
+        self.unit_tokens = unit_tokens
+        held = sorted({prefix for place in places for prefix in prefixes(place)})
+        self.node_ids = {place: number for number, place in enumerate(held, start=1)}
+
+    def root(self, namespace: str) -> Place:
+        return namespace, ()
+
+    def advance(self, cursor: Place, segment: memoryview, offset: int) -> tuple[int, Place]:
+        namespace, symbols = cursor
+        assert offset == len(symbols)
+        path = [*symbols, *segment]
+        held = [end for end in range(offset + 1, len(path) + 1) if (namespace, tuple(path[:end])) in self.node_ids]
+        return len(held), (namespace, tuple(path[: offset + len(held)]))
+
+    def node_id(self, cursor: Place) -> int:
+        return self.node_ids[cursor]
+
+    def parent_id(self, node_id: int) -> int:
+        namespace, symbols = list(self.node_ids)[node_id - 1]
+        return self.node_ids.get((namespace, symbols[:-1]), 0)
 
 
 def planner_of(rows: Iterable[Row], config: PeekConfig | None = None, **options: object) -> Planner:

@@ -197,7 +197,6 @@ def change(scene: Scene, data: st.DataObject, arrivals: bool) -> None:
 @pytest.mark.parametrize("arrivals", [False, True], ids=["departures", "arrivals"])
 @given(scene=scenes(), data=st.data())
 def test_marks_stand_while_the_queue_changes(arrivals: bool, scene: Scene, data: st.DataObject) -> None:
-    # BUG: see `test_a_mark_outlives_the_request_it_was_left_on`.
     scene.walk_now()
     scene.refresh()
     change(scene, data, arrivals)
@@ -207,7 +206,6 @@ def test_marks_stand_while_the_queue_changes(arrivals: bool, scene: Scene, data:
 @pytest.mark.parametrize("arrivals", [False, True], ids=["departures", "arrivals"])
 @given(scene=scenes(), data=st.data())
 def test_the_first_question_may_come_after_changes(arrivals: bool, scene: Scene, data: st.DataObject) -> None:
-    # BUG: see the two tests below about a split and a merge before the first question.
     scene.walk_now()
     change(scene, data, arrivals)
     scene.refresh()
@@ -229,7 +227,6 @@ def test_a_mark_moves_on_when_its_node_is_merged() -> None:
 
 
 def test_a_mark_outlives_the_request_it_was_left_on() -> None:
-    # BUG: the mark is left on the more demanding leaf `r0` alone; with `r0` gone, `r1` is not found.
     scene = Scene([([1, 2, 3, 4, 5, 6], ""), ([1, 2, 9], "")], [([1, 2, 3], "")])
     scene.walk_now()
     scene.refresh()
@@ -240,7 +237,6 @@ def test_a_mark_outlives_the_request_it_was_left_on() -> None:
 
 
 def test_a_split_before_the_first_question_hides_no_demand() -> None:
-    # BUG: the new upper node has no mark of this walk, and `refresh` skips all that is below it.
     scene = Scene([([1, 2, 3], "")], [([1, 2, 3], "")])
     scene.walk_now()
     scene.insert([1, 9], "")
@@ -249,7 +245,6 @@ def test_a_split_before_the_first_question_hides_no_demand() -> None:
 
 
 def test_a_merge_before_the_first_question_hides_no_demand() -> None:
-    # BUG: the walk stopped inside the upper node's edge; the lower node that survives has no mark.
     scene = Scene([([1, 2, 3], ""), ([1, 2, 4], "")], [([1], "")])
     scene.walk_now()
     scene.remove("r0")

@@ -62,7 +62,6 @@ def test_short_arrays_are_widened(code: str) -> None:
 
 
 def test_array_of_a_signed_integer_type_includes_the_narrowest() -> None:
-    # BUG: `pack` documents "`array` of a signed integer type"; format 'b' is missing in `_pack_other`.
     assert pack(array("b", [0, 7, 127])) == packed_by_hand([0, 7, 127])
 
 
@@ -158,7 +157,6 @@ def test_refusal_is_a_value_error_and_a_peek_error() -> None:
 
 
 def test_the_offender_is_not_a_symbol_that_packs() -> None:
-    # BUG: `_offender` knows `int` only, so it blames the numpy integer in front of the real offender.
     with pytest.raises(InvalidKey, match="symbol 1 is -1"):
         pack([np.int64(5), -1])
 
@@ -171,7 +169,6 @@ class Index:
 
 
 def test_an_integer_by_index_packs_as_numpy_ints_do() -> None:
-    # BUG: interpreted, `min(symbols) < 0` lets a bare TypeError escape; compiled, the key packs.
     assert pack([Index(), 6]) == packed_by_hand([5, 6])
 
 

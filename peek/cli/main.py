@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _explain(error: Exception) -> tuple[str, int]:
     """What to tell the user about `error`, and the exit code."""
     if isinstance(error, _USAGE_ERROR):
-        return error.format_message(), WRONG_USAGE  # type: ignore[attr-defined]
+        return error.format_message(), WRONG_USAGE
     if isinstance(error, MemoryError):
         return str(error) or "out of memory", FAILED
     if isinstance(error, (PeekError, OSError)):

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from textwrap import fill
 from types import TracebackType
 from typing import Any, Final
 
@@ -55,9 +56,9 @@ class Batch:
         """On what it was run."""
         workload, cost = self.workload, self.cost
         return (
-            f"{len(workload.requests)} requests (the first {workload.warmup} warm up, unmeasured), "
-            f"arena of {workload.arena_tokens} tokens, {self.cache} cache ({ENGINE_KINDS[self.cache]} engine), "
-            f"{cost.model.name} on {cost.hardware.name}"
+            f"{len(workload.requests):,} requests (the first {workload.warmup} warm up, unmeasured), "
+            f"arena of {workload.arena_tokens:,} tokens, {self.cache} cache "
+            f"({ENGINE_KINDS[self.cache]} engine), {cost.model.name} on {cost.hardware.name}"
         )
 
 
@@ -137,11 +138,19 @@ def print_batches(batches: list[Batch]) -> None:
     for number, batch in enumerate(batches):
         if number:
             console.print()
-        table = _table(batch, console.width >= ROOMY_COLUMNS)
-        # A terminal that is too narrow wraps lines; figures cut to "1…" would be worse.
-        needed = Measurement.get(console, console.options.update(width=1000), table).maximum
-        console.print(table, width=max(needed, 1), no_wrap=True, crop=False, overflow="ignore")
-        console.print(_footnote(batch))
+        _print_table(console, _table(batch, console.width >= ROOMY_COLUMNS))
+        print(fill(_footnote(batch), console.width, break_long_words=False, break_on_hyphens=False))
+
+
+def _print_table(console: Console, table: Table) -> None:
+    """In full width: a narrow terminal wraps the lines, figures cut to "1…" would be worse."""
+    shown = console.width
+    console.width = max(shown, Measurement.get(console, console.options.update(width=1000), table).maximum)
+    with console.capture() as captured:
+        console.print(table)
+    console.width = shown
+    for line in captured.get().splitlines():
+        print(line if console.is_terminal else line.rstrip())
 
 
 def _footnote(batch: Batch) -> str:
@@ -163,7 +172,13 @@ def significant(value: float) -> str:
 
 def times_better(gain: float) -> str:
     """ "x4.1" """
-    return f"x{gain:.1f}" if gain >= 0.95 else f"x{gain:.2f}"
+    return f"x{gain:.{0 if gain >= 9.95 else 1 if gain >= 0.95 else 2}f}"
+
+
+def _microseconds(value: float) -> str:
+    if value == 0.0:
+        return "-"  # never planned
+    return significant(value) if value < 9999.5 else f"{value / 1000.0:.0f}k"
 
 
 @dataclass(frozen=True)
@@ -206,21 +221,25 @@ _IN_ORDER: Final = (
     Column("TTFT\nmean\ns", "ttft_s.mean", min, compared=True),
     Column("\np50\ns", "ttft_s.p50", min),
     Column("\np99\ns", "ttft_s.p99", min),
-    Column("through-\nput\nreq/s", "throughput_rps", max, compared=True),
+    Column("thru-\nput\nreq/s", "throughput_rps", max, compared=True),
     Column("E2E\nmean\ns", "e2e_s.mean", min),
     Column("TPOT\nmean\nms", "tpot_ms.mean", min),
     Column("wait\nmax\ns", "queue_wait_s.max", min),
-    Column("plan\nmean\nµs", "plan_us.mean"),
-    Column("\np99\nµs", "plan_us.p99"),
+    Column("plan\nmean\nµs", "plan_us.mean", text=_microseconds),
+    Column("\np99\nµs", "plan_us.p99", text=_microseconds),
 )
 COLUMNS: Final = {column.figure: column for column in _IN_ORDER}
 """The table's columns from left to right, by figure."""
 
 
+_RULES: Final = box.Box("    \n    \n ── \n    \n ── \n    \n    \n    \n")
+"""Lines under the heading and between sections, none between columns."""
+
+
 def _table(batch: Batch, roomy: bool) -> Table:
     runs = batch.runs
     table = Table(
-        box=box.SIMPLE_HEAD,
+        box=_RULES,
         show_edge=False,
         padding=(0, 1) if roomy else 0,
         pad_edge=False,
@@ -228,7 +247,8 @@ def _table(batch: Batch, roomy: bool) -> Table:
     )
     table.add_column("\n\npolicy", no_wrap=True)
     for column in COLUMNS.values():
-        table.add_column(column.heading, justify="right", no_wrap=True)
+        heading = column.heading.replace("thru-", "through-") if roomy else column.heading
+        table.add_column(heading, justify="right", no_wrap=True)
         if column.compared and len(runs) > 1:
             table.add_column("\n\nx", justify="right", no_wrap=True)
     for run in runs:
@@ -243,8 +263,7 @@ def _figures(run: dict[str, Any], runs: list[dict[str, Any]]) -> list[Text]:
     for column in COLUMNS.values():
         value = column.value(run)
         is_best = column.best is not None and value == column.best(map(column.value, runs))
-        shown = "-" if column.best is None and value == 0.0 else column.text(value)  # "-": never planned
-        cells.append(Text(shown, style="bold" if is_best and len(runs) > 1 else ""))
+        cells.append(Text(column.text(value), style="bold" if is_best and len(runs) > 1 else ""))
         if column.compared and len(runs) > 1:
             cells.append(Text(times_better(column.gain(run, runs[0])), style="dim"))
     return cells

@@ -1,0 +1,130 @@
+"""Memory over a long run: a million requests come and go, about a thousand wait at any time.
+
+    python bench/soak.py [pairs]
+
+Three runs on the compiled build: the pending tree alone, a planner with the default policy, and one
+with everything switched on (published lanes, demand eviction, prefills in flight).  Resident memory is
+sampled; after a warm-up of a fifth it must not grow by 2 MiB or more.  Exit status 1 if it does.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from engine import random_key
+
+import peek
+from peek.adapters.simulated.radix_cache import RadixCache
+
+WINDOW = 1_000
+PLAN_EVERY = 1_000
+MAX_GROWTH = 2 << 20
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+Step = Callable[[int, bytes], None]
+
+
+def keys() -> Iterator[bytes]:
+    """Endless prompts: one of 64 prefixes of up to 512 tokens, then 1 to 256 tokens of its own."""
+    rng = np.random.default_rng(0)
+    prefixes = [random_key(rng, int(n)) for n in rng.integers(32, 513, size=64)]
+    tokens = random_key(rng, 1 << 20)
+    while True:
+        which, lengths, starts = (rng.integers(low, high, size=1_000).tolist() for low, high in _DRAWS)
+        for prefix, length, start in zip(which, lengths, starts, strict=True):
+            yield prefixes[prefix] + tokens[4 * start : 4 * (start + length)]
+
+
+_DRAWS = ((0, 64), (1, 257), (0, (1 << 20) - 256))
+"""Ranges of the prefix, of the length of a request's own part, of where it starts among the tokens."""
+
+
+def tree_alone() -> Step:
+    tree = peek.PendingTree()
+
+    def step(i: int, key: bytes) -> None:
+        tree.insert(f"request-{i}", key)
+        if i >= WINDOW:
+            tree.remove(f"request-{i - WINDOW}")
+
+    return step
+
+
+def planner(config: peek.PeekConfig) -> Step:
+    """Requests leave in the planned order; the cache holds what the last 200 of them left."""
+    plans = peek.Planner(config)
+    cache = RadixCache(1)
+    order: deque[str] = deque()
+    waiting: dict[str, bytes] = {}
+    running: deque[str] = deque()
+
+    def step(i: int, key: bytes) -> None:
+        request_id = f"request-{i}"
+        waiting[request_id] = key
+        plans.add(peek.PendingRequest(request_id, key, 1e-3 * i))
+        if len(waiting) <= WINDOW:
+            return
+        if not order:
+            order.extend(plans.plan(cache, 1e-3 * i)[:PLAN_EVERY])
+        admitted = order.popleft()
+        plans.remove(admitted, admitted=i % 50 != 0)
+        running.append(admitted)
+        if len(running) > 8:
+            plans.prefilled(running.popleft())
+        cache.insert(waiting.pop(admitted), "")
+        if cache.cached_tokens > 200 * 500:
+            cache.evict(2_000, plans.eviction_score if plans.evicts else None)
+
+    return step
+
+
+def resident() -> int:
+    """Bytes of memory in use by this process."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGE
+
+
+def soak(name: str, step: Step, pairs: int) -> bool:
+    """Whether memory stayed flat; prints a line of samples."""
+    sample_every = max(1, pairs // 20)
+    samples: list[int] = []
+    prompts = keys()
+    started = perf_counter()
+    for i in range(pairs):
+        step(i, next(prompts))
+        if (i + 1) % sample_every == 0:
+            pass
+            samples.append(resident())
+    seconds = perf_counter() - started
+    warm = samples[len(samples) // 5 :]
+    growth = max(warm) - warm[0]
+    print(f"{name}: {pairs} pairs in {seconds:.0f} s; MiB every {sample_every} pairs:")
+    print("  " + " ".join(f"{sample / 2**20:.1f}" for sample in samples))
+    verdict = "flat" if growth < MAX_GROWTH else "GROWS"
+    print(f"  growth after warm-up {growth / 2**20:.2f} MiB, limit {MAX_GROWTH >> 20}: {verdict}", flush=True)
+    return growth < MAX_GROWTH
+
+
+def main(pairs: int) -> int:
+    gc.disable()
+    if peek.backend() != "compiled":
+        sys.exit(f"soak the compiled build; {peek.__file__} is {peek.backend()}")
+    everything = replace(peek.PRESETS["clpm+gm+dl+pe"], in_flight_gate=True)
+    runs = {
+        "pending tree": tree_alone(),
+        "planner, peek": planner(peek.PeekConfig()),
+        "planner, clpm+gm+dl+pe, gate": planner(everything),
+    }
+    flat = [soak(name, step, pairs) for name, step in runs.items()]
+    return 0 if all(flat) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000))

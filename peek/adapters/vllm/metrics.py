@@ -1,0 +1,74 @@
+"""Counters of the adapter, for Prometheus where `prometheus_client` is installed.
+
+They go to the default registry, next to vLLM's own.  With vLLM's engine in a process of its own that
+registry is the engine's; the counters are on the scheduler object in any case.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from peek.adapters.shield import Shield
+    from peek.adapters.vllm.adapter import VllmAdapter
+
+_COUNTERS = {
+    "peek_cycles": "Planning cycles",
+    "peek_reordered_cycles": "Cycles that changed the order of the queue",
+    "peek_planned_requests": "Requests ordered, summed over cycles",
+    "peek_cached_tokens_predicted": "Prompt tokens of admitted requests expected in the cache",
+    "peek_cached_tokens_real": "Prompt tokens of admitted requests found in the cache",
+    "peek_fair_lane_admissions": "Requests admitted through the fair lane",
+    "peek_protected_evictions": "Free blocks passed over because a waiting request needs them",
+    "peek_fallbacks": "Internal errors that left the engine in stock order",
+    "peek_plan_seconds": "Time spent planning",
+}
+
+_registered: dict[str, Any] = {}
+"""Prometheus allows each name once a process; schedulers share the metrics, apart by their label."""
+
+
+def snapshot(adapter: VllmAdapter, shield: Shield) -> dict[str, float]:
+    """All counters by name."""
+    stats = adapter.planner.stats
+    return {
+        "peek_cycles": float(stats.cycles),
+        "peek_reordered_cycles": float(stats.reordered),
+        "peek_planned_requests": float(stats.planned),
+        "peek_cached_tokens_predicted": float(stats.cached_expected),
+        "peek_cached_tokens_real": adapter.cached_real,
+        "peek_fair_lane_admissions": float(stats.fair_admitted),
+        "peek_protected_evictions": adapter.protected_evictions,
+        "peek_fallbacks": shield.fallbacks,
+        "peek_plan_seconds": stats.plan_s,
+    }
+
+
+class VllmMetrics:
+    """Passes the growth of the counters on to Prometheus; does nothing where it is not installed."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        self._engine = str(getattr(vllm_config.parallel_config, "data_parallel_index", 0) or 0)
+        self._last: dict[str, float] = dict.fromkeys(_COUNTERS, 0.0)
+        self._counters = _register()
+
+    def update(self, adapter: VllmAdapter, shield: Shield) -> None:
+        """Called once a step; O(counters)."""
+        if not self._counters:
+            return
+        for name, value in snapshot(adapter, shield).items():
+            growth = value - self._last[name]
+            if growth > 0:
+                self._counters[name].labels(engine=self._engine).inc(growth)
+                self._last[name] = value
+
+
+def _register() -> dict[str, Any]:
+    try:
+        from prometheus_client import Counter
+    except ImportError:
+        return {}
+    for name, text in _COUNTERS.items():
+        if name not in _registered:
+            _registered[name] = Counter(name, text, ["engine"])
+    return _registered

@@ -1,0 +1,143 @@
+"""vLLM's seams: what the adapter needs of a scheduler instance, and what to do where it is missing.
+
+Everything here is set on instances; no class of vLLM is changed.  Checked against 0.19.1, 0.24.0 and
+0.32.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from peek.errors import EngineMismatch
+from peek.eviction.victims import victims
+
+_NEEDED = (
+    "waiting",
+    "running",
+    "requests",
+    "max_num_running_reqs",
+    "kv_cache_config.kv_cache_groups",
+    "kv_cache_manager.enable_caching",
+    "kv_cache_manager.block_pool.free_block_queue.get_all_free_blocks",
+    "kv_cache_manager.block_pool.cached_block_hash_to_block.get_one_block",
+    "kv_cache_manager.block_pool.cached_block_hash_to_block.insert",
+    "kv_cache_manager.block_pool.cached_block_hash_to_block.pop",
+)
+
+
+def require_seams(scheduler: object) -> None:
+    """`EngineMismatch` naming the first attribute that this version of vLLM does not have."""
+    for path in _NEEDED:
+        target: Any = scheduler
+        for name in path.split("."):
+            if not hasattr(target, name):
+                raise EngineMismatch(f"this vLLM's scheduler has no {path}; see the compatibility table")
+            target = getattr(target, name)
+
+
+def why_stand_aside(scheduler: Any) -> str | None:
+    """Why the engine's own order stays, None if there is no reason."""
+    from vllm.v1.core.sched.request_queue import SchedulingPolicy
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+    groups = scheduler.kv_cache_config.kv_cache_groups
+    if scheduler.policy != SchedulingPolicy.FCFS:
+        return "the scheduling policy is by priority"
+    if not scheduler.kv_cache_manager.enable_caching:
+        return "prefix caching is off"
+    if len(groups) != 1 or not isinstance(groups[0].kv_cache_spec, FullAttentionSpec):
+        return f"the model has {len(groups)} KV cache groups, not a single one of full attention"
+    hash_block_size = getattr(scheduler.kv_cache_manager.block_pool, "hash_block_size", None)
+    if hash_block_size not in (None, groups[0].kv_cache_spec.block_size, scheduler.block_size):
+        return "blocks and block hashes have different sizes"
+    return None
+
+
+def watch_hashes(pool: Any, cached: Callable[[bytes], None], gone: Callable[[bytes], None]) -> object:
+    """Have `cached(hash)` and `gone(hash)` called as blocks enter and leave the pool's hash table.
+
+    Returns the table; vLLM puts a new one in its place when the prefix cache is reset.
+    """
+    from vllm.v1.core.block_pool import BlockHashToBlockMap
+    from vllm.v1.core.kv_cache_utils import get_block_hash
+
+    class WatchedMap(BlockHashToBlockMap):  # type: ignore[misc]
+        """vLLM's table, telling what changes."""
+
+        def insert(self, key: Any, block: Any) -> None:
+            super().insert(key, block)
+            cached(get_block_hash(key))
+
+        def pop(self, key: Any, block_id: int) -> Any:
+            block = super().pop(key, block_id)
+            if super().get_one_block(key) is None:
+                gone(get_block_hash(key))
+            return block
+
+    watched = WatchedMap()
+    watched.__dict__.update(pool.cached_block_hash_to_block.__dict__)
+    pool.cached_block_hash_to_block = watched
+    return watched
+
+
+def hash_lookup(pool: Any) -> Callable[[bytes], bool]:
+    """A function that asks the pool whether it caches a block hash (KV cache group 0)."""
+    from vllm.v1.core.kv_cache_utils import make_block_hash_with_group_id
+
+    def is_cached(block_hash: Any) -> bool:
+        key = make_block_hash_with_group_id(block_hash, 0)
+        return pool.cached_block_hash_to_block.get_one_block(key) is not None
+
+    return is_cached
+
+
+def install_free_queue(pool: Any, choose: Callable[[Iterator[Any], int], list[Any] | None]) -> None:
+    """Have `choose(free blocks in eviction order, count)` pick the blocks that are handed out.
+
+    When it returns None, vLLM's own choice stands: the front of the queue.
+    """
+    from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
+
+    class DemandFreeQueue(FreeKVCacheBlockQueue):  # type: ignore[misc]
+        """vLLM's free queue with another idea of who goes first."""
+
+        def popleft(self) -> Any:
+            return self.popleft_n(1)[0] if self.num_free_blocks else super().popleft()
+
+        def popleft_n(self, n: int) -> Any:
+            chosen = choose(self._in_order(), n) if 0 < n <= self.num_free_blocks else None
+            if chosen is None:
+                return super().popleft_n(n)
+            for block in chosen:
+                self.remove(block)
+            return chosen
+
+        def _in_order(self) -> Iterator[Any]:
+            block = self.fake_free_list_head.next_free_block
+            while block is not None and block is not self.fake_free_list_tail:
+                yield block
+                block = block.next_free_block
+
+    pool.free_block_queue = DemandFreeQueue(pool.free_block_queue.get_all_free_blocks())
+
+
+def least_needed(
+    pool: Any, score: Callable[[bytes], float], scan_limit: int
+) -> Callable[[Iterator[Any], int], list[Any]]:
+    """A chooser for `install_free_queue`: blocks that nobody waits for first."""
+    from vllm.v1.core.kv_cache_utils import get_block_hash
+
+    def block_score(block_id: int) -> float:
+        key = pool.blocks[block_id].block_hash
+        return 0.0 if key is None else score(get_block_hash(key))
+
+    def choose(in_order: Iterator[Any], count: int) -> list[Any]:
+        chosen: list[Any] = []
+        for block_id in victims((block.block_id for block in in_order), block_score, scan_limit):
+            chosen.append(pool.blocks[block_id])
+            if len(chosen) == count:
+                break
+        return chosen
+
+    return choose
