@@ -33,10 +33,18 @@ def _one_of(name: str, value: object, valid: tuple[str, ...]) -> None:
         raise InvalidConfig(f"{name} is {value!r}; valid: {', '.join(valid)}")
 
 
+def _is_finite(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return isfinite(value)
+    except OverflowError:  # an integer beyond floats
+        return False
+
+
 def _number(name: str, value: object, low: float, high: float) -> None:
     """A finite number strictly between `low` and `high`."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not isfinite(value) or not low < value < high:  # type: ignore[arg-type, operator]
+    if not _is_finite(value) or not low < value < high:  # type: ignore[operator]
         raise InvalidConfig(f"{name} is {value!r}; need a number above {low} and below {high}")
 
 
@@ -190,8 +198,9 @@ _FALSE = ("", "0", "false", "no", "off")
 
 def _from_flags(environ: Mapping[str, str]) -> PeekConfig:
     lanes = _flag(environ, "PEEK_ONLINE_CLPM")
-    scheduler = lanes or _flag(environ, "PEEK_ONLINE_SCHEDULER")
+    scheduler = _flag(environ, "PEEK_ONLINE_SCHEDULER") or lanes
     group_major = _flag(environ, "PEEK_ONLINE_CLPM_GROUP_MAJOR")
+    dynamic = _flag(environ, "PEEK_ONLINE_CLPM_DYNAMIC_LANE")
     share = environ.get("PEEK_ONLINE_CLPM_BIGLANE_SHARE", "0.7")
     mode = environ.get("PEEK_ONLINE_EVICTION_MODE", "cluster")
     _one_of("PEEK_ONLINE_EVICTION_MODE", mode, MODES)
@@ -204,7 +213,7 @@ def _from_flags(environ: Mapping[str, str]) -> PeekConfig:
         admission=("clpm+gm" if group_major else "clpm") if scheduler else "fcfs",
         lanes="cycle" if lanes else "none",
         fair_share=1.0 - cache_share,
-        dynamic_share=lanes and _flag(environ, "PEEK_ONLINE_CLPM_DYNAMIC_LANE"),
+        dynamic_share=dynamic and lanes,
         eviction=mode if _flag(environ, "PEEK_ONLINE_EVICTION") else "lru",
     )
 

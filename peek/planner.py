@@ -19,7 +19,7 @@ from peek.config import PeekConfig
 from peek.eviction.base import EvictionPolicy
 from peek.eviction.index import DemandIndex, MarkIndex, SymbolIndex, peak_demand, shared_levels
 from peek.policy.base import AdmissionPolicy, Cycle
-from peek.policy.lanes import FAIR_LANE, Lanes
+from peek.policy.lanes import FAIR_LANE, NO_LANE, Lanes
 from peek.request import PendingRequest
 from peek.stats import CycleStats
 from peek.trie.dual_walk import DualWalk
@@ -143,7 +143,7 @@ class Planner:
         if self._policy.needs_sharing and not self.tree.has_sharing:
             self.stats.without_sharing += 1
             for request in queue:
-                request.mark = 0
+                request.mark = NO_LANE
         else:
             ordered = self._ordered(queue, cache, now)
         self.stats.note_plan(len(queue), timer() - started if timer is not None else 0.0)

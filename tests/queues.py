@@ -167,8 +167,8 @@ class Blocks:
 
     def __init__(self, places: Iterable[Place], unit_tokens: int = 1) -> None:
         self.unit_tokens = unit_tokens
-        held = sorted({prefix for place in places for prefix in prefixes(place)})
-        self.node_ids = {place: number for number, place in enumerate(held, start=1)}
+        self.held = sorted({prefix for place in places for prefix in prefixes(place)})
+        self.node_ids = {place: number for number, place in enumerate(self.held, start=1)}
 
     def root(self, namespace: str) -> Place:
         return namespace, ()
@@ -176,15 +176,17 @@ class Blocks:
     def advance(self, cursor: Place, segment: memoryview, offset: int) -> tuple[int, Place]:
         namespace, symbols = cursor
         assert offset == len(symbols)
-        path = [*symbols, *segment]
-        held = [end for end in range(offset + 1, len(path) + 1) if (namespace, tuple(path[:end])) in self.node_ids]
-        return len(held), (namespace, tuple(path[: offset + len(held)]))
+        end = offset
+        path = (*symbols, *segment)
+        while end < len(path) and (namespace, path[: end + 1]) in self.node_ids:
+            end += 1
+        return end - offset, (namespace, path[:end])
 
     def node_id(self, cursor: Place) -> int:
         return self.node_ids[cursor]
 
     def parent_id(self, node_id: int) -> int:
-        namespace, symbols = list(self.node_ids)[node_id - 1]
+        namespace, symbols = self.held[node_id - 1]
         return self.node_ids.get((namespace, symbols[:-1]), 0)
 
 
@@ -238,11 +240,17 @@ def cuts(draw: st.DrawFn, rows: Sequence[Row], max_size: int = 4) -> tuple[Place
 
 @st.composite
 def scenes(
-    draw: st.DrawFn, min_size: int = 1, max_size: int = 8, under_way: bool = False, one_namespace: bool = False
+    draw: st.DrawFn,
+    min_size: int = 1,
+    max_size: int = 8,
+    under_way: bool = False,
+    one_namespace: bool = False,
 ) -> Scene:
     """Any moment: prompts of one to four pieces, part of them cached, pages of 1 or 16 tokens."""
     unit = draw(st.sampled_from([1, 16]))
     rows = draw(row_lists(min_size, max_size, unit))
     if one_namespace:
-        rows = tuple(Row(r.request_id, r.symbols, r.arrival_time, "", r.num_tokens, r.arrival_work) for r in rows)
+        rows = tuple(
+            Row(r.request_id, r.symbols, r.arrival_time, "", r.num_tokens, r.arrival_work) for r in rows
+        )
     return Scene(rows, draw(cuts(rows)), draw(cuts(rows, 2)) if under_way else (), unit)

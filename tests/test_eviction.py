@@ -106,7 +106,10 @@ def test_nobody_needed_goes_while_one_without_demand_is_within_reach(
         looked.append(candidate)
         return scores[candidate]
 
-    chosen = [candidate for candidate, _ in zip(victims(range(len(scores)), score, scan_limit), range(taken), strict=False)]
+    chosen = [
+        candidate
+        for candidate, _ in zip(victims(range(len(scores)), score, scan_limit), range(taken), strict=False)
+    ]
     assert len(looked) == len(set(looked)), "a candidate costs one look"
     assert sum(scores[candidate] > 0.0 for candidate in looked) <= scan_limit
     if any(scores[candidate] > 0.0 for candidate in chosen):
@@ -128,7 +131,7 @@ PLACES = st.tuples(NAMESPACES, KEYS)
 
 @dataclass
 class Equation2:
-    """Demand of a prefix among waiting keys: the pending nodes above it, and the one whose edge it ends in."""
+    """Demand of a prefix among waiting keys: the nodes above it and the one whose edge it ends in."""
 
     waiting: dict[str, Place]
 
@@ -189,8 +192,14 @@ def test_the_score_is_that_of_equation_2(
     assert_scores(planner, cache, waiting, idle_s)
 
 
-@given(places=st.lists(PLACES, min_size=1, max_size=7), cached=st.lists(PLACES, max_size=5), mode=st.sampled_from(MODES))
-def test_the_score_of_chained_blocks_follows_the_queue(places: list[Place], cached: list[Place], mode: str) -> None:
+@given(
+    places=st.lists(PLACES, min_size=1, max_size=7),
+    cached=st.lists(PLACES, max_size=5),
+    mode=st.sampled_from(MODES),
+)
+def test_the_score_of_chained_blocks_follows_the_queue(
+    places: list[Place], cached: list[Place], mode: str
+) -> None:
     pages = Pages(1, chained=True)
     planner = Planner(PeekConfig("fcfs", eviction=mode), chained=True)
     keys = {place: (place[0], tuple(pages.key(place[1], place[0]))) for place in [*places, *cached]}
@@ -238,8 +247,10 @@ def test_the_maximum_may_lie_above() -> None:
     planner = planner_of(rows_of([*head, *[2] * 12], [*head, 3], [*head, 4]), PeekConfig(eviction="plain"))
     cache = Blocks([("", (*head, *[2] * 12)), ("", (*head, 3))])
     planner.plan(cache, NOW)
-    scores = {len(place[1]): planner.eviction_score(n) for place, n in cache.node_ids.items() if 3 not in place[1]}
-    assert scores == {depth: 30.0 for depth in range(1, 23)}
+    scores = {
+        len(place[1]): planner.eviction_score(n) for place, n in cache.node_ids.items() if 3 not in place[1]
+    }
+    assert scores == dict.fromkeys(range(1, 23), 30.0)
     planner.remove("r2")
     assert planner.eviction_score(cache.node_ids["", tuple(head)]) == 20.0
     assert planner.eviction_score(cache.node_ids["", (*head, *[2] * 12)]) == 22.0

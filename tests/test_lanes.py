@@ -100,7 +100,11 @@ def test_the_share_holds_for_any_batches_that_cost_what_was_expected(
     engine.assert_oldest_waits_little(share)
 
 
-@given(share=SHARES, arrivals=st.lists(st.tuples(st.lists(COSTS, max_size=3), COSTS), max_size=40), seed=st.integers(0, 99))
+@given(
+    share=SHARES,
+    arrivals=st.lists(st.tuples(st.lists(COSTS, max_size=3), COSTS), max_size=40),
+    seed=st.integers(0, 99),
+)
 def test_the_share_holds_one_at_a_time_whatever_it_really_cost(
     share: float, arrivals: list[tuple[list[int], int]], seed: int
 ) -> None:
@@ -137,7 +141,11 @@ def test_the_share_holds_behind_a_planner(share: float, rows: list, seed: int) -
     assert planner.stats.fair_admitted == sum(entry.lane == FAIR_LANE for entry in engine.log)
 
 
-@given(share=SHARES, costs=st.lists(COSTS, min_size=1, max_size=20), cuts=st.lists(st.integers(1, 4), min_size=20))
+@given(
+    share=SHARES,
+    costs=st.lists(COSTS, min_size=1, max_size=20),
+    cuts=st.lists(st.integers(1, 4), min_size=20),
+)
 def test_clocks_go_on_from_cycle_to_cycle(share: float, costs: list[int], cuts: list[int]) -> None:
     """Cut into cycles in whatever way, the same requests are admitted in the same order."""
     admitted: list[list[str]] = []

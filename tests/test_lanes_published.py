@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from queues import NOW, Row, Scene, cache_of, ids, planner_of, rows_of, scenes
 
-from peek import ClpmScheduler, Cycle, CycleLanes, InvalidConfig, LaneController, PeekConfig, PendingRequest, PendingTree
+from peek import (
+    ClpmScheduler,
+    Cycle,
+    CycleLanes,
+    InvalidConfig,
+    LaneController,
+    PeekConfig,
+    PendingRequest,
+    PendingTree,
+)
 from peek.policy.lanes import FAIR_LANE, FairShare, target_share
 from peek.policy.sections import PIONEER, SIBLING, WARM
 
@@ -143,7 +152,9 @@ def test_work_charged_lanes_reach_it(admission: str) -> None:
 def mixed(singletons: list[float], clustered: list[float]) -> list[PendingRequest]:
     """Requests with these arrival times, in order; a clustered one has a cluster."""
     made = []
-    for i, (arrival, single) in enumerate(sorted([(a, True) for a in singletons] + [(a, False) for a in clustered])):
+    for i, (arrival, single) in enumerate(
+        sorted([(a, True) for a in singletons] + [(a, False) for a in clustered])
+    ):
         request = PendingRequest(f"r{i}", [1], arrival)
         request.cluster_id = 0 if single else 7
         made.append(request)
@@ -172,7 +183,11 @@ def test_the_target_share_literally(singletons: list[float], clustered: list[flo
 WAITS = st.lists(st.floats(0.0, 100.0), max_size=6)
 
 
-@given(cycles=st.lists(st.tuples(WAITS, WAITS), max_size=8), slo=st.floats(0.1, 60.0), start=st.floats(0.01, 0.99))
+@given(
+    cycles=st.lists(st.tuples(WAITS, WAITS), max_size=8),
+    slo=st.floats(0.1, 60.0),
+    start=st.floats(0.01, 0.99),
+)
 def test_the_share_is_the_smoothed_formula(
     cycles: list[tuple[list[float], list[float]]], slo: float, start: float
 ) -> None:
@@ -208,7 +223,9 @@ def test_a_dynamic_share_moves_once_a_cycle(kind: type[CycleLanes]) -> None:
     assert lanes.share.value == pytest.approx(0.382125)
 
 
-@pytest.mark.parametrize("config", [PeekConfig("clpm+gm", "cycle", dynamic_share=True), PeekConfig(dynamic_share=True)])
+@pytest.mark.parametrize(
+    "config", [PeekConfig("clpm+gm", "cycle", dynamic_share=True), PeekConfig(dynamic_share=True)]
+)
 def test_a_queue_of_one_cluster_lowers_the_share(config: PeekConfig) -> None:
     """0.15 is the target when nobody is alone; singletons would raise it to 0.6."""
     lanes = config.build_lanes()

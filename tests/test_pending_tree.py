@@ -242,7 +242,6 @@ def test_add_takes_the_key_over_and_ranks_arrivals() -> None:
 
 
 def test_asking_for_scores_leaves_the_heads_of_the_last_refresh() -> None:
-    # BUG: `scores` refreshes with a theta of its own, and policies read `request.head` afterwards.
     tree = PendingTree()
     tree.insert("a", [1, 2, 3, 4])
     tree.insert("b", [1, 2, 9, 9])

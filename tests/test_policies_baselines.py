@@ -53,7 +53,12 @@ def test_more_than_the_limit_waiting_is_first_come(scene: Scene, limit: int) -> 
 
 @pytest.mark.parametrize(
     ("label", "waiting", "first"),
-    [("lpm+lru", 128, "cached"), ("lpm+lru", 129, "r0"), ("lpm-nolimit+lru", 129, "cached"), ("hrrn+lru", 129, "cached")],
+    [
+        ("lpm+lru", 128, "cached"),
+        ("lpm+lru", 129, "r0"),
+        ("lpm-nolimit+lru", 129, "cached"),
+        ("hrrn+lru", 129, "cached"),
+    ],
 )
 def test_sglangs_limit_is_128(label: str, waiting: int, first: str) -> None:
     others = rows_of(*[[i, i + 1] for i in range(waiting - 1)], step=0.0)
@@ -91,7 +96,9 @@ def test_work_is_counted_in_tokens_the_key_leaves_out_too() -> None:
 
 @given(scene=scenes(under_way=True), work_done=st.integers(0, 1000))
 def test_hrrn_is_work_done_since_arrival_over_uncached(scene: Scene, work_done: int) -> None:
-    scene = replace(scene, rows=tuple(replace(r, arrival_work=min(r.arrival_work, work_done)) for r in scene.rows))
+    scene = replace(
+        scene, rows=tuple(replace(r, arrival_work=min(r.arrival_work, work_done)) for r in scene.rows)
+    )
     facts = scene.facts()
     late = deferred(facts)
 

@@ -126,7 +126,9 @@ def test_everybody_below_a_node_goes_together(scene: Scene) -> None:
 
 
 @given(rows=row_lists(max_size=6), alone=st.integers(1, 200), exponent=st.sampled_from([0.5, 1.0, 6.0, 20.0]))
-def test_a_singleton_moves_ahead_as_its_wait_grows(rows: tuple[Row, ...], alone: int, exponent: float) -> None:
+def test_a_singleton_moves_ahead_as_its_wait_grows(
+    rows: tuple[Row, ...], alone: int, exponent: float
+) -> None:
     ranks = []
     for wait in (64, 80, 200, 1000, 10**6, 10**9):
         single = Row("single", (99,) * alone, NOW - wait)

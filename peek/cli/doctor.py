@@ -92,7 +92,7 @@ def _print(findings: dict[str, Any]) -> None:
     for name, found in findings["packages"].items():
         rows.append((name, found or "not found"))
     for name, included in findings["adapters"].items():
-        rows.append((f"{name} adapter", "included" if included else "adapter not included"))
+        rows.append((f"peek.adapters.{name}", "adapter included" if included else "adapter not included"))
     rows.append(("active", findings["active"] or "nothing: the environment is invalid"))
     width = max(len(name) for name, _ in rows)
     for name, text in rows:

@@ -89,7 +89,9 @@ def _explain(error: Exception) -> tuple[str, int]:
         return error.format_message(), WRONG_USAGE
     if isinstance(error, MemoryError):
         return str(error) or "out of memory", FAILED
-    if isinstance(error, (PeekError, OSError)):
+    if isinstance(error, OSError):
+        return f"{error.filename or 'cannot write the output'}: {error.strerror or error}", FAILED
+    if isinstance(error, PeekError):
         return str(error), FAILED
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(frame.filename).name}:{frame.lineno}"

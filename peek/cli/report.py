@@ -263,7 +263,10 @@ def _figures(run: dict[str, Any], runs: list[dict[str, Any]]) -> list[Text]:
     for column in COLUMNS.values():
         value = column.value(run)
         is_best = column.best is not None and value == column.best(map(column.value, runs))
-        cells.append(Text(column.text(value), style="bold" if is_best and len(runs) > 1 else ""))
+        shown = column.text(value)
+        if shown.startswith("0."):  # ".209": keeps columns of times below a second narrow
+            shown = shown[1:]
+        cells.append(Text(shown, style="bold" if is_best and len(runs) > 1 else ""))
         if column.compared and len(runs) > 1:
             cells.append(Text(times_better(column.gain(run, runs[0])), style="dim"))
     return cells

@@ -34,24 +34,60 @@ DEFAULT_POLICIES: Final = (
 ENGINE_OF: Final = {"radix": "sglang", "blocks": "vllm"}
 """Whose column of a cell's rates and caps goes with an engine kind."""
 
-LARGEST_ARENA: Final = 100_000_000
-"""Tokens; hundreds of times what an accelerator holds, and still quick to set up."""
+LARGEST_COUNT: Final = 100_000_000
+"""Of tokens or rows; an arena of hundreds of accelerators, and still quick to set up."""
 
 _CELL_ONLY: Final = ("workload", "load", "seed", "trace_file")
 _TRACE_ONLY: Final = ("trace_block", "rate_scale", "limit")
 
 # -- the options ----------------------------------------------------------------------------------------
+# Numbers have parsers of their own: typer's messages do not name the value.
+
+
+def parse_seed(text: str) -> int:
+    """An integer."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not an integer") from None
+
+
+def parse_count(text: str) -> int:
+    """An integer that counts tokens or rows."""
+    count = parse_seed(text)
+    if not 1 <= count <= LARGEST_COUNT:
+        raise typer.BadParameter(f"{count} is not in 1..{LARGEST_COUNT}")
+    return count
+
+
+def parse_rate(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not (isfinite(rate) and rate > 0.0):
+        raise typer.BadParameter(f"{str(text)!r} is not a finite number above 0")
+    return rate
+
 
 WorkloadOption = Annotated[str, typer.Option(help=f"A cell of the paper: {', '.join(CELL_NAMES)}.")]
 LoadOption = Annotated[str, typer.Option(help=f"Load of the cell: {', '.join(LOADS)}.")]
 PolicyOption = Annotated[
     list[str] | None,
-    typer.Option(help=f"Policy label, repeatable; x compares with the first. Valid: {', '.join(PRESETS)}."),
+    typer.Option(
+        metavar="LABEL",
+        help=f"Policy, repeatable; the others are compared with the first. Valid: {', '.join(PRESETS)}. "
+        f"Default: {', '.join(DEFAULT_POLICIES)}.",
+    ),
 ]
-SeedOption = Annotated[list[int] | None, typer.Option(help="Seed of the cell, repeatable. Default: 42.")]
+SeedOption = Annotated[
+    list[int] | None,
+    typer.Option(parser=parse_seed, metavar="INT", help="Seed of the cell, repeatable. Default: 42."),
+]
 ArenaOption = Annotated[
     int | None,
-    typer.Option(min=1, max=LARGEST_ARENA, help="KV arena in tokens. Default: the workload's own."),
+    typer.Option(parser=parse_count, metavar="INT", help="KV arena in tokens, not the workload's."),
 ]
 CacheOption = Annotated[str, typer.Option(help="Engine kind: radix (SGLang-like), blocks (vLLM-like).")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")]
@@ -59,11 +95,17 @@ PlotOption = Annotated[Path | None, typer.Option(help="Write a figure: .png, .sv
 TraceOption = Annotated[
     Path | None, typer.Option(help="A Mooncake trace (JSONL, .gz too) in place of a cell.")
 ]
-BlockOption = Annotated[int, typer.Option(min=1, help="Tokens per hash id of the trace.")]
-RateOption = Annotated[float, typer.Option(help="How many times faster than recorded the trace runs.")]
-LimitOption = Annotated[int | None, typer.Option(min=1, help="Take only the first rows of the trace.")]
+BlockOption = Annotated[
+    int, typer.Option(parser=parse_count, metavar="INT", help="Tokens per hash id of the trace.")
+]
+RateOption = Annotated[
+    float, typer.Option(parser=parse_rate, metavar="FLOAT", help="Replay the trace so many times faster.")
+]
+LimitOption = Annotated[
+    int | None, typer.Option(parser=parse_count, metavar="INT", help="Take only the first rows of the trace.")
+]
 TraceFileOption = Annotated[
-    Path | None, typer.Option(help="Mooncake's conversation trace, for w4, w4-shared.")
+    Path | None, typer.Option(help="Mooncake's conversation trace, for w4 and w4-shared.")
 ]
 
 
@@ -96,7 +138,7 @@ def simulate_command(
         workloads = _cells(workload, load, seed or [42], ENGINE_OF[cache], trace_file)
         cost = cost_model_for(workload)
     else:
-        _check_trace_options(cache, trace_block, rate_scale)
+        _check_block(cache, trace_block)
         workloads = [read_mooncake(trace, block_tokens=trace_block, rate_scale=rate_scale, limit=limit)]
         cost = CostModel()
     if arena_tokens is not None:
@@ -125,7 +167,7 @@ def _check_options(ctx: typer.Context, policies: list[str], cache: str, is_trace
         if _is_given(ctx, name):
             option, value = f"--{name.replace('_', '-')}", ctx.params[name]
             shown = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
-            why = "belongs to a cell; with --trace there is none" if is_trace else "needs --trace"
+            why = "is given together with --trace, which replaces the cell" if is_trace else "needs --trace"
             raise typer.BadParameter(f"{shown} {why}", param_hint=option)
 
 
@@ -140,9 +182,7 @@ def _check_choice(option: str, value: str, valid: Sequence[str]) -> None:
         raise typer.BadParameter(f"{value!r} is unknown; valid: {', '.join(valid)}", param_hint=option)
 
 
-def _check_trace_options(cache: str, trace_block: int, rate_scale: float) -> None:
-    if not (isfinite(rate_scale) and rate_scale > 0):
-        raise typer.BadParameter(f"{rate_scale} is not a finite number above 0", param_hint="--rate-scale")
+def _check_block(cache: str, trace_block: int) -> None:
     if cache == "blocks" and trace_block < BLOCK_TOKENS and BLOCK_TOKENS % trace_block:
         raise typer.BadParameter(
             f"{trace_block} does not divide the block of {BLOCK_TOKENS} tokens of --cache blocks",

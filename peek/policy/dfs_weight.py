@@ -8,11 +8,12 @@ far as the cache followed it, and its weight is the number of requests below.
 
 from __future__ import annotations
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from peek.policy.base import AdmissionPolicy, Cycle
 from peek.request import PendingRequest
 from peek.trie.node import Node, next_branch, next_preorder
+from peek.trie.pending_tree import PendingTree
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -26,9 +27,18 @@ class DfsWeight(AdmissionPolicy):
         super().__init__(reads_tree=False)
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
-        # Post-order without recursion: pushing (node, its own requests) below its children.
+        for rank, request in enumerate(queue):
+            request.mark = rank
+        _note_oldest(cycle.tree)
+        roots = [root for _, root in cycle.tree.roots()]
+        branches: list[Node] = []
+        unmatched: list[PendingRequest] = []
+        for root in roots:  # namespaces are branches of one tree
+            branches.extend(_matched_kids(root))
+            unmatched.extend(_stopped_at(root))
+        # Post-order without recursion: a node waits on the stack below its children.
         ordered: list[PendingRequest] = []
-        stack: list[tuple[Node, bool]] = [(root, False) for root in _by_weight(_roots(cycle))]
+        stack: list[tuple[Node, bool]] = [(node, False) for node in _by_weight(branches)]
         while stack:
             node, expanded = stack.pop()
             if expanded:
@@ -37,11 +47,29 @@ class DfsWeight(AdmissionPolicy):
             stack.append((node, True))
             if node.walk_matched == node.depth:
                 stack.extend((kid, False) for kid in _by_weight(_matched_kids(node)))
-        return ordered
+        unmatched.sort(key=_rank)
+        return ordered + unmatched
 
 
-def _roots(cycle: Cycle) -> list[Node]:
-    return [root for _, root in cycle.tree.roots()]
+def _note_oldest(tree: PendingTree) -> None:
+    """Write the smallest rank below each node into `acc_first`.  O(n + nodes)."""
+    for _, root in tree.roots():
+        nodes: list[Node] = []
+        node: Node | None = root
+        while node is not None:
+            nodes.append(node)
+            node.acc_first = 1 << 62
+            node = next_preorder(node)
+        i: i64 = len(nodes) - 1
+        while i >= 0:
+            node = nodes[i]
+            terminator = node.terminator
+            while terminator is not None:
+                node.acc_first = min(node.acc_first, terminator.request.mark)
+                terminator = terminator.next
+            if node.parent is not None:
+                node.parent.acc_first = min(node.parent.acc_first, node.acc_first)
+            i -= 1
 
 
 def _matched_kids(node: Node) -> list[Node]:
@@ -60,7 +88,7 @@ def _by_weight(nodes: list[Node]) -> list[Node]:
 
 
 def _weight(node: Node) -> tuple[int, int]:
-    return (node.count, -node.uid)
+    return (node.count, -node.acc_first)
 
 
 def _stopped_at(node: Node) -> list[PendingRequest]:
@@ -75,12 +103,12 @@ def _stopped_at(node: Node) -> list[PendingRequest]:
             if kid.walk_matched == node.depth:
                 _collect(kid, found)
             kid = kid.next
-    found.sort(key=_arrival)
+    found.sort(key=_rank)
     return found
 
 
-def _arrival(request: PendingRequest) -> tuple[float, int]:
-    return (request.arrival_time, request.sequence)
+def _rank(request: PendingRequest) -> int:
+    return request.mark
 
 
 def _own_requests(node: Node, found: list[PendingRequest]) -> None:

@@ -39,7 +39,7 @@ class Hrrn(AdmissionPolicy):
         if over_limit(self.queue_limit, queue):
             return list(queue)
         assign_sections(queue, TAU)
-        keyed = [(-_ratio(request, cycle.work_done), request.sequence, request) for request in queue]
+        keyed = [(-_ratio(request, cycle.work_done), rank, request) for rank, request in enumerate(queue)]
         keyed.sort()
         return [entry[2] for entry in keyed]
 

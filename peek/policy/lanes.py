@@ -24,6 +24,8 @@ from peek.errors import InvalidConfig
 from peek.policy.base import Cycle
 from peek.request import SINGLETON, PendingRequest
 
+NO_LANE: Final = -1
+"""Not picked by a lane: the stock order stood, which is as fair as it gets."""
 CACHE_LANE: Final = 0
 FAIR_LANE: Final = 1
 
@@ -110,7 +112,7 @@ class LaneController(Lanes):
         inherited: set[int] = set()
         ordered: list[PendingRequest] = []
         for request in queue:
-            request.mark = -1
+            request.mark = NO_LANE
         n: i64 = len(queue)
         next_fair: i64 = 0
         next_cache: i64 = 0
@@ -136,7 +138,7 @@ class LaneController(Lanes):
         cost = float(uncached_tokens if uncached_tokens > 0 else 1)
         if request.mark == FAIR_LANE:
             self.lead += cost / self.share.value
-        else:
+        elif request.mark == CACHE_LANE:
             self.lead -= cost / (1.0 - self.share.value)
 
 
@@ -201,6 +203,6 @@ def _by_section(queue: list[PendingRequest]) -> list[PendingRequest]:
     """(section, arrival, -cached_len): arrivals are distinct by sequence, so buckets suffice."""
     buckets: list[list[PendingRequest]] = [[], [], []]
     for request in queue:
-        request.mark = -1
+        request.mark = NO_LANE
         buckets[request.section].append(request)
     return buckets[0] + buckets[1] + buckets[2]

@@ -52,8 +52,9 @@ class ClusterResponseRatio(AdmissionPolicy):
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
         oldest = _MIN_WAIT_S
-        for request in queue:
+        for rank, request in enumerate(queue):
             oldest = max(oldest, cycle.now - request.arrival_time)
+            request.mark = rank
         # Waits relative to the oldest: powers stay in range, the order is the same.
         accumulate(cycle.tree, cycle.now, oldest, self.exponent, cycle.unit_tokens)
         return _in_sections(_depth_first(cycle.tree), cycle)
@@ -72,11 +73,13 @@ def accumulate(tree: PendingTree, now: float, oldest: float, exponent: float, un
             node = next_preorder(node)
         i: i64 = len(nodes) - 1
         while i >= 0:
-            _accumulate_node(nodes[i], now, oldest, exponent, unit_tokens)
+            _accumulate_node(nodes[i], now, oldest, exponent, unit_tokens, tree.epoch)
             i -= 1
 
 
-def _accumulate_node(node: Node, now: float, oldest: float, exponent: float, unit_tokens: i64) -> None:
+def _accumulate_node(
+    node: Node, now: float, oldest: float, exponent: float, unit_tokens: i64, epoch: i64
+) -> None:
     """Add the node's own requests and edge, then hand the sums to its parent (children are done)."""
     terminator = node.terminator
     while terminator is not None:
@@ -84,12 +87,12 @@ def _accumulate_node(node: Node, now: float, oldest: float, exponent: float, uni
         wait = max(_MIN_WAIT_S, now - request.arrival_time)
         node.acc_benefit += math.pow(wait / oldest, exponent)
         node.acc_work += max(1, request.num_tokens - node.depth * unit_tokens)
-        node.acc_first = min(node.acc_first, request.sequence)
+        node.acc_first = min(node.acc_first, request.mark)
         terminator = terminator.next
     parent = node.parent
     if parent is not None:
-        # Where the walk left the branch above, the cache holds nothing of this edge.
-        known = parent.walk_matched if node.walk_epoch != parent.walk_epoch else node.walk_matched
+        # Where the walk left the branch above, the marks are old and the cache holds nothing of the edge.
+        known = node.walk_matched if node.walk_epoch == epoch else parent.depth
         uncached = node.depth - max(known, parent.depth)
         node.acc_work += uncached * unit_tokens
         parent.acc_benefit += node.acc_benefit
@@ -110,7 +113,7 @@ def _depth_first(tree: PendingTree) -> list[PendingRequest]:
                 own.append(terminator.request)
                 terminator = terminator.next
             if len(own) > 1:
-                own.sort(key=_sequence)
+                own.sort(key=_rank)
             ordered.extend(own)
         if node.n_kids > 0:
             kids: list[Node] = []
@@ -122,8 +125,8 @@ def _depth_first(tree: PendingTree) -> list[PendingRequest]:
     return ordered
 
 
-def _sequence(request: PendingRequest) -> int:
-    return request.sequence
+def _rank(request: PendingRequest) -> int:
+    return request.mark
 
 
 def _by_ratio(nodes: list[Node]) -> list[Node]:

@@ -42,7 +42,7 @@ class DualWalk:
     def __init__(self, tree: PendingTree) -> None:
         self._tree = tree
         self.epoch: i64 = 0
-        """State of the cache that was walked last; equal to `node.walk_epoch`: the marks are fresh."""
+        """The tree's epoch at the last walk."""
         self._cache: object = None
         self._cache_version: object = None
         self.advances: i64 = 0
@@ -59,8 +59,10 @@ class DualWalk:
         O(nodes where the cache follows) calls into the cache, plus O(n) to write the results.
         """
         version: object = getattr(cache, "version", None)
-        if version is None or cache is not self._cache or version != self._cache_version:
-            self.epoch += 1
+        unchanged = version is not None and cache is self._cache and version == self._cache_version
+        if not unchanged or self.epoch != self._tree.epoch:
+            self._tree.epoch += 1
+            self.epoch = self._tree.epoch
         self._cache = cache
         self._cache_version = version
         self.advances = 0

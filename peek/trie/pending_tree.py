@@ -56,7 +56,7 @@ class PendingTree:
             `owner` then finds that place.  Costs one dictionary entry per symbol.
     """
 
-    __slots__ = ("_handles", "_sequence", "_shape", "_theta", "chained", "version")
+    __slots__ = ("_handles", "_sequence", "_shape", "_theta", "chained", "epoch", "version")
 
     def __init__(self, chained: bool = False) -> None:
         self.chained = chained
@@ -64,6 +64,8 @@ class PendingTree:
         self._handles: dict[str, Terminator] = {}
         self._sequence: i64 = 0
         self._theta: i64 = 1
+        self.epoch: i64 = 0
+        """Number of the last dual-walk that went anew; equal to `node.walk_epoch`: fresh marks."""
         self.version: i64 = 0
         """Grows with every change; equal versions mean equal trees."""
 

@@ -1,0 +1,536 @@
+"""The `peek` command from outside: JSON, tables, figures, exit codes, one-line errors.
+
+What only a process shows (pipes, terminals, signals, the environment) runs in one; wrong usage, of
+which there is a lot, calls `main` in this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import peek
+from peek.adapters.simulated.workload import Workload
+from peek.cli.main import main
+from peek.cli.report import rounded, significant, times_better
+
+# -- running it -------------------------------------------------------------------------------------------
+
+HOME = Path(peek.__file__).resolve().parent.parent
+COMMAND = [sys.executable, "-m", "peek.cli.main"]
+STEERING = ("PEEK_", "COLUMNS", "FORCE_COLOR", "NO_COLOR", "TTY_", "TERM", "PYTHONPATH")
+
+ROW: dict[str, Any] = {"timestamp": 0, "input_length": 1500, "output_length": 4, "hash_ids": [1, 2, 3]}
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's, with the build under test and nothing that steers output."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(STEERING)}
+    return {**kept, "PYTHONPATH": str(HOME), "PYTHONIOENCODING": "utf-8", **more}
+
+
+def run(*arguments: object, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], cwd=cwd, env=environment(**more), stdin=subprocess.DEVNULL,
+        capture_output=True, encoding="utf-8", timeout=60,
+    )  # fmt: skip
+
+
+def runs_of(result: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    whole = json.loads(result.stdout)
+    assert isinstance(whole, dict)
+    runs: list[dict[str, Any]] = whole["runs"]
+    return runs
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 requests of three conversations, two a second."""
+    path = tmp_path_factory.mktemp("trace") / "talk.jsonl"
+    lines = []
+    for turn in range(60):
+        blocks = [1000 * (turn % 3) + block for block in range(2 + turn // 10)] + [9000 + turn]
+        row = {**ROW, "timestamp": 500 * turn, "input_length": 512 * len(blocks) - 7, "hash_ids": blocks}
+        lines.append(json.dumps(row))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+# -- JSON -------------------------------------------------------------------------------------------------
+
+CONTRACT = json.loads("""
+{"runs": [{"workload": "w1c", "load": "heavy", "policy": "lpm+lru", "seed": 42, "requests": 1000, "finished": 1000,
+  "cache_hit": 0.38, "ideal_hit": 0.90, "throughput_rps": 1.4, "ttft_s": {"mean": 0, "p50": 0, "p99": 0}, "e2e_s": {"mean": 0, "p50": 0, "p99": 0},
+  "tpot_ms": {"mean": 0}, "queue_wait_s": {"p99": 0, "max": 0}, "prefill_tokens": 0, "plan_us": {"mean": 0, "p99": 0}}]}
+""")["runs"][0]  # noqa: E501 - as it stands in the contract
+
+
+def assert_shape(run: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Every key of the contract, with a value of its kind; more keys are allowed at the top only."""
+    for name, example in wanted.items():
+        value = run[name]
+        if isinstance(example, dict):
+            assert set(value) == set(example)
+            assert_shape(value, example)
+        elif isinstance(example, str):
+            assert isinstance(value, str)
+        else:
+            assert isinstance(value, (int, float))
+            assert not isinstance(value, bool)
+
+
+def test_json_of_a_cell_is_the_contract(tmp_path: Path) -> None:
+    labels = ["fcfs+lru", "peek"]
+    result = run(
+        "simulate", "--workload", "w1a", "--load", "moderate", "--seed", 142, "--json",
+        *[word for label in labels for word in ("--policy", label)], cwd=tmp_path,
+    )  # fmt: skip
+    runs = runs_of(result)
+    assert [each["policy"] for each in runs] == labels
+    for each in runs:
+        assert_shape(each, CONTRACT)
+        assert (each["workload"], each["load"], each["seed"]) == ("w1a", "moderate", 142)
+        assert each["requests"] == each["finished"] == 1000
+        assert 0.0 < each["cache_hit"] <= each["ideal_hit"] < 1.0
+        assert 0.0 < each["ttft_s"]["p50"] <= each["ttft_s"]["p99"] <= each["e2e_s"]["p99"]
+        assert each["backend"] == peek.backend()
+    stock, ours = runs
+    assert stock["plan_us"]["mean"] == 0.0 < ours["plan_us"]["mean"] <= ours["plan_us"]["p99"]
+    assert ours["ttft_s"]["mean"] < stock["ttft_s"]["mean"]
+
+
+def test_same_arguments_same_json_but_for_planning_times(tmp_path: Path, trace: Path) -> None:
+    arguments = ("simulate", "--trace", trace, "--json", "--arena-tokens", 12000, "--cache", "blocks")
+    first, second = (runs_of(run(*arguments, cwd=tmp_path)) for _ in range(2))
+    for each in first + second:
+        assert_shape(each, CONTRACT)
+        del each["plan_us"]
+    assert first == second
+    assert [each["policy"] for each in first] == [
+        "fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek",
+    ]  # fmt: skip
+    assert {(each["workload"], each["load"], each["seed"]) for each in first} == {("talk", "trace", 0)}
+    assert {(each["requests"], each["arena_tokens"], each["cache"]) for each in first} == {
+        (60, 12000, "blocks")
+    }
+
+
+class Recorder:
+    """Stands in for `simulate`: notes what it is asked to run."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, str, int]] = []
+
+    def __call__(self, workload: Workload, label: str, *_: object) -> dict[str, Any]:
+        self.asked.append((workload.seed, label, len(workload.requests)))
+        return {}
+
+
+def test_every_seed_meets_every_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr("peek.cli.simulate.simulate", recorder)
+    words = ["--seed", "1", "--seed", "2", "--policy", "fcfs+lru", "--policy", "spf+lru"]
+    assert main(["simulate", "--json", *words]) == 0
+    assert recorder.asked == [
+        (1, "fcfs+lru", 1000), (1, "spf+lru", 1000), (2, "fcfs+lru", 1000), (2, "spf+lru", 1000),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("cache", "requests"), [("radix", 1000), ("blocks", 500)])
+def test_engine_kind_picks_its_column_of_the_cell(
+    cache: str, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr("peek.cli.simulate.simulate", recorder)
+    assert main(["simulate", "--json", "--workload", "w2b", "--policy", "peek", "--cache", cache]) == 0
+    assert recorder.asked == [(42, "peek", requests)]
+
+
+@pytest.mark.parametrize(
+    ("words", "requests", "span_s"),
+    [([], 60, 29.5), (["--rate-scale", "2"], 60, 14.75), (["--limit", "20"], 20, 9.5)],
+)
+def test_trace_options(
+    trace: Path, capsys: pytest.CaptureFixture[str], words: list[str], requests: int, span_s: float
+) -> None:
+    assert main(["simulate", "--trace", str(trace), "--json", "--policy", "fcfs+lru", *words]) == 0
+    (only,) = json.loads(capsys.readouterr().out)["runs"]
+    assert only["requests"] == only["finished"] == requests
+    measured = requests - requests // 10
+    arrivals_s = span_s * (measured - 1) / (requests - 1)  # arrivals are equally far apart
+    assert measured / only["throughput_rps"] == pytest.approx(arrivals_s + only["e2e_s"]["mean"], abs=0.5)
+
+
+def test_floats_have_six_significant_digits() -> None:
+    assert rounded({"a": {"b": 1234.56789}, "c": 1e-9 / 3, "d": 7, "e": "x"}) == {
+        "a": {"b": 1234.57}, "c": 3.33333e-10, "d": 7, "e": "x",
+    }  # fmt: skip
+
+
+# -- the table --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", ["80", "120", ""])
+def test_table_in_a_pipe(tmp_path: Path, trace: Path, columns: str) -> None:
+    width = {"COLUMNS": columns} if columns else {}
+    result = run("simulate", "--trace", trace, "--arena-tokens", 12000, cwd=tmp_path, **width)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "\x1b" not in result.stdout
+    lines = result.stdout.splitlines()
+    assert all(line == line.rstrip() and len(line) <= int(columns or 80) for line in lines)
+    words = {line.split()[0]: line.split() for line in lines if line}
+    assert words["fcfs+lru"].count("x1.0") == 2
+    assert len(words["peek"]) == len(words["policy"]) == 13
+    assert words["ideal"][1] == "cache"
+    footnote = " ".join(lines[-4:])
+    for fact in (
+        "trace talk", "60 requests", "arena of 12,000 tokens", "radix cache", "SGLang-like",
+        "Qwen2.5-32B on H100-SXM-80GB", peek.backend(), "times better than fcfs+lru",
+    ):  # fmt: skip
+        assert fact in footnote
+
+
+def test_one_policy_is_compared_with_nothing(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--trace", str(trace), "--policy", "peek"]) == 0
+    shown = capsys.readouterr().out
+    assert "x1.0" not in shown
+    assert "times better" not in shown
+
+
+def test_terminal_without_unicode_gets_a_table_too(tmp_path: Path, trace: Path) -> None:
+    result = run("simulate", "--trace", trace, cwd=tmp_path, PYTHONIOENCODING="ascii")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.isascii()
+
+
+def test_progress_bar_is_for_terminals(tmp_path: Path, trace: Path) -> None:
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "simulate", "--trace", str(trace), "--policy", "hrrn+lru"],
+        cwd=tmp_path, env=environment(TERM="xterm"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=theirs,
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        assert process.stdout is not None
+        table = process.stdout.read()
+        bar = os.read(ours, 100_000)
+    os.close(ours)
+    assert process.returncode == 0
+    assert b"hrrn+lru" in bar
+    assert b"%" in bar
+    assert b"\x1b" not in table
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"), (0.0123, "0.012"), (0.9996, "1.00"), (9.994, "9.99"), (9.996, "10.0"), (99.96, "100"),
+        (1156.4, "1156"),
+    ],
+)  # fmt: skip
+def test_significant_digits(value: float, text: str) -> None:
+    assert significant(value) == text
+
+
+@pytest.mark.parametrize(("gain", "text"), [(4.06, "x4.1"), (1.0, "x1.0"), (0.5, "x0.50"), (12.3, "x12")])
+def test_times_better(gain: float, text: str) -> None:
+    assert times_better(gain) == text
+
+
+# -- the figure -------------------------------------------------------------------------------------------
+
+
+def test_plot_is_written_beside_the_json(
+    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.image import imread
+
+    path = tmp_path / "out.png"
+    assert main(["simulate", "--trace", str(trace), "--plot", str(path), "--json"]) == 0
+    json.loads(capsys.readouterr().out)
+    pixels = np.asarray(imread(path))
+    assert pixels.shape[0] > 500
+    assert pixels.shape[1] > 1000
+    assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 10
+
+
+def test_plot_without_matplotlib_says_what_to_install(tmp_path: Path, trace: Path) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "matplotlib.py").write_text("raise ImportError('hidden')\n")
+    result = run(
+        "simulate",
+        "--trace",
+        trace,
+        "--plot",
+        "out.png",
+        cwd=tmp_path,
+        PYTHONPATH=f"{hidden}{os.pathsep}{HOME}",
+    )
+    assert_one_line_error(result.returncode, result.stdout, result.stderr, 1, "pip install peek-kv[plot]")
+    assert not (tmp_path / "out.png").exists()
+
+
+# -- errors -----------------------------------------------------------------------------------------------
+
+
+def assert_one_line_error(code: int, out: str, err: str, wanted: int, *named: str) -> None:
+    assert code == wanted, err
+    assert out == ""
+    assert err.startswith("peek: ")
+    assert err.endswith("\n")
+    assert len(err.splitlines()) == 1, err
+    for text in named:
+        assert text in err
+
+
+WRONG_USAGE: list[tuple[list[str], list[str]]] = [
+    # arguments, what the message names
+    ([], ["command"]),
+    (["guess"], ["'guess'"]),
+    (["--guess"], ["--guess"]),
+    (["simulate", "--guess"], ["--guess"]),
+    (["simulate", "stray"], ["stray"]),
+    (["simulate", "--policy"], ["--policy"]),
+    (["simulate", "--policy", "lru"], ["'lru'", *peek.PRESETS]),
+    (["simulate", "--policy", "peek", "--policy", "a\nb"], ["'a\\nb'"]),
+    (["simulate", "--workload", "w9"], ["'w9'", "w1a", "w5-short"]),
+    (["simulate", "--load", "light"], ["'light'", "moderate", "heavy"]),
+    (["simulate", "--cache", "tree"], ["'tree'", "radix", "blocks"]),
+    (["simulate", "--seed", "x"], ["--seed", "'x'"]),
+    (["simulate", "--seed", "1", "--seed", "1.5"], ["--seed", "'1.5'"]),
+    (["simulate", "--arena-tokens", "0"], ["--arena-tokens", "0 is"]),
+    (["simulate", "--arena-tokens", "-1"], ["--arena-tokens", "-1"]),
+    (["simulate", "--arena-tokens", "many"], ["--arena-tokens", "'many'"]),
+    (["simulate", "--arena-tokens", "9" * 30], ["--arena-tokens", "9" * 30]),
+    (["simulate", "--workload", "w4"], ["w4", "--trace-file"]),
+    (["simulate", "--workload", "w1a", "--trace-file", "x.gz"], ["--trace-file", "x.gz", "w1a"]),
+    (["simulate", "--limit", "5"], ["--limit", "5", "--trace"]),
+    (["simulate", "--trace-block", "512"], ["--trace-block", "512"]),
+    (["simulate", "--plot", "figure.gif"], ["--plot", "figure.gif", ".png"]),
+    (["simulate", "--plot", "figure"], ["--plot", "figure", ".png"]),
+    (["simulate", "--trace", "TRACE", "--workload", "w1a"], ["--workload", "w1a", "--trace"]),
+    (["simulate", "--trace", "TRACE", "--workload", "w1c"], ["--workload", "w1c", "--trace"]),  # the default
+    (["simulate", "--trace", "TRACE", "--load", "heavy"], ["--load", "heavy"]),
+    (["simulate", "--trace", "TRACE", "--seed", "42"], ["--seed", "42"]),
+    (["simulate", "--trace", "TRACE", "--trace-file", "x.gz"], ["--trace-file", "x.gz"]),
+    (["simulate", "--trace", "TRACE", "--limit", "0"], ["--limit", "0"]),
+    (["simulate", "--trace", "TRACE", "--trace-block", "0"], ["--trace-block", "0"]),
+    (
+        ["simulate", "--trace", "TRACE", "--trace-block", "5", "--cache", "blocks"],
+        ["--trace-block", "5", "16"],
+    ),
+    (["simulate", "--trace", "TRACE", "--rate-scale", "0"], ["--rate-scale", "'0'"]),
+    (["simulate", "--trace", "TRACE", "--rate-scale", "nan"], ["--rate-scale", "'nan'"]),
+    (["simulate", "--trace", "TRACE", "--rate-scale", "fast"], ["--rate-scale", "'fast'"]),
+    (["doctor", "--guess"], ["--guess"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), WRONG_USAGE, ids=lambda words: " ".join(words)[:60])
+def test_wrong_usage(
+    arguments: list[str], named: list[str], trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main([str(trace) if word == "TRACE" else word for word in arguments])
+    shown = capsys.readouterr()
+    assert_one_line_error(code, shown.out, shown.err, 2, *named)
+
+
+FAILURES: list[tuple[list[str], list[str]]] = [
+    (["--trace", "missing.jsonl"], ["missing.jsonl: no such file"]),
+    (["--trace", "."], [".: cannot read"]),
+    (["--trace", "torn.jsonl"], ["torn.jsonl, line 2: not JSON"]),
+    (["--trace", "short.jsonl"], ["short.jsonl, line 1", "hash_ids"]),
+    (["--trace", "empty.jsonl"], ["empty.jsonl"]),
+    (["--workload", "w4", "--trace-file", "missing.gz"], ["missing.gz: no such file"]),
+    (["--workload", "w4", "--trace-file", "torn.jsonl"], ["torn.jsonl"]),
+    (["--workload", "w1a", "--arena-tokens", "500"], ["500 tokens", "request w1a-"]),
+    (["--workload", "w1a", "--arena-tokens", "15", "--cache", "blocks"], ["15 tokens", "request w1a-"]),
+    (["--plot", "no/such/folder/out.png"], ["no/such/folder"]),
+    (["--plot", "folder.png"], ["folder.png"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), FAILURES, ids=lambda words: " ".join(words)[:60])
+def test_failed_work(
+    arguments: list[str],
+    named: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("torn.jsonl").write_text(json.dumps(ROW) + '\n{"timestamp": 1,\n')
+    Path("short.jsonl").write_text(json.dumps({**ROW, "hash_ids": [1]}) + "\n")
+    Path("empty.jsonl").touch()
+    Path("folder.png").mkdir()
+    code = main(["simulate", *arguments])
+    shown = capsys.readouterr()
+    assert_one_line_error(code, shown.out, shown.err, 1, *named)
+
+
+def test_exit_codes_of_the_process(tmp_path: Path) -> None:
+    usage = run("simulate", "--policy", "lru", cwd=tmp_path)
+    assert_one_line_error(usage.returncode, usage.stdout, usage.stderr, 2, "'lru'")
+    failure = run("simulate", "--trace", "missing.jsonl", cwd=tmp_path)
+    assert_one_line_error(failure.returncode, failure.stdout, failure.stderr, 1, "missing.jsonl")
+
+
+def planted_bug(*_: object) -> dict[str, Any]:
+    raise KeyError("planted")
+
+
+def test_our_own_bug_is_one_line_too(
+    monkeypatch: pytest.MonkeyPatch, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("peek.cli.simulate.simulate", planted_bug)
+    code = main(["simulate", "--trace", str(trace)])
+    shown = capsys.readouterr()
+    assert_one_line_error(
+        code, shown.out, shown.err, 1, "internal error", "KeyError", "planted", "test_cli.py"
+    )
+
+
+def test_reader_that_has_seen_enough(tmp_path: Path, trace: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    result = subprocess.run(
+        [*COMMAND, "simulate", "--trace", str(trace), "--json"], cwd=tmp_path, env=environment(),
+        stdout=writing, stderr=subprocess.PIPE, encoding="utf-8", timeout=60,
+    )  # fmt: skip
+    os.close(writing)
+    assert (result.returncode, result.stderr) == (1, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_full_disk(tmp_path: Path, trace: Path) -> None:
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [*COMMAND, "simulate", "--trace", str(trace)], cwd=tmp_path, env=environment(), stdout=full,
+            stderr=subprocess.PIPE, encoding="utf-8", timeout=60,
+        )  # fmt: skip
+    assert_one_line_error(result.returncode, "", result.stderr, 1, "No space left")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_ctrl_c(tmp_path: Path) -> None:
+    pipe = tmp_path / "slow.jsonl"
+    os.mkfifo(pipe)
+    process = subprocess.Popen(
+        [*COMMAND, "simulate", "--trace", str(pipe)], cwd=tmp_path, env=environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+    )  # fmt: skip
+    with process:
+        writer = opened_for_reading(pipe, process)  # from here on the command waits for a row
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        os.close(writer)
+    assert (process.returncode, out, err) == (130, "", "peek: interrupted\n")
+
+
+def opened_for_reading(pipe: Path, process: subprocess.Popen[str]) -> int:
+    """A named pipe's writing end, once the other end is open."""
+    while process.poll() is None:
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # no reader yet
+            time.sleep(0.01)
+    raise AssertionError("the command ended without reading its trace")
+
+
+# -- doctor and the rest ----------------------------------------------------------------------------------
+
+
+def test_doctor(tmp_path: Path) -> None:
+    result = run("doctor", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    rows = dict(line.split(maxsplit=1) for line in result.stdout.splitlines())
+    assert rows["peek"] == f"{peek.__version__}, {peek.backend()}, from {HOME / 'peek'}"
+    assert ".".join(map(str, sys.version_info[:3])) in rows["python"]
+    assert rows["numpy"] == np.__version__
+    for engine in ("vllm", "sglang"):
+        included = find_spec(f"peek.adapters.{engine}") is not None
+        assert rows[f"peek.adapters.{engine}"] == f"adapter {'included' if included else 'not included'}"
+        assert engine in rows
+    assert rows["active"] == "stock"
+
+
+def test_doctor_as_json_reads_the_environment(tmp_path: Path) -> None:
+    result = run("doctor", "--json", cwd=tmp_path, PEEK_POLICY="clpm+gm+dl+pe")
+    assert (result.returncode, result.stderr) == (0, "")
+    found = json.loads(result.stdout)
+    assert found["backend"] == peek.backend()
+    assert found["packages"]["numpy"] == np.__version__
+    assert found["active"] == "clpm+gm+dl+pe"
+    assert found["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "active"),
+    [
+        ({"PEEK_POLICY": "peek"}, "peek"),
+        ({"PEEK_POLICY": "fcfs+lru"}, "stock"),
+        ({"PEEK_ONLINE_EVICTION": "1"}, "fcfs, no lanes, eviction cluster"),
+        (
+            {"PEEK_ONLINE_CLPM": "1", "PEEK_ONLINE_CLPM_DYNAMIC_LANE": "1"},
+            "clpm, lanes with fair share 0.3 (dynamic), eviction lru",
+        ),
+    ],
+)
+def test_doctor_tells_what_is_active(
+    variables: dict[str, str],
+    active: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["active"] == active
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "named"),
+    [
+        ("PEEK_POLICY", "best", "'best'"),
+        ("PEEK_ONLINE_CLMP", "1", "PEEK_ONLINE_CLMP"),
+        ("PEEK_ONLINE_CLPM", "maybe", "'maybe'"),
+    ],
+)
+def test_doctor_finds_an_invalid_environment(
+    name: str, value: str, named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert main(["doctor"]) == 1
+    shown = capsys.readouterr()
+    assert_one_line_error(1, "", shown.err, 1, named)
+    assert peek.backend() in shown.out  # the rest is told all the same
+    assert main(["doctor", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert named in found["error"]
+    assert found["active"] is None
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"peek {peek.__version__}\n"
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "simulate" in shown
+    assert "doctor" in shown
+    assert main(["simulate", "--help"]) == 0
+    assert "--arena-tokens" in capsys.readouterr().out

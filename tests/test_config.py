@@ -1,0 +1,258 @@
+"""From words to objects: what is accepted, what it means, and what an error says."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, asdict, fields
+from math import inf, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peek import (
+    PRESETS,
+    ClpmScheduler,
+    ClusterResponseRatio,
+    CycleLanes,
+    DemandEviction,
+    DfsWeight,
+    FirstCome,
+    Hrrn,
+    InvalidConfig,
+    LaneController,
+    LongestPrefix,
+    PeekConfig,
+    PeekError,
+    Planner,
+    ShortestPrefill,
+)
+from peek.config import ADMISSIONS, EVICTIONS, LANES
+from peek.eviction.demand import MODES
+
+CONTRACT: dict[str, tuple[type, type | None, str | None]] = {
+    # label: policy, lanes, mode of the demand eviction
+    "fcfs+lru": (FirstCome, None, None),
+    "lpm+lru": (LongestPrefix, None, None),
+    "lpm-nolimit+lru": (LongestPrefix, None, None),
+    "dfs-weight+lru": (DfsWeight, None, None),
+    "hrrn+lru": (Hrrn, None, None),
+    "spf+lru": (ShortestPrefill, None, None),
+    "lpm+pe": (LongestPrefix, None, "cluster"),
+    "fcfs+pe": (FirstCome, None, "cluster"),
+    "clpm": (ClpmScheduler, None, None),
+    "clpm+gm": (ClpmScheduler, None, None),
+    "clpm+gm+dl": (ClpmScheduler, CycleLanes, None),
+    "clpm+gm+pe": (ClpmScheduler, None, "cluster"),
+    "clpm+gm+dl+pe": (ClpmScheduler, CycleLanes, "cluster"),
+    "peek": (ClusterResponseRatio, LaneController, None),
+}
+VARIABLES = (
+    "PEEK_ONLINE_SCHEDULER",
+    "PEEK_ONLINE_EVICTION",
+    "PEEK_ONLINE_CLPM",
+    "PEEK_ONLINE_CLPM_GROUP_MAJOR",
+    "PEEK_ONLINE_CLPM_DYNAMIC_LANE",
+    "PEEK_ONLINE_CLPM_BIGLANE_SHARE",
+    "PEEK_ONLINE_EVICTION_MODE",
+)
+ABSURD = [nan, inf, -inf, -1, 0, 0.0, "x", "0.3", True, None, [], 1j]
+
+# -- labels -------------------------------------------------------------------------------------------
+
+
+def test_the_labels_are_those_of_the_contract() -> None:
+    assert list(PRESETS) == list(CONTRACT)
+
+
+@pytest.mark.parametrize("label", CONTRACT)
+def test_a_label_builds_what_it_names(label: str) -> None:
+    policy, lanes, mode = CONTRACT[label]
+    config = PeekConfig.from_label(label)
+    assert type(config.build_policy()) is policy
+    built = config.build_lanes()
+    assert built is None if lanes is None else type(built) is lanes
+    eviction = config.build_eviction()
+    assert (None if eviction is None else eviction.mode) == mode
+    assert Planner(config).evicts == (mode is not None)
+    assert config.is_stock == (label == "fcfs+lru")
+    assert not config.in_flight_gate
+    assert not config.strict
+
+
+def test_labels_that_share_a_class_differ_in_its_settings() -> None:
+    def build(label: str) -> object:
+        return PeekConfig.from_label(label).build_policy()
+
+    assert (build("lpm+lru").queue_limit, build("lpm-nolimit+lru").queue_limit) == (128, None)
+    assert build("lpm+pe").queue_limit == 128
+    assert build("hrrn+lru").queue_limit is None
+    assert (build("clpm").group_major, build("clpm+gm").group_major) == (False, True)
+    assert (build("clpm").theta, build("clpm").tau) == (32, 32)
+
+
+def test_the_published_lanes_are_the_paper_settings() -> None:
+    for label in ("clpm+gm+dl", "clpm+gm+dl+pe"):
+        share = PeekConfig.from_label(label).build_lanes().share
+        assert (share.value, share.dynamic, share.slo_s) == (0.3, True, 2.0)
+
+
+def test_every_build_is_a_new_object() -> None:
+    config = PeekConfig.from_label("clpm+gm+dl+pe")
+    assert config.build_policy() is not config.build_policy()
+    assert config.build_lanes() is not config.build_lanes()
+    assert config.build_eviction() is not config.build_eviction()
+
+
+@pytest.mark.parametrize("label", ["", "lpm", "fcfs", "CLPM", "clpm+pe", "clpm+gm+lru", " peek", "peek+lru"])
+def test_an_unknown_label_is_told_the_known_ones(label: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        PeekConfig.from_label(label)
+    assert repr(label) in str(caught.value)
+    for known in CONTRACT:
+        assert known in str(caught.value)
+
+
+def test_an_invalid_config_is_the_callers_fault() -> None:
+    assert issubclass(InvalidConfig, ValueError)
+    assert issubclass(InvalidConfig, PeekError)
+
+
+# -- values -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "valid"), [("admission", ADMISSIONS), ("lanes", LANES), ("eviction", EVICTIONS)]
+)
+@pytest.mark.parametrize("value", ["", "nope", "FCFS", None, 1, True, []])
+def test_an_unknown_word_is_told_the_known_ones(option: str, valid: tuple[str, ...], value: object) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        PeekConfig(**{option: value})
+    assert str(caught.value) == f"{option} is {value!r}; valid: {', '.join(valid)}"
+
+
+@pytest.mark.parametrize("option", ["fair_share", "slo_s", "exponent"])
+@pytest.mark.parametrize("value", ABSURD)
+def test_absurd_numbers(option: str, value: object) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        PeekConfig(**{option: value})
+    assert str(caught.value).startswith(f"{option} is {value!r}; need a number above 0.0 and below")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("fair_share", 1), ("fair_share", 1.0), ("fair_share", 2), ("exponent", 65)]
+)
+def test_numbers_above_their_range(option: str, value: float) -> None:
+    with pytest.raises(InvalidConfig, match=f"{option} is {value}"):
+        PeekConfig(**{option: value})
+
+
+def test_whole_numbers_are_numbers() -> None:
+    config = PeekConfig.from_dict({"slo_s": 5, "exponent": 4})
+    assert config.build_lanes().share.slo_s == 5.0
+    assert config.build_policy().exponent == 4.0
+
+
+def test_an_integer_beyond_floats_is_absurd_too() -> None:
+    # BUG: `isfinite` raises OverflowError.  JSON can carry such a number.
+    with pytest.raises(InvalidConfig):
+        PeekConfig(slo_s=10**400)
+
+
+@pytest.mark.parametrize("option", ["dynamic_share", "in_flight_gate", "strict"])
+@pytest.mark.parametrize("value", [0, 1, "yes", "true", None, nan])
+def test_flags_are_true_or_false(option: str, value: object) -> None:
+    with pytest.raises(InvalidConfig, match=f"{option} is .*; need true or false"):
+        PeekConfig(**{option: value})
+
+
+@given(
+    admission=st.sampled_from(ADMISSIONS),
+    lanes=st.sampled_from(LANES),
+    share=st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
+    slo=st.floats(0.0, 1e9, exclude_min=True),
+    exponent=st.floats(0.0, 64.0, exclude_min=True, exclude_max=True),
+    eviction=st.sampled_from(EVICTIONS),
+    flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+)
+def test_every_valid_combination_builds_and_survives_a_dictionary(
+    admission: str,
+    lanes: str,
+    share: float,
+    slo: float,
+    exponent: float,
+    eviction: str,
+    flags: tuple[bool, ...],
+) -> None:
+    config = PeekConfig(admission, lanes, share, flags[0], slo, eviction, flags[1], flags[2], exponent)
+    assert PeekConfig.from_dict(asdict(config)) == config
+    assert Planner(config).config is config
+    policy = config.build_policy()
+    if isinstance(policy, ClusterResponseRatio):
+        assert policy.exponent == exponent
+    built = config.build_lanes()
+    if built is not None:
+        assert (built.share.value, built.share.dynamic, built.share.slo_s) == (share, flags[0], slo)
+    assert config.is_stock == (admission == "fcfs" and lanes == "none" and eviction == "lru")
+
+
+def test_a_config_cannot_change() -> None:
+    with pytest.raises(FrozenInstanceError):
+        PeekConfig().admission = "fcfs"
+
+
+# -- dictionaries -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("label", CONTRACT)
+def test_policy_names_the_preset_and_the_rest_changes_it(label: str) -> None:
+    assert PeekConfig.from_dict({"policy": label}) == PeekConfig.from_label(label)
+    changed = PeekConfig.from_dict({"policy": label, "fair_share": 0.25, "strict": True})
+    assert (changed.fair_share, changed.strict) == (0.25, True)
+    assert changed.admission == PeekConfig.from_label(label).admission
+
+
+def test_an_empty_dictionary_is_the_default() -> None:
+    assert PeekConfig.from_dict({}) == PeekConfig() == PeekConfig.from_label("peek")
+
+
+@pytest.mark.parametrize("option", ["fairshare", "Policy", "", "theta"])
+def test_an_unknown_option_is_told_the_known_ones(option: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        PeekConfig.from_dict({"policy": "peek", option: 1})
+    assert f"option {option!r} is unknown" in str(caught.value)
+    for known in ["policy", *(field.name for field in fields(PeekConfig))]:
+        assert known in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options", [{"policy": "nope"}, {"policy": None}, {"fair_share": True}, {"lanes": "fast"}]
+)
+def test_a_dictionary_is_checked(options: dict[str, object]) -> None:
+    with pytest.raises(InvalidConfig):
+        PeekConfig.from_dict(options)
+
+
+# -- policies by hand ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: ClpmScheduler(theta=0),
+        lambda: ClpmScheduler(tau=-1),
+        lambda: LongestPrefix(queue_limit=0),
+        lambda: Hrrn(queue_limit=-3),
+        lambda: ClusterResponseRatio(0.0),
+        lambda: ClusterResponseRatio(64.5),
+        lambda: ClusterResponseRatio(nan),
+        lambda: DemandEviction("cluster", 0.0),
+    ],
+)
+def test_policies_check_their_arguments(build: object) -> None:
+    with pytest.raises(InvalidConfig, match=r" is .*need"):
+        build()
+
+
+def test_modes() -> None:
+    assert MODES == ("plain", "cluster", "recency", "decay")
+    assert tuple(EVICTIONS) == ("lru", "plain", "cluster", "recency", "decay")

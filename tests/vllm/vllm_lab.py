@@ -1,0 +1,243 @@
+"""vLLM's real Scheduler and KVCacheManager without a model: what the tests and the bench share.
+
+A fake model stands in for the worker: the token at a position of a request is a function of the two, so
+that what a request receives can be foretold and must not depend on who scheduled it.  Works on 0.19.1,
+0.24.0 and 0.32.0, whose constructors and modules differ.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import tempfile
+import warnings
+import zlib
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import torch
+    import vllm
+    from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+    from vllm.lora.request import LoRARequest
+    from vllm.sampling_params import SamplingParams
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.outputs import ModelRunnerOutput
+    from vllm.v1.request import Request, RequestStatus
+    from vllm.v1.structured_output import StructuredOutputManager
+
+__all__ = ["AsyncScheduler", "Request", "RequestStatus", "Scheduler", "vllm"]
+
+BLOCK = 16
+
+TINY_LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 1024,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "initializer_range": 0.02,
+    "use_cache": True,
+}
+
+
+def write_model(folder: Path) -> str:
+    """A model of two layers, made by hand; its weights are never loaded."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(TINY_LLAMA))
+    return str(folder)
+
+
+@lru_cache
+def model_folder() -> str:
+    return write_model(Path(tempfile.mkdtemp(prefix="tiny-llama-")))
+
+
+@lru_cache
+def _model_config(max_model_len: int) -> Any:
+    return ModelConfig(
+        model=model_folder(), dtype="float16", seed=42, skip_tokenizer_init=True, max_model_len=max_model_len
+    )
+
+
+def make_vllm_config(
+    *,
+    block_size: int = BLOCK,
+    max_num_seqs: int = 64,
+    max_num_batched_tokens: int = 8192,
+    max_model_len: int = 8192,
+    asynchronous: bool = False,
+    caching: bool = True,
+    priority: bool = False,
+    options: object = None,
+) -> Any:
+    """A `VllmConfig`; `options` is what `--additional-config` holds under "peek"."""
+    scheduling = SchedulerConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_model_len=max_model_len,
+        enable_chunked_prefill=True,
+        async_scheduling=asynchronous,
+        is_encoder_decoder=False,
+        policy="priority" if priority else "fcfs",
+    )
+    cache = CacheConfig(
+        block_size=block_size,
+        gpu_memory_utilization=0.9,
+        cache_dtype="auto",
+        enable_prefix_caching=caching,
+    )
+    config = VllmConfig(
+        scheduler_config=scheduling, model_config=_model_config(max_model_len), cache_config=cache
+    )
+    config.scheduler_config.async_scheduling = asynchronous  # the CPU platform forces it to False
+    config.additional_config = {} if options is None else {"peek": options}
+    cache.block_size = block_size
+    return config
+
+
+def full_attention(block_size: int) -> Any:
+    return FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+
+
+def make_scheduler(
+    cls: Any = Scheduler,
+    num_blocks: int = 1000,
+    block_size: int = BLOCK,
+    specs: Iterable[Any] | None = None,
+    config: Any = None,
+    **settings: Any,
+) -> Any:
+    """A scheduler over `num_blocks` blocks (one of them is vLLM's null block)."""
+    if config is None:
+        config = make_vllm_config(block_size=block_size, **settings)
+    config.cache_config.num_gpu_blocks = num_blocks
+    groups = [
+        KVCacheGroupSpec([f"layer{i}"], spec) for i, spec in enumerate(specs or [full_attention(block_size)])
+    ]
+    cache = KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    try:  # newer versions need the registry of specs filled
+        from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
+    except ImportError:
+        pass
+    else:
+        register_all_kvcache_specs(config)
+    scheduler = cls(
+        vllm_config=config,
+        kv_cache_config=cache,
+        block_size=block_size,
+        log_stats=False,
+        structured_output_manager=StructuredOutputManager(config),
+    )
+    if hasattr(scheduler, "use_v2_model_runner"):
+        scheduler.use_v2_model_runner = False
+    return scheduler
+
+
+@lru_cache
+def _hasher(block_size: int) -> Any:
+    init_none_hash(sha256)
+    return get_request_block_hasher(block_size, sha256)
+
+
+def make_request(
+    name: str,
+    tokens: list[int],
+    max_tokens: int = 4,
+    block_size: int = BLOCK,
+    *,
+    hashed: bool = True,
+    lora: str | None = None,
+    skip_reading: bool | None = None,
+    **more: Any,
+) -> Any:
+    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True, temperature=0)
+    sampling.skip_reading_prefix_cache = skip_reading
+    if lora is not None:
+        more["lora_request"] = LoRARequest(lora, 1 + zlib.crc32(lora.encode()) % 1000, "/nowhere")
+    return Request(
+        request_id=name,
+        prompt_token_ids=tokens,
+        sampling_params=sampling,
+        pooling_params=None,
+        block_hasher=_hasher(block_size) if hashed else None,
+        **more,
+    )
+
+
+def token_at(name: str, position: int) -> int:
+    """What the fake model says: nothing but the request and the position counts."""
+    return 3 + zlib.crc32(f"{name}/{position}".encode()) % 1000
+
+
+def expected_tokens(name: str, prompt: int, count: int) -> list[int]:
+    return [token_at(name, prompt + i) for i in range(count)]
+
+
+def fake_output(scheduler: Any, scheduled: Any) -> Any:
+    """A worker's answer: one token for each request whose prefill is complete with this step."""
+    names = list(scheduled.num_scheduled_tokens)
+    tokens: list[list[int]] = []
+    for name in names:
+        request = scheduler.requests[name]
+        done = not request.is_prefill_chunk
+        tokens.append([token_at(name, request.num_computed_tokens)] if done else [])
+    return ModelRunnerOutput(
+        req_ids=names,
+        req_id_to_index={name: i for i, name in enumerate(names)},
+        sampled_token_ids=tokens,
+        logprobs=None,
+        prompt_logprobs_dict={},
+        pooler_output=[None] * len(names),
+    )
+
+
+QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
+
+
+def queued(scheduler: Any) -> list[Any]:
+    """Everybody in a waiting list, whatever this version calls its lists."""
+    return [request for name in QUEUES if hasattr(scheduler, name) for request in getattr(scheduler, name)]
+
+
+def waiting_names(scheduler: Any) -> list[str]:
+    return [request.request_id for request in scheduler.waiting]
+
+
+def free_blocks(scheduler: Any) -> int:
+    return int(scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+
+def cached_now(scheduler: Any, request: Any) -> int:
+    """vLLM's own answer: prompt tokens of a request that it would find in its cache."""
+    return int(scheduler.kv_cache_manager.get_computed_blocks(request)[1])
+
+
+def takes_throttle() -> bool:
+    return "throttle_prefills" in inspect.signature(Scheduler.schedule).parameters
