@@ -11,17 +11,23 @@ DEPS := .venv/.stamp-deps
 BUILT := .venv/.stamp-built
 PURE := build/pure/.stamp
 SOURCES := $(shell find peek -name '*.py')
+# The first runs whole on the CPU, the others' scheduler does.  An environment each: $(VLLM_ENV)VERSION.
+VLLM_VERSIONS ?= 0.32.0 0.24.0 0.19.1
+VLLM_ENV ?= $(CURDIR)/.venv-vllm-
+VLLM_ARGS ?=
+WHEEL := build/wheel/.stamp
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What the suite measures must not hang on how a shell happens to be set up.
 unexport PYTHONPATH PEEK_POLICY
 
 .DELETE_ON_ERROR:
-.PHONY: help venv build demo test test-compiled test-interpreted bench soak docs check format clean
+.PHONY: help venv build demo test test-compiled test-interpreted test-vllm bench soak docs check format clean
 
 help:
 	@echo 'make demo    build, then simulate the main workload under six policies'
 	@echo 'make test    the core suite on both builds, compiled and interpreted'
+	@echo 'make test-vllm    the adapter on the real vLLM, in environments of its own (gigabytes, minutes)'
 	@echo 'make check   ruff, mypy --strict, architecture test'
 	@echo 'make bench   benchmarks, on the compiled build, and how much slower the pure one is'
 	@echo 'make soak    a million requests come and go: does memory stay flat?  (about two minutes)'
@@ -75,6 +81,32 @@ test-interpreted: $(PURE)
 	cd build/pure && PEEK_EXPECT_BACKEND=interpreted PYTHONPATH='$(CURDIR)/build/pure' \
 	  '$(CURDIR)/$(BIN)/pytest' -c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' '$(CURDIR)/tests' $(PYTEST_ARGS)
 
+# -- engines ------------------------------------------------------------------------------------------
+
+# One compiled wheel for all environments; they must be of the same Python.
+$(WHEEL): pyproject.toml setup.py $(SOURCES)
+	@rm -rf build/wheel build/lib
+	@echo 'building a compiled wheel'
+	@$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	@touch $@
+
+.PRECIOUS: $(VLLM_ENV)%/.stamp-deps
+$(VLLM_ENV)%/.stamp-deps: requirements/vllm-%.txt tests/vllm/make_env.sh
+	@PYTHON='$(PYTHON)' tests/vllm/make_env.sh '$*' '$(VLLM_ENV)$*'
+	@touch $@
+
+$(VLLM_ENV)%/.stamp-peek: $(VLLM_ENV)%/.stamp-deps $(WHEEL)
+	@'$(VLLM_ENV)$*/bin/python' -m pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
+	@touch $@
+
+# Not from the checkout, for the reason of test-interpreted.  One thread: the engine is tiny.
+test-vllm: $(VLLM_VERSIONS:%=$(VLLM_ENV)%/.stamp-peek)
+	@mkdir -p build/vllm
+	@cd build/vllm && for version in $(VLLM_VERSIONS); do \
+	  OMP_NUM_THREADS=1 PEEK_EXPECT_BACKEND=compiled "$(VLLM_ENV)$$version/bin/pytest" -p no:cacheprovider \
+	    -c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' '$(CURDIR)/tests/vllm' $(VLLM_ARGS) || exit 1; \
+	done
+
 # bench/conftest.py ends the run if the build is not the compiled one; the table is also in build/bench.json.
 bench: $(BUILT) $(PURE)
 	$(BIN)/pytest bench --bench-json=build/bench.json $(BENCH_ARGS)
@@ -100,6 +132,6 @@ docs: $(DEPS)
 	@echo 'documentation: build/site/index.html'
 
 clean:
-	rm -rf .venv build dist *.egg-info *__mypyc.*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* build dist *.egg-info *__mypyc.*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find peek tests bench -name '*.so' -exec rm -f {} +
 	find peek tests bench -name __pycache__ -prune -exec rm -rf {} +

@@ -1,7 +1,7 @@
 """The benchmarks' fixtures, the check of the backend, and the table at the end.
 
     make bench                                    what is documented
-    pytest bench -k 'cycle and A'                 some of it, in an environment with a compiled peek
+    pytest bench -k whole_cycle                   some of it, in an environment with a compiled peek
     BENCH_BACKEND=interpreted pytest bench        the same on the pure build (`make test-interpreted` has one)
 
 Times are processor time, the minimum and median of many rounds; ratios are of minima.  The garbage

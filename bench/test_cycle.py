@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from conftest import Measure
 
 LABELS = ("peek", "clpm", "clpm+gm+dl+pe", "lpm-nolimit+lru", "hrrn+lru")
-ROUNDS = {"A": 150, "B": 150, "C": 150, "D": 60, "D10": 300}
+ROUNDS = {"A": 500, "B": 300, "C": 300, "D": 60, "D10": 500}
 WHOLE_MAX_S = {"A": 1e-3, "D": 12e-3}
 ONE_ARRIVAL_MAX_S = {"A": 0.3e-3, "D": 0.0}
 

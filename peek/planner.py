@@ -19,8 +19,8 @@ from peek.config import PeekConfig
 from peek.eviction.base import EvictionPolicy
 from peek.eviction.index import DemandIndex, MarkIndex, SymbolIndex, peak_demand, shared_levels
 from peek.policy.base import AdmissionPolicy, Cycle
-from peek.policy.lanes import FAIR_LANE, NO_LANE, Lanes
-from peek.request import PendingRequest
+from peek.policy.lanes import FAIR_LANE, Lanes
+from peek.request import NO_LANE, PendingRequest
 from peek.stats import CycleStats
 from peek.trie.dual_walk import DualWalk
 from peek.trie.pending_tree import PendingTree
@@ -97,7 +97,7 @@ class Planner:
         cost: i64 = request.num_tokens - request.cached_len
         if uncached_tokens is not None:
             cost = uncached_tokens
-        self.stats.note_admission(request.num_tokens, request.cached_len, cost, request.mark == FAIR_LANE)
+        self.stats.note_admission(request.num_tokens, request.cached_len, cost, request.lane == FAIR_LANE)
         if self._lanes is not None:
             self._lanes.charge(request, cost)
         if request_id in self._visible:
@@ -143,7 +143,7 @@ class Planner:
         if self._policy.needs_sharing and not self.tree.has_sharing:
             self.stats.without_sharing += 1
             for request in queue:
-                request.mark = NO_LANE
+                request.lane = NO_LANE
         else:
             ordered = self._ordered(queue, cache, now)
         self.stats.note_plan(len(queue), timer() - started if timer is not None else 0.0)
@@ -202,18 +202,28 @@ class Planner:
         The queue may have changed in any way since the last call: the difference is what counts.
         """
         waiting: list[str] = list(queue.waiting_ids())
-        present = set(waiting)
-        for request in self.tree.requests():
-            if request.request_id not in present:
-                cost: int = queue.uncached_tokens(request.request_id)
-                self.remove(request.request_id, cost >= 0, cost if cost >= 0 else None)
+        known = 0
+        arrived: list[str] = []
         for request_id in waiting:
-            if request_id not in self.tree:
-                self.add(queue.translate(request_id))
+            if request_id in self.tree:
+                known += 1
+            else:
+                arrived.append(request_id)
+        if known < len(self.tree):
+            self._take_leave(set(waiting), queue)
+        for request_id in arrived:
+            self.add(queue.translate(request_id))
         order = self.plan(cache, now)
         if order != waiting:
             self.stats.reordered += 1
             queue.reorder(order)
+
+    def _take_leave(self, present: set[str], queue: WaitingQueue) -> None:
+        """Remove who is in the tree and not in the queue any more."""
+        for request in self.tree.requests():
+            if request.request_id not in present:
+                cost: int = queue.uncached_tokens(request.request_id)
+                self.remove(request.request_id, cost >= 0, cost if cost >= 0 else None)
 
     # -- eviction ----------------------------------------------------------------------------------
 

@@ -14,6 +14,9 @@ from mypy_extensions import i64
 
 from peek.errors import InvalidKey
 
+NO_LANE: Final = -1
+"""`lane` of a request that no lane picked: there are none, or the stock order stood."""
+
 SINGLETON: Final = 0
 """`cluster_id` of a request that shares no prefix with another waiting request."""
 
@@ -43,6 +46,7 @@ class PendingRequest:
             requests share: its id (0 for a singleton), depth in symbols, pending count.
         head: id of the tree node that holds the first theta symbols, 0 if the key is shorter.
         section: WARM / PIONEER / SIBLING, where the policy uses sections.
+        lane: the lane that picked it in the last order, `NO_LANE` where none did.
     """
 
     __slots__ = (
@@ -55,10 +59,11 @@ class PendingRequest:
         "coming_len",
         "head",
         "key",
+        "lane",
         "length",
-        "mark",
         "namespace",
         "num_tokens",
+        "rank",
         "request_id",
         "score",
         "section",
@@ -93,7 +98,8 @@ class PendingRequest:
         self.cluster_size: i64 = 1
         self.head: i64 = 0
         self.section: i64 = 0
-        self.mark: i64 = 0  # scratch of whoever orders the queue
+        self.lane: i64 = NO_LANE
+        self.rank: i64 = 0  # scratch of policies: place in the order of arrival
 
     def __repr__(self) -> str:
         return f"PendingRequest({self.request_id!r}, {self.num_tokens} tokens, cached {self.cached_len})"

@@ -207,7 +207,7 @@ def rows_of(*keys: Sequence[int], step: float = 1.0) -> tuple[Row, ...]:
 PIECES = ((1,), (2, 2), (3,) * 31, (3,) * 32, (3,) * 31 + (4,), (5,) * 40, (6,) * 33)
 """What prompts are put together from: lengths around theta and tau, heads that part late."""
 
-PROMPTS = st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map(lambda parts: sum(parts, ()))
+PROMPTS = st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map(lambda parts: sum(parts, ()))
 NAMESPACES = st.sampled_from(["", "", "", "lora"])
 GAPS = st.sampled_from([0, 0, 1, 2, 7])
 
@@ -246,7 +246,7 @@ def scenes(
     under_way: bool = False,
     one_namespace: bool = False,
 ) -> Scene:
-    """Any moment: prompts of one to four pieces, part of them cached, pages of 1 or 16 tokens."""
+    """Any moment: prompts of one to three pieces, part of them cached, pages of 1 or 16 tokens."""
     unit = draw(st.sampled_from([1, 16]))
     rows = draw(row_lists(min_size, max_size, unit))
     if one_namespace:

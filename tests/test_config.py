@@ -153,7 +153,7 @@ def test_whole_numbers_are_numbers() -> None:
 
 
 def test_an_integer_beyond_floats_is_absurd_too() -> None:
-    # BUG: `isfinite` raises OverflowError.  JSON can carry such a number.
+    """`isfinite` cannot take it, and JSON can carry it."""
     with pytest.raises(InvalidConfig):
         PeekConfig(slo_s=10**400)
 

@@ -66,7 +66,7 @@ def test_all_flags_are_the_full_published_policy() -> None:
 @pytest.mark.parametrize("others", [{}, {"PEEK_ONLINE_CLPM": "1"}], ids=["alone", "with clpm"])
 @pytest.mark.parametrize("name", VARIABLES[:5])
 def test_a_flag_is_not_guessed(name: str, others: dict[str, str], value: str) -> None:
-    # BUG: SCHEDULER is not looked at with CLPM on, DYNAMIC_LANE not with CLPM off (`or`, `and`).
+    """Not even where another flag decides."""
     with pytest.raises(InvalidConfig, match="valid: 1, true, yes, on, 0, false, no, off") as caught:
         from_env({**others, name: value})
     assert name in str(caught.value)

@@ -76,7 +76,6 @@ def test_walking_changes_nothing(waiting: list[Prompt], cached: list[Prompt]) ->
 
 @given(data=st.data())
 def test_every_walk_object_asks_for_itself(data: st.DataObject) -> None:
-    # BUG: see the next test.
     queue = queue_of(1, False, data.draw(st.lists(prompts(1, 1), min_size=1, max_size=6)))
     walks = [DualWalk(queue.tree), DualWalk(queue.tree)]
     for _ in range(data.draw(st.integers(1, 4))):
@@ -86,7 +85,6 @@ def test_every_walk_object_asks_for_itself(data: st.DataObject) -> None:
 
 
 def test_a_second_walk_object_does_not_take_over_the_marks_of_the_first() -> None:
-    # BUG: epochs count per DualWalk, but the marks they label are on the nodes of the shared tree.
     queue = queue_of(1, False, [([1, 2, 3], "")])
     assert DualWalk(queue.tree).match(queue.view(cache_of(1, [([1, 2, 3], "")]))) == {"r0": 3}
     assert DualWalk(queue.tree).match(queue.view(NaiveCache(1))) == {"r0": 0}

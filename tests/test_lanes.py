@@ -60,7 +60,7 @@ class Engine:
         assert sorted(ids(ordered)) == sorted(ids(self.queue))
         for request in ordered[:admit]:
             cost = request.num_tokens if real_costs is None else real_costs.pop()
-            self.log.append(Admission(request, request.mark, cost, list(self.queue)))
+            self.log.append(Admission(request, request.lane, cost, list(self.queue)))
             self.lanes.charge(request, cost)
             self.queue.remove(request)
 
@@ -133,7 +133,7 @@ def test_the_share_holds_behind_a_planner(share: float, rows: list, seed: int) -
         chosen = planner.tree.request(planner.plan(cache_of(cached), NOW)[0])
         row = next(row for row in rows if row.request_id == chosen.request_id)
         cost = max(1, chosen.num_tokens - longest(cached, row.place))
-        engine.log.append(Admission(chosen, chosen.mark, cost, oldest))
+        engine.log.append(Admission(chosen, chosen.lane, cost, oldest))
         planner.remove(chosen.request_id, uncached_tokens=cost)
         cached.append(row.place)
     engine.assert_bound(share)
@@ -176,7 +176,7 @@ def test_planning_costs_nothing(share: float, costs: list[int]) -> None:
 def lanes_of(lanes: LaneController | CycleLanes, costs: list[int]) -> str:
     """The lanes of one order, first to last: f and c.  The cache lane is the reverse of arrival."""
     queue = [waiting(f"r{i}", cost, float(i)) for i, cost in enumerate(costs)]
-    return "".join("cf"[request.mark] for request in lanes.interleave(queue[::-1], queue, CYCLE))
+    return "".join("cf"[request.lane] for request in lanes.interleave(queue[::-1], queue, CYCLE))
 
 
 def test_literal_orders() -> None:
@@ -190,7 +190,7 @@ def test_the_fair_lane_is_arrival_and_skips_whom_the_cache_lane_took() -> None:
     lane = [queue[1], queue[3], queue[0], queue[2]]
     ordered = LaneController(0.5).interleave(lane, queue, CYCLE)
     assert ids(ordered) == ["r0", "r1", "r2", "r3"]
-    assert [request.mark for request in ordered] == [FAIR_LANE, CACHE_LANE] * 2
+    assert [request.lane for request in ordered] == [FAIR_LANE, CACHE_LANE] * 2
 
 
 def test_a_cluster_is_expected_to_pay_its_prefix_once() -> None:
@@ -199,7 +199,7 @@ def test_a_cluster_is_expected_to_pay_its_prefix_once() -> None:
     lanes = LaneController(0.5)
     ordered = lanes.interleave(prepared.queue[::-1], prepared.queue, prepared.cycle)
     assert ids(ordered) == ["r0", "r3", "r1", "r2"]
-    assert [request.mark for request in ordered] == [FAIR_LANE, CACHE_LANE, FAIR_LANE, CACHE_LANE]
+    assert [request.lane for request in ordered] == [FAIR_LANE, CACHE_LANE, FAIR_LANE, CACHE_LANE]
 
 
 @pytest.mark.parametrize("label", ["peek", "clpm+gm"])
@@ -214,8 +214,7 @@ def test_lanes_know_the_clusters_under_every_policy(label: str) -> None:
 
 
 def test_a_queue_without_sharing_builds_up_no_debt() -> None:
-    # BUG: without sharing the planner keeps stock order, which is the fair lane's, but charges all of it to
-    # the cache lane; afterwards the fair lane has `fair_share` of that work to catch up on in one go.
+    """Stock order is the fair lane's: what it admits is no work of the cache lane to make up for."""
     planner = Planner(PeekConfig("clpm+gm", "work", fair_share=0.1))
     for i in range(50):
         planner.add(PendingRequest(f"alone-{i}", [100 + i] * 100, float(i)))
@@ -224,5 +223,11 @@ def test_a_queue_without_sharing_builds_up_no_debt() -> None:
     for i in range(20):
         planner.add(PendingRequest(f"r{i}", [1 + i % 2] * 50 + [i], 50.0 + i))
     order = planner.plan(cache_of([]), NOW)
-    fair = [planner.tree.request(name).mark == FAIR_LANE for name in order[:10]]
+    fair = [planner.tree.request(name).lane == FAIR_LANE for name in order[:10]]
     assert sum(fair) <= 5, "the fair lane alone is served"
+
+
+def test_who_was_in_no_order_moves_no_clock() -> None:
+    lanes = LaneController(0.5)
+    lanes.charge(waiting("admitted before the first plan", 1000), 1000)
+    assert lanes.lead == 0.0

@@ -36,7 +36,7 @@ def waiting(n: int, section: int = WARM) -> list[PendingRequest]:
 def picks(lanes: CycleLanes, n: int) -> str:
     """Which lane each place of the order comes from: c or f."""
     queue = waiting(n)
-    return "".join("cf"[request.mark] for request in lanes.interleave(queue[::-1], queue, CYCLE))
+    return "".join("cf"[request.lane] for request in lanes.interleave(queue[::-1], queue, CYCLE))
 
 
 # -- stride interleave --------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_the_label_interleaves_group_major_with_sections_and_arrival(scene: Scen
     cache_lane = ClpmScheduler(group_major=True).order(prepared.queue, prepared.cycle)
     lanes = CycleLanes(0.3, dynamic=True)
     assert order == ids(lanes.interleave(cache_lane, prepared.queue, prepared.cycle))
-    fair = [planner.tree.request(name) for name in order if planner.tree.request(name).mark == FAIR_LANE]
+    fair = [planner.tree.request(name) for name in order if planner.tree.request(name).lane == FAIR_LANE]
     assert fair == sorted(fair, key=lambda request: (request.section, request.arrival_time, request.sequence))
 
 

@@ -1,4 +1,4 @@
-"""The planner piece by piece: who waits, the counters, prefills under way, policies of one's own."""
+"""The planner piece by piece: who waits, the counters, prefills under way."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from itertools import count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queues import NOW, Blocks, Row, Scene, cache_of, ids, planner_of, rows_of, scenes
+from queues import NOW, Blocks, Row, Scene, cache_of, planner_of, rows_of, scenes
 
 from peek import (
     PRESETS,
-    AdmissionPolicy,
-    Cycle,
     CycleStats,
     DuplicateRequest,
     InvalidKey,
@@ -21,7 +19,8 @@ from peek import (
     Planner,
     UnknownRequest,
 )
-from peek.policy.sections import PIONEER, SIBLING
+from peek.config import ADMISSIONS
+from peek.policy.sections import SIBLING
 
 EMPTY = cache_of([])
 LABELS = list(PRESETS)
@@ -130,6 +129,15 @@ def test_fair_picks_are_counted() -> None:
     assert (planner.stats.admitted, planner.stats.fair_admitted) == (6, 3)
 
 
+@pytest.mark.parametrize("admission", ADMISSIONS)
+def test_without_lanes_nobody_is_a_fair_pick(admission: str) -> None:
+    planner = planner_of(rows_of([1] * 40, [1] * 40, [1] * 40), PeekConfig(admission, "none"))
+    planner.plan(EMPTY, NOW)
+    for row in ("r0", "r1", "r2"):
+        planner.remove(row)
+    assert (planner.stats.admitted, planner.stats.fair_admitted) == (3, 0)
+
+
 @pytest.mark.parametrize("policy_time", [0.0, 0.25])
 def test_durations_come_from_the_callers_timer(policy_time: float) -> None:
     ticks = count(100.0, 0.25)
@@ -235,51 +243,3 @@ def test_demand_is_of_the_cache_not_of_the_prefills() -> None:
     blocks = Blocks([("", tuple(PREFIX[:40]))])
     planner.plan(blocks, NOW)
     assert {planner.eviction_score(node_id) for node_id in blocks.node_ids.values()} == {200.0}
-
-
-# -- a policy of one's own ----------------------------------------------------------------------------
-
-
-class Longest(AdmissionPolicy):
-    """Longest prompt first, ties in arrival order."""
-
-    def __init__(self) -> None:
-        super().__init__(reads_cache=False, reads_tree=False)
-        self.seen: list[Cycle] = []
-
-    def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
-        self.seen.append(cycle)
-        return sorted(queue, key=lambda request: -request.num_tokens)
-
-
-class BigClusters(AdmissionPolicy):
-    def __init__(self) -> None:
-        super().__init__(needs_sharing=True, theta=1)
-
-    def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
-        assert all(request.section == PIONEER or request.section == 0 for request in queue)
-        return sorted(queue, key=lambda request: (-request.cluster_size, -request.cached_len, -request.score))
-
-
-def test_a_policy_in_plain_python() -> None:
-    policy = Longest()
-    planner = planner_of(rows_of([1], [2] * 3, [3] * 2), PeekConfig("fcfs", "none"), policy=policy)
-    assert planner.plan(EMPTY, NOW) == ["r1", "r2", "r0"]
-    (cycle,) = policy.seen
-    assert (cycle.now, cycle.unit_tokens, cycle.work_done, cycle.defers_siblings) == (NOW, 1, 0, False)
-    assert cycle.tree is planner.tree
-    assert planner.stats.cache_calls == 0
-
-
-def test_a_policy_in_plain_python_sees_the_signals() -> None:
-    planner = planner_of(rows_of([1], [2, 3], [2, 4], [2, 4]), PeekConfig(lanes="none"), policy=BigClusters())
-    assert planner.plan(cache_of([("", (2, 3))]), NOW) == ["r1", "r2", "r3", "r0"]
-    requests = planner.tree.requests()
-    assert [r.cluster_size for r in requests] == [1, 3, 2, 2]
-    assert [r.cached_len for r in requests] == [0, 2, 1, 1]
-    assert ids(requests) == ["r0", "r1", "r2", "r3"]
-
-
-def test_a_policy_needs_an_order() -> None:
-    with pytest.raises(TypeError):
-        AdmissionPolicy()

@@ -120,7 +120,6 @@ def test_whatever_happens_to_the_queue_the_planner_is_up_to_date(cycles: list[li
 def test_a_planner_kept_up_to_date_plans_like_a_new_one(
     label: str, first: list, second: list, prompts: list[tuple[int, ...]]
 ) -> None:
-    # BUG: dfs-weight and peek break ties by what the past left behind, see test_policies.
     # Hrrn is left out: its orders depend on the work done since arrival by definition.
     config = PeekConfig.from_dict({"policy": label, "lanes": "none"})
     engine, planner = FakeEngine(), Planner(config)

@@ -214,7 +214,6 @@ OTHERS = st.lists(PROMPTS, min_size=1, max_size=6)
 def test_the_order_does_not_depend_on_who_was_here_before(
     label: str, scene: Scene, others: list[tuple[int, ...]]
 ) -> None:
-    # BUG: dfs-weight breaks ties by node id, see test_policies_baselines.
     planner = with_history(scene, label, others, plans=False)
     assert planner.plan(scene.cache(), scene.now) == scene.plan(label)
 
@@ -225,7 +224,6 @@ def test_the_order_does_not_depend_on_who_was_here_before(
 def test_the_order_does_not_depend_on_earlier_plans(
     label: str, scene: Scene, others: list[tuple[int, ...]]
 ) -> None:
-    # BUG: dfs-weight as above; peek counts edges as cached that are so no more, see test_response_ratio.
     planner = with_history(scene, label, others, plans=True)
     assert planner.plan(scene.cache(), scene.now) == scene.plan(label)
 
@@ -237,7 +235,6 @@ def test_a_request_that_comes_back_stands_where_it_stood(
     label: str, scene: Scene, data: st.DataObject
 ) -> None:
     """Preempted and queued again with its old arrival time: arrival counts, not when it was added."""
-    # BUG: hrrn, dfs-weight and peek break ties by `sequence` or node id, not by arrival.
     back = data.draw(st.sampled_from(scene.rows), label="comes back")
     assume(all(row is back or row.arrival_time != back.arrival_time for row in scene.rows))
     planner = scene.planner(label)

@@ -125,7 +125,7 @@ def test_hrrn_reads_the_work_from_the_planner() -> None:
 
 
 def test_hrrn_ties_stay_in_arrival_order() -> None:
-    # BUG: ties go by `sequence`, so who came back after a preemption stands behind younger requests.
+    """Who came back after a preemption stands where it stood."""
     planner = planner_of(rows_of([1] * 50, [2] * 50), PeekConfig.from_label("hrrn+lru"))
     planner.remove("r0", admitted=False)
     planner.add(PendingRequest("r0", [1] * 50, 0.0))
@@ -175,13 +175,11 @@ def naive_dfs_weight(scene: Scene) -> list[str]:
 
 @given(scene=scenes(max_size=9, one_namespace=True))
 def test_dfs_weight_is_sglangs_recursion(scene: Scene) -> None:
-    # BUG: ties (rare in here), see `test_dfs_weight_ties_go_to_the_branch_that_was_there_first`.
     assert scene.prepare().order(DfsWeight()) == naive_dfs_weight(scene)
 
 
 @given(scene=scenes(max_size=9))
 def test_dfs_weight_treats_namespaces_as_branches_of_one_root(scene: Scene) -> None:
-    # BUG: each namespace is a root of its own, whose unmatched requests go before the next one's matches.
     assert scene.prepare().order(DfsWeight()) == naive_dfs_weight(scene)
 
 
@@ -194,7 +192,7 @@ def test_dfs_weight_takes_the_heavier_branch_first_and_a_node_before_its_own() -
 
 
 def test_dfs_weight_ties_go_to_the_branch_that_was_there_first() -> None:
-    # BUG: ties go by node id, and a branch gets a new id when it is split: `r3` makes r0's branch young.
+    """r3 splits the branch of r0, which makes its node new, not its request."""
     rows = rows_of([1] * 40 + [2], [5] * 40 + [6], [5] * 40 + [7], [1] * 40 + [3])
     scene = Scene(rows, (("", (1,) * 40), ("", (5,) * 40)))
     assert scene.prepare().order(DfsWeight()) == ["r0", "r3", "r1", "r2"]

@@ -214,9 +214,6 @@ def test_a_walk_leaves_no_trace(keys: list[tuple[int, ...]], walks: list[Place])
 EVICTIONS = st.tuples(st.lists(KEYS, min_size=1, max_size=8), st.integers(1, 20))
 
 
-# BUG: `evict` takes all present leaves, and demanded ones, before a parent that it set free itself, however
-# long that parent was not used.  SGLang's heap gets the parent at once and pops it in its own turn.
-@pytest.mark.xfail(strict=True, reason="RadixCache.evict works in rounds of leaves")
 @given(arguments=EVICTIONS, wanted=st.sampled_from([None, 0, 1]))
 def test_many_tokens_are_evicted_in_the_order_of_one_by_one(
     arguments: tuple[list[tuple[int, ...]], int], wanted: int | None
@@ -237,8 +234,6 @@ def test_eviction_frees_enough_or_everything(arguments: tuple[list[tuple[int, ..
     assert freed == before - cache.cached_tokens >= min(tokens, before)
 
 
-# BUG: the smallest case of the above: 3 tokens are asked for, 5 are freed, the newest leaf among them.
-@pytest.mark.xfail(strict=True, reason="RadixCache.evict works in rounds of leaves")
 def test_a_parent_set_free_goes_before_a_younger_leaf() -> None:
     cache, _ = filled([1, 2, 3], [1, 2, 4], [9, 9, 9])
     assert cache.evict(3) == 4

@@ -31,7 +31,8 @@ class Definition:
         self.nodes = self.scene.naive_tree().nodes()
 
     def below(self, top: Place) -> list[Fact]:
-        return [f for f in self.facts if top in [(f.row.namespace, ()), *prefixes(f.row.place)]]
+        namespace, head = top
+        return [f for f in self.facts if f.row.namespace == namespace and f.row.symbols[: len(head)] == head]
 
     def children(self, top: Place) -> list[Place]:
         """Tree nodes whose closest node above is `top`."""
@@ -91,7 +92,6 @@ def test_the_order_is_that_of_the_definition(scene: Scene, exponent: int, defers
 
 @given(scene=scenes(min_size=3, max_size=7), data=st.data())
 def test_what_an_earlier_plan_found_cached_is_forgotten(scene: Scene, data: st.DataObject) -> None:
-    # BUG: see the next test.
     planner = planner_of(scene.rows, ALONE)
     earlier = data.draw(cuts(scene.rows), label="cached earlier")
     planner.plan(cache_of(earlier, scene.unit), scene.now)
@@ -100,8 +100,7 @@ def test_what_an_earlier_plan_found_cached_is_forgotten(scene: Scene, data: st.D
 
 
 def test_an_emptied_cache_helps_nobody() -> None:
-    # BUG: below a branch that the walk left, an edge that matched in the walk before counts as cached
-    # (`_accumulate_node` compares the epochs of node and parent; here both are old).
+    """Below a branch that this walk left, an edge that matched in the walk before is not cached."""
     head, side = (1,) * 10, (2,) * 10
     rows = rows_of(head + side + (3,) * 40, head + side + (4,) * 40, head + (5,) * 200)
     planner = planner_of(rows, ALONE)
@@ -117,8 +116,9 @@ def test_everybody_below_a_node_goes_together(scene: Scene) -> None:
     prepared = scene.prepare()
     order = prepared.order(ClusterResponseRatio())
     sections = prepared.sections()
-    for node, count in scene.naive_tree().nodes().items():
-        below = [f.request_id for f in Definition(scene, 1).below(node)]
+    definition = Definition(scene, 1)
+    for node, count in definition.nodes.items():
+        below = [f.request_id for f in definition.below(node)]
         assert len(below) == count
         for section in (WARM, PIONEER):
             places = [order.index(name) for name in below if sections[name] == section]
@@ -200,7 +200,7 @@ def test_a_prefill_under_way_makes_a_sibling(coming: int, section: int) -> None:
 
 
 def test_equal_prompts_go_by_arrival_time() -> None:
-    # BUG: requests that end at one node go by `sequence`; who came back after a preemption stands last.
+    """Who came back after a preemption stands where it stood."""
     planner = planner_of(rows_of([1] * 50, [1] * 50, [1] * 50), ALONE)
     planner.remove("r0", admitted=False)
     planner.add(PendingRequest("r0", [1] * 50, 0.0))
@@ -208,7 +208,7 @@ def test_equal_prompts_go_by_arrival_time() -> None:
 
 
 def test_equal_ratios_go_by_arrival_time() -> None:
-    # BUG: the tie goes by the smallest `sequence` below each node, not by the earliest arrival.
+    """The oldest below each branch decides, not who was added first."""
     rows = tuple(Row(f"r{i}", key, NOW) for i, key in enumerate([(1, 1), (1, 2), (1, 3)]))  # wait: 1 ms
     rows = tuple(replace(row, arrival_time=NOW - 1e-4 * (3 - i)) for i, row in enumerate(rows))
     planner = planner_of(rows, ALONE)

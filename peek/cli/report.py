@@ -73,41 +73,45 @@ class ProgressBar:
     """
 
     def __init__(self, requests: int) -> None:
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            auto_refresh=False,
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
-        self._task = self._bar.add_task("", total=requests)
+        self._bar: Progress | None = None
+        if sys.stderr is not None and sys.stderr.isatty():
+            self._bar = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TaskProgressColumn(),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                auto_refresh=False,
+                transient=True,
+            )
+            self._task = self._bar.add_task("", total=requests)
         self._before: int = 0
         self._finished: int = 0
         self._drawn_s: float = 0.0
 
     def __enter__(self) -> ProgressBar:
-        self._bar.__enter__()
+        if self._bar is not None:
+            self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.__exit__(kind, error, trace)
+        if self._bar is not None:
+            self._bar.stop()
 
     def start_run(self, description: str) -> None:
         """Another run begins."""
         self._before += self._finished
         self._finished = 0
-        self._bar.update(self._task, description=description, refresh=True)
+        if self._bar is not None:
+            self._bar.update(self._task, description=description, refresh=True)
 
     def show(self, finished: int) -> None:
         """The present run has finished so many requests."""
         self._finished = finished
         now = time.perf_counter()
-        if now - self._drawn_s >= _REFRESH_S:
+        if self._bar is not None and now - self._drawn_s >= _REFRESH_S:
             self._drawn_s = now
             self._bar.update(self._task, completed=self._before + finished, refresh=True)
 
@@ -171,7 +175,7 @@ def significant(value: float) -> str:
 
 
 def times_better(gain: float) -> str:
-    """ "x4.1" """
+    """A ratio, as "x4.1" or "x12"."""
     return f"x{gain:.{0 if gain >= 9.95 else 1 if gain >= 0.95 else 2}f}"
 
 

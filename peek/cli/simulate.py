@@ -26,10 +26,12 @@ from peek.adapters.simulated.workload import Workload
 from peek.cli.plot import check_plot, save_plot
 from peek.cli.report import Batch, ProgressBar, as_json_text, print_batches
 
-DEFAULT_POLICIES: Final = (
+DEFAULT_POLICIES: Final = [
     "fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek",
-)  # fmt: skip
+]  # fmt: skip
 """What `make demo` compares."""
+
+DEFAULT_SEEDS: Final = [42]
 
 ENGINE_OF: Final = {"radix": "sglang", "blocks": "vllm"}
 """Whose column of a cell's rates and caps goes with an engine kind."""
@@ -74,16 +76,14 @@ def parse_rate(text: str) -> float:
 WorkloadOption = Annotated[str, typer.Option(help=f"A cell of the paper: {', '.join(CELL_NAMES)}.")]
 LoadOption = Annotated[str, typer.Option(help=f"Load of the cell: {', '.join(LOADS)}.")]
 PolicyOption = Annotated[
-    list[str] | None,
+    list[str],
     typer.Option(
         metavar="LABEL",
-        help=f"Policy, repeatable; the others are compared with the first. Valid: {', '.join(PRESETS)}. "
-        f"Default: {', '.join(DEFAULT_POLICIES)}.",
+        help=f"Policy, repeatable; the others are compared with the first. Valid: {', '.join(PRESETS)}.",
     ),
 ]
 SeedOption = Annotated[
-    list[int] | None,
-    typer.Option(parser=parse_seed, metavar="INT", help="Seed of the cell, repeatable. Default: 42."),
+    list[int], typer.Option(parser=parse_seed, metavar="INT", help="Seed of the cell, repeatable.")
 ]
 ArenaOption = Annotated[
     int | None,
@@ -113,8 +113,8 @@ def simulate_command(
     ctx: typer.Context,
     workload: WorkloadOption = "w1c",
     load: LoadOption = "heavy",
-    policy: PolicyOption = None,
-    seed: SeedOption = None,
+    policy: PolicyOption = DEFAULT_POLICIES,
+    seed: SeedOption = DEFAULT_SEEDS,
     arena_tokens: ArenaOption = None,
     cache: CacheOption = "radix",
     as_json: JsonOption = False,
@@ -130,12 +130,11 @@ def simulate_command(
     The engine's steps take the time of a roofline model of the paper's hardware and model, so the
     figures depend on the arguments alone, save the planning times, which are measured.
     """
-    policies = list(policy or DEFAULT_POLICIES)
-    _check_options(ctx, policies, cache, trace is not None)
+    _check_options(ctx, policy, cache, trace is not None)
     if plot is not None:
         check_plot(plot)
     if trace is None:
-        workloads = _cells(workload, load, seed or [42], ENGINE_OF[cache], trace_file)
+        workloads = _cells(workload, load, seed, ENGINE_OF[cache], trace_file)
         cost = cost_model_for(workload)
     else:
         _check_block(cache, trace_block)
@@ -143,7 +142,7 @@ def simulate_command(
         cost = CostModel()
     if arena_tokens is not None:
         workloads = [replace(each, arena_tokens=arena_tokens) for each in workloads]
-    batches = _run_all(workloads, policies, cache, cost)
+    batches = _run_all(workloads, policy, cache, cost)
     if plot is not None:
         save_plot(plot, batches)
     if as_json:

@@ -7,7 +7,6 @@ a `Cycle` with the clock, the tree and what the engine has done so far.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import final
 
 from mypy_extensions import i64, mypyc_attr
@@ -47,7 +46,7 @@ class Cycle:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class AdmissionPolicy(ABC):
+class AdmissionPolicy:
     """Orders the waiting requests.
 
     Instance attributes tell the planner what the policy reads, so that nothing is computed in vain:
@@ -71,11 +70,12 @@ class AdmissionPolicy(ABC):
         self.needs_sharing = needs_sharing
         self.theta: i64 = theta
 
-    @abstractmethod
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
         """The admission order of `queue`: a new list with the same requests, first to admit first.
 
         `queue` comes in arrival order (arrival_time, then sequence) and is not changed.  Nothing
-        else is: equal arguments give equal orders.  The request's scratch field `mark` and, where
+        else is: equal arguments give equal orders.  The request's scratch field `rank` and, where
         the policy uses sections, `section` may be written.
         """
+        # Not an abstract method: a compiled call of one that a subclass forgot ends the process.
+        raise NotImplementedError(f"{type(self).__name__} does not say how to order the queue")

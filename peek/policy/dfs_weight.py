@@ -28,7 +28,7 @@ class DfsWeight(AdmissionPolicy):
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
         for rank, request in enumerate(queue):
-            request.mark = rank
+            request.rank = rank
         _note_oldest(cycle.tree)
         roots = [root for _, root in cycle.tree.roots()]
         branches: list[Node] = []
@@ -65,7 +65,7 @@ def _note_oldest(tree: PendingTree) -> None:
             node = nodes[i]
             terminator = node.terminator
             while terminator is not None:
-                node.acc_first = min(node.acc_first, terminator.request.mark)
+                node.acc_first = min(node.acc_first, terminator.request.rank)
                 terminator = terminator.next
             if node.parent is not None:
                 node.parent.acc_first = min(node.parent.acc_first, node.acc_first)
@@ -108,7 +108,7 @@ def _stopped_at(node: Node) -> list[PendingRequest]:
 
 
 def _rank(request: PendingRequest) -> int:
-    return request.mark
+    return request.rank
 
 
 def _own_requests(node: Node, found: list[PendingRequest]) -> None:

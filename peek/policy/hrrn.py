@@ -39,9 +39,10 @@ class Hrrn(AdmissionPolicy):
         if over_limit(self.queue_limit, queue):
             return list(queue)
         assign_sections(queue, TAU)
-        keyed = [(-_ratio(request, cycle.work_done), rank, request) for rank, request in enumerate(queue)]
-        keyed.sort()
-        return [entry[2] for entry in keyed]
+        work_done = cycle.work_done
+        # Stable, so ties stay in arrival order; floats compare much faster than tuples.
+        falling = [-_ratio(request, work_done) for request in queue]
+        return [queue[i] for i in sorted(range(len(queue)), key=falling.__getitem__)]
 
 
 def _ratio(request: PendingRequest, work_done: i64) -> float:

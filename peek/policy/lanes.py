@@ -14,7 +14,6 @@ reproduction, its bound does not hold (docs/lanes.md).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from math import isfinite
 from typing import Final
 
@@ -22,10 +21,8 @@ from mypy_extensions import i64, mypyc_attr
 
 from peek.errors import InvalidConfig
 from peek.policy.base import Cycle
-from peek.request import SINGLETON, PendingRequest
+from peek.request import NO_LANE, SINGLETON, PendingRequest
 
-NO_LANE: Final = -1
-"""Not picked by a lane: the stock order stood, which is as fair as it gets."""
 CACHE_LANE: Final = 0
 FAIR_LANE: Final = 1
 
@@ -35,17 +32,18 @@ EMA_BETA: Final = 0.3
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Lanes(ABC):
+class Lanes:
     """Merges the policy's order with a fair one and learns what was admitted."""
 
-    @abstractmethod
     def interleave(
         self, cache_lane: list[PendingRequest], queue: list[PendingRequest], cycle: Cycle
     ) -> list[PendingRequest]:
         """Merge; `queue` holds the same requests in arrival order.  O(n).
 
-        Leaves the lane that each request was picked by in `request.mark`.
+        Leaves the lane that each request was picked by in `request.lane`.
         """
+        # Not an abstract method: a compiled call of one that a subclass forgot ends the process.
+        raise NotImplementedError(f"{type(self).__name__} does not say how to merge two orders")
 
     def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
         """Learn that `request` was admitted from the last order and what it cost.  O(1)."""
@@ -112,23 +110,23 @@ class LaneController(Lanes):
         inherited: set[int] = set()
         ordered: list[PendingRequest] = []
         for request in queue:
-            request.mark = NO_LANE
+            request.lane = NO_LANE
         n: i64 = len(queue)
         next_fair: i64 = 0
         next_cache: i64 = 0
         placed: i64 = 0
         while placed < n:
             if lead <= 0.0:
-                while queue[next_fair].mark >= 0:
+                while queue[next_fair].lane >= 0:
                     next_fair += 1
                 request = queue[next_fair]
-                request.mark = FAIR_LANE
+                request.lane = FAIR_LANE
                 lead += float(_cost(request, cycle.unit_tokens, inherited)) / share
             else:
-                while cache_lane[next_cache].mark >= 0:
+                while cache_lane[next_cache].lane >= 0:
                     next_cache += 1
                 request = cache_lane[next_cache]
-                request.mark = CACHE_LANE
+                request.lane = CACHE_LANE
                 lead -= float(_cost(request, cycle.unit_tokens, inherited)) / (1.0 - share)
             ordered.append(request)
             placed += 1
@@ -136,9 +134,9 @@ class LaneController(Lanes):
 
     def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
         cost = float(uncached_tokens if uncached_tokens > 0 else 1)
-        if request.mark == FAIR_LANE:
+        if request.lane == FAIR_LANE:
             self.lead += cost / self.share.value
-        elif request.mark == CACHE_LANE:
+        elif request.lane == CACHE_LANE:
             self.lead -= cost / (1.0 - self.share.value)
 
 
@@ -183,16 +181,16 @@ class CycleLanes(Lanes):
         placed: i64 = 0
         while placed < n:
             if cache_pass <= fair_pass:
-                while cache_lane[next_cache].mark >= 0:
+                while cache_lane[next_cache].lane >= 0:
                     next_cache += 1
                 request = cache_lane[next_cache]
-                request.mark = CACHE_LANE
+                request.lane = CACHE_LANE
                 cache_pass += cache_stride
             else:
-                while fair_lane[next_fair].mark >= 0:
+                while fair_lane[next_fair].lane >= 0:
                     next_fair += 1
                 request = fair_lane[next_fair]
-                request.mark = FAIR_LANE
+                request.lane = FAIR_LANE
                 fair_pass += fair_stride
             ordered.append(request)
             placed += 1
@@ -203,6 +201,6 @@ def _by_section(queue: list[PendingRequest]) -> list[PendingRequest]:
     """(section, arrival, -cached_len): arrivals are distinct by sequence, so buckets suffice."""
     buckets: list[list[PendingRequest]] = [[], [], []]
     for request in queue:
-        request.mark = NO_LANE
+        request.lane = NO_LANE
         buckets[request.section].append(request)
     return buckets[0] + buckets[1] + buckets[2]

@@ -54,7 +54,7 @@ class ClusterResponseRatio(AdmissionPolicy):
         oldest = _MIN_WAIT_S
         for rank, request in enumerate(queue):
             oldest = max(oldest, cycle.now - request.arrival_time)
-            request.mark = rank
+            request.rank = rank
         # Waits relative to the oldest: powers stay in range, the order is the same.
         accumulate(cycle.tree, cycle.now, oldest, self.exponent, cycle.unit_tokens)
         return _in_sections(_depth_first(cycle.tree), cycle)
@@ -87,7 +87,7 @@ def _accumulate_node(
         wait = max(_MIN_WAIT_S, now - request.arrival_time)
         node.acc_benefit += math.pow(wait / oldest, exponent)
         node.acc_work += max(1, request.num_tokens - node.depth * unit_tokens)
-        node.acc_first = min(node.acc_first, request.mark)
+        node.acc_first = min(node.acc_first, request.rank)
         terminator = terminator.next
     parent = node.parent
     if parent is not None:
@@ -107,13 +107,14 @@ def _depth_first(tree: PendingTree) -> list[PendingRequest]:
     while stack:
         node = stack.pop()
         terminator = node.terminator
-        if terminator is not None:
+        if terminator is not None and terminator.next is None:
+            ordered.append(terminator.request)
+        elif terminator is not None:
             own: list[PendingRequest] = []
             while terminator is not None:
                 own.append(terminator.request)
                 terminator = terminator.next
-            if len(own) > 1:
-                own.sort(key=_rank)
+            own.sort(key=_rank)
             ordered.extend(own)
         if node.n_kids > 0:
             kids: list[Node] = []
@@ -126,7 +127,7 @@ def _depth_first(tree: PendingTree) -> list[PendingRequest]:
 
 
 def _rank(request: PendingRequest) -> int:
-    return request.mark
+    return request.rank
 
 
 def _by_ratio(nodes: list[Node]) -> list[Node]:

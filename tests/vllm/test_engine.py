@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 PEEK = "peek.adapters.vllm.PeekScheduler"
-NAMES = "A1 B1 C1 A2 B2 C2 A3 B3".split()
+NAMES = ["A1", "B1", "C1", "A2", "B2", "C2", "A3", "B3"]
 BLOCK = 32
 ENGINE = {
     "block_size": BLOCK,
@@ -53,7 +53,7 @@ def burst_prompts() -> dict[str, list[int]]:
 
 
 def job(prompts: dict[str, list[int]], **more: Any) -> dict[str, Any]:
-    return {"prompts": prompts, "max_tokens": 8, "engine": {**ENGINE, **more}}
+    return {"prompts": prompts, "max_tokens": dict.fromkeys(prompts, 8), "engine": {**ENGINE, **more}}
 
 
 def run_engine(folder: Path, runs: list[dict[str, Any]], **environ: str) -> list[dict[str, Any]]:
@@ -132,8 +132,12 @@ def test_a_prefix_that_the_queue_needs_survives_a_burst(rows: dict[str, dict[str
 
 
 def test_engine_in_a_process_of_its_own(tmp_path: Path, rows: dict[str, dict[str, Any]]) -> None:
+    # Requests come one by one: somebody fills the cache until all have come.
+    task = job({"X": [5] * (2 * BLOCK), **worked_prompts()}, scheduler_cls=PEEK)
+    task["max_tokens"]["X"] = 250
     environ = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "PEEK_POLICY": "peek"}
-    (row,) = run_engine(tmp_path, [job(worked_prompts(), scheduler_cls=PEEK)], **environ)
+    (row,) = run_engine(tmp_path, [task], **environ)
     assert "scheduler" not in row, "the engine is in this process"
     assert cached(row) == 1280
+    del row["tokens"]["X"]
     assert row["tokens"] == rows["stock"]["tokens"]

@@ -50,7 +50,8 @@ class BlockEngine(SimEngine):
         max_batched_tokens: int = MAX_BATCHED_TOKENS,
     ) -> None:
         super().__init__(workload, planner, cost, progress)
-        self.block_tokens: int = max(BLOCK_TOKENS, workload.unit_tokens)
+        # Whole units: 16 tokens where the unit is one, one page of a trace where that is longer.
+        self.block_tokens: int = -(-BLOCK_TOKENS // workload.unit_tokens) * workload.unit_tokens
         self.cache = BlockCache(workload.arena_tokens // self.block_tokens, self.block_tokens)
         self.max_batched_tokens: int = max_batched_tokens
         self.preempted: list[BlockJob] = []
@@ -67,6 +68,9 @@ class BlockEngine(SimEngine):
     def planner_key(self, job: Job) -> object:
         # A prompt shorter than a block has no symbol; it stands alone under a name of its own.
         return np.array(job.symbols or [self._symbols.fresh()], dtype=np.int32)
+
+    def stuck(self) -> list[Job]:
+        return [*self.preempted, *self.waiting]
 
     def step(self) -> StepWork:
         work = StepWork()

@@ -189,9 +189,17 @@ class SimEngine(ABC):
     def _sleep(self) -> None:
         """Nothing to compute: on to the next arrival."""
         if not self._arrivals:
-            stuck = ", ".join(job.request_id for job in self.waiting[:3])
-            raise MemoryError(f"the arena of {self.workload.arena_tokens} tokens cannot hold request {stuck}")
+            raise self.too_small(self.stuck())
         self.now = max(self.now, self._arrivals[0][0])
+
+    def stuck(self) -> list[Job]:
+        """Jobs that want to run and cannot, the first in line first."""
+        return self.waiting
+
+    def too_small(self, jobs: list[Job]) -> MemoryError:
+        """The error when the arena cannot hold even the first of `jobs`."""
+        name = jobs[0].request_id if jobs else "?"
+        return MemoryError(f"the arena of {self.workload.arena_tokens} tokens cannot hold request {name}")
 
     def _collect_tokens(self, work: StepWork) -> None:
         """Each job whose known tokens are all computed yields one token."""

@@ -2,9 +2,8 @@
 
 Semantics follow `sglang/srt/mem_cache/radix_cache.py`: a match splits a node where it ends and
 refreshes the recency of its path, running requests lock their path, only unlocked leaves can be
-evicted, least recently used first.  With symbols of several tokens it is the paged form.
-
-It is also a `CacheTree`, so the planner walks it directly; that walk changes nothing.
+evicted, least recently used first.  With symbols of several tokens it is the paged form.  It is also
+a `CacheTree`, so the planner walks it directly; that walk changes nothing.
 """
 
 from __future__ import annotations
@@ -213,21 +212,22 @@ class RadixCache:
         at: i64 = 0  # leaves before this position are needed
         freed: i64 = 0
         while freed < tokens:
-            while at < len(leaves):
-                last_access, uid = leaves[at]
+            victim: i64 = 0
+            for last_access, uid in leaves.islice(at):
                 if uid not in scored:
                     demand = score(uid)
                     if demand == 0.0:
+                        victim = uid
                         break
                     scored.add(uid)
                     heappush(needed, (demand, last_access, uid))
                 at += 1
-            else:
+            if victim == 0:
                 if not needed:
                     break
-                _, _, uid = heappop(needed)
+                _, _, victim = heappop(needed)
                 at -= 1
-            node = self._nodes[uid]
+            node = self._nodes[victim]
             freed += (len(node.edge) >> 2) * self.unit_tokens
             parent = self._drop(node)
             if parent is not None:

@@ -119,10 +119,10 @@ class RadixEngine(SimEngine):
         work = StepWork()
         if self._chunked is None and (self._full or not self.waiting):
             return work
-        room = self.available - self._expected_output()
         chunk = self.chunk_tokens
         input_budget: int = MAX_PREFILL_TOKENS
         continued = self._chunked
+        held = 0
         if continued is not None:
             tokens = min(continued.total_tokens - continued.computed, chunk)
             self._take(continued, tokens)
@@ -131,7 +131,8 @@ class RadixEngine(SimEngine):
             input_budget -= tokens
             if continued.computed == continued.total_tokens:
                 self._chunked = None
-                room -= min(continued.output_tokens - continued.generated, CLIP_NEW_TOKENS)
+                held = min(continued.output_tokens - continued.generated, CLIP_NEW_TOKENS)
+        room = self.available - self._expected_output() - held
         if self._chunked is None and self.waiting and chunk > 0 and not self._full:
             self.plan()
             self._admit(work, room, chunk, input_budget)
@@ -197,6 +198,8 @@ class RadixEngine(SimEngine):
         work = StepWork()
         if self.available < len(self.running):
             self._retract()
+            if self.available < len(self.running):
+                raise self.too_small(self.running)
         else:
             self._ratio = max(MIN_RATIO, self._ratio - RATIO_DECAY)
         for job in self.running:

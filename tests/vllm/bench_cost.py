@@ -1,0 +1,146 @@
+# ruff: noqa: T201
+"""What planning adds to a `schedule()` call of vLLM's real scheduler.
+
+    OMP_NUM_THREADS=1 python tests/vllm/bench_cost.py [--steps 200] [--profile] [--waiting 200 1000]
+
+4,096-token prompts in blocks of 16, 64 requests running, 100 shared prefixes of 3,072 tokens or none.
+Stock and peek run in turns, step by step, in one process.  Three situations:
+
+    full    every slot is taken, as in most steps of a busy engine
+    blocks  slots are free but no block is: the queue is looked at in every step, and nobody enters
+    churn   in every step one request ends, one enters and one arrives
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import random
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm_lab import BLOCK, RequestStatus, Scheduler, fake_output, make_request, make_scheduler, vllm
+
+import peek
+from peek.adapters.vllm import PeekScheduler
+
+PROMPT = 4096
+SHARED = 3072
+RUNNING = 64
+SITUATIONS = ("full", "blocks", "churn")
+TARGETS_MS = {200: 0.5, 1000: 2.0}
+
+
+@dataclass
+class Side:
+    """One scheduler with its own copies of the same requests."""
+
+    engine: Any
+    number: int = 0
+    times: list[float] = field(default_factory=list)
+
+
+def prompt(rnd: random.Random, prefixes: list[list[int]]) -> list[int]:
+    own = PROMPT - (SHARED if prefixes else 0)
+    head = rnd.choice(prefixes) if prefixes else []
+    return head + [rnd.randrange(3, 1000) for _ in range(own)]
+
+
+def build(cls: Any, policy: str, situation: str, prompts: list[list[int]]) -> Side:
+    per_request = PROMPT // BLOCK + 1
+    engine = make_scheduler(
+        cls,
+        # "blocks": what the running ones leave is less than one prompt, and enough for 60 steps
+        num_blocks=RUNNING * per_request + 250 if situation == "blocks" else 60000,
+        max_num_seqs=RUNNING if situation != "blocks" else 4 * RUNNING,
+        max_num_batched_tokens=2**19,
+        options=None if cls is Scheduler else {"policy": policy, "strict": True},
+    )
+    side = Side(engine)
+    for i, tokens in enumerate(prompts):
+        if i == RUNNING:
+            step(side)
+            assert len(engine.running) == RUNNING, len(engine.running)
+        arrive(side, tokens)
+    step(side)
+    return side
+
+
+def arrive(side: Side, tokens: list[int]) -> None:
+    side.engine.add_request(make_request(f"r{side.number}", tokens, 3000, arrival_time=side.number * 1e-3))
+    side.number += 1
+
+
+def step(side: Side, profiler: Any = None) -> float:
+    engine = side.engine
+    if profiler is not None:
+        profiler.enable()
+    started = time.perf_counter()
+    scheduled = engine.schedule()
+    took = time.perf_counter() - started
+    if profiler is not None:
+        profiler.disable()
+    engine.update_from_output(scheduled, fake_output(engine, scheduled))
+    return took
+
+
+def measure(
+    policy: str, situation: str, waiting: int, sharing: bool, steps: int, profiler: Any
+) -> list[float]:
+    """Median ms of stock and peek, and of their difference step by step."""
+    rnd = random.Random(7)
+    prefixes = [[rnd.randrange(3, 1000) for _ in range(SHARED)] for _ in range(100)] if sharing else []
+    # the running ones share nothing, so that each holds blocks of its own
+    prompts = [prompt(rnd, []) for _ in range(RUNNING)] + [prompt(rnd, prefixes) for _ in range(waiting)]
+    sides = [build(Scheduler, policy, situation, prompts), build(PeekScheduler, policy, situation, prompts)]
+    steps = min(steps, 45) if situation == "blocks" else steps
+    for i in range(steps + 10):
+        late = prompt(rnd, prefixes) if situation == "churn" else []
+        for side in sides if i % 2 else reversed(sides):
+            if situation == "churn":
+                oldest = side.engine.running[0].request_id
+                side.engine.finish_requests(oldest, RequestStatus.FINISHED_ABORTED)
+                arrive(side, late)
+            took = step(side, profiler if side is sides[1] and i >= 10 else None)
+            if i >= 10:
+                side.times.append(took)
+    assert sides[1].engine.peek_shield.fallbacks == 0
+    left = [len(side.engine.waiting) for side in sides]
+    assert min(left) >= 0.9 * waiting, left
+    stock, mine = (side.times for side in sides)
+    added = [b - a for a, b in zip(stock, mine, strict=True)]
+    return [1e3 * statistics.median(times) for times in (stock, mine, added)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--waiting", type=int, nargs="*", default=[200, 1000])
+    parser.add_argument("--policy", default="peek")
+    parser.add_argument("--situation", choices=SITUATIONS, nargs="*", default=SITUATIONS)
+    parser.add_argument("--profile", action="store_true", help="where peek's steps spend their time")
+    arguments = parser.parse_args()
+    print(f"vLLM {vllm.__version__}, peek {peek.__version__} {peek.backend()}, policy {arguments.policy}")
+    print("waiting  sharing  situation  stock ms  peek ms  added ms  ratio  target")
+    for waiting in arguments.waiting:
+        for sharing in (True, False):
+            for situation in arguments.situation:
+                profiler = cProfile.Profile() if arguments.profile else None
+                stock, mine, added = measure(
+                    arguments.policy, situation, waiting, sharing, arguments.steps, profiler
+                )
+                target = f"+{TARGETS_MS.get(waiting, 2.0)} ms" if sharing else "1.05"
+                print(
+                    f"{waiting:7}  {'yes' if sharing else 'no':7}  {situation:9}  {stock:8.3f}  {mine:7.3f}"
+                    f"  {added:8.3f}  {mine / stock:5.2f}  {target}",
+                    flush=True,
+                )
+                if profiler is not None:
+                    pstats.Stats(profiler).sort_stats("tottime").print_stats(12)
+
+
+if __name__ == "__main__":
+    main()

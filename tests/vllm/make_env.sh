@@ -1,0 +1,19 @@
+#!/bin/sh
+# make_env.sh VERSION FOLDER: an environment with that version of vLLM on the CPU.
+#
+# 0.32.0 runs whole.  The operators of older versions do not load on this torch: their scheduler does.
+# The lists in requirements/ are complete and installed without dependencies, which keeps out the CUDA
+# builds of torchvision and friends.  TORCH_INDEX names another package index for torch, for example
+# https://download.pytorch.org/whl/cpu, whose builds are smaller.
+set -eu
+
+version=$1
+folder=$2
+root=$(cd "$(dirname "$0")/../.." && pwd)
+list=$root/requirements/vllm-$version.txt
+[ -f "$list" ] || { echo "no list of packages for vLLM $version: $list" >&2; exit 2; }
+
+test -x "$folder/bin/python" || "${PYTHON:-python3}" -m venv "$folder"
+echo "installing vLLM $version into $folder (minutes)"
+"$folder/bin/python" -m pip install --quiet ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch==2.13.0
+"$folder/bin/python" -m pip install --quiet --no-deps --requirement "$list"

@@ -1,0 +1,231 @@
+"""What an adapter could break on the real Scheduler, one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from vllm_lab import (
+    BLOCK,
+    AsyncScheduler,
+    RequestStatus,
+    Scheduler,
+    cached_now,
+    expected_tokens,
+    free_blocks,
+    make_request,
+    queued,
+    token_at,
+    waiting_names,
+)
+from vllm_plays import essence
+from vllm_small import A, B, interleaved, matched, run_out, scheduler, step
+
+from peek.adapters.vllm import PeekAsyncScheduler, PeekScheduler
+
+
+def test_preempted_requests_keep_their_precedence() -> None:
+    engine = scheduler(num_blocks=26, max_num_seqs=4)
+    for i in range(4):
+        engine.add_request(make_request(f"long{i}", [30 + i] * 64, 100))
+    step(engine)
+    interleaved(engine)
+    met = 0
+    for _ in range(600):
+        preempted = [r.request_id for r in engine.waiting if r.status == RequestStatus.PREEMPTED]
+        if preempted:
+            met += 1
+            assert waiting_names(engine)[: len(preempted)] == preempted
+            engine.peek.before_schedule()
+            assert waiting_names(engine)[: len(preempted)] == preempted
+            assert not set(preempted) & set(engine.peek._keys)
+        if not engine.has_unfinished_requests():
+            break
+        step(engine)
+    assert met > 5
+    assert not engine.has_unfinished_requests()
+    assert free_blocks(engine) == 25
+
+
+def test_blocked_requests_keep_their_place() -> None:
+    class Grammar:
+        grammar = None
+        reasoning_ended = None
+
+    engine = scheduler(num_blocks=200, max_num_seqs=1)
+    engine.add_request(make_request("running", [3] * 32, 40))
+    step(engine)
+    blocked = make_request("blocked", [*A, 1], 3)
+    blocked.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    blocked.structured_output_request = Grammar()
+    interleaved(engine, 3)
+    engine.add_request(blocked)
+    interleaved_later = [make_request(f"C{i}", (B, A)[i % 2] + [40 + i] * 8, 3) for i in range(3)]
+    for request in interleaved_later:
+        engine.add_request(request)
+    place = [request.request_id for request in queued(engine)].index("blocked")
+    engine.max_num_running_reqs = 2  # a free slot, or nothing is planned
+    engine.peek.before_schedule()
+    assert engine.peek.planner.stats.reordered == 1
+    assert [request.request_id for request in queued(engine)].index("blocked") == place
+    assert "blocked" not in engine.peek.planner
+    for _ in range(10):
+        step(engine)
+        assert blocked in queued(engine)
+    blocked.status = RequestStatus.WAITING
+    blocked.structured_output_request = None
+    assert run_out(engine)["blocked"] == expected_tokens("blocked", 65, 3)
+
+
+def test_requests_that_hold_kv_keep_their_place() -> None:
+    engine = scheduler(num_blocks=200, max_num_seqs=8)
+    interleaved(engine)
+    loaded = engine.requests["B1"]
+    loaded.num_computed_tokens = 32  # as after a load from remote
+    engine.peek.before_schedule()
+    assert engine.peek.planner.stats.reordered == 1
+    assert waiting_names(engine)[1] == "B1"
+    assert "B1" not in engine.peek.planner
+
+
+def test_skip_reading_prefix_cache() -> None:
+    engine = scheduler(num_blocks=200, max_num_seqs=8)
+    engine.add_request(make_request("first", [*A, 1], 1))
+    step(engine)
+    engine.add_request(make_request("skips", [*A, 2], 1, skip_reading=True))
+    engine.add_request(make_request("reads", [*A, 3], 1))
+    engine.peek.before_schedule()
+    assert not engine.peek.planner.tree.has_sharing
+    cached = matched(engine)
+    assert cached == {"skips": 0, "reads": 64}
+    assert cached_now(engine, engine.requests["skips"]) == 0
+    run_out(engine)
+    assert engine.peek.cached_real == 64
+
+
+def test_requests_without_hashes() -> None:
+    engine = scheduler(num_blocks=200, max_num_seqs=8)
+    for i in range(4):
+        engine.add_request(make_request(f"short{i}", [5] * (BLOCK - 1), 1))
+        engine.add_request(make_request(f"block{i}", [5] * BLOCK, 1))
+    interleaved(engine, 4)
+    bare = make_request("bare", [*A, 1], 1, hashed=False)
+    engine.waiting.append(bare)
+    engine.peek.before_schedule()
+    assert "bare" in engine.peek.planner
+    engine.waiting.remove(bare)  # vLLM itself cannot cache what has no hashes
+    assert set(run_out(engine)) == {
+        *(f"{k}{i}" for k in ("short", "block") for i in range(4)),
+        "A0",
+        "B1",
+        "A2",
+        "B3",
+    }
+    assert len(engine.peek.mirror) == 0
+
+
+def test_output_tokens_grow_the_hash_list() -> None:
+    engine = scheduler(num_blocks=200, max_num_seqs=2)
+    first = make_request("first", A, 64)
+    engine.add_request(first)
+    engine.add_request(make_request("other", B, 200))
+    for _ in range(50):
+        step(engine)
+    assert len(first.block_hashes) > 64 // BLOCK
+    follow_up = A + [token_at("first", 64 + i) for i in range(40)]
+    engine.add_request(make_request("next", follow_up, 2))
+    engine.add_request(make_request("more", [*follow_up, 1], 2))
+    engine.max_num_running_reqs = 3
+    engine.peek.before_schedule()
+    cached = matched(engine)
+    assert cached["next"] == cached_now(engine, engine.requests["next"]) == 96
+    run_out(engine)
+    assert len(engine.peek.mirror) == 0
+
+
+@pytest.mark.parametrize("others", [0, 6])
+def test_resumable_sessions(others: int) -> None:
+    engine = scheduler(num_blocks=200, max_num_seqs=4)
+    engine.add_request(make_request("session", A + [1] * 9, 3, resumable=True))
+    interleaved(engine, others)
+    engine.peek.before_schedule()
+    assert "session" not in engine.peek.planner
+    assert waiting_names(engine)[0] == "session"
+    for _ in range(20):
+        step(engine)
+    assert engine.requests["session"].status == RequestStatus.WAITING_FOR_STREAMING_REQ
+    engine.add_request(make_request("session", [7] * 40, 3, resumable=True))
+    interleaved(engine, others)
+    for _ in range(20):
+        step(engine)
+    assert engine.requests["session"].num_prompt_tokens > 64 + 9 + 40
+    engine.add_request(make_request("session", [], 3))  # the end of the session
+    run_out(engine)
+    assert not engine.requests
+    assert free_blocks(engine) == 199
+
+
+def test_ranks_share_nothing() -> None:
+    def play(engines: list[Any]) -> list[list[Any]]:
+        outputs: list[list[Any]] = [[] for _ in engines]
+        for rank, engine in enumerate(engines):
+            interleaved(engine, 6 + 2 * rank)  # the same ids on both ranks
+        for _ in range(30):
+            for rank, engine in enumerate(engines):
+                outputs[rank].append(essence(step(engine)))
+        return outputs
+
+    def make() -> Any:
+        return scheduler(num_blocks=30, max_num_seqs=2)
+
+    together = [make(), make()]
+    assert together[0].peek.planner is not together[1].peek.planner
+    interwoven = play(together)
+    small, large = make(), make()
+    assert interwoven[0] == play([small])[0]
+    interleaved(large, 8)
+    assert interwoven[1] == [essence(step(large)) for _ in range(30)]
+    assert [engine.peek.planner.stats.admitted for engine in together] == [6, 8]
+
+
+def test_aborts_of_waiting_and_running_requests() -> None:
+    engine = scheduler(num_blocks=200, max_num_seqs=2)
+    interleaved(engine)
+    step(engine)
+    running = [request.request_id for request in engine.running]
+    gone = ["A4", running[0], running[1]]
+    engine.finish_requests(gone, RequestStatus.FINISHED_ABORTED)
+    assert set(run_out(engine)) == {"A0", "B1", "A2", "B3", "A4", "B5"} - set(gone)
+    stats = engine.peek.planner.stats
+    assert (stats.withdrawn, stats.admitted) == (1, 5)
+    assert free_blocks(engine) == 199
+
+
+def test_chunked_prefill_is_admitted_once() -> None:
+    engine = scheduler(num_blocks=200, max_num_seqs=8, max_num_batched_tokens=24)
+    interleaved(engine)
+    run_out(engine)
+    stats = engine.peek.planner.stats
+    assert stats.admitted == 6
+    assert stats.withdrawn == 0
+    assert stats.prompt_tokens == 6 * 72
+    assert stats.uncached_admitted == 6 * 72 - engine.peek.cached_real
+    assert engine.peek.cached_real == 4 * 64
+
+
+@pytest.mark.parametrize("classes", [(Scheduler, PeekScheduler), (AsyncScheduler, PeekAsyncScheduler)])
+def test_speculative_tokens_are_untouched(classes: tuple[Any, Any]) -> None:
+    rows = []
+    for cls in classes:
+        engine = scheduler(cls, num_blocks=200, max_num_seqs=3, asynchronous=classes[0] is AsyncScheduler)
+        for i in range(3):
+            engine.add_request(make_request(f"r{i}", [30 + i] * 20, 50))
+        step(engine)
+        interleaved(engine)
+        for i in range(3):
+            engine.requests[f"r{i}"].spec_token_ids = [50 + i, 60 + i]
+        scheduled = engine.schedule()
+        rows.append(essence(scheduled))
+        assert all(request.num_computed_tokens == 0 for request in engine.waiting)
+    assert rows[0] == rows[1]
+    assert rows[0]["spec"] == {f"r{i}": [50 + i, 60 + i] for i in range(3)}

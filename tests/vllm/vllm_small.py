@@ -1,0 +1,51 @@
+"""Small engines and queues for the tests that drive the scheduler by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm_lab import fake_output, make_request, make_scheduler
+
+from peek import DualWalk, PendingTree
+from peek.adapters.vllm import PeekScheduler
+
+STRICT = {"policy": "peek", "strict": True}
+A, B = [5] * 64, [9] * 64
+
+
+def scheduler(cls: Any = PeekScheduler, options: Any = STRICT, **more: Any) -> Any:
+    return make_scheduler(cls, options=options, **more)
+
+
+def step(engine: Any) -> Any:
+    scheduled = engine.schedule()
+    engine.update_from_output(scheduled, fake_output(engine, scheduled))
+    return scheduled
+
+
+def run_out(engine: Any) -> dict[str, list[int]]:
+    tokens: dict[str, list[int]] = {}
+    for _ in range(3000):
+        if not engine.has_unfinished_requests():
+            break
+        scheduled = engine.schedule()
+        for batch in engine.update_from_output(scheduled, fake_output(engine, scheduled)).values():
+            for output in batch.outputs:
+                tokens.setdefault(output.request_id, []).extend(output.new_token_ids)
+    assert not engine.has_unfinished_requests()
+    return tokens
+
+
+def interleaved(engine: Any, n: int = 6) -> None:
+    """A1 B1 A2 B2 ...: a queue that any cluster order changes."""
+    for i in range(n):
+        engine.add_request(make_request(f"{'AB'[i % 2]}{i}", (A, B)[i % 2] + [20 + i] * 8, 3))
+
+
+def matched(engine: Any) -> dict[str, int]:
+    """Cached tokens of everybody the planner knows, by a new walk of a new tree over the mirror."""
+    known = engine.peek.planner.tree
+    tree = PendingTree()
+    for request in known.requests():
+        tree.insert(request.request_id, known.key_of(request.request_id))
+    return DualWalk(tree).match(engine.peek.mirror)
