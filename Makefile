@@ -2,7 +2,7 @@
 # The environment is .venv in the checkout; stamps keep it current.
 
 PYTHON ?= python3
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= --numprocesses=auto
 BENCH_ARGS ?=
 SEED ?= 42
 

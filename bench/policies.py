@@ -10,11 +10,14 @@ from __future__ import annotations
 import argparse
 from statistics import fmean
 
-from peek import PRESETS
 from peek.adapters.simulated.cells import cell
 from peek.adapters.simulated.simulate import CACHES, simulate
 
-CELLS = "w1a:heavy,w1b:heavy,w1c:moderate,w1c:heavy,w1d:heavy,w2b:heavy,w5-long:heavy,w5-short:heavy"
+CELLS = "w1a:heavy,w1c:moderate,w1c:heavy,w1d:heavy,w5-long:heavy"
+POLICIES = (
+    "fcfs+lru,lpm+lru,lpm-nolimit+lru,dfs-weight+lru,hrrn+lru,spf+lru,"
+    "clpm,clpm+gm,clpm+gm+pe,clpm+gm+dl+pe,peek"
+)
 ENGINES = {"radix": "sglang", "blocks": "vllm"}
 
 
@@ -35,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cells", default=CELLS)
     parser.add_argument("--seeds", default="42,142,242")
-    parser.add_argument("--policies", default=",".join(PRESETS))
+    parser.add_argument("--policies", default=POLICIES)
     arguments = parser.parse_args()
     cells = [(name, load) for name, _, load in (text.partition(":") for text in arguments.cells.split(","))]
     seeds = [int(seed) for seed in arguments.seeds.split(",")]

@@ -245,7 +245,7 @@ class Planner:
         if self._eviction is None or self._cache is None or len(self.tree) == 0:
             return 0.0
         if not self.tree.chained:
-            if not self._walked:
+            if not self._walked or self._walk.epoch != self.tree.epoch:
                 self._walk_now(self._cache)
             self._index.refresh(self._cache, self._walk.epoch)
         node = self._index.find(node_id)

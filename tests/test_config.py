@@ -195,6 +195,13 @@ def test_every_valid_combination_builds_and_survives_a_dictionary(
     assert config.is_stock == (admission == "fcfs" and lanes == "none" and eviction == "lru")
 
 
+@pytest.mark.parametrize(
+    "options", [{"lanes": "work"}, {"lanes": "cycle"}, {"eviction": "plain"}, {"admission": "lpm"}]
+)
+def test_stock_is_neither_order_nor_lanes_nor_eviction(options: dict[str, str]) -> None:
+    assert not PeekConfig.from_dict({"policy": "fcfs+lru", **options}).is_stock
+
+
 def test_a_config_cannot_change() -> None:
     with pytest.raises(FrozenInstanceError):
         PeekConfig().admission = "fcfs"

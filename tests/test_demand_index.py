@@ -60,6 +60,10 @@ class Scene:
     def refresh(self) -> None:
         self.index.refresh(self.view, self.walk.epoch)
 
+    def mark(self) -> None:
+        self.walk_now()
+        self.refresh()
+
     def matched(self, key: Place) -> Place:
         """The part of a key that is cached."""
         namespace, symbols = key
@@ -109,15 +113,13 @@ def scenes(draw: st.DrawFn) -> Scene:
 
 @given(scene=scenes())
 def test_a_cached_node_has_demand_iff_a_waiting_request_reads_it(scene: Scene) -> None:
-    scene.walk_now()
-    scene.refresh()
+    scene.mark()
     scene.assert_demand()
 
 
 @given(scene=scenes())
 def test_the_node_found_is_the_most_needed_that_reads_it(scene: Scene) -> None:
-    scene.walk_now()
-    scene.refresh()
+    scene.mark()
     nodes = scene.twin.nodes()
     for cached_node in scene.view.nodes:
         found = scene.find(cached_node)
@@ -147,8 +149,7 @@ def ends_in(scene: Scene, pending_node: Place, cached_node: Place) -> bool:
 
 def test_an_inner_cached_node_is_reached_through_its_parents() -> None:
     scene = Scene([([1, 2, 3, 4, 5, 6], "")], [([1, 2, 3, 4, 5, 6], ""), ([1, 2, 3, 9], ""), ([1, 8], "")])
-    scene.walk_now()
-    scene.refresh()
+    scene.mark()
     assert [len(node[1]) for node in scene.view.nodes if scene.find(node) is not None] == [1, 3, 6]
     assert {scene.find(node) for node in scene.view.nodes} == {scene.tree.leaf("r0"), None}
 
@@ -168,21 +169,18 @@ def test_a_cache_without_parents_marks_the_ends_alone() -> None:
 
 def test_the_next_walk_replaces_the_marks() -> None:
     scene = Scene([([1, 2, 3], "")], [([1, 2, 3], ""), ([4, 5], "")])
-    scene.walk_now()
-    scene.refresh()
+    scene.mark()
     scene.remove("r0")
     scene.insert([4, 5, 6], "")
     first, second = scene.view.nodes
     assert (scene.find(first), scene.find(second)) == (None, None)
-    scene.walk_now()
-    scene.refresh()
+    scene.mark()
     assert (scene.find(first), scene.find(second)) == (None, scene.tree.leaf("r1"))
 
 
 def test_a_walk_is_read_once() -> None:
     scene = Scene([([1, 2, 3], "")], [([1, 2, 3], "")])
-    scene.walk_now()
-    scene.refresh()
+    scene.mark()
     scene.view = None  # not asked again
     scene.refresh()
     assert scene.index.find(1) is scene.tree.leaf("r0")
@@ -202,8 +200,7 @@ def change(scene: Scene, data: st.DataObject, arrivals: bool) -> None:
 @pytest.mark.parametrize("arrivals", [False, True], ids=["departures", "arrivals"])
 @given(scene=scenes(), data=st.data())
 def test_marks_stand_while_the_queue_changes(arrivals: bool, scene: Scene, data: st.DataObject) -> None:
-    scene.walk_now()
-    scene.refresh()
+    scene.mark()
     change(scene, data, arrivals)
     scene.assert_demand()
 
@@ -221,8 +218,7 @@ def test_the_index_may_be_read_after_changes(arrivals: bool, scene: Scene, data:
 
 def test_a_mark_moves_on_when_its_node_is_merged() -> None:
     scene = Scene([([1, 2, 3], ""), ([1, 2, 4], ""), ([1, 5], "")], [([1, 2], "")])
-    scene.walk_now()
-    scene.refresh()
+    scene.mark()
     (cached_node,) = scene.view.nodes
     assert scene.find(cached_node) is scene.tree.leaf("r0").parent
     scene.remove("r0")
@@ -235,8 +231,7 @@ def test_a_mark_moves_on_when_its_node_is_merged() -> None:
 
 def test_a_mark_outlives_the_request_it_was_left_on() -> None:
     scene = Scene([([1, 2, 3, 4, 5, 6], ""), ([1, 2, 9], "")], [([1, 2, 3], "")])
-    scene.walk_now()
-    scene.refresh()
+    scene.mark()
     (cached_node,) = scene.view.nodes
     assert scene.find(cached_node) is not None
     scene.remove("r0")
@@ -271,9 +266,6 @@ def test_a_survivor_is_found_through_several_merges() -> None:
     assert [survivor(node) for node in chain] == [None] * 4
 
 
-# -- block pools --------------------------------------------------------------------------------------
-
-
 @given(steps=st.lists(st.tuples(KEYS, st.booleans()), min_size=1, max_size=12))
 def test_a_symbol_stands_under_the_demand_of_its_node(steps: list[tuple[Key, bool]]) -> None:
     pages = Pages(1, chained=True)
@@ -296,11 +288,10 @@ def assert_symbols(index: SymbolIndex, twin: NaivePendingTree, pages: Pages) -> 
     index.refresh(NaiveCacheView(NaiveCache(), pages), 1)
     for symbol in pages.symbols_in_use():
         found = index.find(symbol)
-        if symbol not in paths:
-            assert found is None
-            continue
-        namespace, symbols = paths[symbol]
-        place = place_of(found, namespace)
-        assert place[1][: len(symbols)] == symbols
-        assert peak_demand(found) == twin.peak_demand(place)
-        assert shared_levels(found) == twin.shared_levels(place)
+        assert (found is None) == (symbol not in paths)
+        if found is not None:
+            namespace, symbols = paths[symbol]
+            place = place_of(found, namespace)
+            assert place[1][: len(symbols)] == symbols
+            assert peak_demand(found) == twin.peak_demand(place)
+            assert shared_levels(found) == twin.shared_levels(place)

@@ -194,11 +194,13 @@ def test_the_fair_lane_is_arrival_and_skips_whom_the_cache_lane_took() -> None:
 
 
 def test_a_cluster_is_expected_to_pay_its_prefix_once() -> None:
-    """Two pairs of 100 + 1 tokens: the first of a pair costs 101, the second 1."""
-    prepared = Scene(rows_of([1] * 100 + [5], [1] * 100 + [6], [2] * 100 + [5], [2] * 100 + [6])).prepare()
-    lanes = LaneController(0.5)
-    ordered = lanes.interleave(prepared.queue[::-1], prepared.queue, prepared.cycle)
-    assert ids(ordered) == ["r0", "r3", "r1", "r2"]
+    """Of four times 100 + 1 tokens the first costs 101, for which the cache lane gets the other three."""
+    prepared = Scene(rows_of(*[[1] * 100 + [i] for i in range(4)])).prepare()
+    ordered = LaneController(0.5).interleave(prepared.queue[::-1], prepared.queue, prepared.cycle)
+    assert ids(ordered) == ["r0", "r3", "r2", "r1"]
+    assert [request.lane for request in ordered] == [FAIR_LANE, CACHE_LANE, CACHE_LANE, CACHE_LANE]
+    apart = Scene(rows_of(*[[i] * 101 for i in range(4)])).prepare()
+    ordered = LaneController(0.5).interleave(apart.queue[::-1], apart.queue, apart.cycle)
     assert [request.lane for request in ordered] == [FAIR_LANE, CACHE_LANE, FAIR_LANE, CACHE_LANE]
 
 

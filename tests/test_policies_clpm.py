@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queues import NOW, TAU, THETA, Fact, Row, Scene, rows_of, scenes
+from queues import NOW, TAU, THETA, Fact, Row, Scene, cache_of, planner_of, rows_of, scenes
 
 from peek import ClpmScheduler, PeekConfig, PendingRequest
 from peek.policy.sections import PIONEER, SIBLING, WARM, assign_sections
@@ -217,18 +217,27 @@ def test_the_published_labels_differ_in_eviction_and_lanes_only(scene: Scene) ->
     assert scene.plan("clpm+gm+dl+pe") == scene.plan("clpm+gm+dl")
 
 
-def test_the_planner_uses_the_policy_own_theta() -> None:
-    rows = rows_of([1] * 8 + [2], [1] * 8 + [3], [5] * 8)
-    from_planner = {}
-    for theta in (8, 9, 32):
-        planner = Scene(rows).planner("clpm")
-        planner = type(planner)(PeekConfig.from_label("clpm"), policy=ClpmScheduler(theta=theta))
-        for row in rows:
-            planner.add(row.request())
-        planner.plan(Scene(rows).cache(), NOW)
-        from_planner[theta] = [planner.tree.request(row.request_id).section for row in rows]
-    assert from_planner == {
-        8: [PIONEER, SIBLING, PIONEER],
-        9: [PIONEER, PIONEER, PIONEER],
-        32: [PIONEER, PIONEER, PIONEER],
-    }
+@pytest.mark.parametrize(
+    ("theta", "unit", "second"),
+    [
+        (8, 1, SIBLING),
+        (9, 1, PIONEER),
+        (32, 1, PIONEER),
+        (128, 16, SIBLING),
+        (129, 16, PIONEER),
+        (113, 16, SIBLING),
+    ],
+)
+def test_the_planner_uses_the_policy_own_theta(theta: int, unit: int, second: int) -> None:
+    """In whole pages, none of them beyond what two prompts have in common."""
+    policy = ClpmScheduler(theta=theta)
+    planner = planner_of(rows_of([1] * 8 + [2], [1] * 8 + [3], [5] * 8), PeekConfig("clpm"), policy=policy)
+    planner.plan(cache_of([], unit), NOW)
+    assert [request.section for request in planner.tree.requests()] == [PIONEER, second, PIONEER]
+
+
+def test_a_head_that_ends_within_a_page_has_all_of_it() -> None:
+    """Theta of 17 tokens are two pages of 16: prompts that share one page have different heads."""
+    planner = planner_of(rows_of([1, 2], [1, 3]), PeekConfig("clpm"), policy=ClpmScheduler(theta=17))
+    planner.plan(cache_of([], 16), NOW)
+    assert [request.section for request in planner.tree.requests()] == [PIONEER, PIONEER]

@@ -154,6 +154,12 @@ def test_a_shared_prefix_is_paid_once() -> None:
     assert Scene(rows[:3]).prepare().order(ClusterResponseRatio()) == ["r0", "r1", "r2"]
 
 
+def test_everybody_costs_a_token_at_least() -> None:
+    """Ten equal prompts of 10 tokens cost 20: 10 x 10 s / 20 loses against 63 s / 11."""
+    rows = (Row("single", (9,) * 10, 1.0), *(Row(f"r{i}", (1,) * 10, 54.0) for i in range(10)))
+    assert Scene(rows).prepare().order(ClusterResponseRatio(1.0))[0] == "single"
+
+
 @pytest.mark.parametrize(("cached", "first"), [(50, "warm"), (49, "r0")])
 def test_the_mostly_cached_go_first(cached: int, first: str) -> None:
     """Half of its tokens in the cache, however large the ratios of the others are."""

@@ -135,7 +135,7 @@ def _pack_other(key: object) -> bytes:
         return bytes(key)
     try:
         view = memoryview(key)  # type: ignore[arg-type]
-    except TypeError:
+    except (TypeError, ValueError):
         raise InvalidKey(
             f"key is a {type(key).__name__}; need a list, array, bytes or numpy int32 / int64 vector"
         ) from None
@@ -144,7 +144,7 @@ def _pack_other(key: object) -> bytes:
     kind = view.format
     if kind in ("i", "l") and view.itemsize == SYMBOL_BYTES:
         return view.tobytes()
-    if kind in ("b", "h", "i", "l", "q", "H", "I", "L", "Q", "B"):
+    if kind in ("b", "h", "i", "l", "q", "H", "I", "L", "Q"):
         return _narrow(view)
     raise InvalidKey(f"key has elements of buffer format {kind!r}; need int32 or int64")
 

@@ -11,6 +11,7 @@ from vllm_lab import BLOCK, RequestStatus, cached_now, make_request, make_schedu
 from vllm_plays import Play, perform, plays
 from vllm_small import matched, step
 
+from peek import DualWalk
 from peek.adapters.vllm import PeekScheduler
 
 STRICT = {"policy": "clpm+gm+dl+pe", "strict": True}
@@ -163,3 +164,16 @@ def test_an_id_that_comes_back_with_another_prompt() -> None:
     engine.peek.before_schedule()
     cached = matched(engine)
     assert cached["x"] == cached_now(engine, engine.requests["x"]) == 96
+
+
+def test_a_second_walk_of_the_same_tree() -> None:
+    # BUG: every `DualWalk` counts its epochs from 0 while the marks are in the tree's nodes: a new walk
+    # takes the marks of another one with the same number for its own, and does not ask the cache.
+    engine = scheduler(num_blocks=200, max_num_seqs=1)
+    engine.add_request(make_request("running", [9] * 97, 100))
+    engine.add_request(make_request("x", [9] * 97, 1))
+    engine.peek.before_schedule()
+    tree, mirror = engine.peek.planner.tree, engine.peek.mirror
+    assert DualWalk(tree).match(mirror)["x"] == 0
+    step(engine)
+    assert DualWalk(tree).match(mirror)["x"] == matched(engine)["x"] == 96
