@@ -209,7 +209,7 @@ class Planner:
                 known += 1
             else:
                 arrived.append(request_id)
-        if known < len(self.tree):
+        if known != len(self.tree):
             self._take_leave(set(waiting), queue)
         for request_id in arrived:
             self.add(queue.translate(request_id))
