@@ -91,7 +91,7 @@ $(WHEEL): pyproject.toml setup.py $(SOURCES)
 	@touch $@
 
 .PRECIOUS: $(VLLM_ENV)%/.stamp-deps
-$(VLLM_ENV)%/.stamp-deps: requirements/vllm-%.txt tests/vllm/make_env.sh
+$(VLLM_ENV)%/.stamp-deps: tests/vllm/requirements-%.txt tests/vllm/make_env.sh
 	@PYTHON='$(PYTHON)' tests/vllm/make_env.sh '$*' '$(VLLM_ENV)$*'
 	@touch $@
 

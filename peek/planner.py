@@ -242,9 +242,11 @@ class Planner:
             node_id: what `CacheView.node_id` returns for it; with `chained` keys its symbol.
             idle_s: seconds since the engine last used it (modes "recency" and "decay").
         """
-        if self._eviction is None or self._cache is None or len(self.tree) == 0:
+        if self._eviction is None or len(self.tree) == 0:
             return 0.0
         if not self.tree.chained:
+            if self._cache is None:
+                return 0.0
             if not self._walked or self._walk.epoch != self.tree.epoch:
                 self._walk_now(self._cache)
             self._index.refresh(self._cache, self._walk.epoch)

@@ -150,8 +150,6 @@ def test_the_warm_up_warms_the_cache_and_is_not_counted() -> None:
     assert warm["ttft_s"]["p50"] < all_counted["ttft_s"]["p50"]
 
 
-# BUG: "metrics leave the warm-up out" (contract.md); `prefill_tokens` and `preemptions` sum over all jobs.
-@pytest.mark.xfail(strict=True, reason="figures() counts the warm-up in prefill_tokens")
 def test_the_prefill_of_the_warm_up_is_not_counted() -> None:
     twice = workload(asks("a", [5] * 1001, 4, 0.0), asks("b", [5] * 1001, 4, 9.0))
     assert simulate(replace(twice, warmup=1), "fcfs+lru")["prefill_tokens"] == 1

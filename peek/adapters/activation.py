@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from peek.config import PeekConfig
+from peek.errors import InvalidConfig
 
 
-def requested_config(options: Mapping[str, Any] | None) -> PeekConfig:
+def requested_config(options: Any) -> PeekConfig:
     """The configuration in force.
 
     Args:
@@ -22,6 +23,10 @@ def requested_config(options: Mapping[str, Any] | None) -> PeekConfig:
     Raises:
         InvalidConfig: an unknown name or value; a mistake in a setting must not pass for stock.
     """
+    if options is not None and not isinstance(options, Mapping):
+        raise InvalidConfig(
+            f"the options of peek are {options!r}; need an object such as {{'policy': 'peek'}}"
+        )
     if options:
         return PeekConfig.from_dict(options)
     return PeekConfig.from_env(os.environ)

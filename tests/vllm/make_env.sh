@@ -10,7 +10,7 @@ set -eu
 version=$1
 folder=$2
 root=$(cd "$(dirname "$0")/../.." && pwd)
-list=$root/requirements/vllm-$version.txt
+list=$root/tests/vllm/requirements-$version.txt
 [ -f "$list" ] || { echo "no list of packages for vLLM $version: $list" >&2; exit 2; }
 
 test -x "$folder/bin/python" || "${PYTHON:-python3}" -m venv "$folder"

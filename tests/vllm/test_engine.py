@@ -124,7 +124,6 @@ def test_counters(rows: dict[str, dict[str, Any]]) -> None:
 
 
 def test_a_prefix_that_the_queue_needs_survives_a_burst(rows: dict[str, dict[str, Any]]) -> None:
-    # BUG: 6 of the 8 blocks survive; see test_one_waiting_request_protects_a_long_prefix.
     assert rows["burst stock"]["cached"]["P2"] == 0
     row = rows["burst fcfs+pe"]
     assert row["cached"]["P2"] == 8 * BLOCK

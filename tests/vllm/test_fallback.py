@@ -40,7 +40,6 @@ def test_not_asked_for_changes_nothing_on_the_instance() -> None:
 
 
 def test_not_asked_for_registers_no_metrics() -> None:
-    # BUG: `PlannedScheduler.__init__` makes `VllmMetrics` in any case, which registers the peek_* counters
     # in the process's default registry.
     from peek.adapters.vllm import metrics
 
@@ -91,7 +90,6 @@ def test_invalid_options_are_errors_at_construction(options: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("options", ["peek", ["peek"], True, 7])
 def test_options_that_are_no_object(options: object) -> None:
-    # BUG: `true` and numbers end in TypeError, a list or string in a message about option 'e' or 'peek'.
     with pytest.raises(InvalidConfig, match="peek"):
         make_scheduler(PeekScheduler, options=options)
 
@@ -254,7 +252,6 @@ def test_an_error_while_the_adapter_is_made(
 
 
 def test_an_error_while_the_metrics_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    # BUG: `VllmMetrics(vllm_config)` is made outside the shield; a registry that already has a metric of
     # that name (ValueError of prometheus_client) keeps the engine from starting.
     monkeypatch.setattr("peek.adapters.vllm.metrics._register", lambda: 1 / 0)
     assert "r0" in busy_run(make(strict=False))

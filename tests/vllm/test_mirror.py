@@ -151,7 +151,6 @@ def test_salt_and_lora_separate_by_themselves() -> None:
 
 
 def test_an_id_that_comes_back_with_another_prompt() -> None:
-    # BUG: aborted and added anew between two calls of schedule(), an id keeps its old key: `_sync`
     # compares ids only.  Mirror and tree then speak of the old prompt.
     engine = scheduler(num_blocks=200, max_num_seqs=1)
     engine.add_request(make_request("running", [9] * 96, 100))
@@ -167,7 +166,6 @@ def test_an_id_that_comes_back_with_another_prompt() -> None:
 
 
 def test_a_second_walk_of_the_same_tree() -> None:
-    # BUG: every `DualWalk` counts its epochs from 0 while the marks are in the tree's nodes: a new walk
     # takes the marks of another one with the same number for its own, and does not ask the cache.
     engine = scheduler(num_blocks=200, max_num_seqs=1)
     engine.add_request(make_request("running", [9] * 97, 100))

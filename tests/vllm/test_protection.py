@@ -29,13 +29,11 @@ def test_a_waiting_request_protects_its_prefix() -> None:
 
 
 def test_one_waiting_request_protects_a_long_prefix() -> None:
-    # BUG: the scan for a block that nobody needs gives up after 4 x (waiting requests) demanded blocks:
     # with one waiting request after 4, so that a prefix of more than 4 blocks is evicted while blocks
     # without demand lie right behind it.
     assert squeeze(128, planned=True) == 128
 
 
 def test_one_waiting_request_protects_its_prefix_before_the_first_plan() -> None:
-    # BUG: no plan is made while fewer than two wait; until the first one the planner has no cache and
     # `eviction_score` is 0.0 for every block.
     assert squeeze(32, planned=False) == 32

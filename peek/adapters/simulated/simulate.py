@@ -118,8 +118,8 @@ def figures(workload: Workload, jobs: list[Job]) -> dict[str, Any]:
         "e2e_s": _summary(e2e),
         "tpot_ms": {"mean": float(np.mean(tpot)) * 1e3 if tpot else 0.0},
         "queue_wait_s": {"p99": float(np.percentile(wait, 99)), "max": max(wait)},
-        "prefill_tokens": sum(job.prefill_tokens for job in jobs),
-        "preemptions": sum(job.preemptions for job in jobs),
+        "prefill_tokens": sum(job.prefill_tokens for job in measured),
+        "preemptions": sum(job.preemptions for job in measured),
     }
 
 

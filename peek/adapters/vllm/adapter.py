@@ -25,9 +25,6 @@ from peek.config import PeekConfig
 from peek.planner import Planner
 from peek.request import PendingRequest
 
-SCAN_FACTOR = 4
-"""Free blocks looked at for one that nobody needs, per waiting request (the paper's cap of 4 N)."""
-
 
 class VllmAdapter:
     """Reorders the waiting queue of `scheduler` and, if configured, chooses what it evicts.
@@ -56,6 +53,7 @@ class VllmAdapter:
         block_size = scheduler.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
         self.mirror = BlockMirror(block_size, hash_lookup(self._pool))
         self._keys: dict[str, bytes] = {}
+        self._known: dict[str, Any] = {}
         self._plain_wait = RequestStatus.WAITING
         self._shield = shield
         self._table = self._watch()
@@ -78,7 +76,9 @@ class VllmAdapter:
         waiting = self.scheduler.waiting
         movable = [request for request in waiting if self._takes_part(request)]
         self._sync(movable)
-        if len(movable) < 2 or len(self.scheduler.running) >= self.scheduler.max_num_running_reqs:
+        scheduler = self.scheduler
+        seats = getattr(scheduler, "max_num_active_reqs", scheduler.max_num_running_reqs)
+        if len(movable) < 2 or len(scheduler.running) >= seats:
             return
         if self._pool.cached_block_hash_to_block is not self._table:
             self._table = self._watch()  # the prefix cache was reset
@@ -97,7 +97,10 @@ class VllmAdapter:
     def _sync(self, movable: list[Any]) -> None:
         planner = self.planner
         for request in movable:
-            if request.request_id not in planner:
+            known = self._known.get(request.request_id)
+            if known is not request:
+                if known is not None:  # the id came back with another prompt
+                    self._remove(request.request_id, None)
                 self._add(request)
         if len(planner) != len(movable):
             present = {request.request_id for request in movable}
@@ -113,12 +116,14 @@ class VllmAdapter:
         else:
             key = self.mirror.alone(request.request_id)
         self._keys[request.request_id] = key
+        self._known[request.request_id] = request
         self.planner.add(
             PendingRequest(request.request_id, key, request.arrival_time, num_tokens=request.num_tokens)
         )
 
     def _remove(self, request_id: str, uncached_tokens: int | None) -> None:
         self.planner.remove(request_id, uncached_tokens is not None, uncached_tokens)
+        del self._known[request_id]
         self.mirror.release(self._keys.pop(request_id), self.planner.tree)
 
     def _reorder(self, waiting: Any, movable: list[Any], order: list[str]) -> None:
@@ -150,7 +155,8 @@ class VllmAdapter:
         """The blocks that nobody waits for first; None while nobody waits."""
         if not self._keys:
             return None
-        chooser = least_needed(self._pool, self._score, SCAN_FACTOR * len(self._keys))
+        # No more blocks than the mirror knows can be needed, so one that is not is found if there is one.
+        chooser = least_needed(self._pool, self._score, len(self.mirror) + 1)
         return chooser(in_order, count)
 
     def _score(self, block_hash: bytes) -> float:

@@ -51,7 +51,9 @@ def scheduler_class(name: str, base: Any) -> Any:
         def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
             super().__init__(vllm_config, *args, **kwargs)
             self.peek, self.peek_shield = attach(self, vllm_config)
-            self.peek_metrics = VllmMetrics(vllm_config)
+            self.peek_metrics = None
+            if self.peek is not None:
+                self.peek_metrics = self.peek_shield.call(VllmMetrics, vllm_config)
 
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
             if self.peek is None or not self.peek_shield.active:
@@ -59,7 +61,8 @@ def scheduler_class(name: str, base: Any) -> Any:
             self.peek_shield.call(self.peek.before_schedule)
             output = super().schedule(*args, **kwargs)
             self.peek_shield.call(self.peek.after_schedule, output)
-            self.peek_shield.call(self.peek_metrics.update, self.peek, self.peek_shield)
+            if self.peek_metrics is not None:
+                self.peek_shield.call(self.peek_metrics.update, self.peek, self.peek_shield)
             return output
 
     PlannedScheduler.__name__ = PlannedScheduler.__qualname__ = name
