@@ -2,9 +2,9 @@
 # make_env.sh VERSION FOLDER: an environment with that version of vLLM on the CPU.
 #
 # 0.32.0 runs whole.  The operators of older versions do not load on this torch: their scheduler does.
-# The lists in requirements/ are complete and installed without dependencies, which keeps out the CUDA
-# builds of torchvision and friends.  TORCH_INDEX names another package index for torch, for example
-# https://download.pytorch.org/whl/cpu, whose builds are smaller.
+# The requirements-*.txt beside this script are complete and installed without dependencies, which keeps out the CUDA
+# builds of torchvision and friends.  TORCH_INDEX names another package index for torch, for example one
+# with builds for the CPU, which are smaller.
 set -eu
 
 version=$1

@@ -77,7 +77,7 @@ class VllmAdapter:
         movable = [request for request in waiting if self._takes_part(request)]
         self._sync(movable)
         scheduler = self.scheduler
-        seats = getattr(scheduler, "max_num_active_reqs", scheduler.max_num_running_reqs)
+        seats = max(scheduler.max_num_running_reqs, getattr(scheduler, "max_num_active_reqs", 0))
         if len(movable) < 2 or len(scheduler.running) >= seats:
             return
         if self._pool.cached_block_hash_to_block is not self._table:
