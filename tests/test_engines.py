@@ -28,14 +28,14 @@ both_kinds = pytest.mark.parametrize("kind", KINDS)
 class Watched(SimEngine):
     """Checks what both kinds must keep, and remembers who was admitted in which step."""
 
-    admissions: list[tuple[int, Job]]
+    admissions: tuple[tuple[int, Job], ...] = ()
 
     def step(self) -> StepWork:
         assert self.steps < 20_000, "does not end"
         before = {job.request_id: job.computed for job in self.running}
         work = super().step()
         fresh = [job for job in self.running if job.request_id not in before]
-        self.admissions = [*getattr(self, "admissions", []), *((self.steps, job) for job in fresh)]
+        self.admissions += tuple((self.steps, job) for job in fresh)
         for job in fresh:
             before[job.request_id] = job.total_tokens - job.last_uncached
         self.check_jobs()
@@ -52,9 +52,6 @@ class Watched(SimEngine):
         assert len(self.running) <= self.workload.max_running
         assert len(places) <= (self.workload.client_concurrency or len(places))
         assert all(0 < job.computed <= job.total_tokens for job in self.running)
-
-    def check_memory(self, work: StepWork) -> None:
-        raise NotImplementedError
 
 
 class WatchedBlocks(Watched, BlockEngine):
@@ -171,14 +168,13 @@ def test_what_holds_for_every_run(kind: str, workload: Workload, label: str | No
     for job in jobs:
         assert job.generated == job.request.output_tokens
         assert job.arrival_s <= job.admitted_s < job.first_token_s <= job.finished_s
-        if not job.preemptions:
-            assert job.prefill_tokens == job.prompt_tokens - job.cached_at_admission
+        assert job.preemptions or job.prefill_tokens == job.prompt_tokens - job.cached_at_admission
         check_arrival(engine, job)
-    admitted: set[str] = set()
-    for position, (_, job) in enumerate(engine.admissions):
-        if job.request_id not in admitted:
-            assert 0 <= job.cached_at_admission <= reusable(engine, position)
-        admitted.add(job.request_id)
+    if workload.client_concurrency is not None:
+        assert list(engine.jobs) == [request.request_id for request in workload.requests]
+    first_admissions = {job: position for position, (_, job) in reversed([*enumerate(engine.admissions)])}
+    for job, position in first_admissions.items():
+        assert 0 <= job.cached_at_admission <= reusable(engine, position)
     assert_empty(engine)
     if engine.planner is not None:
         engine.planner.tree.check()
@@ -265,6 +261,12 @@ def test_when_equal_prompts_hit(kind: str, expected: list[int]) -> None:
     engine = run(kind, (prompt, 3, 0.0), (prompt, 3, 0.0), (prompt, 3, 0.1), arena=1000)
     assert [step for step, _ in engine.admissions][:2] == [0, 0]
     assert hits(engine) == expected
+
+
+@pytest.mark.parametrize(("output", "steps"), [(18, [0, 0]), (20, [0, 30])])
+def test_a_batch_leaves_room_for_its_answers(output: int, steps: list[int]) -> None:
+    engine = run("radix", ([1] * 30, 30, 0.0), ([2] * 20, output, 0.0), arena=100)
+    assert [step for step, _ in engine.admissions] == steps
 
 
 def test_a_preempted_request_goes_first_again() -> None:

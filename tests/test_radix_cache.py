@@ -14,8 +14,11 @@ from twins import Place, common_length, prefixes
 from peek.adapters.simulated.radix_cache import RadixCache
 from peek.protocols import CacheTree
 
-NAMESPACES = ["", "lora-1"]
-KEYS = st.lists(st.integers(0, 2), max_size=7).map(tuple)
+NAMESPACES = ["", "", "", "lora-1"]
+TRUNKS = [(0, 1, 2, 0, 1), (0, 1, 2, 2, 2), (1, 1, 1, 1, 1)]
+PARTS = st.tuples(st.sampled_from(TRUNKS), st.integers(0, 5), st.lists(st.integers(0, 2), max_size=2))
+KEYS = PARTS.map(lambda parts: (*parts[0][: parts[1]], *parts[2]))
+"""Keys that often have much in common and then part."""
 PLACES = st.tuples(st.sampled_from(NAMESPACES), KEYS)
 UNITS = st.sampled_from([1, 16])
 
@@ -102,9 +105,8 @@ def evict(cache: RadixCache, twin: NaiveRadix, tokens: int, wanted: int | None) 
     def demand(node: Place) -> float:
         return float(len(node[1])) if node[1][-1] == wanted else 0.0
 
-    score = None if wanted is None else (lambda uid: demand(names[uid]))
     freed = twin.evict(tokens, demand)
-    assert cache.evict(tokens, score) == freed
+    assert cache.evict(tokens, None if wanted is None else (lambda uid: demand(names[uid]))) == freed
     return freed
 
 
@@ -143,10 +145,6 @@ class RadixMachine(RuleBasedStateMachine):
     @rule(wanted=st.sampled_from([None, 0, 1, 2]))
     def evict_one(self, wanted: int | None) -> None:
         evict(self.cache, self.twin, 1, wanted)
-
-    @rule()
-    def evict_nothing(self) -> None:
-        assert self.cache.evict(0) == 0
 
     @rule()
     def evict_all_there_is(self) -> None:
@@ -196,8 +194,12 @@ def cached(cache: RadixCache, key: Sequence[int]) -> int:
     return walk(cache, ("", tuple(key)))[0]
 
 
-@given(keys=st.lists(KEYS, min_size=1, max_size=8), walks=st.lists(PLACES, min_size=1, max_size=8))
-def test_a_walk_leaves_no_trace(keys: list[tuple[int, ...]], walks: list[Place]) -> None:
+Keys = list[tuple[int, ...]]
+KEY_LISTS = st.lists(KEYS, min_size=1, max_size=8)
+
+
+@given(keys=KEY_LISTS, walks=st.lists(PLACES, min_size=1, max_size=8))
+def test_a_walk_leaves_no_trace(keys: Keys, walks: list[Place]) -> None:
     walked, _ = filled(*keys)
     untouched, twin = filled(*keys)
     version = int(walked.version)
@@ -211,22 +213,15 @@ def test_a_walk_leaves_no_trace(keys: list[tuple[int, ...]], walks: list[Place])
     assert walked.cached_tokens == 0
 
 
-EVICTIONS = st.tuples(st.lists(KEYS, min_size=1, max_size=8), st.integers(1, 20))
-
-
-@given(arguments=EVICTIONS, wanted=st.sampled_from([None, 0, 1]))
-def test_many_tokens_are_evicted_in_the_order_of_one_by_one(
-    arguments: tuple[list[tuple[int, ...]], int], wanted: int | None
-) -> None:
-    keys, tokens = arguments
+@given(keys=KEY_LISTS, tokens=st.integers(1, 20), wanted=st.sampled_from([None, 0, 1]))
+def test_many_tokens_go_in_the_order_of_one_by_one(keys: Keys, tokens: int, wanted: int | None) -> None:
     cache, twin = filled(*keys)
     evict(cache, twin, tokens, wanted)
     assert all(cached(cache, key) == twin.longest(("", key)) for key in keys)
 
 
-@given(arguments=EVICTIONS, unit=UNITS)
-def test_eviction_frees_enough_or_everything(arguments: tuple[list[tuple[int, ...]], int], unit: int) -> None:
-    keys, tokens = arguments
+@given(keys=KEY_LISTS, tokens=st.integers(1, 20), unit=UNITS)
+def test_eviction_frees_enough_or_everything(keys: Keys, tokens: int, unit: int) -> None:
     cache, _ = filled(*keys, unit=unit)
     before = cache.cached_tokens
     freed = cache.evict(tokens)
@@ -274,6 +269,20 @@ def test_a_locked_path_stays() -> None:
         cache.unlock(node)
 
 
+def test_what_a_lock_covers_stays_locked_when_a_node_is_split() -> None:
+    cache, _ = filled([1, 2, 3, 4])
+    cache.lock(cache.match(packed([1, 2, 3, 4]), "", 4))
+    cache.insert(packed([1, 2, 5]), "")
+    cache.check()
+    assert (cache.locked_tokens, cache.evict(100)) == (4, 1)
+
+
+def test_a_walk_goes_on_and_a_match_ends_inside_an_edge() -> None:
+    cache, _ = filled([1, 2, 3, 4])
+    assert [walk(cache, ("", (1, 2, third, 4)), [1, 2])[0] for third in (3, 1)] == [4, 2]
+    assert [cache.match(packed([1, 2, 3, 4]), "", limit).depth for limit in (3, 0, 1, 9)] == [3, 0, 1, 4]
+
+
 def test_sizes_are_in_tokens() -> None:
     cache, _ = filled([1, 2, 3], [1, 2, 4], unit=16)
     assert cache.cached_tokens == 64
@@ -281,13 +290,12 @@ def test_sizes_are_in_tokens() -> None:
     assert cache.evict(17) == 32
 
 
+def test_an_empty_cache_is_a_cache_tree() -> None:
+    assert isinstance(RadixCache(), CacheTree)
+    assert walk(RadixCache(), ("nobody", (1, 2)))[0] == 0
+
+
 def test_symbols_of_generated_tokens_are_negative() -> None:
     cache, _ = filled([1, 2, -1], [1, 2, -(2**31)], [1, 2, 2**31 - 1])
     cache.check()
     assert [cached(cache, [1, 2, last]) for last in (-1, -(2**31), 2**31 - 1, 0)] == [3, 3, 3, 2]
-
-
-def test_it_is_a_cache_tree() -> None:
-    cache = RadixCache()
-    assert isinstance(cache, CacheTree)
-    assert walk(cache, ("nobody", (1, 2)))[0] == 0
