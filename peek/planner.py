@@ -236,7 +236,8 @@ class Planner:
         """How much the queue needs a cached node or block; lowest goes first, 0.0 is no demand.
 
         O(1) to O(levels) per candidate, after one O(matched nodes) step per cycle that evicts.
-        Always 0.0 when the configuration leaves eviction to the engine, or before the first plan.
+        Always 0.0 when the configuration leaves eviction to the engine and, but for `chained` keys,
+        before the first plan.
 
         Args:
             node_id: what `CacheView.node_id` returns for it; with `chained` keys its symbol.

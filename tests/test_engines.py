@@ -39,8 +39,7 @@ class Watched(SimEngine):
         for job in fresh:
             before[job.request_id] = job.total_tokens - job.last_uncached
         self.check_jobs()
-        assert len({job.request_id for job in work.jobs}) == len(work.jobs)
-        assert all(job in self.running for job in work.jobs)
+        assert len({*work.jobs} & {*self.running}) == len(work.jobs)
         assert work.computed_tokens == sum(job.computed - before[job.request_id] for job in work.jobs)
         self.check_memory(work)
         return work
@@ -290,8 +289,7 @@ def test_a_retracted_request_computes_its_answer_again_at_the_end_of_the_queue()
     engine = run("radix", *(([n] * 10, 100, 0.1 * (n // 3)) for n in (1, 2, 3)), late, arena=300, seats=3)
     assert [job.preemptions for job in engine.jobs.values()] == [0, 0, 1, 0]
     assert admitted(engine) == [0, 1, 2, 3, 2]
-    retracted = engine.jobs["2"]
-    assert retracted.prefill_tokens == 10 + retracted.last_uncached > 60
+    assert engine.jobs["2"].prefill_tokens == 10 + engine.jobs["2"].last_uncached > 60
     assert hits(engine) == [0, 0, 0, 0]
 
 

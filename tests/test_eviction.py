@@ -219,12 +219,13 @@ def test_the_score_of_chained_blocks_follows_the_queue(
 
 
 @pytest.mark.parametrize("chained", [False, True])
-def test_scores_are_zero_before_the_first_plan_and_after_the_last_request(chained: bool) -> None:
+def test_scores_come_with_the_demand_and_go_with_the_last_request(chained: bool) -> None:
+    """Nodes of a tree are known by a walk, so from the first plan on; chained symbols at once."""
     planner = planner_of(rows_of([7, 8]), PeekConfig(eviction="plain"), chained=chained)
     cache = Blocks([("", (7, 8))])
     node_id = 8 if chained else cache.node_ids["", (7, 8)]
     assert planner.evicts
-    assert planner.eviction_score(node_id) == 0.0
+    assert planner.eviction_score(node_id) == (2.0 if chained else 0.0)
     planner.plan(cache, NOW)
     assert planner.eviction_score(node_id) == 2.0
     assert planner.eviction_score(999) == 0.0
