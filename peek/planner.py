@@ -80,6 +80,10 @@ class Planner:
         else:
             self._latest_arrival = request.arrival_time
 
+    def extend(self, request_id: str, key: object) -> None:
+        """More of a request's key matters than was given.  Cost and errors of `PendingTree.extend`."""
+        self.tree.extend(request_id, key)
+
     def remove(self, request_id: str, admitted: bool = True, uncached_tokens: int | None = None) -> None:
         """A request left the queue.  O(depth); `UnknownRequest` if it was not waiting.
 
@@ -123,6 +127,11 @@ class Planner:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self.tree
 
+    @property
+    def keeps_arrival_order(self) -> bool:
+        """Whether `plan` would do no more than sort by arrival, so that it need not be called.  O(1)."""
+        return self._policy.needs_sharing and not self.tree.has_sharing
+
     # -- one cycle ---------------------------------------------------------------------------------
 
     def plan(self, cache: CacheView, now: float) -> list[str]:
@@ -140,7 +149,7 @@ class Planner:
         self._cache = cache
         self._walked = False
         ordered = queue
-        if self._policy.needs_sharing and not self.tree.has_sharing:
+        if self.keeps_arrival_order:
             self.stats.without_sharing += 1
             for request in queue:
                 request.lane = NO_LANE
@@ -194,7 +203,7 @@ class Planner:
         """Prompt lengths in tokens, where the caller left them to the key."""
         for request in queue:
             if request.num_tokens == 0:
-                request.num_tokens = request.length * unit
+                request.num_tokens = (request.length + request.tail) * unit
 
     def cycle(self, queue: WaitingQueue, cache: CacheView, now: float) -> None:
         """Bring the planner up to date with an engine's queue, plan, and reorder that queue.

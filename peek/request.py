@@ -31,13 +31,15 @@ class PendingRequest:
             int32 / int64 vector.  The tree takes it over and drops the reference: no second copy.
         arrival_time: seconds on the caller's clock.
         namespace: what keeps equal token sequences from sharing KV (LoRA, cache salt).
-        num_tokens: prompt length in tokens; 0 means `len(key) * unit_tokens`.  Needed where the last
+        num_tokens: prompt length in tokens; 0 means `length * unit_tokens`.  Needed where the last
             tokens do not fill a page or block and so are not part of the key.
+        tail: symbols of the prompt behind the key, left out because no waiting request can share them
+            and the cache cannot hold them while the key stands (see `PendingTree.extend`).
 
     Signals, valid after `Planner.plan`:
         arrival_work: uncached tokens the engine had admitted when the request arrived (HRRN's clock).
         sequence: rank of arrival (unique, ascending).
-        length: symbols in the key.
+        length: symbols in the key, without the tail.
         cached_len: tokens of the prompt already in the KV cache (the paper's h).
         coming_len: tokens of the prompt that a prefill now running will have cached when it ends;
             only on engines that show a prefix to others no sooner, else 0.
@@ -68,6 +70,7 @@ class PendingRequest:
         "score",
         "section",
         "sequence",
+        "tail",
     )
 
     def __init__(
@@ -77,16 +80,20 @@ class PendingRequest:
         arrival_time: float,
         namespace: str = "",
         num_tokens: int = 0,
+        tail: int = 0,
     ) -> None:
         if not isfinite(arrival_time):
             raise InvalidKey(f"arrival_time of {request_id!r} is {arrival_time!r}, not a finite number")
         if num_tokens < 0:
             raise InvalidKey(f"num_tokens of {request_id!r} is {num_tokens}, below 0")
+        if tail < 0:
+            raise InvalidKey(f"tail of {request_id!r} is {tail}, below 0")
         self.request_id = request_id
         self.key = key
         self.arrival_time: float = arrival_time
         self.namespace = namespace
         self.num_tokens: i64 = num_tokens
+        self.tail: i64 = tail
         self.arrival_work: i64 = 0
         self.sequence: i64 = 0
         self.length: i64 = 0

@@ -105,6 +105,16 @@ def unlink(parent: Node, child: Node) -> None:
     parent.n_kids -= 1
 
 
+def link_terminator(terminator: Terminator) -> None:
+    """Hang a request on the node where its key ends."""
+    node = terminator.node
+    head = node.terminator
+    if head is not None:
+        head.prev = terminator
+        terminator.next = head
+    node.terminator = terminator
+
+
 def unlink_terminator(node: Node, terminator: Terminator) -> None:
     before = terminator.prev
     after = terminator.next

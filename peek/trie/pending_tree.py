@@ -21,11 +21,11 @@ from typing import NamedTuple, final
 
 from mypy_extensions import i64
 
-from peek.errors import DuplicateRequest, UnknownRequest
+from peek.errors import DuplicateRequest, InvalidKey, UnknownRequest
 from peek.request import PendingRequest
 from peek.trie.invariants import check_structure
 from peek.trie.keys import pack
-from peek.trie.node import Node, Terminator, shared_node, unlink_terminator
+from peek.trie.node import Node, Terminator, link_terminator, shared_node, unlink_terminator
 from peek.trie.signals import refresh_below
 from peek.trie.structure import PrefixStructure
 
@@ -103,13 +103,8 @@ class PendingTree:
         if request_id in self._handles:
             raise DuplicateRequest(f"request {request_id!r} is already waiting")
         packed = pack(request.key)
-        node = self._shape.grow(request.namespace, packed)
-        terminator = Terminator(request, node)
-        head = node.terminator
-        if head is not None:
-            head.prev = terminator
-            terminator.next = head
-        node.terminator = terminator
+        terminator = Terminator(request, self._shape.grow(request.namespace, packed))
+        link_terminator(terminator)
         self._handles[request_id] = terminator
         self._sequence += 1
         self.version += 1
@@ -125,6 +120,25 @@ class PendingTree:
         unlink_terminator(terminator.node, terminator)
         self._shape.shrink(terminator.request.namespace, terminator.node)
         return terminator.request
+
+    def extend(self, request_id: str, key: object) -> None:
+        """Replace a request's key by one that continues it; the tail is then part of it.
+
+        Cost of a removal and an insertion; place in the queue and all else stay.  `UnknownRequest`, or
+        `InvalidKey`; the tree is then unchanged.
+        """
+        terminator = self._handle(request_id)
+        packed = pack(key)
+        if not packed.startswith(self.key_of(request_id)):
+            raise InvalidKey(f"the key does not continue the one of {request_id!r}")
+        request = terminator.request
+        unlink_terminator(terminator.node, terminator)
+        self._shape.shrink(request.namespace, terminator.node)
+        terminator.node = self._shape.grow(request.namespace, packed)
+        link_terminator(terminator)
+        request.length = len(packed) >> 2
+        request.tail = 0
+        self.version += 1
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -186,8 +200,9 @@ class PendingTree:
 
     def score(self, request_id: str) -> int:
         """Sum of pending_count x edge length over the request's path (Eq. 1).  O(d)."""
-        node = self._handle(request_id).node
-        total: i64 = 0
+        handle = self._handle(request_id)
+        node = handle.node
+        total: i64 = handle.request.tail
         parent = node.parent
         while parent is not None:
             total += node.count * (node.depth - parent.depth)

@@ -41,7 +41,7 @@ def _refresh_terminators(node: Node) -> None:
     terminator = node.terminator
     while terminator is not None:
         request = terminator.request
-        request.score = node.acc_score
+        request.score = node.acc_score + request.tail
         request.head = node.acc_head
         request.cluster_id = cluster_id
         request.cluster_depth = depth

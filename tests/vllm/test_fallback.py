@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from vllm_lab import fake_output, free_blocks, make_request, make_scheduler, make_vllm_config
 from vllm_plays import Play, check_outcome, essence, perform, plays
+from vllm_small import run_out, step
 
 from peek import InvalidConfig, PeekConfig
 from peek.adapters.vllm import PeekAsyncScheduler, PeekScheduler
-from peek.adapters.vllm.adapter import VllmAdapter
 
 A, B = [5] * 64, [9] * 64
 
@@ -37,6 +37,7 @@ def test_not_asked_for_changes_nothing_on_the_instance() -> None:
     assert engine.peek is None
     assert type(pool.free_block_queue).__name__ == "FreeKVCacheBlockQueue"
     assert type(pool.cached_block_hash_to_block).__name__ == "BlockHashToBlockMap"
+    assert type(engine.waiting).__name__ == "FCFSRequestQueue"
 
 
 def test_not_asked_for_registers_no_metrics() -> None:
@@ -137,8 +138,11 @@ class Broken:
         return len(self._target)
 
 
-PLANNER = ("add", "remove", "plan", "eviction_score")
-MIRROR = ("intern", "release", "block_cached", "block_gone", "symbol_of", "alone", "reset")
+PLANNER = ("add", "extend", "remove", "plan", "eviction_score")
+MIRROR = ("intern", "intern_all", "take_outgrown", "release", "block_cached", "block_gone", "alone", "reset")
+
+
+RARER = ("block_gone", "alone", "reset")
 
 
 def sabotage(engine: Any, method: str, after: int) -> None:
@@ -147,7 +151,7 @@ def sabotage(engine: Any, method: str, after: int) -> None:
         adapter.planner = Broken(adapter.planner, method, after)
         return
     adapter.mirror = Broken(adapter.mirror, method, after)
-    adapter._table = adapter._watch()  # the pool's table knows the methods of the mirror it was made for
+    adapter._table = None  # the pool's table knows the methods of the mirror it was made for
 
 
 def busy_run(engine: Any) -> list[str]:
@@ -183,8 +187,16 @@ def make(strict: bool) -> Any:
     return make_scheduler(PeekScheduler, num_blocks=26, max_num_seqs=3, options=options)
 
 
-@pytest.mark.parametrize("after", [0, 2])
-@pytest.mark.parametrize("method", [m for m in (*PLANNER, *MIRROR) if m not in ("reset", "alone")])
+def assert_stock_objects(engine: Any) -> None:
+    """Nothing of peek is left that could grow or cost."""
+    engine.schedule()
+    pool = engine.kv_cache_manager.block_pool
+    objects = (engine.waiting, pool.cached_block_hash_to_block, pool.free_block_queue)
+    assert [type(it).__module__.split(".")[0] for it in objects] == ["vllm"] * 3
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("method", [m for m in (*PLANNER, *MIRROR) if m not in RARER])
 def test_an_internal_error_leaves_the_engine_serving(
     method: str, after: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -200,6 +212,7 @@ def test_an_internal_error_leaves_the_engine_serving(
     assert "continues in the engine's own order" in record.getMessage()
     assert record.exc_info is not None
     assert f"injected into {method}" in str(record.exc_info[1])
+    assert_stock_objects(engine)
 
 
 @pytest.mark.parametrize("method", ["alone", "reset"])
@@ -223,6 +236,20 @@ def test_rarer_calls(method: str, caplog: pytest.LogCaptureFixture) -> None:
     assert len([record for record in caplog.records if record.name == "peek"]) == 1
 
 
+def test_an_error_when_a_wanted_block_is_let_go() -> None:
+    engine = make_scheduler(PeekScheduler, num_blocks=14, max_num_seqs=1, options={"policy": "peek"})
+    sabotage(engine, "block_gone", 0)
+    engine.add_request(make_request("first", A, 1))
+    run_out(engine)
+    engine.add_request(make_request("grows", [7] * 100, 100))
+    step(engine)
+    for i in range(2):
+        engine.add_request(make_request(f"waits{i}", [*A, i], 1))
+    run_out(engine)
+    assert engine.peek_shield.fallbacks == 1
+    assert_stock_objects(engine)
+
+
 @pytest.mark.parametrize("method", ["add", "remove", "plan", "eviction_score", "intern", "release"])
 def test_strict_raises(method: str) -> None:
     engine = make(strict=True)
@@ -241,7 +268,7 @@ def test_after_an_error_the_order_is_the_stock_order() -> None:
 def test_an_error_while_the_adapter_is_made(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(VllmAdapter, "_watch", lambda self: 1 / 0)
+    monkeypatch.setattr("peek.adapters.vllm.adapter.tracked_queue", lambda requests: 1 / 0)
     engine = make(strict=False)
     assert engine.peek is None
     assert engine.peek_shield.fallbacks == 1

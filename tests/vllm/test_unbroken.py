@@ -110,10 +110,10 @@ def test_requests_without_hashes() -> None:
         engine.add_request(make_request(f"block{i}", [5] * BLOCK, 1))
     interleaved(engine, 4)
     bare = make_request("bare", [*A, 1], 1, hashed=False)
-    engine.waiting.append(bare)
+    engine.waiting.add_request(bare)
     engine.peek.before_schedule()
     assert "bare" in engine.peek.planner
-    engine.waiting.remove(bare)  # vLLM itself cannot cache what has no hashes
+    engine.waiting.remove_request(bare)  # vLLM itself cannot cache what has no hashes
     assert set(run_out(engine)) == {
         *(f"{k}{i}" for k in ("short", "block") for i in range(4)),
         "A0",

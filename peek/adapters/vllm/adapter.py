@@ -10,20 +10,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from peek.adapters.shield import Shield
 from peek.adapters.vllm.mirror import BlockMirror
 from peek.adapters.vllm.seams import (
     hash_lookup,
     install_free_queue,
+    key_suffix,
     least_needed,
     require_seams,
+    restore_stock,
+    unwatch_hashes,
     watch_hashes,
 )
+from peek.adapters.vllm.tracking import tracked_queue
 from peek.config import PeekConfig
+from peek.errors import EngineMismatch
 from peek.planner import Planner
 from peek.request import PendingRequest
+from peek.trie.keys import SYMBOL_BYTES
+
+_QUIET_STEPS: Final = 16
+"""Steps in a row without sharing until the pool is no longer watched."""
 
 
 class VllmAdapter:
@@ -51,40 +60,76 @@ class VllmAdapter:
         """Blocks that were passed over because a waiting request needs them."""
         self._pool = scheduler.kv_cache_manager.block_pool
         block_size = scheduler.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-        self.mirror = BlockMirror(block_size, hash_lookup(self._pool))
+        self.mirror = BlockMirror(block_size, hash_lookup(self._pool), key_suffix())
         self._keys: dict[str, bytes] = {}
         self._known: dict[str, Any] = {}
         self._plain_wait = RequestStatus.WAITING
         self._shield = shield
-        self._table = self._watch()
+        self._table: object = None
+        """The pool's hash table if it is watched, else None."""
+        self._quiet_steps = 0
+        self._planned: tuple[int, int] = (-1, -1)
+        """Versions of tree and mirror at the last plan: while they stand, so does the order."""
+        self._reordered = False
         if self.planner.evicts:
             install_free_queue(self._pool, lambda in_order, n: shield.call(self._choose, in_order, n))
-
-    def _watch(self) -> object:
-        call = self._shield.call
-        mirror = self.mirror
-        return watch_hashes(
-            self._pool,
-            lambda block_hash: call(mirror.block_cached, block_hash),
-            lambda block_hash: call(mirror.block_gone, block_hash),
-        )
+        scheduler.waiting = tracked_queue(scheduler.waiting)
+        self._attached = True
 
     # -- before schedule() -------------------------------------------------------------------------
 
     def before_schedule(self) -> None:
-        """Bring the planner up to date and the queue into its order."""
+        """Bring the planner up to date and the queue into its order.
+
+        O(requests that entered or left) while every seat is taken, nothing is shared, or nothing has
+        changed since the last plan.
+        """
+        self.sync()
+        planner = self.planner
+        if self._full() or len(planner) < 2 or (planner.keeps_arrival_order and not self._reordered):
+            return
+        if self._planned != (planner.tree.version, self.mirror.version):
+            self._place(planner.plan(self.mirror, self.clock()))
+            self._planned = (planner.tree.version, self.mirror.version)
+
+    def sync(self) -> None:
+        """Tell planner and mirror what the engine has done since the last call."""
         waiting = self.scheduler.waiting
-        movable = [request for request in waiting if self._takes_part(request)]
-        self._sync(movable)
+        if len(waiting) != len(waiting.members):
+            raise EngineMismatch("this vLLM changes its waiting queue in a way unknown to the adapter")
+        if waiting.touched:
+            self._meet(waiting.touched, waiting.members)
+            waiting.touched.clear()
+            self._planned = (-1, -1)  # the engine may have moved those that stay
+        self._watch_or_sleep()
+        for request_id in self.mirror.take_outgrown():
+            if request_id in self._keys:
+                self._extend(request_id)
+
+    def _watch_or_sleep(self) -> None:
+        """Watch the pool while its blocks can matter: not while no two waiting requests share any."""
+        if self.planner.keeps_arrival_order and not self.planner.evicts:
+            self._quiet_steps += 1
+            if self._quiet_steps == _QUIET_STEPS and self._table is not None:
+                self._table = None
+                unwatch_hashes(self._pool)
+            return
+        self._quiet_steps = 0
+        if self._table is None or self._pool.cached_block_hash_to_block is not self._table:
+            call, mirror = self._shield.call, self.mirror
+            self._table = watch_hashes(
+                self._pool,
+                mirror.symbols,
+                lambda key: call(mirror.block_cached, key),
+                lambda key: call(mirror.block_gone, key),
+            )
+            mirror.reset()  # asleep, or the prefix cache was reset
+
+    def _full(self) -> bool:
+        """Whether every seat is taken, so that the order of the queue does not matter now."""
         scheduler = self.scheduler
         seats = max(scheduler.max_num_running_reqs, getattr(scheduler, "max_num_active_reqs", 0))
-        if len(movable) < 2 or len(scheduler.running) >= seats:
-            return
-        if self._pool.cached_block_hash_to_block is not self._table:
-            self._table = self._watch()  # the prefix cache was reset
-            self.mirror.reset()
-        order = self.planner.plan(self.mirror, self.clock())
-        self._reorder(waiting, movable, order)
+        return bool(len(scheduler.running) >= seats)
 
     def _takes_part(self, request: Any) -> bool:
         return (
@@ -94,48 +139,70 @@ class VllmAdapter:
             and not getattr(request, "resumable", False)
         )
 
-    def _sync(self, movable: list[Any]) -> None:
-        planner = self.planner
-        for request in movable:
-            known = self._known.get(request.request_id)
-            if known is not request:
-                if known is not None:  # the id came back with another prompt
-                    self._remove(request.request_id, None)
+    def _meet(self, touched: dict[str, Any], members: dict[str, Any]) -> None:
+        for request_id, request in touched.items():
+            known = self._known.get(request_id)
+            stays = members.get(request_id) is request and self._takes_part(request)
+            if known is not None and not (stays and known is request):
+                self._remove(request_id, None)  # gone, or its id came back with another prompt
+                known = None
+            if stays and known is None:
                 self._add(request)
-        if len(planner) != len(movable):
-            present = {request.request_id for request in movable}
-            for request_id in [known for known in self._keys if known not in present]:
-                self._remove(request_id, None)
 
     def _add(self, request: Any) -> None:
-        # The engine always computes the last token, so a block that ends the prompt is of no use.
-        usable = (request.num_tokens - 1) // self.mirror.unit_tokens
-        hashes = request.block_hashes[:usable]
-        if hashes and not getattr(request, "skip_reading_prefix_cache", False):
-            key = self.mirror.intern(hashes)
+        usable = self._usable(request)
+        if usable > 0 and not getattr(request, "skip_reading_prefix_cache", False):
+            key = self.mirror.intern(request.request_id, request.block_hashes, usable)
         else:
+            usable = 1
             key = self.mirror.alone(request.request_id)
         self._keys[request.request_id] = key
         self._known[request.request_id] = request
         self.planner.add(
-            PendingRequest(request.request_id, key, request.arrival_time, num_tokens=request.num_tokens)
+            PendingRequest(
+                request.request_id,
+                key,
+                request.arrival_time,
+                num_tokens=request.num_tokens,
+                tail=usable - len(key) // SYMBOL_BYTES,
+            )
         )
+
+    def _usable(self, request: Any) -> int:
+        """Blocks that could be found in the cache: the engine always computes the last token."""
+        prompt_blocks = (int(request.num_tokens) - 1) // self.mirror.unit_tokens
+        return min(prompt_blocks, len(request.block_hashes))
+
+    def _extend(self, request_id: str) -> None:
+        request = self._known[request_id]
+        key = self.mirror.intern_all(request.block_hashes, self._usable(request))
+        self._keys[request_id] = key
+        self.planner.extend(request_id, key)
 
     def _remove(self, request_id: str, uncached_tokens: int | None) -> None:
         self.planner.remove(request_id, uncached_tokens is not None, uncached_tokens)
         del self._known[request_id]
         self.mirror.release(self._keys.pop(request_id), self.planner.tree)
 
-    def _reorder(self, waiting: Any, movable: list[Any], order: list[str]) -> None:
-        """Fill the places of `movable` in the deque in `order`; everybody else stays put."""
-        if all(request.request_id == name for request, name in zip(movable, order, strict=True)):
-            return
-        by_id = {request.request_id: request for request in movable}
-        ordered = iter(order)
-        queue = [by_id[next(ordered)] if request.request_id in by_id else request for request in waiting]
-        waiting.clear()  # nothing can fail between here and the next line
-        waiting.extend(queue)
-        self.planner.stats.reordered += 1
+    def _place(self, order: list[str]) -> None:
+        """Fill the places of those who take part in `order`; everybody else stays put."""
+        known = self._known
+        waiting = self.scheduler.waiting
+        ordered = [known[request_id] for request_id in order]
+        queue = list(waiting)
+        if len(ordered) < len(queue):
+            planned = iter(ordered)
+            ordered = [next(planned) if request.request_id in known else request for request in queue]
+        self._reordered = not self.planner.keeps_arrival_order
+        if ordered != queue:
+            waiting.place(ordered)
+            self.planner.stats.reordered += 1
+
+    def detach(self) -> None:
+        """Leave the scheduler with objects of vLLM's own classes again.  Between steps only; O(n) once."""
+        if self._attached:
+            self._attached = False
+            restore_stock(self.scheduler)
 
     # -- after schedule() --------------------------------------------------------------------------
 
@@ -159,8 +226,8 @@ class VllmAdapter:
         chooser = least_needed(self._pool, self._score, len(self.mirror) + 1)
         return chooser(in_order, count)
 
-    def _score(self, block_hash: bytes) -> float:
-        symbol = self.mirror.symbol_of(block_hash)
+    def _score(self, key: bytes) -> float:
+        symbol = self.mirror.symbols.get(key, -1)
         if symbol < 0:
             return 0.0
         demand = self.planner.eviction_score(symbol)

@@ -48,19 +48,19 @@ class VllmMetrics:
     """Passes the growth of the counters on to Prometheus; does nothing where it is not installed."""
 
     def __init__(self, vllm_config: Any) -> None:
-        self._engine = str(getattr(vllm_config.parallel_config, "data_parallel_index", 0) or 0)
+        engine = str(getattr(vllm_config.parallel_config, "data_parallel_index", 0) or 0)
         self._last: dict[str, float] = dict.fromkeys(_COUNTERS, 0.0)
-        self._counters = _register()
+        self._counters = {name: counter.labels(engine=engine) for name, counter in _register().items()}
 
     def update(self, adapter: VllmAdapter, shield: Shield) -> None:
         """Called once a step; O(counters)."""
         if not self._counters:
             return
+        last = self._last
         for name, value in snapshot(adapter, shield).items():
-            growth = value - self._last[name]
-            if growth > 0:
-                self._counters[name].labels(engine=self._engine).inc(growth)
-                self._last[name] = value
+            if value > last[name]:
+                self._counters[name].inc(value - last[name])
+                last[name] = value
 
 
 def _register() -> dict[str, Any]:

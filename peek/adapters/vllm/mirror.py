@@ -2,8 +2,13 @@
 
 vLLM names a block by a 32-byte hash that chains in all before it (LoRA, cache salt and multimodal
 content included).  `BlockMirror` interns the hashes of waiting requests as symbols, so that the pending
-tree compares integers, and keeps one flag per symbol, "cached", which the pool's own insertions and
-removals keep current.  A walk then reads flags instead of making a Python call per block.
+tree compares integers, and keeps the pool's state per symbol, which the pool's own insertions and
+removals keep current.  A walk then reads states instead of making a Python call per block.
+
+Two things keep it cheap.  A block's state is asked for when a walk first reaches it, and chains end at
+the first missing block, so most are never asked for.  And a request whose first block nobody else needs
+and the pool does not hold can neither hit nor share: that one block is its whole key until either
+changes, when it is `outgrown`.
 
 A symbol lives as long as a waiting request needs it; its number is used again.
 """
@@ -11,13 +16,17 @@ A symbol lives as long as a waiting request needs it; its number is used again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
 
 from mypy_extensions import i64
 
 from peek.trie.keys import SYMBOL_BYTES, pack, symbol_at
 from peek.trie.pending_tree import PendingTree
 from peek.trie.tree_view import edge_bytes
+
+_UNKNOWN: Final = 0
+_ABSENT: Final = 1
+_CACHED: Final = 2
 
 
 @final
@@ -26,22 +35,27 @@ class BlockMirror:
 
     Args:
         unit_tokens: tokens per block.
-        is_cached: asks the pool whether a block hash is cached; called once per new symbol.
+        is_cached: asks the pool whether it caches the block of a key.
+        key_suffix: what the pool appends to a block hash to make its key.
     """
 
-    def __init__(self, unit_tokens: int, is_cached: Callable[[bytes], bool]) -> None:
+    def __init__(self, unit_tokens: int, is_cached: Callable[[bytes], bool], key_suffix: bytes = b"") -> None:
         self.unit_tokens = unit_tokens
         self.version: i64 = 0
-        """Grows when a block that somebody waits for enters or leaves the cache."""
+        """Grows when an answer of `advance` may have changed."""
+        self.symbols: dict[bytes, int] = {}
+        """The pool keys that somebody waits for."""
         self._is_cached = is_cached
-        self._symbols: dict[bytes, int] = {}
-        self._hashes: list[bytes] = []
-        self._cached: list[bool] = []
+        self._suffix = key_suffix
+        self._keys: list[bytes] = []
+        self._state: list[int] = []
         self._free: list[int] = []
+        self._lone: dict[int, str] = {}
+        self._outgrown: list[str] = []
 
     def __len__(self) -> int:
         """Symbols in use."""
-        return len(self._symbols)
+        return len(self.symbols)
 
     # -- CacheView ---------------------------------------------------------------------------------
 
@@ -50,43 +64,76 @@ class BlockMirror:
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
         symbols = edge_bytes(segment)
-        cached = self._cached
         n: i64 = len(symbols)
         at: i64 = 0
-        while at < n and cached[symbol_at(symbols, at)]:
-            at += 4
+        while at < n and self._holds(symbol_at(symbols, at)):
+            at += SYMBOL_BYTES
         return at >> 2, cursor
 
     def node_id(self, cursor: object) -> int:
         return -1  # demand is looked up by symbol, see `PendingTree.owner`
 
+    def _holds(self, symbol: int) -> bool:
+        state = self._state[symbol]
+        if state == _UNKNOWN:
+            state = _CACHED if self._is_cached(self._keys[symbol]) else _ABSENT
+            self._state[symbol] = state
+        return state == _CACHED
+
     # -- waiting requests --------------------------------------------------------------------------
 
-    def intern(self, hashes: list[bytes]) -> bytes:
-        """The packed symbols of a request's blocks; new ones get the pool's present state."""
+    def intern(self, request_id: str, hashes: list[bytes], usable: int) -> bytes:
+        """The packed symbols of a request's first `usable` >= 1 blocks, or of one if no other matters."""
+        first = hashes[0] + self._suffix
+        symbol = self.symbols.get(first, -1)
+        if symbol < 0:
+            symbol = self._new_symbol(first)
+            if not self._holds(symbol):
+                self._lone[symbol] = request_id
+                return pack([symbol])
+        else:
+            self._outgrow(symbol)
+        return self.intern_all(hashes, usable)
+
+    def intern_all(self, hashes: list[bytes], usable: int) -> bytes:
+        """The packed symbols of a request's first `usable` blocks.  O(usable)."""
         symbols: list[int] = []
-        table = self._symbols
-        for block_hash in hashes:
-            symbol = table.get(block_hash, -1)
+        table = self.symbols
+        suffix = self._suffix
+        for i in range(usable):
+            key = hashes[i] + suffix
+            symbol = table.get(key, -1)
             if symbol < 0:
-                symbol = self._new_symbol(block_hash, self._is_cached(block_hash))
+                symbol = self._new_symbol(key)
             symbols.append(symbol)
         return pack(symbols)
 
-    def alone(self, name: str) -> bytes:
+    def alone(self, request_id: str) -> bytes:
         """A key that no other request has, for one whose blocks cannot be shared."""
-        return pack([self._new_symbol(b"alone:" + name.encode(), False)])
+        return pack([self._new_symbol(b"alone:" + request_id.encode())])
 
-    def _new_symbol(self, block_hash: bytes, cached: bool) -> int:
+    def take_outgrown(self) -> list[str]:
+        """Requests interned by their first block for which the others matter now; told once."""
+        if not self._outgrown:
+            return []
+        outgrown = self._outgrown
+        self._outgrown = []
+        return outgrown
+
+    def _outgrow(self, symbol: int) -> None:
+        if symbol in self._lone:
+            self._outgrown.append(self._lone.pop(symbol))
+
+    def _new_symbol(self, key: bytes) -> int:
         if self._free:
             symbol = self._free.pop()
-            self._hashes[symbol] = block_hash
-            self._cached[symbol] = cached
+            self._keys[symbol] = key
+            self._state[symbol] = _UNKNOWN
         else:
-            symbol = len(self._hashes)
-            self._hashes.append(block_hash)
-            self._cached.append(cached)
-        self._symbols[block_hash] = symbol
+            symbol = len(self._keys)
+            self._keys.append(key)
+            self._state.append(_UNKNOWN)
+        self.symbols[key] = symbol
         return symbol
 
     def release(self, key: bytes, tree: PendingTree) -> None:
@@ -99,33 +146,37 @@ class BlockMirror:
             symbol = symbol_at(key, at)
             if tree.owner(symbol) is not None:
                 return
-            del self._symbols[self._hashes[symbol]]
-            self._hashes[symbol] = b""
+            del self.symbols[self._keys[symbol]]
+            self._keys[symbol] = b""
             self._free.append(symbol)
+            if at == 0:
+                self._lone.pop(symbol, "")
             at -= SYMBOL_BYTES
 
     # -- the pool ----------------------------------------------------------------------------------
 
-    def block_cached(self, block_hash: bytes) -> None:
+    def block_cached(self, key: bytes) -> None:
         """The pool caches a block."""
-        symbol = self._symbols.get(block_hash, -1)
-        if symbol >= 0 and not self._cached[symbol]:
-            self._cached[symbol] = True
+        symbol = self.symbols.get(key, -1)
+        if symbol < 0:
+            return
+        if self._state[symbol] != _CACHED:
+            self._state[symbol] = _CACHED
             self.version += 1
+        self._outgrow(symbol)
 
-    def block_gone(self, block_hash: bytes) -> None:
-        """The pool holds no block of that hash any more."""
-        symbol = self._symbols.get(block_hash, -1)
-        if symbol >= 0 and self._cached[symbol]:
-            self._cached[symbol] = False
+    def block_gone(self, key: bytes) -> None:
+        """The pool let go of a block; it may have another of that key."""
+        symbol = self.symbols.get(key, -1)
+        if symbol >= 0 and self._state[symbol] == _CACHED:
+            self._state[symbol] = _UNKNOWN
             self.version += 1
 
     def reset(self) -> None:
-        """Ask the pool about every symbol anew: its table was replaced.  O(symbols)."""
+        """The pool's table was replaced: ask about every symbol anew.  O(symbols)."""
         self.version += 1
-        for block_hash, symbol in self._symbols.items():
-            self._cached[symbol] = self._is_cached(block_hash)
-
-    def symbol_of(self, block_hash: bytes) -> int:
-        """The symbol of a block that somebody waits for, -1 for any other."""
-        return self._symbols.get(block_hash, -1)
+        for symbol in self.symbols.values():
+            self._state[symbol] = _UNKNOWN
+        for symbol in list(self._lone):
+            if self._holds(symbol):
+                self._outgrow(symbol)

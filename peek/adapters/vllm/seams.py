@@ -6,7 +6,7 @@ Everything here is set on instances; no class of vLLM is changed.  Checked again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 from peek.errors import EngineMismatch
@@ -54,25 +54,29 @@ def why_stand_aside(scheduler: Any) -> str | None:
     return None
 
 
-def watch_hashes(pool: Any, cached: Callable[[bytes], None], gone: Callable[[bytes], None]) -> object:
-    """Have `cached(hash)` and `gone(hash)` called as blocks enter and leave the pool's hash table.
+def watch_hashes(
+    pool: Any, wanted: Container[bytes], cached: Callable[[bytes], None], gone: Callable[[bytes], None]
+) -> object:
+    """Have `cached(key)` and `gone(key)` called as blocks of `wanted` keys enter and leave the pool's table.
 
     Returns the table; vLLM puts a new one in its place when the prefix cache is reset.
     """
     from vllm.v1.core.block_pool import BlockHashToBlockMap
-    from vllm.v1.core.kv_cache_utils import get_block_hash
+
+    stock_insert, stock_pop = BlockHashToBlockMap.insert, BlockHashToBlockMap.pop
 
     class WatchedMap(BlockHashToBlockMap):  # type: ignore[misc]
-        """vLLM's table, telling what changes."""
+        """vLLM's table, telling what changes.  Called for every block: one look-up if nobody waits."""
 
         def insert(self, key: Any, block: Any) -> None:
-            super().insert(key, block)
-            cached(get_block_hash(key))
+            stock_insert(self, key, block)
+            if key in wanted:
+                cached(key)
 
         def pop(self, key: Any, block_id: int) -> Any:
-            block = super().pop(key, block_id)
-            if super().get_one_block(key) is None:
-                gone(get_block_hash(key))
+            block = stock_pop(self, key, block_id)
+            if key in wanted:
+                gone(key)
             return block
 
     watched = WatchedMap()
@@ -81,12 +85,29 @@ def watch_hashes(pool: Any, cached: Callable[[bytes], None], gone: Callable[[byt
     return watched
 
 
-def hash_lookup(pool: Any) -> Callable[[bytes], bool]:
-    """A function that asks the pool whether it caches a block hash (KV cache group 0)."""
+def unwatch_hashes(pool: Any) -> None:
+    """A table of vLLM's own class again, with what it holds now."""
+    from vllm.v1.core.block_pool import BlockHashToBlockMap
+
+    table = BlockHashToBlockMap()
+    table.__dict__.update(pool.cached_block_hash_to_block.__dict__)
+    pool.cached_block_hash_to_block = table
+
+
+def key_suffix() -> bytes:
+    """What the pool appends to a block hash to make its key, in KV cache group 0."""
     from vllm.v1.core.kv_cache_utils import make_block_hash_with_group_id
 
-    def is_cached(block_hash: Any) -> bool:
-        key = make_block_hash_with_group_id(block_hash, 0)
+    key = bytes(make_block_hash_with_group_id(b"", 0))
+    if make_block_hash_with_group_id(b"hash", 0) != b"hash" + key:
+        raise EngineMismatch("this vLLM's pool does not append the group to a block hash")
+    return key
+
+
+def hash_lookup(pool: Any) -> Callable[[bytes], bool]:
+    """A function that asks the pool whether it caches the block of a key."""
+
+    def is_cached(key: Any) -> bool:
         return pool.cached_block_hash_to_block.get_one_block(key) is not None
 
     return is_cached
@@ -126,11 +147,10 @@ def least_needed(
     pool: Any, score: Callable[[bytes], float], scan_limit: int
 ) -> Callable[[Iterator[Any], int], list[Any]]:
     """A chooser for `install_free_queue`: blocks that nobody waits for first."""
-    from vllm.v1.core.kv_cache_utils import get_block_hash
 
     def block_score(block_id: int) -> float:
         key = pool.blocks[block_id].block_hash
-        return 0.0 if key is None else score(get_block_hash(key))
+        return 0.0 if key is None else score(key)
 
     def choose(in_order: Iterator[Any], count: int) -> list[Any]:
         chosen: list[Any] = []
@@ -141,3 +161,15 @@ def least_needed(
         return chosen
 
     return choose
+
+
+def restore_stock(scheduler: Any) -> None:
+    """Queue, hash table and free queue of vLLM's own classes again, with what they hold now."""
+    from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
+    from vllm.v1.core.sched.request_queue import FCFSRequestQueue
+
+    scheduler.waiting = FCFSRequestQueue(scheduler.waiting)
+    pool = scheduler.kv_cache_manager.block_pool
+    unwatch_hashes(pool)
+    if type(pool.free_block_queue) is not FreeKVCacheBlockQueue:
+        pool.free_block_queue = FreeKVCacheBlockQueue(pool.free_block_queue.get_all_free_blocks())
