@@ -109,12 +109,35 @@ class TreeMachine(RuleBasedStateMachine):
         self.twin.remove(request_id)
         assert request_id not in self.tree
 
+    @precondition(lambda self: self.twin.waiting)
+    @rule(data=st.data(), tokens=st.lists(st.integers(0, 3), max_size=4))
+    def extend(self, data: st.DataObject, tokens: list[int]) -> None:
+        request_id = self.some_id(data)
+        namespace, symbols = self.twin.waiting[request_id]
+        sequence = self.tree.request(request_id).sequence
+        key = self.pages.key([*self.pages.tokens(symbols), *tokens], namespace)
+        self.tree.extend(request_id, key)
+        self.twin.waiting[request_id] = (namespace, tuple(key))  # keeps its place
+        assert self.tree.request(request_id).sequence == sequence
+
+    @precondition(lambda self: self.twin.waiting)
+    @rule(data=st.data(), key=MALFORMED)
+    def extend_by_another_key(self, data: st.DataObject, key: object) -> None:
+        request_id = self.some_id(data)
+        namespace, symbols = self.twin.waiting[request_id]
+        other = self.pages.key([9, *self.pages.tokens(symbols)], namespace)
+        for wrong in (key, other):
+            with self.unchanged(), pytest.raises(InvalidKey):
+                self.tree.extend(request_id, wrong)
+
     @rule(request_id=st.sampled_from(["nobody", ""]))
     def name_an_unknown_request(self, request_id: str) -> None:
         tree = self.tree
         for question in (tree.remove, tree.cluster, tree.score, tree.key_of, tree.leaf, tree.request):
             with self.unchanged(), pytest.raises(UnknownRequest, match=f"'{request_id}'"):
                 question(request_id)
+        with self.unchanged(), pytest.raises(UnknownRequest, match=f"'{request_id}'"):
+            tree.extend(request_id, [1])
 
     @rule(tokens=TOKENS, namespace=st.sampled_from([*NAMESPACES, "new"]))
     def ask_pending_count(self, tokens: list[int], namespace: str) -> None:

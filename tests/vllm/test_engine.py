@@ -33,8 +33,8 @@ ENGINE = {
 }
 
 
-def asked(policy: str) -> dict[str, Any]:
-    return {"scheduler_cls": PEEK, "additional_config": {"peek": {"policy": policy, "strict": True}}}
+def asked(policy: str, **more: Any) -> dict[str, Any]:
+    return {"scheduler_cls": PEEK, "additional_config": {"peek": {"policy": policy, "strict": True, **more}}}
 
 
 def worked_prompts() -> dict[str, list[int]]:
@@ -82,6 +82,8 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         "peek": job(worked_prompts(), **asked("peek")),
         "published": job(worked_prompts(), **asked("clpm+gm+dl+pe")),
         "burst stock": job(burst_prompts(), **small),
+        "burst peek": job(burst_prompts(), **small, **asked("peek")),
+        "burst protected": job(burst_prompts(), **small, **asked("peek", eviction="cluster")),
         "burst fcfs+pe": job(burst_prompts(), **small, **asked("fcfs+pe")),
         "burst published": job(burst_prompts(), **small, **asked("clpm+gm+dl+pe")),
     }
@@ -104,7 +106,7 @@ def test_worked_check(rows: dict[str, dict[str, Any]]) -> None:
 def test_generated_tokens_do_not_depend_on_peek(rows: dict[str, dict[str, Any]]) -> None:
     for name in ("unasked", "peek", "published"):
         assert rows[name]["tokens"] == rows["stock"]["tokens"], name
-    for name in ("burst fcfs+pe", "burst published"):
+    for name in ("burst peek", "burst protected", "burst fcfs+pe", "burst published"):
         assert rows[name]["tokens"] == rows["burst stock"]["tokens"], name
 
 
@@ -129,6 +131,9 @@ def test_a_prefix_that_the_queue_needs_survives_a_burst(rows: dict[str, dict[str
     assert row["cached"]["P2"] == 8 * BLOCK
     assert row["counters"]["peek_protected_evictions"] > 0
     assert rows["burst published"]["cached"]["P2"] == 8 * BLOCK
+    assert rows["burst protected"]["cached"]["P2"] == 8 * BLOCK
+    # Once P1 runs nobody waiting shares anything: stock order, and `peek` leaves eviction to vLLM.
+    assert rows["burst peek"]["cached"]["P2"] == 0
 
 
 def test_engine_in_a_process_of_its_own(tmp_path: Path, rows: dict[str, dict[str, Any]]) -> None:

@@ -66,8 +66,10 @@ class BlockEngine(SimEngine):
         return BlockJob(request, arrival_s, symbols)
 
     def planner_key(self, job: Job) -> object:
-        # A prompt shorter than a block has no symbol; it stands alone under a name of its own.
-        return np.array(job.symbols or [self._symbols.fresh()], dtype=np.int32)
+        # The last token is always computed: a block that ends the prompt is of no use.  A prompt without
+        # a useful block stands alone under a name of its own.
+        useful = job.symbols[: (job.prompt_tokens - 1) // self.block_tokens]
+        return np.array(useful or [self._symbols.fresh()], dtype=np.int32)
 
     def stuck(self) -> list[Job]:
         return [*self.preempted, *self.waiting]
@@ -97,8 +99,7 @@ class BlockEngine(SimEngine):
         return work
 
     def _admit(self, budget: int, work: StepWork) -> None:
-        if not self.preempted:
-            self.plan()
+        self.plan()
         admitted = 0
         while budget > 0 and len(self.running) < self.workload.max_running:
             again = bool(self.preempted)
@@ -124,9 +125,10 @@ class BlockEngine(SimEngine):
         cached = self.cache.match(job.symbols, limit)
         start = len(cached) * self.block_tokens
         tokens: int = min(job.total_tokens - start, budget)
+        whole = self._blocks_for(job.total_tokens) - len(cached)
+        if whole > self.cache.free_blocks - self.cache.idle(cached):
+            return 0  # vLLM's scheduler_reserve_full_isl: all that is known must fit, not this chunk only
         fresh = self._blocks_for(start + tokens) - len(cached)
-        if fresh > self.cache.free_blocks - self.cache.idle(cached):
-            return 0
         self.cache.use(cached)
         job.blocks = cached
         job.named = len(cached)
