@@ -37,6 +37,8 @@ COMPILED = (
     "peek/adapters/simulated/radix_cache.py",
     "peek/adapters/simulated/block_cache.py",
     "peek/adapters/vllm/mirror.py",
+    "peek/adapters/sglang/pages.py",
+    "peek/adapters/sglang/node_view.py",
 )
 """The hot modules, as patterns; package `__init__` files always stay Python.
 

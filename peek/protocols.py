@@ -28,6 +28,9 @@ class CacheView(Protocol):
 
     A view may have an attribute `version` that changes whenever an answer of `advance` could; cycles
     between two changes then only ask about new requests.  Without it every cycle asks anew.
+
+    A view may have a method `worth(cursor, matched) -> int` where a cached token is not always worth a
+    whole one (on the host, say): what `matched` symbols up to `cursor` save, in tokens.
     """
 
     unit_tokens: int

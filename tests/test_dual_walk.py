@@ -251,3 +251,20 @@ def test_the_twins_are_cache_views() -> None:
     assert isinstance(naive, CacheTree)
     assert isinstance(RecordingView(naive), CacheView)
     assert isinstance(TreeView(PendingTree()), CacheView)
+
+
+class HalfWorth(NaiveCacheView):
+    """A cache whose first two symbols count in full and the others half."""
+
+    def worth(self, cursor: object, matched: int) -> int:
+        return min(matched, 2) + max(matched - 2, 0) // 2
+
+
+def test_a_cached_token_may_be_worth_less_than_one() -> None:
+    pages = Pages(1)
+    cache = NaiveCache()
+    cache.add([1, 2, 3, 4, 5, 6])
+    tree = PendingTree()
+    for name, tokens in {"all": [1, 2, 3, 4, 5, 6, 7], "some": [1, 2, 3, 4, 9], "none": [8]}.items():
+        tree.insert(name, pages.key(tokens))
+    assert DualWalk(tree).match(HalfWorth(cache, pages)) == {"all": 4, "some": 3, "none": 0}

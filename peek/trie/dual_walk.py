@@ -37,7 +37,7 @@ class DualWalk:
     {'request-1': 4096, 'request-2': 0}
     """
 
-    __slots__ = ("_cache", "_cache_version", "_tree", "advances", "epoch")
+    __slots__ = ("_cache", "_cache_version", "_tree", "_unit", "_worth", "advances", "epoch")
 
     def __init__(self, tree: PendingTree) -> None:
         self._tree = tree
@@ -45,6 +45,8 @@ class DualWalk:
         """The tree's epoch at the last walk."""
         self._cache: object = None
         self._cache_version: object = None
+        self._unit: i64 = 1
+        self._worth: object = None
         self.advances: i64 = 0
         """Calls of `CacheView.advance` in the last walk."""
 
@@ -66,14 +68,23 @@ class DualWalk:
         self._cache = cache
         self._cache_version = version
         self.advances = 0
-        unit: i64 = cache.unit_tokens
+        self._unit = cache.unit_tokens
+        self._worth = getattr(cache, "worth", None)
         for namespace, root in self._tree.roots():
             root.walk_matched = 0
             root.walk_cursor = cache.root(namespace)
             root.walk_epoch = self.epoch
-            self._walk_below(root, cache, unit)
+            self._walk_below(root, cache)
 
-    def _walk_below(self, root: Node, cache: CacheView, unit: i64) -> None:
+    def _tokens_at(self, node: Node) -> i64:
+        """Cached length in tokens for whoever's match ends in `node`."""
+        if self._worth is None:
+            return node.walk_matched * self._unit
+        worth: Any = self._worth
+        tokens: int = worth(node.walk_cursor, node.walk_matched)
+        return tokens
+
+    def _walk_below(self, root: Node, cache: CacheView) -> None:
         # A cache is looked up dynamically: adapters are ordinary Python objects.
         advance: Any = cache.advance
         epoch = self.epoch
@@ -81,7 +92,7 @@ class DualWalk:
         node = root
         while True:
             if node.terminator is not None:
-                _write_terminators(node, node.walk_matched * unit)
+                _write_terminators(node, self._tokens_at(node))
             following = next_preorder(node)
             while following is not None:
                 parent = following.parent
@@ -98,7 +109,7 @@ class DualWalk:
                     following.walk_epoch = epoch
                 if following.walk_matched == following.depth:
                     break
-                _write_subtree(following, following.walk_matched * unit)
+                _write_subtree(following, self._tokens_at(following))
                 following = next_branch(following)
             if following is None:
                 self.advances += calls

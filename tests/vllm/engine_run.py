@@ -58,7 +58,7 @@ def _look_inside(scheduler: Any) -> dict[str, Any]:
     found = {"scheduler": type(scheduler).__name__}
     if adapter is None:
         return found
-    from peek.adapters.vllm.metrics import snapshot
+    from peek.adapters.metrics import snapshot
 
     return {
         **found,

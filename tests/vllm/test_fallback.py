@@ -42,7 +42,7 @@ def test_not_asked_for_changes_nothing_on_the_instance() -> None:
 
 def test_not_asked_for_registers_no_metrics() -> None:
     # in the process's default registry.
-    from peek.adapters.vllm import metrics
+    from peek.adapters import metrics
 
     prometheus = pytest.importorskip("prometheus_client", reason="metrics need prometheus_client")
     for counter in metrics._registered.values():
@@ -280,5 +280,5 @@ def test_an_error_while_the_adapter_is_made(
 
 def test_an_error_while_the_metrics_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     # that name (ValueError of prometheus_client) keeps the engine from starting.
-    monkeypatch.setattr("peek.adapters.vllm.metrics._register", lambda: 1 / 0)
+    monkeypatch.setattr("peek.adapters.metrics._register", lambda: 1 / 0)
     assert "r0" in busy_run(make(strict=False))

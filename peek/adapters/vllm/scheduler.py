@@ -11,9 +11,9 @@ import logging
 from typing import Any
 
 from peek.adapters.activation import requested_config
+from peek.adapters.metrics import EngineMetrics
 from peek.adapters.shield import Shield
 from peek.adapters.vllm.adapter import VllmAdapter
-from peek.adapters.vllm.metrics import VllmMetrics
 from peek.adapters.vllm.seams import why_stand_aside
 
 logger = logging.getLogger("peek")
@@ -53,7 +53,8 @@ def scheduler_class(name: str, base: Any) -> Any:
             self.peek, self.peek_shield = attach(self, vllm_config)
             self.peek_metrics = None
             if self.peek is not None:
-                self.peek_metrics = self.peek_shield.call(VllmMetrics, vllm_config)
+                rank = getattr(vllm_config.parallel_config, "data_parallel_index", 0) or 0
+                self.peek_metrics = self.peek_shield.call(EngineMetrics, str(rank))
 
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
             if self.peek is None or not self.peek_shield.active:

@@ -1,16 +1,27 @@
-"""Counters of the adapter, for Prometheus where `prometheus_client` is installed.
+"""Counters of an adapter, for Prometheus where `prometheus_client` is installed.
 
-They go to the default registry, next to vLLM's own.  With vLLM's engine in a process of its own that
-registry is the engine's; the counters are on the scheduler object in any case.
+They go to the default registry, next to the engine's own.  With the engine in a process of its own that
+registry is the engine's; the counters are on the adapter in any case.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from peek.adapters.shield import Shield
-    from peek.adapters.vllm.adapter import VllmAdapter
+    from peek.planner import Planner
+
+
+class Counted(Protocol):
+    """What an engine's adapter counts."""
+
+    planner: Planner
+    cached_real: int
+    """Prompt tokens of admitted requests that the engine found in its cache."""
+    protected_evictions: int
+    """Candidates for eviction that were passed over because a waiting request needs them."""
+
 
 _COUNTERS = {
     "peek_cycles": "Planning cycles",
@@ -19,7 +30,7 @@ _COUNTERS = {
     "peek_cached_tokens_predicted": "Prompt tokens of admitted requests expected in the cache",
     "peek_cached_tokens_real": "Prompt tokens of admitted requests found in the cache",
     "peek_fair_lane_admissions": "Requests admitted through the fair lane",
-    "peek_protected_evictions": "Free blocks passed over because a waiting request needs them",
+    "peek_protected_evictions": "Cached blocks or nodes passed over because a waiting request needs them",
     "peek_fallbacks": "Internal errors that left the engine in stock order",
     "peek_plan_seconds": "Time spent planning",
 }
@@ -28,7 +39,7 @@ _registered: dict[str, Any] = {}
 """Prometheus allows each name once a process; schedulers share the metrics, apart by their label."""
 
 
-def snapshot(adapter: VllmAdapter, shield: Shield) -> dict[str, float]:
+def snapshot(adapter: Counted, shield: Shield) -> dict[str, float]:
     """All counters by name."""
     stats = adapter.planner.stats
     return {
@@ -44,15 +55,18 @@ def snapshot(adapter: VllmAdapter, shield: Shield) -> dict[str, float]:
     }
 
 
-class VllmMetrics:
-    """Passes the growth of the counters on to Prometheus; does nothing where it is not installed."""
+class EngineMetrics:
+    """Passes the growth of the counters on to Prometheus; does nothing where it is not installed.
 
-    def __init__(self, vllm_config: Any) -> None:
-        engine = str(getattr(vllm_config.parallel_config, "data_parallel_index", 0) or 0)
+    Args:
+        engine: the label that tells schedulers of one process apart.
+    """
+
+    def __init__(self, engine: str) -> None:
         self._last: dict[str, float] = dict.fromkeys(_COUNTERS, 0.0)
         self._counters = {name: counter.labels(engine=engine) for name, counter in _register().items()}
 
-    def update(self, adapter: VllmAdapter, shield: Shield) -> None:
+    def update(self, adapter: Counted, shield: Shield) -> None:
         """Called once a step; O(counters)."""
         if not self._counters:
             return

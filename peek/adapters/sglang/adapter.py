@@ -1,0 +1,193 @@
+"""One planner beside one SGLang `SchedulePolicy`.
+
+`SglangAdapter.order` stands in for `calc_priority`: it compares the waiting queue with what the planner
+knows, plans, and sorts the queue in place.
+
+There is no clock.  With tensor parallelism every rank runs a scheduler of its own, and all must come to
+the same order; wall time differs between ranks, work done does not.  So time is the prefill work
+admitted so far, in tokens, at a nominal speed.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from peek.adapters.sglang.eviction import DemandStrategy
+from peek.adapters.sglang.namespaces import ALONE
+from peek.adapters.sglang.pages import PageTable
+from peek.adapters.sglang.seams import (
+    make_view,
+    prefill_ended,
+    prompt_of,
+    request_namespace,
+    set_strategy,
+    shows_nodes,
+    was_admitted,
+)
+from peek.adapters.shield import Shield
+from peek.config import PeekConfig
+from peek.planner import Planner
+from peek.request import PendingRequest
+from peek.trie.keys import SYMBOL_BYTES, pack
+
+NOMINAL_TOKEN_S: Final = 1 / 6000
+"""Seconds a prompt token is taken to take; only where a policy speaks of seconds (`slo_s`)."""
+
+
+class Waiting:
+    """What the adapter remembers of a request in the planner or in flight."""
+
+    __slots__ = ("outputs", "request", "symbols")
+
+    def __init__(self, request: Any, symbols: bytes) -> None:
+        self.request = request
+        self.symbols = symbols
+        self.outputs = len(request.output_ids)
+
+
+class SglangAdapter:
+    """Orders the waiting queue of `policy` and, if configured, chooses what its cache evicts.
+
+    Args:
+        policy: a `sglang.srt.managers.schedule_policy.SchedulePolicy`.
+        config: settings; not stock.
+        shield: stands before whatever SGLang's cache calls.
+    """
+
+    def __init__(self, policy: Any, config: PeekConfig, shield: Shield) -> None:
+        self.policy = policy
+        # SGLang shows a prefix to others when its prefill ends.
+        config = replace(config, in_flight_gate=config.admission == "peek")
+        self.planner = Planner(config, timer=time.perf_counter)
+        self.cached_real = 0
+        self.protected_evictions = 0
+        cache = policy.tree_cache
+        page_tokens = int(cache.page_size)
+        self._page_tokens = page_tokens
+        self._pages = PageTable(page_tokens) if page_tokens > 1 else None
+        self.view = make_view(cache, self._pages)
+        self._waiting: dict[str, Waiting] = {}
+        self._in_flight: dict[str, Waiting] = {}
+        self._arrived: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+        self._reordered = False
+        self._shield = shield
+        self._stock_strategy: Any = None
+        if self.planner.evicts and shows_nodes(cache):
+            self._stock_strategy = set_strategy(cache, None)
+            set_strategy(cache, DemandStrategy(self._stock_strategy, self._demand))
+
+    @property
+    def now(self) -> float:
+        """Nominal seconds of prefill work admitted so far."""
+        return float(self.planner.stats.uncached_admitted) * NOMINAL_TOKEN_S
+
+    # -- one cycle ---------------------------------------------------------------------------------
+
+    def order(self, queue: list[Any]) -> bool:
+        """Sort `queue` in place; False if SGLang's own policy should see to it (nothing is shared).
+
+        O(queue) for the comparison, plus the plan.
+        """
+        self._sync(queue)
+        planner = self.planner
+        aside = planner.keeps_arrival_order
+        if len(queue) < 2 or (aside and not self._reordered):
+            return not aside
+        order = planner.plan(self.view, self.now)
+        known = self._waiting
+        ordered = [known[request_id].request for request_id in order]
+        if self.policy.enable_priority_scheduling:
+            sign = self.policy.priority_sign
+            ordered.sort(key=lambda request: request.priority * sign)
+        if ordered != queue:
+            queue[:] = ordered
+            planner.stats.reordered += 1
+        self._reordered = not aside
+        if hasattr(queue[0], "num_matched_prefix_tokens"):  # read by SGLang's load snapshots
+            for request in queue:
+                request.num_matched_prefix_tokens = int(planner.tree.request(request.rid).cached_len)
+        return not aside
+
+    def _sync(self, queue: list[Any]) -> None:
+        self._settle()
+        arrived = []
+        present = 0
+        for request in queue:
+            known = self._waiting.get(request.rid)
+            if known is not None and known.request is request:
+                present += 1
+            else:
+                arrived.append(request)
+        if present != len(self._waiting):
+            self._take_leave(queue)
+        for request in arrived:
+            if request.rid in self._waiting:
+                self._withdraw(request.rid)  # the id came back with another request
+            self._add(request)
+
+    def _settle(self) -> None:
+        """Prefills that ended since the last cycle show their prefix to others now."""
+        ended = [rid for rid, entry in self._in_flight.items() if prefill_ended(entry.request, entry.outputs)]
+        for rid in ended:
+            self.planner.prefilled(rid)
+            self._release(self._in_flight.pop(rid))
+
+    def _take_leave(self, queue: list[Any]) -> None:
+        present = {id(request) for request in queue}
+        for rid, entry in list(self._waiting.items()):
+            if id(entry.request) in present:
+                continue
+            if not was_admitted(entry.request, entry.outputs):
+                self._withdraw(rid)
+                continue
+            del self._waiting[rid]
+            prompt = int(self.planner.tree.request(rid).num_tokens)
+            cached = int(entry.request.cached_tokens)
+            fresh = not getattr(entry.request, "retracted_stain", False)
+            self.cached_real += cached if fresh else 0
+            if prefill_ended(entry.request, entry.outputs):
+                self.planner.prefilled(rid)
+                self._release(entry)
+            else:
+                self._in_flight[rid] = entry  # its pages are still compared with
+            self.planner.remove(rid, True, prompt - cached if fresh else None)
+
+    def _withdraw(self, rid: str) -> None:
+        self.planner.remove(rid, admitted=False)
+        self._release(self._waiting.pop(rid))
+
+    def _release(self, entry: Waiting) -> None:
+        if self._pages is not None:
+            self._pages.release(entry.symbols)
+
+    def _add(self, request: Any) -> None:
+        tokens, limit = prompt_of(request)
+        whole = limit // self._page_tokens * self._page_tokens
+        namespace = request_namespace(request)
+        symbols = b""
+        if whole == 0:
+            namespace = ALONE + str(request.rid)
+        elif not namespace.startswith(ALONE):
+            symbols = pack(tokens)[: whole * SYMBOL_BYTES]
+            if self._pages is not None:
+                symbols = self._pages.intern(symbols)
+        self._waiting[request.rid] = Waiting(request, symbols)
+        arrival = self._arrived.setdefault(request, self.now)
+        key: object = symbols or [0]
+        self.planner.add(PendingRequest(request.rid, key, arrival, namespace, num_tokens=len(tokens)))
+
+    # -- eviction ----------------------------------------------------------------------------------
+
+    def _demand(self, node_id: int) -> float:
+        demand = self._shield.call(self.planner.eviction_score, node_id) or 0.0
+        self.protected_evictions += demand > 0.0
+        return demand
+
+    def detach(self) -> None:
+        """Give the cache its own strategy back.  O(1)."""
+        if self._stock_strategy is not None:
+            set_strategy(self.policy.tree_cache, self._stock_strategy)
+            self._stock_strategy = None

@@ -1,0 +1,88 @@
+"""`CacheView` over `UnifiedRadixCache`'s Rust core, by its own read-only match.
+
+The Rust core shows no nodes to Python.  What it has is `match_full_device_prefix(key)`, which neither
+splits nor touches.  So an edge is asked for by the whole prompt up to its end: one call per pending edge
+on which the cache has followed so far, O(prompt) each in native code.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+
+from peek.adapters.sglang.namespaces import ALONE, owner_of
+from peek.adapters.sglang.pages import PageTable
+from peek.trie.tree_view import edge_bytes
+
+
+@final
+class CorePlace:
+    """A cursor: the tokens matched so far (int64, as the core takes them) and the core's node there."""
+
+    __slots__ = ("ended", "extra_key", "node", "salt", "tokens")
+
+    def __init__(
+        self, tokens: array[int], node: int, ended: bool, extra_key: str | None, salt: str | None
+    ) -> None:
+        self.tokens = tokens
+        self.node = node
+        self.ended = ended
+        self.extra_key = extra_key
+        self.salt = salt
+
+
+@final
+class CoreView:
+    """See the module's description.
+
+    Args:
+        match: `(tokens, extra_key, cache_salt) -> (tokens matched, node)`, read-only.
+        page_tokens: SGLang's page size.
+        pages: the table of pages, None for pages of one token.
+    """
+
+    def __init__(
+        self,
+        match: Callable[[array[int], str | None, str | None], tuple[int, int]],
+        page_tokens: int,
+        pages: PageTable | None,
+    ) -> None:
+        self.unit_tokens = page_tokens
+        self._match = match
+        self._pages = pages
+
+    def root(self, namespace: str) -> object:
+        if namespace.startswith(ALONE):
+            return None
+        extra_key, salt = owner_of(namespace)
+        return CorePlace(array("q"), 0, False, extra_key, salt)
+
+    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+        if cursor is None:
+            return 0, None
+        assert isinstance(cursor, CorePlace)
+        if cursor.ended:
+            return 0, cursor
+        tokens = cursor.tokens + self._tokens(segment)
+        matched, node = self._match(tokens, cursor.extra_key, cursor.salt)
+        done = matched // self.unit_tokens - offset
+        if done <= 0:
+            return 0, CorePlace(cursor.tokens, cursor.node, True, cursor.extra_key, cursor.salt)
+        ended = done < len(segment)
+        return done, CorePlace(tokens, node, ended, cursor.extra_key, cursor.salt)
+
+    def node_id(self, cursor: object) -> int:
+        assert isinstance(cursor, CorePlace)
+        return cursor.node
+
+    def _tokens(self, segment: Any) -> array[int]:
+        pages = self._pages
+        packed = edge_bytes(segment)
+        if pages is not None:
+            packed = b"".join([pages.page(symbol) for symbol in segment])
+        tokens = array("q")
+        tokens.frombytes(np.frombuffer(packed, dtype="<i4").astype("<i8").tobytes())
+        return tokens

@@ -1,0 +1,41 @@
+"""SGLang 0.5.9, which has no plug-ins: an `Engine` whose scheduler process starts with `peek`.
+
+`python -m peek.adapters.sglang.serve` is `python -m sglang.launch_server` with that process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peek.adapters.sglang.plugin import around, configured
+
+
+def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:
+    """SGLang's own `run_scheduler_process`, in a process whose policies have a planner beside them."""
+    from sglang.srt.managers import schedule_policy, scheduler
+
+    config = configured()
+    if config is not None:
+        hook = around(config)
+
+        class PlannedPolicy(schedule_policy.SchedulePolicy):  # type: ignore[misc]
+            """SGLang's policy with `peek` around `calc_priority`."""
+
+            def calc_priority(self, waiting_queue: list[Any], *args: Any, **kwargs: Any) -> Any:
+                stock = schedule_policy.SchedulePolicy.calc_priority
+                return hook(stock, self, waiting_queue, *args, **kwargs)
+
+        scheduler.SchedulePolicy = PlannedPolicy  # the name the scheduler looks up when it is made
+    return scheduler.run_scheduler_process(*args, **kwargs)
+
+
+def engine_class() -> Any:
+    """A subclass of `sglang.srt.entrypoints.engine.Engine` that starts such processes."""
+    from sglang.srt.entrypoints.engine import Engine
+
+    class PeekEngine(Engine):  # type: ignore[misc]
+        """SGLang's engine; `peek` is active in its schedulers if the environment asks for it."""
+
+        run_scheduler_process_func = staticmethod(run_scheduler_process)
+
+    return PeekEngine

@@ -1,0 +1,76 @@
+"""The parts of the SGLang adapter that need no SGLang: pages as symbols, namespaces as strings."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peek.adapters.sglang import __all__ as public
+from peek.adapters.sglang.namespaces import ALONE, namespace_of, owner_of
+from peek.adapters.sglang.pages import PageTable
+from peek.trie.keys import pack, unpack
+
+PAGE = 3
+TEXTS = st.lists(st.integers(0, 1), min_size=PAGE, max_size=5 * PAGE).map(
+    lambda tokens: tokens[: len(tokens) // PAGE * PAGE]
+)
+
+
+@given(texts=st.lists(TEXTS, max_size=12), order=st.randoms(use_true_random=False))
+def test_equal_pages_have_equal_symbols(texts: list[list[int]], order: object) -> None:
+    table = PageTable(PAGE)
+    held: list[tuple[list[int], bytes]] = []
+    for i, tokens in enumerate(texts):
+        held.append((tokens, table.intern(pack(tokens))))
+        if i % 3 == 2:
+            order.shuffle(held)  # type: ignore[attr-defined]
+            table.release(held.pop()[1])
+        pages = Counter(
+            (tuple(text[at : at + PAGE]), symbol)
+            for text, symbols in held
+            for at, symbol in zip(range(0, len(text), PAGE), unpack(symbols), strict=True)
+        )
+        assert len(pages) == len({page for page, _ in pages}) == len({symbol for _, symbol in pages})
+        assert len(table) == len(pages)
+        for page, symbol in pages:
+            assert table.page(symbol) == pack(list(page))
+    for _, symbols in held:
+        table.release(symbols)
+    assert len(table) == 0
+
+
+def test_numbers_are_used_again() -> None:
+    table = PageTable(PAGE)
+    symbols = [unpack(table.intern(pack([i] * PAGE))) for i in range(3)]
+    table.release(pack(symbols[1]))
+    assert unpack(table.intern(pack([9] * PAGE))) == symbols[1]
+
+
+NAMES = st.one_of(st.none(), st.text(max_size=6), st.sampled_from(["key:", "salt:", "1:", "-", ":"]))
+
+
+@given(extra=NAMES, salt=NAMES, other=st.tuples(NAMES, NAMES))
+def test_namespaces_come_back_and_do_not_mix(
+    extra: str | None, salt: str | None, other: tuple[str | None, str | None]
+) -> None:
+    namespace = namespace_of(extra, salt)
+    assert owner_of(namespace) == (extra, salt)
+    assert not namespace.startswith(ALONE)
+    assert (namespace_of(*other) == namespace) == (other == (extra, salt))
+
+
+def test_importing_the_package_does_not_import_sglang() -> None:
+    import sys
+
+    assert public == ["Engine", "register"]
+    assert "sglang" not in sys.modules
+
+
+def test_not_configured_registers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from peek.adapters.sglang import register
+
+    monkeypatch.delenv("PEEK_POLICY", raising=False)
+    register()  # would import SGLang, which is not here
