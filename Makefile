@@ -15,6 +15,10 @@ SOURCES := $(shell find peek -name '*.py')
 VLLM_VERSIONS ?= 0.32.0 0.24.0 0.19.1
 VLLM_ENV ?= $(CURDIR)/.venv-vllm-
 VLLM_ARGS ?=
+# Each of them runs whole on the CPU.
+SGLANG_VERSIONS ?= 0.5.23 0.5.17 0.5.9
+SGLANG_ENV ?= $(CURDIR)/.venv-sglang-
+SGLANG_ARGS ?=
 WHEEL := build/wheel/.stamp
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -22,12 +26,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONPATH PEEK_POLICY
 
 .DELETE_ON_ERROR:
-.PHONY: help venv build demo test test-compiled test-interpreted test-vllm bench soak docs check format clean
+.PHONY: help venv build demo test test-compiled test-interpreted test-vllm test-sglang bench soak docs check format clean
 
 help:
 	@echo 'make demo    build, then simulate the main workload under six policies'
 	@echo 'make test    the core suite on both builds, compiled and interpreted'
 	@echo 'make test-vllm    the adapter on the real vLLM, in environments of its own (gigabytes, minutes)'
+	@echo 'make test-sglang  the adapter on the real SGLang, likewise'
 	@echo 'make check   ruff, mypy --strict, architecture test'
 	@echo 'make bench   benchmarks, on the compiled build, and how much slower the pure one is'
 	@echo 'make soak    a million requests come and go: does memory stay flat?  (about two minutes)'
@@ -105,6 +110,22 @@ test-vllm: $(VLLM_VERSIONS:%=$(VLLM_ENV)%/.stamp-peek)
 	@cd build/vllm && for version in $(VLLM_VERSIONS); do \
 	  OMP_NUM_THREADS=1 PEEK_EXPECT_BACKEND=compiled "$(VLLM_ENV)$$version/bin/pytest" -p no:cacheprovider \
 	    -c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' '$(CURDIR)/tests/vllm' $(VLLM_ARGS) || exit 1; \
+	done
+
+.PRECIOUS: $(SGLANG_ENV)%/.stamp-deps
+$(SGLANG_ENV)%/.stamp-deps: tests/sglang/requirements-%.txt tests/sglang/make_env.sh tests/sglang/cpu_shims.py
+	@PYTHON='$(PYTHON)' tests/sglang/make_env.sh '$*' '$(SGLANG_ENV)$*'
+	@touch $@
+
+$(SGLANG_ENV)%/.stamp-peek: $(SGLANG_ENV)%/.stamp-deps $(WHEEL)
+	@'$(SGLANG_ENV)$*/bin/python' -m pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
+	@touch $@
+
+test-sglang: $(SGLANG_VERSIONS:%=$(SGLANG_ENV)%/.stamp-peek)
+	@mkdir -p build/sglang
+	@cd build/sglang && for version in $(SGLANG_VERSIONS); do \
+	  OMP_NUM_THREADS=1 PEEK_EXPECT_BACKEND=compiled "$(SGLANG_ENV)$$version/bin/pytest" -p no:cacheprovider \
+	    -c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' '$(CURDIR)/tests/sglang' $(SGLANG_ARGS) || exit 1; \
 	done
 
 # bench/conftest.py ends the run if the build is not the compiled one; the table is also in build/bench.json.

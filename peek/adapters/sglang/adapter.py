@@ -10,6 +10,7 @@ admitted so far, in tokens, at a nominal speed.
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import replace
 from typing import Any, Final
@@ -25,13 +26,17 @@ from peek.adapters.sglang.seams import (
     request_namespace,
     set_strategy,
     shows_nodes,
+    touch,
     was_admitted,
 )
 from peek.adapters.shield import Shield
 from peek.config import PeekConfig
 from peek.planner import Planner
 from peek.request import PendingRequest
+from peek.trie.dual_walk import DualWalk
 from peek.trie.keys import SYMBOL_BYTES, pack
+
+logger = logging.getLogger("peek")
 
 NOMINAL_TOKEN_S: Final = 1 / 6000
 """Seconds a prompt token is taken to take; only where a policy speaks of seconds (`slo_s`)."""
@@ -75,7 +80,13 @@ class SglangAdapter:
         self._reordered = False
         self._shield = shield
         self._stock_strategy: Any = None
-        if self.planner.evicts and shows_nodes(cache):
+        self._touches = self.planner.evicts and not shows_nodes(cache)
+        if self._touches:
+            logger.warning(
+                "peek: SGLang's Rust core takes no eviction strategy; needed prefixes are kept recent instead"
+                " (SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python evicts by demand)"
+            )
+        elif self.planner.evicts:
             self._stock_strategy = set_strategy(cache, None)
             set_strategy(cache, DemandStrategy(self._stock_strategy, self._demand))
 
@@ -94,7 +105,8 @@ class SglangAdapter:
         self._sync(queue)
         planner = self.planner
         aside = planner.keeps_arrival_order
-        if len(queue) < 2 or (aside and not self._reordered):
+        # Eviction asks the last plan's view of the cache, also while the order does not matter.
+        if not queue or (not planner.evicts and (len(queue) < 2 or (aside and not self._reordered))):
             return not aside
         order = planner.plan(self.view, self.now)
         known = self._waiting
@@ -109,23 +121,24 @@ class SglangAdapter:
         if hasattr(queue[0], "num_matched_prefix_tokens"):  # read by SGLang's load snapshots
             for request in queue:
                 request.num_matched_prefix_tokens = int(planner.tree.request(request.rid).cached_len)
+        if self._touches:
+            self._touch_needed(queue)
         return not aside
 
     def _sync(self, queue: list[Any]) -> None:
         self._settle()
+        present: set[str] = set()
         arrived = []
-        present = 0
         for request in queue:
-            known = self._waiting.get(request.rid)
-            if known is not None and known.request is request:
-                present += 1
+            entry = self._waiting.get(request.rid)
+            if entry is None or entry.request is not request or entry.outputs != len(request.output_ids):
+                arrived.append(request)  # new, or retracted since: it was away
             else:
-                arrived.append(request)
-        if present != len(self._waiting):
-            self._take_leave(queue)
+                present.add(request.rid)
+        if len(present) != len(self._waiting):
+            for rid in [rid for rid in self._waiting if rid not in present]:
+                self._leave(rid)
         for request in arrived:
-            if request.rid in self._waiting:
-                self._withdraw(request.rid)  # the id came back with another request
             self._add(request)
 
     def _settle(self) -> None:
@@ -135,29 +148,25 @@ class SglangAdapter:
             self.planner.prefilled(rid)
             self._release(self._in_flight.pop(rid))
 
-    def _take_leave(self, queue: list[Any]) -> None:
-        present = {id(request) for request in queue}
-        for rid, entry in list(self._waiting.items()):
-            if id(entry.request) in present:
-                continue
-            if not was_admitted(entry.request, entry.outputs):
-                self._withdraw(rid)
-                continue
-            del self._waiting[rid]
-            prompt = int(self.planner.tree.request(rid).num_tokens)
-            cached = int(entry.request.cached_tokens)
-            fresh = not getattr(entry.request, "retracted_stain", False)
-            self.cached_real += cached if fresh else 0
-            if prefill_ended(entry.request, entry.outputs):
-                self.planner.prefilled(rid)
-                self._release(entry)
-            else:
-                self._in_flight[rid] = entry  # its pages are still compared with
-            self.planner.remove(rid, True, prompt - cached if fresh else None)
-
-    def _withdraw(self, rid: str) -> None:
-        self.planner.remove(rid, admitted=False)
-        self._release(self._waiting.pop(rid))
+    def _leave(self, rid: str) -> None:
+        """A request is out of the queue: in a batch, or aborted."""
+        entry = self._waiting.pop(rid)
+        request = entry.request
+        if not was_admitted(request, entry.outputs):
+            self.planner.remove(rid, admitted=False)
+            self._release(entry)
+            return
+        uncached = None  # of a retracted request SGLang does not tell; the plan's expectation stands
+        if not getattr(request, "retracted_stain", False):
+            cached = int(request.cached_tokens)
+            self.cached_real += cached
+            uncached = int(self.planner.tree.request(rid).num_tokens) - cached
+        if prefill_ended(request, entry.outputs):
+            self.planner.prefilled(rid)
+            self._release(entry)
+        else:
+            self._in_flight[rid] = entry  # its pages are still compared with
+        self.planner.remove(rid, True, uncached)
 
     def _release(self, entry: Waiting) -> None:
         if self._pages is not None:
@@ -185,6 +194,18 @@ class SglangAdapter:
         demand = self._shield.call(self.planner.eviction_score, node_id) or 0.0
         self.protected_evictions += demand > 0.0
         return demand
+
+    def _touch_needed(self, queue: list[Any]) -> None:
+        """The Rust core: what the head of the queue needs becomes the most recent.  O(matched tokens)."""
+        DualWalk(self.planner.tree).walk(self.view)
+        touched: set[tuple[str, bytes]] = set()
+        for request in reversed(queue):
+            planned = self.planner.tree.request(request.rid)
+            matched = int(planned.cached_len) // self._page_tokens * SYMBOL_BYTES
+            prefix = (planned.namespace, self._waiting[request.rid].symbols[:matched])
+            if matched and prefix not in touched:
+                touched.add(prefix)
+                touch(self.policy.tree_cache, request, int(planned.cached_len))
 
     def detach(self) -> None:
         """Give the cache its own strategy back.  O(1)."""

@@ -20,13 +20,14 @@ _NODE_CACHES = ("RadixCache", "HiRadixCache", "UnifiedRadixCache")
 def why_stand_aside(policy: Any) -> str | None:
     """Why SGLang's own order stays, None if there is no reason."""
     cache = policy.tree_cache
-    kind = type(cache).__mro__[0].__name__
+    kind = type(cache).__name__
     names = {base.__name__ for base in type(cache).__mro__}
     if getattr(cache, "disable", True):
         return "prefix caching is off"
-    if kind not in _NODE_CACHES and not (names & {"UnifiedRadixCache"}):
+    unified = "UnifiedRadixCache" in names
+    if (kind not in _NODE_CACHES and not unified) or (unified and not hasattr(cache, "tree_core")):
         return f"the prefix cache is a {kind}, which is not understood"
-    if getattr(cache, "is_eagle", False):
+    if getattr(cache, "is_eagle", False) or getattr(tree_core(cache), "is_eagle", False):
         return "speculative decoding with bigram keys (EAGLE)"
     components = getattr(cache, "tree_components", None)
     if components is not None and len(tuple(components)) > 1:
@@ -78,6 +79,14 @@ def set_strategy(cache: Any, strategy: Any) -> Any:
         if getattr(bound, "__self__", None) is inner:
             component.session_ref_eviction_strategy = None
     return inner
+
+
+def touch(cache: Any, request: Any, cached: int) -> None:
+    """Make what a waiting request would hit the most recently used, as SGLang's own policies do."""
+    from sglang.srt.mem_cache.radix_cache import RadixKey
+
+    tokens = request.origin_input_ids + request.output_ids
+    cache.touch_prefix(RadixKey(tokens, request.extra_key, limit=cached, cache_salt=request.cache_salt))
 
 
 # -- requests -----------------------------------------------------------------------------------------

@@ -1,0 +1,103 @@
+# ruff: noqa: T201
+"""What one `calc_priority` of SGLang costs: stock LPM, and `peek` in its place.
+
+    OMP_NUM_THREADS=1 python tests/sglang/bench_cost.py [--waiting 128 1000] [--repeat 15]
+
+4,096-token prompts over 100 shared prefixes of 3,072 tokens, half of them cached.  CPU time, medians.
+
+    lpm       stock; beyond 128 waiting it sorts nothing
+    lifted    stock LPM without that limit
+    peek      the same queue again: an order stands until queue or cache changes, here it is planned anew
+    arrival   what one more waiting request adds, once
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sglang_lab import CORES, VERSION, make_request, make_world, tokens_for, torch
+from sglang_small import attach
+
+import peek
+
+PROMPT, SHARED, GROUPS = 4096, 3072, 100
+
+
+def prompts(rnd: random.Random, count: int) -> tuple[list[list[int]], list[list[int]]]:
+    prefixes = [[rnd.randrange(3, 30000) for _ in range(SHARED)] for _ in range(GROUPS)]
+    own = PROMPT - SHARED
+    return prefixes, [
+        prefixes[i % GROUPS] + [rnd.randrange(3, 30000) for _ in range(own)] for i in range(count)
+    ]
+
+
+def world_with(prefixes: list[list[int]], policy: str, core: str | None) -> Any:
+    from sglang.srt.mem_cache.base_prefix_cache import InsertParams
+    from sglang.srt.mem_cache.radix_cache import RadixKey
+
+    world = make_world(1_000_000, policy=policy, core=core)
+    for prefix in prefixes[: GROUPS // 2]:
+        key = RadixKey(tokens_for(prefix))
+        world.tree.insert(InsertParams(key=key, value=torch.arange(SHARED, dtype=torch.int64)))
+    return world
+
+
+def median_ms(call: Callable[[], Any], repeat: int) -> float:
+    times = []
+    for _ in range(repeat):
+        started = time.thread_time()
+        call()
+        times.append(time.thread_time() - started)
+    return 1e3 * statistics.median(times)
+
+
+def measure(waiting: int, core: str | None, repeat: int) -> None:
+    rnd = random.Random(3)
+    prefixes, texts = prompts(rnd, waiting + 1)
+    requests = [make_request(f"r{i}", text, arrival=1.0 + i) for i, text in enumerate(texts)]
+    last = requests.pop()
+
+    stock = world_with(prefixes, "lpm", core)
+    lpm = median_ms(lambda: stock.policy.calc_priority(list(requests)), repeat)
+    stock.policy._determine_active_policy = lambda queue: stock.policy.policy
+    lifted = median_ms(lambda: stock.policy.calc_priority(list(requests)), repeat)
+
+    world = world_with(prefixes, "fcfs", core)
+    seat = attach(world, "peek")
+    queue = list(requests)
+    first = median_ms(lambda: world.policy.calc_priority(queue), 1)
+
+    def planned_anew() -> None:
+        seat.adapter.planner.tree.version += 1
+        world.policy.calc_priority(queue)
+
+    mine = median_ms(planned_anew, repeat)
+    with_one = median_ms(lambda: world.policy.calc_priority([*queue, last]), 1)
+    assert seat.shield.fallbacks == 0
+    assert seat.adapter.planner.stats.cycles > repeat
+    print(
+        f"{waiting:7}  {core or '-':6}  {lpm:8.2f}  {lifted:8.2f}  {mine:8.2f}  {mine / lifted:7.2f}"
+        f"  {first / waiting * 1e3:8.0f} us  {(with_one - mine) * 1e3:8.0f} us",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--waiting", type=int, nargs="*", default=[128, 1000])
+    parser.add_argument("--repeat", type=int, default=15)
+    arguments = parser.parse_args()
+    print(f"SGLang {VERSION}, peek {peek.__version__} {peek.backend()}; ms")
+    print("waiting  core         lpm    lifted      peek    ratio  first, each   one arrival")
+    for core in CORES:
+        for waiting in arguments.waiting:
+            measure(waiting, core, arguments.repeat)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""The whole engine on the CPU: scheduler and workers in processes of their own, as SGLang starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sglang_lab import CORES, RELEASE
+from sglang_model import write_model
+
+pytestmark = pytest.mark.slow
+
+NAMES = ["A1", "B1", "C1", "A2", "B2", "C2", "A3", "B3"]
+SHARED, OWN = 1900, 100
+ENGINE = {
+    "max_total_tokens": 2200,  # one prompt
+    "context_length": 2150,
+    "chunked_prefill_size": 4096,
+    "max_running_requests": 8,
+    "schedule_policy": "fcfs",
+}
+HAS_PLUGINS = RELEASE >= (0, 5, 11)
+
+
+def worked_prompts() -> dict[str, list[int]]:
+    rnd = random.Random(0)
+    shared = {tenant: [rnd.randrange(20, 1000) for _ in range(SHARED)] for tenant in "ABC"}
+    return {name: shared[name[0]] + [rnd.randrange(20, 1000) for _ in range(OWN)] for name in NAMES}
+
+
+def job(**environ: str) -> dict[str, Any]:
+    prompts = worked_prompts()
+    run = {"prompts": prompts, "max_tokens": dict.fromkeys(prompts, 4), "engine": ENGINE, "environ": environ}
+    if environ and not HAS_PLUGINS:
+        run["engine_class"] = "peek.adapters.sglang.Engine"
+    return run
+
+
+def run_engine(folder: Path, run: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """The result, and what the processes wrote to standard error."""
+    folder.mkdir()
+    task, result = folder / "task.json", folder / "result.json"
+    task.write_text(json.dumps({"model": write_model(folder / "model"), "runs": [run]}))
+    script = Path(__file__).with_name("engine_run.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(task), str(result)],
+        cwd=folder,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(result.read_text())[0], done.stderr
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return run_engine(tmp_path_factory.mktemp("sglang") / "stock", job())[0]
+
+
+def cached(row: dict[str, Any]) -> int:
+    return sum(row["cached"].values())
+
+
+def test_stock_order_finds_nothing(stock: dict[str, Any]) -> None:
+    assert cached(stock) == 0
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("label", ["peek", "clpm+gm+dl+pe"])
+def test_worked_check(label: str, core: str | None, stock: dict[str, Any], tmp_path: Path) -> None:
+    environ = {"PEEK_POLICY": label}
+    if core is not None:
+        environ["SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"] = core
+    row, _ = run_engine(tmp_path / "run", job(**environ))
+    assert cached(row) == 5 * SHARED
+    assert sorted(name for name, n in row["cached"].items() if n == 0) == ["A1", "B1", "C1"]
+    assert row["tokens"] == stock["tokens"]
+
+
+def test_installed_and_not_asked_for(stock: dict[str, Any], tmp_path: Path) -> None:
+    run = job()
+    if not HAS_PLUGINS:
+        run["engine_class"] = "peek.adapters.sglang.Engine"
+    row, _ = run_engine(tmp_path / "run", run)
+    assert row == stock

@@ -1,0 +1,175 @@
+"""The lab itself, on stock SGLang: its plays end well, and its way to look leaves no trace."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from sglang_lab import CORES, POLICIES, World, expected_tokens, leaked, make_request, make_world, stock_match
+from sglang_plays import Play, check_outcome, perform, plays
+from sglang_stepper import Stepper
+from sglang_tree import eviction_order, locked, match_len, snapshot
+
+EXAMPLES = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+
+cores = pytest.mark.parametrize("core", CORES)
+overlaps = pytest.mark.parametrize("overlap", [False, True], ids=["sync", "overlap"])
+page_sizes = pytest.mark.parametrize("page_size", [1, 64])
+
+
+@cores
+@overlaps
+@pytest.mark.parametrize("policy", POLICIES)
+@given(play=plays())
+@EXAMPLES
+def test_plays_end_well(policy: str, overlap: bool, core: str | None, play: Play) -> None:
+    check_outcome(play, perform(play, policy=policy, overlap=overlap, core=core))
+
+
+@cores
+@overlaps
+@given(play=plays(priority=True))
+@EXAMPLES
+def test_priorities(overlap: bool, core: str | None, play: Play) -> None:
+    check_outcome(play, perform(play, overlap=overlap, core=core))
+
+
+# -- what happens in a play -------------------------------------------------------------------------------
+
+
+@cores
+@overlaps
+def test_somebody_is_retracted(overlap: bool, core: str | None) -> None:
+    stepper = Stepper(make_world(200, core=core), overlap=overlap, ratio=0.05)
+    for i in range(4):
+        stepper.add(make_request(f"r{i}", [20 + i] * 10, 80))
+    stepper.run_out()
+    records = stepper.records
+    assert sum(record.retractions for record in records.values()) > 0
+    assert sum(admission.again for admission in stepper.admissions) > 0
+    for rid, record in records.items():
+        assert record.tokens == expected_tokens(rid, 10, 80), rid
+    assert (leaked(stepper.world), locked(stepper.world)) == (0, 0)
+
+
+@cores
+@overlaps
+@pytest.mark.parametrize("after", [0, 1, 2, 3, 8])
+def test_aborts_at_every_stage(after: int, overlap: bool, core: str | None) -> None:
+    """Waiting, between its chunks, and while it generates."""
+    stepper = Stepper(make_world(400, core=core), overlap=overlap, chunk=32)
+    stepper.add(make_request("long", [5] * 120, 20))
+    stepper.add(make_request("next", [5] * 100, 4))
+    for _ in range(after):
+        stepper.step()
+    stepper.abort("long")
+    stepper.run_out()
+    assert stepper.records["long"].aborted
+    assert stepper.records["next"].tokens == expected_tokens("next", 100, 4)
+    assert (leaked(stepper.world), locked(stepper.world)) == (0, 0)
+
+
+@cores
+def test_results_come_one_batch_late_in_overlap_mode(core: str | None) -> None:
+    lengths = {}
+    for overlap in (False, True):
+        stepper = Stepper(make_world(400, core=core), overlap=overlap)
+        request = make_request("r", [5] * 20, 6)
+        stepper.add(request)
+        lengths[overlap] = [len(request.output_ids) for _ in range(3) if stepper.step() is not None]
+    assert lengths[False] == [n + 1 for n in lengths[True]]
+
+
+@cores
+def test_the_queue_is_a_new_list_after_a_prefill_batch(core: str | None) -> None:
+    stepper = Stepper(make_world(400, core=core), max_running=1)
+    stepper.add(make_request("a", [5] * 20))
+    stepper.add(make_request("b", [6] * 20))
+    queue = stepper.waiting_queue
+    stepper.step()
+    assert [request.rid for request in queue] == ["a", "b"]
+    assert [request.rid for request in stepper.waiting_queue] == ["b"]
+
+
+@cores
+@overlaps
+@pytest.mark.parametrize(("grouped", "cached"), [(False, 0), (True, 9500)])
+def test_worked_check(grouped: bool, cached: int, overlap: bool, core: str | None) -> None:
+    """Three tenants in a cache that holds one prompt: the order of the queue is everything."""
+    stepper = Stepper(make_world(2200, core=core), overlap=overlap)
+    if grouped:
+        stepper.policy.calc_priority = lambda queue, *_, **__: queue.sort(key=lambda request: request.rid)
+    for i, rid in enumerate(["A1", "B1", "C1", "A2", "B2", "C2", "A3", "B3"]):
+        stepper.add(make_request(rid, [ord(rid[0])] * 1900 + [100 + i] * 100, 8))
+    stepper.run_out()
+    assert sum(admission.prefix_len for admission in stepper.admissions) == cached
+    assert all(record.finished for record in stepper.records.values())
+
+
+# -- looking without touching -----------------------------------------------------------------------------
+
+
+def lived_in(core: str | None, page_size: int, seed: int, **more: Any) -> World:
+    """A cache in the middle of its life: some run, some are gone, some lost their place."""
+    rnd = random.Random(seed)
+    stepper = Stepper(make_world(12 * 64 if page_size > 1 else 500, page_size=page_size, core=core), **more)
+    for i in range(12):
+        stepper.add(some_request(f"r{i}", rnd))
+        stepper.step()
+    return stepper.world
+
+
+def some_request(rid: str, rnd: random.Random) -> Any:
+    shared = [10 + rnd.randrange(2)] * rnd.choice([0, 32, 64, 100, 128])
+    own = [rnd.randrange(100, 900) for _ in range(rnd.randint(1, 40))]
+    salt, key = rnd.choice([None, None, "s"]), rnd.choice([None, None, "x"])
+    return make_request(rid, shared + own, rnd.randint(1, 12), extra_key=key, cache_salt=salt)
+
+
+@cores
+@page_sizes
+def test_match_is_the_engines_and_leaves_no_trace(page_size: int, core: str | None) -> None:
+    found = []
+    for seed in range(12):
+        world = lived_in(core, page_size, seed)
+        rnd = random.Random(-seed - 1)
+        for i in range(10):
+            request = some_request(f"probe{i}", rnd)
+            before = snapshot(world)
+            found.append(match_len(world, request))
+            assert snapshot(world) == before
+            assert stock_match(world, request) == found[-1]
+    assert sum(n > 0 for n in found) > 10
+
+
+@cores
+def test_a_picture_shows_what_a_stock_match_does(core: str | None) -> None:
+    world = make_world(400, core=core)
+    stepper = Stepper(world)
+    stepper.add(make_request("r", [5] * 40, 2))
+    stepper.run_out()
+    before = snapshot(world)
+    stock_match(world, make_request("inside", [5] * 20))
+    split = snapshot(world)
+    assert split != before
+    stock_match(world, make_request("again", [5] * 20))
+    if core != "rust":  # its times of use show in the order of eviction only
+        assert snapshot(world) != split
+
+
+@cores
+def test_eviction_order_shows_times_of_use(core: str | None) -> None:
+    def order(look: Any) -> list[list[int]]:
+        world = make_world(400, core=core)
+        stepper = Stepper(world, max_running=1)
+        for i in range(4):
+            stepper.add(make_request(f"r{i}", [5 + i] * 40, 2))
+        stepper.run_out()
+        look(world, make_request("probe", [5] * 41))
+        return eviction_order(world)
+
+    untouched = order(lambda world, request: None)
+    assert order(match_len) == untouched
+    assert order(stock_match) != untouched

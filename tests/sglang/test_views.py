@@ -1,0 +1,147 @@
+"""The dual-walk over SGLang's prefix cache against its own `match_prefix`, request by request."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sglang_lab import (
+    CORES,
+    MatchPrefixParams,
+    RadixKey,
+    World,
+    key_of,
+    make_request,
+    make_world,
+    tokens_for,
+    torch,
+)
+from sglang_small import attach
+from sglang_tree import nodes, snapshot
+
+STATES = 300
+PAGES = (1, 64)
+KINDS = [(core, page) for core in CORES for page in PAGES]
+
+
+@st.composite
+def texts(draw: st.DrawFn, page: int) -> tuple[str | None, list[int]]:
+    """A namespace and a prompt of a few pieces that others have too, cut at any token."""
+    rnd = random.Random(draw(st.integers(0, 6)))
+    tokens: list[int] = []
+    for _ in range(draw(st.integers(1, 4))):
+        tokens += [rnd.randrange(draw(st.integers(2, 3))) + 3] * draw(st.sampled_from([1, 3, page, 2 * page]))
+    return draw(st.sampled_from([None, "lora"])), tokens
+
+
+def insert(world: World, namespace: str | None, tokens: list[int]) -> None:
+    from sglang.srt.mem_cache.base_prefix_cache import InsertParams
+
+    whole = len(tokens) // world.page_size * world.page_size
+    key = RadixKey(tokens_for(tokens[:whole]), namespace)
+    if whole:
+        world.tree.insert(InsertParams(key=key, value=torch.arange(whole, dtype=torch.int64)))
+
+
+def stock_answer(world: World, request: Any) -> int:
+    """`match_prefix` of what the engine would look up: all but the last token."""
+    key = key_of(request)
+    key = key[: len(key) - 1]
+    if not len(key):
+        return 0
+    result = world.tree.match_prefix(MatchPrefixParams(key=key))
+    length = getattr(result, "device_prefix_len", None)
+    return len(result.device_indices) if length is None else int(length)
+
+
+@pytest.mark.parametrize(("core", "page"), KINDS)
+def test_the_walk_equals_match_prefix(core: str | None, page: int) -> None:
+    seen: Counter[str] = Counter()
+
+    @settings(max_examples=STATES)
+    @given(
+        cached=st.lists(texts(page), max_size=6),
+        queue=st.lists(texts(page), min_size=2, max_size=8),
+        later=st.lists(texts(page), max_size=3),
+    )
+    def state(
+        cached: list[tuple[str | None, list[int]]],
+        queue: list[tuple[str | None, list[int]]],
+        later: list[tuple[str | None, list[int]]],
+    ) -> None:
+        world = make_world(200_000, page_size=page, core=core)
+        adapter = attach(world, "lpm-nolimit+lru").adapter
+        for namespace, tokens in cached:
+            insert(world, namespace, tokens)
+        requests = [
+            make_request(f"r{i}", tokens, extra_key=namespace) for i, (namespace, tokens) in enumerate(queue)
+        ]
+        for more in ([], later):  # a second walk of a cache that has changed
+            for namespace, tokens in more:
+                insert(world, namespace, tokens)
+            before = snapshot(world)
+            adapter.order(list(requests))
+            assert snapshot(world) == before
+            lengths = {r.rid: adapter.planner.tree.request(r.rid).cached_len for r in requests}
+            for request in requests:
+                truth = stock_answer(world, request)
+                assert lengths[request.rid] == truth, request.rid
+                seen["cached" if truth else "cold"] += 1
+        adapter.order([])
+        assert len(adapter.planner) == 0
+        assert adapter._pages is None or len(adapter._pages) == 0
+
+    state()
+    assert seen["cached"] > STATES / 2
+    assert seen["cold"] > STATES / 2
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_namespaces_do_not_mix(core: str | None) -> None:
+    world = make_world(10_000, core=core)
+    adapter = attach(world, "lpm-nolimit+lru").adapter
+    insert(world, "lora", [5] * 100)
+    requests = [
+        make_request("same", [5] * 101, extra_key="lora"),
+        make_request("none", [5] * 101),
+        make_request("other", [5] * 101, extra_key="lorb"),
+        make_request("salted", [5] * 101, extra_key="lora", cache_salt="s"),
+    ]
+    adapter.order(list(requests))
+    cached = {r.rid: adapter.planner.tree.request(r.rid).cached_len for r in requests}
+    assert cached == {"same": 100, "none": 0, "other": 0, "salted": 0}
+    assert not adapter.planner.tree.has_sharing
+
+
+def to_host(node: Any) -> None:
+    """Move a node's KV to the host, as the hierarchical caches leave it."""
+    data = node.component_data[0] if hasattr(node, "component_data") else node
+    data.host_value, data.value = data.value, None
+
+
+@pytest.mark.parametrize("core", [core for core in CORES if core != "rust"])
+def test_what_is_on_the_host_counts_at_its_share(core: str | None) -> None:
+    world = make_world(10_000, core=core)
+    adapter = attach(world, "lpm-nolimit+lru").adapter
+    insert(world, None, [5] * 60)
+    insert(world, None, [*[5] * 60, *[6] * 40])
+    requests = [make_request(f"r{i}", [*[5] * 60, *[6] * 40, 7 + i]) for i in range(2)]
+    requests.append(make_request("first", [*[5] * 60, 9]))
+
+    def cached() -> dict[str, int]:
+        adapter.order(list(requests))
+        return {r.rid: int(adapter.planner.tree.request(r.rid).cached_len) for r in requests}
+
+    assert cached() == {"r0": 100, "r1": 100, "first": 60}
+    upper, lower = [node for node in nodes(world) if len(node.key)]
+    to_host(lower)
+    assert cached() == {"r0": 60 + 20, "r1": 60 + 20, "first": 60}
+    to_host(upper)
+    assert cached() == {"r0": 50, "r1": 50, "first": 30}
+    data = lower.component_data[0] if hasattr(lower, "component_data") else lower
+    data.host_value = None  # gone from the host, too
+    assert cached() == {"r0": 30, "r1": 30, "first": 30}
