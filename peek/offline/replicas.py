@@ -63,7 +63,7 @@ def split(shape: BatchShape, order: Sequence[int], replicas: int, block_tokens: 
     shared = shared_with_previous(shape.parent.tolist(), shape.depth.tolist(), shape.leaf[runs].tolist())
     limit = np.maximum(shape.tokens[runs] - 1, 0) // block_tokens
     saved = np.minimum(np.array(shared, np.int64), limit) * block_tokens
-    cuts, work = _balanced(shape.tokens[runs] - saved, saved, int(shape.tokens[filler].sum()), replicas)
+    cuts, work = balanced(shape.tokens[runs] - saved, saved, int(shape.tokens[filler].sum()), replicas)
     orders = [runs[start:end].tolist() for start, end in pairwise(cuts)]
     least = [(tokens, replica) for replica, tokens in enumerate(work)]
     heapify(least)
@@ -75,7 +75,7 @@ def split(shape: BatchShape, order: Sequence[int], replicas: int, block_tokens: 
     return [Share(each, tokens) for each, tokens in zip(orders, work, strict=True)]
 
 
-def _balanced(costs: Ints, saved: Ints, filler: int, replicas: int) -> tuple[list[int], list[int]]:
+def balanced(costs: Ints, saved: Ints, filler: int, replicas: int) -> tuple[list[int], list[int]]:
     """Where each replica's run starts, and the end; and the work of each run.
 
     Every cut adds work, so what a share has to be is found by halving: too small a one leaves too much to
