@@ -92,3 +92,31 @@ def test_the_command_gives_the_same_file_either_way(tmp_path: Path) -> None:
     ]
     assert both[0] == both[1]
     assert len(list(tmp_path.iterdir())) == 7
+
+
+# -- on a cluster -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Any:
+    ray = pytest.importorskip("ray", reason="needs the extra peek-kv[ray]")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    yield ray
+    ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_ray_gives_the_order_in_memory(cluster: Any) -> None:
+    from peek.offline.distributed import reorder_dataset
+
+    batch = mixed(random.Random(10))
+    items = [{"row": i, "tokens": prompt, "name": f"p{i}"} for i, prompt in enumerate(batch)]
+    dataset = cluster.data.from_items(items, override_num_blocks=3)
+    (whole,) = reorder_dataset(dataset, partitions=2)
+    rows = whole.take_all()
+    expected = reorder(batch, simulate=False).order
+    assert [row["row"] for row in rows] == expected
+    assert [row["name"] for row in rows] == [f"p{i}" for i in expected]

@@ -2,10 +2,9 @@
 
 Plan.  The database never sees a prompt, only the chained keys of its blocks: equal keys are equal
 prefixes, so a trie node is what `GROUP BY key` finds.  Nodes with the same prompts below (equal count and
-equal first prompt) form one edge of the compressed trie.  A prompt's place in the depth-first order is a
-string, for each edge on its path `(most prompts first, lowest first prompt, depth)` in hexadecimal, and a
-last entry for what it has alone; sorting the strings is the traversal.  DuckDB groups and sorts on disk
-where its memory limit asks for it.  Same order as `reorder` gives, ties included.
+equal first prompt) form one edge of the compressed trie.  A prompt's place in the depth-first order is its
+path (see `paths`); sorting the paths is the traversal.  DuckDB groups and sorts on disk where its memory
+limit asks for it.  Same order as `reorder` gives, ties included.
 """
 
 from __future__ import annotations
@@ -16,11 +15,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from peek.offline.block_keys import batch_keys
+from peek.offline.paths import shared_blocks
 from peek.offline.replicas import balanced
 from peek.offline.shape import Ints
-
-ENTRY: Final = 24
-"""Characters of one edge in a path: count 8, first prompt 10, depth in blocks 6."""
 
 FETCH_ROWS: Final = 20_000
 
@@ -173,11 +170,3 @@ class OutOfCoreOrder:
 def _fetched(cursor: Any) -> Iterator[tuple[Any, ...]]:
     while rows := cursor.fetchmany(FETCH_ROWS):
         yield from rows
-
-
-def shared_blocks(left: str, right: str) -> int:
-    """Blocks that two prompts share, from their paths: the depth of the last entry they have in common."""
-    end = 0
-    while left[end : end + ENTRY] == right[end : end + ENTRY] and end < len(left):
-        end += ENTRY
-    return int(left[end - 6 : end], 16) if end else 0
