@@ -176,10 +176,10 @@ def test_pioneers_go_ahead_of_their_siblings() -> None:
 def test_the_engine_sets_the_spacing() -> None:
     batch = grouped(random.Random(1), 400, 20, 320, 32)
     plain = reorder(batch, cache_tokens=3200, engine="vllm").order
-    assert reorder(batch, cache_tokens=3200, pioneer_spacing=24).order != plain
+    assert reorder(batch, cache_tokens=3200, pioneer_spacing=32).order != plain
     assert (
         reorder(batch, cache_tokens=3200, engine="sglang").order
-        == reorder(batch, cache_tokens=3200, pioneer_spacing=24).order
+        == reorder(batch, cache_tokens=3200, pioneer_spacing=32).order
     )
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from peek.errors import InvalidConfig
 from peek.offline.shape import BatchShape, Ints, places
 
-SPACING: Final = {"vllm": 0, "sglang": 24}
-"""Places that pioneers are put ahead, by engine."""
+SPACING: Final = {"vllm": 0, "sglang": 32}
+"""Places that pioneers are put ahead, by engine: at least as many as prompts are in prefill at once."""
 
 
 def spacing_of(engine: str) -> int:

@@ -34,7 +34,7 @@ class Group:
 
     Attributes:
         first: index of the first of them.
-        size: how many they are.
+        size: how many they are; 1 where the others that share the node share more among themselves.
         depth: tokens they share.
     """
 
