@@ -154,6 +154,19 @@ def test_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert bad in capsys.readouterr().err
 
 
+def test_tokenizer_of_mistral(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    package = pytest.importorskip("mistral_common", reason="needs mistral-common")
+    found = sorted(Path(package.__file__).parent.glob("data/tekken*.json"))
+    if not found:
+        pytest.skip("this mistral-common brings no tokenizer along")
+    source = write(tmp_path / "in.jsonl", chat_rows())
+    arguments = ["--tokenizer", str(found[0]), "--explain", "--cache-tokens", "3000"]
+    assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert "groups with 200 requests; 0 share nothing" in shown
+    assert "\nreordered\n" in shown
+
+
 def text(line: str) -> str:
     prompt = parse_request(line.encode(), json.loads).prompt
     assert isinstance(prompt, str)
@@ -171,7 +184,8 @@ BAD = [
     ('{"body": {"messages": []}}', "messages"),
     ('{"body": {"messages": [1]}}', "a message is 1"),
     ('{"body": {"prompt": ""}}', "empty"),
-    ('{"body": {"prompt": [1, null]}}', "prompt"),
+    ('{"body": {"prompt": [1, null]}}', "symbol 1 is None"),
+    ('{"body": {"prompt": ["a", 1]}}', "prompt is neither"),
     ('{"body": {"prompt": [1, -5]}}', "-5"),
 ]
 
@@ -309,6 +323,18 @@ def test_wrong_usage(
 def test_names() -> None:
     assert beside(Path("a/batch.v2.jsonl.gz"), ".order") == Path("a/batch.v2.order")
     assert numbered(Path("a/batch.jsonl.zst"), 3) == Path("a/batch.3.jsonl.zst")
+
+
+def test_what_a_killed_run_left_is_replaced(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    rows = token_rows(100)
+    source, target = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    (tmp_path / "out.jsonl.work").mkdir()
+    (tmp_path / "out.jsonl.work" / "batch.duckdb").write_bytes(b"half")
+    (tmp_path / "out.jsonl.partial").write_bytes(b"half")
+    assert main(["reorder", str(source), str(target), "--out-of-core"]) == 0
+    assert sorted(lines(target)) == sorted(rows)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl", "out.order"]
 
 
 @pytest.mark.slow

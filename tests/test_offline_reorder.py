@@ -206,6 +206,11 @@ def test_wrong_prompts(prompt: Any) -> None:
         reorder([[1, 2], prompt])
 
 
+def test_a_matrix_is_checked_like_any_prompt() -> None:
+    with pytest.raises(InvalidKey):
+        reorder(np.array([[1, 2], [3, 2**40]]))
+
+
 def test_an_empty_batch() -> None:
     for mode in ("full", "paper"):
         result = reorder([], mode=mode)

@@ -17,7 +17,7 @@ from typing import IO, Annotated, Any, Final
 import typer
 
 from peek import InvalidKey, PeekError, WorkloadError
-from peek.cli.batch_files import beside, json_loads, numbered, read_lines, write_whole
+from peek.cli.batch_files import COMPRESSED, beside, json_loads, numbered, read_lines, write_whole
 from peek.cli.simulate import parse_count
 from peek.cli.tokenizing import load_tokenizer
 from peek.offline.jsonl import BatchRequest, key_of, parse_request
@@ -114,7 +114,7 @@ def _check(
 
 
 def _is_large(source: Path) -> bool:
-    return source.stat().st_size * (1 if source.suffix == ".jsonl" else 5) >= OUT_OF_CORE_BYTES
+    return source.stat().st_size * (5 if source.suffix in COMPRESSED else 1) >= OUT_OF_CORE_BYTES
 
 
 # -- reading ----------------------------------------------------------------------------------------------

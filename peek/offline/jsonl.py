@@ -98,14 +98,12 @@ def _content(content: Any) -> str:
 
 def _plain(value: Any, name: str) -> str | list[int]:
     """A string, token ids, or a list of either, one behind the other."""
-    if isinstance(value, str):
-        return value
+    if isinstance(value, str) or (isinstance(value, list) and value and isinstance(value[0], int)):
+        return value  # what is no token id among them shows when they are packed
     if isinstance(value, list):
-        if all(type(token) is int for token in value):
-            return value
         if all(isinstance(part, str) for part in value):
             return "\n".join(value)
-        if all(isinstance(part, list) and all(type(t) is int for t in part) for part in value):
+        if all(isinstance(part, list) for part in value):
             return [token for part in value for token in part]
     raise WorkloadError(f"{name} is neither text nor token ids")
 

@@ -55,8 +55,8 @@ def shape_of(
     """The token trie of a batch; `InvalidKey` from a prompt that is no token sequence."""
     trie = BatchTrie(max_tokens)
     add = trie.add
-    if isinstance(prompts, np.ndarray) and prompts.ndim == 2:
-        prompts = (row.tobytes() for row in prompts.astype(np.int32, copy=False))
+    if isinstance(prompts, np.ndarray) and prompts.ndim == 2 and prompts.dtype == np.int32:
+        prompts = (row.tobytes() for row in prompts)  # ten times as fast as a buffer object for each row
     if namespaces is None:
         for prompt in prompts:
             add(prompt)
