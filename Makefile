@@ -48,7 +48,7 @@ build: $(BUILT)
 $(DEPS): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo 'installing the environment into .venv'
-	@PEEK_PURE=1 $(BIN)/python -m pip install --quiet --editable '.[dev,plot]'
+	@PEEK_PURE=1 $(BIN)/python -m pip install --quiet --editable '.[dev,plot,offline]'
 	@touch $@
 
 # Old shared libraries go first: after a failed build nothing may look compiled.

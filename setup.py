@@ -34,6 +34,8 @@ COMPILED = (
     "peek/policy/*.py",
     "peek/eviction/*.py",
     "peek/planner.py",
+    "peek/offline/batch_trie.py",
+    "peek/offline/residency.py",
     "peek/adapters/simulated/radix_cache.py",
     "peek/adapters/simulated/block_cache.py",
     "peek/adapters/vllm/mirror.py",

@@ -4,6 +4,7 @@ The public names, nothing else.  Engines are wired in by `peek.adapters`, which 
 import.
 """
 
+from peek import offline
 from peek._version import __version__
 from peek.config import PRESETS, PeekConfig
 from peek.errors import (
@@ -67,6 +68,7 @@ __all__ = [
     "WorkloadError",
     "__version__",
     "backend",
+    "offline",
 ]
 
 

@@ -19,6 +19,8 @@ import typer
 
 from peek import PeekError, __version__
 from peek.cli.doctor import doctor_command
+from peek.cli.reorder import reorder_command
+from peek.cli.restore import restore_command
 from peek.cli.simulate import simulate_command
 
 DONE: Final = 0
@@ -54,6 +56,8 @@ def _peek(
 
 
 app.command("simulate")(simulate_command)
+app.command("reorder")(reorder_command)
+app.command("restore")(restore_command)
 app.command("doctor")(doctor_command)
 
 

@@ -1,0 +1,9 @@
+"""Offline scheduling: the whole batch is known before the first prompt runs."""
+
+from peek.offline.block_keys import block_keys
+from peek.offline.reordering import Group, Reordering, reorder
+from peek.offline.replicas import Share, split
+from peek.offline.shadow_cache import ShadowCache
+from peek.offline.waves import Waves
+
+__all__ = ["Group", "Reordering", "ShadowCache", "Share", "Waves", "block_keys", "reorder", "split"]

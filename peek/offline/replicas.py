@@ -1,0 +1,139 @@
+"""Split an ordered batch over replicas that do not share their caches.
+
+Plan.  What a prompt costs is what the one before it in the order leaves uncached.  The prompts that share
+something are cut, in their order, into one contiguous run per replica; near the place where a replica has its
+share of the work, the cut goes where the neighbours share least, since that much has to be computed once
+more.  Prompts that share nothing can run anywhere: they are dealt out last, longest first, each to the
+replica with the least work, and even out what the cuts left uneven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from peek.errors import InvalidConfig
+from peek.offline.residency import shared_with_previous
+from peek.offline.shape import BatchShape, Ints
+
+SLACK: Final = 0.02
+"""How far from its share of the work a cut may go to find a better place, as a part of the share."""
+
+ROUNDS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one replica runs.
+
+    Attributes:
+        order: prompt indices, the first to run first.
+        uncached_tokens: tokens it has to compute, starting from an empty cache that holds the last prompt.
+    """
+
+    order: list[int]
+    uncached_tokens: int
+
+
+def split(shape: BatchShape, order: Sequence[int], replicas: int, block_tokens: int) -> list[Share]:
+    """Split `order` over `replicas`, by uncached tokens.
+
+    Args:
+        shape: the batch's trie in blocks of `block_tokens`.
+        order: prompt indices, neighbours sharing prefixes, as `Reordering.order`.
+
+    Returns:
+        One share per replica.  Uncached tokens differ by a few per cent at most, unless single prompts are
+        larger than that.  `InvalidConfig` for less than one replica.
+
+    Cost: O(n log n).
+    """
+    if replicas < 1:
+        raise InvalidConfig(f"{replicas} replicas")
+    whole = np.asarray(order, np.int64)
+    shares_nothing = (shape.count[shape.leaf] < 2) & (shape.depth[shape.parent[shape.leaf]] == 0)
+    runs = whole[~shares_nothing[whole]]
+    filler = whole[shares_nothing[whole]]
+    filler = filler[np.argsort(-shape.tokens[filler], kind="stable")]
+    shared = shared_with_previous(shape.parent.tolist(), shape.depth.tolist(), shape.leaf[runs].tolist())
+    limit = np.maximum(shape.tokens[runs] - 1, 0) // block_tokens
+    saved = np.minimum(np.array(shared, np.int64), limit) * block_tokens
+    cuts, work = balanced(shape.tokens[runs] - saved, saved, int(shape.tokens[filler].sum()), replicas)
+    orders = [runs[start:end].tolist() for start, end in pairwise(cuts)]
+    least = [(tokens, replica) for replica, tokens in enumerate(work)]
+    heapify(least)
+    for index in filler.tolist():
+        tokens, replica = least[0]
+        orders[replica].append(index)
+        work[replica] = tokens + int(shape.tokens[index])
+        heapreplace(least, (work[replica], replica))
+    return [Share(each, tokens) for each, tokens in zip(orders, work, strict=True)]
+
+
+def balanced(costs: Ints, saved: Ints, filler: int, replicas: int) -> tuple[list[int], list[int]]:
+    """Where each replica's run starts, and the end; and the work of each run.
+
+    Every cut adds work, so what a share has to be is found by halving: too small a one leaves too much to
+    the last replica.
+    """
+    total = np.concatenate([[0], np.cumsum(costs)])
+    low = (int(total[-1]) + filler) / replicas
+    high = low + int(saved.max(initial=0)) + filler
+    best: tuple[float, list[int], list[int]] | None = None
+    for _ in range(ROUNDS):
+        share = (low + high) / 2
+        cuts = _cuts(total, saved, share, filler / replicas, replicas)
+        work = [
+            int(total[end] - total[start]) + (int(saved[start]) if start < end else 0)
+            for start, end in pairwise(cuts)
+        ]
+        even = (sum(work) + filler) / replicas
+        found = (_spread(work, filler), cuts, work)
+        best = found if best is None or found < best else best
+        if even > share:
+            low = share
+        else:
+            high = share
+    assert best is not None
+    return best[1], best[2]
+
+
+def _spread(work: list[int], filler: int) -> float:
+    """Most minus least work once the filler is dealt out, as if it could be dealt out by the token."""
+    level: float = 0.0
+    below = 0
+    for count, tokens in enumerate(sorted(work), start=1):
+        below += tokens
+        level = (below + filler) / count
+        if count == len(work) or level <= sorted(work)[count]:
+            break
+    return max(*work, level) - level
+
+
+def _cuts(total: Ints, saved: Ints, share: float, filler: float, replicas: int) -> list[int]:
+    """Runs of about `share` each, a little less or more where neighbours share less.
+
+    Args:
+        total: work before each prompt, and of all.
+        saved: what each prompt shares with the one before it.
+        filler: work per replica that can even out a run that is too short.
+    """
+    n = len(saved)
+    cuts = [0]
+    for _ in range(replicas - 1):
+        start = cuts[-1]
+        origin = total[start] - (saved[start] if start < n else 0)
+        aim = min(max(int(np.searchsorted(total, origin + share)), start), n)
+        low = max(int(np.searchsorted(total, origin + share * (1 - SLACK) - filler)), start)
+        high = min(int(np.searchsorted(total, origin + share * (1 + SLACK), side="right")), n)
+        if low < high:
+            window = saved[low:high]
+            cheapest = low + np.flatnonzero(window == window.min())
+            aim = int(cheapest[np.argmin(np.abs(total[cheapest] - origin - share))])
+        cuts.append(aim)
+    return [*cuts, n]

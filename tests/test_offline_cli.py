@@ -1,0 +1,361 @@
+"""`peek reorder` and `peek restore` from outside: files, exit codes, bad lines, a killed process."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from offline_batches import grouped, naive_order, own
+
+import peek
+from peek.cli.batch_files import beside, numbered
+from peek.cli.main import main
+from peek.offline.jsonl import parse_request, text_symbols
+
+HOME = Path(peek.__file__).resolve().parent.parent
+
+
+def row(number: int, body: dict[str, Any], url: str = "/v1/completions") -> str:
+    return json.dumps({"custom_id": f"r-{number}", "method": "POST", "url": url, "body": body})
+
+
+def token_rows(n: int = 300) -> list[str]:
+    batch = grouped(random.Random(5), n, 12, 256, 32)
+    return [row(i, {"model": "m", "prompt": prompt}) for i, prompt in enumerate(batch)]
+
+
+def chat_rows(n: int = 200) -> list[str]:
+    rnd = random.Random(6)
+    systems = [" ".join(f"rule{rnd.randrange(10_000)}" for _ in range(120)) for _ in range(8)]
+    return [
+        row(
+            i,
+            {
+                "model": "m",
+                "messages": [
+                    {"role": "system", "content": rnd.choice(systems)},
+                    {"role": "user", "content": f"question {rnd.random()} ä"},
+                ],
+            },
+            "/v1/chat/completions",
+        )
+        for i in range(n)
+    ]
+
+
+def write(path: Path, rows: list[str]) -> Path:
+    data = ("\n".join(rows) + "\n").encode()
+    if path.suffix == ".gz":
+        data = gzip.compress(data)
+    elif path.suffix == ".zst":
+        data = pytest.importorskip("zstandard").ZstdCompressor().compress(data)
+    path.write_bytes(data)
+    return path
+
+
+def lines(path: Path) -> list[str]:
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        data = gzip.decompress(data)
+    elif path.suffix == ".zst":
+        zstandard = pytest.importorskip("zstandard")
+        data = zstandard.ZstdDecompressor().decompressobj().decompress(data)
+    return data.decode().splitlines()
+
+
+def results_of(requests: list[str]) -> list[str]:
+    """What a batch runner writes: custom_id and an answer."""
+    return [
+        json.dumps({"custom_id": json.loads(each)["custom_id"], "response": len(each)}) for each in requests
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
+@pytest.mark.parametrize("make", [token_rows, chat_rows])
+def test_there_and_back(tmp_path: Path, suffix: str, make: Any) -> None:
+    rows = make()
+    source, target = write(tmp_path / f"in{suffix}", rows), tmp_path / f"out{suffix}"
+    assert main(["reorder", str(source), str(target), "--cache-tokens", "1000"]) == 0
+    written = lines(target)
+    assert written != rows
+    assert sorted(written) == sorted(rows)
+    results = results_of(written)
+    random.Random(0).shuffle(results)  # runners do not keep the order
+    done = write(tmp_path / f"results{suffix}", results)
+    restored = tmp_path / "restored.jsonl"
+    assert main(["restore", str(done), str(restored), "--order", str(tmp_path / "out.order")]) == 0
+    assert lines(restored) == results_of(rows)
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(
+        [source.name, target.name, "out.order", done.name, restored.name]
+    )
+
+
+def test_order_is_that_of_the_tokens(tmp_path: Path) -> None:
+    rows = token_rows()
+    source = write(tmp_path / "in.jsonl", rows)
+    assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), "--cache-tokens", "1000"]) == 0
+    prompts = [json.loads(each)["body"]["prompt"] for each in rows]
+    blocks = [[tuple(p[i : i + 16]) for i in range(0, len(p), 16)] for p in prompts]
+    assert lines(tmp_path / "out.jsonl") == [rows[i] for i in naive_order(blocks)]
+
+
+def test_replicas(tmp_path: Path) -> None:
+    rows = token_rows(900)
+    source = write(tmp_path / "in.jsonl", rows)
+    arguments = ["--cache-tokens", "1000", "--replicas", "3"]
+    assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), *arguments]) == 0
+    parts = [lines(tmp_path / f"out.{i}.jsonl") for i in range(3)]
+    assert sorted(chain.from_iterable(parts)) == sorted(rows)
+    order = [json.loads(line) for line in lines(tmp_path / "out.order")]
+    assert [rows[number - 1] for number, _ in order] == list(chain.from_iterable(parts))
+
+
+def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path / "in.jsonl", token_rows())
+    out = str(tmp_path / "out.jsonl")
+    assert main(["reorder", str(source), out, "--cache-tokens", "1000", "--explain"]) == 0
+    shown = capsys.readouterr().out
+    assert "300 requests, 86,400 tokens" in shown
+    assert "12 groups with 300 requests; 0 share nothing" in shown
+    assert "requests share 256 tokens" in shown
+    assert "\nreordered\n" in shown
+    assert main(["reorder", str(source), out, "--explain", "--cache-tokens", "1000000"]) == 0
+    assert "guard: gain" in capsys.readouterr().out
+    assert lines(tmp_path / "out.jsonl") == lines(source)
+
+
+def test_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    rows = chat_rows()
+    source = write(tmp_path / "in.jsonl", rows)
+    model = tokenizers.models.WordLevel({"[UNK]": 0, "<": 1, "system": 2, "question": 3}, unk_token="[UNK]")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    for given in (tmp_path, tmp_path / "tokenizer.json"):
+        arguments = ["--tokenizer", str(given), "--explain", "--cache-tokens", "300"]
+        assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), *arguments]) == 0
+        n = sum(len(tokenizer.encode(text(each)).ids) for each in rows)
+        assert f"200 requests, {n:,} tokens" in capsys.readouterr().out
+    (tmp_path / "bad.json").write_text("{}")
+    for bad in ("bad.json", "absent.json"):
+        arguments = ["--tokenizer", str(tmp_path / bad)]
+        assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), *arguments]) == 1
+        assert bad in capsys.readouterr().err
+
+
+def test_tokenizer_of_mistral(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    package = pytest.importorskip("mistral_common", reason="needs mistral-common")
+    found = sorted(Path(package.__file__).parent.glob("data/tekken*.json"))
+    if not found:
+        pytest.skip("this mistral-common brings no tokenizer along")
+    source = write(tmp_path / "in.jsonl", chat_rows())
+    arguments = ["--tokenizer", str(found[0]), "--explain", "--cache-tokens", "3000"]
+    assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert "groups with 200 requests; 0 share nothing" in shown
+    assert "\nreordered\n" in shown
+
+
+def text(line: str) -> str:
+    prompt = parse_request(line.encode(), json.loads).prompt
+    assert isinstance(prompt, str)
+    return prompt
+
+
+# -- lines ------------------------------------------------------------------------------------------------
+
+BAD = [
+    ("{", "not valid JSON"),
+    ("[1]", "list"),
+    ('{"custom_id": 7, "body": {"prompt": "x"}}', "custom_id is 7"),
+    ('{"body": 1}', "body"),
+    ('{"body": {"model": "m"}}', "none of messages, prompt, input"),
+    ('{"body": {"messages": []}}', "messages"),
+    ('{"body": {"messages": [1]}}', "a message is 1"),
+    ('{"body": {"prompt": ""}}', "empty"),
+    ('{"body": {"prompt": [1, null]}}', "symbol 1 is None"),
+    ('{"body": {"prompt": ["a", 1]}}', "prompt is neither"),
+    ('{"body": {"prompt": [1, -5]}}', "-5"),
+]
+
+
+@pytest.mark.parametrize("way", ["--in-memory", "--out-of-core"])
+@pytest.mark.parametrize(("line", "reason"), BAD)
+def test_bad_lines_are_named_and_the_rest_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, reason: str, way: str
+) -> None:
+    if way == "--out-of-core":
+        pytest.importorskip("duckdb")
+    good = token_rows(40)
+    source = write(tmp_path / "in.jsonl", [*good[:6], line, "", *good[6:]])
+    arguments = ["--cache-tokens", "1000", way]
+    assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), *arguments]) == 1
+    first, last = capsys.readouterr().err.splitlines()
+    assert "line 7: " in first
+    assert reason in first
+    assert "1 bad line left out" in last
+    assert sorted(lines(tmp_path / "out.jsonl")) == sorted(good)
+    order = [json.loads(each)[0] for each in lines(tmp_path / "out.order")]
+    assert sorted(order) == [1, 2, 3, 4, 5, 6, *range(9, 43)]
+
+
+@pytest.mark.parametrize(
+    ("body", "prompt"),
+    [
+        ({"prompt": "abc"}, "abc"),
+        ({"prompt": [1, 2]}, [1, 2]),
+        ({"prompt": ["a", "b"]}, "a\nb"),
+        ({"prompt": [[1, 2], [3]]}, [1, 2, 3]),
+        ({"input": "embed me"}, "embed me"),
+        ({"input": [1, 2]}, [1, 2]),
+        ({"input": [{"role": "user", "content": "hi"}], "instructions": "be kind"}, "be kind\n<user>\nhi"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}, "<user>\nhi"),
+    ],
+)
+def test_prompts(body: dict[str, Any], prompt: object) -> None:
+    assert parse_request(row(0, {"model": "m", **body}).encode(), json.loads).prompt == prompt
+
+
+def test_text_without_a_tokenizer() -> None:
+    assert text_symbols("abcd") == b"abcd"
+    assert text_symbols("äb") == b"\xc3\xa4b\0"
+    assert text_symbols("\ud800")
+
+
+def test_models_share_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompt = own(random.Random(0), 64)
+    rows = [row(i, {"model": f"m{i}", "prompt": prompt}) for i in range(4)]
+    source = write(tmp_path / "in.jsonl", rows)
+    assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), "--explain"]) == 0
+    assert "guard: no-sharing" in capsys.readouterr().out
+
+
+# -- restoring --------------------------------------------------------------------------------------------
+
+
+def reordered(folder: Path) -> tuple[list[str], list[str], list[str]]:
+    rows = token_rows(60)
+    source = write(folder / "in.jsonl", rows)
+    assert main(["reorder", str(source), str(folder / "out.jsonl"), "--cache-tokens", "500"]) == 0
+    order = ["--order", str(folder / "out.order")]
+    return rows, lines(folder / "out.jsonl"), order
+
+
+def test_restore_by_position(tmp_path: Path) -> None:
+    rows, written, order = reordered(tmp_path)
+    done = write(tmp_path / "done.jsonl", [json.dumps(len(each)) for each in written])
+    assert main(["restore", str(done), str(tmp_path / "back.jsonl"), *order]) == 0
+    assert lines(tmp_path / "back.jsonl") == [json.dumps(len(each)) for each in rows]
+
+
+def test_restore_names_what_has_no_match(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, written, order = reordered(tmp_path)
+    results = results_of(written)
+    stray = json.dumps({"custom_id": "stray"})
+    missing = json.loads(results[3])["custom_id"]
+    done = write(tmp_path / "done.jsonl", [*results[:3], *results[4:], stray])
+    assert main(["restore", str(done), str(tmp_path / "back.jsonl"), *order]) == 1
+    shown = capsys.readouterr().err
+    assert "'stray'" in shown
+    assert repr(missing) in shown
+    assert lines(tmp_path / "back.jsonl") == [r for r in results_of(rows) if missing not in r.split('"')]
+
+
+@pytest.mark.parametrize(
+    ("done", "order"), [(["{"], ['[1, "a"]']), (["1", "2"], ['[1, "a"]']), (["1"], ["x"]), (["1"], ["[1]"])]
+)
+def test_restore_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], done: list[str], order: list[str]
+) -> None:
+    results, where = write(tmp_path / "done.jsonl", done), write(tmp_path / "x.order", order)
+    assert main(["restore", str(results), str(tmp_path / "back.jsonl"), "--order", str(where)]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not (tmp_path / "back.jsonl").exists()
+
+
+# -- what can go wrong ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [
+        (["absent.jsonl", "out.jsonl"], 1, "absent.jsonl"),
+        (["in.jsonl", "nowhere/out.jsonl"], 1, "nowhere"),
+        (["in.jsonl", "in.jsonl"], 2, "in.jsonl"),
+        (["in.jsonl", "out.jsonl", "--engine", "tgi"], 2, "'tgi'"),
+        (["in.jsonl", "out.jsonl", "--cache-tokens", "8"], 2, "8"),
+        (["in.jsonl", "out.jsonl", "--cache-tokens", "x"], 2, "'x'"),
+        (["in.jsonl", "out.jsonl", "--replicas", "0"], 2, "0"),
+        (["in.jsonl", "out.jsonl", "--replicas", "1001"], 2, "1001"),
+        (["in.jsonl"], 2, "OUT"),
+        (["damaged.jsonl.gz", "out.jsonl"], 1, "damaged.jsonl.gz"),
+    ],
+)
+def test_wrong_usage(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    named: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "in.jsonl", token_rows(5))
+    (tmp_path / "damaged.jsonl.gz").write_bytes(gzip.compress(b"x" * 1000)[:-20])
+    assert main(["reorder", *arguments]) == code
+    shown = capsys.readouterr().err
+    assert named in shown
+    assert len(shown.splitlines()) == 1
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_names() -> None:
+    assert beside(Path("a/batch.v2.jsonl.gz"), ".order") == Path("a/batch.v2.order")
+    assert numbered(Path("a/batch.jsonl.zst"), 3) == Path("a/batch.3.jsonl.zst")
+
+
+def test_what_a_killed_run_left_is_replaced(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    rows = token_rows(100)
+    source, target = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    (tmp_path / "out.jsonl.work").mkdir()
+    (tmp_path / "out.jsonl.work" / "batch.duckdb").write_bytes(b"half")
+    (tmp_path / "out.jsonl.partial").write_bytes(b"half")
+    assert main(["reorder", str(source), str(target), "--out-of-core"]) == 0
+    assert sorted(lines(target)) == sorted(rows)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl", "out.order"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
+def test_killed_in_the_middle(tmp_path: Path) -> None:
+    rows = token_rows(4000)
+    source = write(tmp_path / "in.jsonl", rows)
+    target = tmp_path / "out.jsonl.gz"
+    command = [sys.executable, "-m", "peek.cli.main", "reorder", str(source), str(target)]
+    environ = {**os.environ, "PYTHONPATH": str(HOME)}
+    partial = tmp_path / "out.jsonl.gz.partial"
+    process = subprocess.Popen(command, env=environ)
+    while process.poll() is None and not (partial.exists() and partial.stat().st_size > 1000):
+        time.sleep(0.0005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert partial.exists()
+    assert not target.exists()
+    subprocess.run(command, env=environ, check=True)
+    assert not partial.exists()
+    first = target.read_bytes()
+    assert sorted(lines(target)) == sorted(rows)
+    subprocess.run(command, env=environ, check=True)
+    assert target.read_bytes() == first

@@ -1,0 +1,230 @@
+"""Block keys, the shadow cache, waves and replicas."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from offline_batches import Prompt, grouped, in_blocks, naive_hits, own, rollouts
+
+from peek import InvalidConfig, UnknownRequest
+from peek.offline import ShadowCache, Waves, block_keys, reorder, split
+from peek.offline.block_keys import batch_keys
+from peek.offline.guards import hit_ratio
+from peek.offline.shape import contract, depth_first, shape_of
+
+batches = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=30)
+
+# -- block keys -------------------------------------------------------------------------------------------
+
+
+@given(batches, st.integers(1, 4))
+def test_keys_are_equal_exactly_where_prefixes_are(batch: list[Prompt], block: int) -> None:
+    meaning: dict[int, tuple[tuple[int, ...], ...]] = {}
+    for prompt in batch:
+        keys = block_keys(prompt, block)
+        blocks = in_blocks(prompt, block)
+        assert len(keys) == len(blocks)
+        for i, key in enumerate(keys):
+            assert meaning.setdefault(key, tuple(blocks[: i + 1])) == tuple(blocks[: i + 1])
+    assert len(meaning) == len(set(meaning.values()))
+
+
+@given(batches, st.integers(1, 4))
+def test_keys_of_a_batch(batch: list[Prompt], block: int) -> None:
+    flat = np.array([token for prompt in batch for token in prompt], np.int32)
+    offsets = np.cumsum([0, *map(len, batch)])
+    names = ["", "x"] * len(batch)
+    keys, starts = batch_keys(flat, offsets, block, names[: len(batch)])
+    found = [keys[a:b].tolist() for a, b in pairwise(starts)]
+    assert found == [block_keys(p, block, name) for p, name in zip(batch, names, strict=False)]
+
+
+def test_namespaces_have_keys_of_their_own() -> None:
+    assert set(block_keys([1] * 64)).isdisjoint(block_keys([1] * 64, namespace="lora"))
+
+
+def test_a_single_changed_bit_changes_all_keys_behind_it() -> None:
+    prompt = own(random.Random(0), 640)
+    keys = block_keys(prompt)
+    for at in (0, 15, 16, 333, 639):
+        for bit in range(17):
+            changed = block_keys([*prompt[:at], prompt[at] ^ (1 << bit), *prompt[at + 1 :]])
+            assert changed[: at // 16] == keys[: at // 16]
+            assert set(changed[at // 16 :]).isdisjoint(keys)
+
+
+# -- shadow cache -----------------------------------------------------------------------------------------
+
+
+@given(batches, st.integers(1, 3), st.integers(1, 12), st.randoms(use_true_random=False))
+def test_without_references_it_is_an_lru_cache(
+    batch: list[Prompt], block: int, blocks: int, rnd: random.Random
+) -> None:
+    cache = ShadowCache(blocks * block, block)
+    order = [rnd.randrange(len(batch)) for _ in range(40)]
+    found = [min(cache.admit(block_keys(batch[i], block)), (len(batch[i]) - 1) // block) for i in order]
+    assert found == naive_hits(batch, order, blocks, block)
+
+
+@given(batches, st.integers(2, 12), st.randoms(use_true_random=False))
+def test_no_block_without_its_ancestors(batch: list[Prompt], blocks: int, rnd: random.Random) -> None:
+    cache = ShadowCache(blocks, 1)
+    chains = [block_keys(prompt, 1) for prompt in batch]
+    due = [rnd.choice(chains) for _ in range(20)]
+    for keys in due:
+        cache.refer(keys)
+    for _ in range(60):
+        move = rnd.randrange(4)
+        if move == 0 and due:
+            cache.refer(due.pop(), -1)
+        elif move == 1:
+            cache.reconcile(rnd.randrange(6), rnd.randrange(6))
+        else:
+            cache.admit(rnd.choice(chains))
+        assert len(cache) <= cache.capacity <= blocks
+        for keys in chains:
+            held = [key in cache for key in keys]
+            assert held == sorted(held, reverse=True)
+            for key in keys:
+                assert cache.references(key) == sum(key in chain for chain in due)
+
+
+def test_needed_blocks_stay() -> None:
+    for is_needed in (False, True):
+        cache = ShadowCache(8, 1)
+        cache.admit([1, 2, 3, 4])
+        if is_needed:
+            cache.refer([1, 2, 3])
+        for i in range(10, 50, 4):
+            cache.admit([i, i + 1, i + 2, i + 3])
+        assert cache.match([1, 2, 3, 4]) == (3 if is_needed else 0)
+
+
+def test_among_needed_blocks_the_least_worth_goes() -> None:
+    cache = ShadowCache(4, 1)
+    cache.refer([1, 2], 3)
+    cache.refer([11, 12], 2)
+    cache.admit([1, 2])
+    cache.admit([11, 12])
+    cache.admit([20])  # log(3) x 2 is less than log(4) x 2
+    assert (cache.match([1, 2]), cache.match([11, 12])) == (2, 1)
+
+
+def test_it_follows_what_the_engine_reports() -> None:
+    cache = ShadowCache(64 * 16)
+    cache.admit(list(range(64)))
+    assert cache.admit(list(range(40))) == 40
+    cache.reconcile(40 * 16, 20 * 16)
+    assert (cache.capacity, len(cache)) == (44, 44)
+    cache.reconcile(0, 10 * 16)
+    assert cache.capacity == 54
+    cache.reconcile(0, 100 * 16)
+    assert cache.capacity == 64
+    cache.reconcile(1000 * 16, 0)
+    assert cache.capacity == 8
+
+
+# -- waves ------------------------------------------------------------------------------------------------
+
+
+@given(batches, st.integers(1, 7), st.integers(2, 12))
+def test_waves_hand_out_every_prompt_once(batch: list[Prompt], size: int, blocks: int) -> None:
+    waves = Waves(batch, size, cache_tokens=blocks, block_tokens=1)
+    found = []
+    for wave in waves:
+        assert len(wave) <= size
+        found += wave
+    assert sorted(found) == list(range(len(batch)))
+    for prompt in batch:
+        assert not any(map(waves.cache.references, block_keys(prompt, 1)))
+
+
+def test_a_wave_starts_with_what_is_cached() -> None:
+    rnd = random.Random(0)
+    batch = grouped(rnd, 120, 6, 320, 32)
+    waves = Waves(batch, 10, cache_tokens=800)
+    last: list[int] = []
+    for wave in waves:
+        group = tuple(batch[last[-1]][:320]) if last else ()
+        here = [tuple(batch[index][:320]) == group for index in wave]
+        assert here == sorted(here, reverse=True)
+        last = wave
+
+
+def test_waves_hit_no_less_than_the_plain_order() -> None:
+    batch = grouped(random.Random(2), 400, 40, 320, 32)
+    shape = contract(shape_of(batch), 16)
+    order = [index for wave in Waves(batch, 32, cache_tokens=3200) for index in wave]
+    plain = hit_ratio(shape, depth_first(shape), 200, 16)
+    assert hit_ratio(shape, np.array(order), 200, 16) >= plain - 0.005
+
+
+def test_waves_follow_the_engine() -> None:
+    batch = grouped(random.Random(2), 60, 6, 320, 32)
+    waves = Waves(batch, 10, cache_tokens=3200)
+    wave = next(iter(waves))
+    for index in wave:
+        waves.completed(index, 0)
+    assert waves.cache.capacity < waves.cache.stated
+    with pytest.raises(UnknownRequest):
+        waves.completed(wave[0], 0)
+
+
+# -- replicas ---------------------------------------------------------------------------------------------
+
+
+def common(a: Prompt, b: Prompt) -> int:
+    n = 0
+    while n < min(len(a), len(b)) and a[n] == b[n]:
+        n += 1
+    return n
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("shape_name", ["groups", "filler", "one group", "rollouts", "unshared"])
+def test_replicas_get_equal_work(replicas: int, shape_name: str) -> None:
+    rnd = random.Random(3)
+    batch = {
+        "groups": lambda: grouped(rnd, 2000, 120, 512, 64),
+        "filler": lambda: (
+            grouped(rnd, 300, 10, 512, 64, system=64) + [own(rnd, rnd.randrange(32, 512)) for _ in range(400)]
+        ),
+        "one group": lambda: grouped(rnd, 1000, 1, 256, 128),
+        "rollouts": lambda: rollouts(rnd, 600, 8, 200),
+        "unshared": lambda: [own(rnd, rnd.randrange(32, 512)) for _ in range(300)],
+    }[shape_name]()
+    shape = contract(shape_of(batch), 16)
+    order = depth_first(shape).tolist()
+    shares = split(shape, order, replicas, 16)
+    assert sorted(index for share in shares for index in share.order) == list(range(len(batch)))
+    work = []
+    for share in shares:
+        chain = [batch[index] for index in share.order]
+        kept = [min(common(a, b) // 16, (len(b) - 1) // 16) * 16 for a, b in pairwise(chain)]
+        work.append(sum(map(len, chain)) - sum(kept))
+    assert work == [share.uncached_tokens for share in shares]
+    assert max(work) <= 1.05 * min(work)
+    # One group more on a replica for every cut, no more.
+    groups = {index: tuple(prompt[:192]) for index, prompt in enumerate(batch)}
+    if shape_name == "groups":
+        seen = [len({groups[index] for index in share.order}) for share in shares]
+        assert sum(seen) <= 120 + replicas - 1
+
+
+def test_no_replica_at_all() -> None:
+    shape = contract(shape_of([[1, 2]]), 1)
+    with pytest.raises(InvalidConfig):
+        split(shape, [0], 0, 1)
+    assert [share.order for share in split(shape, [0], 3, 1)] == [[0], [], []]
+
+
+def test_an_order_fed_by_reorder() -> None:
+    batch = grouped(random.Random(3), 200, 8, 128, 16)
+    result = reorder(batch, cache_tokens=400)
+    shares = split(contract(shape_of(batch), 16), result.order, 2, 16)
+    assert sum(len(share.order) for share in shares) == 200

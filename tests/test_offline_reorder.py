@@ -1,0 +1,217 @@
+"""`peek.offline.reorder` against naive twins, its guards, and what the published form misses."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from offline_batches import branching, grouped, in_blocks, naive_hits, naive_order, own, rollouts
+
+from peek import InvalidConfig, InvalidKey
+from peek.offline import reorder
+from peek.offline.guards import duplicates, hit_tokens, paper_guard
+from peek.offline.pioneers import pioneers_ahead
+from peek.offline.residency import shared_with_previous
+from peek.offline.shape import contract, depth_first, shape_of, shared_depth
+
+tokens = st.integers(0, 2)
+batches = st.lists(st.lists(tokens, min_size=1, max_size=12), min_size=1, max_size=30)
+
+
+@given(batches, st.integers(1, 12))
+def test_published_order_is_that_of_a_naive_trie(batch: list[list[int]], limit: int) -> None:
+    order = depth_first(shape_of(batch, max_tokens=limit)).tolist()
+    assert order == naive_order([prompt[:limit] for prompt in batch])
+
+
+@given(batches, st.integers(1, 4))
+def test_order_in_blocks_is_that_of_a_naive_trie_of_blocks(batch: list[list[int]], block: int) -> None:
+    order = depth_first(contract(shape_of(batch), block)).tolist()
+    assert order == naive_order([in_blocks(prompt, block) for prompt in batch])
+
+
+@given(batches, st.integers(1, 3), st.integers(1, 12), st.randoms(use_true_random=False))
+def test_simulated_hits_are_those_of_a_cache_block_by_block(
+    batch: list[list[int]], block: int, blocks: int, rnd: random.Random
+) -> None:
+    shape = contract(shape_of(batch), block)
+    order = [rnd.randrange(len(batch)) for _ in range(40)]
+    found = hit_tokens(shape, np.array(order), blocks, block)
+    assert [hits // block for hits in found] == naive_hits(batch, order, blocks, block)
+
+
+@given(batches)
+def test_shared_depths(batch: list[list[int]]) -> None:
+    def common(a: list[int], b: list[int]) -> int:
+        n = 0
+        while n < min(len(a), len(b)) and a[n] == b[n]:
+            n += 1
+        return n
+
+    shape = shape_of(batch)
+    others = [[common(a, b) for j, b in enumerate(batch) if i != j] for i, a in enumerate(batch)]
+    assert shared_depth(shape).tolist() == [max(each, default=0) for each in others]
+    previous = shared_with_previous(shape.parent.tolist(), shape.depth.tolist(), shape.leaf.tolist())
+    assert previous == [0, *map(common, batch, batch[1:])]
+    assert duplicates(batch, shape) == len(batch) - len(set(map(tuple, batch)))
+
+
+def test_namespaces_share_nothing() -> None:
+    prompt = own(random.Random(0), 64)
+    result = reorder([prompt] * 4, namespaces=["", "a", "b", "a"], min_gain=0.0)
+    assert result.order == [1, 3, 0, 2]
+    assert [(group.first, group.size, group.depth) for group in result.groups] == [(1, 2, 64)]
+
+
+@pytest.mark.parametrize("mode", ["full", "paper"])
+def test_every_form_of_prompt_gives_the_same_order(mode: str) -> None:
+    batch = grouped(random.Random(0), 60, 6, 160, 32)
+    forms: list[Any] = [
+        batch,
+        [np.array(prompt, np.int32) for prompt in batch],
+        [array("i", prompt) for prompt in batch],
+        [np.array(prompt, np.int32).tobytes() for prompt in batch],
+        np.array(batch),
+    ]
+    results = [reorder(form, cache_tokens=600, mode=mode) for form in forms]
+    assert results[0].guard is None
+    assert sorted(results[0].order) == list(range(60))
+    assert all(result == results[0] for result in results)
+
+
+# -- guards -----------------------------------------------------------------------------------------------
+
+
+def guard_of(batch: list[list[int]]) -> str | None:
+    return paper_guard(batch, shape_of(batch, 128))
+
+
+def test_published_guards_at_their_limits() -> None:
+    rnd = random.Random(0)
+    shared = own(rnd, 200)
+    copies = [shared + own(rnd, 40) for _ in range(10)]
+    assert guard_of(copies + copies) is None  # half are duplicates, not more
+    assert guard_of(copies + copies + copies[:1]) == "duplication"
+    one_off = [own(rnd, 200) for _ in range(90)]
+    assert guard_of([*one_off, own(rnd, 200), *copies[:9]]) == "coverage"
+    assert guard_of(one_off + copies) == "depth"  # a tenth shares 128 tokens: 12.8 on average
+    shallow = [shared[:63] + own(rnd, 40) for _ in range(10)]
+    assert guard_of(shallow) == "depth"
+    assert guard_of([shared[:64] + own(rnd, 40) for _ in range(10)]) is None
+    assert guard_of([shared[:31] + own(rnd, 40) for _ in range(10)]) == "coverage"
+
+
+def test_a_guard_leaves_the_order_alone() -> None:
+    batch = [own(random.Random(i), 100) for i in range(20)]
+    for mode, guard in (("full", "no-sharing"), ("paper", "coverage")):
+        result = reorder(batch, mode=mode)
+        assert (result.order, result.guard) == (list(range(20)), guard)
+        assert result.expected_hit_before == result.expected_hit_after == 0.0
+
+
+def test_no_gain_no_reordering() -> None:
+    """Everything fits into the cache: arrival order is as good."""
+    batch = grouped(random.Random(0), 100, 5, 160, 16)
+    result = reorder(batch, cache_tokens=100_000)
+    assert (result.order, result.guard) == (list(range(100)), "gain")
+    assert reorder(batch, cache_tokens=1_000).guard is None
+    assert reorder(batch, simulate=False).expected_hit_before is None
+
+
+# -- what the published form misses -----------------------------------------------------------------------
+
+
+def hits(batch: list[list[int]], mode: str, cache_tokens: int) -> tuple[float, float]:
+    result = reorder(batch, mode=mode, cache_tokens=cache_tokens)
+    assert result.expected_hit_before is not None
+    assert result.expected_hit_after is not None
+    return result.expected_hit_before, result.expected_hit_after
+
+
+def test_a_system_prompt_common_to_all_hides_no_group() -> None:
+    batch = grouped(random.Random(0), 4000, 400, 448, 64, system=300)
+    before, after = hits(batch, "full", 60_000)
+    assert before < 0.55
+    assert after > 0.84
+    assert hits(batch, "paper", 60_000) == (before, before)
+
+
+def test_duplicates_are_grouped() -> None:
+    batch = rollouts(random.Random(0), 600, 8, 512)
+    before, after = hits(batch, "full", 60_000)
+    assert before < 0.2
+    assert after > 0.84
+    assert reorder(batch, mode="paper").guard == "duplication"
+
+
+def test_branching_trees_are_reordered() -> None:
+    batch = branching(random.Random(0), 4000, trees=20, levels=3, edge=16, fan=4, tail=48)
+    before, after = hits(batch, "full", 20_000)
+    assert after > before + 0.04
+    assert reorder(batch, mode="paper").guard == "depth"
+
+
+# -- pioneers ---------------------------------------------------------------------------------------------
+
+
+def test_pioneers_go_ahead_of_their_siblings() -> None:
+    batch = grouped(random.Random(1), 400, 20, 320, 32)
+    shape = contract(shape_of(batch), 16)
+    order = depth_first(shape)
+    ahead = pioneers_ahead(shape, order, 10)
+    assert sorted(ahead.tolist()) == list(range(400))
+    assert pioneers_ahead(shape, order, 0) is order
+    # An engine that shows a prefix to others only when its prefill has ended, eight prompts later.
+    plain = sum(hit_tokens(shape, order, 200, 16, in_flight=8))
+    early = sum(hit_tokens(shape, ahead, 200, 16, in_flight=8))
+    assert early > 1.2 * plain
+    assert early > 0.9 * sum(hit_tokens(shape, order, 200, 16))
+
+
+def test_the_engine_sets_the_spacing() -> None:
+    batch = grouped(random.Random(1), 400, 20, 320, 32)
+    plain = reorder(batch, cache_tokens=3200, engine="vllm").order
+    assert reorder(batch, cache_tokens=3200, pioneer_spacing=32).order != plain
+    assert (
+        reorder(batch, cache_tokens=3200, engine="sglang").order
+        == reorder(batch, cache_tokens=3200, pioneer_spacing=32).order
+    )
+
+
+# -- wrong usage ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"mode": "deep"}, "'deep'"),
+        ({"engine": "tgi"}, "'tgi'"),
+        ({"block_tokens": 0}, "0"),
+        ({"cache_tokens": 15}, "15"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidConfig, match=named):
+        reorder([[1, 2]], **options)
+
+
+@pytest.mark.parametrize("prompt", [[], [1, -1], "text", [1, None]])
+def test_wrong_prompts(prompt: Any) -> None:
+    with pytest.raises(InvalidKey):
+        reorder([[1, 2], prompt])
+
+
+def test_a_matrix_is_checked_like_any_prompt() -> None:
+    with pytest.raises(InvalidKey):
+        reorder(np.array([[1, 2], [3, 2**40]]))
+
+
+def test_an_empty_batch() -> None:
+    for mode in ("full", "paper"):
+        result = reorder([], mode=mode)
+        assert (result.order, result.guard, result.groups) == ([], "no-sharing", [])
