@@ -320,6 +320,40 @@ def test_wrong_usage(
     assert not (tmp_path / "out.jsonl").exists()
 
 
+@pytest.mark.parametrize(
+    ("package", "arguments", "extra"),
+    [
+        ("duckdb", ["in.jsonl", "out.jsonl", "--out-of-core"], "offline"),
+        ("zstandard", ["in.jsonl", "out.jsonl.zst"], "offline"),
+        ("tokenizers", ["in.jsonl", "out.jsonl", "--tokenizer", "tokenizer.json"], "offline"),
+    ],
+)
+def test_a_missing_package_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    package: str,
+    arguments: list[str],
+    extra: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    write(tmp_path / "in.jsonl", token_rows(5))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert main(["reorder", *arguments]) == 1
+    shown = capsys.readouterr().err
+    assert package in shown
+    assert f"pip install 'peek-kv[{extra}]'" in shown
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_without_orjson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "orjson", None)
+    source = write(tmp_path / "in.jsonl", token_rows(50))
+    assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), "--cache-tokens", "500"]) == 0
+    assert sorted(lines(tmp_path / "out.jsonl")) == sorted(lines(source))
+
+
 def test_names() -> None:
     assert beside(Path("a/batch.v2.jsonl.gz"), ".order") == Path("a/batch.v2.order")
     assert numbered(Path("a/batch.jsonl.zst"), 3) == Path("a/batch.3.jsonl.zst")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from offline_batches import Prompt, branching, grouped, own, rollouts
 
+from peek import InvalidConfig
 from peek.cli.main import main
 from peek.offline import reorder, split
+from peek.offline.distributed import Columns, reorder_dataset
 from peek.offline.out_of_core import OutOfCoreOrder
-from peek.offline.shape import contract, shape_of
-
-duckdb = pytest.importorskip("duckdb", reason="needs the extra peek-kv[offline]")
+from peek.offline.shape import contract, depth_first, shape_of
 
 batches = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=30)
 
@@ -38,6 +39,7 @@ def packed(batch: list[Prompt]) -> list[bytes]:
 
 
 def collected(batch: list[Prompt], block: int, chunk: int = 64, names: list[str] | None = None) -> Any:
+    duckdb = pytest.importorskip("duckdb", reason="needs the extra peek-kv[offline]")
     order = OutOfCoreOrder(duckdb.connect(), block)
     keys = packed(batch)
     for start in range(0, len(batch), chunk):
@@ -80,6 +82,7 @@ def test_duckdb_and_namespaces() -> None:
 
 
 def test_the_command_gives_the_same_file_either_way(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb", reason="needs the extra peek-kv[offline]")
     from test_offline_cli import chat_rows, lines, write
 
     source = write(tmp_path / "in.jsonl.gz", chat_rows(400))
@@ -97,6 +100,96 @@ def test_the_command_gives_the_same_file_either_way(tmp_path: Path) -> None:
 # -- on a cluster -----------------------------------------------------------------------------------------
 
 
+class LocalDataset:
+    """As much of `ray.data.Dataset` as the pipeline asks for, on rows in a list, in batches of seven."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def _apply(
+        self, function: Any, parts: list[list[dict[str, Any]]], arguments: dict[str, Any]
+    ) -> LocalDataset:
+        result = []
+        for part in filter(None, parts):
+            columns = {}
+            for name in part[0]:
+                columns[name] = np.empty(len(part), object)
+                columns[name][:] = [row[name] for row in part]
+                if name != "tokens" and not isinstance(part[0][name], str):
+                    columns[name] = columns[name].astype(np.int64)
+            found = {name: list(values) for name, values in function(columns, **arguments).items()}
+            result += [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+        return LocalDataset(result)
+
+    def map_batches(
+        self, function: Any, *, fn_kwargs: Any, batch_format: str, batch_size: int | None = 7
+    ) -> LocalDataset:
+        parts = [self.rows[i : i + 7] for i in range(0, len(self.rows), 7)]
+        return self._apply(function, parts, fn_kwargs)
+
+    def groupby(self, column: str, num_partitions: int) -> LocalGroups:
+        groups: dict[Any, list[dict[str, Any]]] = {}
+        for row in self.rows:
+            groups.setdefault(row[column], []).append(row)
+        return LocalGroups(self, list(groups.values()))
+
+    def repartition(self, count: int) -> LocalDataset:
+        return self
+
+    def sort(self, columns: list[str]) -> LocalDataset:
+        return LocalDataset(sorted(self.rows, key=lambda row: [row[column] for column in columns]))
+
+    def materialize(self) -> LocalDataset:
+        return self
+
+    def take_all(self) -> list[dict[str, Any]]:
+        return self.rows
+
+    def split_at_indices(self, indices: list[int]) -> list[LocalDataset]:
+        ends = [0, *indices, len(self.rows)]
+        return [LocalDataset(self.rows[a:b]) for a, b in pairwise(ends)]
+
+
+class LocalGroups:
+    def __init__(self, dataset: LocalDataset, groups: list[list[dict[str, Any]]]) -> None:
+        self.dataset = dataset
+        self.groups = groups
+
+    def map_groups(self, function: Any, *, batch_format: str, fn_kwargs: Any = None) -> LocalDataset:
+        return self.dataset._apply(function, self.groups, fn_kwargs or {})
+
+
+@settings(max_examples=40)
+@given(batches, st.integers(1, 3), st.integers(1, 4), st.integers(1, 3))
+def test_the_pipeline_gives_the_order_in_memory(
+    batch: list[Prompt], block: int, partitions: int, replicas: int
+) -> None:
+    items = [{"row": i, "tokens": prompt, "name": f"p{i}"} for i, prompt in enumerate(batch)]
+    columns = Columns(block_tokens=block)
+    parts = reorder_dataset(LocalDataset(items), columns=columns, replicas=replicas, partitions=partitions)
+    rows = [row for part in parts for row in part.take_all()]
+    assert len(parts) == replicas
+    shape = contract(shape_of(batch), block)
+    assert [row["row"] for row in rows] == depth_first(shape).tolist()
+    assert [row["name"] for row in rows] == [f"p{row['row']}" for row in rows]
+
+
+def test_the_parts_of_a_pipeline_are_even() -> None:
+    batch = mixed(random.Random(11)) * 4
+    items = [{"row": i, "tokens": prompt} for i, prompt in enumerate(batch)]
+    parts = reorder_dataset(LocalDataset(items), replicas=4, partitions=4)
+    shape = contract(shape_of(batch), 16)
+    orders = [[row["row"] for row in part.take_all()] for part in parts]
+    assert list(chain.from_iterable(orders)) == depth_first(shape).tolist()
+    work = [split(shape, order, 1, 16)[0].uncached_tokens for order in orders]
+    assert max(work) <= 1.05 * min(work)
+
+
+def test_wrong_numbers() -> None:
+    with pytest.raises(InvalidConfig):
+        reorder_dataset(LocalDataset([]), replicas=0)
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Any:
     ray = pytest.importorskip("ray", reason="needs the extra peek-kv[ray]")
@@ -110,8 +203,6 @@ def cluster() -> Any:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_ray_gives_the_order_in_memory(cluster: Any) -> None:
-    from peek.offline.distributed import reorder_dataset
-
     batch = mixed(random.Random(10))
     items = [{"row": i, "tokens": prompt, "name": f"p{i}"} for i, prompt in enumerate(batch)]
     dataset = cluster.data.from_items(items, override_num_blocks=3)

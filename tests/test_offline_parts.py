@@ -223,8 +223,11 @@ def test_no_replica_at_all() -> None:
     assert [share.order for share in split(shape, [0], 3, 1)] == [[0], [], []]
 
 
-def test_an_order_fed_by_reorder() -> None:
+@pytest.mark.parametrize("mode", ["full", "paper"])
+@pytest.mark.parametrize("simulate", [True, False])
+def test_shares_of_reorder(mode: str, simulate: bool) -> None:
     batch = grouped(random.Random(3), 200, 8, 128, 16)
-    result = reorder(batch, cache_tokens=400)
-    shares = split(contract(shape_of(batch), 16), result.order, 2, 16)
-    assert sum(len(share.order) for share in shares) == 200
+    result = reorder(batch, cache_tokens=400, replicas=2, mode=mode, simulate=simulate)
+    assert [index for share in result.shares for index in share.order] == result.order
+    assert result.guard is None
+    assert not reorder(batch, cache_tokens=400, mode=mode, simulate=simulate).shares

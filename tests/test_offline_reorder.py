@@ -175,12 +175,17 @@ def test_pioneers_go_ahead_of_their_siblings() -> None:
 
 def test_the_engine_sets_the_spacing() -> None:
     batch = grouped(random.Random(1), 400, 20, 320, 32)
-    plain = reorder(batch, cache_tokens=3200, engine="vllm").order
-    assert reorder(batch, cache_tokens=3200, pioneer_spacing=32).order != plain
-    assert (
-        reorder(batch, cache_tokens=3200, engine="sglang").order
-        == reorder(batch, cache_tokens=3200, pioneer_spacing=32).order
-    )
+    plain = reorder(batch, cache_tokens=3200, engine="vllm")
+    ahead = reorder(batch, cache_tokens=3200, engine="sglang")
+    assert ahead.order != plain.order
+    assert ahead.order == reorder(batch, cache_tokens=3200, pioneer_spacing=32).order
+    # What is expected of SGLang counts prompts that start while a prefix is still in prefill.
+    unspaced = reorder(batch, cache_tokens=3200, engine="sglang", pioneer_spacing=0, min_gain=-1.0)
+    assert unspaced.order == plain.order
+    assert plain.expected_hit_after is not None
+    assert ahead.expected_hit_after is not None
+    assert unspaced.expected_hit_after is not None
+    assert plain.expected_hit_after > ahead.expected_hit_after > unspaced.expected_hit_after + 0.3
 
 
 # -- wrong usage ------------------------------------------------------------------------------------------
@@ -192,6 +197,7 @@ def test_the_engine_sets_the_spacing() -> None:
         ({"mode": "deep"}, "'deep'"),
         ({"engine": "tgi"}, "'tgi'"),
         ({"block_tokens": 0}, "0"),
+        ({"replicas": 0}, "0"),
         ({"cache_tokens": 15}, "15"),
     ],
 )

@@ -21,7 +21,7 @@ from peek.cli.batch_files import COMPRESSED, beside, json_loads, numbered, read_
 from peek.cli.simulate import parse_count
 from peek.cli.tokenizing import load_tokenizer
 from peek.offline.jsonl import BatchRequest, key_of, parse_request
-from peek.offline.pioneers import SPACING, spacing_of
+from peek.offline.pioneers import ENGINES, engine_named
 from peek.offline.reordering import BLOCK_TOKENS, CACHE_TOKENS, Reordering, arrange
 from peek.offline.replicas import split
 from peek.offline.shape import contract, shape_of
@@ -42,7 +42,7 @@ BlockOption = Annotated[int, typer.Option(parser=parse_count, metavar="INT", hel
 TokenizerOption = Annotated[
     Path | None, typer.Option(help="Local tokenizer file; without one, four bytes count as a token.")
 ]
-EngineOption = Annotated[str, typer.Option(help=f"What will run it: {', '.join(SPACING)}.")]
+EngineOption = Annotated[str, typer.Option(help=f"What will run it: {', '.join(ENGINES)}.")]
 ReplicasOption = Annotated[
     int, typer.Option(parser=parse_count, metavar="INT", help="Write one file for each of so many replicas.")
 ]
@@ -99,8 +99,8 @@ def reorder_command(
 def _check(
     source: Path, target: Path, cache_tokens: int, block_tokens: int, engine: str, replicas: int
 ) -> None:
-    if engine not in SPACING:
-        raise typer.BadParameter(f"{engine!r} is unknown; valid: {', '.join(SPACING)}", param_hint="--engine")
+    if engine not in ENGINES:
+        raise typer.BadParameter(f"{engine!r} is unknown; valid: {', '.join(ENGINES)}", param_hint="--engine")
     if cache_tokens < block_tokens:
         raise typer.BadParameter(
             f"{cache_tokens} is less than one block of {block_tokens}", param_hint="--cache-tokens"
@@ -184,7 +184,7 @@ def _reorder(
     batch = _read(source, encode, keys)
     shape = contract(shape_of(keys, namespaces=batch.namespaces), block_tokens)
     keys.clear()
-    result = arrange(shape, cache_tokens, block_tokens, spacing_of(engine), min_gain=0.001)
+    result = arrange(shape, cache_tokens, block_tokens, engine_named(engine), min_gain=0.001)
     orders = [result.order]
     if len(targets) > 1:
         orders = [share.order for share in split(shape, result.order, len(targets), block_tokens)]

@@ -7,22 +7,34 @@ before it, its prefix is in the cache when the siblings come.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from peek.errors import InvalidConfig
 from peek.offline.shape import BatchShape, Ints, places
 
-SPACING: Final = {"vllm": 0, "sglang": 32}
-"""Places that pioneers are put ahead, by engine: at least as many as prompts are in prefill at once."""
+
+class Engine(NamedTuple):
+    """How an engine shares prefixes.
+
+    Attributes:
+        spacing: places that pioneers are put ahead; at least as many as prompts are in prefill at once.
+        in_flight: prompts taken to start before one's prefix can be hit, when expected hits are simulated.
+    """
+
+    spacing: int
+    in_flight: int
 
 
-def spacing_of(engine: str) -> int:
-    """The spacing of an engine; `InvalidConfig` for an unknown one."""
-    if engine not in SPACING:
-        raise InvalidConfig(f"engine {engine!r} is unknown; valid: {', '.join(SPACING)}")
-    return SPACING[engine]
+ENGINES: Final = {"vllm": Engine(0, 0), "sglang": Engine(32, 16)}
+
+
+def engine_named(name: str) -> Engine:
+    """An engine by its name; `InvalidConfig` for an unknown one."""
+    if name not in ENGINES:
+        raise InvalidConfig(f"engine {name!r} is unknown; valid: {', '.join(ENGINES)}")
+    return ENGINES[name]
 
 
 def pioneers_ahead(shape: BatchShape, order: Ints, spacing: int) -> Ints:

@@ -10,14 +10,15 @@ the expected hits are array work and one pass over the prompts.  docs/offline.md
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 
 from peek.errors import InvalidConfig
 from peek.offline.guards import GAIN, NO_SHARING, hit_ratio, paper_guard
-from peek.offline.pioneers import pioneers_ahead, spacing_of
+from peek.offline.pioneers import Engine, engine_named, pioneers_ahead
+from peek.offline.replicas import Share, split
 from peek.offline.shape import BatchShape, Ints, contract, depth_first, shape_of
 
 BLOCK_TOKENS: Final = 16
@@ -53,6 +54,7 @@ class Reordering:
         groups: the largest first.
         expected_hit_before, expected_hit_after: cached tokens / prompt tokens of the arrival order and of
             `order` on a cold LRU cache of the stated size; None if not asked for.
+        shares: what each replica runs, where there are several; `order` divided.
     """
 
     order: list[int]
@@ -60,6 +62,7 @@ class Reordering:
     groups: list[Group]
     expected_hit_before: float | None
     expected_hit_after: float | None
+    shares: list[Share] = field(default_factory=list)
 
 
 def reorder(
@@ -73,6 +76,7 @@ def reorder(
     min_gain: float = 0.001,
     namespaces: Sequence[str] | None = None,
     simulate: bool = True,
+    replicas: int = 1,
 ) -> Reordering:
     """Order a batch by the prefixes its prompts share.
 
@@ -86,60 +90,70 @@ def reorder(
         block_tokens: tokens of a cache block; 1 for an engine that caches token by token.
         mode: "full": all of every prompt in whole blocks, used if the simulated hit rises by `min_gain`.
             "paper": the first 128 tokens, token by token, and the three published guards.
-        engine: "vllm" or "sglang"; sets `pioneer_spacing` where that is None (see `pioneers`).
+        engine: "vllm" or "sglang": whether prompts can hit a prefix that is still in prefill.  Sets
+            `pioneer_spacing` where that is None, and what is simulated (see `pioneers`).
         pioneer_spacing: places that the first prompt of a group goes ahead of the others; mode "full" only.
         min_gain: least rise of the hit ratio; less is not worth a change of order.
         namespaces: of each prompt, what keeps it from sharing with others (LoRA, cache salt).
         simulate: False leaves out the expected hits; mode "full" then reorders wherever anything is shared.
+        replicas: divide the order over so many, by uncached tokens; see `Reordering.shares`.
 
     Raises:
         InvalidKey: a prompt is no token sequence.
-        InvalidConfig: an unknown mode or engine, a size below 1.
+        InvalidConfig: an unknown mode or engine, a size or number below 1.
 
     Cost: one pass over the tokens (about 3 ns each from lists) and O(n log n) array operations.
     """
-    _check(mode, cache_tokens, block_tokens)
-    spacing = spacing_of(engine) if pioneer_spacing is None else pioneer_spacing
-    if mode == "paper":
-        return _paper(prompts, namespaces, cache_tokens if simulate else 0, block_tokens)
-    shape = contract(shape_of(prompts, namespaces=namespaces), block_tokens)
-    return arrange(shape, cache_tokens if simulate else 0, block_tokens, spacing, min_gain)
+    _check(mode, cache_tokens, block_tokens, replicas)
+    kind = engine_named(engine)
+    if pioneer_spacing is not None:
+        kind = kind._replace(spacing=pioneer_spacing)
+    cache = cache_tokens if simulate else 0
+    if mode == "full":
+        shape = contract(shape_of(prompts, namespaces=namespaces), block_tokens)
+        result = arrange(shape, cache, block_tokens, kind, min_gain)
+    else:
+        seen = shape_of(prompts, PAPER_TOKENS, namespaces)
+        guard = paper_guard(prompts, seen)
+        order = depth_first(seen) if guard is None else np.arange(len(seen.leaf))
+        result = Reordering(order.tolist(), guard, groups_of(seen, 1), None, None)
+        if cache or replicas > 1:
+            shape = contract(shape_of(prompts, namespaces=namespaces), block_tokens)
+        if cache:
+            result = _with_hits(result, shape, cache, block_tokens, kind)
+    if replicas > 1:
+        result = replace(result, shares=split(shape, result.order, replicas, block_tokens))
+    return result
 
 
 def arrange(
-    shape: BatchShape, cache_tokens: int, block_tokens: int, spacing: int = 0, min_gain: float = 0.0
+    shape: BatchShape, cache_tokens: int, block_tokens: int, engine: Engine, min_gain: float = 0.0
 ) -> Reordering:
     """`reorder` for a batch whose trie is there already, in blocks; `cache_tokens` 0: no simulation."""
     stock = np.arange(len(shape.leaf))
     groups = groups_of(shape, block_tokens)
-    if not groups:
-        before = 0.0 if cache_tokens else None
-        return Reordering(stock.tolist(), NO_SHARING, groups, before, before)
-    order = pioneers_ahead(shape, depth_first(shape), spacing)
+    guard = None if groups else NO_SHARING
+    order = pioneers_ahead(shape, depth_first(shape), engine.spacing) if groups else stock
+    result = Reordering(order.tolist(), guard, groups, None, None)
     if not cache_tokens:
-        return Reordering(order.tolist(), None, groups, None, None)
-    blocks = cache_tokens // block_tokens
-    before = hit_ratio(shape, stock, blocks, block_tokens)
-    after = hit_ratio(shape, order, blocks, block_tokens)
-    if after < before + min_gain:
+        return result
+    result = _with_hits(result, shape, cache_tokens, block_tokens, engine)
+    before, after = result.expected_hit_before, result.expected_hit_after
+    if guard is None and before is not None and after is not None and after < before + min_gain:
         return Reordering(stock.tolist(), GAIN, groups, before, before)
-    return Reordering(order.tolist(), None, groups, before, after)
+    return result
 
 
-def _paper(
-    prompts: Sequence[Any], namespaces: Sequence[str] | None, cache_tokens: int, block_tokens: int
+def _with_hits(
+    result: Reordering, shape: BatchShape, cache_tokens: int, block_tokens: int, engine: Engine
 ) -> Reordering:
-    shape = shape_of(prompts, PAPER_TOKENS, namespaces)
-    guard = paper_guard(prompts, shape)
+    """The same with its expected hits."""
+    blocks = cache_tokens // block_tokens
     stock = np.arange(len(shape.leaf))
-    order = depth_first(shape) if guard is None else stock
-    before = after = None
-    if cache_tokens:
-        whole = contract(shape_of(prompts, namespaces=namespaces), block_tokens)
-        before = after = hit_ratio(whole, stock, cache_tokens // block_tokens, block_tokens)
-        if guard is None:
-            after = hit_ratio(whole, order, cache_tokens // block_tokens, block_tokens)
-    return Reordering(order.tolist(), guard, groups_of(shape, 1), before, after)
+    before = after = hit_ratio(shape, stock, blocks, block_tokens, engine.in_flight)
+    if result.guard is None:
+        after = hit_ratio(shape, np.array(result.order), blocks, block_tokens, engine.in_flight)
+    return replace(result, expected_hit_before=before, expected_hit_after=after)
 
 
 def groups_of(shape: BatchShape, unit_tokens: int) -> list[Group]:
@@ -163,9 +177,11 @@ def cluster_nodes(shape: BatchShape) -> Ints:
     return node[shape.leaf]
 
 
-def _check(mode: str, cache_tokens: int, block_tokens: int) -> None:
+def _check(mode: str, cache_tokens: int, block_tokens: int, replicas: int) -> None:
     if mode not in MODES:
         raise InvalidConfig(f"mode {mode!r} is unknown; valid: {', '.join(MODES)}")
+    if replicas < 1:
+        raise InvalidConfig(f"replicas is {replicas}, less than 1")
     if block_tokens < 1:
         raise InvalidConfig(f"block_tokens is {block_tokens}, less than 1")
     if cache_tokens < block_tokens:

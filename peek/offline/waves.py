@@ -19,6 +19,7 @@ from typing import Any
 
 from peek.errors import InvalidConfig, UnknownRequest
 from peek.offline.block_keys import block_keys
+from peek.offline.pioneers import ENGINES
 from peek.offline.reordering import BLOCK_TOKENS, CACHE_TOKENS, arrange
 from peek.offline.shadow_cache import ShadowCache
 from peek.offline.shape import contract, shape_of
@@ -60,7 +61,7 @@ class Waves:
         self._namespaces = namespaces
         self._size = wave_size
         shape = contract(shape_of(prompts, namespaces=namespaces), block_tokens)
-        plan = arrange(shape, cache_tokens, block_tokens)
+        plan = arrange(shape, cache_tokens, block_tokens, ENGINES["vllm"])
         self.guard = plan.guard
         self._order = plan.order
         self._leaf: list[int] = shape.leaf.tolist()
