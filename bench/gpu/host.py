@@ -1,12 +1,12 @@
 """The process that holds vLLM: `host.py SOCKET`.  Reads orders from the socket, one JSON object a line.
 
-    {"op": "start", "engine": {...}}             -> {"event": "ready", ...}, or "failed" with a message
+    {"op": "start", "engine": {...}}             -> {"event": "ready", ...}
     {"op": "add", "id", "prompt", "output"}      -> "first" at the first token, then "done" with counts
     {"op": "counters"}                           -> {"event": "counters", "counters": {...}}
-    {"op": "reset"}                              -> {"event": "reset", "done": bool}: the prefix cache is empty
+    {"op": "reset"}                              -> {"event": "reset", "done": bool}: the cache is empty
     {"op": "abort"}                              what still runs ends without an event
-    {"op": "stop"}                               -> {"event": "stopped"}; another "start" may follow
 
+An order that fails is answered by {"event": "failed", "message": ...}; the process ends with the connection.
 vLLM's engine core is a process of its own below this one, as under its OpenAI server.
 """
 
@@ -16,11 +16,12 @@ import asyncio
 import json
 import os
 import sys
+import traceback
 from typing import Any
 
 
 class Host:
-    """One engine at a time, driven over one connection."""
+    """An engine, driven over one connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -36,22 +37,25 @@ class Host:
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
             else:
-                await getattr(self, "on_" + order["op"])(order)
+                await self._obey(order)
         if self._engine is not None:
             self._engine.shutdown()
+
+    async def _obey(self, order: dict[str, Any]) -> None:
+        try:
+            await getattr(self, "on_" + order["op"])(order)
+        except Exception as error:  # whatever it is, the client must hear of it
+            traceback.print_exc()
+            self._tell("failed", message=f"{type(error).__name__}: {error}")
 
     def _tell(self, event: str, **fields: Any) -> None:
         self._writer.write(json.dumps({"event": event, **fields}).encode() + b"\n")
 
     async def on_start(self, order: dict[str, Any]) -> None:
-        try:
-            from vllm.engine.arg_utils import AsyncEngineArgs
-            from vllm.v1.engine.async_llm import AsyncLLM
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
 
-            self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**order["engine"]))
-        except Exception as error:
-            self._tell("failed", message=f"{type(error).__name__}: {error}")
-            return
+        self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**order["engine"]))
         self._tell("ready", **_versions())
 
     async def _generate(self, order: dict[str, Any]) -> None:
@@ -86,11 +90,6 @@ class Host:
     async def on_abort(self, order: dict[str, Any]) -> None:
         for task in self._running:
             task.cancel()
-
-    async def on_stop(self, order: dict[str, Any]) -> None:
-        self._engine.shutdown()
-        self._engine = None
-        self._tell("stopped")
 
 
 def _counters() -> dict[str, float]:

@@ -122,7 +122,9 @@ class Session:
         try:
             engine = await self._engine(folder)
             about = await engine.ask(START_LIMIT_S, "start", "ready", engine=arguments)
-            await engine.replay(_heating(shape.max_model_len), ANSWER_LIMIT_S + 60)
+            heated = await engine.replay(_heating(shape.max_model_len), 3 * ANSWER_LIMIT_S)
+            if heated.broken:
+                raise EngineFailed(heated.broken[0])
             about["start_s"] = round(perf_counter() - begin, 1)
             print(f"{policy}: engine up after {about['start_s']} s", flush=True)
             for one in loads:

@@ -50,7 +50,7 @@ class Shape:
 
 
 SHAPES: Final = {
-    "tiny": Shape(64, 2, 4, 2, 128, block=32, shrink=16, rate_scale=20.0, tied=True),
+    "tiny": Shape(128, 2, 4, 2, 256, block=32, shrink=16, rate_scale=20.0, tied=True),
     "7b": Shape(3584, 28, 28, 4, 18_944, rate_scale=4.0),
     "32b": Shape(5120, 64, 40, 8, 27_648),
 }

@@ -38,7 +38,8 @@ def table(rows: list[Row]) -> str:
     )
     lines = [_line(row, stock.get(_setting(row))) for row in ordered]
     runs = {
-        f"{row['device']}, vLLM {row['vllm']}, torch {row['torch']}, peek {row['peek']} ({row['peek_backend']})"
+        f"{row['device']}, vLLM {row['vllm']}, torch {row['torch']}, "
+        f"peek {row['peek']} ({row['peek_backend']})"
         for row in rows
     }
     return "\n".join([*sorted(runs), "", HEAD, *lines])
