@@ -71,6 +71,11 @@ def compile_peek(site: Path, environ: dict[str, str]) -> None:
         shutil.copy(shared, site)
 
 
+def _imports(name: str, environ: dict[str, str]) -> bool:
+    command = [sys.executable, "-c", f"import {name}"]
+    return subprocess.run(command, env=environ, capture_output=True).returncode == 0
+
+
 def main(pieces: Path, site: Path) -> None:
     if site.exists():
         sys.exit(f"{site} exists already")
@@ -79,13 +84,7 @@ def main(pieces: Path, site: Path) -> None:
     join(pieces, whole)
     unpack(whole, site)
     environ = {**os.environ, "PYTHONPATH": str(site)}
-    missing = [
-        name
-        for name in HOST_HAS
-        if subprocess.run(
-            [sys.executable, "-c", f"import {name}"], env=environ, capture_output=True
-        ).returncode
-    ]
+    missing = [name for name in HOST_HAS if not _imports(name, environ)]
     if missing:
         sys.exit(f"the host lacks {', '.join(missing)}, which the bundle leaves to it")
     compile_peek(site, environ)
