@@ -26,13 +26,14 @@ WHEELS: Final = (
     # what vLLM imports on the way to a dense model, besides what the host has
     "blake3", "cachetools", "cbor2", "compressed-tensors==0.15.0.1", "depyf==0.20.0", "astor", "dill",
     "diskcache==5.6.3", "gguf>=0.17.0", "ijson", "lark==1.2.2", "llguidance>=1.7.0,<1.8.0", "loguru",
-    "lm-format-enforcer==0.11.3", "interegular", "msgspec", "openai>=2.0.0", "distro", "jiter", "sniffio",
+    "lm-format-enforcer==0.11.3", "interegular", "msgspec", "openai>=2.0.0,<2.9", "distro", "jiter",
+    "sniffio",
     "openai-harmony", "outlines_core==0.2.14", "partial-json-parser", "pybase64", "python-json-logger",
-    "pyzmq>=25.0.0", "setproctitle", "xgrammar>=0.2.0,<1.0.0", "apache-tvm-ffi==0.1.9",
+    "pyzmq>=25.0.0", "setproctitle", "xgrammar==0.2.0", "apache-tvm-ffi==0.1.9",
     "mistral_common>=1.11.2", "jsonschema", "jsonschema-specifications", "referencing", "rpds-py",
     "pydantic-extra-types", "pycountry", "fastapi>=0.115.0", "starlette",
     "opentelemetry-api>=1.27.0", "opentelemetry-sdk>=1.27.0", "opentelemetry-semantic-conventions",
-    "importlib-metadata",
+    "importlib-metadata<9",
     # compiles `peek` on the host, and what it runs with
     "mypy==2.4.1", "librt>=0.16,<1", "ast-serialize", "sortedcontainers-stubs>=2.4.3,<3",
 )  # fmt: skip

@@ -137,6 +137,7 @@ class Session:
         finally:
             if engine is not None:
                 engine.kill()
+                await asyncio.sleep(0 if chosen.cpu else 3)  # the driver takes its memory back
 
     async def _engine(self, folder: Path) -> Engine:
         log = self._chosen.out
