@@ -1,0 +1,114 @@
+"""Packs what a GPU host without a network needs beside torch: `bundle_pack.py FOLDER`.
+
+vLLM 0.22.1 is built for torch 2.11 and CUDA 13.  The bundle is a folder of importable packages for Python
+3.12 on x86-64, trimmed of what this comparison never loads, packed and cut into pieces that a transfer of
+64 MiB takes.  `bundle_install.py` puts it together again.  Needs pip and a network.
+
+What the host has already (torch, triton, transformers and what comes with them) is not packed;
+`bundle_install.py` checks that it is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Final
+
+PIECE_BYTES: Final = 60 << 20
+
+WHEELS: Final = (
+    "vllm==0.22.1",
+    # what vLLM imports on the way to a dense model, besides what the host has
+    "blake3", "cachetools", "cbor2", "compressed-tensors==0.15.0.1", "depyf==0.20.0", "astor", "dill",
+    "diskcache==5.6.3", "gguf>=0.17.0", "ijson", "lark==1.2.2", "llguidance>=1.7.0,<1.8.0", "loguru",
+    "lm-format-enforcer==0.11.3", "interegular", "msgspec", "openai>=2.0.0,<2.9", "distro", "jiter",
+    "sniffio",
+    "openai-harmony", "outlines_core==0.2.14", "partial-json-parser", "pybase64", "python-json-logger",
+    "pyzmq>=25.0.0", "setproctitle", "xgrammar==0.2.0", "apache-tvm-ffi==0.1.9",
+    "mistral_common>=1.11.2", "jsonschema", "jsonschema-specifications", "referencing", "rpds-py",
+    "pydantic-extra-types", "pycountry", "fastapi>=0.115.0", "starlette",
+    "opentelemetry-api>=1.27.0", "opentelemetry-sdk>=1.27.0", "opentelemetry-semantic-conventions",
+    "importlib-metadata<9",
+    # compiles `peek` on the host, and what it runs with
+    "mypy==2.4.1", "librt>=0.16,<1", "ast-serialize", "sortedcontainers-stubs>=2.4.3,<3",
+)  # fmt: skip
+
+# A package and the one version of its core that it insists on come from one resolution.
+RESOLVED: Final = ("pydantic>=2.12.0",)
+
+TRIMMED: Final = (
+    "vllm/vllm-rs",  # the front end in Rust
+    "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so",  # Hopper runs version 3
+    "vllm/_flashmla_C.abi3.so",
+    "vllm/_flashmla_extension_C.abi3.so",
+    "vllm/third_party/deep_gemm",
+    "vllm/entrypoints/serve/instrumentator/static",
+    "mistral_common/data",
+    "bin",
+)
+
+PLATFORMS: Final = (
+    "manylinux_2_39_x86_64", "manylinux_2_35_x86_64", "manylinux_2_34_x86_64", "manylinux_2_31_x86_64",
+    "manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64",
+    "manylinux_2_12_x86_64", "manylinux2010_x86_64", "manylinux_2_5_x86_64", "manylinux1_x86_64",
+)  # fmt: skip
+
+
+def install(site: Path) -> None:
+    """Unpack all wheels into `site`, whatever Python runs this."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(site), "--upgrade"]
+    command += ["--only-binary=:all:", "--implementation", "cp", "--python-version", "3.12", "--no-compile"]
+    command += [f"--platform={name}" for name in PLATFORMS]
+    subprocess.run([*command, *RESOLVED], check=True)
+    for wheel in WHEELS:
+        done = subprocess.run([*command, "--no-deps", wheel])
+        if done.returncode:
+            sys.exit(f"cannot download {wheel} for Python 3.12 on x86-64: the bundle would be incomplete")
+
+
+def trim(site: Path) -> None:
+    """Take away what is never loaded; a name that has gone is an error, for then the list is out of date."""
+    for name in TRIMMED:
+        path = site / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def pack(site: Path, folder: Path) -> None:
+    """`site.tar.xz` in numbered pieces, and `pieces.json` with their checksums."""
+    whole = folder / "site.tar.xz"
+    with tarfile.open(whole, "w:xz", preset=3) as archive:
+        archive.add(site, "site")
+    sums: dict[str, str] = {}
+    with whole.open("rb") as packed:
+        while piece := packed.read(PIECE_BYTES):
+            path = folder / f"site.{len(sums):02}"
+            path.write_bytes(piece)
+            sums[path.name] = hashlib.sha256(piece).hexdigest()
+    whole.unlink()
+    (folder / "pieces.json").write_text(json.dumps(sums, indent=1))
+    for name in sums:
+        print(f"{name}: {(folder / name).stat().st_size / (1 << 20):.1f} MiB")
+
+
+def main(folder: Path) -> None:
+    site = folder / "unpacked"
+    shutil.rmtree(site, ignore_errors=True)
+    for old in folder.glob("site.*"):
+        old.unlink()
+    site.mkdir(parents=True)
+    install(site)
+    trim(site)
+    pack(site, folder)
+    shutil.rmtree(site)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

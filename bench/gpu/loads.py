@@ -1,0 +1,127 @@
+"""The workloads of the comparison as token ids with arrival times, fixed by the seed.
+
+`w1c` and `w5-short` are the leading requests of the paper's cells under vLLM's heavy load.  `sessions` is
+a burst of coding agents that start: the first request of recorded sessions, with Poisson arrivals.
+Shrinking takes every n-th token of every prompt, which leaves who shares what with whom as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from peek.adapters.simulated.cells import cell
+from peek.adapters.simulated.workload import SimRequest, Workload, ideal_hit, unique_tokens
+
+LOADS: Final = ("w1c", "w5-short", "sessions")
+REQUESTS: Final = {"w1c": 350, "w5-short": 400, "sessions": 48}
+WARMUP_SHARE: Final = {"w1c": 5, "w5-short": 15, "sessions": 0}
+"""One request in so many is warm-up, as in the cells; a burst has none."""
+
+LONGEST_INPUT: Final = 32_768
+LONGEST_OUTPUT: Final = 1_024
+SESSIONS_PER_S: Final = 1.0
+BLOCK_TOKENS: Final = 64
+"""Of the recorded sessions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Arrives `arrival_s` after the start and asks for exactly `output` tokens."""
+
+    arrival_s: float
+    prompt: list[int]
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests in order of arrival; the first `warmup` are left out of the metrics.
+
+    `ideal_hit` is what a cache that never evicts would serve of the others' prompts.
+    """
+
+    name: str
+    requests: list[Request]
+    warmup: int
+    ideal_hit: float
+
+
+def load(
+    name: str,
+    seed: int,
+    count: int,
+    *,
+    rate_scale: float = 1.0,
+    shrink: int = 1,
+    sessions: Path | None = None,
+) -> Load:
+    """The first `count` requests of a workload; `sessions` is the archive that "sessions" needs."""
+    if name == "sessions":
+        if sessions is None:
+            raise ValueError("the load 'sessions' needs --sessions FILE")
+        drawn = _session_starts(sessions, seed, count)
+    else:
+        drawn = list(cell(name, "heavy", seed, "vllm").requests[:count])
+    warmup = len(drawn) // WARMUP_SHARE[name] if WARMUP_SHARE[name] else 0
+    requests = [
+        Request(one.arrival_s / rate_scale, _tokens(one.key)[::shrink], max(2, one.output_tokens // shrink))
+        for one in drawn
+    ]
+    whole = Workload(
+        name=name, load="heavy", seed=seed, requests=drawn, warmup=warmup, max_running=0, arena_tokens=0
+    )
+    return Load(name, requests, warmup, ideal_hit(whole))
+
+
+def _tokens(key: bytes) -> list[int]:
+    return array("i", key).tolist()
+
+
+def _session_starts(archive: Path, seed: int, count: int) -> list[SimRequest]:
+    """The first request of `count` sessions drawn from those whose input is not too long."""
+    rng = Random(seed)
+    starts = list(_first_requests(archive))
+    rng.shuffle(starts)
+    names: dict[object, int] = {}
+    arrival_s = 0.0
+    drawn = []
+    for session, first in starts[:count]:
+        arrival_s += rng.expovariate(SESSIONS_PER_S)
+        key = b"".join(
+            unique_tokens(f"{seed}/{block}", names.setdefault(block, len(names)), BLOCK_TOKENS)
+            for block in _block_names(session, first)
+        )[: 4 * first["in"]]
+        output = min(max(first["out"], 2), LONGEST_OUTPUT)
+        drawn.append(SimRequest(f"session-{len(drawn)}", arrival_s, key, len(key) // 4, output))
+    return drawn
+
+
+def _first_requests(archive: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    with tarfile.open(archive) as packed:
+        for member in packed:
+            stored = packed.extractfile(member) if member.name.endswith(".json") else None
+            if stored is None:
+                continue
+            session = json.load(stored)
+            own = [request for request in session["requests"] if request.get("type") != "subagent"]
+            if own and own[0]["in"] <= LONGEST_INPUT:
+                yield session, own[0]
+
+
+def _block_names(session: dict[str, Any], first: dict[str, Any]) -> Iterator[tuple[object, ...]]:
+    """Sessions share the blocks of equally long tools, then those of an equally long system prompt too."""
+    tools, system = session["tool_tokens"], session["system_tokens"]
+    for block in range(-(-first["in"] // BLOCK_TOKENS)):
+        if block < tools // BLOCK_TOKENS:
+            yield (tools, block)
+        elif block < (tools + system) // BLOCK_TOKENS:
+            yield (tools, system, block)
+        else:
+            yield (session["id"], block)
