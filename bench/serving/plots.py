@@ -39,7 +39,9 @@ mpl.rcParams.update(
 
 
 def color_of(policy: str) -> str:
-    return PEEK_COLOR if policy == "peek" else STOCK_COLOR if policy in STOCKS else PUBLISHED_COLOR
+    if policy == "peek":
+        return PEEK_COLOR
+    return STOCK_COLOR if policy in (*STOCKS, "k-lpm+lru") else PUBLISHED_COLOR
 
 
 def save(figure: Any, path: Path) -> None:
@@ -116,7 +118,7 @@ def pressure(results: Results, engines: tuple[str, ...], figure_name: str, path:
             values = [results.mean(engine, stream, policy, figure_name) for stream in ran]
             axis.plot(
                 [PRESSURE[s] for s in ran], [scaled(figure_name, v) for v in values], "o-", ms=4, lw=1.6,
-                color=color, label=policy,
+                color=color, label=f"{policy} (stock)" if name == "stock" else policy,
             )  # fmt: skip
             rows = [(s, published(FAMILY[engine], s, policy)) for s in PRESSURE]
             known = [(PRESSURE[s], row[1 if figure_name == "hit" else 2]) for s, row in rows if row]
@@ -126,10 +128,11 @@ def pressure(results: Results, engines: tuple[str, ...], figure_name: str, path:
         axis.set_xticks(list(PRESSURE.values()), [f"{value}x" for value in PRESSURE.values()])
         axis.set_xlabel("prefixes / KV arena")
         axis.set_title(ENGINE_NAMES[engine], fontsize=9, loc="left")
+        axis.plot([], [], "x--", ms=5, lw=0.8, color="#111827", label="the paper's")
+        axis.legend(fontsize=7, frameon=False)
     axes[0][0].set_ylabel("cache hit, %" if figure_name == "hit" else "mean TTFT, s (log)")
     if figure_name != "hit":
         axes[0][0].set_yscale("log")
-    axes[0][-1].legend(fontsize=7, frameon=False)
     save(figure, path)
 
 
@@ -150,9 +153,9 @@ def ablation(results: Results, engines: tuple[str, ...], path: Path) -> None:
             ran[::-1], values[::-1], color=[color_of(policy) for policy in ran[::-1]], height=0.65
         )
         axis.bar_label(bars, fmt="%.1f", fontsize=7, padding=2)
-        axis.set_xscale("log")
+        axis.margins(x=0.12)
         axis.grid(axis="y", visible=False)
-        axis.set_xlabel("mean TTFT, s (log)")
+        axis.set_xlabel("mean TTFT, s")
         axis.set_title(f"{ENGINE_NAMES[engine]}, W1 C heavy", fontsize=9, loc="left")
     save(figure, path)
 

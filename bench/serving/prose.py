@@ -70,7 +70,7 @@ def first_figures(results: Results) -> list[str]:
         lines.append(
             f"- {ENGINE_NAMES[engine]}, W1: mean TTFT {min(factors):.1f} to {max(factors):.1f} times"
             f" shorter than in FCFS order; {min(gains):+.1f} to {max(gains):+.1f} % shorter than"
-            f" under LPM without limit;"
+            f" under LPM without limit (negative: longer);"
             f" demand eviction added to a good order (cLPM+GM) changes hit by {min(hits):+.1f} to"
             f" {max(hits):+.1f} points."
         )
@@ -127,14 +127,13 @@ window is visible, and hits and TTFT both fall. The paper's E2E x throughput on 
 outstanding requests in each W1 cell, which an open loop at these rates cannot give, and a client window
 of 210 can. The same cells with such a window:"""
 
-AFTER_WINDOW = """**Hit of the stock engine.** Our prompts are exactly template + prefix + question;
-every miss is an eviction. Texts of a real corpus tokenise with a spread of lengths, and the paper's
-arena of "about 50,000" tokens is not exact. Both move the stock hit by a few points in cells whose
-prefixes nearly fit.
+ARENA = """**Hit.** Our stock hits are above the paper's where prefixes nearly fit. The paper gives its
+arena as about 50,000 tokens; with a smaller one, the hit of the stock policy falls (simulated engines,
+hit %):"""
 
-**W2 and W3.** Rates of W2 are "slightly above saturation" on the authors' machine; above or below that
-point TTFT changes by multiples, so a step model that is off by a tenth moves it a lot. The arena of W3
-is not published; it is an estimate from card memory and weights.
+AFTER_ARENA = """**W2 and W3.** Rates of W2 are "slightly above saturation" on the authors' machine;
+above or below that point TTFT changes by multiples, so a step model that is off by a tenth moves it a
+lot. The arena of W3 is not published; it is an estimate from card memory and weights.
 
 **W4 and W5.** On W5 the paper counts cache hits of vLLM of 97 % on prompts without shared prefixes;
 that is a property of its counter, not of the stream, and ours are zero. W4's sessions come from the

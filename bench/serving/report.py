@@ -23,7 +23,7 @@ from sections import (
     headline,
     losses,
 )
-from studies import ablation, ablation_verdicts, bounds, variants, window
+from studies import ablation, ablation_verdicts, arena, bounds, lane_verdicts, variants, window
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RECORDED = (*SESSIONS, *TRACES, "azure-code:1.0")
@@ -71,10 +71,11 @@ def page(results: Results, drawn: dict[str, str]) -> str:
         "## What was run\n", coverage(results),
         prose.STEP_TIMES, fitted(), prose.AFTER_FIT,
         prose.PAPER, *(beside_paper(results, engine) for engine in REAL), drawn["pressure"],
-        prose.DIFFERENCES, *(window(results, engine) for engine in REAL), prose.AFTER_WINDOW,
+        prose.DIFFERENCES, *(window(results, engine) for engine in REAL),
+        prose.ARENA, arena(results), prose.AFTER_ARENA,
         prose.ABLATION, ablation_verdicts(results), *(ablation(results, engine) for engine in REAL),
         drawn["ablation"],
-        prose.LANES, variants(results, ("clpm", *LANES), W1),
+        prose.LANES, lane_verdicts(results, LANES), variants(results, ("clpm", *LANES), W1),
         prose.GATE, variants(results, ("peek", "peek, no gate"), W1),
         prose.BOUNDS, bounds(results, (*REAL, "simulated-radix")),
         prose.NO_REGRESS, quiet,

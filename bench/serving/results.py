@@ -42,6 +42,8 @@ def title(stream: str) -> str:
     kind, load, form = [*stream.split(":"), "", ""][:3]
     if kind.startswith(("mooncake", "azure")):
         return f"{NAMES[kind]}, {load} x recorded rate"
+    if form.startswith("arena"):
+        return f"{NAMES[kind]} {load}, arena {form.removeprefix('arena')}K"
     name = NAMES[kind] if kind.startswith("agents") else f"{NAMES[kind]} {load}"
     return f"{name}, {FORMS[form]}" if form else name
 

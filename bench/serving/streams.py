@@ -2,6 +2,7 @@
 
     w1c:heavy                the paper's cell, open loop
     w1c:heavy:window         the same, with the cell's cap on requests that the client has outstanding
+    w1c:heavy:arena40        the same with a KV arena of 40,000 tokens
     w3c:heavy:dp2            two replicas; the hash of the prompt's head picks one
     w4:heavy:sglang          the SGLang form of the client (rounds do not wait for answers); also `:vllm`
     mooncake-conversation:0.06    a recorded trace, so many times as fast as recorded
@@ -70,6 +71,8 @@ def build(name: str, seed: int, engine: str, data: Path | None) -> list[Workload
     workload = cell(kind, load, seed, engine, trace=trace, client=client or None)
     if form == "window":
         return [replace(workload, client_concurrency=workload.max_running)]
+    if form.startswith("arena"):
+        return [replace(workload, arena_tokens=1000 * int(form.removeprefix("arena")))]
     return _replicas(workload) if form == "dp2" else [workload]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engines import FAMILY
 from paper import BASELINE, published
-from plans import ALL, REAL, W1, W2, WINDOW
+from plans import ALL, REAL, SIMULATED, W1, W2, WINDOW
 from results import Results, change, percent, seconds, table, title
 from sections import ENGINE_NAMES
 
@@ -145,3 +145,47 @@ def three(results: Results, engine: str, stream: str, policy: str) -> str:
         return "not run"
     hit, ttft, rps = (results.mean(engine, stream, policy, name) for name in ("hit", "ttft", "rps"))
     return f"{percent(hit)}, {seconds(ttft)}, {rps:.2f}"
+
+
+def arena(results: Results) -> str:
+    """Hit of stock and published policy with smaller arenas, beside the paper's."""
+    rows = []
+    for engine in SIMULATED:
+        stock = BASELINE[FAMILY[engine]]
+        for cell in ("w1a:heavy", "w1b:heavy", "w1c:heavy", "w1d:heavy"):
+            cells = [title(cell), ENGINE_NAMES[engine]]
+            for policy in (stock, FULL_STACK):
+                theirs = published(FAMILY[engine], cell, policy)
+                forms = (f"{cell}:arena35", f"{cell}:arena40", f"{cell}:arena45", cell)
+                if theirs is None or not all(results.has(engine, form, policy) for form in forms):
+                    continue
+                found = [percent(results.mean(engine, form, policy, "hit")) for form in forms]
+                cells += [f"{theirs[1]:.1f}", " / ".join(found)]
+            if len(cells) == 6:
+                rows.append(cells)
+    sizes = "35K / 40K / 45K / 50K"
+    return table(["cell", "engine", "stock: paper", sizes, f"`{FULL_STACK}`: paper", sizes], rows)
+
+
+def lane_verdicts(results: Results, labels: tuple[str, ...]) -> str:
+    """What each way to charge costs in hit, and what it does to mean and longest wait, against cLPM alone."""
+    lines = []
+    for label in labels:
+        for engine in ALL:
+            ran = [stream for stream in W1 if results.has(engine, stream, label)]
+            if not ran:
+                continue
+            hits, means, longest = [], [], []
+            for stream in ran:
+                pair = [results.mean(engine, stream, name, "hit") for name in (label, "clpm")]
+                hits.append(100 * (pair[0] - pair[1]))
+                pair = [results.mean(engine, stream, name, "ttft") for name in (label, "clpm")]
+                means.append(pair[0] / pair[1])
+                pair = [results.mean(engine, stream, name, "wait_max") for name in (label, "clpm")]
+                longest.append(pair[0] / pair[1])
+            lines.append(
+                f"- `{label}`, {ENGINE_NAMES[engine]}: hit {min(hits):+.1f} to {max(hits):+.1f} points, mean"
+                f" TTFT {min(means):.2f} to {max(means):.2f} times, longest wait {min(longest):.2f} to"
+                f" {max(longest):.2f} times that of `clpm`."
+            )
+    return "\n".join(lines)
