@@ -62,6 +62,7 @@ FULL = (  # what matters most first: a run that is cut short has the most of it
     Batch(W1, (*MAIN, "peek, no gate"), ("sglang", "simulated-radix")),
     Batch(W1, LIMITED, ("sglang",)),
     Batch(W1, MAIN, ("vllm", "simulated-blocks")),
+    Batch(W1, ("peek, no lanes",)),
     Batch(("w1a:heavy", "w1c:moderate", "w1c:heavy", "w1d:heavy"), LANES),
     Batch(WINDOW, SHORT),
     Batch(ARENA, ("fcfs+lru", "lpm+lru", "clpm+gm+dl+pe"), SIMULATED),

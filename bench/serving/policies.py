@@ -1,7 +1,7 @@
 """Policies that exist only for the evaluation, and how a label becomes a planner.
 
 Most labels are the library's own.  The others are variants that the report compares: k-LPM, the three
-ways to charge the lanes, and `peek` without its in-flight gate.
+ways to charge the lanes, and `peek` without its in-flight gate or its lanes.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "clpm, lanes by admission": {"policy": "clpm", "lanes": "none"},
     "clpm, lanes by work": {"policy": "clpm", "lanes": "work", "fair_share": SHARE},
     "peek, no gate": {"policy": "peek"},
+    "peek, no lanes": {"policy": "peek", "lanes": "none"},
 }
 
 

@@ -110,8 +110,11 @@ constant, the part of the peak that prefill reaches, is fitted for each engine o
 heavy under the engine's stock policy, to the paper's throughput (mean of three seeds), and then frozen
 for every other cell, policy and the engine's simulated twin. Paper / here:"""
 
-AFTER_FIT = """What the fit leaves: TTFT and E2E depend on how many requests the client lets wait,
-which the paper does not state for open-loop arrivals (see below); nothing was tuned to them."""
+AFTER_FIT = """What the fit leaves is shown, not tuned away: TTFT and E2E depend on how many requests
+the client lets wait (see below). Left out of the clock: CPU time of scheduling (a table below has it),
+SGLang's overlap and vLLM's asynchronous scheduling (both off), everything that the simulator's page
+lists. SGLang runs with its Python tree core, chunks of 8,192 tokens and pages of one token; vLLM with
+blocks of 16 and 8,192 tokens a step."""
 
 PAPER = """## Beside the paper
 
@@ -123,24 +126,27 @@ DIFFERENCES = """## Differences from the paper, and their causes
 
 **How much waits.** A policy can only bring together what waits at the same time. In an open loop above
 saturation everything waits in the engine; if the client holds back what is beyond its cap, only a
-window is visible, and hits and TTFT both fall. The paper's E2E x throughput on vLLM is about 165 to 175
-outstanding requests in each W1 cell, which an open loop at these rates cannot give, and a client window
-of 210 can. The same cells with such a window:"""
+window is visible. The paper's E2E x throughput is 164 to 172 outstanding requests on vLLM in each heavy
+W1 cell, which an open loop at these rates cannot give, and 338 to 415 on SGLang, where its cap is 256.
+So its clients held requests back, more on vLLM. The same cells with the cap as a window on outstanding
+requests (210 and 256):"""
 
-ARENA = """**Hit.** Our stock hits are above the paper's where prefixes nearly fit. The paper gives its
-arena as about 50,000 tokens; with a smaller one, the hit of the stock policy falls (simulated engines,
-hit %):"""
+ARENA = """**Hit.** The paper gives its arena as about 50,000 tokens. What a smaller one would do to
+the hit of stock and published policy (simulated engines, hit %):"""
 
-AFTER_ARENA = """**W2 and W3.** Rates of W2 are "slightly above saturation" on the authors' machine;
-above or below that point TTFT changes by multiples, so a step model that is off by a tenth moves it a
-lot. The arena of W3 is not published; it is an estimate from card memory and weights.
+AFTER_ARENA = """So a smaller arena moves the stock hit towards the paper's and leaves the published
+policy nearly where it is; the two columns together do not single out one size. The published policy's
+lower hit on vLLM in the paper comes with the window, not with the arena (table before).
 
-**W4 and W5.** On W5 the paper counts cache hits of vLLM of 97 % on prompts without shared prefixes;
-that is a property of its counter, not of the stream, and ours are zero. W4's sessions come from the
-same trace, but how a trace row was split into four rounds is our reading.
+**W2, W3.** W2 arrives "slightly above saturation" of the authors' machine: there TTFT grows with every
+second of the run, and its ratio depends on which side of saturation a policy falls. The arena of W3 is
+not published; ours is an estimate from card memory and weights. No run isolates these two.
 
-**Versions.** The engines here are newer than the paper's (table above): SGLang's prefill admission and
-vLLM's admission of whole prompts have changed since."""
+**W4, W5.** The paper counts 97 % cache hits of vLLM on W5, prompts without shared prefixes, and says
+itself that this is a property of the cache layer; here they are zero. How a trace row of W4 was split
+into four rounds is our reading. No run isolates these.
+
+**Versions.** The engines are newer than the paper's 0.5.9 and 0.19.1."""
 
 ABLATION = """## Ablation of the published policy
 
@@ -152,17 +158,18 @@ Three ways to run the fair lane beside the cLPM order, with a fair share of 0.3:
 in each cycle (published), clocks that live on and charge each admission 1, and clocks that live on and
 charge uncached tokens (`work`, this library's). hit %, mean / p99 TTFT s, longest wait s:"""
 
-GATE = """## In-flight gate
+GATE = """## The parts of `peek`: in-flight gate and lanes
 
 SGLang shows a prefix to others when its prefill ends; `peek` therefore holds siblings of a prefill
-under way back. With and without, hit %, mean / p99 TTFT s, longest wait s:"""
+under way back (vLLM shows it at once and needs no gate). The lanes give the oldest requests 5 % of the
+work. With and without, hit %, mean / p99 TTFT s, longest wait s:"""
 
 BOUNDS = """## Bounds
 
 Hit %. Belady: the best possible eviction, knowing the future, in the admission order of the same run,
-with the whole arena as cache and nothing held by running requests. Infinite cache: arrival order,
-nothing ever evicted. The distance between a run and its Belady column is all that any eviction policy
-could add in that order."""
+with the whole arena as cache and nothing held by running requests, in blocks of 16 tokens (SGLang can
+match up to 15 more). Infinite cache: arrival order, nothing ever evicted. The distance between a run
+and its Belady column is all that any eviction policy could add in that order."""
 
 NO_REGRESS = """## Traffic that shares little: does it harm?
 
@@ -177,16 +184,18 @@ Every figure in which `peek` is more than 2 % behind the best stock policy of th
 
 CAUSES = """The causes:
 
-- *Against HRRN and shortest-prefill-first where nothing is shared*: these sort by prompt length, and
-  short jobs first lowers the mean of any queue. `peek` keeps arrival order where no prompt shares
-  anything, by design: it is a policy about sharing, and an operator who wants size-based order can have
-  it without `peek`.
-- *p99 against LPM without limit or HRRN*: `peek` serves cheap clusters first; rare prefixes wait
+- *HRRN and shortest-prefill-first where nothing is shared* sort by prompt length, and short jobs first
+  lowers the mean of any queue. `peek` keeps arrival order where no prompt shares anything, by design:
+  it is a policy about sharing.
+- *p99 against LPM without limit or HRRN*: `peek` serves cheap clusters first, and rare prefixes wait
   longer. The exponent moves this along the front ([policies](policies.md)).
-- *Mean against cLPM*, not in the table because it is no stock policy: cLPM has the best mean of all in
-  several cells and the longest waits; see the tables.
-- *Nothing gained*: with a roomy cache, a short queue, or coherent arrivals (W4) there is no order to
-  mend."""
+- *W1 A*: half of the prefixes fit into the arena, so an order has little to win, and the lanes take
+  part of it (table above, without lanes).
+- *Throughput*: it differs by what is left running when arrivals end, and by preemptions; the hits are
+  equal.
+- *cLPM*, not a stock policy and so not in this table, has the best mean of all in several cells, and
+  the longest waits.
+- *Nothing gained*: with a short queue or coherent arrivals (W4) there is no order to mend."""
 
 CPU = """## Scheduling CPU
 

@@ -23,7 +23,7 @@ from sections import (
     headline,
     losses,
 )
-from studies import ablation, ablation_verdicts, arena, bounds, lane_verdicts, variants, window
+from studies import ablation, ablation_verdicts, arena, bounds, lane_verdicts, twins, variants, window
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RECORDED = (*SESSIONS, *TRACES, "azure-code:1.0")
@@ -68,7 +68,7 @@ def page(results: Results, drawn: dict[str, str]) -> str:
     quiet = "\n\n".join(headline(results, engine, QUIET) for engine in ALL)
     parts = [
         prose.OPENING, heads, prose.after_headline(results), drawn["fronts"],
-        "## What was run\n", coverage(results),
+        "## What was run\n", coverage(results), twins(results),
         prose.STEP_TIMES, fitted(), prose.AFTER_FIT,
         prose.PAPER, *(beside_paper(results, engine) for engine in REAL), drawn["pressure"],
         prose.DIFFERENCES, *(window(results, engine) for engine in REAL),
@@ -76,7 +76,7 @@ def page(results: Results, drawn: dict[str, str]) -> str:
         prose.ABLATION, ablation_verdicts(results), *(ablation(results, engine) for engine in REAL),
         drawn["ablation"],
         prose.LANES, lane_verdicts(results, LANES), variants(results, ("clpm", *LANES), W1),
-        prose.GATE, variants(results, ("peek", "peek, no gate"), W1),
+        prose.GATE, variants(results, ("peek", "peek, no gate", "peek, no lanes"), W1),
         prose.BOUNDS, bounds(results, (*REAL, "simulated-radix")),
         prose.NO_REGRESS, quiet,
         prose.HARMS, "**Streams that share, real engines**\n",

@@ -189,3 +189,29 @@ def lane_verdicts(results: Results, labels: tuple[str, ...]) -> str:
                 f" {max(longest):.2f} times that of `clpm`."
             )
     return "\n".join(lines)
+
+
+def twins(results: Results) -> str:
+    """How far the simulated engines are from the real ones, over the W1 cells and every policy both ran."""
+    lines = []
+    for real, twin in zip(REAL, SIMULATED, strict=True):
+        gaps = []
+        for stream in W1:
+            for policy in results.policies(real, stream):
+                seeds = sorted(
+                    set(results.runs[real, stream][policy])
+                    & set(results.runs.get((twin, stream), {}).get(policy, {}))
+                )
+                for seed in seeds:
+                    pair = [results.runs[engine, stream][policy][seed] for engine in (real, twin)]
+                    gaps.append(
+                        (100 * abs(pair[0]["hit"] - pair[1]["hit"]), pair[1]["ttft"] / pair[0]["ttft"])
+                    )
+        if gaps:
+            hits, ratios = [gap[0] for gap in gaps], [gap[1] for gap in gaps]
+            lines.append(
+                f"- {ENGINE_NAMES[real]} and its simulated twin, {len(gaps)} W1 runs: hit apart by"
+                f" {sum(hits) / len(hits):.1f} points in the mean, {max(hits):.1f} at most; mean TTFT of the twin"
+                f" {min(ratios):.2f} to {max(ratios):.2f} times the real engine's."
+            )
+    return "\n".join(lines)
