@@ -128,8 +128,9 @@ DIFFERENCES = """## Differences from the paper, and their causes
 saturation everything waits in the engine; if the client holds back what is beyond its cap, only a
 window is visible. The paper's E2E x throughput is 164 to 172 outstanding requests on vLLM in each heavy
 W1 cell, which an open loop at these rates cannot give, and 338 to 415 on SGLang, where its cap is 256.
-So its clients held requests back, more on vLLM. The same cells with the cap as a window on outstanding
-requests (210 and 256):"""
+So on vLLM its clients held requests back. The same cells with the cap as a window on outstanding
+requests (210 on vLLM, 256 on SGLang); on vLLM this comes close to the paper in every column and is the
+cause of the lower hits there, on SGLang the paper lies between the window and the open loop:"""
 
 ARENA = """**Hit.** The paper gives its arena as about 50,000 tokens. What a smaller one would do to
 the hit of stock and published policy (simulated engines, hit %):"""
@@ -184,18 +185,24 @@ Every figure in which `peek` is more than 2 % behind the best stock policy of th
 
 CAUSES = """The causes:
 
-- *HRRN and shortest-prefill-first where nothing is shared* sort by prompt length, and short jobs first
-  lowers the mean of any queue. `peek` keeps arrival order where no prompt shares anything, by design:
-  it is a policy about sharing.
+- *HRRN and shortest-prefill-first, W5, Azure, Mooncake, W4*: these sort by uncached length, and short
+  jobs first lowers the mean of any queue, shared or not; it costs their p99 where lengths differ much.
+  `peek` keeps arrival order where no two waiting prompts share anything, by design: it is a policy
+  about sharing.
+- *W4 heavy, rounds wait*: a session has at most one prompt in the queue, so no two waiting prompts
+  share anything and `peek` stands aside; but each prompt shares with what its own previous round left
+  in the cache. LPM looks at the cache and finds it. A guard that asks only what the queue shares with
+  itself misses what it shares with the cache.
 - *p99 against LPM without limit or HRRN*: `peek` serves cheap clusters first, and rare prefixes wait
   longer. The exponent moves this along the front ([policies](policies.md)).
 - *W1 A*: half of the prefixes fit into the arena, so an order has little to win, and the lanes take
   part of it (table above, without lanes).
-- *Throughput*: it differs by what is left running when arrivals end, and by preemptions; the hits are
-  equal.
+- *W3 B, W2*: outputs of up to 4,096 tokens hold memory for minutes, so few requests are admitted at a
+  time and a single admission decides much; the order of `peek` counts prefill work only and is blind to
+  how long an output holds memory. No run isolates this.
 - *cLPM*, not a stock policy and so not in this table, has the best mean of all in several cells, and
   the longest waits.
-- *Nothing gained*: with a short queue or coherent arrivals (W4) there is no order to mend."""
+- *Nothing gained*: with a short queue or coherent arrivals there is no order to mend (W4 moderate)."""
 
 CPU = """## Scheduling CPU
 

@@ -23,7 +23,17 @@ from sections import (
     headline,
     losses,
 )
-from studies import ablation, ablation_verdicts, arena, bounds, lane_verdicts, twins, variants, window
+from studies import (
+    ablation,
+    ablation_verdicts,
+    against_paper,
+    arena,
+    bounds,
+    lane_verdicts,
+    twins,
+    variants,
+    window,
+)
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RECORDED = (*SESSIONS, *TRACES, "azure-code:1.0")
@@ -70,7 +80,8 @@ def page(results: Results, drawn: dict[str, str]) -> str:
         prose.OPENING, heads, prose.after_headline(results), drawn["fronts"],
         "## What was run\n", coverage(results), twins(results),
         prose.STEP_TIMES, fitted(), prose.AFTER_FIT,
-        prose.PAPER, *(beside_paper(results, engine) for engine in REAL), drawn["pressure"],
+        prose.PAPER, "\n".join(against_paper(results, engine) for engine in REAL),
+        *(beside_paper(results, engine) for engine in REAL), drawn["pressure"],
         prose.DIFFERENCES, *(window(results, engine) for engine in REAL),
         prose.ARENA, arena(results), prose.AFTER_ARENA,
         prose.ABLATION, ablation_verdicts(results), *(ablation(results, engine) for engine in REAL),

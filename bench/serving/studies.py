@@ -211,7 +211,28 @@ def twins(results: Results) -> str:
             hits, ratios = [gap[0] for gap in gaps], [gap[1] for gap in gaps]
             lines.append(
                 f"- {ENGINE_NAMES[real]} and its simulated twin, {len(gaps)} W1 runs: hit apart by"
-                f" {sum(hits) / len(hits):.1f} points in the mean, {max(hits):.1f} at most; mean TTFT of the twin"
-                f" {min(ratios):.2f} to {max(ratios):.2f} times the real engine's."
+                f" {sum(hits) / len(hits):.1f} points in the mean, {max(hits):.1f} at most; mean TTFT of the"
+                f" twin {min(ratios):.2f} to {max(ratios):.2f} times the real engine's."
             )
+    return "\n".join(lines)
+
+
+def against_paper(results: Results, engine: str) -> str:
+    """Which cells are within 8 points (stock) and 5 points (published policy) of the paper's hit."""
+    family = FAMILY[engine]
+    lines = []
+    for policy, limit in ((BASELINE[family], 8.0), (FULL_STACK, 5.0)):
+        for name, streams in (("W1 and W2", (*W1, *W2)), ("W1 with a client window", WINDOW)):
+            off = {}
+            for stream in streams:
+                theirs = published(family, stream, policy)
+                if theirs is not None and results.has(engine, stream, policy):
+                    off[stream] = 100 * results.mean(engine, stream, policy, "hit") - theirs[1]
+            if off:
+                outside = [f"{title(stream)} ({gap:+.1f})" for stream, gap in off.items() if abs(gap) > limit]
+                lines.append(
+                    f"- {ENGINE_NAMES[engine]}, `{policy}`, {name}: {len(off) - len(outside)} of {len(off)} cells"
+                    f" within {limit:.0f} points of hit"
+                    + (f"; outside: {', '.join(outside)}." if outside else ".")
+                )
     return "\n".join(lines)
