@@ -231,8 +231,8 @@ def against_paper(results: Results, engine: str) -> str:
             if off:
                 outside = [f"{title(stream)} ({gap:+.1f})" for stream, gap in off.items() if abs(gap) > limit]
                 lines.append(
-                    f"- {ENGINE_NAMES[engine]}, `{policy}`, {name}: {len(off) - len(outside)} of {len(off)} cells"
-                    f" within {limit:.0f} points of hit"
+                    f"- {ENGINE_NAMES[engine]}, `{policy}`, {name}: {len(off) - len(outside)} of"
+                    f" {len(off)} cells within {limit:.0f} points of hit"
                     + (f"; outside: {', '.join(outside)}." if outside else ".")
                 )
     return "\n".join(lines)
