@@ -135,9 +135,10 @@ cause of the lower hits there, on SGLang the paper lies between the window and t
 ARENA = """**Hit.** The paper gives its arena as about 50,000 tokens. What a smaller one would do to
 the hit of stock and published policy (simulated engines, hit %):"""
 
-AFTER_ARENA = """So a smaller arena moves the stock hit towards the paper's and leaves the published
-policy nearly where it is; the two columns together do not single out one size. The published policy's
-lower hit on vLLM in the paper comes with the window, not with the arena (table before).
+AFTER_ARENA = """So an arena a little smaller than the stated one gives the paper's stock hits in every
+cell of both engines at once, and leaves the published policy where it is. All cells here keep the
+stated 50,000. The published policy's lower hit on vLLM comes with the window, not with the arena (table
+before).
 
 **W2, W3.** W2 arrives "slightly above saturation" of the authors' machine: there TTFT grows with every
 second of the run, and its ratio depends on which side of saturation a policy falls. The arena of W3 is

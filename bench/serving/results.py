@@ -67,7 +67,7 @@ class Results:
         return list(self.runs.get((engine, stream), {}))
 
     def seeds(self, engine: str, stream: str) -> list[int]:
-        """Seeds under which all policies of the stream were run."""
+        """Seeds under which all policies of the stream were run: every mean is over the same ones."""
         cell = self.runs[engine, stream]
         return sorted(set.intersection(*(set(by_seed) for by_seed in cell.values())))
 
@@ -87,21 +87,26 @@ class Results:
         return policy, self.mean(engine, stream, policy, figure)
 
     def missing(self) -> list[str]:
-        """What the full plan names and the file lacks, a line for each engine and stream."""
-        lines: dict[tuple[str, str], set[str]] = {}
+        """What the full plan names and the file lacks, a line for each engine and kind of gap."""
+        planned: dict[tuple[str, str], dict[str, set[int]]] = {}
         for batch in FULL:
             for engine in batch.engines:
                 for stream in batch.streams:
                     for policy in batch.policies:
-                        ran = self.runs.get((engine, stream), {}).get(policy, {})
-                        lacking = {str(seed) for seed in batch.seeds if seed not in ran}
-                        if lacking:
-                            what = "not run" if not ran else f"seeds {', '.join(sorted(lacking))} not run"
-                            lines.setdefault((engine, what), set()).add(stream)
-        return [
-            f"{engine}, {what}: {'; '.join(title(stream) for stream in sorted(streams))}"
-            for (engine, what), streams in sorted(lines.items())
-        ]
+                        planned.setdefault((engine, stream), {})[policy] = set(batch.seeds)
+        gaps: dict[tuple[str, str], list[str]] = {}
+        for (engine, stream), policies in planned.items():
+            ran = self.runs.get((engine, stream), {})
+            absent = [policy for policy in policies if policy not in ran]
+            if len(absent) == len(policies):
+                gaps.setdefault((engine, "not run"), []).append(title(stream))
+                continue
+            if absent:
+                names = ", ".join(f"`{policy}`" for policy in absent)
+                gaps.setdefault((engine, "some policies not run"), []).append(f"{title(stream)} ({names})")
+            if any(set(ran[policy]) < seeds for policy, seeds in policies.items() if policy in ran):
+                gaps.setdefault((engine, "fewer than three seeds"), []).append(title(stream))
+        return [f"{engine}, {what}: {'; '.join(streams)}" for (engine, what), streams in sorted(gaps.items())]
 
 
 def load(path: Path) -> Results:

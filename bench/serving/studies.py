@@ -164,7 +164,13 @@ def arena(results: Results) -> str:
             if len(cells) == 6:
                 rows.append(cells)
     sizes = "35K / 40K / 45K / 50K"
-    return table(["cell", "engine", "stock: paper", sizes, f"`{FULL_STACK}`: paper", sizes], rows)
+    lines = []
+    for place, size in enumerate(sizes.split(" / ")):
+        off = [abs(float(row[3].split(" / ")[place]) - float(row[2])) for row in rows]
+        if off:
+            lines.append(f"{size} {sum(off) / len(off):.1f} (at most {max(off):.1f})")
+    means = f"\n\nMean distance of the stock hit from the paper's, in points: {', '.join(lines)}."
+    return table(["cell", "engine", "stock: paper", sizes, f"`{FULL_STACK}`: paper", sizes], rows) + means
 
 
 def lane_verdicts(results: Results, labels: tuple[str, ...]) -> str:
