@@ -92,17 +92,22 @@ def front(results: Results, engine: str, stream: str, axis: Any) -> None:
 
 
 def label_points(axis: Any, points: list[tuple[float, float, str]]) -> None:
-    """Names beside the points, moved apart vertically where they would overlap."""
+    """Names beside the points, moved up where they would overlap another name."""
     low, high = min(p[1] for p in points), max(p[1] for p in points)
-    gap = 0.05 * max(high - low, 1e-9)
-    taken: list[float] = []
+    gap = 0.045 * max(high - low, 1e-9)
+    near = 0.3 * max(max(p[0] for p in points) - min(p[0] for p in points), 1e-9)
+    taken: list[tuple[float, float]] = []
     for mean, p99, policy in sorted(points, key=lambda point: point[1]):
-        place = max([p99, *(y + gap for y in taken[-1:])])
-        taken.append(place)
+        place = p99
+        for x, y in sorted(taken, key=lambda spot: spot[1]):
+            if abs(x - mean) < near and abs(y - place) < gap:
+                place = y + gap
+        taken.append((mean, place))
+        moved = place > p99 + gap / 2
         axis.annotate(
             policy.removesuffix("+lru"), (mean, p99), xytext=(mean * 1.03, place), fontsize=7,
             color=color_of(policy), va="center",
-            arrowprops={"arrowstyle": "-", "color": "#d1d5db", "lw": 0.5} if place > p99 + gap / 2 else None,
+            arrowprops={"arrowstyle": "-", "color": "#d1d5db", "lw": 0.5} if moved else None,
         )  # fmt: skip
 
 
