@@ -49,9 +49,10 @@ def run_batch(engine: str, batch: Batch, arguments: argparse.Namespace, deadline
 
     out, data, only = arguments.out, arguments.data, arguments.seeds
     done = {key_of(entry) for entry in load(out)}
-    for stream in batch.streams:
+    for stream in [name for name in batch.streams if not arguments.streams or name in arguments.streams]:
         for seed in [seed for seed in batch.seeds if not only or seed in only or seed == 0]:
-            missing = [p for p in batch.policies if (engine, stream, p, seed) not in done]
+            wanted = [p for p in batch.policies if not arguments.policies or p in arguments.policies]
+            missing = [p for p in wanted if (engine, stream, p, seed) not in done]
             if not missing or time.monotonic() > deadline:
                 continue
             try:
@@ -84,7 +85,8 @@ def elsewhere(engine: str, python: str, arguments: argparse.Namespace, deadline:
     """The same command for one engine in another interpreter."""
     command = [python, str(Path(__file__).resolve()), "--plan", arguments.plan, "--out", str(arguments.out)]
     command += ["--engines", engine, "--minutes", str(max(0.0, (deadline - time.monotonic()) / 60.0))]
-    command += ["--seeds", *map(str, arguments.seeds)]
+    for name in ("seeds", "streams", "policies"):
+        command += [f"--{name}", *map(str, getattr(arguments, name))]
     if arguments.data is not None:
         command += ["--data", str(arguments.data)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "SGLANG_USE_CPU_ENGINE": "1"}
@@ -96,6 +98,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--plan", choices=sorted(PLANS), default="quick")
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--seeds", type=int, nargs="*", default=[], help="only these of the plan's seeds")
+    parser.add_argument("--streams", nargs="*", default=[], help="only these of the plan's streams")
+    parser.add_argument("--policies", nargs="*", default=[], help="only these of the plan's policies")
     parser.add_argument("--out", type=Path, default=Path("build/eval.jsonl"))
     parser.add_argument("--data", type=Path, default=None, help="folder with the recorded traffic")
     parser.add_argument("--python", action="append", default=[], metavar="ENGINE=PATH")

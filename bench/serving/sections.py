@@ -138,15 +138,21 @@ def cell_tables(results: Results, engines: tuple[str, ...], streams: tuple[str, 
     return "\n".join(parts)
 
 
-def losses(results: Results, streams: tuple[str, ...], engines: tuple[str, ...], tolerance: float) -> str:
-    """Every column in which `peek` is more than `tolerance` behind the best stock policy."""
+def losses(
+    results: Results,
+    streams: tuple[str, ...],
+    engines: tuple[str, ...],
+    tolerance: float,
+    among: tuple[str, ...] = STOCKS,
+) -> str:
+    """Every column in which `peek` is more than `tolerance` behind the best of some stock policies."""
     rows = []
     for stream in streams:
         for engine in engines:
             if not results.has(engine, stream, "peek"):
                 continue
             for figure, name in STEP.items():
-                best = results.best(engine, stream, figure)
+                best = results.best(engine, stream, figure, among)
                 assert best is not None
                 ours = results.mean(engine, stream, "peek", figure)
                 worse = ours / best[1] - 1.0 if figure != "rps" else best[1] / ours - 1.0
