@@ -15,6 +15,7 @@ LIMITED = ("hrrn-limit+lru",)
 PUBLISHED = ("fcfs+pe", "lpm+pe", "clpm", "clpm+gm", "clpm+gm+dl", "clpm+gm+pe", "clpm+gm+dl+pe")
 MAIN = (*STOCK, "k-lpm+lru", *PUBLISHED, "peek")
 SHORT = ("fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "spf+lru", "clpm+gm+dl+pe", "peek")
+UNGUARDED = ("peek, no guard",)
 LANES = ("clpm, lanes by cycle", "clpm, lanes by admission", "clpm, lanes by work")
 
 W1 = ("w1a:heavy", "w1c:moderate", "w1c:heavy", "w1d:heavy", "w1b:heavy")
@@ -73,6 +74,8 @@ FULL = (  # what matters most first: a run that is cut short has the most of it
     Batch(W1_MODERATE, SHORT),
     Batch(SESSIONS, SHORT, SIMULATED),
     Batch((*TRACES, "azure-code:1.0"), SHORT, SIMULATED, (0,)),
+    Batch(("w4:heavy:vllm", "w4-shared:heavy:vllm", "w5-short:heavy"), UNGUARDED, SIMULATED),
+    Batch(("azure-code:1.0",), UNGUARDED, SIMULATED, (0,)),
 )
 
 PLANS = {"quick": QUICK, "full": FULL}

@@ -1,7 +1,8 @@
 """Policies that exist only for the evaluation, and how a label becomes a planner.
 
 Most labels are the library's own.  The others are variants that the report compares: k-LPM, the three
-ways to charge the lanes, and `peek` without its in-flight gate or its lanes.
+ways to charge the lanes, and `peek` without its in-flight gate,
+its lanes, or the guard that leaves a queue without sharing alone.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "clpm, lanes by admission": {"policy": "clpm", "lanes": "none"},
     "clpm, lanes by work": {"policy": "clpm", "lanes": "work", "fair_share": SHARE},
     "peek, no gate": {"policy": "peek"},
+    "peek, no guard": {"policy": "peek"},
     "peek, no lanes": {"policy": "peek", "lanes": "none"},
 }
 
@@ -99,6 +101,9 @@ def planner_for(label: str, *, blocks: bool, timer: Callable[[], float] | None =
         return None
     gated = not blocks and config.admission == "peek" and label != "peek, no gate"
     policy = KLongestPrefix() if label == "k-lpm+lru" else None
+    if label == "peek, no guard":
+        policy = config.build_policy()
+        policy.needs_sharing = False
     planner = Planner(replace(config, in_flight_gate=gated), policy, chained=blocks, timer=timer)
     if label == "clpm, lanes by admission":
         planner._lanes = AdmissionLanes()

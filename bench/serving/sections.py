@@ -16,7 +16,7 @@ ENGINE_NAMES = {
     "simulated-radix": "simulated, radix",
     "simulated-blocks": "simulated, blocks",
 }
-ORDER = (*MAIN, "hrrn-limit+lru", "peek, no gate", "peek, no lanes", *LANES)
+ORDER = (*MAIN, "hrrn-limit+lru", "peek, no gate", "peek, no lanes", "peek, no guard", *LANES)
 STEP = {"ttft": "mean TTFT", "ttft_p99": "p99 TTFT", "rps": "throughput"}
 
 

@@ -136,7 +136,7 @@ def window(results: Results, engine: str) -> str:
         rows.append(cells)
     columns = ("paper", "open loop", "window")
     head = ["hit %, TTFT s, req/s", "", *(f"`{p}`: {c}" for p in (stock, FULL_STACK) for c in columns)]
-    return table(head, rows)
+    return table(head, rows) if rows else ""
 
 
 def three(results: Results, engine: str, stream: str, policy: str) -> str:
