@@ -176,7 +176,7 @@ TPOT_W1A = {"sglang": 45.9, "vllm": 43.5}
 
 
 def published(family: str, stream: str, policy: str) -> Row | None:
-    """The paper's row, None where it states none.  Variants of a W1 cell have the cell's row."""
-    if stream.startswith("w1"):
+    """The paper's row, None where it states none.  Variants of a W1 or W2 cell have the cell's row."""
+    if stream.startswith(("w1", "w2")):
         stream = ":".join(stream.split(":")[:2])
     return TABLES[family].get(stream, {}).get(policy)

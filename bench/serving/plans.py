@@ -31,6 +31,7 @@ W4 = tuple(
 W5 = ("w5-long:heavy", "w5-short:heavy", "w5-long:moderate", "w5-short:moderate")
 WINDOW = ("w1a:heavy:window", "w1b:heavy:window", "w1c:heavy:window", "w1d:heavy:window")
 ARENA = tuple(f"w1{cell}:heavy:arena{size}" for cell in "abcd" for size in (35, 40, 45))
+RATES = tuple(f"w2b:heavy:rate{percent}" for percent in (70, 80, 90))
 TRACES = (
     "mooncake-conversation:0.04",
     "mooncake-conversation:0.06",
@@ -67,6 +68,7 @@ FULL = (  # what matters most first: a run that is cut short has the most of it
     Batch(("w1a:heavy", "w1c:moderate", "w1c:heavy", "w1d:heavy"), LANES),
     Batch(WINDOW, SHORT),
     Batch(ARENA, ("fcfs+lru", "lpm+lru", "clpm+gm+dl+pe"), SIMULATED),
+    Batch(RATES, ("fcfs+lru", "lpm+lru", "clpm+gm+dl+pe"), SIMULATED),
     Batch(W5, SHORT),
     Batch(W4, SHORT),
     Batch(W3, SHORT),

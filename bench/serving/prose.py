@@ -135,14 +135,17 @@ cause of the lower hits there, on SGLang the paper lies between the window and t
 ARENA = """**Hit.** The paper gives its arena as about 50,000 tokens. What a smaller one would do to
 the hit of stock and published policy (simulated engines, hit %):"""
 
-AFTER_ARENA = """So an arena a little smaller than the stated one gives the paper's stock hits in every
-cell of both engines at once, and leaves the published policy where it is. All cells here keep the
-stated 50,000. The published policy's lower hit on vLLM comes with the window, not with the arena (table
+RATES = """So an arena a little smaller than the stated one gives the paper's stock hits in every cell
+of both engines at once, and leaves the published policy where it is. All cells here keep the stated
+50,000. The published policy's lower hit on vLLM comes with the window, not with the arena (table
 before).
 
-**W2, W3.** W2 arrives "slightly above saturation" of the authors' machine: there TTFT grows with every
-second of the run, and its ratio depends on which side of saturation a policy falls. The arena of W3 is
-not published; ours is an estimate from card memory and weights. No run isolates these two.
+**W2.** It arrives "slightly above saturation" of the authors' machine, and the stock hit on SGLang
+depends on how often more than 128 requests wait, when LPM sorts nothing. Slower arrivals stand for a
+faster machine:"""
+
+AFTER_RATES = """**W3.** Its arena is not published; ours is an estimate from card memory and weights.
+No run isolates this.
 
 **W4, W5.** The paper counts 97 % cache hits of vLLM on W5, prompts without shared prefixes, and says
 itself that this is a property of the cache layer; here they are zero. How a trace row of W4 was split

@@ -44,6 +44,8 @@ def title(stream: str) -> str:
         return f"{NAMES[kind]}, {load} x recorded rate"
     if form.startswith("arena"):
         return f"{NAMES[kind]} {load}, arena {form.removeprefix('arena')}K"
+    if form.startswith("rate"):
+        return f"{NAMES[kind]} {load}, {form.removeprefix('rate')} % of the rate"
     name = NAMES[kind] if kind.startswith("agents") else f"{NAMES[kind]} {load}"
     return f"{name}, {FORMS[form]}" if form else name
 

@@ -3,6 +3,7 @@
     w1c:heavy                the paper's cell, open loop
     w1c:heavy:window         the same, with the cell's cap on requests that the client has outstanding
     w1c:heavy:arena40        the same with a KV arena of 40,000 tokens
+    w2b:heavy:rate80         the same with arrivals at 80 % of the cell's rate
     w3c:heavy:dp2            two replicas; the hash of the prompt's head picks one
     w4:heavy:sglang          the SGLang form of the client (rounds do not wait for answers); also `:vllm`
     mooncake-conversation:0.06    a recorded trace, so many times as fast as recorded
@@ -73,6 +74,8 @@ def build(name: str, seed: int, engine: str, data: Path | None) -> list[Workload
         return [replace(workload, client_concurrency=workload.max_running)]
     if form.startswith("arena"):
         return [replace(workload, arena_tokens=1000 * int(form.removeprefix("arena")))]
+    if form.startswith("rate"):
+        return [_slower(workload, int(form.removeprefix("rate")) / 100)]
     return _replicas(workload) if form == "dp2" else [workload]
 
 
@@ -89,6 +92,11 @@ def _replicas(workload: Workload) -> list[Workload]:
     for request in workload.requests:
         parts[zlib.crc32(request.key[:REPLICA_HEAD]) % 2].append(request)
     return [replace(workload, requests=tuple(part), warmup=workload.warmup // 2) for part in parts]
+
+
+def _slower(workload: Workload, factor: float) -> Workload:
+    requests = tuple(replace(request, arrival_s=request.arrival_s / factor) for request in workload.requests)
+    return replace(workload, requests=requests)
 
 
 def _azure(path: Path, name: str, scale: float) -> Workload:

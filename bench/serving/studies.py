@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engines import FAMILY
 from paper import BASELINE, published
-from plans import ALL, REAL, SIMULATED, W1, W2, WINDOW
+from plans import ALL, RATES, REAL, SIMULATED, W1, W2, WINDOW
 from results import Results, change, percent, seconds, table, title
 from sections import ENGINE_NAMES
 
@@ -242,3 +242,21 @@ def against_paper(results: Results, engine: str) -> str:
                     + (f"; outside: {', '.join(outside)}." if outside else ".")
                 )
     return "\n".join(lines)
+
+
+def rates(results: Results) -> str:
+    """W2 B heavy with slower arrivals: hit, mean TTFT and throughput of stock and published policy."""
+    rows = []
+    for engine in SIMULATED:
+        for policy in (BASELINE[FAMILY[engine]], FULL_STACK):
+            theirs = published(FAMILY[engine], "w2b:heavy", policy)
+            assert theirs is not None
+            cells = [
+                ENGINE_NAMES[engine],
+                f"`{policy}`",
+                f"{theirs[1]:.1f}, {seconds(theirs[2])}, {theirs[0]:.2f}",
+            ]
+            cells += [three(results, engine, stream, policy) for stream in (*RATES, "w2b:heavy")]
+            rows.append(cells)
+    head = ["W2 B heavy: hit %, TTFT s, req/s", "policy", "paper"]
+    return table([*head, *(f"{r.rpartition('rate')[2]} % of its rate" for r in RATES), "its rate"], rows)
