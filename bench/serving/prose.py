@@ -18,6 +18,8 @@ radix tree or block pool, admission, chunking, preemption), driven without a GPU
 model](simulator.md); so orders, hits and preemptions are real, seconds are modelled. The streams are
 the paper's cells, made synthetically, and recorded traffic.
 
+`make eval-full` repeats all of it (`EVAL_DATA=folder` for the recorded traffic), `make eval` a part.
+
 ## Headline
 
 `peek` against the **best** stock policy of each column, whichever that is in that cell, in per cent:
@@ -208,6 +210,8 @@ CAUSES = """The causes:
   itself misses what it shares with the cache; without the guard most of the loss is gone (table above).
 - *p99 against LPM without limit or HRRN*: `peek` serves cheap clusters first, and rare prefixes wait
   longer. The exponent moves this along the front ([policies](policies.md)).
+- *W4 shared*: every prompt shares the system prompt, so the queue always shares and `peek` orders it;
+  prompts that are mostly cached go first and long cold ones last, hence the p99. No run isolates this.
 - *W1 A*: half of the prefixes fit into the arena, so an order has little to win, and the lanes take
   part of it (table above, without lanes).
 - *W3 B, W2*: outputs of up to 4,096 tokens hold memory for minutes, so few requests are admitted at a

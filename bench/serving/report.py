@@ -75,7 +75,7 @@ def coverage(results: Results) -> str:
 
 def page(results: Results, drawn: dict[str, str]) -> str:
     """The whole document."""
-    heads = "\n\n".join(headline(results, engine, SHARED) for engine in REAL)
+    heads = "\n\n".join(headline(results, engine, SHARED) for engine in ALL)
     quiet = "\n\n".join(headline(results, engine, QUIET) for engine in ALL)
     parts = [
         prose.OPENING, heads, prose.after_headline(results), drawn["fronts"],
