@@ -1,0 +1,110 @@
+"""Policies that exist only for the evaluation, and how a label becomes a planner.
+
+Most labels are the library's own.  The others are variants that the report compares: k-LPM, the three
+ways to charge the lanes, and `peek` without its in-flight gate,
+its lanes, or the guard that leaves a queue without sharing alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from peek.config import PeekConfig
+from peek.planner import Planner
+from peek.policy.base import AdmissionPolicy, Cycle
+from peek.policy.lanes import CACHE_LANE, FAIR_LANE, Lanes
+from peek.policy.lpm import LongestPrefix
+from peek.request import NO_LANE, PendingRequest
+
+K = 8
+SHARE = 0.3
+
+
+class KLongestPrefix(AdmissionPolicy):
+    """k-LPM: of every k admissions the first is the oldest request, the others longest prefix first.
+
+    Admissions are counted across cycles, by who of the last order has left.
+    """
+
+    def __init__(self, k: int = K) -> None:
+        super().__init__()
+        self.k = k
+        self._longest = LongestPrefix(None)
+        self._admitted = 0
+        self._last: list[str] = []
+
+    def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+        present = {request.request_id for request in queue}
+        self._admitted += sum(1 for request_id in self._last if request_id not in present)
+        placed: set[str] = set()
+        oldest, longest = iter(queue), iter(self._longest.order(queue, cycle))
+        ordered = []
+        for turn in range(self._admitted, self._admitted + len(queue)):
+            lane = oldest if turn % self.k == 0 else longest
+            request = next(request for request in lane if request.request_id not in placed)
+            placed.add(request.request_id)
+            ordered.append(request)
+        self._last = [request.request_id for request in ordered]
+        return ordered
+
+
+class AdmissionLanes(Lanes):
+    """Clocks that live across cycles, a fair lane by arrival, charged *one for each admission*."""
+
+    def __init__(self, share: float = SHARE) -> None:
+        self.share = share
+        self.lead = 0.0
+
+    def interleave(
+        self, cache_lane: list[PendingRequest], queue: list[PendingRequest], cycle: Cycle
+    ) -> list[PendingRequest]:
+        for request in queue:
+            request.lane = NO_LANE
+        fair, cache, lead = iter(queue), iter(cache_lane), self.lead
+        ordered = []
+        for _ in queue:
+            lane = FAIR_LANE if lead <= 0.0 else CACHE_LANE
+            request = next(r for r in (fair if lane == FAIR_LANE else cache) if r.lane == NO_LANE)
+            request.lane = lane
+            lead += self._step(lane)
+            ordered.append(request)
+        return ordered
+
+    def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
+        if request.lane != NO_LANE:
+            self.lead += self._step(request.lane)
+
+    def _step(self, lane: int) -> float:
+        return 1.0 / self.share if lane == FAIR_LANE else -1.0 / (1.0 - self.share)
+
+
+VARIANTS: dict[str, dict[str, object]] = {
+    "k-lpm+lru": {"policy": "lpm-nolimit+lru"},
+    "clpm, lanes by cycle": {"policy": "clpm", "lanes": "cycle", "fair_share": SHARE},
+    "clpm, lanes by admission": {"policy": "clpm", "lanes": "none"},
+    "clpm, lanes by work": {"policy": "clpm", "lanes": "work", "fair_share": SHARE},
+    "peek, no gate": {"policy": "peek"},
+    "peek, no guard": {"policy": "peek"},
+    "peek, no lanes": {"policy": "peek", "lanes": "none"},
+}
+
+
+def config_of(label: str) -> PeekConfig:
+    return PeekConfig.from_dict(VARIANTS.get(label, {"policy": label}))
+
+
+def planner_for(label: str, *, blocks: bool, timer: Callable[[], float] | None = None) -> Planner | None:
+    """The planner behind a label, None for a stock engine; `blocks`: vLLM's kind of cache."""
+    config = config_of(label)
+    if config.is_stock:
+        return None
+    gated = not blocks and config.admission == "peek" and label != "peek, no gate"
+    policy = KLongestPrefix() if label == "k-lpm+lru" else None
+    if label == "peek, no guard":
+        policy = config.build_policy()
+        policy.needs_sharing = False
+    planner = Planner(replace(config, in_flight_gate=gated), policy, chained=blocks, timer=timer)
+    if label == "clpm, lanes by admission":
+        planner._lanes = AdmissionLanes()
+    return planner
