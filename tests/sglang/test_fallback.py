@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from broken import Broken
 from hypothesis import given, settings
 from sglang_lab import CORES, leaked, make_request, make_world
 from sglang_plays import Play, check_outcome, perform, plays
@@ -17,29 +18,6 @@ from peek import InvalidConfig
 from peek.adapters.sglang import plugin
 
 A, B = list(range(100, 164)), list(range(200, 264))
-
-
-class Broken:
-    """Passes everything on to `target`, except that one method fails from its `after`-th call on."""
-
-    def __init__(self, target: Any, method: str, after: int) -> None:
-        self.__dict__.update(_target=target, _method=method, _left=after)
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._target, name)
-        if name != self._method:
-            return value
-
-        def failing(*args: Any, **kwargs: Any) -> Any:
-            self.__dict__["_left"] -= 1
-            if self._left < 0:
-                raise RuntimeError(f"injected into {name}")
-            return value(*args, **kwargs)
-
-        return failing
-
-    def __len__(self) -> int:
-        return len(self._target)
 
 
 PLANNER = ("add", "remove", "plan", "prefilled", "eviction_score")
