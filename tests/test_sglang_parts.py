@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 
 import pytest
@@ -63,8 +64,6 @@ def test_namespaces_come_back_and_do_not_mix(
 
 
 def test_importing_the_package_does_not_import_sglang() -> None:
-    import sys
-
     assert public == ["Engine", "register"]
     assert "sglang" not in sys.modules
 
@@ -73,4 +72,5 @@ def test_not_configured_registers_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     from peek.adapters.sglang import register
 
     monkeypatch.delenv("PEEK_POLICY", raising=False)
-    register()  # would import SGLang, which is not here
+    register()
+    assert "sglang" not in sys.modules

@@ -43,3 +43,12 @@ class Shield:
             self.fallbacks += 1
             logger.exception("peek: internal error; this scheduler continues in the engine's own order")
             return None
+
+    def undo(self, restore: Callable[[], None]) -> None:
+        """Run what puts the engine's own objects back; works when the shield is down, logs what fails."""
+        try:
+            restore()
+        except Exception:
+            if self.strict:
+                raise
+            logger.exception("peek: could not put back everything of the engine's own")

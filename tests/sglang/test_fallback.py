@@ -14,7 +14,7 @@ from sglang_plays import Play, check_outcome, perform, plays
 from sglang_small import attach
 from sglang_stepper import Stepper
 
-from peek import InvalidConfig
+from peek import EngineMismatch, InvalidConfig
 from peek.adapters.sglang import plugin
 
 A, B = list(range(100, 164)), list(range(200, 264))
@@ -178,3 +178,13 @@ def test_a_prefix_that_the_queue_needs_survives_a_burst(core: str | None) -> Non
     assert survives(core, "fcfs+pe") == len(A)
     assert survives(core, "peek", eviction="cluster") == len(A)
     assert survives(core, "peek") == 0  # nothing is shared: stock order, and SGLang's eviction
+
+
+@pytest.mark.parametrize("name", ["enable_priority_scheduling", "priority_sign"])
+def test_a_version_that_lacks_something_is_named(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    world = make_world(1000)
+    delattr(world.policy, name)
+    with pytest.raises(EngineMismatch, match=f"SchedulePolicy has no {name}"):
+        attach(world, "peek")
+    assert attach(world, "peek", strict=False).adapter is None
+    assert name in caplog.text

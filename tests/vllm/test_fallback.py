@@ -12,7 +12,7 @@ from vllm_lab import fake_output, free_blocks, make_request, make_scheduler, mak
 from vllm_plays import Play, check_outcome, essence, perform, plays
 from vllm_small import run_out, step
 
-from peek import InvalidConfig, PeekConfig
+from peek import EngineMismatch, InvalidConfig, PeekConfig
 from peek.adapters.vllm import PeekAsyncScheduler, PeekScheduler
 
 A, B = [5] * 64, [9] * 64
@@ -257,3 +257,25 @@ def test_an_error_while_the_metrics_are_made(monkeypatch: pytest.MonkeyPatch) ->
     # that name (ValueError of prometheus_client) keeps the engine from starting.
     monkeypatch.setattr("peek.adapters.metrics._register", lambda: 1 / 0)
     assert "r0" in busy_run(make(strict=False))
+
+
+def test_an_error_while_the_stock_objects_are_put_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("peek.adapters.vllm.adapter.restore_stock", lambda scheduler: 1 / 0)
+    engine = make(strict=False)
+    sabotage(engine, "plan", 0)
+    assert "r0" in busy_run(engine)
+    assert len([record for record in caplog.records if "put back" in record.getMessage()]) == 1
+
+
+def test_a_version_that_lacks_something_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("peek.adapters.vllm.seams._NEEDED", ("waiting", "kv_cache_manager.no_such_seam"))
+    with pytest.raises(EngineMismatch, match=r"PeekScheduler has no kv_cache_manager\.no_such_seam"):
+        make(strict=True)
+    engine = make(strict=False)
+    assert engine.peek is None
+    assert "no_such_seam" in caplog.text
+    assert "r0" in busy_run(engine)

@@ -24,6 +24,7 @@ from peek.adapters.sglang.seams import (
     prefill_ended,
     prompt_of,
     request_namespace,
+    require_seams,
     set_strategy,
     shows_nodes,
     touch,
@@ -69,6 +70,7 @@ class SglangAdapter:
         self.planner = Planner(config, timer=time.perf_counter)
         self.cached_real = 0
         self.protected_evictions = 0
+        require_seams(policy, self.planner.evicts)
         cache = policy.tree_cache
         page_tokens = int(cache.page_size)
         self._page_tokens = page_tokens
@@ -210,5 +212,5 @@ class SglangAdapter:
     def detach(self) -> None:
         """Give the cache its own strategy back.  O(1)."""
         if self._stock_strategy is not None:
-            set_strategy(self.policy.tree_cache, self._stock_strategy)
-            self._stock_strategy = None
+            stock, self._stock_strategy = self._stock_strategy, None
+            set_strategy(self.policy.tree_cache, stock)

@@ -45,7 +45,7 @@ class Seat:
         if adapter is None:
             return stock()
         if not self.shield.active:
-            adapter.detach()
+            self.shield.undo(adapter.detach)
             return stock()
         ordered = self.shield.call(adapter.order, queue)
         if self.metrics is not None:
@@ -87,8 +87,3 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(TARGET, around(config), HookType.AROUND)
-
-
-def seat_of(policy: Any) -> Seat | None:
-    """What stands beside a policy; None before its first call or where `peek` is not configured."""
-    return getattr(policy, "peek", None)

@@ -1,7 +1,4 @@
-"""SGLang 0.5.9, which has no plug-ins: an `Engine` whose scheduler process starts with `peek`.
-
-`python -m peek.adapters.sglang.serve` is `python -m sglang.launch_server` with that process.
-"""
+"""SGLang 0.5.9, which has no plug-ins: an `Engine` whose scheduler process starts with `peek`."""
 
 from __future__ import annotations
 

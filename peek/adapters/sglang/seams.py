@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+from peek.adapters.guard import require
 from peek.adapters.sglang.core_view import CoreView
 from peek.adapters.sglang.namespaces import ALONE, namespace_of
 from peek.adapters.sglang.node_view import NodeView
@@ -15,6 +16,19 @@ from peek.adapters.sglang.pages import PageTable
 
 _NODE_CACHES = ("RadixCache", "HiRadixCache", "UnifiedRadixCache")
 """Caches that are understood; a subclass of one that is not named here may match otherwise."""
+
+
+_NEEDED = ("tree_cache.page_size", "enable_priority_scheduling", "priority_sign")
+
+
+def require_seams(policy: Any, evicts: bool) -> None:
+    """`EngineMismatch` naming the first attribute that this version of SGLang does not have."""
+    require(policy, _NEEDED, "SGLang")
+    cache = policy.tree_cache
+    wanted = ["root_node"] if shows_nodes(cache) else ["match_full_device_prefix"]
+    if evicts:
+        wanted.append("eviction_strategy" if shows_nodes(cache) else "match_prefix")
+    require(tree_core(cache), wanted, "SGLang")
 
 
 def why_stand_aside(policy: Any) -> str | None:

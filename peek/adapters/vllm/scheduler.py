@@ -59,7 +59,7 @@ def scheduler_class(name: str, base: Any) -> Any:
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
             if self.peek is None or not self.peek_shield.active:
                 if self.peek is not None:
-                    self.peek.detach()
+                    self.peek_shield.undo(self.peek.detach)
                 return super().schedule(*args, **kwargs)
             self.peek_shield.call(self.peek.before_schedule)
             output = super().schedule(*args, **kwargs)

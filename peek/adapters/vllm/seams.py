@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 from typing import Any
 
+from peek.adapters.guard import require
 from peek.errors import EngineMismatch
 from peek.eviction.victims import victims
 
@@ -28,12 +29,7 @@ _NEEDED = (
 
 def require_seams(scheduler: object) -> None:
     """`EngineMismatch` naming the first attribute that this version of vLLM does not have."""
-    for path in _NEEDED:
-        target: Any = scheduler
-        for name in path.split("."):
-            if not hasattr(target, name):
-                raise EngineMismatch(f"this vLLM's scheduler has no {path}; see the compatibility table")
-            target = getattr(target, name)
+    require(scheduler, _NEEDED, "vLLM")
 
 
 def why_stand_aside(scheduler: Any) -> str | None:
