@@ -66,6 +66,8 @@ class Planner:
         self._queue: list[PendingRequest] = []
         self._queue_version: i64 = -1
         self._signals_version: i64 = -1
+        self.kept_arrival_order: bool = True
+        """Whether the last `plan` only sorted by arrival: nothing that waits is shared or cached."""
         self._in_order: bool = True
         self._latest_arrival: float = float("-inf")
 
@@ -128,8 +130,11 @@ class Planner:
         return request_id in self.tree
 
     @property
-    def keeps_arrival_order(self) -> bool:
-        """Whether `plan` would do no more than sort by arrival, so that it need not be called.  O(1)."""
+    def shares_nothing(self) -> bool:
+        """Whether only cached prefixes could make `plan` do more than sort by arrival.  O(1).
+
+        So it is when the policy lives on sharing and no two waiting requests share a prefix.
+        """
         return self._policy.needs_sharing and not self.tree.has_sharing
 
     # -- one cycle ---------------------------------------------------------------------------------
@@ -137,7 +142,8 @@ class Planner:
     def plan(self, cache: CacheView, now: float) -> list[str]:
         """The admission order of all waiting requests, first to admit first.
 
-        O(nodes the cache follows + n + c log c) for the default policy with c clusters.
+        O(nodes the cache follows + n + c log c) for the default policy with c clusters; one cache call a
+        request where nothing is shared.
 
         Args:
             cache: the engine's prefix cache as it is now.
@@ -149,7 +155,8 @@ class Planner:
         self._cache = cache
         self._walked = False
         ordered = queue
-        if self.keeps_arrival_order:
+        self.kept_arrival_order = self.shares_nothing and not self._anybody_hits(cache)
+        if self.kept_arrival_order:
             self.stats.without_sharing += 1
             for request in queue:
                 request.lane = NO_LANE
@@ -162,7 +169,7 @@ class Planner:
         policy = self._policy
         unit: i64 = cache.unit_tokens
         self._price(queue, unit)
-        if policy.reads_cache:
+        if policy.reads_cache and not self._walked:
             self._walk_now(cache)
         if (policy.reads_tree or self._lanes is not None) and self._signals_version != self.tree.version:
             self.tree.refresh((policy.theta + unit - 1) // unit)
@@ -172,6 +179,13 @@ class Planner:
         if self._lanes is not None:
             ordered = self._lanes.interleave(ordered, queue, cycle)
         return ordered
+
+    def _anybody_hits(self, cache: CacheView) -> bool:
+        """Whether the prompt of anybody waiting is cached, or being computed, in part."""
+        if not self._policy.reads_cache:
+            return False
+        self._walk_now(cache)
+        return any(r.cached_len > 0 or (self._gate and r.coming_len > 0) for r in self._queue)
 
     def _walk_now(self, cache: CacheView) -> None:
         if self._gate:

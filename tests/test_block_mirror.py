@@ -125,11 +125,10 @@ class World:
     def compare(self, now: float, reads_cache: bool) -> None:
         orders = [side.plan(self.prompts, now) for side in self.sides]
         assert orders[0] == orders[1]
-        asked = reads_cache and not self.whole.planner.keeps_arrival_order
         for name, hashes in self.prompts.items():
             ours, theirs = (side.planner.tree.request(name) for side in self.sides)
             assert ours.cached_len == theirs.cached_len
-            assert not asked or ours.cached_len == self.pool.cached_blocks(hashes) * UNIT
+            assert not reads_cache or ours.cached_len == self.pool.cached_blocks(hashes) * UNIT
             assert ours.length + ours.tail == theirs.length == len(hashes)
             assert self.lone.planner.tree.score(name) == self.whole.planner.tree.score(name)
 

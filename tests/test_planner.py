@@ -116,7 +116,7 @@ def test_counters_literally() -> None:
         "prompt_tokens": 20,
         "cached_expected": 8,
         "uncached_admitted": 8,
-        "cache_calls": 1,
+        "cache_calls": 2,
         "plan_s": 0.0,
         "last_plan_s": 0.0,
     }

@@ -22,6 +22,7 @@ from peek import (
     Hrrn,
     LongestPrefix,
     PeekConfig,
+    PendingRequest,
     Planner,
     ShortestPrefill,
 )
@@ -160,16 +161,63 @@ def test_identical_prompts_stay_in_arrival_order(label: str) -> None:
 # -- nothing to gain: stock order ---------------------------------------------------------------------
 
 
+def apart(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """The same rows with nothing in common."""
+    return tuple(replace(row, symbols=(100 + i, *row.symbols)) for i, row in enumerate(rows))
+
+
 @pytest.mark.parametrize("label", NEED_SHARING)
 @some
 @given(data=st.data(), rows=row_lists())
-def test_without_sharing_the_order_is_stock(label: str, data: st.DataObject, rows: tuple[Row, ...]) -> None:
-    apart = tuple(replace(row, symbols=(100 + i, *row.symbols)) for i, row in enumerate(rows))
-    scene = Scene(apart, data.draw(cuts(apart)))
+def test_nothing_shared_and_nothing_cached_is_the_stock_order(
+    label: str, data: st.DataObject, rows: tuple[Row, ...]
+) -> None:
+    scene = Scene(apart(rows), data.draw(cuts(rows)))  # of the same prompts without their own first symbol
     planner = scene.planner(label)
     assert planner.plan(scene.cache(), scene.now) == everyone(scene)
+    assert planner.kept_arrival_order
     assert planner.stats.without_sharing == 1
-    assert planner.stats.cache_calls == 0, "the guard must come before the walk"
+    assert planner.stats.cache_calls == len(rows), "one question a request"
+
+
+@pytest.mark.parametrize("label", NEED_SHARING)
+@some
+@given(data=st.data(), rows=row_lists())
+def test_nothing_shared_but_something_cached_is_for_the_policy(
+    label: str, data: st.DataObject, rows: tuple[Row, ...]
+) -> None:
+    scene = Scene(apart(rows), data.draw(cuts(apart(rows))))
+    assume(any(fact.cached_len > 0 for fact in scene.facts()))
+    planner, unguarded = scene.planner(label), scene.planner(label)
+    unguarded._policy.needs_sharing = False
+    assert planner.plan(scene.cache(), scene.now) == unguarded.plan(scene.cache(), scene.now)
+    assert not planner.kept_arrival_order
+    assert planner.stats.as_dict() == unguarded.stats.as_dict()  # nor is the cache walked twice
+
+
+def test_a_policy_that_reads_no_cache_is_not_made_to() -> None:
+    class Sharing(FirstCome):
+        def __init__(self) -> None:
+            super().__init__()
+            self.needs_sharing = True
+
+    planner = Planner(policy=Sharing())
+    planner.add(PendingRequest("r", [1, 2], 0.0))
+    assert planner.plan(Scene((), (("", (1, 2)),)).cache(), NOW) == ["r"]
+    assert (planner.kept_arrival_order, planner.stats.cache_calls) == (True, 0)
+
+
+def test_a_prefill_under_way_is_as_good_as_a_cached_one() -> None:
+    """Of two who share nothing, the one whose prefix is being computed goes last."""
+    planner = Planner(PeekConfig(lanes="none", in_flight_gate=True))
+    prefix = [1] * 200
+    planner.add(PendingRequest("first", [*prefix, 1], 0.0))
+    planner.remove("first")
+    for row in (Row("sibling", (*prefix, 2), 1.0), Row("other", (2,) * 200, 2.0)):
+        planner.add(row.request())
+    assert planner.plan(Scene(()).cache(), NOW) == ["other", "sibling"]
+    planner.prefilled("first")
+    assert planner.plan(Scene(()).cache(), NOW) == ["sibling", "other"]
 
 
 @pytest.mark.parametrize("label", NEED_SHARING)

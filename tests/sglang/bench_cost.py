@@ -3,7 +3,8 @@
 
     OMP_NUM_THREADS=1 python tests/sglang/bench_cost.py [--waiting 128 1000] [--repeat 15]
 
-4,096-token prompts over 100 shared prefixes of 3,072 tokens, half of them cached.  CPU time, medians.
+4,096-token prompts over 100 shared prefixes of 3,072 tokens, half of them cached, or with nothing shared
+and nothing cached.  CPU time, medians.
 
     lpm       stock; beyond 128 waiting it sorts nothing
     lifted    stock LPM without that limit
@@ -28,12 +29,12 @@ import peek
 PROMPT, SHARED, GROUPS = 4096, 3072, 100
 
 
-def prompts(rnd: random.Random, count: int) -> tuple[list[list[int]], list[list[int]]]:
+def prompts(rnd: random.Random, count: int, shared: bool) -> tuple[list[list[int]], list[list[int]]]:
     prefixes = [[rnd.randrange(3, 30000) for _ in range(SHARED)] for _ in range(GROUPS)]
-    own = PROMPT - SHARED
-    return prefixes, [
-        prefixes[i % GROUPS] + [rnd.randrange(3, 30000) for _ in range(own)] for i in range(count)
-    ]
+    own = PROMPT - SHARED if shared else PROMPT - 1
+    heads = prefixes if shared else [[30000 + i] for i in range(count)]
+    texts = [heads[i % len(heads)] + [rnd.randrange(3, 30000) for _ in range(own)] for i in range(count)]
+    return prefixes, texts
 
 
 def world_with(prefixes: list[list[int]], policy: str, core: str | None) -> Any:
@@ -56,9 +57,8 @@ def median_ms(call: Callable[[], Any], repeat: int) -> float:
     return 1e3 * statistics.median(times)
 
 
-def measure(waiting: int, core: str | None, repeat: int) -> None:
-    rnd = random.Random(3)
-    prefixes, texts = prompts(rnd, waiting + 1)
+def measure(waiting: int, core: str | None, repeat: int, shared: bool) -> None:
+    prefixes, texts = prompts(random.Random(3), waiting + 1, shared)
     requests = [make_request(f"r{i}", text, arrival=1.0 + i) for i, text in enumerate(texts)]
     last = requests.pop()
 
@@ -81,7 +81,8 @@ def measure(waiting: int, core: str | None, repeat: int) -> None:
     assert seat.shield.fallbacks == 0
     assert seat.adapter.planner.stats.cycles > repeat
     print(
-        f"{waiting:7}  {core or '-':6}  {lpm:8.2f}  {lifted:8.2f}  {mine:8.2f}  {mine / lifted:7.2f}"
+        f"{waiting:7}  {'yes' if shared else 'no':6}  {core or '-':6}"
+        f"  {lpm:8.2f}  {lifted:8.2f}  {mine:8.2f}  {mine / lifted:7.2f}"
         f"  {first / waiting * 1e3:8.0f} us  {(with_one - mine) * 1e3:8.0f} us",
         flush=True,
     )
@@ -93,10 +94,11 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=15)
     arguments = parser.parse_args()
     print(f"SGLang {VERSION}, peek {peek.__version__} {peek.backend()}; ms")
-    print("waiting  core         lpm    lifted      peek    ratio  first, each   one arrival")
+    print("waiting  shared  core         lpm    lifted      peek    ratio  first, each   one arrival")
     for core in CORES:
         for waiting in arguments.waiting:
-            measure(waiting, core, arguments.repeat)
+            for shared in (True, False):
+                measure(waiting, core, arguments.repeat, shared)
 
 
 if __name__ == "__main__":

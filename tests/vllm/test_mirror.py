@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from vllm_lab import BLOCK, RequestStatus, cached_now, make_request, make_scheduler
+from vllm_lab import BLOCK, RequestStatus, cached_now, make_request, make_scheduler, waiting_names
 from vllm_plays import Play, perform, plays
-from vllm_small import matched, step
+from vllm_small import matched, run_out, step
 
 from peek import DualWalk
 from peek.adapters.vllm import PeekScheduler
@@ -148,7 +148,7 @@ def test_what_changes_while_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -
     engine.finish_requests("b2", RequestStatus.FINISHED_ABORTED)
     for _ in range(10):
         step(engine)
-    assert engine.peek.planner.keeps_arrival_order
+    assert engine.peek.planner.shares_nothing
     assert type(pool.cached_block_hash_to_block).__name__ == "BlockHashToBlockMap"
     waiting = make_request("later", [7] * 100, 1)
     engine.add_request(waiting)
@@ -164,6 +164,38 @@ def test_what_changes_while_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -
     cached = matched(engine)
     assert cached == {name: cached_now(engine, engine.requests[name]) for name in cached}
     assert cached["a3"] == cached["a4"] == 96
+
+
+def test_asleep_an_arrival_that_hits_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peek.adapters.vllm.adapter._QUIET_STEPS", 3)
+    engine = make_scheduler(
+        PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "peek", "lanes": "none"}
+    )
+    pool = engine.kv_cache_manager.block_pool
+    for name, tokens in (("a", 20), ("b", 60)):
+        engine.add_request(make_request(name, [ord(name)] * 100, tokens))
+    for _ in range(6):
+        step(engine)
+    assert type(pool.cached_block_hash_to_block).__name__ == "BlockHashToBlockMap"
+    engine.add_request(make_request("new", [7] * 100, 1))  # shares nothing, hits nothing
+    step(engine)
+    assert type(pool.cached_block_hash_to_block).__name__ == "BlockHashToBlockMap"
+    engine.add_request(make_request("next round", [ord("a")] * 100 + [1] * 20, 1))  # shares nothing, hits
+    assert engine.peek.planner.shares_nothing
+    engine.peek.sync()
+    assert "Watched" in type(pool.cached_block_hash_to_block).__name__
+    assert matched(engine) == {"new": 0, "next round": 96}
+    run_until_admitted(engine, "next round")
+    assert waiting_names(engine) == ["new"]
+    run_out(engine)
+
+
+def run_until_admitted(engine: Any, name: str) -> None:
+    for _ in range(60):
+        if name not in waiting_names(engine):
+            return
+        step(engine)
+    raise AssertionError(f"{name} still waits")
 
 
 def test_salt_and_lora_separate_by_themselves() -> None:

@@ -100,17 +100,21 @@ class SglangAdapter:
     # -- one cycle ---------------------------------------------------------------------------------
 
     def order(self, queue: list[Any]) -> bool:
-        """Sort `queue` in place; False if SGLang's own policy should see to it (nothing is shared).
+        """Sort `queue` in place; False if SGLang's own policy should see to it.
+
+        That is so where nothing that waits is shared or cached.
 
         O(queue) for the comparison, plus the plan.
         """
         self._sync(queue)
         planner = self.planner
-        aside = planner.keeps_arrival_order
         # Eviction asks the last plan's view of the cache, also while the order does not matter.
-        if not queue or (not planner.evicts and (len(queue) < 2 or (aside and not self._reordered))):
-            return not aside
+        if not queue or (len(queue) < 2 and not planner.evicts):
+            return not planner.shares_nothing
         order = planner.plan(self.view, self.now)
+        aside = planner.kept_arrival_order
+        if aside and not self._reordered and not planner.evicts:
+            return False
         known = self._waiting
         ordered = [known[request_id].request for request_id in order]
         if self.policy.enable_priority_scheduling:

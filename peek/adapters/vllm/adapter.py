@@ -32,7 +32,7 @@ from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES
 
 _QUIET_STEPS: Final = 16
-"""Steps in a row without sharing until the pool is no longer watched."""
+"""Steps in a row with nothing shared or cached until the pool is no longer watched."""
 
 
 class VllmAdapter:
@@ -81,15 +81,17 @@ class VllmAdapter:
     def before_schedule(self) -> None:
         """Bring the planner up to date and the queue into its order.
 
-        O(requests that entered or left) while every seat is taken, nothing is shared, or nothing has
-        changed since the last plan.
+        O(requests that entered or left) while every seat is taken, nothing that waits is shared or cached,
+        or nothing has changed since the last plan.
         """
         self.sync()
         planner = self.planner
-        if self._full() or len(planner) < 2 or (planner.keeps_arrival_order and not self._reordered):
+        if self._full() or len(planner) < 2 or (self._all_alone and not self._reordered):
             return
         if self._planned != (planner.tree.version, self.mirror.version):
-            self._place(planner.plan(self.mirror, self.clock()))
+            order = planner.plan(self.mirror, self.clock())
+            if self._reordered or not planner.kept_arrival_order:
+                self._place(order)
             self._planned = (planner.tree.version, self.mirror.version)
 
     def sync(self) -> None:
@@ -106,9 +108,18 @@ class VllmAdapter:
             if request_id in self._keys:
                 self._extend(request_id)
 
+    @property
+    def _all_alone(self) -> bool:
+        """Whether arrival order stands: no waiting request shares a block or found one cached."""
+        return self.planner.shares_nothing and self.mirror.lone_requests == len(self._keys)
+
     def _watch_or_sleep(self) -> None:
-        """Watch the pool while its blocks can matter: not while no two waiting requests share any."""
-        if self.planner.keeps_arrival_order and not self.planner.evicts:
+        """Watch the pool while its blocks can matter.
+
+        Asleep, each arrival still asks for its first block.  Only a block that somebody computes whom
+        the planner does not order (preempted, say) can go unnoticed by those who waited before.
+        """
+        if self._all_alone and not self.planner.evicts:
             self._quiet_steps += 1
             if self._quiet_steps == _QUIET_STEPS and self._table is not None:
                 self._table = None
@@ -193,7 +204,7 @@ class VllmAdapter:
         if len(ordered) < len(queue):
             planned = iter(ordered)
             ordered = [next(planned) if request.request_id in known else request for request in queue]
-        self._reordered = not self.planner.keeps_arrival_order
+        self._reordered = not self.planner.kept_arrival_order
         if ordered != queue:
             waiting.place(ordered)
             self.planner.stats.reordered += 1

@@ -110,7 +110,14 @@ class BlockMirror:
 
     def alone(self, request_id: str) -> bytes:
         """A key that no other request has, for one whose blocks cannot be shared."""
-        return pack([self._new_symbol(b"alone:" + request_id.encode())])
+        symbol = self._new_symbol(b"alone:" + request_id.encode())
+        self._lone[symbol] = request_id
+        return pack([symbol])
+
+    @property
+    def lone_requests(self) -> int:
+        """Requests that can neither hit nor share, as far as is known."""
+        return len(self._lone)
 
     def take_outgrown(self) -> list[str]:
         """Requests interned by their first block for which the others matter now; told once."""
