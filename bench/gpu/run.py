@@ -67,6 +67,7 @@ def environment(folder: Path, *, cpu: bool) -> dict[str, str]:
     added = {
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",  # sampling is greedy; else vLLM fails where FlashInfer is not
         "PROMETHEUS_MULTIPROC_DIR": str(counters),
         "PYTHONUNBUFFERED": "1",
     }
