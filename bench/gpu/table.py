@@ -1,7 +1,7 @@
 """The table and the plot of stored results: `table.py RESULTS.jsonl [PLOT.png]`.
 
 The table is Markdown, ratios to stock first: TTFT and E2E as stock / policy, throughput as policy / stock,
-so that more is better everywhere.
+so that more is better everywhere.  None where a replay was cut off, whose means are of early requests.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _line(row: Row, stock: Row | None) -> str:
 
 
 def _ratios(row: Row, stock: Row | None) -> list[str]:
-    if stock is None:
+    if stock is None or any(one["finished"] < one["requests"] for one in (row, stock)):
         return [""] * 4
     pairs = [
         (stock["ttft_s"]["mean"], row["ttft_s"]["mean"]),
