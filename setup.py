@@ -61,6 +61,8 @@ ignore_missing_imports = True
 [mypy-numpy.*]
 follow_imports = skip
 follow_imports_for_stubs = True
+[mypy-vllm.*,sglang.*,torch.*,ray.*]
+follow_imports = skip
 """
 """What mypy sees while compiling: the same with and without numpy's types and whatever else is installed.
 

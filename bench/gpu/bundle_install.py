@@ -1,31 +1,43 @@
-"""Puts the bundle together on the GPU host: `bundle_install.py PIECES SITE`, from the checkout's root.
+"""Puts the bundle together on the GPU host: `bundle_install.py PIECES SITE`.
 
-Joins the pieces of `bundle_pack.py`, checks their sums, unpacks them into SITE, compiles `peek` into it
-and imports what the comparison needs.  Afterwards `PYTHONPATH=SITE python bench/gpu/run.py ...` runs.
+Joins the pieces of `bundle_pack.py`, checks their sums, unpacks them into SITE and imports what the
+comparison needs.  Afterwards `PYTHONPATH=SITE python bench/gpu/run.py ...` runs.
 Exit status 1, with the reason, if anything is missing.
 """
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 from typing import Final
 
-HOST_HAS: Final = ("torch", "triton", "transformers", "tokenizers", "safetensors", "numpy", "setuptools")
+ROOT: Final = Path(__file__).resolve().parents[2]
+HOST_HAS: Final = (
+    "torch", "torchvision", "triton", "transformers", "tokenizers", "safetensors", "sentencepiece",
+    "tiktoken", "huggingface_hub", "numpy", "einops", "psutil", "yaml", "requests", "aiohttp", "uvloop",
+    "prometheus_client", "PIL", "cv2", "regex", "cloudpickle", "jinja2", "tqdm", "packaging", "setuptools",
+    "cpuinfo", "sortedcontainers", "typer", "rich",
+)  # fmt: skip
 
 CHECK: Final = """
-import torch
+import torch, triton
 assert torch.__version__.startswith("2.11."), f"torch is {torch.__version__}, not 2.11"
 assert torch.cuda.is_available(), "torch sees no GPU"
-import vllm._C, vllm._C_stable_libtorch
+assert torch.cuda.get_device_capability()[0] == 9, "no Hopper, and the bundle has only its FlashAttention"
+triton.runtime.driver.active.get_current_target()  # Triton compiles for every kernel, with Python's headers
+import vllm._C, vllm._C_stable_libtorch, vllm._moe_C, vllm.vllm_flash_attn._vllm_fa3_C
 import vllm.v1.engine.async_llm, vllm.v1.worker.gpu_worker, vllm.model_executor.models.qwen2
-import vllm.v1.attention.backends.flash_attn
+import vllm.v1.worker.gpu_model_runner, vllm.v1.attention.backends.flash_attn
+from vllm.platforms import current_platform
+from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
+assert current_platform.is_cuda(), f"vLLM takes this host for {current_platform}"
+assert get_flash_attn_version() == 3, f"FlashAttention is version {get_flash_attn_version()}"
 import peek
 from peek.adapters.vllm import PeekAsyncScheduler
 assert peek.backend() == "compiled", f"peek is {peek.backend()}"
@@ -56,24 +68,18 @@ def unpack(whole: Path, site: Path) -> None:
     whole.unlink()
 
 
-def compile_peek(site: Path, environ: dict[str, str]) -> None:
-    """Build `peek` from the checkout with mypyc, in a copy, and put it beside the packages."""
-    work = site.parent / "peek-build"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(name, work)
-    shutil.copytree("peek", work / "peek", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-    subprocess.run(command, cwd=work, env={**environ, "PEEK_PURE": "0"}, check=True)
-    shutil.copytree(work / "peek", site / "peek", dirs_exist_ok=True)
-    for shared in work.glob("*__mypyc*.so"):
-        shutil.copy(shared, site)
+def lacking(environ: dict[str, str]) -> list[str]:
+    """What the bundle leaves to the host and is not there."""
+    finds = "import importlib.util, sys; print(*[n for n in sys.argv[1:] if not importlib.util.find_spec(n)])"
+    command = [sys.executable, "-c", finds, *HOST_HAS]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.split()
 
 
-def _imports(name: str, environ: dict[str, str]) -> bool:
-    command = [sys.executable, "-c", f"import {name}"]
-    return subprocess.run(command, env=environ, capture_output=True).returncode == 0
+def differing(site: Path) -> list[str]:
+    """Sources of `peek` that are not those of this checkout: the results would be another version's."""
+    sources = {path.relative_to(ROOT) for path in (ROOT / "peek").rglob("*.py")}
+    _, other, absent = filecmp.cmpfiles(ROOT, site, map(str, sources), shallow=False)
+    return sorted(other + absent)
 
 
 def main(pieces: Path, site: Path) -> None:
@@ -84,10 +90,10 @@ def main(pieces: Path, site: Path) -> None:
     join(pieces, whole)
     unpack(whole, site)
     environ = {**os.environ, "PYTHONPATH": str(site)}
-    missing = [name for name in HOST_HAS if not _imports(name, environ)]
-    if missing:
+    if missing := lacking(environ):
         sys.exit(f"the host lacks {', '.join(missing)}, which the bundle leaves to it")
-    compile_peek(site, environ)
+    if stale := differing(site):
+        sys.exit(f"the bundle's {stale[0]} is not this checkout's: pack it again")
     checked = subprocess.run([sys.executable, "-c", CHECK], env=environ, cwd=site.parent)
     if checked.returncode:
         sys.exit("the installed packages do not work together; the line above says where")

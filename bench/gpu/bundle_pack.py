@@ -1,8 +1,8 @@
-"""Packs what a GPU host without a network needs beside torch: `bundle_pack.py FOLDER`.
+"""Packs what a GPU host without a network needs beside torch: `python3.12 bundle_pack.py FOLDER`.
 
 vLLM 0.22.1 is built for torch 2.11 and CUDA 13.  The bundle is a folder of importable packages for Python
 3.12 on x86-64, trimmed of what this comparison never loads, packed and cut into pieces that a transfer of
-64 MiB takes.  `bundle_install.py` puts it together again.  Needs pip and a network.
+64 MiB takes.  `bundle_install.py` puts it together again.  Needs pip, a C compiler and a network.
 
 What the host has already (torch, triton, transformers and what comes with them) is not packed;
 `bundle_install.py` checks that it is there.
@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 from typing import Final
 
+ROOT: Final = Path(__file__).resolve().parents[2]
 PIECE_BYTES: Final = 60 << 20
 
 WHEELS: Final = (
@@ -34,8 +37,7 @@ WHEELS: Final = (
     "pydantic-extra-types", "pycountry", "fastapi>=0.115.0", "starlette",
     "opentelemetry-api>=1.27.0", "opentelemetry-sdk>=1.27.0", "opentelemetry-semantic-conventions",
     "importlib-metadata<9",
-    # compiles `peek` on the host, and what it runs with
-    "mypy==2.4.1", "librt>=0.16,<1", "ast-serialize", "sortedcontainers-stubs>=2.4.3,<3",
+    "librt>=0.16,<1",  # of the compiled `peek`
 )  # fmt: skip
 
 # A package and the one version of its core that it insists on come from one resolution.
@@ -49,6 +51,7 @@ TRIMMED: Final = (
     "vllm/third_party/deep_gemm",
     "vllm/entrypoints/serve/instrumentator/static",
     "mistral_common/data",
+    "xgrammar/lib",  # a library to link against
     "bin",
 )
 
@@ -60,15 +63,35 @@ PLATFORMS: Final = (
 
 
 def install(site: Path) -> None:
-    """Unpack all wheels into `site`, whatever Python runs this."""
+    """Unpack all wheels into `site`.
+
+    One command for all: pip replaces whole folders, and several wheels have their part of `opentelemetry`.
+    """
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(site), "--upgrade"]
     command += ["--only-binary=:all:", "--implementation", "cp", "--python-version", "3.12", "--no-compile"]
     command += [f"--platform={name}" for name in PLATFORMS]
-    subprocess.run([*command, *RESOLVED], check=True)
-    for wheel in WHEELS:
-        done = subprocess.run([*command, "--no-deps", wheel])
-        if done.returncode:
-            sys.exit(f"cannot download {wheel} for Python 3.12 on x86-64: the bundle would be incomplete")
+    for wanted in (RESOLVED, ("--no-deps", *WHEELS)):
+        if subprocess.run([*command, *wanted]).returncode:
+            sys.exit(
+                "pip has named what is not there for Python 3.12 on x86-64: the bundle would be incomplete"
+            )
+
+
+def install_peek(site: Path) -> None:
+    """Compile `peek` from the checkout and put it beside the packages.
+
+    Not on the host, which may lack a compiler and where mypy would check the adapter against vLLM's types.
+    """
+    with tempfile.TemporaryDirectory(prefix="peek-wheel-") as folder:
+        source = Path(folder, "source")
+        shutil.copytree(ROOT / "peek", source / "peek", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(ROOT / name, source)
+        pip = [sys.executable, "-m", "pip"]
+        environ = {**os.environ, "PEEK_PURE": "0"}
+        subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", folder, str(source)], env=environ, check=True)
+        (wheel,) = Path(folder).glob("*.whl")
+        subprocess.run([*pip, "install", "-q", "--no-deps", "--target", str(site), str(wheel)], check=True)
 
 
 def trim(site: Path) -> None:
@@ -99,12 +122,15 @@ def pack(site: Path, folder: Path) -> None:
 
 
 def main(folder: Path) -> None:
+    if sys.version_info[:2] != (3, 12):
+        sys.exit("the bundle is for Python 3.12, and `peek` is compiled by the Python that runs this")
     site = folder / "unpacked"
     shutil.rmtree(site, ignore_errors=True)
     for old in folder.glob("site.*"):
         old.unlink()
     site.mkdir(parents=True)
     install(site)
+    install_peek(site)
     trim(site)
     pack(site, folder)
     shutil.rmtree(site)

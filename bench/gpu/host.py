@@ -90,6 +90,7 @@ class Host:
     async def on_abort(self, order: dict[str, Any]) -> None:
         for task in self._running:
             task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)  # else a reset overtakes the aborts
 
 
 def _counters() -> dict[str, float]:

@@ -20,7 +20,7 @@ from peek.adapters.simulated.cells import cell
 from peek.adapters.simulated.workload import SimRequest, Workload, ideal_hit, unique_tokens
 
 LOADS: Final = ("w1c", "w5-short", "sessions")
-REQUESTS: Final = {"w1c": 350, "w5-short": 400, "sessions": 48}
+REQUESTS: Final = {"w1c": 350, "w5-short": 400, "sessions": 24}
 WARMUP_SHARE: Final = {"w1c": 5, "w5-short": 15, "sessions": 0}
 """One request in so many is warm-up, as in the cells; a burst has none."""
 

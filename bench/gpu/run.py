@@ -41,7 +41,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--graphs", choices=GRAPHS, default="decode", help="CUDA graphs")
     parser.add_argument("--cpu", action="store_true")
-    parser.add_argument("--run-limit-s", type=float, default=150.0, help="of one replay")
+    parser.add_argument("--run-limit-s", type=float, default=240.0, help="of one replay")
     parser.add_argument("--total-limit-s", type=float, default=480.0, help="no replay starts after this")
     return parser.parse_args(arguments)
 
@@ -67,6 +67,8 @@ def environment(folder: Path, *, cpu: bool) -> dict[str, str]:
     added = {
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",  # sampling is greedy; else vLLM fails where FlashInfer is not
         "PROMETHEUS_MULTIPROC_DIR": str(counters),
         "PYTHONUNBUFFERED": "1",
     }
@@ -121,7 +123,8 @@ class Session:
         engine = None
         try:
             engine = await self._engine(folder)
-            about = await engine.ask(START_LIMIT_S, "start", "ready", engine=arguments)
+            limit_s = min(START_LIMIT_S, max(1.0, self._left_s()))
+            about = await engine.ask(limit_s, "start", "ready", engine=arguments)
             heated = await engine.replay(_heating(shape.max_model_len), 3 * ANSWER_LIMIT_S)
             if heated.broken:
                 raise EngineFailed(heated.broken[0])

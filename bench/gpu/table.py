@@ -1,13 +1,14 @@
 """The table and the plot of stored results: `table.py RESULTS.jsonl [PLOT.png]`.
 
 The table is Markdown, ratios to stock first: TTFT and E2E as stock / policy, throughput as policy / stock,
-so that more is better everywhere.
+so that more is better everywhere.  None where a replay was cut off, whose means are of early requests.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def _line(row: Row, stock: Row | None) -> str:
 
 
 def _ratios(row: Row, stock: Row | None) -> list[str]:
-    if stock is None:
+    if stock is None or any(one["finished"] < one["requests"] for one in (row, stock)):
         return [""] * 4
     pairs = [
         (stock["ttft_s"]["mean"], row["ttft_s"]["mean"]),
@@ -75,22 +76,24 @@ def _ratios(row: Row, stock: Row | None) -> list[str]:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Share of requests whose first token had come, over time: a panel per model and load."""
+    """Share of requests whose first token had come, over time: a row per model, a column per load."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    panels = sorted({(row["model"], row["load"]) for row in rows})
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.4), squeeze=False)
-    for axis, (model, name) in zip(axes[0], panels, strict=True):
+    models, loads = (sorted({row[of] for row in rows}) for of in ("model", "load"))
+    size = (4.2 * len(loads), 3.4 * len(models))
+    figure, axes = pyplot.subplots(len(models), len(loads), figsize=size, squeeze=False)
+    for axis, (model, name) in zip(axes.flat, product(models, loads), strict=True):
         for row in rows:
             if (row["model"], row["load"]) == (model, name):
                 times = sorted(row["ttft_each_s"])
                 shares = [(place + 1) / row["requests"] for place in range(len(times))]
                 axis.step(times, shares, where="post", label=row["policy"])
         axis.set(title=f"{name}, {model}", xlabel="TTFT, s", ylabel="share of requests", ylim=(0, 1.02))
-        axis.legend()
+        if axis.lines:
+            axis.legend()
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
