@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from policies import VARIANTS, config_of, planner_for
+from streams import as_tokens
 
 import peek
 from peek.adapters.simulated.block_engine import BlockEngine
@@ -66,9 +67,7 @@ def play(engine: str, workload: Workload, label: str, cost: CostModel) -> tuple[
 
 
 def _real(cls: Any, workload: Workload, label: str, cost: CostModel) -> tuple[SimEngine, list[float]]:
-    if workload.unit_tokens != 1:
-        raise EngineMissing("recorded traces have blocks for tokens: played on the simulated engines only")
-    engine = cls(workload, label, cost)
+    engine = cls(as_tokens(workload), label, cost)
     engine.run()
     return engine, engine.schedule_s
 

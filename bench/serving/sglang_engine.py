@@ -16,6 +16,7 @@ from sglang.srt.managers.schedule_policy import CacheAgnosticPolicy, CacheAwareP
 from sglang_lab import VERSION, make_request, make_world
 from sglang_small import attach
 from sglang_stepper import Stepper
+from streams import longest
 
 from peek.adapters.simulated.cost import CostModel, chunk_pairs
 from peek.adapters.simulated.engine import Job, SimEngine, StepWork
@@ -88,7 +89,10 @@ class RealSglang(SimEngine):
         super().__init__(workload, None, cost)
         policy, limited = STOCK.get(label, ("fcfs", True))
         self.world = make_world(
-            workload.arena_tokens, policy=policy, max_running=workload.max_running, context=CONTEXT_TOKENS
+            workload.arena_tokens,
+            policy=policy,
+            max_running=workload.max_running,
+            context=max(CONTEXT_TOKENS, longest(workload)),
         )
         own = self.world.policy
         if not limited:

@@ -25,9 +25,17 @@ from datetime import datetime
 from pathlib import Path
 from random import Random
 
+import numpy as np
+
 from peek.adapters.simulated.cells import cell
 from peek.adapters.simulated.trace import read_mooncake
-from peek.adapters.simulated.workload import SimRequest, Workload, pack_tokens, unique_tokens
+from peek.adapters.simulated.workload import (
+    SYMBOL_BYTES,
+    SimRequest,
+    Workload,
+    pack_tokens,
+    unique_tokens,
+)
 
 FILES = {
     "mooncake-conversation": "mooncake/conversation_trace.jsonl.gz",
@@ -77,6 +85,34 @@ def build(name: str, seed: int, engine: str, data: Path | None) -> list[Workload
     if form.startswith("rate"):
         return [_slower(workload, int(form.removeprefix("rate")) / 100)]
     return _replicas(workload) if form == "dp2" else [workload]
+
+
+def as_tokens(workload: Workload) -> Workload:
+    """The same requests with a token id for each token, as engines want them.
+
+    A block's name fixes its ids; what is beyond the last whole block is the request's own.
+    """
+    if workload.unit_tokens == 1:
+        return workload
+    texts: dict[int, bytes] = {}
+
+    def text_of(block: int) -> bytes:
+        if block not in texts:
+            texts[block] = unique_tokens(f"{workload.name}/{block}", block, workload.unit_tokens)
+        return texts[block]
+
+    requests = []
+    for position, request in enumerate(workload.requests):
+        text = b"".join(text_of(int(block)) for block in np.frombuffer(request.key, dtype="<i4"))
+        rest = request.num_tokens - len(text) // SYMBOL_BYTES
+        text += unique_tokens(f"{workload.name}/rest/{position}", position, rest)
+        requests.append(replace(request, key=text))
+    return replace(workload, requests=tuple(requests), unit_tokens=1)
+
+
+def longest(workload: Workload) -> int:
+    """Tokens of the longest request, its answer included."""
+    return max(request.num_tokens + request.output_tokens for request in workload.requests)
 
 
 def _recorded(data: Path | None, relative: str) -> Path:
@@ -143,11 +179,11 @@ def _agents(path: Path, name: str, load: str, first: int, seed: int) -> Workload
             rid = f"{session['id']}-{number}"
             requests.append(SimRequest(rid, at_s, key, max(1, entry["in"]), max(1, entry["out"])))
     requests.sort(key=lambda request: request.arrival_s)
-    longest = max(request.num_tokens + request.output_tokens for request in requests)
-    return Workload(
+    workload = Workload(
         name=name, load=load, seed=seed, requests=tuple(requests), warmup=len(requests) // 10,
-        max_running=256, arena_tokens=-(-4 * longest // AGENT_BLOCK) * AGENT_BLOCK, unit_tokens=AGENT_BLOCK,
+        max_running=256, arena_tokens=0, unit_tokens=AGENT_BLOCK,
     )  # fmt: skip
+    return replace(workload, arena_tokens=-(-4 * longest(workload) // AGENT_BLOCK) * AGENT_BLOCK)
 
 
 def _sessions(path: Path) -> list[dict]:

@@ -14,6 +14,7 @@ os.environ.setdefault("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
 import simulated_worker
 import vllm_lab
 from policies import VARIANTS, planner_for
+from streams import longest
 
 from peek.adapters.simulated.cost import CostModel
 from peek.adapters.simulated.workload import Workload
@@ -26,8 +27,9 @@ class RealVllm(simulated_worker.RealScheduler):
     """`RealScheduler` that measures the CPU time of each `schedule()`."""
 
     def __init__(self, workload: Workload, label: str, cost: CostModel) -> None:
-        vllm_lab.TINY_LLAMA["max_position_embeddings"] = CONTEXT_TOKENS
-        simulated_worker.MAX_MODEL_LEN = CONTEXT_TOKENS
+        context = max(CONTEXT_TOKENS, longest(workload))
+        vllm_lab.TINY_LLAMA["max_position_embeddings"] = context
+        simulated_worker.MAX_MODEL_LEN = context
         variant = VARIANTS.get(label)
         super().__init__(workload, str(variant["policy"]) if variant else label, cost)
         if variant:

@@ -11,8 +11,9 @@ neighbours at every level.  A cold prefix with many members costs little a head 
 singleton overtakes as its wait grows.  HRRN is the special case of a tree without sharing and
 exponent 1.  A larger exponent moves along the front of mean against tail latency (docs/policies.md).
 
-Before all others go requests that are mostly cached: they cost next to nothing now, and a prefill's
-worth once somebody else's prefill has evicted what they would have used.  On engines that show a
+Before all others go requests that are mostly cached, those with most cached tokens first: they cost
+next to nothing now, and a prefill's worth once somebody else's prefill has evicted what they would have
+used.  On engines that show a
 prefix only when its prefill ends, siblings of a prefill under way, or of one earlier in the order,
 go last: admitted in the same batch they would compute the prefix again.
 """
@@ -36,7 +37,7 @@ _MIN_WAIT_S = 1e-3
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClusterResponseRatio(AdmissionPolicy):
-    """Depth-first over the pending tree by response ratio; mostly cached requests first.
+    """Depth-first over the pending tree by response ratio; before it who is mostly cached, most tokens first.
 
     O(n + nodes + sum of the sorts of each node's children).
 
@@ -154,7 +155,7 @@ def _ratio_then_age(node: Node) -> tuple[float, int]:
 
 
 def _in_sections(ordered: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
-    """Warm first, deferred siblings last, each in the order they had."""
+    """Warm first, most cached tokens first; deferred siblings last; else in the order they had."""
     warm: list[PendingRequest] = []
     cold: list[PendingRequest] = []
     deferred: list[PendingRequest] = []
@@ -169,7 +170,12 @@ def _in_sections(ordered: list[PendingRequest], cycle: Cycle) -> list[PendingReq
             warm.append(request)
         else:
             cold.append(request)
+    warm.sort(key=_most_cached)
     return warm + cold + deferred
+
+
+def _most_cached(request: PendingRequest) -> int:
+    return -request.cached_len
 
 
 def _has_pioneer(request: PendingRequest, cycle: Cycle, claimed: set[int]) -> bool:
