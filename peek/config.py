@@ -73,7 +73,7 @@ class PeekConfig:
     eviction: str = "lru"
     in_flight_gate: bool = False
     strict: bool = False
-    exponent: float = 3.0
+    exponent: float = 5.0
 
     def __post_init__(self) -> None:
         _one_of("admission", self.admission, ADMISSIONS)

@@ -16,6 +16,8 @@ PUBLISHED = ("fcfs+pe", "lpm+pe", "clpm", "clpm+gm", "clpm+gm+dl", "clpm+gm+pe",
 MAIN = (*STOCK, "k-lpm+lru", *PUBLISHED, "peek")
 SHORT = ("fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "spf+lru", "clpm+gm+dl+pe", "peek")
 UNGUARDED = ("peek, no guard",)
+UNSECTIONED = ("peek, cached not first",)
+EXPONENTS = tuple(f"peek, exponent {k}" for k in (1, 3, 4, 6, 8))
 LANES = ("clpm, lanes by cycle", "clpm, lanes by admission", "clpm, lanes by work")
 
 W1 = ("w1a:heavy", "w1c:moderate", "w1c:heavy", "w1d:heavy", "w1b:heavy")
@@ -38,6 +40,8 @@ TRACES = (
     "mooncake-synthetic:0.04",
     "mooncake-synthetic:0.06",
 )
+TRACE_STARTS = ("mooncake-conversation:0.06:1000", "mooncake-synthetic:0.06:1000")
+"""What the real engines play in minutes; prompts have 14,000 tokens in the mean."""
 SESSIONS = ("agents-1:32k", "agents-4:32k")
 
 
@@ -55,9 +59,12 @@ QUICK = (
     Batch(
         ("w1a:heavy", "w1c:moderate", "w1c:heavy", "w1d:heavy"),
         ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm", "clpm+gm+dl+pe", "peek"),
+        SIMULATED,
         seeds=(42,),
     ),
-    Batch(("w5-short:heavy",), ("fcfs+lru", "peek"), seeds=(42,)),
+    Batch(("w5-short:heavy",), ("fcfs+lru", "peek"), SIMULATED, (42,)),
+    Batch(("w1a:heavy", "w1c:heavy"), ("lpm-nolimit+lru", "clpm+gm+dl+pe", "peek"), REAL, (42,)),
+    Batch(("w1a:heavy",), ("fcfs+lru",), REAL, (42,)),
 )
 
 FULL = (  # what matters most first: a run that is cut short has the most of it
@@ -66,6 +73,7 @@ FULL = (  # what matters most first: a run that is cut short has the most of it
     Batch(W1, MAIN, ("vllm", "simulated-blocks")),
     Batch(W1, ("peek, no lanes",)),
     Batch(("w1a:heavy", "w1c:moderate", "w1c:heavy", "w1d:heavy"), LANES),
+    Batch(W1, EXPONENTS, SIMULATED),
     Batch(WINDOW, SHORT),
     Batch(ARENA, ("fcfs+lru", "lpm+lru", "clpm+gm+dl+pe"), SIMULATED),
     Batch(RATES, ("fcfs+lru", "lpm+lru", "clpm+gm+dl+pe"), SIMULATED),
@@ -74,9 +82,11 @@ FULL = (  # what matters most first: a run that is cut short has the most of it
     Batch(W3, SHORT),
     Batch(W2, SHORT),
     Batch(W1_MODERATE, SHORT),
-    Batch(SESSIONS, SHORT, SIMULATED),
-    Batch((*TRACES, "azure-code:1.0"), SHORT, SIMULATED, (0,)),
-    Batch(("w4:heavy:vllm", "w4-shared:heavy:vllm", "w5-short:heavy"), UNGUARDED, SIMULATED),
+    Batch(SESSIONS, SHORT),
+    Batch((*TRACE_STARTS, "azure-code:1.0"), SHORT, seeds=(0,)),
+    Batch(TRACES, SHORT, SIMULATED, (0,)),
+    Batch(("w4:heavy:vllm", "w5-short:heavy"), UNGUARDED, SIMULATED),
+    Batch(("w4-shared:heavy:vllm", "w1c:heavy"), UNSECTIONED, SIMULATED),
     Batch(("azure-code:1.0",), UNGUARDED, SIMULATED, (0,)),
 )
 

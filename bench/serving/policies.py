@@ -1,8 +1,8 @@
 """Policies that exist only for the evaluation, and how a label becomes a planner.
 
 Most labels are the library's own.  The others are variants that the report compares: k-LPM, the three
-ways to charge the lanes, and `peek` without its in-flight gate,
-its lanes, or the guard that leaves a queue without sharing alone.
+ways to charge the lanes, `peek` with other exponents, and `peek` without its in-flight gate, its lanes, its
+section of mostly cached requests, or the guard that leaves a queue alone in which nothing is shared or cached.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from dataclasses import replace
 
 from peek.config import PeekConfig
 from peek.planner import Planner
+from peek.policy import response_ratio
 from peek.policy.base import AdmissionPolicy, Cycle
 from peek.policy.lanes import CACHE_LANE, FAIR_LANE, Lanes
 from peek.policy.lpm import LongestPrefix
+from peek.policy.response_ratio import ClusterResponseRatio
+from peek.policy.sections import SIBLING
 from peek.request import NO_LANE, PendingRequest
 
 K = 8
@@ -79,6 +82,15 @@ class AdmissionLanes(Lanes):
         return 1.0 / self.share if lane == FAIR_LANE else -1.0 / (1.0 - self.share)
 
 
+class CachedNotFirst(ClusterResponseRatio):
+    """`peek`'s order without its section of mostly cached requests."""
+
+    def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+        super().order(queue, cycle)
+        ordered = response_ratio._depth_first(cycle.tree)
+        return sorted(ordered, key=lambda request: request.section == SIBLING)
+
+
 VARIANTS: dict[str, dict[str, object]] = {
     "k-lpm+lru": {"policy": "lpm-nolimit+lru"},
     "clpm, lanes by cycle": {"policy": "clpm", "lanes": "cycle", "fair_share": SHARE},
@@ -86,6 +98,8 @@ VARIANTS: dict[str, dict[str, object]] = {
     "clpm, lanes by work": {"policy": "clpm", "lanes": "work", "fair_share": SHARE},
     "peek, no gate": {"policy": "peek"},
     "peek, no guard": {"policy": "peek"},
+    "peek, cached not first": {"policy": "peek"},
+    **{f"peek, exponent {k}": {"policy": "peek", "exponent": float(k)} for k in (1, 3, 4, 6, 8)},
     "peek, no lanes": {"policy": "peek", "lanes": "none"},
 }
 
@@ -101,6 +115,8 @@ def planner_for(label: str, *, blocks: bool, timer: Callable[[], float] | None =
         return None
     gated = not blocks and config.admission == "peek" and label != "peek, no gate"
     policy = KLongestPrefix() if label == "k-lpm+lru" else None
+    if label == "peek, cached not first":
+        policy = CachedNotFirst(config.exponent)
     if label == "peek, no guard":
         policy = config.build_policy()
         policy.needs_sharing = False

@@ -176,6 +176,11 @@ SGLang shows a prefix to others when its prefill ends; `peek` therefore holds si
 under way back (vLLM shows it at once and needs no gate). The lanes give the oldest requests 5 % of the
 work. With and without, hit %, mean / p99 TTFT s, longest wait s:"""
 
+EXPONENT = """### The exponent
+
+`peek` weighs a request by the power of its wait; the default is 5. hit %, mean / p99 TTFT s, longest
+wait s:"""
+
 BOUNDS = """## Bounds
 
 Hit %. Belady: the best possible eviction, knowing the future, in the admission order of the same run,

@@ -12,7 +12,22 @@ from pathlib import Path
 
 import plots
 import prose
-from plans import ALL, LANES, REAL, SESSIONS, SIMULATED, TRACES, W1, W1_MODERATE, W2, W3, W4, W5, WINDOW
+from plans import (
+    ALL,
+    EXPONENTS,
+    LANES,
+    REAL,
+    SESSIONS,
+    SIMULATED,
+    TRACES,
+    W1,
+    W1_MODERATE,
+    W2,
+    W3,
+    W4,
+    W5,
+    WINDOW,
+)
 from results import Results, load, table
 from sections import (
     ENGINE_NAMES,
@@ -89,6 +104,7 @@ def page(results: Results, drawn: dict[str, str]) -> str:
         drawn["ablation"],
         prose.LANES, lane_verdicts(results, LANES), variants(results, ("clpm", *LANES), W1),
         prose.GATE, variants(results, ("peek", "peek, no gate", "peek, no lanes"), W1),
+        prose.EXPONENT, variants(results, (*EXPONENTS[:3], "peek", *EXPONENTS[3:]), W1),
         prose.BOUNDS, bounds(results, (*REAL, "simulated-radix")),
         prose.NO_REGRESS, quiet,
         prose.GUARD, variants(results, ("peek", "peek, no guard"), QUIET),

@@ -41,7 +41,8 @@ def title(stream: str) -> str:
     """`w1c:heavy:window` as "W1 C heavy, client window"."""
     kind, load, form = [*stream.split(":"), "", ""][:3]
     if kind.startswith(("mooncake", "azure")):
-        return f"{NAMES[kind]}, {load} x recorded rate"
+        rows = f", first {int(form):,} rows" if form else ""
+        return f"{NAMES[kind]}, {load} x recorded rate{rows}"
     if form.startswith("arena"):
         return f"{NAMES[kind]} {load}, arena {form.removeprefix('arena')}K"
     if form.startswith("rate"):

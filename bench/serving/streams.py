@@ -7,6 +7,7 @@
     w3c:heavy:dp2            two replicas; the hash of the prompt's head picks one
     w4:heavy:sglang          the SGLang form of the client (rounds do not wait for answers); also `:vllm`
     mooncake-conversation:0.06    a recorded trace, so many times as fast as recorded
+    mooncake-conversation:0.06:1000    its first 1,000 rows
     agents-1:32k             the first request (or first 4) of recorded coding-agent sessions
     azure-code:1.0           recorded arrivals and lengths, prompts that share nothing
 
@@ -70,7 +71,7 @@ def build(name: str, seed: int, engine: str, data: Path | None) -> list[Workload
     if kind in FILES:
         path = _recorded(data, FILES[kind])
         if kind.startswith("mooncake"):
-            workload = read_mooncake(path, rate_scale=float(load), limit=TRACE_ROWS)
+            workload = read_mooncake(path, rate_scale=float(load), limit=int(form or TRACE_ROWS))
             return [replace(workload, name=kind, load=load)]
         if kind == "azure-code":
             return [_azure(path, kind, float(load))]

@@ -83,11 +83,13 @@ def ablation_verdicts(results: Results) -> str:
     return "\n".join(lines)
 
 
-def variants(results: Results, labels: tuple[str, ...], streams: tuple[str, ...]) -> str:
+def variants(
+    results: Results, labels: tuple[str, ...], streams: tuple[str, ...], engines: tuple[str, ...] = ALL
+) -> str:
     """hit, mean / p99 TTFT and longest wait of a few policies, side by side."""
     rows = []
     for stream in streams:
-        for engine in ALL:
+        for engine in engines:
             if any(results.has(engine, stream, label) for label in labels[1:]):
                 cells = [title(stream), ENGINE_NAMES[engine]]
                 for label in labels:

@@ -45,7 +45,7 @@ class ClusterResponseRatio(AdmissionPolicy):
         exponent: 1 minimises the mean, 8 comes close to the shortest tail; see docs/policies.md.
     """
 
-    def __init__(self, exponent: float = 3.0) -> None:
+    def __init__(self, exponent: float = 5.0) -> None:
         super().__init__(reads_tree=False, needs_sharing=True)
         if not (math.isfinite(exponent) and 0.0 < exponent <= 64.0):
             raise InvalidConfig(f"exponent is {exponent}; need a number above 0 and up to 64")
