@@ -2,7 +2,7 @@
 
 Most labels are the library's own.  The others are variants that the report compares: k-LPM, the three
 ways to charge the lanes, `peek` with other exponents, and `peek` without its in-flight gate, its lanes, its
-section of mostly cached requests, or the guard that leaves a queue alone in which nothing is shared or cached.
+section of mostly cached requests, or the guard that leaves a queue without sharing or hits alone.
 """
 
 from __future__ import annotations

@@ -192,12 +192,17 @@ order, next to nothing in the order of `peek`."""
 NO_REGRESS = """## Traffic that shares little: does it harm?
 
 The paper's W4 (agents, already coherent) and W5 (nothing shared), and recorded traffic: the first 4,000
-rows of the Mooncake traces at two rates each, coding-agent sessions that start once a second, and
-Azure's code arrivals with prompts that share nothing. Recorded streams name blocks, not tokens, so they
-run on the simulated engines only. The goal is within 2 % of the best stock policy."""
+rows of the Mooncake traces at two rates each (1,000 on the real engines), coding-agent sessions that start
+once a second, and Azure's code arrivals with prompts that share nothing. Recorded streams name blocks, not
+tokens; for the real engines each block stands for token ids of its own. The goal is within 2 % of the best
+stock policy."""
 
-GUARD = """`peek` leaves a queue alone in which no two prompts share anything. What that guard costs:
-the same policy without it. hit %, mean / p99 TTFT s, longest wait s:"""
+GUARD = """`peek` leaves a queue alone in which no two prompts share anything and none has anything cached.
+What that guard costs: the same policy without it. hit %, mean / p99 TTFT s, longest wait s:"""
+
+CACHED_FIRST = (
+    """It serves requests that are mostly cached before all others. The same without that section:"""
+)
 
 HARMS = """## Where it does nothing or harms
 

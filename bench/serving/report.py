@@ -19,6 +19,7 @@ from plans import (
     REAL,
     SESSIONS,
     SIMULATED,
+    TRACE_STARTS,
     TRACES,
     W1,
     W1_MODERATE,
@@ -52,7 +53,7 @@ from studies import (
 )
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-RECORDED = (*SESSIONS, *TRACES, "azure-code:1.0")
+RECORDED = (*SESSIONS, *TRACE_STARTS, *TRACES, "azure-code:1.0")
 SHARED = (*W1, *W1_MODERATE, *W2, *W3)
 QUIET = (*W4, *W5, *RECORDED)
 NO_REGRESS = 0.02
@@ -104,10 +105,11 @@ def page(results: Results, drawn: dict[str, str]) -> str:
         drawn["ablation"],
         prose.LANES, lane_verdicts(results, LANES), variants(results, ("clpm", *LANES), W1),
         prose.GATE, variants(results, ("peek", "peek, no gate", "peek, no lanes"), W1),
-        prose.EXPONENT, variants(results, (*EXPONENTS[:3], "peek", *EXPONENTS[3:]), W1),
+        prose.EXPONENT, variants(results, (*EXPONENTS[:3], "peek", *EXPONENTS[3:]), W1, SIMULATED),
         prose.BOUNDS, bounds(results, (*REAL, "simulated-radix")),
         prose.NO_REGRESS, quiet,
         prose.GUARD, variants(results, ("peek", "peek, no guard"), QUIET),
+        prose.CACHED_FIRST, variants(results, ("peek", "peek, cached not first"), (*W1, *W4)),
         prose.HARMS, "**Streams that share, real engines**\n",
         losses(results, SHARED, REAL, NO_REGRESS),
         "**Streams that share little or nothing, all engines**\n",
@@ -117,7 +119,7 @@ def page(results: Results, drawn: dict[str, str]) -> str:
         prose.CPU, *(cpu(results, engine, (*W1, *W5)) for engine in REAL),
         prose.WAITS, drawn["waits"],
         prose.TABLES, cell_tables(results, REAL, (*SHARED, *WINDOW, *W4, *W5)),
-        "### Recorded traffic, simulated engines\n", cell_tables(results, SIMULATED, RECORDED),
+        "### Recorded traffic\n", cell_tables(results, ALL, RECORDED),
     ]  # fmt: skip
     return "\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
 
