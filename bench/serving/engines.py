@@ -30,6 +30,10 @@ HERE = Path(__file__).resolve().parent
 TESTS = HERE.parents[1] / "tests"
 FIT = HERE / "fit.json"
 
+WAIT_STREAMS = ("w1c:heavy",)
+WAIT_SHARES = (0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99, 99.5, 100)
+"""Per cent of the requests that were admitted sooner."""
+
 FAMILY = {"simulated-radix": "sglang", "sglang": "sglang", "simulated-blocks": "vllm", "vllm": "vllm"}
 """Engine -> whose rates, caps, and fitted constant."""
 
@@ -138,7 +142,22 @@ def record(
     }
     head = {"engine": engine, "version": version_of(engine), "stream": stream, "policy": label}
     figures_ = {name: round(value, 6) if isinstance(value, float) else value for name, value in flat.items()}
-    return {**head, "seed": whole.seed, **figures_, **_order_bound(whole, jobs, label)}
+    return {
+        **head,
+        "seed": whole.seed,
+        **figures_,
+        **_waits(stream, whole, jobs),
+        **_order_bound(whole, jobs, label),
+    }
+
+
+def _waits(stream: str, workload: Workload, jobs: list[Any]) -> dict[str, list[float]]:
+    """Seconds until first admission at the shares `WAIT_SHARES`, of the streams whose waits are drawn."""
+    if stream not in WAIT_STREAMS:
+        return {}
+    measured = {request.request_id for request in workload.requests[workload.warmup :]}
+    spans = [job.admitted_s - job.arrival_s for job in jobs if job.request_id in measured]
+    return {"waits": [round(float(value), 3) for value in np.percentile(spans, WAIT_SHARES)]}
 
 
 def _order_bound(workload: Workload, jobs: list[Any], label: str) -> dict[str, float]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from engines import FAMILY
+from engines import FAMILY, WAIT_SHARES
 from paper import BASELINE, published
 from plans import W1
 from results import STOCKS, Results, title
@@ -23,6 +23,16 @@ LINES = {
     "clpm+gm+dl+pe": PUBLISHED_COLOR,
     "peek": PEEK_COLOR,
 }
+WAITS = {
+    "stock": (STOCK_COLOR, "-"),
+    "lpm-nolimit+lru": ("#0f766e", "-"),
+    "hrrn+lru": ("#0f766e", "--"),
+    "clpm": (PUBLISHED_COLOR, "--"),
+    "clpm+gm+dl+pe": (PUBLISHED_COLOR, "-"),
+    "peek": (PEEK_COLOR, "-"),
+}
+SHORTEST_S, LAST_SHARE = 0.05, 0.1
+"""Where the logarithmic axes of the waits begin."""
 REACH = 2.2
 """A front shows policies whose mean is within so many times of the best; the others are named below."""
 mpl.rcParams.update(
@@ -167,18 +177,24 @@ def ablation(results: Results, engines: tuple[str, ...], path: Path) -> None:
 
 
 def waits(results: Results, engines: tuple[str, ...], path: Path) -> None:
-    """Median, p99 and longest of every policy on W1 C heavy."""
-    figure, axes = plt.subplots(1, len(engines), figsize=(5.2 * len(engines), 3.8), squeeze=False)
+    """Share of the requests that wait longer than so many seconds, W1 C heavy, first seed."""
+    figure, axes = plt.subplots(
+        1, len(engines), figsize=(5.2 * len(engines), 3.8), squeeze=False, sharey=True
+    )
     for axis, engine in zip(axes[0], engines, strict=True):
-        ran = [policy for policy in results.policies(engine, "w1c:heavy") if "," not in policy]
-        for row, policy in enumerate(ran[::-1]):
-            marks = [results.mean(engine, "w1c:heavy", policy, f) for f in ("ttft_p50", "ttft_p99")]
-            longest = results.mean(engine, "w1c:heavy", policy, "wait_max")
-            axis.plot([marks[0], max(longest, marks[1])], [row, row], color="#d1d5db", lw=2, zorder=1)
-            axis.scatter(marks, [row, row], s=[16, 26], color=color_of(policy), zorder=3)
-            axis.scatter([longest], [row], s=26, marker="|", color=color_of(policy), zorder=3)
-        axis.set_yticks(range(len(ran)), ran[::-1], fontsize=7)
+        for name, (color, style) in WAITS.items():
+            policy = BASELINE[FAMILY[engine]] if name == "stock" else name
+            run = results.first(engine, "w1c:heavy", policy)
+            if run is None or "waits" not in run:
+                continue
+            longer = [max(100.0 - share, LAST_SHARE) for share in WAIT_SHARES]
+            spans = [max(span, SHORTEST_S) for span in run["waits"]]
+            label = f"{policy} (stock)" if name == "stock" else policy
+            axis.plot(spans, longer, style, lw=1.6, color=color, label=label)
         axis.set_xscale("log")
-        axis.set_xlabel("s (log): median and p99 TTFT (dots), longest wait (bar)")
+        axis.set_yscale("log")
+        axis.set_xlabel("wait until first admission, s (log)")
         axis.set_title(f"{ENGINE_NAMES[engine]}, W1 C heavy", fontsize=9, loc="left")
+        axis.legend(fontsize=7, frameon=False, loc="lower left")
+    axes[0][0].set_ylabel("% of the requests that wait longer (log)")
     save(figure, path)

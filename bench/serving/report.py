@@ -73,7 +73,7 @@ def figures(results: Results, engines: tuple[str, ...]) -> dict[str, str]:
         "pressure": "![Cache hit against KV pressure](figures/hit-pressure.svg)\n\n"
         "![Mean TTFT against KV pressure](figures/ttft-pressure.svg)",
         "ablation": "![Mean TTFT by mechanism](figures/ablation.svg)",
-        "waits": "![Median, p99 and longest wait](figures/waits.svg)",
+        "waits": "![Distribution of waits](figures/waits.svg)",
     }
 
 

@@ -78,6 +78,12 @@ class Results:
         by_seed = self.runs[engine, stream][policy]
         return fmean(by_seed[seed][figure] for seed in self.seeds(engine, stream))
 
+    def first(self, engine: str, stream: str, policy: str) -> dict[str, Any] | None:
+        """The run of the first seed, for what cannot be averaged."""
+        if not self.has(engine, stream, policy):
+            return None
+        return self.runs[engine, stream][policy][min(self.runs[engine, stream][policy])]
+
     def best(
         self, engine: str, stream: str, figure: str, among: Sequence[str] = STOCKS
     ) -> tuple[str, float] | None:
