@@ -124,8 +124,8 @@ def test_clpm_is_a_sort_by_equation_1(scene: Scene, theta: int, tau: int) -> Non
 @given(scene=scenes())
 def test_the_planner_feeds_clpm_what_equation_1_needs(scene: Scene) -> None:
     facts = scene.facts()
-    shared = any(fact.cluster is not None for fact in facts)
-    expected = equation_1(facts) if shared else [fact.request_id for fact in facts]
+    matters = any(fact.cluster is not None or fact.cached_len > 0 for fact in facts)
+    expected = equation_1(facts) if matters else [fact.request_id for fact in facts]
     assert scene.plan("clpm") == expected
 
 
