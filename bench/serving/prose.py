@@ -212,21 +212,18 @@ CAUSES = """The causes:
 
 - *HRRN and shortest-prefill-first, W5, Azure, Mooncake, W4*: these sort by uncached length, and short
   jobs first lowers the mean of any queue, shared or not; it costs their p99 where lengths differ much.
-  `peek` keeps arrival order where no two waiting prompts share anything, by design: it is a policy
-  about sharing.
-- *W4 heavy, rounds wait*: a session has at most one prompt in the queue, so no two waiting prompts
-  share anything and `peek` stands aside; but each prompt shares with what its own previous round left
-  in the cache. LPM looks at the cache and finds it. A guard that asks only what the queue shares with
-  itself misses what it shares with the cache; without the guard most of the loss is gone (table above).
+  `peek` keeps arrival order where nothing that waits is shared or cached, by design: it is a policy about
+  sharing.
+- *W4 heavy, rounds wait*: a session has at most one prompt in the queue, and what it shares is in the cache
+  only. `peek` asks the cache and serves who hits first, as LPM does; what is left to shortest-prefill-first
+  is length.
+- *W4 shared heavy, rounds wait, p99*: every prompt shares the system prompt and the rounds after the first
+  are mostly cached. They go first, and first rounds wait. Without that section (table above) p99 comes
+  close to that of arrival order, and so does the mean.
 - *p99 against LPM without limit or HRRN*: `peek` serves cheap clusters first, and rare prefixes wait
-  longer. The exponent moves this along the front ([policies](policies.md)).
-- *W4 shared*: every prompt shares the system prompt, so the queue always shares and `peek` orders it;
-  prompts that are mostly cached go first and long cold ones last, hence the p99. No run isolates this.
-- *W1 A*: half of the prefixes fit into the arena, so an order has little to win, and the lanes take
-  part of it (table above, without lanes).
-- *W3 B, W2*: outputs of up to 4,096 tokens hold memory for minutes, so few requests are admitted at a
-  time and a single admission decides much; the order of `peek` counts prefill work only and is blind to
-  how long an output holds memory. No run isolates this.
+  longer. The exponent moves this along the front (table above).
+- *W3 B*: outputs of up to 4,096 tokens hold memory for minutes, so few requests are admitted at a time and
+  a single admission decides much: the seeds differ more than the policies do (last column).
 - *cLPM*, not a stock policy and so not in this table, has the best mean of all in several cells, and
   the longest waits.
 - *Nothing gained*: with a short queue or coherent arrivals there is no order to mend (W4 moderate)."""

@@ -78,6 +78,13 @@ class Results:
         by_seed = self.runs[engine, stream][policy]
         return fmean(by_seed[seed][figure] for seed in self.seeds(engine, stream))
 
+    def by_seed(self, engine: str, stream: str, policy: str, other: str, figure: str) -> str:
+        """`policy` against `other` in per cent, seed by seed; nothing where there is one only."""
+        cell, seeds = self.runs[engine, stream], self.seeds(engine, stream)
+        if len(seeds) < 2:
+            return ""
+        return ", ".join(change(cell[policy][s][figure], cell[other][s][figure])[:-2] for s in seeds)
+
     def first(self, engine: str, stream: str, policy: str) -> dict[str, Any] | None:
         """The run of the first seed, for what cannot be averaged."""
         if not self.has(engine, stream, policy):

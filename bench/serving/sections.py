@@ -71,7 +71,8 @@ def beside_paper(results: Results, engine: str) -> str:
     rows = []
     for stream in (*CELLS, *WINDOW):
         theirs, peak = published(family, stream, stock), published(family, stream, full)
-        if theirs is None or peak is None or not results.has(engine, stream, full):
+        ran = all(results.has(engine, stream, policy) for policy in (stock, full, "peek"))
+        if theirs is None or peak is None or not ran:
             continue
         hits = [results.mean(engine, stream, policy, "hit") for policy in (stock, full, "peek")]
         ttft = [results.mean(engine, stream, policy, "ttft") for policy in (stock, full, "peek")]
@@ -158,10 +159,11 @@ def losses(
                 ours = results.mean(engine, stream, "peek", figure)
                 worse = ours / best[1] - 1.0 if figure != "rps" else best[1] / ours - 1.0
                 if worse > tolerance:
-                    rows.append(
-                        [title(stream), ENGINE_NAMES[engine], name, change(ours, best[1]), f"`{best[0]}`"]
-                    )
-    return table(["stream", "engine", "figure", "`peek`", "against"], rows) if rows else "None.\n"
+                    seeds = results.by_seed(engine, stream, "peek", best[0], figure)
+                    cells = [title(stream), ENGINE_NAMES[engine], name, change(ours, best[1])]
+                    rows.append([*cells, f"`{best[0]}`", seeds])
+    head = ["stream", "engine", "figure", "`peek`", "against", "each seed"]
+    return table(head, rows) if rows else "None.\n"
 
 
 def cpu(results: Results, engine: str, streams: tuple[str, ...]) -> str:

@@ -67,6 +67,13 @@ class Play:
         return (most // self.page_size + 4 + self.slack) * self.page_size
 
 
+INTERLEAVED = Play(
+    [Job(0, i % 2, 96, 8, 4, None, None, 0, None) for i in range(8)],
+    slack=16, max_running=1, budget=16384, chunk=None, ratio=0.3,
+)  # fmt: skip
+"""Two prefixes that take turns, one seat: any order by prefix changes it."""
+
+
 @st.composite
 def jobs(draw: st.DrawFn, aborts: bool = True, plain: bool = False, talkative: bool = False) -> Job:
     """`talkative` answers are longer than their prompts: several of them outgrow a pool that let them in."""

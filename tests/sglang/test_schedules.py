@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from sglang_lab import CORES
-from sglang_plays import Job, Play, check_outcome, perform, plays
+from sglang_plays import INTERLEAVED, Job, Play, check_outcome, perform, plays
 from sglang_small import attach
 from sglang_stepper import Stepper
 
@@ -24,6 +24,7 @@ def test_random_schedules(label: str, core: str | None, overlap: bool) -> None:
 
     @settings(max_examples=EXAMPLES)
     @given(plays(priority=True))
+    @example(INTERLEAVED)
     def random_schedule(play: Play) -> None:
         outcome = perform(play, lambda stepper: attach(stepper.world, label), core=core, overlap=overlap)
         check_outcome(play, outcome)

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from vllm_lab import BLOCK, RequestStatus, cached_now, make_request, make_scheduler, waiting_names
-from vllm_plays import Play, perform, plays
+from vllm_plays import INTERLEAVED, Play, perform, plays
 from vllm_small import matched, run_out, step
 
 from peek import DualWalk
@@ -56,6 +56,7 @@ def test_mirror_equals_the_pool(asynchronous: bool, policy: str, monkeypatch: py
 
     @settings(max_examples=60)
     @given(plays())
+    @example(INTERLEAVED)
     def history(play: Play) -> None:
         options = {"policy": policy, "strict": True}
         outcome = perform(play, options, asynchronous=asynchronous, each_step=compare)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from vllm_plays import Play, check_outcome, perform, plays
+from hypothesis import example, given, settings
+from vllm_plays import INTERLEAVED, Play, check_outcome, perform, plays
 
 POLICIES = ("peek", "clpm+gm+dl+pe", "fcfs+pe")
 EXAMPLES = 60  # times two kinds of scheduler times three policies
@@ -23,6 +23,7 @@ def test_random_schedules(policy: str, asynchronous: bool) -> None:
 
     @settings(max_examples=EXAMPLES)
     @given(plays())
+    @example(INTERLEAVED)
     def random_schedule(play: Play) -> None:
         outcome = perform(play, strict(policy), asynchronous=asynchronous)
         check_outcome(play, outcome)

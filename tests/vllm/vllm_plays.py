@@ -78,6 +78,13 @@ class Play:
         return any(job.lora is not None for job in self.jobs)
 
 
+INTERLEAVED = Play(
+    [Job(0, i % 2, 96, 8, 4, None, None, False, None) for i in range(8)],
+    slack=0, max_num_seqs=1, budget=256, max_loras=None,
+)  # fmt: skip
+"""Two prefixes that take turns, one seat: any order by prefix changes it."""
+
+
 @st.composite
 def jobs(draw: st.DrawFn, aborts: bool = True, plain: bool = False) -> Job:
     prefix_tokens = draw(st.sampled_from([0, 16, 32, 48, 64, 96, 128]))
