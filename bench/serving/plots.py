@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def front(results: Results, engine: str, stream: str, axis: Any) -> None:
         points.append((mean, results.mean(engine, stream, policy, "ttft_p99"), policy))
     reach = REACH * min(point[0] for point in points)
     near = [point for point in points if point[0] <= reach]
-    far = [policy for mean, _, policy in points if mean > reach]
+    far = [policy.removesuffix("+lru") for mean, _, policy in points if mean > reach]
     for mean, p99, policy in near:
         axis.scatter(mean, p99, s=34 if policy == "peek" else 20, color=color_of(policy), zorder=3)
     label_points(axis, near)
@@ -96,8 +97,9 @@ def front(results: Results, engine: str, stream: str, axis: Any) -> None:
     axis.set_ylabel("p99 TTFT, s")
     axis.margins(x=0.28, y=0.12)
     if far:
+        note = textwrap.fill(f"beyond {REACH:g} x the best mean: {', '.join(far)}", 60)
         axis.text(
-            0.99, 0.01, f"beyond {REACH:g} x the best mean: {', '.join(far)}", transform=axis.transAxes,
+            0.99, 0.01, note, transform=axis.transAxes,
             ha="right", va="bottom", fontsize=6.5, color=STOCK_COLOR,
         )  # fmt: skip
 
