@@ -67,7 +67,7 @@ class Planner:
         self._queue_version: i64 = -1
         self._signals_version: i64 = -1
         self.kept_arrival_order: bool = True
-        """Whether the last `plan` only sorted by arrival: nothing that waits is shared or cached."""
+        """Whether the last `plan` stood aside: nothing that waits is shared, cached or under way."""
         self._in_order: bool = True
         self._latest_arrival: float = float("-inf")
 
@@ -130,8 +130,8 @@ class Planner:
         return request_id in self.tree
 
     @property
-    def shares_nothing(self) -> bool:
-        """Whether only cached prefixes could make `plan` do more than sort by arrival.  O(1).
+    def only_hits_matter(self) -> bool:
+        """Whether `plan` sorts by arrival unless a waiting prompt is cached or under way.  O(1).
 
         So it is when the policy lives on sharing and no two waiting requests share a prefix.
         """
@@ -142,8 +142,8 @@ class Planner:
     def plan(self, cache: CacheView, now: float) -> list[str]:
         """The admission order of all waiting requests, first to admit first.
 
-        O(nodes the cache follows + n + c log c) for the default policy with c clusters; one cache call a
-        request where nothing is shared.
+        O(nodes the cache follows + n + c log c + w log w) for the default policy with c clusters and w
+        requests that are mostly cached; one cache call a request where nothing is shared.
 
         Args:
             cache: the engine's prefix cache as it is now.
@@ -155,7 +155,8 @@ class Planner:
         self._cache = cache
         self._walked = False
         ordered = queue
-        self.kept_arrival_order = self.shares_nothing and not self._anybody_hits(cache)
+        self._price(queue, cache.unit_tokens)
+        self.kept_arrival_order = self.only_hits_matter and not self._anybody_hits(cache)
         if self.kept_arrival_order:
             self.stats.without_sharing += 1
             for request in queue:
@@ -168,7 +169,6 @@ class Planner:
     def _ordered(self, queue: list[PendingRequest], cache: CacheView, now: float) -> list[PendingRequest]:
         policy = self._policy
         unit: i64 = cache.unit_tokens
-        self._price(queue, unit)
         if policy.reads_cache and not self._walked:
             self._walk_now(cache)
         if (policy.reads_tree or self._lanes is not None) and self._signals_version != self.tree.version:

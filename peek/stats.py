@@ -13,7 +13,8 @@ class CycleStats:
 
     Attributes:
         cycles: calls of `plan`.
-        without_sharing: of these, how many kept the stock order: nothing that waits is shared or cached.
+        without_sharing: of these, how many kept the stock order: nothing that waits is shared, cached
+            or under way.
         reordered: cycles that changed the engine's order (counted by `Planner.cycle`).
         planned: requests ordered, summed over cycles.
         admitted, withdrawn: requests that left the queue.

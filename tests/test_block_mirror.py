@@ -157,6 +157,21 @@ def test_a_lone_request_asks_about_one_block() -> None:
     assert (pool.asked, len(side.mirror)) == (10, 9 + 100)
 
 
+def test_who_can_neither_hit_nor_share_is_counted() -> None:
+    side = Side(Pool(), "peek", whole=False)
+    side.arrive("a", chain([1, 2]), 0.0)
+    side.arrive("b", chain([3, 4]), 1.0)
+    side.keys["skips"] = side.mirror.alone("skips")
+    side.planner.add(PendingRequest("skips", side.keys["skips"], 2.0))
+    assert side.mirror.lone_requests == 3
+    side.arrive("shares with b", chain([3, 5]), 3.0)
+    assert side.mirror.lone_requests == 2
+    side.mirror.block_cached(chain([1])[0] + SUFFIX)
+    assert side.mirror.lone_requests == 1
+    side.leave("skips", None)
+    assert side.mirror.lone_requests == 0
+
+
 def test_each_distinct_block_is_asked_about_once() -> None:
     pool = Pool()
     side = Side(pool, "peek", whole=False)

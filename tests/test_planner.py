@@ -122,6 +122,14 @@ def test_counters_literally() -> None:
     }
 
 
+def test_lengths_come_from_the_key_where_nothing_is_shared_too() -> None:
+    planner = planner_of(rows_of([1] * 10, [2] * 5))
+    planner.plan(EMPTY, NOW)
+    assert planner.kept_arrival_order
+    planner.remove("r0")
+    assert (planner.stats.prompt_tokens, planner.stats.uncached_admitted) == (10, 10)
+
+
 def test_fair_picks_are_counted() -> None:
     planner = planner_of(rows_of(*[[i, i] for i in range(6)]), PeekConfig("lpm", "work", fair_share=0.5))
     for _ in range(6):

@@ -65,7 +65,8 @@ PLATFORMS: Final = (
 def install(site: Path) -> None:
     """Unpack all wheels into `site`.
 
-    One command for all: pip replaces whole folders, and several wheels have their part of `opentelemetry`.
+    One command for all of a kind: pip replaces whole folders, and several wheels have their part of
+    `opentelemetry`.
     """
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(site), "--upgrade"]
     command += ["--only-binary=:all:", "--implementation", "cp", "--python-version", "3.12", "--no-compile"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from engines import FAMILY, WAIT_SHARES
+from engines import FAMILY, WAIT_SHARES, WAIT_STREAMS
 from paper import BASELINE, published
 from plans import W1
 from results import STOCKS, Results, title
@@ -179,14 +179,15 @@ def ablation(results: Results, engines: tuple[str, ...], path: Path) -> None:
 
 
 def waits(results: Results, engines: tuple[str, ...], path: Path) -> None:
-    """Share of the requests that wait longer than so many seconds, W1 C heavy, first seed."""
+    """Share of the requests that wait longer than so many seconds, first seed."""
+    (stream,) = WAIT_STREAMS
     figure, axes = plt.subplots(
         1, len(engines), figsize=(5.2 * len(engines), 3.8), squeeze=False, sharey=True
     )
     for axis, engine in zip(axes[0], engines, strict=True):
         for name, (color, style) in WAITS.items():
             policy = BASELINE[FAMILY[engine]] if name == "stock" else name
-            run = results.first(engine, "w1c:heavy", policy)
+            run = results.first(engine, stream, policy)
             if run is None or "waits" not in run:
                 continue
             longer = [max(100.0 - share, LAST_SHARE) for share in WAIT_SHARES]
@@ -196,7 +197,7 @@ def waits(results: Results, engines: tuple[str, ...], path: Path) -> None:
         axis.set_xscale("log")
         axis.set_yscale("log")
         axis.set_xlabel("wait until first admission, s (log)")
-        axis.set_title(f"{ENGINE_NAMES[engine]}, W1 C heavy", fontsize=9, loc="left")
+        axis.set_title(f"{ENGINE_NAMES[engine]}, {title(stream)}", fontsize=9, loc="left")
         axis.legend(fontsize=7, frameon=False, loc="lower left")
     axes[0][0].set_ylabel("% of the requests that wait longer (log)")
     save(figure, path)

@@ -6,7 +6,7 @@ import json
 
 from engines import FAMILY, FIT
 from paper import BASELINE, published
-from plans import EXPONENTS, LANES, MAIN, REAL, SIMULATED, W1, W1_MODERATE, W2, W3, W4, W5, WINDOW
+from plans import LANES, MAIN, REAL, SIMULATED, W1, W1_MODERATE, W2, W3, W4, W5, WINDOW
 from results import STOCKS, Results, change, percent, seconds, table, title
 
 CELLS = (*W1, *W1_MODERATE, *W2, *W3, *W4, *W5)
@@ -16,8 +16,8 @@ ENGINE_NAMES = {
     "simulated-radix": "simulated, radix",
     "simulated-blocks": "simulated, blocks",
 }
-PARTS = ("peek, no gate", "peek, no lanes", "peek, no guard", "peek, cached not first")
-ORDER = (*MAIN, "hrrn-limit+lru", *PARTS, *EXPONENTS, *LANES)
+PARTS = ("peek, no gate", "peek, no lanes", "peek, no guard")
+ORDER = (*MAIN, "hrrn-limit+lru", *PARTS, *LANES)
 STEP = {"ttft": "mean TTFT", "ttft_p99": "p99 TTFT", "rps": "throughput"}
 
 

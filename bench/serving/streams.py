@@ -103,10 +103,11 @@ def as_tokens(workload: Workload) -> Workload:
         return texts[block]
 
     requests = []
+    blocks = 1 + max(int(np.frombuffer(r.key, dtype="<i4").max(initial=0)) for r in workload.requests)
     for position, request in enumerate(workload.requests):
         text = b"".join(text_of(int(block)) for block in np.frombuffer(request.key, dtype="<i4"))
         rest = request.num_tokens - len(text) // SYMBOL_BYTES
-        text += unique_tokens(f"{workload.name}/rest/{position}", position, rest)
+        text += unique_tokens(f"{workload.name}/rest/{position}", blocks + position, rest)
         requests.append(replace(request, key=text))
     return replace(workload, requests=tuple(requests), unit_tokens=1)
 

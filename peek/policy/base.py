@@ -54,7 +54,8 @@ class AdmissionPolicy:
         reads_cache: needs `cached_len`, i.e. a dual-walk.
         reads_tree: needs `score`, `cluster_*` and `head`.
         needs_sharing: the stock order is as good where no two waiting requests share a prefix and, if
-            the policy reads the cache, none of them hits it; the planner then does not call `order`.
+            the policy reads the cache, none of them hits it or a prefill under way; the planner then
+            does not call `order`.
         theta: tokens of the head by which pioneers are told apart.
     """
 

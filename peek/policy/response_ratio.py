@@ -11,11 +11,11 @@ neighbours at every level.  A cold prefix with many members costs little a head 
 singleton overtakes as its wait grows.  HRRN is the special case of a tree without sharing and
 exponent 1.  A larger exponent moves along the front of mean against tail latency (docs/policies.md).
 
-Before all others go requests that are mostly cached, those with most cached tokens first: they cost
-next to nothing now, and a prefill's worth once somebody else's prefill has evicted what they would have
-used.  On engines that show a
-prefix only when its prefill ends, siblings of a prefill under way, or of one earlier in the order,
-go last: admitted in the same batch they would compute the prefix again.
+Taken out of that walk, requests that are mostly cached go before all others, most cached tokens first:
+they cost next to nothing now, and a prefill's worth once somebody else's prefill has evicted what they
+would have used.  On engines that show a prefix only when its prefill ends, siblings of a prefill under
+way, or of one earlier in the order, go last: admitted in the same batch they would compute the prefix
+again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MIN_WAIT_S = 1e-3
 class ClusterResponseRatio(AdmissionPolicy):
     """Depth-first over the pending tree by response ratio; before it who is mostly cached, most tokens first.
 
-    O(n + nodes + sum of the sorts of each node's children).
+    O(n + nodes + the sorts of each node's children and of the mostly cached).
 
     Args:
         exponent: 1 minimises the mean, 8 comes close to the shortest tail; see docs/policies.md.

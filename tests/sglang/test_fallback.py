@@ -177,7 +177,6 @@ def survives(core: str | None, label: str | None = None, **more: Any) -> int:
 def test_a_prefix_that_the_queue_needs_survives_a_burst(core: str | None) -> None:
     assert survives(core) == 0
     assert survives(core, "fcfs+pe") == len(A)
-    assert survives(core, "peek", eviction="cluster") == len(A)
     assert survives(core, "peek") == len(A)  # nothing waiting is shared, but who hits goes first
 
 

@@ -83,7 +83,6 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         "published": job(worked_prompts(), **asked("clpm+gm+dl+pe")),
         "burst stock": job(burst_prompts(), **small),
         "burst peek": job(burst_prompts(), **small, **asked("peek")),
-        "burst protected": job(burst_prompts(), **small, **asked("peek", eviction="cluster")),
         "burst fcfs+pe": job(burst_prompts(), **small, **asked("fcfs+pe")),
         "burst published": job(burst_prompts(), **small, **asked("clpm+gm+dl+pe")),
     }
@@ -106,7 +105,7 @@ def test_worked_check(rows: dict[str, dict[str, Any]]) -> None:
 def test_generated_tokens_do_not_depend_on_peek(rows: dict[str, dict[str, Any]]) -> None:
     for name in ("unasked", "peek", "published"):
         assert rows[name]["tokens"] == rows["stock"]["tokens"], name
-    for name in ("burst peek", "burst protected", "burst fcfs+pe", "burst published"):
+    for name in ("burst peek", "burst fcfs+pe", "burst published"):
         assert rows[name]["tokens"] == rows["burst stock"]["tokens"], name
 
 
@@ -131,7 +130,6 @@ def test_a_prefix_that_the_queue_needs_survives_a_burst(rows: dict[str, dict[str
     assert row["cached"]["P2"] == 8 * BLOCK
     assert row["counters"]["peek_protected_evictions"] > 0
     assert rows["burst published"]["cached"]["P2"] == 8 * BLOCK
-    assert rows["burst protected"]["cached"]["P2"] == 8 * BLOCK
     # Once P1 runs nobody waiting shares anything, but P2 hits: it goes first and needs no protection.
     assert rows["burst peek"]["cached"]["P2"] == 8 * BLOCK
     assert rows["burst peek"]["counters"]["peek_protected_evictions"] == 0

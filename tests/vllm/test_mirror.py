@@ -149,7 +149,7 @@ def test_what_changes_while_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -
     engine.finish_requests("b2", RequestStatus.FINISHED_ABORTED)
     for _ in range(10):
         step(engine)
-    assert engine.peek.planner.shares_nothing
+    assert engine.peek.planner.only_hits_matter
     assert type(pool.cached_block_hash_to_block).__name__ == "BlockHashToBlockMap"
     waiting = make_request("later", [7] * 100, 1)
     engine.add_request(waiting)
@@ -182,13 +182,30 @@ def test_asleep_an_arrival_that_hits_is_noticed(monkeypatch: pytest.MonkeyPatch)
     step(engine)
     assert type(pool.cached_block_hash_to_block).__name__ == "BlockHashToBlockMap"
     engine.add_request(make_request("next round", [ord("a")] * 100 + [1] * 20, 1))  # shares nothing, hits
-    assert engine.peek.planner.shares_nothing
+    assert engine.peek.planner.only_hits_matter
     engine.peek.sync()
     assert "Watched" in type(pool.cached_block_hash_to_block).__name__
     assert matched(engine) == {"new": 0, "next round": 96}
     run_until_admitted(engine, "next round")
     assert waiting_names(engine) == ["new"]
     run_out(engine)
+
+
+def test_a_reset_of_the_prefix_cache_on_the_way_to_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peek.adapters.vllm.adapter._QUIET_STEPS", 100)
+    engine = make_scheduler(PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "peek"})
+    for name in ("a1", "a2", "b"):  # shares, so the pool is watched
+        engine.add_request(make_request(name, [ord(name[0])] * 100, 3))
+    run_out(engine)
+    assert engine.peek._table is not None, "not asleep yet"
+    assert engine.reset_prefix_cache()
+    step(engine)
+    assert engine.peek._table is None, "watches a table that is gone"
+    engine.add_request(make_request("a3", [ord("a")] * 100, 30))
+    step(engine)
+    engine.add_request(make_request("a4", [ord("a")] * 100, 1))
+    engine.peek.sync()
+    assert matched(engine) == {"a4": 96} == {"a4": cached_now(engine, engine.requests["a4"])}
 
 
 def run_until_admitted(engine: Any, name: str) -> None:

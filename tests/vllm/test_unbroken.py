@@ -88,6 +88,22 @@ def test_requests_that_hold_kv_keep_their_place() -> None:
     assert "B1" not in engine.peek.planner
 
 
+def test_when_nothing_is_shared_any_more_arrival_order_comes_back() -> None:
+    engine = scheduler(num_blocks=200, max_num_seqs=1)
+    engine.add_request(make_request("running", [3] * 40, 100))
+    step(engine)
+    interleaved(engine, 6)
+    engine.peek.scheduler.max_num_running_reqs = 2  # a seat is free, so the order matters
+    engine.peek.before_schedule()
+    assert waiting_names(engine) != [f"{'AB'[i % 2]}{i}" for i in range(6)]
+    for name in ("A2", "A4", "B3", "B5"):
+        engine.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+    engine.peek.scheduler.waiting.place(list(reversed(engine.waiting)))
+    engine.peek.before_schedule()
+    assert engine.peek.planner.kept_arrival_order
+    assert waiting_names(engine) == ["A0", "B1"]
+
+
 def test_skip_reading_prefix_cache() -> None:
     engine = scheduler(num_blocks=200, max_num_seqs=8)
     engine.add_request(make_request("first", [*A, 1], 1))

@@ -102,7 +102,7 @@ class SglangAdapter:
     def order(self, queue: list[Any]) -> bool:
         """Sort `queue` in place; False if SGLang's own policy should see to it.
 
-        That is so where nothing that waits is shared or cached.
+        That is so where nothing that waits is shared, cached or under way, and with fewer than two waiting.
 
         O(queue) for the comparison, plus the plan.
         """
@@ -110,7 +110,7 @@ class SglangAdapter:
         planner = self.planner
         # Eviction asks the last plan's view of the cache, also while the order does not matter.
         if not queue or (len(queue) < 2 and not planner.evicts):
-            return not planner.shares_nothing
+            return not planner.only_hits_matter
         order = planner.plan(self.view, self.now)
         aside = planner.kept_arrival_order
         if aside and not self._reordered and not planner.evicts:

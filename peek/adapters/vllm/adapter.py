@@ -111,22 +111,25 @@ class VllmAdapter:
     @property
     def _all_alone(self) -> bool:
         """Whether arrival order stands: no waiting request shares a block or found one cached."""
-        return self.planner.shares_nothing and self.mirror.lone_requests == len(self._keys)
+        return self.planner.only_hits_matter and self.mirror.lone_requests == len(self._keys)
 
     def _watch_or_sleep(self) -> None:
         """Watch the pool while its blocks can matter.
 
-        Asleep, each arrival still asks for its first block.  Only a block that somebody computes whom
-        the planner does not order (preempted, say) can go unnoticed by those who waited before.
+        Asleep, each arrival still asks for its first block.  A first block that is cached later, by a
+        request that was running already or shares with nobody, goes unnoticed by those who wait.
         """
+        replaced = self._table is not None and self._pool.cached_block_hash_to_block is not self._table
         if self._all_alone and not self.planner.evicts:
             self._quiet_steps += 1
-            if self._quiet_steps == _QUIET_STEPS and self._table is not None:
+            if replaced:  # the prefix cache was reset, and the new table is vLLM's own
+                self._table = None
+            elif self._quiet_steps == _QUIET_STEPS and self._table is not None:
                 self._table = None
                 unwatch_hashes(self._pool)
             return
         self._quiet_steps = 0
-        if self._table is None or self._pool.cached_block_hash_to_block is not self._table:
+        if self._table is None or replaced:
             call, mirror = self._shield.call, self.mirror
             self._table = watch_hashes(
                 self._pool,
