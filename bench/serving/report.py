@@ -112,6 +112,8 @@ def page(results: Results, drawn: dict[str, str]) -> str:
         prose.CACHED_FIRST, variants(results, ("peek", "peek, cached not first"), (*W1, *W4)),
         prose.HARMS, "**Streams that share, real engines**\n",
         losses(results, SHARED, REAL, NO_REGRESS),
+        "**W3, simulated engines, seed by seed**\n",
+        losses(results, W3, SIMULATED, NO_REGRESS),
         "**Streams that share little or nothing, all engines**\n",
         losses(results, QUIET, ALL, NO_REGRESS),
         "**The same, against the engines' defaults only (FCFS, LPM with its limit)**\n",
