@@ -201,9 +201,7 @@ stock policy."""
 GUARD = """`peek` leaves a queue alone in which no two prompts share anything and none has anything cached.
 What that guard costs: the same policy without it. hit %, mean / p99 TTFT s, longest wait s:"""
 
-CACHED_FIRST = (
-    """It serves requests that are mostly cached before all others. The same without that section:"""
-)
+CACHED_FIRST = """It serves requests that are mostly cached before all others. Without that section:"""
 
 HARMS = """## Where it does nothing or harms
 

@@ -56,9 +56,9 @@ def split(shape: BatchShape, order: Sequence[int], replicas: int, block_tokens: 
     if replicas < 1:
         raise InvalidConfig(f"{replicas} replicas")
     whole = np.asarray(order, np.int64)
-    only_hits_matter = (shape.count[shape.leaf] < 2) & (shape.depth[shape.parent[shape.leaf]] == 0)
-    runs = whole[~only_hits_matter[whole]]
-    filler = whole[only_hits_matter[whole]]
+    shares_nothing = (shape.count[shape.leaf] < 2) & (shape.depth[shape.parent[shape.leaf]] == 0)
+    runs = whole[~shares_nothing[whole]]
+    filler = whole[shares_nothing[whole]]
     filler = filler[np.argsort(-shape.tokens[filler], kind="stable")]
     shared = shared_with_previous(shape.parent.tolist(), shape.depth.tolist(), shape.leaf[runs].tolist())
     limit = np.maximum(shape.tokens[runs] - 1, 0) // block_tokens

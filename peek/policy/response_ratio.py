@@ -37,7 +37,7 @@ _MIN_WAIT_S = 1e-3
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClusterResponseRatio(AdmissionPolicy):
-    """Depth-first over the pending tree by response ratio; before it who is mostly cached, most tokens first.
+    """Mostly cached requests by cached tokens, then the pending tree depth-first by response ratio.
 
     O(n + nodes + the sorts of each node's children and of the mostly cached).
 

@@ -102,7 +102,8 @@ class SglangAdapter:
     def order(self, queue: list[Any]) -> bool:
         """Sort `queue` in place; False if SGLang's own policy should see to it.
 
-        That is so where nothing that waits is shared, cached or under way, and with fewer than two waiting.
+        That is so, for a policy that lives on sharing, where nothing that waits is shared, cached or under
+        way, and with fewer than two waiting.
 
         O(queue) for the comparison, plus the plan.
         """
