@@ -8,7 +8,7 @@ import numpy as np
 from worksets import VOCABULARY, WorkSet
 
 import peek
-from peek.adapters.simulated.radix_cache import RadixCache
+from peek.simulation.radix_cache import RadixCache
 
 NOW = 1_000.0
 """Seconds on the benchmarks' clock; all arrivals are before it."""

@@ -14,8 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # offline_batches, offline_texts
 
-from offline_batches import branching, grouped, rollouts
-from offline_texts import TEXTS, WORKLOADS, Batch, workload
+from support.offline_batches import branching, grouped, rollouts
+from support.offline_texts import TEXTS, WORKLOADS, Batch, workload
 
 from peek.offline import reorder
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 from statistics import fmean
 
-from peek.adapters.simulated.cells import cell
-from peek.adapters.simulated.simulate import CACHES, simulate
+from peek.simulation.cells import cell
+from peek.simulation.simulate import CACHES, simulate
 
 CELLS = "w1a:heavy,w1c:moderate,w1c:heavy,w1d:heavy,w5-long:heavy"
 POLICIES = (

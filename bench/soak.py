@@ -25,7 +25,7 @@ import numpy as np
 from engine import random_key
 
 import peek
-from peek.adapters.simulated.radix_cache import RadixCache
+from peek.simulation.radix_cache import RadixCache
 
 WINDOW = 1_000
 PLAN_EVERY = 1_000

@@ -10,7 +10,7 @@ from report import best_of
 from worksets import WorkSet, work_set
 
 import peek
-from peek.adapters.simulated.radix_cache import RadixCache
+from peek.simulation.radix_cache import RadixCache
 
 if TYPE_CHECKING:
     from conftest import Measure

@@ -11,8 +11,8 @@ from report import best_of
 from worksets import work_set
 
 import peek
-from peek.adapters.simulated.radix_cache import RadixCache
 from peek.eviction.victims import victims
+from peek.simulation.radix_cache import RadixCache
 
 if TYPE_CHECKING:
     from conftest import Measure

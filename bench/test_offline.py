@@ -18,7 +18,7 @@ from peek.offline import reorder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # offline_batches
 
-from offline_batches import branching
+from support.offline_batches import branching
 
 if TYPE_CHECKING:
     from conftest import Measure

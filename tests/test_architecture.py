@@ -39,15 +39,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": LEAVES | {"trie", "policy", "eviction"},
     "planner": BELOW_PLANNER,
     "peek": BELOW_PLANNER | {"_version", "planner", "offline"},
+    "simulation": BELOW_PLANNER | {"planner"},
     "adapters": BELOW_PLANNER | {"_version", "planner", "peek"},
-    "cli": BELOW_PLANNER | {"_version", "planner", "peek", "offline", "adapters"},
+    "cli": BELOW_PLANNER | {"_version", "planner", "peek", "offline", "simulation", "adapters"},
     "__main__": {"cli"},
 }
 
 MAY_IMPORT_FOR_TYPES: dict[str, set[str]] = {"protocols": {"request"}}
 """Further imports, allowed under `if TYPE_CHECKING:` only."""
 
-OUTER_PARTS = {"adapters", "cli", "__main__"}
+OUTER_PARTS = {"adapters", "cli", "simulation", "__main__"}
 """Where the outside world begins; every other part is core."""
 
 OUTSIDE_WORLD: dict[str, str] = {
@@ -329,8 +330,8 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (imports_go_one_way, "peek.trie.keys", "from . import pending_tree"),
     (imports_go_one_way, "peek.request", "from peek import trie"),
     (imports_go_one_way, "peek.protocols", "from peek.request import PendingRequest"),
-    (imports_go_one_way, "peek.planner", "from peek.adapters.simulated import engine"),
-    (imports_go_one_way, "peek", "from peek.adapters.simulated.engine import Engine"),
+    (imports_go_one_way, "peek.planner", "from peek.simulation import engine"),
+    (imports_go_one_way, "peek", "from peek.simulation.engine import SimEngine"),
     (imports_go_one_way, "peek.offline.reorder", "from peek.policy.base import AdmissionPolicy"),
     (imports_go_one_way, "peek.helpers", ""),
     (only_adapters_meet_engines, "peek.planner", "def f():\n    import vllm"),
@@ -356,7 +357,7 @@ PLANTED: list[tuple[Rule, str, str]] = [
 HARMLESS: list[tuple[Rule, str, str]] = [
     (imports_go_one_way, "peek.policy.clpm", "import math\nfrom peek.trie.keys import pack"),
     (imports_go_one_way, "peek.protocols", "if TYPE_CHECKING:\n    from peek.request import PendingRequest"),
-    (imports_go_one_way, "peek.cli.main", "from peek import Planner\nimport peek.adapters.simulated"),
+    (imports_go_one_way, "peek.cli.main", "from peek import Planner\nimport peek.simulation"),
     (only_adapters_meet_engines, "peek.adapters.vllm.scheduler", "def f():\n    import vllm"),
     (only_adapters_meet_engines, "peek.adapters.sglang.hook", "if TYPE_CHECKING:\n    import sglang"),
     (core_knows_no_outside_world, "peek.adapters.vllm.scheduler", "import os\nimport time"),

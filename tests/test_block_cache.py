@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from twins import Place
+from support.twins import Place
 
-from peek.adapters.simulated.block_cache import BlockCache, SymbolTable
 from peek.protocols import CacheTree, CacheView
+from peek.simulation.block_cache import BlockCache, SymbolTable
 
 NAMESPACES = ["", "", "lora-1"]
 TOKENS = st.lists(st.integers(0, 1), max_size=9)

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 import peek
-from peek.adapters.simulated.workload import Workload
 from peek.cli.main import main
 from peek.cli.report import rounded, significant, times_better
+from peek.simulation.workload import Workload
 
 # -- running it -------------------------------------------------------------------------------------------
 

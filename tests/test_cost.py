@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peek.adapters.simulated.cells import CELL_NAMES
-from peek.adapters.simulated.cost import (
+from peek.simulation.cells import CELL_NAMES
+from peek.simulation.cost import (
     GEMMA2_27B,
     H100,
     H100_TP2,

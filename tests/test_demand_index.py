@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twins import NaiveCache, NaiveCacheView, NaivePendingTree, Pages, Place, place_of, prefixes
+from support.twins import NaiveCache, NaiveCacheView, NaivePendingTree, Pages, Place, place_of, prefixes
 
 from peek import DualWalk, PendingTree
 from peek.eviction.index import MarkIndex, SymbolIndex, peak_demand, shared_levels

@@ -11,8 +11,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twins import NaiveCache, NaiveCacheView, Pages, Place
-from walks import Prompt, Queue, RecordingView, cache_of, prompts, queue_of
+from support.twins import NaiveCache, NaiveCacheView, Pages, Place
+from support.walks import Prompt, Queue, RecordingView, cache_of, prompts, queue_of
 
 from peek import CacheTree, CacheView, DualWalk, PendingTree
 from peek.trie.keys import pack

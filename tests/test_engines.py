@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peek.adapters.simulated.block_engine import BlockEngine
-from peek.adapters.simulated.cost import CostModel
-from peek.adapters.simulated.engine import Job, SimEngine, StepWork
-from peek.adapters.simulated.radix_engine import RadixEngine
-from peek.adapters.simulated.simulate import TOUCHING, make_planner
-from peek.adapters.simulated.workload import SimRequest, Workload, pack_tokens, shared_symbols
 from peek.config import PeekConfig
+from peek.simulation.block_engine import BlockEngine
+from peek.simulation.cost import CostModel
+from peek.simulation.engine import Job, SimEngine, StepWork
+from peek.simulation.radix_engine import RadixEngine
+from peek.simulation.simulate import TOUCHING, make_planner
+from peek.simulation.workload import SimRequest, Workload, pack_tokens, shared_symbols
 
 KINDS = ["radix", "blocks"]
 LABELS = [None, "fcfs+pe", "lpm+lru", "dfs-weight+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek"]

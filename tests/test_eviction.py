@@ -8,8 +8,8 @@ from math import isfinite
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queues import NAMESPACES, NOW, Blocks, Row, cache_of, planner_of, rows_of
-from twins import NaivePendingTree, Pages, Place, prefixes
+from support.queues import NAMESPACES, NOW, Blocks, Row, cache_of, planner_of, rows_of
+from support.twins import NaivePendingTree, Pages, Place, prefixes
 
 from peek import DemandEviction, EvictionPolicy, InvalidConfig, PeekConfig, PendingRequest, Planner
 from peek.eviction.demand import MODES

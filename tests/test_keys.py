@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twins import common_length
+from support.twins import common_length
 
 from peek import InvalidKey, PeekError
 from peek.trie.keys import MAX_SYMBOL, match_edge, match_span, pack, symbol_at, unpack

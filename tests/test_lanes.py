@@ -13,7 +13,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queues import NOW, Scene, cache_of, ids, longest, row_lists, rows_of
+from support.queues import NOW, Scene, cache_of, ids, longest, row_lists, rows_of
 
 from peek import Cycle, CycleLanes, LaneController, PeekConfig, PendingRequest, PendingTree, Planner
 from peek.policy.lanes import CACHE_LANE, FAIR_LANE

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queues import NOW, Row, Scene, cache_of, ids, planner_of, rows_of, scenes
+from support.queues import NOW, Row, Scene, cache_of, ids, planner_of, rows_of, scenes
 
 from peek import (
     ClpmScheduler,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from offline_batches import grouped, naive_order, own
+from support.offline_batches import grouped, naive_order, own
 
 import peek
 from peek.cli.batch_files import beside, numbered

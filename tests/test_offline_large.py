@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from offline_batches import Prompt, branching, grouped, own, rollouts
+from support.offline_batches import Prompt, branching, grouped, own, rollouts
 
 from peek import InvalidConfig
 from peek.cli.main import main

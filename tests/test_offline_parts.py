@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from offline_batches import Prompt, grouped, in_blocks, naive_hits, own, rollouts
+from support.offline_batches import Prompt, grouped, in_blocks, naive_hits, own, rollouts
 
 from peek import InvalidConfig, UnknownRequest
 from peek.offline import ShadowCache, Waves, block_keys, reorder, split

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from offline_batches import branching, grouped, in_blocks, naive_hits, naive_order, own, rollouts
+from support.offline_batches import branching, grouped, in_blocks, naive_hits, naive_order, own, rollouts
 
 from peek import InvalidConfig, InvalidKey
 from peek.offline import reorder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from offline_texts import TEXTS, WORKLOADS, workload
+from support.offline_texts import TEXTS, WORKLOADS, workload
 
 from peek.offline import reorder
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from queues import NOW, Blocks, Row, Scene, cache_of, planner_of, rows_of
+from support.queues import NOW, Blocks, Row, Scene, cache_of, planner_of, rows_of
 
 from peek import PRESETS, ClpmScheduler, PeekConfig, Planner
 from peek.eviction.demand import MODES

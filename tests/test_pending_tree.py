@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from twins import NaivePendingTree, Pages, Place, place_of
+from support.twins import NaivePendingTree, Pages, Place, place_of
 
 from peek import DuplicateRequest, InvalidKey, PeekError, PendingRequest, PendingTree, UnknownRequest
 from peek.trie.keys import pack, unpack

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queues import NOW, Blocks, Row, Scene, cache_of, planner_of, rows_of, scenes
+from support.queues import NOW, Blocks, Row, Scene, cache_of, planner_of, rows_of, scenes
 
 from peek import (
     PRESETS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from queues import NOW, PROMPTS, Row, cache_of
+from support.queues import NOW, PROMPTS, Row, cache_of
 
 from peek import PRESETS, DuplicateRequest, PeekConfig, PendingRequest, Planner, WaitingQueue
 

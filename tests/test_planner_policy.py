@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from queues import NOW, cache_of, ids, planner_of, rows_of
+from support.queues import NOW, cache_of, ids, planner_of, rows_of
 
 from peek import AdmissionPolicy, Cycle, PeekConfig, PendingRequest
 

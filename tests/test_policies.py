@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from queues import NOW, PROMPTS, Row, Scene, cuts, planner_of, row_lists, rows_of, scenes
+from support.queues import NOW, PROMPTS, Row, Scene, cuts, planner_of, row_lists, rows_of, scenes
 
 from peek import (
     PRESETS,

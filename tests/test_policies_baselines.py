@@ -9,7 +9,7 @@ from math import inf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queues import NOW, PIECES, TAU, Fact, Row, Scene, cache_of, ids, planner_of, rows_of, scenes
+from support.queues import NOW, PIECES, TAU, Fact, Row, Scene, cache_of, ids, planner_of, rows_of, scenes
 from test_policies_clpm import naive_sections
 
 from peek import DfsWeight, FirstCome, Hrrn, LongestPrefix, PeekConfig, PendingRequest, ShortestPrefill

@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queues import NOW, TAU, THETA, Fact, Row, Scene, cache_of, planner_of, rows_of, scenes
+from support.queues import NOW, TAU, THETA, Fact, Row, Scene, cache_of, planner_of, rows_of, scenes
 
 from peek import ClpmScheduler, PeekConfig, PendingRequest
 from peek.policy.sections import PIONEER, SIBLING, WARM, assign_sections

@@ -8,8 +8,21 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queues import NOW, TAU, Fact, Row, Scene, cache_of, cuts, longest, planner_of, row_lists, rows_of, scenes
-from twins import Place, common_length, prefixes
+from support.queues import (
+    NOW,
+    TAU,
+    Fact,
+    Row,
+    Scene,
+    cache_of,
+    cuts,
+    longest,
+    planner_of,
+    row_lists,
+    rows_of,
+    scenes,
+)
+from support.twins import Place, common_length, prefixes
 
 from peek import ClusterResponseRatio, PeekConfig, PendingRequest
 from peek.policy.sections import PIONEER, SIBLING, WARM

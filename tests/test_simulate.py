@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peek.adapters.simulated.cells import cell
-from peek.adapters.simulated.engine import Job
-from peek.adapters.simulated.simulate import CACHES, PlanMeter, figures, simulate
-from peek.adapters.simulated.workload import SimRequest, Workload, pack_tokens
 from peek.config import PRESETS
 from peek.errors import InvalidConfig
+from peek.simulation.cells import cell
+from peek.simulation.engine import Job
+from peek.simulation.simulate import CACHES, PlanMeter, figures, simulate
+from peek.simulation.workload import SimRequest, Workload, pack_tokens
 
 both_kinds = pytest.mark.parametrize("cache", CACHES)
 

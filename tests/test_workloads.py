@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peek.adapters.simulated.cells import CELL_NAMES, LOADS, W3_ARENA_TOKENS, cell, draw_groups
-from peek.adapters.simulated.trace import iter_rows, read_mooncake
-from peek.adapters.simulated.workload import (
+from peek.errors import WorkloadError
+from peek.simulation.cells import CELL_NAMES, LOADS, W3_ARENA_TOKENS, cell, draw_groups
+from peek.simulation.trace import iter_rows, read_mooncake
+from peek.simulation.workload import (
     VOCABULARY,
     SimRequest,
     Workload,
@@ -26,7 +27,6 @@ from peek.adapters.simulated.workload import (
     pack_tokens,
     shared_symbols,
 )
-from peek.errors import WorkloadError
 
 CONVERSATION = Path(__file__).resolve().parents[2] / "shared/data/mooncake/conversation_trace.jsonl.gz"
 WITHOUT_TRACE = [name for name in CELL_NAMES if not name.startswith("w4")]

@@ -16,8 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from peek.adapters.simulated.cells import cell
-from peek.adapters.simulated.workload import SimRequest, Workload, ideal_hit, unique_tokens
+from peek.simulation.cells import cell
+from peek.simulation.workload import SimRequest, Workload, ideal_hit, unique_tokens
 
 LOADS: Final = ("w1c", "w5-short", "sessions")
 REQUESTS: Final = {"w1c": 350, "w5-short": 400, "sessions": 24}

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from peek.adapters.simulated.engine import Job
-from peek.adapters.simulated.workload import SYMBOL_BYTES, Workload
+from peek.simulation.engine import Job
+from peek.simulation.workload import SYMBOL_BYTES, Workload
 
 BLOCK_TOKENS = 16
 NEVER = 1 << 60

@@ -19,12 +19,12 @@ from policies import VARIANTS, config_of, planner_for
 from streams import as_tokens
 
 import peek
-from peek.adapters.simulated.block_engine import BlockEngine
-from peek.adapters.simulated.cost import CostModel, cost_model_for
-from peek.adapters.simulated.engine import SimEngine
-from peek.adapters.simulated.radix_engine import RadixEngine
-from peek.adapters.simulated.simulate import TOUCHING, PlanMeter, figures
-from peek.adapters.simulated.workload import Workload
+from peek.simulation.block_engine import BlockEngine
+from peek.simulation.cost import CostModel, cost_model_for
+from peek.simulation.engine import SimEngine
+from peek.simulation.radix_engine import RadixEngine
+from peek.simulation.simulate import TOUCHING, PlanMeter, figures
+from peek.simulation.workload import Workload
 
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parents[1] / "tests"

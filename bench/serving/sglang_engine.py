@@ -18,16 +18,16 @@ from sglang_small import attach
 from sglang_stepper import Stepper
 from streams import longest
 
-from peek.adapters.simulated.cost import CostModel, chunk_pairs
-from peek.adapters.simulated.engine import Job, SimEngine, StepWork
-from peek.adapters.simulated.radix_engine import (
+from peek.simulation.cost import CostModel, chunk_pairs
+from peek.simulation.engine import Job, SimEngine, StepWork
+from peek.simulation.radix_engine import (
     CHUNK_TOKENS,
     INIT_RATIO,
     MAX_PREFILL_TOKENS,
     MIN_RATIO,
     RATIO_DECAY,
 )
-from peek.adapters.simulated.workload import SimRequest, Workload
+from peek.simulation.workload import SimRequest, Workload
 
 CONTEXT_TOKENS = 16384
 EMPTY_TURNS = 3

@@ -28,9 +28,9 @@ from random import Random
 
 import numpy as np
 
-from peek.adapters.simulated.cells import cell
-from peek.adapters.simulated.trace import read_mooncake
-from peek.adapters.simulated.workload import (
+from peek.simulation.cells import cell
+from peek.simulation.trace import read_mooncake
+from peek.simulation.workload import (
     SYMBOL_BYTES,
     SimRequest,
     Workload,

@@ -16,8 +16,8 @@ import vllm_lab
 from policies import VARIANTS, planner_for
 from streams import longest
 
-from peek.adapters.simulated.cost import CostModel
-from peek.adapters.simulated.workload import Workload
+from peek.simulation.cost import CostModel
+from peek.simulation.workload import Workload
 
 CONTEXT_TOKENS = 16384
 VERSION: str = vllm_lab.vllm.__version__

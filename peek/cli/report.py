@@ -23,8 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 from peek import __version__, backend
-from peek.adapters.simulated.cost import CostModel
-from peek.adapters.simulated.workload import Workload
+from peek.simulation.cost import CostModel
+from peek.simulation.workload import Workload
 
 ENGINE_KINDS: Final = {"radix": "SGLang-like", "blocks": "vLLM-like"}
 

@@ -17,14 +17,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from peek import PRESETS, InvalidConfig, PeekConfig, WorkloadError, backend
-from peek.adapters.simulated.block_engine import BLOCK_TOKENS
-from peek.adapters.simulated.cells import CELL_NAMES, LOADS, cell
-from peek.adapters.simulated.cost import CostModel, cost_model_for
-from peek.adapters.simulated.simulate import CACHES, simulate
-from peek.adapters.simulated.trace import MOONCAKE_BLOCK_TOKENS, read_mooncake
-from peek.adapters.simulated.workload import Workload
 from peek.cli.plot import check_plot, save_plot
 from peek.cli.report import Batch, ProgressBar, as_json_text, print_batches
+from peek.simulation.block_engine import BLOCK_TOKENS
+from peek.simulation.cells import CELL_NAMES, LOADS, cell
+from peek.simulation.cost import CostModel, cost_model_for
+from peek.simulation.simulate import CACHES, simulate
+from peek.simulation.trace import MOONCAKE_BLOCK_TOKENS, read_mooncake
+from peek.simulation.workload import Workload
 
 DEFAULT_POLICIES: Final = [
     "fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek",

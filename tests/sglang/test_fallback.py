@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from broken import Broken
 from hypothesis import assume, given, settings
 from sglang_lab import CORES, leaked, make_request, make_world
 from sglang_plays import Play, check_outcome, perform, plays
 from sglang_small import attach
 from sglang_stepper import Stepper
+from support.broken import Broken
 
 from peek import EngineMismatch, InvalidConfig
 from peek.adapters.sglang import plugin

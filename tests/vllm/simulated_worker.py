@@ -18,13 +18,13 @@ import numpy as np
 from vllm_lab import BLOCK, Scheduler, fake_output, make_request, make_scheduler, make_vllm_config, vllm
 
 import peek
-from peek.adapters.simulated.block_engine import MAX_BATCHED_TOKENS
-from peek.adapters.simulated.cells import CELL_NAMES, LOADS, cell
-from peek.adapters.simulated.cost import CostModel, chunk_pairs, cost_model_for
-from peek.adapters.simulated.engine import Job, SimEngine, StepWork
-from peek.adapters.simulated.simulate import figures, simulate
-from peek.adapters.simulated.workload import SimRequest, Workload
 from peek.adapters.vllm import PeekScheduler
+from peek.simulation.block_engine import MAX_BATCHED_TOKENS
+from peek.simulation.cells import CELL_NAMES, LOADS, cell
+from peek.simulation.cost import CostModel, chunk_pairs, cost_model_for
+from peek.simulation.engine import Job, SimEngine, StepWork
+from peek.simulation.simulate import figures, simulate
+from peek.simulation.workload import SimRequest, Workload
 
 MAX_MODEL_LEN = 8192
 

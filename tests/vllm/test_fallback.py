@@ -6,8 +6,8 @@ import logging
 from typing import Any
 
 import pytest
-from broken import Broken
 from hypothesis import given, settings
+from support.broken import Broken
 from vllm_lab import fake_output, free_blocks, make_request, make_scheduler, make_vllm_config
 from vllm_plays import Play, check_outcome, essence, perform, plays
 from vllm_small import run_out, step

@@ -6,8 +6,8 @@ import pytest
 from simulated_worker import real
 from vllm_lab import vllm
 
-from peek.adapters.simulated.cells import cell
-from peek.adapters.simulated.simulate import simulate
+from peek.simulation.cells import cell
+from peek.simulation.simulate import simulate
 
 EXACT = 1e-9 if not vllm.__version__.startswith("0.19") else 2e-3
 """0.19.1 counts the blocks that a request needs a little differently."""

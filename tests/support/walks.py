@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from twins import NaiveCache, NaiveCacheView, NaivePendingTree, Pages, Place, prefixes
 
 from peek import DualWalk, PendingTree
+from support.twins import NaiveCache, NaiveCacheView, NaivePendingTree, Pages, Place, prefixes
 
 NAMESPACES = ["", "lora-1", "salt/2"]
 

@@ -20,9 +20,9 @@ from os import PathLike
 from random import Random
 from typing import Final
 
-from peek.adapters.simulated.trace import TraceRow, iter_rows
-from peek.adapters.simulated.workload import SYMBOL_BYTES, SimRequest, Workload, pack_tokens, unique_tokens
 from peek.errors import WorkloadError
+from peek.simulation.trace import TraceRow, iter_rows
+from peek.simulation.workload import SYMBOL_BYTES, SimRequest, Workload, pack_tokens, unique_tokens
 
 LOADS: Final = ("moderate", "heavy")
 ENGINES: Final = ("sglang", "vllm")

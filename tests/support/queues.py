@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
-from twins import NaivePendingTree, Place, common_length, prefixes
 
 from peek import AdmissionPolicy, Cycle, DualWalk, PeekConfig, PendingRequest, PendingTree, Planner
 from peek.trie.tree_view import TreeView
+from support.twins import NaivePendingTree, Place, common_length, prefixes
 
 NOW = 64.0
 THETA = 32

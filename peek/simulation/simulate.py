@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from peek.adapters.simulated.block_engine import BlockEngine
-from peek.adapters.simulated.cost import CostModel, cost_model_for
-from peek.adapters.simulated.engine import Job, SimEngine
-from peek.adapters.simulated.radix_engine import RadixEngine
-from peek.adapters.simulated.workload import Workload, ideal_hit
 from peek.config import PeekConfig
 from peek.planner import Planner
+from peek.simulation.block_engine import BlockEngine
+from peek.simulation.cost import CostModel, cost_model_for
+from peek.simulation.engine import Job, SimEngine
+from peek.simulation.radix_engine import RadixEngine
+from peek.simulation.workload import Workload, ideal_hit
 
 CACHES: Final = ("radix", "blocks")
 """Engine kinds: SGLang-like, vLLM-like."""

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from peek.adapters.simulated.cost import CostModel
-from peek.adapters.simulated.workload import SimRequest, Workload
 from peek.planner import Planner
 from peek.request import PendingRequest
+from peek.simulation.cost import CostModel
+from peek.simulation.workload import SimRequest, Workload
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView

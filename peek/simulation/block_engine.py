@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from peek.adapters.simulated.block_cache import BlockCache, SymbolTable
-from peek.adapters.simulated.cost import CostModel, chunk_pairs
-from peek.adapters.simulated.engine import Job, SimEngine, StepWork
-from peek.adapters.simulated.workload import SimRequest, Workload
 from peek.planner import Planner
+from peek.simulation.block_cache import BlockCache, SymbolTable
+from peek.simulation.cost import CostModel, chunk_pairs
+from peek.simulation.engine import Job, SimEngine, StepWork
+from peek.simulation.workload import SimRequest, Workload
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView

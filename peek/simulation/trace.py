@@ -25,8 +25,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Final
 
-from peek.adapters.simulated.workload import SimRequest, Workload, pack_tokens
 from peek.errors import WorkloadError
+from peek.simulation.workload import SimRequest, Workload, pack_tokens
 
 MOONCAKE_BLOCK_TOKENS: Final = 512
 """Tokens per hash id in the published Mooncake traces."""

@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 
-TEXTS = Path(__file__).resolve().parents[2] / "shared/data/text"
+TEXTS = Path(__file__).resolve().parents[3] / "shared/data/text"
 
 Prompt = list[int]
 Batch = list[Prompt]

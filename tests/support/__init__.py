@@ -1,0 +1,1 @@
+"""What several test modules share: oracles, strategies, naive twins, hostile inputs."""
