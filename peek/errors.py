@@ -30,6 +30,19 @@ class UnknownRequest(PeekError, KeyError):
         return str(self.args[0]) if self.args else ""
 
 
+class InvalidCache(PeekError, ValueError):
+    """A `CacheView` gave an answer that no cache can give; the message names the call and the answer."""
+
+
+class PolicyFault(PeekError, RuntimeError):
+    """A policy raised, or returned something that is no order of the queue; the message names both."""
+
+
+class PlannerBusy(PeekError, RuntimeError):
+    """A planner or tree was called while a call of it was under way: from a second thread, or from a
+    policy or cache view that it had called."""
+
+
 class WorkloadError(PeekError, ValueError):
     """A trace file or workload definition cannot be read; the message names line and value."""
 
