@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from bench.evaluation.plans import QUICK, SIMULATED
-from bench.evaluation.results import read
+from bench.evaluation.results import KEYS, read
 
 REFERENCE = Path(__file__).with_name("reference.json")
 TOLERANCE = 0.03
@@ -26,12 +26,11 @@ TOLERANCE = 0.03
 def hits(path: Path) -> dict[str, float]:
     """Hit of every run of the quick plan, by a readable name."""
     wanted = {run for sweep in QUICK for run in sweep.runs()}
-    found = {}
-    for record in read(path):
-        run = (record["engine"], record["stream"], record["policy"], record["seed"])
-        if run in wanted:
-            found[" | ".join(map(str, run))] = round(record["hit"], 4)
-    return found
+    quick = [record for record in read(path) if tuple(record[key] for key in KEYS) in wanted]
+    return {
+        "{engine} | {stream} | {policy} | {seed}".format(**record): round(record["hit"], 4)
+        for record in quick
+    }
 
 
 def engine_of(name: str) -> str:

@@ -19,15 +19,12 @@ def timed(decide: Callable[..., Any], spent_s: list[float]) -> Callable[..., Any
     return measured
 
 
-class Readings:
+class Readings(list[float]):
     """A planner's timer, which it reads at the beginning and the end of each plan."""
 
-    def __init__(self) -> None:
-        self._all: list[float] = []
-
     def __call__(self) -> float:
-        self._all.append(time.process_time())
-        return self._all[-1]
+        self.append(time.process_time())
+        return self[-1]
 
     def spans(self) -> list[float]:
-        return [end - start for start, end in zip(self._all[::2], self._all[1::2], strict=False)]
+        return [end - start for start, end in zip(self[::2], self[1::2], strict=False)]

@@ -71,9 +71,9 @@ class Sweep:
     engines: tuple[str, ...] = ALL
     seeds: tuple[int, ...] = SEEDS
 
-    def runs(self) -> Iterator[tuple[str, str, str, int]]:
-        """(engine, stream, policy, seed) of each."""
-        return product(self.engines, self.streams, self.policies, self.seeds)
+    def runs(self) -> Iterator[tuple[str, str, int, str]]:
+        """(engine, stream, seed, policy) of each."""
+        return product(self.engines, self.streams, self.seeds, self.policies)
 
 
 QUICK = (

@@ -10,7 +10,8 @@ from typing import Any
 
 import matplotlib as mpl
 
-from bench.evaluation.plans import NAMES, REAL, W1, W1_HEAVY, WAIT_SHARES, WAIT_STREAM
+from bench.evaluation.paper import Figures
+from bench.evaluation.plans import REAL, W1, W1_HEAVY, WAIT_SHARES, WAIT_STREAM
 from bench.evaluation.results import STOCKS, Cell, Results
 from bench.evaluation.text import title
 
@@ -20,12 +21,6 @@ import matplotlib.pyplot as plt
 STOCK_COLOR, PUBLISHED_COLOR, PEEK_COLOR = "#6b7280", "#2563eb", "#d9480f"
 PRESSURE = dict(zip(W1_HEAVY, (2, 4, 8, 16), strict=True))
 LINES = {
-    "stock": STOCK_COLOR,
-    "lpm-nolimit+lru": "#0f766e",
-    "clpm+gm+dl+pe": PUBLISHED_COLOR,
-    "peek": PEEK_COLOR,
-}
-WAITS = {
     "stock": (STOCK_COLOR, "-"),
     "lpm-nolimit+lru": ("#0f766e", "-"),
     "hrrn+lru": ("#0f766e", "--"),
@@ -33,45 +28,39 @@ WAITS = {
     "clpm+gm+dl+pe": (PUBLISHED_COLOR, "-"),
     "peek": (PEEK_COLOR, "-"),
 }
+"""Policies that are drawn as lines; the dashed ones among the waits only."""
 LAST_SHARE = 0.1
 """Where the logarithmic axis of the waits begins."""
 REACH = 2.2
 """A front shows policies whose mean is within so many times of the best; the others are named below."""
-mpl.rcParams.update(
-    {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "peek",
-        "font.size": 9,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.color": "#e5e7eb",
-        "axes.axisbelow": True,
-    }
-)
+mpl.rc("svg", fonttype="none", hashsalt="peek")
+mpl.rc("font", size=9)
+mpl.rc("axes", grid=True, axisbelow=True)
+mpl.rc("axes.spines", top=False, right=False)
+mpl.rc("grid", color="#e5e7eb")
 
 
 def draw(results: Results, folder: Path) -> list[tuple[str, str]]:
     """Everything, for the real engines that were run; (title, file name) of each front."""
     folder.mkdir(parents=True, exist_ok=True)
-    engines = [engine for engine in REAL if results.cell(engine, WAIT_STREAM).has("peek")]
-    pressure(results, engines, "hit", folder / "hit-pressure.svg")
-    pressure(results, engines, "ttft", folder / "ttft-pressure.svg")
-    ablation(results, engines, folder / "ablation.svg")
-    waits(results, engines, folder / "waits.svg")
-    return fronts(results, engines, folder)
+    cells = list(results.cells([WAIT_STREAM], REAL, "peek"))
+    pressure(results, cells, "hit", folder / "hit-pressure.svg")
+    pressure(results, cells, "ttft", folder / "ttft-pressure.svg")
+    ablation(cells, folder / "ablation.svg")
+    waits(cells, folder / "waits.svg")
+    return fronts(results, [cell.engine for cell in cells], folder)
 
 
 @contextmanager
 def panels(
-    path: Path, names: Sequence[str], height: float, heading: str = "", sharey: bool = False
-) -> Iterator[list[Any]]:
-    """An axis for each name, side by side; saved to `path` at the end."""
-    size = (5.2 * len(names), height)
-    figure, axes = plt.subplots(1, len(names), figsize=size, squeeze=False, sharey=sharey)
-    yield list(axes[0])
-    for axis, name in zip(axes[0], names, strict=True):
-        axis.set_title(name, fontsize=9, loc="left")
+    path: Path, cells: Sequence[Cell], height: float, about: str = "", heading: str = "", sharey: bool = False
+) -> Iterator[list[tuple[Any, Cell]]]:
+    """An axis for each cell, side by side, named after its engine; saved to `path` at the end."""
+    size = (5.2 * len(cells), height)
+    figure, axes = plt.subplots(1, len(cells), figsize=size, squeeze=False, sharey=sharey)
+    yield list(zip(axes[0], cells, strict=True))
+    for axis, cell in zip(axes[0], cells, strict=True):
+        axis.set_title(cell.name + about, fontsize=9, loc="left")
     if heading:
         figure.suptitle(heading, fontsize=10)
     figure.tight_layout()
@@ -92,8 +81,8 @@ def fronts(results: Results, engines: Sequence[str], folder: Path) -> list[tuple
         cells = list(results.cells([stream], engines, "peek"))
         if cells:
             name = f"front-{stream.replace(':', '-')}.svg"
-            with panels(folder / name, [cell.name for cell in cells], 4.2, title(stream)) as axes:
-                for axis, cell in zip(axes, cells, strict=True):
+            with panels(folder / name, cells, 4.2, heading=title(stream)) as shown:
+                for axis, cell in shown:
                     front(cell, axis)
             made.append((title(stream), name))
     return made
@@ -142,47 +131,54 @@ def label_points(axis: Any, points: Sequence[tuple[float, float, str]]) -> None:
         )  # fmt: skip
 
 
-def pressure(results: Results, engines: Sequence[str], figure: str, path: Path) -> None:
+def pressure(results: Results, cells: Sequence[Cell], figure: str, path: Path) -> None:
     """Hit or mean TTFT over the KV pressure of the heavy W1 cells; crosses are the paper's."""
-    with panels(path, [NAMES[engine] for engine in engines], 3.6, sharey=True) as axes:
-        for axis, engine in zip(axes, engines, strict=True):
-            cells = {results.cell(engine, stream): value for stream, value in PRESSURE.items()}
-            for name, color in LINES.items():
-                policy = next(iter(cells)).stock if name == "stock" else name
-                ours = [
-                    (x, getattr(found, figure))
-                    for cell, x in cells.items()
-                    if (found := cell.figures(policy))
-                ]
-                axis.plot(
-                    *zip(*ours, strict=True), "o-", ms=4, lw=1.6,
-                    color=color, label=f"{policy} (stock)" if name == "stock" else policy,
-                )  # fmt: skip
-                known = [
-                    (x, getattr(found, figure)) for cell, x in cells.items() if (found := cell.paper(policy))
-                ]
-                if known:
-                    axis.plot(*zip(*known, strict=True), "x--", ms=5, lw=0.8, color=color)
+    with panels(path, cells, 3.6, sharey=True) as shown:
+        for axis, cell in shown:
+            points = {results.cell(cell.engine, stream): x for stream, x in PRESSURE.items()}
+            for policy, label, (color, style) in lines(cell):
+                ours = [(x, one.figures(policy)) for one, x in points.items()]
+                theirs = [(x, one.paper(policy)) for one, x in points.items()]
+                if style == "-":
+                    axis.plot(*known(ours, figure), "o-", ms=4, lw=1.6, color=color, label=label)
+                if style == "-" and any(found for _, found in theirs):
+                    axis.plot(*known(theirs, figure), "x--", ms=5, lw=0.8, color=color)
             axis.set_xscale("log", base=2)
             axis.set_xticks(list(PRESSURE.values()), [f"{value}x" for value in PRESSURE.values()])
             axis.set_xlabel("prefixes / KV arena")
             axis.plot([], [], "x--", ms=5, lw=0.8, color="#111827", label="the paper's")
             axis.legend(fontsize=7, frameon=False)
-        axes[0].set_ylabel("cache hit, %" if figure == "hit" else "mean TTFT, s (log)")
+        shown[0][0].set_ylabel("cache hit, %" if figure == "hit" else "mean TTFT, s (log)")
         if figure != "hit":
-            axes[0].set_yscale("log")
+            shown[0][0].set_yscale("log")
 
 
-def ablation(results: Results, engines: Sequence[str], path: Path) -> None:
+def lines(cell: Cell) -> Iterator[tuple[str, str, tuple[str, str]]]:
+    """Policy, label, colour and style of everything that is drawn as a line."""
+    for name, look in LINES.items():
+        yield (cell.stock, f"{cell.stock} (stock)", look) if name == "stock" else (name, name, look)
+
+
+def known(points: Sequence[tuple[int, Figures | None]], figure: str) -> list[Any]:
+    """The points that there are, as `plot` wants them."""
+    return list(zip(*((x, getattr(found, figure)) for x, found in points if found), strict=True))
+
+
+def ablation(cells: Sequence[Cell], path: Path) -> None:
     """Mean TTFT of each step of the published lattice on W1 C heavy."""
-    with panels(path, [f"{NAMES[engine]}, W1 C heavy" for engine in engines], 3.2) as axes:
-        for axis, engine in zip(axes, engines, strict=True):
-            cell = results.cell(engine, "w1c:heavy")
+    with panels(path, cells, 3.2, about=f", {title(WAIT_STREAM)}") as shown:
+        for axis, cell in shown:
             order = cell.stock.split("+")[0]
-            steps = [f"{order}+lru", f"{order}+pe", "lpm-nolimit+lru", "clpm", "clpm+gm", "clpm+gm+dl"]
-            ran = [policy for policy in (*steps, "clpm+gm+pe", "clpm+gm+dl+pe", "peek") if cell.has(policy)][
-                ::-1
+            steps = [
+                "peek",
+                "clpm+gm+dl+pe",
+                "clpm+gm+pe",
+                "clpm+gm+dl",
+                "clpm+gm",
+                "clpm",
+                "lpm-nolimit+lru",
             ]
+            ran = list(filter(cell.has, (*steps, f"{order}+pe", f"{order}+lru")))
             values = [cell.mean(policy, "ttft") for policy in ran]
             bars = axis.barh(ran, values, color=list(map(color_of, ran)), height=0.65)
             axis.bar_label(bars, fmt="%.1f", fontsize=7, padding=2)
@@ -191,22 +187,18 @@ def ablation(results: Results, engines: Sequence[str], path: Path) -> None:
             axis.set_xlabel("mean TTFT, s")
 
 
-def waits(results: Results, engines: Sequence[str], path: Path) -> None:
+def waits(cells: Sequence[Cell], path: Path) -> None:
     """Share of the requests that wait longer than so many seconds, first seed; stock leaves the frame."""
     longer = [max(100.0 - share, LAST_SHARE) for share in WAIT_SHARES]
-    names = [f"{NAMES[engine]}, {title(WAIT_STREAM)}" for engine in engines]
-    with panels(path, names, 3.8, sharey=True) as axes:
-        for axis, engine in zip(axes, engines, strict=True):
-            cell = results.cell(engine, WAIT_STREAM)
+    with panels(path, cells, 3.8, about=f", {title(WAIT_STREAM)}", sharey=True) as shown:
+        for axis, cell in shown:
             longest = 1.0
-            for name, (color, style) in WAITS.items():
-                policy = cell.stock if name == "stock" else name
+            for policy, label, (color, style) in lines(cell):
                 by_seed = cell.runs.get(policy)
                 spans = by_seed[min(by_seed)].get("waits") if by_seed else None
                 if not spans:
                     continue
-                label = policy
-                if name == "stock":
+                if policy == cell.stock:
                     label = f"{policy} (stock, up to {spans[-1]:.0f} s)"
                 else:
                     longest = max(longest, spans[-1])
@@ -215,4 +207,4 @@ def waits(results: Results, engines: Sequence[str], path: Path) -> None:
             axis.set_yscale("log")
             axis.set_xlabel("wait until first admission, s")
             axis.legend(fontsize=7, frameon=False, loc="lower left")
-        axes[0].set_ylabel("% of the requests that wait longer (log)")
+        shown[0][0].set_ylabel("% of the requests that wait longer (log)")

@@ -9,68 +9,61 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from bench.evaluation import plots, sections, studies, verdicts
-from bench.evaluation.plans import (
-    ALL,
-    EXPONENTS,
-    LANES,
-    REAL,
-    SESSIONS,
-    SIMULATED,
-    TRACE_STARTS,
-    TRACES,
-    W1,
-    W1_MODERATE,
-    W2,
-    W3,
-    W4,
-    W5,
-    WINDOW,
-)
+from bench.evaluation import plans, plots, sections, studies, verdicts
 from bench.evaluation.results import Results, read
 
 PAGE = Path(__file__).with_name("page.md")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-RECORDED = (*SESSIONS, *TRACE_STARTS, *TRACES, "azure-code:1.0")
-SHARED = (*W1, *W1_MODERATE, *W2, *W3)
-QUIET = (*W4, *W5, *RECORDED)
+RECORDED = (*plans.SESSIONS, *plans.TRACE_STARTS, *plans.TRACES, "azure-code:1.0")
+SHARED = (*plans.W1, *plans.W1_MODERATE, *plans.W2, *plans.W3)
+QUIET = (*plans.W4, *plans.W5, *RECORDED)
 DEFAULTS = ("fcfs+lru", "lpm+lru")
 
 
 def computed(results: Results) -> dict[str, str]:
     """What page.md names, but for the figures."""
-    losses, variants = sections.losses, studies.variants
-    exponents = (*EXPONENTS[:3], "peek", *EXPONENTS[3:])
+    real, simulated, w1 = plans.REAL, plans.SIMULATED, plans.W1
+    losses, variants = partial(sections.losses, results), partial(studies.variants, results)
+    exponents = (*plans.EXPONENTS[:3], "peek", *plans.EXPONENTS[3:])
+
+    def each(engines: Sequence[str], table: Callable[..., str], **more: Any) -> str:
+        return "\n\n".join(filter(None, (table(results, engine, **more) for engine in engines)))
+
     return {
-        "headline": sections.headline(results, SHARED),
-        "after_headline": verdicts.after_headline(results),
+        "headline": each(plans.ALL, sections.headline, streams=SHARED),
+        "gaps": "\n".join(
+            part(results) for part in (verdicts.gaps, verdicts.first_figures, verdicts.on_front)
+        ),
         "coverage": sections.coverage(results),
         "twins": verdicts.twins(results),
         "fitted": sections.fitted(),
         "against_paper": verdicts.against_paper(results),
-        "beside_paper": sections.beside_paper(results),
-        "window": studies.window(results),
+        "beside_paper": each(real, sections.beside_paper),
+        "window": each(plans.ALL, studies.window),
         "arena": studies.arena(results),
         "rates": studies.rates(results),
         "ablation_verdicts": verdicts.ablation(results),
-        "ablation": studies.ablation(results),
+        "ablation": each(real, studies.ablation),
         "lane_verdicts": verdicts.lanes(results),
-        "lanes": variants(results, ("clpm", *LANES), W1),
-        "parts": variants(results, ("peek", "peek, no gate", "peek, no lanes"), W1),
-        "exponents": variants(results, exponents, W1, SIMULATED),
+        "lanes": variants(("clpm", *plans.LANES), w1),
+        "parts": variants(("peek", "peek, no gate", "peek, no lanes"), w1),
+        "exponents": variants(exponents, w1, simulated),
         "bounds": studies.bounds(results),
-        "headline_quiet": sections.headline(results, QUIET),
-        "guard": variants(results, ("peek", "peek, no guard"), QUIET),
-        "cached_first": variants(results, ("peek", "peek, cached not first"), (*W1, *W4)),
-        "losses_shared": losses(results, SHARED, REAL),
-        "losses_w3": losses(results, W3, SIMULATED),
-        "losses_quiet": losses(results, QUIET, ALL),
-        "losses_defaults": losses(results, (*SHARED, *QUIET), ALL, DEFAULTS),
-        "cpu": sections.cpu(results),
-        "all_cells": sections.cell_tables(results, (*SHARED, *WINDOW, *W4, *W5), REAL),
-        "recorded": sections.cell_tables(results, RECORDED, ALL),
+        "headline_quiet": each(plans.ALL, sections.headline, streams=QUIET),
+        "guard": variants(("peek", "peek, no guard"), QUIET),
+        "cached_first": variants(("peek", "peek, cached not first"), (*w1, *plans.W4)),
+        "losses_shared": losses(SHARED, real),
+        "losses_w3": losses(plans.W3, simulated),
+        "losses_quiet": losses(QUIET, plans.ALL),
+        "losses_defaults": losses((*SHARED, *QUIET), plans.ALL, DEFAULTS),
+        "cpu": each(real, sections.cpu),
+        "all_cells": sections.cell_tables(results, (*SHARED, *plans.WINDOW, *plans.W4, *plans.W5), real),
+        "recorded": sections.cell_tables(results, RECORDED, plans.ALL),
     }
 
 

@@ -17,6 +17,8 @@ Record = dict[str, Any]
 """One run of one policy over one stream on one engine, as `record.py` makes it."""
 
 STOCKS = (*STOCK, *LIMITED)
+KEYS = ("engine", "stream", "seed", "policy")
+"""What makes a run, as in `Sweep.runs`."""
 
 
 def read(path: Path) -> list[Record]:
@@ -122,7 +124,7 @@ class Results:
         """What the full plan names and the file lacks, a line for each engine and kind of gap."""
         planned: dict[tuple[str, str], dict[str, set[int]]] = {}
         for sweep in FULL:
-            for engine, stream, policy, _ in sweep.runs():
+            for engine, stream, _, policy in sweep.runs():
                 planned.setdefault((engine, stream), {})[policy] = set(sweep.seeds)
         gaps: dict[tuple[str, str], list[str]] = {}
         for (engine, stream), policies in planned.items():

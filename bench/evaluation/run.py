@@ -17,7 +17,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
@@ -25,7 +24,7 @@ from pathlib import Path
 from bench.builds import ROOT, require_compiled
 from bench.evaluation.plans import ALL, FAMILY, PLANS, SIMULATED
 from bench.evaluation.record import EngineMissing, record
-from bench.evaluation.results import read
+from bench.evaluation.results import KEYS, read
 from bench.evaluation.streams import StreamMissing, build
 
 
@@ -33,27 +32,23 @@ class TimeIsUp(Exception):
     """No run may start any more."""
 
 
-def missing(engine: str, arguments: argparse.Namespace) -> Iterator[tuple[str, int, str]]:
+def missing(engine: str, arguments: argparse.Namespace) -> list[tuple[str, int, str]]:
     """(stream, seed, policy) of what the plan wants of an engine and the output lacks."""
-    done = {(run["engine"], run["stream"], run["policy"], run["seed"]) for run in read(arguments.out)}
-    streams, policies, seeds = arguments.streams, arguments.policies, arguments.seeds
-    for sweep in PLANS[arguments.plan]:
-        for stream in sweep.streams if engine in sweep.engines else ():
-            for seed in sweep.seeds:
-                for policy in sweep.policies:
-                    key = (engine, stream, policy, seed)
-                    wanted = (not streams or stream in streams) and (not policies or policy in policies)
-                    if wanted and (not seeds or seed in seeds or seed == 0) and key not in done:
-                        done.add(key)
-                        yield stream, seed, policy
+    done = {tuple(record[key] for key in KEYS) for record in read(arguments.out)}
+    only = [arguments.streams, [*arguments.seeds, 0] if arguments.seeds else [], arguments.policies]
+
+    def wanted(run: tuple[str, str, int, str]) -> bool:
+        chosen = all(not few or part in few for few, part in zip(only, run[1:], strict=True))
+        return run[0] == engine and chosen and run not in done
+
+    planned = [run for sweep in PLANS[arguments.plan] for run in sweep.runs()]
+    return [run[1:] for run in dict.fromkeys(filter(wanted, planned))]
 
 
 def run_here(engine: str, arguments: argparse.Namespace, deadline: float) -> None:
     """All missing runs of an engine, in this process."""
     absent: set[str] = set()
     for (stream, seed), runs in groupby(missing(engine, arguments), key=lambda run: run[:2]):
-        if time.monotonic() > deadline:
-            raise TimeIsUp
         try:
             workloads = build(stream, seed, FAMILY[engine], arguments.data)
         except StreamMissing as error:
@@ -81,18 +76,14 @@ def run_here(engine: str, arguments: argparse.Namespace, deadline: float) -> Non
             )
 
 
-def run_elsewhere(engine: str, python: str, arguments: argparse.Namespace, deadline: float) -> int:
+def run_elsewhere(engine: str, python: str, deadline: float) -> int:
     """The same command for one real engine, where its lab in tests/ can be imported; the exit status."""
-    command = [python, "-m", "bench.evaluation.run", "--plan", arguments.plan, "--engines", engine]
-    command += ["--minutes", str(max(0.0, (deadline - time.monotonic()) / 60.0))]
-    for name in ("seeds", "streams", "policies"):
-        command += [f"--{name}", *map(str, getattr(arguments, name))]
-    for name in ("out", "data"):
-        if (path := getattr(arguments, name)) is not None:
-            command += [f"--{name}", str(path.resolve())]
-    settings = {"OMP_NUM_THREADS": "1", "SGLANG_USE_CPU_ENGINE": "1"}
-    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / engine)])}
-    return subprocess.run(command, check=False, cwd=ROOT, env={**os.environ, **settings, **paths}).returncode
+    left = max(0.0, (deadline - time.monotonic()) / 60.0)
+    command = [python, "-m", "bench.evaluation.run", *sys.argv[1:]]
+    command += ["--engines", engine, "--minutes", str(left)]  # the last of an option counts
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / engine)])
+    settings = {"OMP_NUM_THREADS": "1", "SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": path}
+    return subprocess.run(command, check=False, env={**os.environ, **settings}).returncode
 
 
 def parse() -> argparse.Namespace:
@@ -127,7 +118,7 @@ def main() -> int:
             except TimeIsUp:
                 print("time is up; the same command goes on from here", flush=True)
         elif Path(given).is_file():
-            failed |= run_elsewhere(engine, given, arguments, deadline)
+            failed |= run_elsewhere(engine, given, deadline)
         else:
             print(f"left out: {engine} is not installed here (give --python {engine}=PATH)", flush=True)
     return failed

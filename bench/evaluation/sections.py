@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from bench.evaluation.paper import FIT
-from bench.evaluation.plans import ALL, LANES, MAIN, NAMES, REAL, W1, W1_MODERATE, W2, W3, W4, W5, WINDOW
+from bench.evaluation.plans import ALL, LANES, MAIN, NAMES, W1, W1_MODERATE, W2, W3, W4, W5, WINDOW
 from bench.evaluation.results import STOCKS, Cell, Results, stock_of
 from bench.evaluation.text import change, code, percent, seconds, table
 
@@ -17,22 +17,19 @@ ORDER = (*MAIN, "hrrn-limit+lru", *PARTS, *LANES)
 STEP = {"ttft": "mean TTFT", "ttft_p99": "p99 TTFT", "rps": "throughput"}
 
 
-def headline(results: Results, streams: Iterable[str]) -> str:
-    """`peek` against the best stock policy of each column, a table for each engine."""
-    tables = []
-    for engine in ALL:
-        rows = []
-        for cell in results.cells(streams, (engine,), "peek"):
-            row = [cell.title]
-            for figure in STEP:
-                policy, best = cell.best(figure)
-                ours = cell.mean("peek", figure)
-                shown = f"{ours:.2f}" if figure == "rps" else seconds(ours)
-                row.append(f"**{change(ours, best)}** ({shown}; `{policy}`)")
-            rows.append([*row, f"{cell.gain(cell.stock, 'peek')[1]:.1f}", cell.seeds_text])
-        factor = f"mean TTFT of `{stock_of(engine)}` / of `peek`"
-        tables.append(table([NAMES[engine], *STEP.values(), factor, ""], rows))
-    return "\n\n".join(tables)
+def headline(results: Results, engine: str, streams: Iterable[str]) -> str:
+    """`peek` against the best stock policy of each column."""
+    rows = []
+    for cell in results.cells(streams, (engine,), "peek"):
+        row = [cell.title]
+        for figure in STEP:
+            policy, best = cell.best(figure)
+            ours = cell.mean("peek", figure)
+            shown = f"{ours:.2f}" if figure == "rps" else seconds(ours)
+            row.append(f"**{change(ours, best)}** ({shown}; `{policy}`)")
+        rows.append([*row, f"{cell.gain(cell.stock, 'peek')[1]:.1f}", cell.seeds_text])
+    factor = f"mean TTFT of `{stock_of(engine)}` / of `peek`"
+    return table([NAMES[engine], *STEP.values(), factor, ""], rows)
 
 
 def coverage(results: Results) -> str:
@@ -63,12 +60,8 @@ def fitted() -> str:
     return table(head, rows)
 
 
-def beside_paper(results: Results) -> str:
-    """Hit of stock and published policy, theirs and ours, and the ratios of mean TTFT; by engine."""
-    return "\n\n".join(_beside_paper(results, engine) for engine in REAL)
-
-
-def _beside_paper(results: Results, engine: str) -> str:
+def beside_paper(results: Results, engine: str) -> str:
+    """Hit of stock and published policy, theirs and ours, and the ratios of mean TTFT."""
     rows = []
     shown = (stock_of(engine), FULL_STACK)
     for cell in results.cells((*CELLS, *WINDOW), (engine,), *shown, "peek"):
@@ -142,14 +135,11 @@ def losses(
     return table(head, rows) if rows else "None.\n"
 
 
-def cpu(results: Results) -> str:
+def cpu(results: Results, engine: str) -> str:
     """Scheduling CPU time: of `calc_priority` on SGLang, of all of `schedule()` on vLLM."""
     shown = ("fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", FULL_STACK, "peek")
-    tables = []
-    for engine in REAL:
-        rows = []
-        for cell in results.cells((*W1, *W5), (engine,), "peek"):
-            pairs = [cell.means(policy, "cpu_us", "cpu_us_p99") for policy in shown]
-            rows.append([cell.title, *(f"{mean / 1e3:.2f} / {p99 / 1e3:.2f}" for mean, p99 in pairs)])
-        tables.append(table([f"{NAMES[engine]}, ms mean / p99", *code(shown)], rows))
-    return "\n\n".join(tables)
+    rows = []
+    for cell in results.cells((*W1, *W5), (engine,), "peek"):
+        pairs = [cell.means(policy, "cpu_us", "cpu_us_p99") for policy in shown]
+        rows.append([cell.title, *(f"{mean / 1e3:.2f} / {p99 / 1e3:.2f}" for mean, p99 in pairs)])
+    return table([f"{NAMES[engine]}, ms mean / p99", *code(shown)], rows)

@@ -22,6 +22,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -90,13 +91,7 @@ def as_tokens(workload: Workload) -> Workload:
     """
     if workload.unit_tokens == 1:
         return workload
-    texts: dict[int, bytes] = {}
-
-    def text_of(block: int) -> bytes:
-        if block not in texts:
-            texts[block] = unique_tokens(f"{workload.name}/{block}", block, workload.unit_tokens)
-        return texts[block]
-
+    text_of = cache(lambda block: unique_tokens(f"{workload.name}/{block}", block, workload.unit_tokens))
     requests = []
     blocks = 1 + max(int(np.frombuffer(r.key, dtype="<i4").max(initial=0)) for r in workload.requests)
     for position, request in enumerate(workload.requests):

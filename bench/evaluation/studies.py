@@ -28,16 +28,11 @@ def pair_of(cell: Cell, question: str) -> tuple[str, str]:
     return added, base
 
 
-def ablation(results: Results) -> str:
+def ablation(results: Results, engine: str) -> str:
     """Change of hit in points and of mean TTFT in per cent; the paper's in brackets."""
-    tables = []
-    for engine in REAL:
-        cells = [results.cell(engine, stream) for stream in W1]
-        rows = [
-            [cell.title, *(_effect(cell, *pair_of(cell, question)) for question in PAIRS)] for cell in cells
-        ]
-        tables.append(table([NAMES[engine], *PAIRS], rows))
-    return "\n\n".join(tables)
+    cells = [results.cell(engine, stream) for stream in W1]
+    rows = [[cell.title, *(_effect(cell, *pair_of(cell, question)) for question in PAIRS)] for cell in cells]
+    return table([NAMES[engine], *PAIRS], rows)
 
 
 def _effect(cell: Cell, added: str, base: str) -> str:
@@ -80,22 +75,18 @@ def bounds(results: Results) -> str:
     return table([*head, "infinite cache"], rows)
 
 
-def window(results: Results) -> str:
+def window(results: Results, engine: str) -> str:
     """The W1 cells with a cap on what the client has outstanding, between the open loop and the paper."""
-    tables = []
-    for engine in ALL:
-        rows = []
-        shown = (stock_of(engine), FULL_STACK)
-        for cell in results.cells(WINDOW, (engine,), FULL_STACK):
-            opened = results.cell(engine, cell.stream.removesuffix(":window"))
-            row = [opened.title, cell.name]
-            for policy in shown:
-                row += [str(cell.paper(policy) or ""), _three(opened, policy), _three(cell, policy)]
-            rows.append(row)
-        columns = [f"`{policy}`: {column}" for policy in shown for column in ("paper", "open loop", "window")]
-        if rows:
-            tables.append(table(["hit %, TTFT s, req/s", "", *columns], rows))
-    return "\n\n".join(tables)
+    rows = []
+    shown = (stock_of(engine), FULL_STACK)
+    for cell in results.cells(WINDOW, (engine,), FULL_STACK):
+        opened = results.cell(engine, cell.stream.removesuffix(":window"))
+        row = [opened.title, cell.name]
+        for policy in shown:
+            row += [str(cell.paper(policy) or ""), _three(opened, policy), _three(cell, policy)]
+        rows.append(row)
+    columns = [f"`{policy}`: {column}" for policy in shown for column in ("paper", "open loop", "window")]
+    return table(["hit %, TTFT s, req/s", "", *columns], rows) if rows else ""
 
 
 def _three(cell: Cell, policy: str) -> str:

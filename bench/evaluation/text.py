@@ -5,23 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 NAMES = {
-    "w1a": "W1 A",
-    "w1b": "W1 B",
-    "w1c": "W1 C",
-    "w1d": "W1 D",
-    "w2b": "W2 B",
-    "w3b": "W3 B",
-    "w3c": "W3 C",
-    "w4": "W4",
-    "w4-shared": "W4 shared",
-    "w5-long": "W5 long",
-    "w5-short": "W5 short",
     "mooncake-conversation": "Mooncake conversation",
     "mooncake-synthetic": "Mooncake synthetic",
     "agents-1": "Coding agents, first request",
     "agents-4": "Coding agents, first four requests",
     "azure-code": "Azure code",
 }
+"""Of what is recorded; the paper's cells are named after themselves."""
 FORMS = {
     "window": "client window",
     "dp2": "DP=2",
@@ -36,11 +26,15 @@ def title(stream: str) -> str:
     if kind.startswith(("mooncake", "azure")):
         rows = f", first {int(form):,} rows" if form else ""
         return f"{NAMES[kind]}, {load} x recorded rate{rows}"
+    name = (
+        NAMES.get(kind)
+        or f"{kind[:2].upper()} {kind[2:].replace('-', '') if '-' in kind else kind[2:].upper()}".strip()
+        + f" {load}"
+    )
     if form.startswith("arena"):
-        return f"{NAMES[kind]} {load}, arena {form.removeprefix('arena')}K"
+        return f"{name}, arena {form.removeprefix('arena')}K"
     if form.startswith("rate"):
-        return f"{NAMES[kind]} {load}, {form.removeprefix('rate')} % of the rate"
-    name = NAMES[kind] if kind.startswith("agents") else f"{NAMES[kind]} {load}"
+        return f"{name}, {form.removeprefix('rate')} % of the rate"
     return f"{name}, {FORMS[form]}" if form else name
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import fmean
 
 from bench.evaluation.plans import ALL, LANES, NAMES, REAL, SIMULATED, W1, W1_MODERATE, W2, WINDOW
@@ -12,31 +12,30 @@ from bench.evaluation.studies import PAIRS, pair_of
 from bench.evaluation.text import span
 
 
-def bullets(lines: Iterator[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
+def bullets(sentences: Callable[[Results], Iterator[str]]) -> Callable[[Results], str]:
+    """The sentences as a Markdown list."""
+    return lambda results: "\n".join(f"- {line}" for line in sentences(results))
 
 
-def after_headline(results: Results) -> str:
-    return "\n".join(map(bullets, (_gaps(results), _first_figures(results), _on_front(results))))
-
-
-def _gaps(results: Results) -> Iterator[str]:
+@bullets
+def gaps(results: Results) -> Iterator[str]:
     """The range of the gaps to the best stock policy, and how often that one wins."""
     for engine in REAL:
         cells = list(results.cells((*W1, *W1_MODERATE, *W2), (engine,), "peek"))
         for figure, name in STEP.items():
-            gaps = [(cell.mean("peek", figure) / cell.best(figure)[1] - 1.0, cell.title) for cell in cells]
-            if gaps:
-                low, high = min(gaps), max(gaps)
-                better = sum((gap > 0) == (figure == "rps") for gap, _ in gaps)
+            found = [(cell.mean("peek", figure) / cell.best(figure)[1] - 1.0, cell.title) for cell in cells]
+            if found:
+                low, high = min(found), max(found)
+                better = sum((gap > 0) == (figure == "rps") for gap, _ in found)
                 yield (
                     f"{NAMES[engine]}, {name}: {100 * low[0]:+.1f} % ({low[1]}) to"
                     f" {100 * high[0]:+.1f} % ({high[1]});"
-                    f" ahead in {better} of {len(gaps)} W1 and W2 cells."
+                    f" ahead in {better} of {len(found)} W1 and W2 cells."
                 )
 
 
-def _first_figures(results: Results) -> Iterator[str]:
+@bullets
+def first_figures(results: Results) -> Iterator[str]:
     """What earlier, smaller runs had found, over the W1 cells."""
     for engine in REAL:
         cells = list(results.cells(W1, (engine,), "peek"))
@@ -53,7 +52,8 @@ def _first_figures(results: Results) -> Iterator[str]:
             )
 
 
-def _on_front(results: Results) -> Iterator[str]:
+@bullets
+def on_front(results: Results) -> Iterator[str]:
     """In which W1 cells no stock policy has both a shorter mean and a shorter p99."""
     for engine in REAL:
         behind: list[str] = []
@@ -71,12 +71,9 @@ def _on_front(results: Results) -> Iterator[str]:
             yield f"{NAMES[engine]}, front of mean against p99 TTFT: {verdict}"
 
 
-def ablation(results: Results) -> str:
+@bullets
+def ablation(results: Results) -> Iterator[str]:
     """The paper's four directions, each with the range found here."""
-    return bullets(_ablation(results))
-
-
-def _ablation(results: Results) -> Iterator[str]:
     claims = (
         "cLPM alone is within 3 points of hit of the full stack",
         "eviction alone is worth about nothing (1 point, 2 %)",
@@ -100,12 +97,9 @@ def _ablation(results: Results) -> Iterator[str]:
             )
 
 
-def lanes(results: Results) -> str:
+@bullets
+def lanes(results: Results) -> Iterator[str]:
     """What each way to charge costs in hit, and what it does to mean and longest wait, against cLPM alone."""
-    return bullets(_lanes(results))
-
-
-def _lanes(results: Results) -> Iterator[str]:
     for label in LANES:
         for engine in ALL:
             cells = list(results.cells(W1, (engine,), label))
@@ -118,12 +112,9 @@ def _lanes(results: Results) -> Iterator[str]:
                 )
 
 
-def twins(results: Results) -> str:
+@bullets
+def twins(results: Results) -> Iterator[str]:
     """How far the simulated engines are from the real ones, over the W1 cells and every policy both ran."""
-    return bullets(_twins(results))
-
-
-def _twins(results: Results) -> Iterator[str]:
     for real, twin in zip(REAL, SIMULATED, strict=True):
         pairs = [
             (run, theirs)
@@ -142,12 +133,9 @@ def _twins(results: Results) -> Iterator[str]:
             )
 
 
-def against_paper(results: Results) -> str:
+@bullets
+def against_paper(results: Results) -> Iterator[str]:
     """Which cells are within 8 points (stock) and 5 points (published policy) of the paper's hit."""
-    return bullets(_against_paper(results))
-
-
-def _against_paper(results: Results) -> Iterator[str]:
     groups = {"W1 and W2": (*W1, *W2), "W1 with a client window": WINDOW}
     for engine in REAL:
         for policy, limit in ((stock_of(engine), 8.0), (FULL_STACK, 5.0)):
