@@ -117,6 +117,14 @@ class Results:
                 if cell.has(*policies):
                     yield cell
 
+    def by_engine(
+        self, engines: Sequence[str], streams: Iterable[str], *policies: str
+    ) -> Iterator[tuple[str, list[Cell]]]:
+        """The same engine by engine, with the engine's name; those without a cell are left out."""
+        for engine in engines:
+            if found := list(self.cells(streams, (engine,), *policies)):
+                yield NAMES[engine], found
+
     def of(self, engine: str) -> list[Cell]:
         return [cell for cell in self._cells.values() if cell.engine == engine]
 

@@ -20,44 +20,36 @@ def bullets(sentences: Callable[[Results], Iterator[str]]) -> Callable[[Results]
 @bullets
 def gaps(results: Results) -> Iterator[str]:
     """The range of the gaps to the best stock policy, and how often that one wins."""
-    for engine in REAL:
-        cells = list(results.cells((*W1, *W1_MODERATE, *W2), (engine,), "peek"))
-        for figure, name in STEP.items():
+    for name, cells in results.by_engine(REAL, (*W1, *W1_MODERATE, *W2), "peek"):
+        for figure, what in STEP.items():
             found = [(cell.mean("peek", figure) / cell.best(figure)[1] - 1.0, cell.title) for cell in cells]
-            if found:
-                low, high = min(found), max(found)
-                better = sum((gap > 0) == (figure == "rps") for gap, _ in found)
-                yield (
-                    f"{NAMES[engine]}, {name}: {100 * low[0]:+.1f} % ({low[1]}) to"
-                    f" {100 * high[0]:+.1f} % ({high[1]});"
-                    f" ahead in {better} of {len(found)} W1 and W2 cells."
-                )
+            (low, lowest), (high, highest) = min(found), max(found)
+            better = sum((gap > 0) == (figure == "rps") for gap, _ in found)
+            yield (
+                f"{name}, {what}: {100 * low:+.1f} % ({lowest}) to {100 * high:+.1f} % ({highest});"
+                f" ahead in {better} of {len(found)} W1 and W2 cells."
+            )
 
 
 @bullets
 def first_figures(results: Results) -> Iterator[str]:
     """What earlier, smaller runs had found, over the W1 cells."""
-    for engine in REAL:
-        cells = list(results.cells(W1, (engine,), "peek"))
-        if cells:
-            factors = [cell.gain("fcfs+lru", "peek")[1] for cell in cells]
-            gains = [100 * (1 - cell.gain("peek", "lpm-nolimit+lru")[1]) for cell in cells]
-            hits = [cell.gain("clpm+gm+pe", "clpm+gm")[0] for cell in cells if cell.has("clpm+gm+pe")]
-            yield (
-                f"{NAMES[engine]}, W1: mean TTFT {span(factors, '.1f')} times"
-                f" shorter than in FCFS order; {span(gains, '+.1f')} % shorter than"
-                f" under LPM without limit (negative: longer);"
-                f" demand eviction added to a good order (cLPM+GM) changes hit by"
-                f" {span(hits, '+.1f')} points."
-            )
+    for name, cells in results.by_engine(REAL, W1, "peek"):
+        factors = [cell.gain("fcfs+lru", "peek")[1] for cell in cells]
+        gains = [100 * (1 - cell.gain("peek", "lpm-nolimit+lru")[1]) for cell in cells]
+        hits = [cell.gain("clpm+gm+pe", "clpm+gm")[0] for cell in cells if cell.has("clpm+gm+pe")]
+        yield (
+            f"{name}, W1: mean TTFT {span(factors, '.1f')} times shorter than in FCFS order;"
+            f" {span(gains, '+.1f')} % shorter than under LPM without limit (negative: longer);"
+            f" demand eviction added to a good order (cLPM+GM) changes hit by {span(hits, '+.1f')} points."
+        )
 
 
 @bullets
 def on_front(results: Results) -> Iterator[str]:
     """In which W1 cells no stock policy has both a shorter mean and a shorter p99."""
-    for engine in REAL:
+    for name, cells in results.by_engine(REAL, W1, "peek"):
         behind: list[str] = []
-        cells = list(results.cells(W1, (engine,), "peek"))
         for cell in cells:
             mean, p99 = cell.means("peek", "ttft", "ttft_p99")
             behind += [
@@ -66,9 +58,8 @@ def on_front(results: Results) -> Iterator[str]:
                 if cell.mean(policy, "ttft") < mean and cell.mean(policy, "ttft_p99") < p99
             ]
         found = f"a stock policy is better in both in {', '.join(behind)}."
-        if cells:
-            verdict = found if behind else "`peek` is on it in every W1 cell."
-            yield f"{NAMES[engine]}, front of mean against p99 TTFT: {verdict}"
+        verdict = found if behind else "`peek` is on it in every W1 cell."
+        yield f"{name}, front of mean against p99 TTFT: {verdict}"
 
 
 @bullets
@@ -81,8 +72,7 @@ def ablation(results: Results) -> Iterator[str]:
         "DL gives some of it back",
     )
     for which, (claim, question) in enumerate(zip(claims, PAIRS, strict=False)):
-        for engine in REAL:
-            cells = list(results.cells(W1, (engine,)))
+        for name, cells in results.by_engine(REAL, W1):
             gains = [cell.gain(*pair) for cell in cells if cell.has(*(pair := pair_of(cell, question)))]
             if not gains or not any(cell.has("clpm+gm+dl") for cell in cells):
                 continue
@@ -92,7 +82,7 @@ def ablation(results: Results) -> Iterator[str]:
             always = which < 2 or min(changes) * max(changes) > 0
             verdict = ("confirmed" + ("" if always else " in some cells, not in all")) if holds else "refuted"
             yield (
-                f"*{claim}*, {NAMES[engine]}: {verdict}. Hit {span(points, '+.1f')} points,"
+                f"*{claim}*, {name}: {verdict}. Hit {span(points, '+.1f')} points,"
                 f" mean TTFT {span(changes, '+.0f')} %."
             )
 
@@ -101,15 +91,13 @@ def ablation(results: Results) -> Iterator[str]:
 def lanes(results: Results) -> Iterator[str]:
     """What each way to charge costs in hit, and what it does to mean and longest wait, against cLPM alone."""
     for label in LANES:
-        for engine in ALL:
-            cells = list(results.cells(W1, (engine,), label))
-            if cells:
-                hits, means = zip(*(cell.gain(label, "clpm") for cell in cells), strict=True)
-                longest = [cell.mean(label, "wait_max") / cell.mean("clpm", "wait_max") for cell in cells]
-                yield (
-                    f"`{label}`, {NAMES[engine]}: hit {span(hits, '+.1f')} points, mean TTFT"
-                    f" {span(means, '.2f')} times, longest wait {span(longest, '.2f')} times that of `clpm`."
-                )
+        for name, cells in results.by_engine(ALL, W1, label):
+            hits, means = zip(*(cell.gain(label, "clpm") for cell in cells), strict=True)
+            longest = [cell.mean(label, "wait_max") / cell.mean("clpm", "wait_max") for cell in cells]
+            yield (
+                f"`{label}`, {name}: hit {span(hits, '+.1f')} points, mean TTFT {span(means, '.2f')} times,"
+                f" longest wait {span(longest, '.2f')} times that of `clpm`."
+            )
 
 
 @bullets
@@ -137,18 +125,17 @@ def twins(results: Results) -> Iterator[str]:
 def against_paper(results: Results) -> Iterator[str]:
     """Which cells are within 8 points (stock) and 5 points (published policy) of the paper's hit."""
     groups = {"W1 and W2": (*W1, *W2), "W1 with a client window": WINDOW}
-    for engine in REAL:
-        for policy, limit in ((stock_of(engine), 8.0), (FULL_STACK, 5.0)):
-            for name, streams in groups.items():
-                off = {
-                    cell.title: 100 * cell.mean(policy, "hit") - theirs.hit
-                    for cell in results.cells(streams, (engine,), policy)
-                    if (theirs := cell.paper(policy))
-                }
-                outside = [f"{cell} ({gap:+.1f})" for cell, gap in off.items() if abs(gap) > limit]
-                if off:
-                    end = f"; outside: {', '.join(outside)}." if outside else "."
-                    yield (
-                        f"{NAMES[engine]}, `{policy}`, {name}: {len(off) - len(outside)} of"
-                        f" {len(off)} cells within {limit:.0f} points of hit{end}"
-                    )
+    limits = [(engine, *one) for engine in REAL for one in ((stock_of(engine), 8.0), (FULL_STACK, 5.0))]
+    for engine, policy, limit in limits:
+        for group, streams in groups.items():
+            for name, cells in results.by_engine((engine,), streams, policy):
+                pairs = [(cell, cell.paper(policy)) for cell in cells]
+                off = [(cell, 100 * cell.mean(policy, "hit") - paper.hit) for cell, paper in pairs if paper]
+                outside = [f"{cell.title} ({gap:+.1f})" for cell, gap in off if abs(gap) > limit]
+                end = f"; outside: {', '.join(outside)}." if outside else "."
+                if not off:
+                    continue
+                yield (
+                    f"{name}, `{policy}`, {group}: {len(off) - len(outside)} of"
+                    f" {len(off)} cells within {limit:.0f} points of hit{end}"
+                )
