@@ -8,20 +8,33 @@ section of mostly cached requests, or the guard that leaves a queue without shar
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Any
 
+from bench.planners import make_planner
 from peek.config import PeekConfig
 from peek.planner import Planner
-from peek.policy import response_ratio
 from peek.policy.base import AdmissionPolicy, Cycle
 from peek.policy.lanes import CACHE_LANE, FAIR_LANE, Lanes
 from peek.policy.lpm import LongestPrefix
 from peek.policy.response_ratio import ClusterResponseRatio
 from peek.policy.sections import SIBLING
 from peek.request import NO_LANE, PendingRequest
+from peek.trie.node import Node
 
 K = 8
 SHARE = 0.3
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "k-lpm+lru": {"policy": "lpm-nolimit+lru"},
+    "clpm, lanes by cycle": {"policy": "clpm", "lanes": "cycle", "fair_share": SHARE},
+    "clpm, lanes by admission": {"policy": "clpm"},
+    "clpm, lanes by work": {"policy": "clpm", "lanes": "work", "fair_share": SHARE},
+    "peek, no gate": {"policy": "peek"},
+    "peek, no guard": {"policy": "peek"},
+    "peek, cached not first": {"policy": "peek"},
+    **{f"peek, exponent {k}": {"policy": "peek", "exponent": float(k)} for k in (1, 3, 4, 6, 8)},
+    "peek, no lanes": {"policy": "peek", "lanes": "none"},
+}
 
 
 class KLongestPrefix(AdmissionPolicy):
@@ -56,8 +69,8 @@ class AdmissionLanes(Lanes):
     """Clocks that live across cycles, a fair lane by arrival, charged *one for each admission*."""
 
     def __init__(self, share: float = SHARE) -> None:
-        self.share = share
         self.lead = 0.0
+        self._charges = {FAIR_LANE: 1.0 / share, CACHE_LANE: -1.0 / (1.0 - share)}
 
     def interleave(
         self, cache_lane: list[PendingRequest], queue: list[PendingRequest], cycle: Cycle
@@ -70,42 +83,39 @@ class AdmissionLanes(Lanes):
             lane = FAIR_LANE if lead <= 0.0 else CACHE_LANE
             request = next(r for r in (fair if lane == FAIR_LANE else cache) if r.lane == NO_LANE)
             request.lane = lane
-            lead += self._step(lane)
+            lead += self._charges[lane]
             ordered.append(request)
         return ordered
 
     def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
-        if request.lane != NO_LANE:
-            self.lead += self._step(request.lane)
-
-    def _step(self, lane: int) -> float:
-        return 1.0 / self.share if lane == FAIR_LANE else -1.0 / (1.0 - self.share)
+        self.lead += self._charges.get(request.lane, 0.0)
 
 
 class CachedNotFirst(ClusterResponseRatio):
     """`peek`'s order without its section of mostly cached requests."""
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
-        super().order(queue, cycle)
-        ordered = response_ratio._depth_first(cycle.tree)
-        return sorted(ordered, key=lambda request: request.section == SIBLING)
+        super().order(queue, cycle)  # writes the sections, and the ratio of every subtree
 
+        def place(request: PendingRequest) -> tuple[bool, list[tuple[float, int]]]:
+            """Siblings last; depth first, the subtree of the largest ratio first."""
+            path = []
+            node: Node | None = cycle.tree.leaf(request.request_id)
+            while node is not None:
+                path.append((-node.acc_ratio, node.acc_first))
+                node = node.parent
+            return request.section == SIBLING, path[::-1]
 
-VARIANTS: dict[str, dict[str, object]] = {
-    "k-lpm+lru": {"policy": "lpm-nolimit+lru"},
-    "clpm, lanes by cycle": {"policy": "clpm", "lanes": "cycle", "fair_share": SHARE},
-    "clpm, lanes by admission": {"policy": "clpm", "lanes": "none"},
-    "clpm, lanes by work": {"policy": "clpm", "lanes": "work", "fair_share": SHARE},
-    "peek, no gate": {"policy": "peek"},
-    "peek, no guard": {"policy": "peek"},
-    "peek, cached not first": {"policy": "peek"},
-    **{f"peek, exponent {k}": {"policy": "peek", "exponent": float(k)} for k in (1, 3, 4, 6, 8)},
-    "peek, no lanes": {"policy": "peek", "lanes": "none"},
-}
+        return sorted(queue, key=place)
 
 
 def config_of(label: str) -> PeekConfig:
     return PeekConfig.from_dict(VARIANTS.get(label, {"policy": label}))
+
+
+def base_of(label: str) -> str:
+    """The library's label that a variant starts from."""
+    return str(VARIANTS.get(label, {"policy": label})["policy"])
 
 
 def planner_for(label: str, *, blocks: bool, timer: Callable[[], float] | None = None) -> Planner | None:
@@ -113,14 +123,14 @@ def planner_for(label: str, *, blocks: bool, timer: Callable[[], float] | None =
     config = config_of(label)
     if config.is_stock:
         return None
-    gated = not blocks and config.admission == "peek" and label != "peek, no gate"
-    policy = KLongestPrefix() if label == "k-lpm+lru" else None
-    if label == "peek, cached not first":
+    policy: AdmissionPolicy | None = None
+    if label == "k-lpm+lru":
+        policy = KLongestPrefix()
+    elif label == "peek, cached not first":
         policy = CachedNotFirst(config.exponent)
-    if label == "peek, no guard":
+    elif label == "peek, no guard":
         policy = config.build_policy()
         policy.needs_sharing = False
-    planner = Planner(replace(config, in_flight_gate=gated), policy, chained=blocks, timer=timer)
-    if label == "clpm, lanes by admission":
-        planner._lanes = AdmissionLanes()
-    return planner
+    lanes = AdmissionLanes() if label == "clpm, lanes by admission" else None
+    gated = not blocks and config.admission == "peek" and label != "peek, no gate"
+    return make_planner(config, policy, lanes=lanes, gated=gated, chained=blocks, timer=timer)

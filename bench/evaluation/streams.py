@@ -18,25 +18,22 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
-import tarfile
 import zlib
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 
+from bench.recorded import SESSION_BLOCK, asked, block_name, sessions
 from peek.simulation.cells import cell
 from peek.simulation.trace import read_mooncake
-from peek.simulation.workload import (
-    SYMBOL_BYTES,
-    SimRequest,
-    Workload,
-    pack_tokens,
-    unique_tokens,
-)
+from peek.simulation.workload import SYMBOL_BYTES, SimRequest, Workload, pack_tokens, unique_tokens
 
 FILES = {
     "mooncake-conversation": "mooncake/conversation_trace.jsonl.gz",
@@ -47,9 +44,8 @@ FILES = {
 }
 TRACE_ROWS = 4000
 """Rows of a recorded trace that are played."""
-AGENT_BLOCK = 64
-AGENT_INPUT = 32_768
-AGENT_GAP_S = 30.0
+LONGEST_GAP_S = 30.0
+"""Between two requests of a session; recorded ones may be hours."""
 REPLICA_HEAD = 256
 """Bytes of a key that choose the replica."""
 
@@ -73,9 +69,7 @@ def build(name: str, seed: int, engine: str, data: Path | None) -> list[Workload
         if kind.startswith("mooncake"):
             workload = read_mooncake(path, rate_scale=float(load), limit=int(form or TRACE_ROWS))
             return [replace(workload, name=kind, load=load)]
-        if kind == "azure-code":
-            return [_azure(path, kind, float(load))]
-        return [_agents(path, kind, load, int(kind[-1]), seed)]
+        return [_azure(path, kind, load) if kind == "azure-code" else _agents(path, kind, load, seed)]
     trace = _recorded(data, FILES["mooncake-conversation"]) if kind.startswith("w4") else None
     client = form if kind.startswith("w4") else None
     workload = cell(kind, load, seed, engine, trace=trace, client=client or None)
@@ -84,7 +78,9 @@ def build(name: str, seed: int, engine: str, data: Path | None) -> list[Workload
     if form.startswith("arena"):
         return [replace(workload, arena_tokens=1000 * int(form.removeprefix("arena")))]
     if form.startswith("rate"):
-        return [_slower(workload, int(form.removeprefix("rate")) / 100)]
+        factor = int(form.removeprefix("rate")) / 100
+        slower = tuple(replace(one, arrival_s=one.arrival_s / factor) for one in workload.requests)
+        return [replace(workload, requests=slower)]
     return _replicas(workload) if form == "dp2" else [workload]
 
 
@@ -95,13 +91,7 @@ def as_tokens(workload: Workload) -> Workload:
     """
     if workload.unit_tokens == 1:
         return workload
-    texts: dict[int, bytes] = {}
-
-    def text_of(block: int) -> bytes:
-        if block not in texts:
-            texts[block] = unique_tokens(f"{workload.name}/{block}", block, workload.unit_tokens)
-        return texts[block]
-
+    text_of = cache(lambda block: unique_tokens(f"{workload.name}/{block}", block, workload.unit_tokens))
     requests = []
     blocks = 1 + max(int(np.frombuffer(r.key, dtype="<i4").max(initial=0)) for r in workload.requests)
     for position, request in enumerate(workload.requests):
@@ -112,9 +102,9 @@ def as_tokens(workload: Workload) -> Workload:
     return replace(workload, requests=tuple(requests), unit_tokens=1)
 
 
-def longest(workload: Workload) -> int:
+def longest(requests: Iterable[SimRequest]) -> int:
     """Tokens of the longest request, its answer included."""
-    return max(request.num_tokens + request.output_tokens for request in workload.requests)
+    return max(request.num_tokens + request.output_tokens for request in requests)
 
 
 def _recorded(data: Path | None, relative: str) -> Path:
@@ -132,73 +122,47 @@ def _replicas(workload: Workload) -> list[Workload]:
     return [replace(workload, requests=tuple(part), warmup=workload.warmup // 2) for part in parts]
 
 
-def _slower(workload: Workload, factor: float) -> Workload:
-    requests = tuple(replace(request, arrival_s=request.arrival_s / factor) for request in workload.requests)
-    return replace(workload, requests=requests)
+def _played(requests: list[SimRequest], arena_tokens: int, **more: Any) -> Workload:
+    """Recorded requests on an engine of 256 seats; the first tenth is warm-up."""
+    ordered = tuple(sorted(requests, key=lambda request: request.arrival_s))
+    warmup = len(ordered) // 10
+    return Workload(requests=ordered, warmup=warmup, max_running=256, arena_tokens=arena_tokens, **more)
 
 
-def _azure(path: Path, name: str, scale: float) -> Workload:
-    requests = []
-    start: datetime | None = None
+def _azure(path: Path, name: str, load: str) -> Workload:
     with gzip.open(path, "rt", encoding="utf-8") as stream:
-        for position, row in enumerate(csv.DictReader(stream)):
-            if position == TRACE_ROWS:
-                break
-            at = datetime.fromisoformat(row["TIMESTAMP"][:26])
-            start = start or at
-            length = max(1, int(row["ContextTokens"]))
-            key = unique_tokens(f"azure/{position}", position, length)
-            arrival_s = (at - start).total_seconds() / scale
-            output = max(1, int(row["GeneratedTokens"]))
-            requests.append(SimRequest(f"azure-{position}", arrival_s, key, length, output))
-    requests.sort(key=lambda request: request.arrival_s)
-    return Workload(
-        name=name, load=str(scale), seed=0, requests=tuple(requests), warmup=len(requests) // 10,
-        max_running=256, arena_tokens=50_000,
-    )  # fmt: skip
+        rows = list(islice(csv.DictReader(stream), TRACE_ROWS))
+    times = [datetime.fromisoformat(row["TIMESTAMP"][:26]) for row in rows]
+    scale = float(load)
+    requests = []
+    for position, (row, at) in enumerate(zip(rows, times, strict=True)):
+        length = max(1, int(row["ContextTokens"]))
+        key = unique_tokens(f"azure/{position}", position, length)
+        arrival_s = (at - times[0]).total_seconds() / scale
+        output = max(1, int(row["GeneratedTokens"]))
+        requests.append(SimRequest(f"azure-{position}", arrival_s, key, length, output))
+    return _played(requests, 50_000, name=name, load=str(scale), seed=0)
 
 
-def _agents(path: Path, name: str, load: str, first: int, seed: int) -> Workload:
+def _agents(path: Path, name: str, load: str, seed: int) -> Workload:
     """Sessions start as a Poisson process of one a second, in an order drawn from the seed."""
     rng = Random(seed)
-    sessions = _sessions(path)
-    rng.shuffle(sessions)
+    drawn = list(sessions(path))
+    rng.shuffle(drawn)
     names: dict[tuple[object, ...], int] = {}
     requests = []
     start_s = 0.0
-    for session in sessions:
+    for session in drawn:
         start_s += rng.expovariate(1.0)
-        asked = [entry for entry in session["requests"] if entry["type"] != "subagent"][:first]
-        if not asked or any(entry["in"] > AGENT_INPUT for entry in asked):
-            continue
-        at_s, before = start_s, asked[0]["t"]
-        for number, entry in enumerate(asked):
-            at_s += min(AGENT_GAP_S, max(0.0, entry["t"] - before))
+        own = asked(session, first=int(name[-1]))
+        at_s, before = start_s, own[0]["t"] if own else 0.0
+        for number, entry in enumerate(own):
+            at_s += min(LONGEST_GAP_S, max(0.0, entry["t"] - before))
             before = entry["t"]
-            blocks = [_block(session, i, block) for i, block in enumerate(entry["hash_ids"])]
-            full = blocks[: entry["in"] // AGENT_BLOCK]
-            key = pack_tokens([names.setdefault(block, len(names)) for block in full])
+            full = entry["hash_ids"][: entry["in"] // SESSION_BLOCK]
+            blocks = [block_name(session, i, block) for i, block in enumerate(full)]
+            key = pack_tokens([names.setdefault(block, len(names)) for block in blocks])
             rid = f"{session['id']}-{number}"
             requests.append(SimRequest(rid, at_s, key, max(1, entry["in"]), max(1, entry["out"])))
-    requests.sort(key=lambda request: request.arrival_s)
-    workload = Workload(
-        name=name, load=load, seed=seed, requests=tuple(requests), warmup=len(requests) // 10,
-        max_running=256, arena_tokens=0, unit_tokens=AGENT_BLOCK,
-    )  # fmt: skip
-    return replace(workload, arena_tokens=-(-4 * longest(workload) // AGENT_BLOCK) * AGENT_BLOCK)
-
-
-def _sessions(path: Path) -> list[dict]:
-    with tarfile.open(path) as archive:
-        members = sorted((m for m in archive.getmembers() if m.isfile()), key=lambda member: member.name)
-        return [json.load(archive.extractfile(member)) for member in members]
-
-
-def _block(session: dict, index: int, hash_id: int) -> tuple[object, ...]:
-    """Equal tool and system lengths stand for equal tools and system prompts."""
-    tools, system = session["tool_tokens"], session["system_tokens"]
-    if index < tools // AGENT_BLOCK:
-        return (tools, index)
-    if index < (tools + system) // AGENT_BLOCK:
-        return (tools, system, index)
-    return (session["id"], hash_id)
+    arena_tokens = -(-4 * longest(requests) // SESSION_BLOCK) * SESSION_BLOCK
+    return _played(requests, arena_tokens, name=name, load=load, seed=seed, unit_tokens=SESSION_BLOCK)

@@ -1,4 +1,4 @@
-"""One readable table of a benchmark run, and the same as JSON.
+"""What was timed in a benchmark run: one readable table, and the same as JSON.
 
 Absolute targets were set on one machine, on which packing a list of 4096 ints with `struct` takes
 about 22 us.  The same packing is timed at the start of every run; `scaled` is the target times what
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import thread_time
@@ -23,7 +23,7 @@ REFERENCE_S = 22e-6
 
 
 @dataclass(frozen=True)
-class Row:
+class Timing:
     """One measured thing.  All times in seconds of one operation."""
 
     what: str
@@ -52,56 +52,61 @@ class Row:
         return "ok (raw: short)" if scaled else "short (raw: ok)"
 
 
-class Report:
-    """The rows of one run."""
+class TimingTable:
+    """The timings of one run, and how fast this machine is (`factor`: times slower than the targets')."""
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
-        self.rows: list[Row] = []
+        self.timings: list[Timing] = []
         self.factor = machine_yardstick() / REFERENCE_S
 
-    def table(self) -> list[str]:
+    def lines(self) -> list[str]:
+        """The table as text."""
         head = ("what", "best", "median", "yardstick of this run", "ratio", "target", "scaled", "verdict")
-        lines = [head, *(self._cells(row) for row in self.rows)]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
         title = (
-            f"backend {self.backend}; struct.pack of 4096 ints: {_time(self.factor * REFERENCE_S)}, "
+            f"backend {self.backend}; struct.pack of 4096 ints: {readable(self.factor * REFERENCE_S)}, "
             f"targets scaled by {self.factor:.2f}"
         )
-        return [title, "", *("  ".join(map(_pad, line, widths, _ALIGN)).rstrip() for line in lines)]
+        return [title, "", *aligned([head, *map(self._cells, self.timings)], "<>><>>><")]
 
-    def _cells(self, row: Row) -> tuple[str, ...]:
+    def _cells(self, timing: Timing) -> tuple[str, ...]:
         target = scaled = ""
-        if row.max_ratio:
-            target = f"{row.max_ratio:g} x"
-        elif row.max_s:
-            target, scaled = _time(row.max_s), _time(row.max_s * self.factor)
+        if timing.max_ratio:
+            target = f"{timing.max_ratio:g} x"
+        elif timing.max_s:
+            target, scaled = readable(timing.max_s), readable(timing.max_s * self.factor)
         return (
-            row.what,
-            _time(row.best_s),
-            _time(row.median_s),
-            f"{row.yardstick} {_time(row.yardstick_s)}" if row.yardstick_s else "",
-            f"{row.ratio:.2f}" if row.yardstick_s else "",
+            timing.what,
+            readable(timing.best_s),
+            readable(timing.median_s),
+            f"{timing.yardstick} {readable(timing.yardstick_s)}" if timing.yardstick_s else "",
+            f"{timing.ratio:.2f}" if timing.yardstick_s else "",
             target,
             scaled,
-            row.verdict(self.factor),
+            timing.verdict(self.factor),
         )
 
     def write(self, path: Path) -> None:
+        """The table as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [vars(row) | {"ratio": row.ratio, "verdict": row.verdict(self.factor)} for row in self.rows]
+        rows = [vars(one) | {"ratio": one.ratio, "verdict": one.verdict(self.factor)} for one in self.timings]
         content = {"backend": self.backend, "machine_factor": self.factor, "rows": rows}
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-_ALIGN = "<>><>>><"
+def aligned(lines: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """Cells as text in columns, each to the side that `sides` says (`<` or `>`)."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, width, side in zip(line, widths, sides, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
 
 
-def _pad(cell: str, width: int, align: str) -> str:
-    return f"{cell:{align}{width}}"
-
-
-def _time(seconds: float) -> str:
+def readable(seconds: float) -> str:
+    """A time with three digits or so."""
     if seconds >= 1e-3:
         return f"{seconds * 1e3:.2f} ms"
     return f"{seconds * 1e6:.2f} us" if seconds < 1e-4 else f"{seconds * 1e6:.0f} us"

@@ -1,13 +1,23 @@
-"""What is run: batches of streams, policies, seeds and engines.  `quick` is for CI, `full` is the report."""
+"""What is run: sweeps over streams, policies, seeds and engines.  `quick` is for CI, `full` is the report."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 SEEDS = (42, 142, 242)
 SIMULATED = ("simulated-radix", "simulated-blocks")
 REAL = ("sglang", "vllm")
 ALL = (*REAL, *SIMULATED)
+NAMES = {
+    "sglang": "SGLang",
+    "vllm": "vLLM",
+    "simulated-radix": "simulated, radix",
+    "simulated-blocks": "simulated, blocks",
+}
+FAMILY = {"simulated-radix": "sglang", "sglang": "sglang", "simulated-blocks": "vllm", "vllm": "vllm"}
+"""Engine -> whose rates, caps, and fitted constant."""
 
 STOCK = ("fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "dfs-weight+lru", "hrrn+lru", "spf+lru")
 """What a user can pick today; vLLM itself has the first only, the others are orders laid over it."""
@@ -31,8 +41,10 @@ W4 = tuple(
     for form in ("sglang", "vllm")
 )
 W5 = ("w5-long:heavy", "w5-short:heavy", "w5-long:moderate", "w5-short:moderate")
-WINDOW = ("w1a:heavy:window", "w1b:heavy:window", "w1c:heavy:window", "w1d:heavy:window")
-ARENA = tuple(f"w1{cell}:heavy:arena{size}" for cell in "abcd" for size in (35, 40, 45))
+W1_HEAVY = ("w1a:heavy", "w1b:heavy", "w1c:heavy", "w1d:heavy")
+WINDOW = tuple(f"{cell}:window" for cell in W1_HEAVY)
+ARENA_SIZES = (35, 40, 45)
+ARENA = tuple(f"{cell}:arena{size}" for cell in W1_HEAVY for size in ARENA_SIZES)
 RATES = tuple(f"w2b:heavy:rate{percent}" for percent in (70, 80, 90))
 TRACES = (
     "mooncake-conversation:0.04",
@@ -44,9 +56,14 @@ TRACE_STARTS = ("mooncake-conversation:0.06:1000", "mooncake-synthetic:0.06:1000
 """What the real engines play in minutes; prompts have 14,000 tokens in the mean."""
 SESSIONS = ("agents-1:32k", "agents-4:32k")
 
+WAIT_STREAM = "w1c:heavy"
+"""Its distribution of waits is kept and drawn."""
+WAIT_SHARES = (0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99, 99.5, 100)
+"""Per cent of the requests that were admitted sooner."""
+
 
 @dataclass(frozen=True)
-class Batch:
+class Sweep:
     """Every stream under every policy and seed, on each of the engines."""
 
     streams: tuple[str, ...]
@@ -54,40 +71,44 @@ class Batch:
     engines: tuple[str, ...] = ALL
     seeds: tuple[int, ...] = SEEDS
 
+    def runs(self) -> Iterator[tuple[str, str, int, str]]:
+        """(engine, stream, seed, policy) of each."""
+        return product(self.engines, self.streams, self.seeds, self.policies)
+
 
 QUICK = (
-    Batch(
+    Sweep(
         ("w1a:heavy", "w1c:moderate", "w1c:heavy", "w1d:heavy"),
         ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm", "clpm+gm+dl+pe", "peek"),
         SIMULATED,
         seeds=(42,),
     ),
-    Batch(("w5-short:heavy",), ("fcfs+lru", "peek"), SIMULATED, (42,)),
-    Batch(("w1a:heavy", "w1c:heavy"), ("lpm-nolimit+lru", "clpm+gm+dl+pe", "peek"), REAL, (42,)),
-    Batch(("w1a:heavy",), ("fcfs+lru",), REAL, (42,)),
+    Sweep(("w5-short:heavy",), ("fcfs+lru", "peek"), SIMULATED, (42,)),
+    Sweep(("w1a:heavy", "w1c:heavy"), ("lpm-nolimit+lru", "clpm+gm+dl+pe", "peek"), REAL, (42,)),
+    Sweep(("w1a:heavy",), ("fcfs+lru",), REAL, (42,)),
 )
 
 FULL = (  # what matters most first: a run that is cut short has the most of it
-    Batch(W1, (*MAIN, "peek, no gate"), ("sglang", "simulated-radix")),
-    Batch(W1, LIMITED, ("sglang",)),
-    Batch(W1, MAIN, ("vllm", "simulated-blocks")),
-    Batch(W1, ("peek, no lanes",)),
-    Batch(("w1a:heavy", "w1c:moderate", "w1c:heavy", "w1d:heavy"), LANES),
-    Batch(W1, EXPONENTS, SIMULATED),
-    Batch(WINDOW, SHORT),
-    Batch(ARENA, ("fcfs+lru", "lpm+lru", "clpm+gm+dl+pe"), SIMULATED),
-    Batch(RATES, ("fcfs+lru", "lpm+lru", "clpm+gm+dl+pe"), SIMULATED),
-    Batch(W5, SHORT),
-    Batch(W4, SHORT),
-    Batch(W3, SHORT),
-    Batch(W2, SHORT),
-    Batch(W1_MODERATE, SHORT),
-    Batch(SESSIONS, SHORT),
-    Batch((*TRACE_STARTS, "azure-code:1.0"), SHORT, seeds=(0,)),
-    Batch(TRACES, SHORT, SIMULATED, (0,)),
-    Batch(("w4:heavy:vllm", "w5-short:heavy"), UNGUARDED, SIMULATED),
-    Batch(("w4-shared:heavy:vllm", "w1c:heavy"), UNSECTIONED, SIMULATED),
-    Batch(("azure-code:1.0",), UNGUARDED, SIMULATED, (0,)),
+    Sweep(W1, (*MAIN, "peek, no gate"), ("sglang", "simulated-radix")),
+    Sweep(W1, LIMITED, ("sglang",)),
+    Sweep(W1, MAIN, ("vllm", "simulated-blocks")),
+    Sweep(W1, ("peek, no lanes",)),
+    Sweep(("w1a:heavy", "w1c:moderate", "w1c:heavy", "w1d:heavy"), LANES),
+    Sweep(W1, EXPONENTS, SIMULATED),
+    Sweep(WINDOW, SHORT),
+    Sweep(ARENA, ("fcfs+lru", "lpm+lru", "clpm+gm+dl+pe"), SIMULATED),
+    Sweep(RATES, ("fcfs+lru", "lpm+lru", "clpm+gm+dl+pe"), SIMULATED),
+    Sweep(W5, SHORT),
+    Sweep(W4, SHORT),
+    Sweep(W3, SHORT),
+    Sweep(W2, SHORT),
+    Sweep(W1_MODERATE, SHORT),
+    Sweep(SESSIONS, SHORT),
+    Sweep((*TRACE_STARTS, "azure-code:1.0"), SHORT, seeds=(0,)),
+    Sweep(TRACES, SHORT, SIMULATED, (0,)),
+    Sweep(("w4:heavy:vllm", "w5-short:heavy"), UNGUARDED, SIMULATED),
+    Sweep(("w4-shared:heavy:vllm", "w1c:heavy"), UNSECTIONED, SIMULATED),
+    Sweep(("azure-code:1.0",), UNGUARDED, SIMULATED, (0,)),
 )
 
 PLANS = {"quick": QUICK, "full": FULL}

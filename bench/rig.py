@@ -1,14 +1,24 @@
-"""The least engine that a planner can be driven with: a queue of ids and the library's radix cache."""
+"""The least that a planner can be driven with: a queue of ids and the library's radix cache."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from worksets import VOCABULARY, WorkSet
 
 import peek
-from peek.simulation.radix_cache import RadixCache
+from bench.worksets import VOCABULARY, WorkSet
+
+if TYPE_CHECKING:
+    from peek.simulation.radix_cache import RadixCache
+else:
+    try:
+        from peek.simulation.radix_cache import RadixCache
+    except ImportError:  # where `against.py` measures an older checkout
+        from peek.adapters.simulated.radix_cache import RadixCache
+
+__all__ = ["NOW", "Queue", "RadixCache", "Rig", "half_cached", "random_key"]
 
 NOW = 1_000.0
 """Seconds on the benchmarks' clock; all arrivals are before it."""
@@ -44,7 +54,7 @@ class Queue:
         self.ids = list(order)
 
 
-class Engine:
+class Rig:
     """A planner, its queue, and a cache that holds every second prefix.  One full cycle has run."""
 
     def __init__(self, work: WorkSet, label: str) -> None:

@@ -1,7 +1,7 @@
 """Compares a quick run with the stored reference: exit status 1 if a headline cell's hit has moved.
 
-    python bench/serving/check.py build/eval.jsonl            compare
-    python bench/serving/check.py bench/serving/results.jsonl --store    make these the reference
+    python -m bench.evaluation.check build/eval.jsonl            compare
+    python -m bench.evaluation.check bench/evaluation/results.jsonl --store    make these the reference
 
 An engine that was not there is named and not compared; the simulated engines, and all runs of an engine that
 was there, must be.
@@ -12,33 +12,29 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
-from plans import QUICK, SIMULATED
+from bench.evaluation.plans import QUICK, SIMULATED
+from bench.evaluation.results import KEYS, read
 
-REFERENCE = Path(__file__).resolve().parent / "reference.json"
+REFERENCE = Path(__file__).with_name("reference.json")
 TOLERANCE = 0.03
 """Hit may move by so much: 3 points."""
 
 
 def hits(path: Path) -> dict[str, float]:
     """Hit of every run of the quick plan, by a readable name."""
-    wanted = {
-        (engine, stream, policy, seed)
-        for batch in QUICK
-        for engine in batch.engines
-        for stream in batch.streams
-        for policy in batch.policies
-        for seed in batch.seeds
+    wanted = {run for sweep in QUICK for run in sweep.runs()}
+    quick = [record for record in read(path) if tuple(record[key] for key in KEYS) in wanted]
+    return {
+        "{engine} | {stream} | {policy} | {seed}".format(**record): round(record["hit"], 4)
+        for record in quick
     }
-    found = {}
-    for line in path.read_text().splitlines():
-        run = json.loads(line)
-        if (run["engine"], run["stream"], run["policy"], run["seed"]) not in wanted:
-            continue
-        name = f"{run['engine']} | {run['stream']} | {run['policy']} | {run['seed']}"
-        found[name] = round(run["hit"], 4)
-    return found
+
+
+def engine_of(name: str) -> str:
+    return name.split(" | ")[0]
 
 
 def main() -> int:
@@ -52,18 +48,16 @@ def main() -> int:
         print(f"{len(found)} runs are the reference now")
         return 0
     reference: dict[str, float] = json.loads(REFERENCE.read_text())
-    absent = [name for name in reference if name not in found]
+    absent = Counter(engine_of(name) for name in reference if name not in found)
     moved = [name for name in reference if name in found and abs(found[name] - reference[name]) > TOLERANCE]
     for name in moved:
         print(f"moved: {name}: hit {reference[name]:.3f} -> {found[name]:.3f}")
-    for engine in sorted({name.split(" | ")[0] for name in absent}):
-        count = sum(name.startswith(engine + " |") for name in absent)
+    for engine, count in sorted(absent.items()):
         print(f"not compared: {count} runs of {engine}")
+    print(f"{len(reference) - absent.total()} of {len(reference)} runs compared, {len(moved)} moved")
     # An engine is there or not; a run that was cut short is no verdict.
-    begun = {name.split(" | ")[0] for name in found} | set(SIMULATED)
-    blind = [name for name in absent if name.split(" | ")[0] in begun]
-    print(f"{len(reference) - len(absent)} of {len(reference)} runs compared, {len(moved)} moved")
-    return 1 if moved or blind else 0
+    begun = {*map(engine_of, found), *SIMULATED}
+    return 1 if moved or begun & absent.keys() else 0
 
 
 if __name__ == "__main__":

@@ -1,23 +1,24 @@
 """SGLang's real radix cache, policy, `PrefillAdder` and batches in the simulated engine's clock.
 
 `RealSglang` takes clock, arrivals and records from `SimEngine`; every decision is SGLang's, played by the
-stepper of tests/sglang (`Scheduler.get_next_batch_to_run` and the result processors, overlap off).  What
-the stepper leaves fixed and a long run needs is added here: the decay of `new_token_ratio`.
+stepper of tests/sglang (`Scheduler.get_next_batch_to_run` and the result processors, overlap off), which
+must be on Python's path.  What the stepper leaves fixed and a long run needs is added here: the decay of
+`new_token_ratio`.
 """
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
-from policies import VARIANTS, planner_for
 from sglang.srt.managers.schedule_policy import CacheAgnosticPolicy, CacheAwarePolicy
-from sglang_lab import VERSION, make_request, make_world
+from sglang_lab import make_request, make_world
 from sglang_small import attach
 from sglang_stepper import Stepper
-from streams import longest
 
+from bench.evaluation.cpu_time import timed
+from bench.evaluation.policies import VARIANTS, base_of, planner_for
+from bench.evaluation.streams import longest
 from peek.simulation.cost import CostModel, chunk_pairs
 from peek.simulation.engine import Job, SimEngine, StepWork
 from peek.simulation.radix_engine import (
@@ -92,42 +93,23 @@ class RealSglang(SimEngine):
             workload.arena_tokens,
             policy=policy,
             max_running=workload.max_running,
-            context=max(CONTEXT_TOKENS, longest(workload)),
+            context=max(CONTEXT_TOKENS, longest(workload.requests)),
         )
         own = self.world.policy
-        if not limited:
+        if not limited:  # SGLang has no switch for it
             own._determine_active_policy = lambda _queue: own.policy
-        self._attach(label)
+        if label not in STOCK:  # `peek` as its plug-in puts it there; a variant brings its planner
+            seat = attach(self.world, base_of(label))
+            if label in VARIANTS:
+                seat.adapter.planner = planner_for(label, blocks=False)
         self.schedule_s: list[float] = []
-        self._time_order()
+        own.calc_priority = timed(own.calc_priority, self.schedule_s)
         self.stepper = VirtualStepper(
             self,
             chunk=CHUNK_TOKENS,
             max_running=workload.max_running,
             max_prefill_tokens=MAX_PREFILL_TOKENS,
         )
-
-    def _attach(self, label: str) -> None:
-        """`peek` as its plug-in puts it there; the variants of the evaluation bring their planner."""
-        if label in STOCK:
-            return
-        options = VARIANTS.get(label, {"policy": label})
-        seat = attach(self.world, **{"label" if k == "policy" else k: v for k, v in options.items()})
-        if label in VARIANTS:
-            seat.adapter.planner = planner_for(label, blocks=False)
-
-    def _time_order(self) -> None:
-        """Measure the CPU time of every ordering of the queue, whoever does it."""
-        own = self.world.policy
-        inner = own.calc_priority
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            started = time.process_time()
-            result = inner(*args, **kwargs)
-            self.schedule_s.append(time.process_time() - started)
-            return result
-
-        own.calc_priority = timed
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
         tokens = np.frombuffer(request.key, dtype="<i4").tolist()
@@ -167,6 +149,3 @@ class RealSglang(SimEngine):
 
     def planner_key(self, job: Job) -> object:
         raise NotImplementedError
-
-
-__all__ = ["KNOWN", "STOCK", "VERSION", "RealSglang"]
