@@ -20,7 +20,7 @@ from support.offline_batches import grouped, naive_order, own
 import peek
 from peek.cli.batch_files import beside, numbered
 from peek.cli.main import main
-from peek.offline.jsonl import parse_request, text_symbols
+from peek.offline.formats.requests import parse_request, text_symbols
 
 HOME = Path(peek.__file__).resolve().parent.parent
 

@@ -16,8 +16,8 @@ from support.offline_batches import Prompt, branching, grouped, own, rollouts
 from peek import InvalidConfig
 from peek.cli.main import main
 from peek.offline import reorder, split
-from peek.offline.distributed import Columns, reorder_dataset
-from peek.offline.out_of_core import OutOfCoreOrder
+from peek.offline.scale.duckdb_order import OutOfCoreOrder
+from peek.offline.scale.ray_data import Columns, reorder_dataset
 from peek.offline.shape import contract, depth_first, shape_of
 
 batches = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=30)
@@ -183,6 +183,13 @@ def test_the_parts_of_a_pipeline_are_even() -> None:
     assert list(chain.from_iterable(orders)) == depth_first(shape).tolist()
     work = [split(shape, order, 1, 16)[0].uncached_tokens for order in orders]
     assert max(work) <= 1.05 * min(work)
+
+
+def test_the_old_name_of_the_pipeline() -> None:
+    from peek.offline import distributed
+
+    assert distributed.reorder_dataset is reorder_dataset
+    assert distributed.Columns is Columns
 
 
 def test_wrong_numbers() -> None:

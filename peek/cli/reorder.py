@@ -20,7 +20,7 @@ from peek import InvalidKey, PeekError, WorkloadError
 from peek.cli.batch_files import COMPRESSED, beside, json_loads, numbered, read_lines, write_whole
 from peek.cli.simulate import parse_count
 from peek.cli.tokenizing import load_tokenizer
-from peek.offline.jsonl import BatchRequest, key_of, parse_request
+from peek.offline.formats.requests import BatchRequest, key_of, parse_request
 from peek.offline.pioneers import ENGINES, engine_named
 from peek.offline.reordering import BLOCK_TOKENS, CACHE_TOKENS, Reordering, arrange
 from peek.offline.replicas import split

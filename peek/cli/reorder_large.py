@@ -14,7 +14,7 @@ from typing import IO, Any, Final
 
 from peek.cli.batch_files import needs, read_lines, write_whole
 from peek.cli.reorder import LineReader, namespace_of, order_line, write_lines
-from peek.offline.out_of_core import OutOfCoreOrder
+from peek.offline.scale.duckdb_order import OutOfCoreOrder
 
 MEMORY_LIMIT: Final = "1500MB"
 """Of the database; the process needs a few hundred megabytes besides."""

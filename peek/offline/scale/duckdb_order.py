@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from peek.offline.block_keys import batch_keys
-from peek.offline.paths import shared_blocks
 from peek.offline.replicas import balanced
+from peek.offline.scale.paths import shared_blocks
 from peek.offline.shape import Ints
 
 FETCH_ROWS: Final = 20_000
