@@ -317,6 +317,50 @@ def test_compile_list_names_real_modules(pattern: str) -> None:
     assert list(ROOT.glob(pattern)), f"setup.py compiles {pattern}, which does not exist"
 
 
+def circles(modules: list[Module]) -> list[list[str]]:
+    """Modules that import each other, in functions too; a package's `__init__` only if it is named itself."""
+    names = {module.name for module in modules}
+    graph = {
+        module.name: {
+            target if target in names else target.rpartition(".")[0]
+            for target in (found.target for found in module.imports if not found.for_types)
+        }
+        & names
+        for module in modules
+    }
+    found = []
+    for name in graph:
+        reached: dict[str, str] = {}
+        waiting = [(name, other) for other in graph[name]]
+        while waiting:
+            before, at = waiting.pop()
+            if at not in reached:
+                reached[at] = before
+                waiting += [(at, other) for other in graph[at]]
+        if name in reached:
+            path = [name, reached[name]]
+            while path[-1] != name:
+                path.append(reached[path[-1]])
+            found.append(path[::-1])
+    return found
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    found = circles(LIBRARY)
+    assert found == []
+
+
+def test_a_circle_is_found() -> None:
+    here = Module("peek.cli.reorder", "def f():\n    from peek.cli.large import work")
+    there = Module("peek.cli.large", "from peek.cli import reorder")
+    other = Module("peek.cli.main", "import peek.cli.reorder")
+    assert circles([here, there, other]) == [
+        ["peek.cli.reorder", "peek.cli.large", "peek.cli.reorder"],
+        ["peek.cli.large", "peek.cli.reorder", "peek.cli.large"],
+    ]
+    assert not circles([here, other])
+
+
 def test_every_folder_is_a_package() -> None:
     """A folder without `__init__.py` works in the checkout and is missing from the wheel."""
     folders = {path.parent for path in (ROOT / "peek").rglob("*.py")}

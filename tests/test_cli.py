@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from peek.simulation.workload import Workload
 # -- running it -------------------------------------------------------------------------------------------
 
 HOME = Path(peek.__file__).resolve().parent.parent
-COMMAND = [sys.executable, "-m", "peek.cli.main"]
+COMMAND = [sys.executable, "-m", "peek"]
 STEERING = ("PEEK_", "COLUMNS", "FORCE_COLOR", "NO_COLOR", "TTY_", "TERM", "PYTHONPATH")
 
 ROW: dict[str, Any] = {"timestamp": 0, "input_length": 1500, "output_length": 4, "hash_ids": [1, 2, 3]}
@@ -528,6 +529,25 @@ def test_doctor_finds_an_invalid_environment(
     found = json.loads(capsys.readouterr().out)
     assert named in found["error"]
     assert found["active"] is None
+
+
+def test_the_module_is_the_command(tmp_path: Path) -> None:
+    (entry,) = entry_points(group="console_scripts", name="peek")
+    script = f"import sys; sys.argv[0] = 'peek'; from {entry.module} import {entry.attr} as m; sys.exit(m())"
+    for words in (["--version"], ["simulate", "--help"], ["--guess"]):
+        ours, theirs = (
+            subprocess.run(
+                [sys.executable, *start, *words],
+                cwd=tmp_path,
+                env=environment(),
+                capture_output=True,
+                check=False,
+            )
+            for start in (["-m", "peek"], ["-c", script])
+        )
+        assert (ours.returncode, ours.stdout, ours.stderr) == (
+            theirs.returncode, theirs.stdout, theirs.stderr,
+        )  # fmt: skip
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

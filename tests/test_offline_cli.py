@@ -377,7 +377,7 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
     rows = token_rows(4000)
     source = write(tmp_path / "in.jsonl", rows)
     target = tmp_path / "out.jsonl.gz"
-    command = [sys.executable, "-m", "peek.cli.main", "reorder", str(source), str(target)]
+    command = [sys.executable, "-m", "peek", "reorder", str(source), str(target)]
     environ = {**os.environ, "PYTHONPATH": str(HOME)}
     partial = tmp_path / "out.jsonl.gz.partial"
     process = subprocess.Popen(command, env=environ)

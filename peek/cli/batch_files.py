@@ -6,17 +6,13 @@ import gzip
 import io
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Final
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
 from peek import PeekError
+from peek.cli.progress import ProgressBar
 
 COMPRESSED: Final = (".gz", ".zst")
 PARTIAL: Final = ".partial"
@@ -59,44 +55,12 @@ def numbered(path: Path, number: int) -> Path:
     return path.with_name(f"{plain.stem}.{number}{tail}")
 
 
-class ReadProgress:
-    """A bar over the bytes of a file, on stderr and on a terminal only."""
-
-    def __init__(self, what: str, total: int) -> None:
-        self._bar: Progress | None = None
-        if sys.stderr is not None and sys.stderr.isatty():
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TaskProgressColumn(),
-                TimeRemainingColumn(),
-            )
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task(what, total=total)
-
-    def __enter__(self) -> ReadProgress:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def show(self, done: int) -> None:
-        """So much of the total is done."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done)
-
-
 def read_lines(path: Path, what: str = "reading") -> Iterator[tuple[int, bytes]]:
     """Line numbers from 1 and lines without their line ends; blank lines are left out.
 
     Raises `OSError` or `PeekError` for what cannot be read.  Memory: one line.
     """
-    with path.open("rb") as raw, ReadProgress(what, path.stat().st_size) as progress:
+    with path.open("rb") as raw, ProgressBar(path.stat().st_size, what) as progress:
         stream = _decompressed(raw, path)
         try:
             for number, line in enumerate(stream, start=1):

@@ -110,7 +110,3 @@ def _drop_output() -> None:
     """Send what is still buffered nowhere, lest Python fails on it once more at exit."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from peek.cli.batch_files import needs, read_lines, write_whole
-from peek.cli.reorder import LineReader, namespace_of, order_line, write_lines
+from peek.cli.request_lines import LineReader, namespace_of, order_line, write_lines
 from peek.offline.scale.duckdb_order import OutOfCoreOrder
 
 MEMORY_LIMIT: Final = "1500MB"
