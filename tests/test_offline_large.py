@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.batch_files import chat_rows, lines, write
 from support.offline_batches import Prompt, branching, grouped, own, rollouts
 
 from peek import InvalidConfig
@@ -45,7 +46,8 @@ def collected(batch: list[Prompt], block: int, chunk: int = 64, names: list[str]
     for start in range(0, len(batch), chunk):
         n = len(keys[start : start + chunk])
         spaces = [""] * n if names is None else names[start : start + n]
-        order.add(keys[start : start + chunk], spaces, range(n), [0] * n, [f"p{start + i}" for i in range(n)])
+        records = [(0, 0, i, f"p{i}") for i in range(start, start + n)]
+        order.add(keys[start : start + chunk], spaces, records)
     return order
 
 
@@ -83,8 +85,6 @@ def test_duckdb_and_namespaces() -> None:
 
 def test_the_command_gives_the_same_file_either_way(tmp_path: Path) -> None:
     pytest.importorskip("duckdb", reason="needs the extra peek-kv[offline]")
-    from test_offline_cli import chat_rows, lines, write
-
     source = write(tmp_path / "in.jsonl.gz", chat_rows(400))
     for way in ("--in-memory", "--out-of-core"):
         arguments = [way, "--replicas", "2", "--cache-tokens", "1000", "--explain"]

@@ -20,11 +20,11 @@ class ProgressBar:
     meanwhile.
 
     Args:
-        total: of all parts, in any unit.
+        total: of all parts, in any unit; None: nobody knows.
         what: what is going on; see `next_part`.
     """
 
-    def __init__(self, total: int, what: str = "") -> None:
+    def __init__(self, total: int | None, what: str = "") -> None:
         self._bar: Progress | None = None
         if sys.stderr is not None and sys.stderr.isatty():
             self._bar = Progress(

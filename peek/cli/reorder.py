@@ -13,11 +13,22 @@ from typing import Annotated, Final
 import typer
 
 from peek import PeekError, WorkloadError
-from peek.cli.batch_files import COMPRESSED, beside, numbered
+from peek.cli.compression import COMPRESSED
 from peek.cli.options import parse_count
+from peek.cli.places import (
+    STREAM,
+    beside,
+    check_target,
+    is_regular,
+    numbered,
+    parse_source,
+    parse_target,
+    refuse_clashes,
+)
+from peek.cli.reorder_job import ReorderJob
 from peek.cli.reorder_large import reorder_large
 from peek.cli.reorder_memory import reorder_in_memory
-from peek.cli.tokenizing import load_tokenizer
+from peek.cli.tokenizing import load_tokenizer, tokenizer_file
 from peek.offline.pioneers import ENGINES
 from peek.offline.reordering import BLOCK_TOKENS, CACHE_TOKENS
 
@@ -26,9 +37,20 @@ OUT_OF_CORE_BYTES: Final = 2_000_000_000
 
 LARGEST_REPLICAS: Final = 1000
 
-InArgument = Annotated[Path, typer.Argument(metavar="IN", help="Batch file: .jsonl, .gz, .zst.")]
-OutArgument = Annotated[Path, typer.Argument(metavar="OUT", help="Where it goes; OUT.order beside it.")]
-OrderOption = Annotated[Path | None, typer.Option(help="Order file for `peek restore`, not OUT's name.")]
+InArgument = Annotated[
+    Path,
+    typer.Argument(parser=parse_source, metavar="IN", help="Batch file: .jsonl, .gz, .zst; -: stdin."),
+]
+OutArgument = Annotated[
+    Path,
+    typer.Argument(
+        parser=parse_target, metavar="OUT", help="Where it goes, its .order file beside it; -: stdout."
+    ),
+]
+OrderOption = Annotated[
+    Path | None,
+    typer.Option(parser=parse_target, metavar="PATH", help="Order file for `peek restore`, not OUT's name."),
+]
 CacheOption = Annotated[
     int, typer.Option(parser=parse_count, metavar="INT", help="Tokens of the engine's KV cache.")
 ]
@@ -63,25 +85,28 @@ def reorder_command(
 
     Lines stay as they are; `peek restore` puts the results back into the order of IN.
     """
-    _check(source, target, cache_tokens, block_tokens, engine, replicas)
-    encode = None if tokenizer is None else load_tokenizer(tokenizer)
+    _check_options(cache_tokens, block_tokens, engine, replicas)
+    if not (is_regular(target) or target.is_dir()):
+        _check_stream(target, order, replicas)
     targets = [target] if replicas == 1 else [numbered(target, i) for i in range(replicas)]
     order_path = beside(target, ".order") if order is None else order
-    if source.resolve() in {path.resolve() for path in (*targets, order_path)}:
-        raise typer.BadParameter(f"{source} would be overwritten", param_hint="OUT")
-    if out_of_core or (out_of_core is None and _is_large(source)):
-        bad = reorder_large(source, targets, order_path, encode, block_tokens, explain)
-    else:
-        bad = reorder_in_memory(
-            source, targets, order_path, encode, (cache_tokens, block_tokens, engine), explain
-        )
+    if source != STREAM and not source.exists():
+        raise PeekError(f"{source}: no such file")
+    read = {"IN": source}
+    if tokenizer is not None:
+        read["--tokenizer"] = tokenizer = tokenizer_file(tokenizer)
+    refuse_clashes(read.items(), [("--order", order_path), *(("OUT", path) for path in targets)])
+    for path in (order_path, *targets):
+        check_target(path)
+    encode = None if tokenizer is None else load_tokenizer(tokenizer)
+    job = ReorderJob(source, targets, order_path, encode, cache_tokens, block_tokens, engine, explain)
+    is_large = _is_large(source) if out_of_core is None else out_of_core
+    bad = reorder_large(job) if is_large else reorder_in_memory(job)
     if bad:
         raise WorkloadError(f"{source}: {bad} bad line{'s' * (bad > 1)} left out")
 
 
-def _check(
-    source: Path, target: Path, cache_tokens: int, block_tokens: int, engine: str, replicas: int
-) -> None:
+def _check_options(cache_tokens: int, block_tokens: int, engine: str, replicas: int) -> None:
     if engine not in ENGINES:
         raise typer.BadParameter(f"{engine!r} is unknown; valid: {', '.join(ENGINES)}", param_hint="--engine")
     if cache_tokens < block_tokens:
@@ -90,11 +115,17 @@ def _check(
         )
     if replicas > LARGEST_REPLICAS:
         raise typer.BadParameter(f"{replicas} is not in 1..{LARGEST_REPLICAS}", param_hint="--replicas")
-    if not source.exists():
-        raise PeekError(f"{source}: no such file")
-    if not target.parent.is_dir():
-        raise PeekError(f"{target.parent}: no such folder")
+
+
+def _check_stream(target: Path, order: Path | None, replicas: int) -> None:
+    """No names can be made from that of a folder, a device or a stream."""
+    if replicas > 1:
+        raise typer.BadParameter(f"{target} cannot be one file of several", param_hint="--replicas")
+    if order is None:
+        raise typer.BadParameter(f"needed, since no order file can lie beside {target}", param_hint="--order")
 
 
 def _is_large(source: Path) -> bool:
+    if source == STREAM:
+        return False
     return source.stat().st_size * (5 if source.suffix in COMPRESSED else 1) >= OUT_OF_CORE_BYTES
