@@ -269,6 +269,23 @@ def test_plot_is_written_beside_the_json(
     assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 10
 
 
+def test_plot_goes_through_a_link_and_never_over_the_trace(
+    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "link.svg").symlink_to("real.svg")
+    words = ["simulate", "--policy", "peek", "--json", "--plot", str(tmp_path / "link.svg")]
+    assert main([*words, "--trace", str(trace)]) == 0
+    assert (tmp_path / "link.svg").is_symlink()
+    assert b"</svg>" in (tmp_path / "real.svg").read_bytes()
+    capsys.readouterr()
+    before = (tmp_path / "real.svg").read_bytes()
+    code = main([*words, "--trace", str(tmp_path / "real.svg")])
+    shown = capsys.readouterr()
+    assert_one_line_error(code, shown.out, shown.err, 2, "--plot", "link.svg", "is the same file as")
+    assert (tmp_path / "real.svg").read_bytes() == before
+
+
 def test_plot_without_matplotlib_says_what_to_install(tmp_path: Path, trace: Path) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir()

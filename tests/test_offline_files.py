@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import stat
 import subprocess
 import sys
@@ -24,12 +23,16 @@ from peek.cli import writing
 from peek.cli.main import main
 from peek.cli.places import parse_source, parse_target
 from peek.cli.writing import write_whole
+from peek.offline.scale.duckdb_order import OutOfCoreOrder
 
 HOME = Path(peek.__file__).resolve().parent.parent
 WAYS = ["--in-memory", "--out-of-core"]
 ROWS = json_rows(60)
 
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root makes devices")
+resource = pytest.importorskip("resource", reason="limits the size of files")
+needs_devices = pytest.mark.skipif(
+    sys.platform != "linux" or os.getuid() != 0, reason="only root makes devices, with Linux's numbers here"
+)
 
 
 @pytest.fixture
@@ -185,7 +188,7 @@ def test_a_pipe_whose_reader_goes(here: Path) -> None:
     assert names(here) == ["in.jsonl", "out"]
 
 
-@needs_root
+@needs_devices
 @pytest.mark.parametrize("way", WAYS)
 def test_a_device_is_written_to(here: Path, way: str) -> None:
     null = os.makedev(1, 3)
@@ -204,7 +207,7 @@ def test_a_device_is_written_to(here: Path, way: str) -> None:
     assert names(here) == ["hole", "hole2", "in.jsonl", "kept.order", "link"]
 
 
-@needs_root
+@needs_devices
 def test_a_device_that_is_full(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         os.mknod(here / "full", stat.S_IFCHR | 0o666, os.makedev(1, 7))
@@ -410,6 +413,20 @@ def test_a_full_disk_while_restoring(here: Path) -> None:
     done = run("restore", "out.jsonl", "back", "--order", "out.order", cwd=here, limit=40_000)
     assert (done.returncode, done.stderr) == (1, b"peek: back: File too large\n")
     assert contents(here) == before
+
+
+def test_a_full_disk_for_the_database(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duckdb = pytest.importorskip("duckdb")
+
+    def fail(*_: object) -> None:
+        raise duckdb.IOException("IO Error: could not write\n" + "secret" * 100)
+
+    monkeypatch.setattr(OutOfCoreOrder, "arrange", fail)
+    assert reorder("in.jsonl", "out.jsonl", "--out-of-core") == 1
+    assert told(capsys) == "peek: --out-of-core: IO Error: could not write\n"
+    assert names(here) == ["in.jsonl"]
 
 
 def test_what_fails_in_the_middle_leaves_nothing(here: Path) -> None:

@@ -36,7 +36,7 @@ def reorder_large(job: ReorderJob) -> int:
         raise needs("duckdb", "--out-of-core") from None
     requests = RequestLines(job.source, job.encode)
     try:
-        with work_folder(job.outputs) as folder:
+        with work_folder([*job.targets, job.order_path]) as folder:
             database = duckdb.connect(str(folder / "batch.duckdb"))
             try:
                 database.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")

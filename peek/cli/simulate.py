@@ -17,6 +17,7 @@ import typer
 
 from peek import PRESETS, InvalidConfig, PeekConfig, WorkloadError, backend
 from peek.cli.options import parse_count, parse_rate, parse_seed
+from peek.cli.places import refuse_clashes
 from peek.cli.plot import check_plot, save_plot
 from peek.cli.progress import ProgressBar
 from peek.cli.report import Batch, as_json_text, print_batches
@@ -101,6 +102,7 @@ def simulate_command(
     """
     _check_options(ctx, policy, cache, trace is not None)
     if plot is not None:
+        refuse_clashes([("trace", path) for path in (trace, trace_file) if path], [("--plot", plot)])
         check_plot(plot)
     if trace is None:
         workloads = _cells(workload, load, seed, ENGINE_OF[cache], trace_file)
