@@ -145,8 +145,11 @@ def test_a_new_file_has_the_mode_that_the_user_asks_for(here: Path) -> None:
 def test_links_in_a_circle(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "out.jsonl").symlink_to("turn")
     (here / "turn").symlink_to("out.jsonl")
+    write(here / "in.jsonl", ["{", *ROWS])  # not even read
     assert reorder("in.jsonl", "out.jsonl") == 1
-    assert "out.jsonl" in told(capsys)
+    assert "out.jsonl: Too many levels" in told(capsys)
+    assert reorder("in.jsonl", "new.jsonl", "--order", "turn") == 1
+    assert "turn: Too many levels" in told(capsys)
     assert names(here) == ["in.jsonl", "out.jsonl", "turn"]
 
 
@@ -235,6 +238,9 @@ def test_no_names_are_made_from_a_pipe(
     ("arguments", "named"),
     [
         (["in.jsonl", "folder"], "folder: is a folder"),
+        (["in.jsonl", "."], ".: is a folder"),
+        (["in.jsonl", "..", "--replicas", "2"], "..: is a folder"),
+        (["folder", "out.jsonl"], "folder: Is a directory"),
         (["in.jsonl", "out.jsonl", "--order", "folder"], "folder: is a folder"),
         (["in.jsonl", "nowhere/out.jsonl"], "nowhere"),
         (["in.jsonl", "out.jsonl", "--order", "nowhere/out.order"], "nowhere"),
@@ -277,6 +283,9 @@ def test_standard_input_and_output(here: Path, way: str) -> None:
 
 
 def test_a_file_that_is_called_like_a_stream(here: Path) -> None:
+    (here / "-").mkdir()
+    assert run("reorder", "in.jsonl", "-", "--order", "o", cwd=here).returncode == 0
+    (here / "-").rmdir()
     assert parse_source("-") == Path("-")
     assert parse_source("./-") == here / "-"
     assert reorder("in.jsonl", "./-", "--order", "o") == 0

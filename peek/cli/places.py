@@ -6,7 +6,6 @@ device or a named pipe is written to as it is; only a regular file can be replac
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import sys
@@ -52,7 +51,7 @@ def numbered(path: Path, number: int) -> Path:
 
 
 def is_regular(path: Path) -> bool:
-    """Whether a regular file is there, or nothing, so that one can be made."""
+    """Whether a regular file is there, or nothing, so that one can be made.  `OSError`: nobody can tell."""
     if path == STREAM:
         return False
     try:
@@ -63,21 +62,20 @@ def is_regular(path: Path) -> bool:
 
 def real_path(path: Path) -> Path:
     """Where the links of a path lead; the last name need not exist."""
-    found = Path(os.path.realpath(path))
-    if found.is_symlink():
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return found
+    return Path(os.path.realpath(path))
 
 
 def check_target(path: Path) -> None:
     """Refuse before the work what could not be written after it."""
-    if path == STREAM:
-        return
-    if path.is_dir():
+    check_no_folder(path)
+    if is_regular(path) and not real_path(path).parent.is_dir():
+        raise PeekError(f"{path}: no such folder: {real_path(path).parent}")
+
+
+def check_no_folder(path: Path) -> None:
+    """Refuse a folder as a target."""
+    if path != STREAM and path.is_dir():
         raise PeekError(f"{path}: is a folder")
-    parent = real_path(path).parent
-    if not parent.is_dir():
-        raise PeekError(f"{path}: no such folder: {parent}")
 
 
 Named = Iterable[tuple[str, Path]]

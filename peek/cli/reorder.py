@@ -18,6 +18,7 @@ from peek.cli.options import parse_count
 from peek.cli.places import (
     STREAM,
     beside,
+    check_no_folder,
     check_target,
     is_regular,
     numbered,
@@ -86,7 +87,8 @@ def reorder_command(
     Lines stay as they are; `peek restore` puts the results back into the order of IN.
     """
     _check_options(cache_tokens, block_tokens, engine, replicas)
-    if not (is_regular(target) or target.is_dir()):
+    check_no_folder(target)
+    if not is_regular(target):
         _check_stream(target, order, replicas)
     targets = [target] if replicas == 1 else [numbered(target, i) for i in range(replicas)]
     order_path = beside(target, ".order") if order is None else order
