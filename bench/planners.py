@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
 
 from peek.config import PeekConfig
 from peek.planner import Planner
@@ -25,13 +24,6 @@ def make_planner(
     `gated`: its engine shows a prefix to others only when its prefill ends; `chained`: its keys are chained
     block hashes.
     """
-    settings = config if lanes is None else _with_lanes(config, lanes)
-    return Planner(replace(settings, in_flight_gate=gated), policy, chained=chained, timer=timer)
-
-
-def _with_lanes(config: PeekConfig, lanes: Lanes) -> PeekConfig:
-    class WithLanes(PeekConfig):
-        def build_lanes(self) -> Lanes:
-            return lanes
-
-    return WithLanes(**{field.name: getattr(config, field.name) for field in fields(config)})
+    if policy is not None and lanes is None:
+        lanes = config.build_lanes()
+    return Planner(config, policy, chained, timer, lanes=lanes, in_flight_gate=gated)

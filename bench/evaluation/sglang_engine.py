@@ -99,9 +99,9 @@ class RealSglang(SimEngine):
         if not limited:  # SGLang has no switch for it
             own._determine_active_policy = lambda _queue: own.policy
         if label not in STOCK:  # `peek` as its plug-in puts it there; a variant brings its planner
-            seat = attach(self.world, base_of(label))
+            beside = attach(self.world, base_of(label))
             if label in VARIANTS:
-                seat.adapter.planner = planner_for(label, blocks=False)
+                beside.adapter.planner = planner_for(label, blocks=False)
         self.schedule_s: list[float] = []
         own.calc_priority = timed(own.calc_priority, self.schedule_s)
         self.stepper = VirtualStepper(

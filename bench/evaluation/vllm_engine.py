@@ -31,6 +31,6 @@ class RealVllm(simulated_worker.RealScheduler):
         simulated_worker.MAX_MODEL_LEN = context
         super().__init__(workload, base_of(label), cost)
         if label in VARIANTS:
-            self.scheduler.peek.planner = planner_for(label, blocks=True)
+            self.scheduler.peek.adapter.planner = planner_for(label, blocks=True)
         self.schedule_s: list[float] = []
         self.scheduler.schedule = timed(self.scheduler.schedule, self.schedule_s)

@@ -223,7 +223,7 @@ def _deliver(outcome: Outcome, in_flight: deque[tuple[Any, Any]]) -> None:
 
 
 def _plain(request: Any) -> bool:
-    return request.status == RequestStatus.WAITING and request.num_preemptions == 0
+    return bool(request.status == RequestStatus.WAITING and request.num_preemptions == 0)
 
 
 def _arrival(request: Any) -> float:

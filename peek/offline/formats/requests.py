@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from peek.errors import WorkloadError
+from peek.offline.formats.echo import clipped, echoed
 from peek.trie.keys import pack
 
 SYMBOL_BYTES: Final = 4
@@ -36,14 +37,21 @@ class BatchRequest:
 def parse_request(line: bytes, loads: Callable[[bytes], Any]) -> BatchRequest:
     """Read one line; `loads` parses JSON.  `WorkloadError` says what is wrong, in a few words."""
     try:
-        row = loads(line)
+        return _request_of(loads(line))
     except ValueError as error:
-        raise WorkloadError(f"not valid JSON: {error}") from None
+        if isinstance(error, WorkloadError):
+            raise
+        raise WorkloadError(f"not valid JSON: {clipped(str(error))}") from None
+    except RecursionError:
+        raise WorkloadError("nested too deeply") from None
+
+
+def _request_of(row: Any) -> BatchRequest:
     if not isinstance(row, dict):
         raise WorkloadError(f"a JSON {type(row).__name__}, not an object")
     custom_id = row.get("custom_id", "")
     if not isinstance(custom_id, str):
-        raise WorkloadError(f"custom_id is {custom_id!r}, not a string")
+        raise WorkloadError(f"custom_id is {echoed(custom_id)}, not a string")
     body = row.get("body", row)
     if not isinstance(body, dict):
         raise WorkloadError("body is not an object")
@@ -79,7 +87,7 @@ def _chat(messages: Any) -> str:
     parts = []
     for message in messages:
         if not isinstance(message, dict):
-            raise WorkloadError(f"a message is {message!r}, not an object")
+            raise WorkloadError(f"a message is {echoed(message)}, not an object")
         parts.append(f"<{message.get('role', '')}>\n{_content(message.get('content'))}")
         if message.get("tool_calls"):
             parts.append(repr(message["tool_calls"]))
