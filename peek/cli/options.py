@@ -1,14 +1,18 @@
-"""Numbers of the command line, for options of several commands.
+"""What options of several commands mean: policy labels, and numbers.
 
-They have parsers of their own because typer's messages do not name the value.
+Numbers have parsers of their own because typer's messages do not name the value.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from math import isfinite
 from typing import Final
 
 import typer
+
+from peek import PeekConfig
 
 LARGEST_COUNT: Final = 100_000_000
 """Of tokens or rows; an arena of hundreds of accelerators, and still quick to set up."""
@@ -39,3 +43,13 @@ def parse_rate(text: str) -> float:
     if not (isfinite(rate) and rate > 0.0):
         raise typer.BadParameter(f"{str(text)!r} is not a finite number above 0")
     return rate
+
+
+def policy_of(label: str) -> PeekConfig:
+    """The settings behind a policy label; `module:Class` is also looked for in the working directory.
+
+    Raises `InvalidConfig`.
+    """
+    if ":" in label and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last: nothing installed is shadowed
+    return PeekConfig.from_label(label)

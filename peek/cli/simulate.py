@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from peek import PRESETS, InvalidConfig, PeekConfig, WorkloadError, backend
-from peek.cli.options import parse_count, parse_rate, parse_seed
+from peek import PRESETS, InvalidConfig, WorkloadError, backend
+from peek.cli.options import parse_count, parse_rate, parse_seed, policy_of
 from peek.cli.places import refuse_clashes
 from peek.cli.plot import check_plot, save_plot
 from peek.cli.progress import ProgressBar
@@ -49,7 +49,8 @@ PolicyOption = Annotated[
     list[str],
     typer.Option(
         metavar="LABEL",
-        help=f"Policy, repeatable; the others are compared with the first. Valid: {', '.join(PRESETS)}.",
+        help="Policy, repeatable; the others are compared with the first.  Valid: "
+        f"{', '.join(PRESETS)}, or module:Class of your own.",
     ),
 ]
 SeedOption = Annotated[
@@ -129,7 +130,7 @@ def _check_options(ctx: typer.Context, policies: list[str], cache: str, is_trace
     """What can be wrong with any run, and options that belong to the other kind of workload."""
     for label in policies:
         try:
-            PeekConfig.from_label(label)
+            policy_of(label)
         except InvalidConfig as error:
             raise typer.BadParameter(str(error), param_hint="--policy") from None
     _check_choice("--cache", cache, CACHES)

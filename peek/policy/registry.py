@@ -72,7 +72,8 @@ def find(name: str) -> Factory:
 
 def make(name: str) -> AdmissionPolicy:
     """A new policy called `name`; errors as `find`, and `InvalidConfig` if what is made is no policy."""
-    policy: object = find(name)()
+    factory: Any = find(name)
+    policy: object = factory()
     if not isinstance(policy, AdmissionPolicy):
         raise InvalidConfig(f"policy {name!r} makes a {type(policy).__name__}, not an AdmissionPolicy")
     return policy

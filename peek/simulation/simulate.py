@@ -70,8 +70,8 @@ def simulate(
 
 def make_planner(config: PeekConfig, cache: str, timer: Callable[[], float] | None) -> Planner:
     """A planner that knows how this kind of engine shows prefixes to others."""
-    gate = cache == "radix" and config.admission == "peek"
-    return Planner(config, chained=cache == "blocks", timer=timer, in_flight_gate=gate)
+    gate = cache == "radix" and config.waits_for_prefills
+    return Planner(config, chained=cache == "blocks", timer=timer, in_flight_gate=gate, strict=True)
 
 
 class PlanMeter:

@@ -64,7 +64,7 @@ class SglangAdapter:
     def __init__(self, policy: Any, settings: Settings, shield: Shield) -> None:
         self.policy = policy
         # SGLang shows a prefix to others when its prefill ends.
-        gate = settings.config.admission == "peek"
+        gate = settings.config.waits_for_prefills
         self.planner = Planner(
             settings.config, timer=time.perf_counter, in_flight_gate=gate, strict=settings.strict
         )
