@@ -116,6 +116,8 @@ def mypyc_extensions() -> list[Extension]:
     if os.name != "nt":  # mypyc sets -Werror; a warning that only a newer compiler knows is no failure
         for module in modules:
             module.extra_compile_args = [*module.extra_compile_args, "-Wno-error"]
+            if sys.platform == "linux":  # let functions of one library be inlined into each other
+                module.extra_compile_args.append("-fno-semantic-interposition")
     return modules
 
 
