@@ -17,7 +17,7 @@ docs/pending_tree.md argues each choice.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from mypy_extensions import i64
 
@@ -31,13 +31,16 @@ from peek.trie.structure import PrefixStructure
 
 
 class Cluster(NamedTuple):
-    """The deepest node that a request shares with another waiting request."""
-
     node_id: int
     depth: int
-    """Symbols from the root to the node."""
     size: int
-    """Waiting requests at or below the node."""
+
+
+_cluster: Any = Cluster  # assigned, because a named tuple loses its docstring when compiled
+_cluster.__doc__ = """The deepest node that a request shares with another waiting request.
+
+Its id, its depth (symbols from the root), and its size (waiting requests at or below it).
+"""
 
 
 @final
