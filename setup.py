@@ -17,7 +17,9 @@ that is interpreted by accident makes every benchmark lie.  The rest of the meta
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import sys
 import sysconfig
 import tempfile
@@ -70,6 +72,17 @@ The types of `sortedcontainers` it must see (they come with the build requiremen
 a native object is read directly, what it does not know by name.
 """
 
+C_TEXT = r'(?:[^"\\\n]|\\.)*'
+SIGNED = rf'(?P<doc>PyDoc_STR\("(?P<signature>{C_TEXT}?\\n--\\n\\n){C_TEXT}"\))'
+UNSIGNED = rf'(?P<doc>NULL|PyDoc_STR\("{C_TEXT}"\))(?P<signature>)'
+DOC_PLACES = (
+    rf"\(PyCFunction\)CPyPy_(?P<name>\w+),\s*[A-Z_ |]+, {SIGNED}",
+    rf"CPyType_(?P<name>\w+?)_template_ = \{{[^}}]*?\.tp_doc = {SIGNED}",
+    rf"\(getter\)(?P<name>\w+_get_\w+),\s*(?:NULL|\(setter\)\w+),\s*{UNSIGNED}, NULL\}}",
+)
+"""Where the C code of mypyc has room for a docstring: behind the signature of a function or method, behind
+that of a class, and in a property."""
+
 PROBE = "#include <Python.h>\nPyMODINIT_FUNC PyInit_peek_probe(void) { return NULL; }\n"
 
 
@@ -113,10 +126,73 @@ def mypyc_extensions() -> list[Extension]:
     modules = mypycify(
         [f"--config-file={config}", *compiled_sources()], opt_level="3", debug_level="0", group_name=GROUP
     )
+    add_docstrings(Path("build", f"__native_{GROUP}.c"))
     if os.name != "nt":  # mypyc sets -Werror; a warning that only a newer compiler knows is no failure
         for module in modules:
             module.extra_compile_args = [*module.extra_compile_args, "-Wno-error"]
+            if sys.platform == "linux":  # let functions of one library be inlined into each other
+                module.extra_compile_args.append("-fno-semantic-interposition")
     return modules
+
+
+def docstrings() -> dict[tuple[str, str], str]:
+    """`(module, qualified name)` -> docstring, of every function, class, method and property compiled."""
+    here = Path(__file__).resolve().parent
+    found: dict[tuple[str, str], str] = {}
+    for source in compiled_sources():
+        module = source.removesuffix(".py").replace("/", ".")
+        ahead: list[tuple[str, ast.AST]] = [("", ast.parse((here / source).read_text(encoding="utf-8")))]
+        while ahead:
+            outer, tree = ahead.pop()
+            for node in ast.iter_child_nodes(tree):
+                if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or _stays_python(node):
+                    continue
+                name = f"{outer}{node.name}"
+                text = ast.get_docstring(node)
+                if text is not None:
+                    found[module, name] = text
+                if isinstance(node, ast.ClassDef):
+                    ahead.append((f"{name}.", node))
+    return found
+
+
+def _stays_python(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    """Whether mypyc makes an ordinary Python class of it, without a docstring: a named tuple."""
+    return isinstance(node, ast.ClassDef) and "NamedTuple" in map(ast.unparse, node.bases)
+
+
+def add_docstrings(translated: Path) -> None:
+    """Put the docstrings into C code that mypyc wrote: it keeps the signatures only.
+
+    mypyc names a thing by the shortest end of its module's name that is unique, its class and its own
+    name, and leaves room for a docstring in three forms (`DOC_PLACES`).  A docstring that finds no place
+    ends the build: then mypyc has changed, and this function must.
+    """
+    code = translated.read_text(encoding="utf-8")
+    places: dict[str, list[re.Match[str]]] = {}
+    for pattern in DOC_PLACES:
+        for match in re.finditer(pattern, code):
+            places.setdefault(match["name"], []).append(match)
+    edits: list[tuple[int, int, str]] = []
+    for (module, name), text in docstrings().items():
+        parts = module.split(".")
+        ends = ["___".join(parts[i:]) for i in reversed(range(len(parts)))]
+        symbols = [f"{end}___{name.replace('.', sep)}" for end in ends for sep in ("___", "_get_")]
+        matches = next((places[symbol] for symbol in symbols if symbol in places), [])
+        if not matches:
+            raise SystemExit(f"peek: mypyc left no place for the docstring of {module}.{name}")
+        for match in matches:
+            signature = match["signature"] or ""
+            edits.append((*match.span("doc"), f'PyDoc_STR("{signature}{c_literal(text)}")'))
+    for start, end, replacement in sorted(edits, reverse=True):
+        code = code[:start] + replacement + code[end:]
+    translated.write_text(code, encoding="utf-8")
+
+
+def c_literal(text: str) -> str:
+    """The inside of a C string: printable ASCII as it is, all other bytes in octal."""
+    plain = {byte: chr(byte) for byte in range(32, 127) if chr(byte) not in '"\\?'}
+    return "".join(plain.get(byte, f"\\{byte:03o}") for byte in text.encode())
 
 
 def extensions() -> list[Extension]:

@@ -24,13 +24,33 @@ class CacheView(Protocol):
     """Read-only view of an engine's prefix cache, descended one pending edge at a time.
 
     A *cursor* is any object that marks a place in the cache; it belongs to the view and is only
-    handed back to it.  Calls must not change the cache (no node splits, no recency refresh).
+    handed back to it.  Calls must not change the cache (no node splits, no recency refresh), and not
+    the waiting requests.
 
-    A view may have an attribute `version` that changes whenever an answer of `advance` could; cycles
-    between two changes then only ask about new requests.  Without it every cycle asks anew.
+    Whole numbers may be of any type that Python takes for one (numpy's, say).  An answer that no cache
+    can give ends the walk with `InvalidCache`.
 
-    A view may have a method `worth(cursor, matched) -> int` where a cached token is not always worth a
-    whole one (on the host, say): what `matched` symbols up to `cursor` save, in tokens.
+    Granularity.  A cache that matches single symbols needs nothing here.  Some caches match whole
+    blocks of several symbols: with blocks of 8 they hold 16 or 24 symbols of a prompt, never 18.  There
+    are two ways to say so:
+
+    - Make every block one symbol of the keys (intern its content as a number) and let `unit_tokens` be
+      the tokens of a block.  This is the faster way, as keys are shorter.
+    - Keep smaller symbols and declare the attribute `block_symbols`, the symbols per block (8 above).
+
+    It matters because waiting prompts part ways at any symbol.  Say 24 symbols of a prompt are cached,
+    and another prompt shares the first 18 of them.  `advance` is then asked for the first 18, of which
+    such a cache holds 16.  With `block_symbols = 8` the next question goes on from there: the other 2
+    symbols and what follows them in this prompt, 8 of which are cached, 24 in all.  Without it the
+    answer would be 16, so a walk that notices a cache of this kind raises `InvalidCache` instead.
+
+    Optional members:
+
+    - `version`: changes whenever an answer of `advance` could; walks between two changes only ask about
+      new requests.  Without it every walk asks anew.
+    - `block_symbols`: symbols per block that the cache matches whole, at least 1; see above.
+    - `worth(cursor, matched) -> int`: what `matched` symbols up to `cursor` save, in tokens, where a
+      cached token is not always worth a whole one (on the host, say); 0 .. matched * unit_tokens.
     """
 
     unit_tokens: int
@@ -43,8 +63,8 @@ class CacheView(Protocol):
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
         """Follow `segment` (int32 symbols of one pending edge) from `cursor`.
 
-        `offset` is the absolute position of the segment's first symbol.  Returns how many leading
-        symbols the cache holds (0 .. len(segment)) and the cursor behind the last of them.
+        `offset` is the absolute position of the segment's first symbol.  Returns a tuple: how many
+        leading symbols the cache holds (0 .. len(segment)), and the cursor behind the last of them.
         """
         ...
 
@@ -61,7 +81,7 @@ class CacheTree(CacheView, Protocol):
     """
 
     def parent_id(self, node_id: int) -> int:
-        """The parent of a cache node, 0 for a root."""
+        """The parent of a cache node; 0 for a root, and where the parent is a root without symbols."""
         ...
 
 

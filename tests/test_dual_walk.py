@@ -151,6 +151,16 @@ def test_another_view_with_the_same_version_is_another_cache() -> None:
     assert (queue.walk.match(full), queue.walk.advances) == ({"r0": 3}, 0)
 
 
+def test_a_request_that_takes_the_place_of_its_siblings_is_asked_for() -> None:
+    queue = queue_of(1, False, [([1, 2, 8], ""), ([1, 2, 9], "")])
+    view = VersionedView(NaiveCacheView(cache_of(1, [([1, 2, 3, 4, 5], "")]), queue.pages))
+    assert queue.walk.match(view) == {"r0": 2, "r1": 2}
+    queue.insert(([1, 2, 3, 4], ""))
+    queue.remove("r0")
+    queue.remove("r1")  # the node they shared is merged with the newcomer's
+    assert queue.walk.match(view) == {"r2": 4}
+
+
 # -- the ends of the range ----------------------------------------------------------------------------
 
 

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from mypy_extensions import i64
 
+from peek.errors import InvalidCache
+from peek.trie.cache_answers import whole_number
 from peek.trie.node import Node, next_branch, next_preorder, survivor
 from peek.trie.pending_tree import PendingTree
 
@@ -55,8 +57,8 @@ class SymbolIndex(DemandIndex):
 class MarkIndex(DemandIndex):
     """Cached tree nodes named by `CacheView.node_id`.
 
-    A cached node lies on one path, so the pending nodes that end in it are nested.  They are kept
-    shallow to deep: if the requests behind the deepest have left, the next one still tells.
+    A cached node lies on one path, so the pending nodes whose match ends in or below it are nested.
+    They are kept shallow to deep: if the requests below the deepest have left, the next one is found.
     """
 
     def __init__(self, tree: PendingTree) -> None:
@@ -81,49 +83,73 @@ class MarkIndex(DemandIndex):
         """O(pending nodes that match something + cached nodes on their paths), once per walk.
 
         The tree may have changed since the walk.  Nodes without fresh marks are new (or the upper half
-        of a split); what is below them may still carry marks.
+        of a split); what is below them may still carry marks.  Epoch 0, no walk, leaves no marks.
+
+        Raises `InvalidCache` for an answer that no cache can give, and whatever the cache raises; there
+        are then no marks, and the next call starts afresh.  `PlannerBusy` while a call holds the tree.
         """
         if epoch == self._epoch and self._tree_version == self._tree.version:
             return
-        self._epoch = epoch
-        self._tree_version = self._tree.version
         self._marks = {}
-        for _, root in self._tree.roots():
-            node: Node | None = next_preorder(root)
-            while node is not None:
-                if node.walk_epoch != epoch or (
-                    self._mark(node, cache, epoch) and node.walk_matched >= node.depth
-                ):
-                    node = next_preorder(node)
-                else:
-                    node = next_branch(node)
+        self._epoch = 0
+        self._tree_version = -1
+        self._tree.enter("MarkIndex.refresh")
+        try:
+            marks: dict[int, list[Node]] = {}
+            if epoch != 0:
+                self._mark_all(marks, cache, epoch)
+            self._marks = marks
+            self._epoch = epoch
+            self._tree_version = self._tree.version
+        finally:
+            self._tree.leave()
 
-    def _mark(self, node: Node, cache: Any, epoch: i64) -> bool:
-        """Mark the cached nodes that `node`'s edge runs through; False if it matched nothing."""
-        anchor = node.parent
-        fresh: list[Node] = [node]
-        while anchor is not None and anchor.walk_epoch != epoch and anchor.parent is not None:
-            fresh.append(anchor)  # split off since the walk: stands on the same path
-            anchor = anchor.parent
-        assert anchor is not None
-        if node.walk_matched <= anchor.depth:
-            return False
-        fresh.reverse()
-        anchor_id: int = 0 if anchor.parent is None else cache.node_id(anchor.walk_cursor)
-        cached: int = cache.node_id(node.walk_cursor)
-        parent_of: Any = getattr(cache, "parent_id", None)
-        marks = self._marks
-        while True:
-            marked = marks.get(cached)
-            if marked is None:
-                marks[cached] = list(fresh)
-            else:
-                marked.extend(fresh)
-            if parent_of is None or cached == anchor_id:
-                return True
-            cached = parent_of(cached)
-            if cached == 0 or cached == anchor_id:
-                return True
+    def _mark_all(self, marks: dict[int, list[Node]], cache: CacheView, epoch: i64) -> None:
+        block: i64 = self._tree.block
+        for _, root in self._tree.roots():
+            node = next_preorder(root)
+            while node is not None:
+                if node.walk_epoch != epoch:
+                    node = next_preorder(node)
+                    continue
+                _mark(marks, node, cache, epoch)
+                node = next_preorder(node) if node.depth - node.walk_matched < block else next_branch(node)
+
+
+def _mark(marks: dict[int, list[Node]], node: Node, cache: Any, epoch: i64) -> None:
+    """Mark the cached nodes that `node`'s edge runs through."""
+    anchor = node.parent
+    assert anchor is not None
+    while anchor.walk_epoch != epoch and anchor.parent is not None:  # split off since the walk
+        anchor = anchor.parent
+    if node.walk_matched <= anchor.walk_matched:
+        return
+    anchor_id = 0 if anchor.walk_matched == 0 else _node_id(cache, anchor.walk_cursor)
+    cached = _node_id(cache, node.walk_cursor)
+    parent_of: Any = getattr(cache, "parent_id", None)
+    steps = node.walk_matched  # a cached node holds at least one of the symbols
+    while True:
+        marked = marks.get(cached)
+        if marked is None:
+            marks[cached] = [node]
+        else:
+            marked.append(node)
+        if parent_of is None or cached == anchor_id:
+            return
+        above = whole_number(parent_of(cached), f"parent_id({cached})")
+        if above == 0 or above == anchor_id:
+            return
+        steps -= 1
+        if steps < 0:
+            raise InvalidCache(
+                f"parent_id({cached}) answered {above}, and there is no root above: more parents than the "
+                f"{node.walk_matched} symbols that the cache holds"
+            )
+        cached = above
+
+
+def _node_id(cache: Any, cursor: object) -> int:
+    return whole_number(cache.node_id(cursor), "node_id(cursor)")
 
 
 def peak_demand(node: Node) -> i64:

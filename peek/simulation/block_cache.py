@@ -61,6 +61,7 @@ class BlockCache:
 
     def __init__(self, n_blocks: int, unit_tokens: int = 16) -> None:
         self.unit_tokens = unit_tokens
+        self.block_symbols = 1
         self.n_blocks = n_blocks
         self.version: i64 = 0
         """Grows with every name given or forgotten."""

@@ -54,7 +54,7 @@ class RadixCache:
     """The cached tokens of one engine; sizes in tokens."""
 
     def __init__(self, unit_tokens: int = 1) -> None:
-        self.unit_tokens = unit_tokens
+        self.unit_tokens, self.block_symbols = unit_tokens, 1
         self.cached_tokens: i64 = 0
         """Tokens in the tree, locked or not."""
         self.locked_tokens: i64 = 0

@@ -6,13 +6,17 @@ the parent edge is where the child edge starts, the cache is never entered again
 writes `request.cached_len`; `match` returns the same as a dictionary.
 
 Goals: exact (equal to the engine's own longest-prefix match of every request alone), and O(edges the
-cache has in common + 1 probe per edge where it stops) calls instead of one match per request.  A
+cache has in common + 1 call per edge where it stops) calls instead of one match per request.  A
 branch on which the cache stops is left at once: everything below it has the same cached length.
 
-A cache may carry a `version` that changes whenever an answer could; while it stands still, the marks
+A cache that matches whole blocks only (`block_symbols`) stands at a block boundary, at or before the
+end of an edge.  The children are then asked for from that boundary, with the rest of the path in front
+of their edge.  An edge on which a whole block or more is missing is where such a cache stops.
+
+A cache may carry a `version` that changes whenever an answer could.  While it stands still, the marks
 of the last walk are good and only nodes that are new since then are asked for.
 
-Plan: pre-order over the tree by its links.  Each node remembers how far the cache followed its edge
+Plan: pre-order over the tree by its links.  Each node remembers how far the cache followed its path
 and the cursor there (`walk_*`); the demand index of `peek.eviction` reads these marks afterwards.
 """
 
@@ -22,6 +26,17 @@ from typing import TYPE_CHECKING, Any, final
 
 from mypy_extensions import i64
 
+from peek.errors import InvalidCache
+from peek.trie.cache_answers import (
+    block_symbols_of,
+    checked_step,
+    matches_single_symbols,
+    out_of_range,
+    rest_and_edge,
+    unit_tokens_of,
+    whole_number,
+)
+from peek.trie.keys import COMPILED
 from peek.trie.node import Node, next_branch, next_preorder
 from peek.trie.pending_tree import PendingTree
 
@@ -33,61 +48,118 @@ if TYPE_CHECKING:
 class DualWalk:
     """Co-descent of one pending tree with any cache.
 
+    For one thread at a time, as the tree: a walk holds the tree while it calls the cache, so that a
+    change of the tree meanwhile, or a second walk, ends in `PlannerBusy`.
+
     >>> DualWalk(tree).match(cache)        # doctest: +SKIP
     {'request-1': 4096, 'request-2': 0}
     """
 
-    __slots__ = ("_cache", "_cache_version", "_tree", "_unit", "_worth", "advances", "epoch")
+    __slots__ = (
+        "_block",
+        "_cache",
+        "_cache_version",
+        "_single",
+        "_tree",
+        "_unit",
+        "_worth",
+        "advances",
+        "epoch",
+    )
 
     def __init__(self, tree: PendingTree) -> None:
         self._tree = tree
         self.epoch: i64 = 0
-        """The tree's epoch at the last walk."""
+        """The tree's epoch at the last walk; 0 before the first one and after one that failed."""
         self._cache: object = None
         self._cache_version: object = None
+        self._single: object = None
+        self._block: i64 = 1
         self._unit: i64 = 1
         self._worth: object = None
         self.advances: i64 = 0
         """Calls of `CacheView.advance` in the last walk."""
 
     def match(self, cache: CacheView) -> dict[str, int]:
-        """Cached length in tokens of every waiting request.  Cost as `walk`."""
+        """Cached length in tokens of every waiting request.  Cost and errors as `walk`."""
         self.walk(cache)
         return {request.request_id: request.cached_len for request in self._tree.requests()}
 
     def walk(self, cache: CacheView) -> None:
         """Write `request.cached_len` (tokens) for every request and the marks of every node reached.
 
-        O(nodes where the cache follows) calls into the cache, plus O(n) to write the results.
+        O(nodes where the cache follows) calls into the cache, plus O(n) to write the results.  A view
+        that declares no `block_symbols` gets one to four calls more until its answers show that it
+        matches symbol by symbol.
+
+        Raises `InvalidCache` for an answer that no cache can give, and whatever the view raises.  The
+        next walk then starts afresh; until it is done the `cached_len` of the requests mean nothing.
+        `PlannerBusy` while another call holds the tree.
         """
+        self._tree.enter("DualWalk.walk")
+        try:
+            self.walk_held(cache)
+        finally:
+            self._tree.leave()
+
+    def walk_held(self, cache: CacheView) -> None:
+        """`walk` for a caller that holds the tree already (`PendingTree.enter`)."""
+        unit = unit_tokens_of(cache)
+        declared = block_symbols_of(cache)
+        block: i64 = max(1, declared)
+        worth = getattr(cache, "worth", None)
         version: object = getattr(cache, "version", None)
         unchanged = version is not None and cache is self._cache and version == self._cache_version
-        if not unchanged or self.epoch != self._tree.epoch:
-            self._tree.epoch += 1
-            self.epoch = self._tree.epoch
+        if not unchanged or block != self._block or self.epoch != self._tree.epoch:
+            self.epoch = self._tree.begin_walk(block)
         self._cache = cache
         self._cache_version = version
+        self._block = block
+        self._unit = unit
+        self._worth = worth
         self.advances = 0
-        self._unit = cache.unit_tokens
-        self._worth = getattr(cache, "worth", None)
-        for namespace, root in self._tree.roots():
-            root.walk_matched = 0
-            root.walk_cursor = cache.root(namespace)
-            root.walk_epoch = self.epoch
-            self._walk_below(root, cache)
+        whole = False
+        try:
+            for namespace, root in self._tree.roots():
+                root.walk_matched = 0
+                root.walk_cursor = cache.root(namespace)
+                root.walk_epoch = self.epoch
+                self._walk_below(root, cache)
+            if declared == 0 and self.advances > 0 and cache is not self._single:
+                self._note_granularity(cache)
+            whole = True
+        finally:
+            if not whole:
+                self._forget()
+
+    def _note_granularity(self, cache: CacheView) -> None:
+        if matches_single_symbols(self._tree, cache):
+            self._single = cache
+
+    def _forget(self) -> None:
+        """Let nobody take the marks of a walk that failed for whole ones."""
+        self.epoch = 0
+        self._cache = None
+        self._cache_version = None
+        self._tree.begin_walk(1)
 
     def _tokens_at(self, node: Node) -> i64:
         """Cached length in tokens for whoever's match ends in `node`."""
+        matched = node.walk_matched
+        tokens = matched * self._unit
         if self._worth is None:
-            return node.walk_matched * self._unit
+            return tokens
         worth: Any = self._worth
-        tokens: int = worth(node.walk_cursor, node.walk_matched)
-        return tokens
+        value = whole_number(worth(node.walk_cursor, matched), f"worth(cursor, {matched})")
+        if not 0 <= value <= tokens:
+            raise InvalidCache(f"worth(cursor, {matched}) answered {value}; need 0 to {tokens} tokens")
+        return value
 
     def _walk_below(self, root: Node, cache: CacheView) -> None:
         # A cache is looked up dynamically: adapters are ordinary Python objects.
         advance: Any = cache.advance
         epoch = self.epoch
+        block = self._block
         calls: i64 = 0
         node = root
         while True:
@@ -95,19 +167,25 @@ class DualWalk:
                 _write_terminators(node, self._tokens_at(node))
             following = next_preorder(node)
             while following is not None:
-                parent = following.parent
-                assert parent is not None
                 if following.walk_epoch != epoch:
-                    calls += 1
+                    parent = following.parent
+                    assert parent is not None
+                    start = parent.walk_matched
+                    asked = following.depth - start
                     view = following.view
-                    if view is None:
+                    if start != parent.depth:
+                        view = rest_and_edge(parent, following)
+                    elif view is None:
                         view = memoryview(following.edge).cast("i")
                         following.view = view
-                    step: tuple[int, object] = advance(parent.walk_cursor, view, parent.depth)
-                    following.walk_matched = parent.depth + step[0]
+                    calls += 1
+                    step = _step(advance(parent.walk_cursor, view, start), asked)
+                    if not 0 <= step[0] <= asked:
+                        raise out_of_range(step[0], asked)
+                    following.walk_matched = start + step[0]
                     following.walk_cursor = step[1]
                     following.walk_epoch = epoch
-                if following.walk_matched == following.depth:
+                if following.depth - following.walk_matched < block:
                     break
                 _write_subtree(following, self._tokens_at(following))
                 following = next_branch(following)
@@ -115,6 +193,17 @@ class DualWalk:
                 self.advances += calls
                 return
             node = following
+
+
+def _step(answer: Any, asked: i64) -> tuple[i64, object]:
+    """An answer of `advance`; the usual one is unpacked natively."""
+    if COMPILED:
+        try:
+            step: tuple[i64, object] = answer
+            return step
+        except (TypeError, ValueError, OverflowError):
+            pass  # not what it should be, or not of Python's own types
+    return checked_step(answer, asked)
 
 
 def _write_terminators(node: Node, cached_len: i64) -> None:

@@ -18,8 +18,11 @@ class Node:
     """One tree node and the edge that leads to it.
 
     `depth` counts symbols from the root and never changes: a split gives the upper half a new node,
-    a merge keeps the lower one.  The `walk_*` fields are scratch space of the dual-walk, `acc_*` of
-    `refresh`.
+    a merge keeps the lower one.  The `acc_*` fields are scratch space of traversals of the whole tree.
+
+    `walk_matched` is how many symbols of the path from the root the cache held in dual-walk number
+    `walk_epoch`, and `walk_cursor` the place in the cache behind them.  A node whose `walk_epoch` is not
+    the tree's was not reached: the walk stopped above it, or the node is newer.
     """
 
     __slots__ = (
@@ -164,8 +167,16 @@ def shared_node(leaf: Node) -> Node | None:
     return parent
 
 
+def root_above(node: Node) -> Node:
+    """The root above a node."""
+    current = node
+    while current.parent is not None:
+        current = current.parent
+    return current
+
+
 def survivor(node: Node) -> Node | None:
-    """The node that stands today where a remembered node stood; None if nobody waits there."""
+    """Follow merges from an earlier node to its live replacement; None if no request waits below."""
     current = node
     while current.parent is None:
         below = current.kid

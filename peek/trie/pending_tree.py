@@ -1,6 +1,6 @@
 """A compressed radix tree over the waiting prompts.
 
-Operations it must support, all while the queue changes under it:
+Operations it must support, all while the queue changes:
 
 - `insert` / `remove` a request in O(depth) tree nodes plus one comparison of its symbols;
 - tell at once whether any two waiting requests share a prefix (`has_sharing`);
@@ -9,35 +9,38 @@ Operations it must support, all while the queue changes under it:
 - all scores and clusters in one traversal (`refresh`).
 
 Plan.  `PrefixStructure` holds the shape.  A node owns one edge, the symbols between its parent and
-itself, as exact packed `bytes`; the whole prompt is kept once, cut into edges.  Every request keeps its
-`Terminator` handle: removal and per-request questions start at the leaf and climb.
+itself, as packed `bytes`.  Every request keeps its `Terminator` handle: removal and per-request
+questions start at the leaf and climb.
 docs/pending_tree.md argues each choice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from mypy_extensions import i64
 
-from peek.errors import DuplicateRequest, InvalidKey, UnknownRequest
+from peek.errors import DuplicateRequest, InvalidKey, PlannerBusy, UnknownRequest
 from peek.request import PendingRequest
 from peek.trie.invariants import check_structure
 from peek.trie.keys import pack
-from peek.trie.node import Node, Terminator, link_terminator, shared_node, unlink_terminator
+from peek.trie.node import Node, Terminator, link_terminator, root_above, shared_node, unlink_terminator
 from peek.trie.signals import refresh_below
 from peek.trie.structure import PrefixStructure
 
 
 class Cluster(NamedTuple):
-    """The deepest node that a request shares with another waiting request."""
-
     node_id: int
     depth: int
-    """Symbols from the root to the node."""
     size: int
-    """Waiting requests at or below the node."""
+
+
+_cluster: Any = Cluster  # assigned, because a named tuple loses its docstring when compiled
+_cluster.__doc__ = """The deepest node that a request shares with another waiting request.
+
+Its id, its depth (symbols from the root), and its size (waiting requests at or below it).
+"""
 
 
 @final
@@ -51,12 +54,17 @@ class PendingTree:
     >>> tree.has_sharing, tree.pending_count([1, 2]), tree.score("b")
     (True, 2, 5)
 
+    For one thread at a time.  A method that changes the tree holds it, and so does a `DualWalk`: another
+    change meanwhile, from a second thread or from a cache view or policy that was called, raises
+    `PlannerBusy` and does nothing.  This finds mistakes; it is no lock, and threads that share a tree
+    need one.  Questions are never refused, but their answers during a change mean nothing.
+
     Args:
         chained: symbols are chained block hashes, so that each occurs at one place of the tree only;
             `owner` then finds that place.  Costs one dictionary entry per symbol.
     """
 
-    __slots__ = ("_handles", "_sequence", "_shape", "_theta", "chained", "epoch", "version")
+    __slots__ = ("_handles", "_holder", "_sequence", "_shape", "_theta", "chained", "epoch", "version")
 
     def __init__(self, chained: bool = False) -> None:
         self.chained = chained
@@ -64,6 +72,7 @@ class PendingTree:
         self._handles: dict[str, Terminator] = {}
         self._sequence: i64 = 0
         self._theta: i64 = 1
+        self._holder = ""
         self.epoch: i64 = 0
         """Number of the last dual-walk that went anew; equal to `node.walk_epoch`: fresh marks."""
         self.version: i64 = 0
@@ -87,10 +96,27 @@ class PendingTree:
         """Tree nodes, roots excluded.  O(1)."""
         return self._shape.n_nodes
 
+    def enter(self, what: str) -> None:
+        """Hold the tree for a call named `what`, until `leave`.  O(1).
+
+        `PlannerBusy` if a call holds it.  The holder may use `refresh_held` and `DualWalk.walk_held`.
+        """
+        if self._holder:
+            raise PlannerBusy(
+                f"{what} was called while {self._holder} is under way: from a second thread, or from what "
+                f"{self._holder} had called"
+            )
+        self._holder = what
+
+    def leave(self) -> None:
+        """The call that held the tree is done."""
+        self._holder = ""
+
     def insert(self, request_id: str, key: object, namespace: str = "") -> None:
         """Add a request.  O(k) to pack the key, O(d) nodes.
 
-        Raises `DuplicateRequest` or `InvalidKey`; the tree is then unchanged.
+        Raises `DuplicateRequest` or `InvalidKey`; the tree is then unchanged.  A key of a `chained` tree
+        is invalid if a symbol comes twice in it, or stands elsewhere in the tree behind other symbols.
         """
         self.add(PendingRequest(request_id, key, 0.0, namespace))
 
@@ -99,27 +125,35 @@ class PendingTree:
 
         Sets `request.sequence` and `request.length`.  Errors and cost as `insert`.
         """
-        request_id = request.request_id
-        if request_id in self._handles:
-            raise DuplicateRequest(f"request {request_id!r} is already waiting")
-        packed = pack(request.key)
-        terminator = Terminator(request, self._shape.grow(request.namespace, packed))
-        link_terminator(terminator)
-        self._handles[request_id] = terminator
-        self._sequence += 1
-        self.version += 1
-        request.sequence = self._sequence
-        request.length = len(packed) >> 2
-        request.key = None
+        self.enter("PendingTree.add")
+        try:
+            request_id = request.request_id
+            if request_id in self._handles:
+                raise DuplicateRequest(f"request {request_id!r} is already waiting")
+            packed = pack(request.key)
+            terminator = Terminator(request, self._shape.grow(request.namespace, packed))
+            link_terminator(terminator)
+            self._handles[request_id] = terminator
+            self._sequence += 1
+            self.version += 1
+            request.sequence = self._sequence
+            request.length = len(packed) >> 2
+            request.key = None
+        finally:
+            self.leave()
 
     def remove(self, request_id: str) -> PendingRequest:
         """Take a request out; returns its object.  O(d); `UnknownRequest` if it does not wait."""
-        terminator = self._handle(request_id)
-        del self._handles[request_id]
-        self.version += 1
-        unlink_terminator(terminator.node, terminator)
-        self._shape.shrink(terminator.request.namespace, terminator.node)
-        return terminator.request
+        self.enter("PendingTree.remove")
+        try:
+            terminator = self._handle(request_id)
+            del self._handles[request_id]
+            self.version += 1
+            unlink_terminator(terminator.node, terminator)
+            self._shape.shrink(terminator.request.namespace, terminator.node)
+            return terminator.request
+        finally:
+            self.leave()
 
     def extend(self, request_id: str, key: object) -> None:
         """Replace a request's key by one that continues it; the tail is then part of it.
@@ -127,18 +161,23 @@ class PendingTree:
         Cost of a removal and an insertion; place in the queue and all else stay.  `UnknownRequest`, or
         `InvalidKey`; the tree is then unchanged.
         """
-        terminator = self._handle(request_id)
-        packed = pack(key)
-        if not packed.startswith(self.key_of(request_id)):
-            raise InvalidKey(f"the key does not continue the one of {request_id!r}")
-        request = terminator.request
-        unlink_terminator(terminator.node, terminator)
-        self._shape.shrink(request.namespace, terminator.node)
-        terminator.node = self._shape.grow(request.namespace, packed)
-        link_terminator(terminator)
-        request.length = len(packed) >> 2
-        request.tail = 0
-        self.version += 1
+        self.enter("PendingTree.extend")
+        try:
+            terminator = self._handle(request_id)
+            packed = pack(key)
+            if not packed.startswith(self.key_of(request_id)):
+                raise InvalidKey(f"the key does not continue the one of {request_id!r}")
+            request = terminator.request
+            old = terminator.node
+            terminator.node = self._shape.grow(request.namespace, packed)  # it may refuse the key
+            unlink_terminator(old, terminator)
+            link_terminator(terminator)
+            self._shape.shrink(request.namespace, old)
+            request.length = len(packed) >> 2
+            request.tail = 0
+            self.version += 1
+        finally:
+            self.leave()
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -212,7 +251,7 @@ class PendingTree:
 
     def scores(self) -> dict[str, int]:
         """Scores of all requests, in one traversal.  O(n + nodes)."""
-        self.refresh(self._theta)
+        self.refresh_held(self._theta)
         return {request_id: handle.request.score for request_id, handle in self._handles.items()}
 
     def pending_count(self, key: object, namespace: str = "") -> int:
@@ -226,10 +265,31 @@ class PendingTree:
         Args:
             theta: symbols of the head; `request.head` becomes the id of the node that holds the
                 first `theta` symbols (equal ids: equal heads), 0 for keys shorter than that.
+
+        Raises `PlannerBusy` while another call holds the tree.
         """
+        self.enter("PendingTree.refresh")
+        try:
+            self.refresh_held(theta)
+        finally:
+            self.leave()
+
+    def refresh_held(self, theta: i64) -> None:
+        """`refresh` for a caller that holds the tree already (`enter`)."""
         self._theta = theta
         for root in self._shape.roots.values():
             refresh_below(root, theta)
+
+    @property
+    def block(self) -> int:
+        """Symbols per block of the cache that the last dual-walk asked.  O(1)."""
+        return self._shape.block
+
+    def begin_walk(self, block: i64) -> int:
+        """Make all marks of earlier walks old; the number of the walk that begins.  O(1)."""
+        self._shape.block = block
+        self.epoch += 1
+        return self.epoch
 
     def check(self) -> None:
         """Verify every invariant; `AssertionError` names the one that is broken.  O(n + nodes)."""
@@ -237,11 +297,3 @@ class PendingTree:
         for request_id, terminator in self._handles.items():
             assert terminator.request.request_id == request_id, "handle of another request"
             assert root_above(terminator.node) is self.root(terminator.request.namespace), "namespace"
-
-
-def root_above(node: Node) -> Node:
-    """The root above a node."""
-    current = node
-    while current.parent is not None:
-        current = current.parent
-    return current

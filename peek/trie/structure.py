@@ -15,6 +15,7 @@ from typing import final
 
 from mypy_extensions import i64
 
+from peek.errors import InvalidKey
 from peek.trie.keys import match_edge, symbol_at
 from peek.trie.node import Node, hand_over_marks, link, unlink
 
@@ -28,10 +29,22 @@ class PrefixStructure:
             node whose edge holds it.
     """
 
-    __slots__ = ("_next_uid", "chained", "edges", "free_uids", "n_nodes", "n_shared", "owners", "roots")
+    __slots__ = (
+        "_next_uid",
+        "block",
+        "chained",
+        "edges",
+        "free_uids",
+        "n_nodes",
+        "n_shared",
+        "owners",
+        "roots",
+    )
 
     def __init__(self, chained: bool) -> None:
         self.chained = chained
+        self.block: i64 = 1
+        """Symbols per block of the cache that the last dual-walk asked."""
         self.roots: dict[str, Node] = {}
         self.edges: dict[int, Node] = {}
         self.owners: dict[int, Node] = {}
@@ -41,24 +54,21 @@ class PrefixStructure:
         self.free_uids: list[int] = []
 
     def grow(self, namespace: str, packed: bytes) -> Node:
-        """Count one more key on its path, making the path where it is missing; the node of its end."""
+        """Count one more key on its path, making the path where it is missing; the node of its end.
+
+        `InvalidKey` for a key that cannot be chained; the shape is then as it was.
+        """
         node = self._root_for(namespace)
         node.count += 1
-        edges = self.edges
         n: i64 = len(packed)
         at: i64 = 0
         while at < n:
-            slot: i64 = (node.uid << 32) | symbol_at(packed, at)
-            child = edges.get(slot)
+            child = self._child(node, packed, at)
             if child is None:
-                leaf = self._new_node(packed[at:] if at else packed, node, 1, n >> 2)
-                edges[slot] = leaf
-                if self.chained:
-                    self._own(leaf.edge, leaf)
-                return leaf
+                return self._grow_leaf(namespace, node, packed[at:] if at else packed)
             common: i64 = match_edge(child.edge, packed, at)
             if common < len(child.edge):
-                child = self._split(node, child, slot, common)
+                child = self._split(node, child, common)
             child.count += 1
             if child.count == 2:
                 self.n_shared += 1
@@ -98,13 +108,24 @@ class PrefixStructure:
         n: i64 = len(packed)
         at: i64 = 0
         while node is not None and at < n:
-            node = self.edges.get((node.uid << 32) | symbol_at(packed, at))
+            node = self._child(node, packed, at)
             if node is not None:
                 common: i64 = match_edge(node.edge, packed, at)
                 at += common
                 if common < len(node.edge) and at < n:
                     return None
         return node
+
+    def _child(self, node: Node, packed: bytes, at: i64) -> Node | None:
+        """The child that the symbol at byte `at` leads to.  An only child is asked itself.
+
+        In a chain of nested prompts every node has one child: no probe, and no integer object, a step.
+        """
+        symbol = symbol_at(packed, at)
+        if node.n_kids == 1:
+            kid = node.kid
+            return kid if kid is not None and symbol_at(kid.edge, 0) == symbol else None
+        return self.edges.get((node.uid << 32) | symbol)
 
     def _root_for(self, namespace: str) -> Node:
         root = self.roots.get(namespace)
@@ -121,17 +142,28 @@ class PrefixStructure:
         self._next_uid = uid + 1
         return uid
 
-    def _new_node(self, edge: bytes, parent: Node, count: i64, depth: i64) -> Node:
-        node = Node(edge, parent, self._take_uid(), count, depth)
+    def _hang(self, parent: Node, node: Node) -> None:
+        """Make `node` the child of `parent` that its edge leads to."""
         self.n_nodes += 1
         link(parent, node)
-        return node
+        self.edges[(parent.uid << 32) | symbol_at(node.edge, 0)] = node
 
-    def _split(self, parent: Node, child: Node, slot: i64, at: i64) -> Node:
+    def _grow_leaf(self, namespace: str, parent: Node, edge: bytes) -> Node:
+        leaf = Node(edge, parent, self._take_uid(), 1, parent.depth + (len(edge) >> 2))
+        if self.chained and not self._claim(leaf):
+            fault = self._unclaim(leaf)
+            self.free_uids.append(leaf.uid)
+            self.shrink(namespace, parent)
+            raise InvalidKey(f"{fault}; in a chained key a symbol stands for itself and all before it")
+        self._hang(parent, leaf)
+        return leaf
+
+    def _split(self, parent: Node, child: Node, at: i64) -> Node:
         """Cut `child`'s edge behind byte `at`; returns the new upper node."""
         edge = child.edge
         unlink(parent, child)
-        upper = self._new_node(edge[:at], parent, child.count, parent.depth + (at >> 2))
+        upper = Node(edge[:at], parent, self._take_uid(), child.count, parent.depth + (at >> 2))
+        self._hang(parent, upper)
         if child.count > 1:
             self.n_shared += 1
         child.edge = edge[at:]
@@ -139,7 +171,6 @@ class PrefixStructure:
         child.parent = upper
         link(upper, child)
         self.edges[(upper.uid << 32) | symbol_at(edge, at)] = child
-        self.edges[slot] = upper
         if self.chained:
             self._own(upper.edge, upper)
         if child.walk_matched < upper.depth:
@@ -170,14 +201,17 @@ class PrefixStructure:
         link(parent, child)
         if node.count > 1:
             self.n_shared -= 1
-        if node.walk_epoch > child.walk_epoch:
+        if node.walk_epoch > child.walk_epoch and node.depth - node.walk_matched >= self.block:
             hand_over_marks(node, child)  # the walk had stopped in the node and never saw the child
         self._retire(node)
         node.kid = child  # forwards whoever still holds a mark on the merged node, see `survivor`
 
     def _retire(self, node: Node) -> None:
+        """Out of the tree.  Who remembers the node must not keep its symbols and cursor in memory."""
         node.parent = None
         node.count = 0
+        node.edge = b""
+        node.view = None
         node.walk_cursor = None
         self.free_uids.append(node.uid)
         self.n_nodes -= 1
@@ -189,6 +223,36 @@ class PrefixStructure:
         while at < n:
             owners[symbol_at(edge, at)] = node
             at += 4
+
+    def _claim(self, leaf: Node) -> bool:
+        """Make a new leaf the owner of its symbols; False if one of them has an owner or comes twice."""
+        owners = self.owners
+        edge = leaf.edge
+        n: i64 = len(edge)
+        total = len(owners) + (n >> 2)
+        at: i64 = 0
+        while at < n:
+            owners.setdefault(symbol_at(edge, at), leaf)
+            at += 4
+        return len(owners) == total
+
+    def _unclaim(self, leaf: Node) -> str:
+        """Undo a claim that failed; says what was wrong with it."""
+        owners = self.owners
+        edge = leaf.edge
+        n: i64 = len(edge)
+        fault = ""
+        at: i64 = 0
+        while at < n:
+            symbol = symbol_at(edge, at)
+            owner = owners.get(symbol)
+            if owner is leaf:
+                del owners[symbol]
+            elif not fault:
+                where = "comes twice" if owner is None else "stands in another place already"
+                fault = f"symbol {symbol} {where}"
+            at += 4
+        return fault
 
     def _disown(self, edge: bytes) -> None:
         owners = self.owners

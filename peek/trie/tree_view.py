@@ -30,10 +30,11 @@ class Place:
 class TreeView:
     """`CacheView` over a `PendingTree`; valid as long as the tree does not change."""
 
-    __slots__ = ("_tree", "unit_tokens")
+    __slots__ = ("_tree", "block_symbols", "unit_tokens")
 
     def __init__(self, tree: PendingTree, unit_tokens: int = 1) -> None:
         self._tree = tree
+        self.block_symbols = 1
         self.unit_tokens = unit_tokens
 
     def root(self, namespace: str) -> object:

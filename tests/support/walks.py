@@ -79,6 +79,7 @@ class RecordingView:
 
     def __init__(self, view: NaiveCacheView) -> None:
         self.unit_tokens = view.unit_tokens
+        self.block_symbols = 1  # declared, so that the walk asks what it needs and nothing more
         self._view = view
         self._issued: set[Cursor] = set()
         self.roots: list[str] = []
