@@ -49,6 +49,8 @@ class CacheView(Protocol):
     - `version`: changes whenever an answer of `advance` could; walks between two changes only ask about
       new requests.  Without it every walk asks anew.
     - `block_symbols`: symbols per block that the cache matches whole, at least 1; see above.
+    - `lone_requests`: how many waiting requests it knows to share with nobody and to hit nothing; where
+      that is all of them, nothing is walked.
     - `worth(cursor, matched) -> int`: what `matched` symbols up to `cursor` save, in tokens, where a
       cached token is not always worth a whole one (on the host, say); 0 .. matched * unit_tokens.
     """

@@ -55,20 +55,24 @@ class Ordering:
         return ordered if self._lanes is None else self._lanes.interleave(ordered, queue, cycle)
 
     def _checked(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+        given = [(request.request_id, request.namespace, request.arrival_time) for request in queue]
         order: Any = self._policy.order
+        part: object = self._policy
         try:
             answer = order(list(queue), cycle)
+            ordered = checked_order(answer, queue, cycle.tree, type(part).__name__)
+            if self._lanes is not None:
+                part = self._lanes
+                interleave: Any = self._lanes.interleave
+                answer = interleave(ordered, list(queue), cycle)
+                ordered = checked_order(answer, queue, cycle.tree, type(part).__name__)
+        except PolicyFault:
+            raise
         except Exception as error:
-            raise PolicyFault(f"{_what_raised(self._policy, error)}") from error
-        ordered = checked_order(answer, queue, cycle.tree, type(self._policy).__name__)
-        if self._lanes is None:
-            return ordered
-        interleave: Any = self._lanes.interleave
-        try:
-            answer = interleave(ordered, list(queue), cycle)
-        except Exception as error:
-            raise PolicyFault(f"{_what_raised(self._lanes, error)}") from error
-        return checked_order(answer, queue, cycle.tree, type(self._lanes).__name__)
+            raise PolicyFault(_what_raised(part, error)) from error
+        finally:
+            restore(queue, given)
+        return ordered
 
     def charge(self, request: PendingRequest, uncached_tokens: i64) -> None:
         """Tell the lanes what an admitted request cost.  O(1); `PolicyFault` as in `order`."""
@@ -104,6 +108,14 @@ def checked_order(
         if request.request_id not in seen:
             raise PolicyFault(f"{author} left out request {request.request_id!r}")
     return answer
+
+
+def restore(queue: list[PendingRequest], given: list[tuple[str, str, float]]) -> None:
+    """Put back what the caller of the planner has given, whatever a policy has written there.  O(n)."""
+    for request, (request_id, namespace, arrival_time) in zip(queue, given, strict=True):
+        request.request_id = request_id
+        request.namespace = namespace
+        request.arrival_time = arrival_time
 
 
 def _is_ours(part: object) -> bool:

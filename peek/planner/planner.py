@@ -32,6 +32,7 @@ from peek.planner.stats import PlannerStats
 from peek.policy.base import AdmissionPolicy, Cycle
 from peek.policy.lanes import FAIR_LANE, Lanes
 from peek.request import PendingRequest
+from peek.trie.cache_answers import unit_tokens_of
 from peek.trie.pending_tree import PendingTree
 
 if TYPE_CHECKING:
@@ -186,9 +187,8 @@ class Planner:
     def plan(self, cache: CacheView, now: float) -> Plan:
         """The admission order of all waiting requests, first to admit first.
 
-        O(nodes the cache follows + n + c log c + w log w) for the default policy with c clusters and w
-        requests that are mostly cached; one cache call a request where nothing is shared; O(1) while the
-        last plan stands.
+        O(nodes the cache follows + n + c log c + w log w) for the default policy with c clusters and w mostly
+        cached requests; one cache call a request where nothing is shared; O(1) while the last plan stands.
 
         Args:
             cache: the engine's prefix cache as it is now.
@@ -206,13 +206,17 @@ class Planner:
             return standing
         timer: Any = self._timer
         started: float = timer() if timer is not None else 0.0
-        plan = self._new_plan(self._arrivals.of(self.tree), cache, now)
+        self.tree.enter("Planner.plan")
+        try:
+            plan = self._new_plan(self._arrivals.of(self.tree), cache, now)
+        finally:
+            self.tree.leave()
         self._standing.keep(plan, self.tree, cache, now)
         self.stats.note_plan(len(plan), timer() - started if timer is not None else 0.0)
         return plan
 
     def _new_plan(self, queue: list[PendingRequest], cache: CacheView, now: float) -> Plan:
-        unit: i64 = cache.unit_tokens
+        unit: i64 = unit_tokens_of(cache)
         self._signals.look_at(cache)
         fill_lengths(queue, unit)
         if not self._finds_something(queue, cache):
@@ -274,7 +278,7 @@ class Planner:
 
         Unlike `request(...).cached_len` also where the policy did not look.  `UnknownRequest`.
         """
-        self.stats.cache_calls += self._signals.match_cache()
+        self.stats.cache_calls += self._signals.match_cache_now("Planner.cached_len")
         return self.tree.request(request_id).cached_len
 
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, final
 from mypy_extensions import i64
 
 from peek.planner.in_flight import PrefillsInFlight
+from peek.trie.cache_answers import unit_tokens_of
 from peek.trie.dual_walk import DualWalk
 from peek.trie.pending_tree import PendingTree
 
@@ -23,7 +24,7 @@ class Signals:
         in_flight: the prefills under way, None where the engine shows a prefix at once.
     """
 
-    __slots__ = ("_in_flight", "_refreshed", "_tree", "_walk", "_walked", "cache")
+    __slots__ = ("_in_flight", "_refreshed", "_theta", "_tree", "_walk", "_walked", "cache")
 
     def __init__(self, tree: PendingTree, in_flight: PrefillsInFlight | None) -> None:
         self.cache: CacheView | None = None
@@ -33,6 +34,7 @@ class Signals:
         self._walk = DualWalk(tree)
         self._walked = False
         self._refreshed: i64 = -1
+        self._theta: i64 = -1
 
     def look_at(self, cache: CacheView) -> None:
         """A plan begins: nothing is known of this cache's present state.  O(1)."""
@@ -42,26 +44,39 @@ class Signals:
     def match_cache(self) -> int:
         """Write `cached_len` and `coming_len`, unless this plan has; returns the calls into the cache.
 
-        Cost of `DualWalk.walk`.
+        The caller holds the tree.  Cost and errors of `DualWalk.walk`.
         """
         cache = self.cache
         if self._walked or cache is None:
             return 0
         if self._in_flight is not None:
-            self._in_flight.note_coming(self._tree, cache.unit_tokens)
-        self._walk.walk(cache)
+            self._in_flight.note_coming(self._tree, unit_tokens_of(cache))
+        self._walk.walk_held(cache)
         self._walked = True
         return self._walk.advances
 
+    def match_cache_now(self, caller: str) -> int:
+        """`match_cache` for a call of the planner, named `caller`, that does not hold the tree."""
+        self._tree.enter(caller)
+        try:
+            return self.match_cache()
+        finally:
+            self._tree.leave()
+
     def match_queue(self, theta_tokens: i64, unit_tokens: i64) -> None:
-        """Write score, cluster and head, unless the tree stands as it did.  O(n + nodes)."""
-        if self._refreshed != self._tree.version:
-            self._tree.refresh((theta_tokens + unit_tokens - 1) // unit_tokens)
+        """Write score, cluster and head, unless the tree stands as it did.  O(n + nodes).
+
+        The caller holds the tree.
+        """
+        theta = (theta_tokens + unit_tokens - 1) // unit_tokens
+        if self._refreshed != self._tree.version or self._theta != theta:
+            self._tree.refresh_held(theta)
             self._refreshed = self._tree.version
+            self._theta = theta
 
     def walk_epoch(self) -> int:
         """The number of a walk of the last plan's cache whose marks are in the tree; walks if need be."""
         if not self._walked or self._walk.epoch != self._tree.epoch:
             self._walked = False
-            self.match_cache()
+            self.match_cache_now("Planner.eviction_score")
         return self._walk.epoch
