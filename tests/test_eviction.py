@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.queues import NAMESPACES, NOW, Blocks, Row, cache_of, planner_of, rows_of
-from support.twins import NaivePendingTree, Pages, Place, prefixes
 
 from peek import DemandEviction, EvictionPolicy, InvalidConfig, PeekConfig, PendingRequest, Planner
 from peek.eviction.demand import MODES
 from peek.eviction.victims import victims
+from peek.testing.twins import NaivePendingTree, Pages, Place, prefixes
 
 PEAKS = st.integers(0, 2**50)
 IDLE = st.one_of(st.floats(0.0, 1e12), st.just(-1.0))

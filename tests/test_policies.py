@@ -1,6 +1,6 @@
-"""What every policy must do, whatever it thinks a good order is.
+"""What every policy must do, whatever it thinks a good order is: each label, through a `Planner`.
 
-Each label goes through a `Planner`, as engines use it; each policy class is also called by itself.
+The policies by themselves are in `test_policies_conformance.py`.
 """
 
 from __future__ import annotations
@@ -14,89 +14,30 @@ from support.queues import NOW, PROMPTS, Row, Scene, cuts, planner_of, row_lists
 
 from peek import (
     PRESETS,
-    AdmissionPolicy,
-    ClpmScheduler,
-    ClusterResponseRatio,
-    DfsWeight,
     FirstCome,
-    Hrrn,
-    LongestPrefix,
     PeekConfig,
     PendingRequest,
     Planner,
-    ShortestPrefill,
 )
 
-POLICIES: dict[str, AdmissionPolicy] = {
-    "fcfs": FirstCome(),
-    "lpm": LongestPrefix(),
-    "lpm-4": LongestPrefix(queue_limit=4),
-    "lpm-nolimit": LongestPrefix(queue_limit=None),
-    "spf": ShortestPrefill(),
-    "hrrn": Hrrn(),
-    "hrrn-4": Hrrn(queue_limit=4),
-    "dfs-weight": DfsWeight(),
-    "clpm": ClpmScheduler(),
-    "clpm-1-0": ClpmScheduler(theta=1, tau=0),
-    "clpm+gm": ClpmScheduler(group_major=True),
-    "ratio-1": ClusterResponseRatio(1.0),
-    "ratio-6": ClusterResponseRatio(6.0),
-    "ratio-64": ClusterResponseRatio(64.0),
-}
-SHARED = [name for name, policy in POLICIES.items() if policy.needs_sharing]
 LABELS = list(PRESETS)
 NEED_SHARING = [label for label in LABELS if PRESETS[label].build_policy().needs_sharing]
 DYNAMIC = [label for label in LABELS if PRESETS[label].dynamic_share]
 
 labels = pytest.mark.parametrize("label", LABELS)
-policies = pytest.mark.parametrize("name", POLICIES)
 some = settings(max_examples=30)
-"""Examples for each label or policy; there are a dozen of either."""
+"""Examples for each label; there are a dozen."""
 
 
 def everyone(scene: Scene) -> list[str]:
     return [row.request_id for row in scene.rows]
 
 
-def test_the_suite_knows_every_policy() -> None:
+def test_who_lives_on_sharing() -> None:
     assert NEED_SHARING == ["clpm", "clpm+gm", "clpm+gm+dl", "clpm+gm+pe", "clpm+gm+dl+pe", "peek"]
-    assert {type(config.build_policy()) for config in PRESETS.values()} == {
-        type(p) for p in POLICIES.values()
-    }
 
 
-# -- an order is a permutation, made without touching its input ---------------------------------------
-
-
-@policies
-@some
-@given(scene=scenes(under_way=True), work_done=st.integers(0, 500), defers=st.booleans())
-def test_a_policy_permutes_a_queue_it_leaves_alone(
-    name: str, scene: Scene, work_done: int, defers: bool
-) -> None:
-    prepared = scene.prepare(work_done=work_done, defers_siblings=defers)
-    queue = prepared.queue
-    before = list(queue)
-    ordered = POLICIES[name].order(queue, prepared.cycle)
-    assert ordered is not queue
-    assert [id(request) for request in queue] == [id(request) for request in before]
-    assert sorted(map(id, ordered)) == sorted(map(id, queue))
-
-
-@policies
-@some
-@given(scene=scenes(under_way=True), work_done=st.integers(0, 500), defers=st.booleans())
-def test_equal_arguments_give_equal_orders(name: str, scene: Scene, work_done: int, defers: bool) -> None:
-    once = scene.prepare(work_done=work_done, defers_siblings=defers)
-    again = scene.prepare(work_done=work_done, defers_siblings=defers)
-    order = once.order(POLICIES[name])
-    assert once.order(POLICIES[name]) == order
-    assert again.order(POLICIES[name]) == order
-
-
-@policies
-def test_an_empty_queue_has_an_empty_order(name: str) -> None:
-    assert Scene(()).prepare().order(POLICIES[name]) == []
+# -- a plan is a permutation --------------------------------------------------------------------------
 
 
 @labels

@@ -22,10 +22,10 @@ from support.queues import (
     rows_of,
     scenes,
 )
-from support.twins import Place, common_length, prefixes
 
 from peek import ClusterResponseRatio, PeekConfig, PendingRequest
 from peek.policy.sections import PIONEER, SIBLING, WARM
+from peek.testing.twins import Place, common_length, prefixes
 
 EXPONENTS = st.sampled_from([1, 2, 3, 6])
 ALONE = PeekConfig(lanes="none")
