@@ -63,7 +63,7 @@ class ShortByOne(View):
 class TooMany(View):
     def advance(self, cursor: Any, segment: memoryview, offset: int) -> Any:
         matched, behind = super().advance(cursor, segment, offset)
-        return matched + offset, behind
+        return matched + 1, behind
 
 
 class Negative(View):
