@@ -29,11 +29,11 @@ from setuptools.command.build_ext import build_ext
 
 COMPILED = (
     "peek/request.py",
-    "peek/stats.py",
     "peek/trie/*.py",
     "peek/policy/*.py",
     "peek/eviction/*.py",
-    "peek/planner.py",
+    "peek/planner/[!p]*.py",
+    "peek/planner/planner.py",
     "peek/offline/batch_trie.py",
     "peek/offline/residency.py",
     "peek/simulation/radix_cache.py",

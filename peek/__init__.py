@@ -21,7 +21,7 @@ from peek.errors import (
 )
 from peek.eviction.base import EvictionPolicy
 from peek.eviction.demand import DemandEviction
-from peek.planner import Planner
+from peek.planner import Plan, Planner, PlannerStats
 from peek.policy.base import AdmissionPolicy, Cycle
 from peek.policy.clpm import ClpmScheduler
 from peek.policy.dfs_weight import DfsWeight
@@ -32,7 +32,6 @@ from peek.policy.lpm import LongestPrefix, ShortestPrefill
 from peek.policy.response_ratio import ClusterResponseRatio
 from peek.protocols import CacheTree, CacheView, WaitingQueue
 from peek.request import PendingRequest
-from peek.stats import CycleStats
 from peek.trie import keys as _keys
 from peek.trie.dual_walk import DualWalk
 from peek.trie.pending_tree import Cluster, PendingTree
@@ -47,7 +46,6 @@ __all__ = [
     "ClusterResponseRatio",
     "Cycle",
     "CycleLanes",
-    "CycleStats",
     "DemandEviction",
     "DfsWeight",
     "DualWalk",
@@ -65,8 +63,10 @@ __all__ = [
     "PeekError",
     "PendingRequest",
     "PendingTree",
+    "Plan",
     "Planner",
     "PlannerBusy",
+    "PlannerStats",
     "PolicyFault",
     "ShortestPrefill",
     "UnknownRequest",

@@ -1,6 +1,6 @@
-"""From words to objects: policy labels, environment, JSON.
+"""From words to settings: policy labels, environment, JSON.
 
-The only module where strings become policies.  A label is the paper's (`clpm+gm+dl+pe`), or the name
+A label is the paper's (`clpm+gm+dl+pe`), or the name
 of a baseline, or `peek` for the library's own default.
 """
 
@@ -8,44 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 from peek.errors import InvalidConfig
 from peek.eviction.base import EvictionPolicy
 from peek.eviction.demand import MODES, DemandEviction
+from peek.policy import registry
 from peek.policy.base import AdmissionPolicy
-from peek.policy.clpm import ClpmScheduler
-from peek.policy.dfs_weight import DfsWeight
-from peek.policy.fcfs import FirstCome
-from peek.policy.hrrn import Hrrn
-from peek.policy.lanes import CycleLanes, LaneController, Lanes
-from peek.policy.lpm import LongestPrefix, ShortestPrefill
-from peek.policy.response_ratio import ClusterResponseRatio
+from peek.policy.lanes import CycleLanes, LaneController, Lanes, check_share, check_slo
+from peek.policy.response_ratio import ClusterResponseRatio, check_exponent
+from peek.settings import require_flag, require_number, require_one_of
 
-ADMISSIONS = ("fcfs", "lpm", "lpm-nolimit", "dfs-weight", "hrrn", "spf", "clpm", "clpm+gm", "peek")
+ADMISSIONS = tuple(registry.BUILT_IN)
 LANES = ("none", "cycle", "work")
 EVICTIONS = ("lru", *MODES)
 
-
-def _one_of(name: str, value: object, valid: tuple[str, ...]) -> None:
-    if value not in valid:
-        raise InvalidConfig(f"{name} is {value!r}; valid: {', '.join(valid)}")
-
-
-def _is_finite(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    try:
-        return isfinite(value)
-    except OverflowError:  # an integer beyond floats
-        return False
-
-
-def _number(name: str, value: object, low: float, high: float) -> None:
-    """A finite number strictly between `low` and `high`."""
-    if not _is_finite(value) or not low < value < high:  # type: ignore[operator]
-        raise InvalidConfig(f"{name} is {value!r}; need a number above {low} and below {high}")
+_ADAPTERS_OWN: Final = ("in_flight_gate", "strict")
+"""What looks like an option and is a fact about the engine or its driver: an argument of `Planner`."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +32,13 @@ class PeekConfig:
     """Settings of one `Planner`; the defaults are the policy `peek`.
 
     Attributes:
-        admission: one of `ADMISSIONS`.
+        admission: one of `ADMISSIONS`, `module:Class`, or a name in the entry-point group `peek.policies`.
         exponent: how much a long wait counts in `peek`'s response ratio.
         lanes: "none", "cycle" (published: clocks per cycle), "work" (charged by uncached tokens).
         fair_share: the fair lane's share (the paper's 1 - alpha), in (0, 1).
         dynamic_share: let the share follow the queue.
         slo_s: seconds of waiting at which a singleton's age pressure is full.
         eviction: "lru" leaves eviction to the engine, else a mode of `DemandEviction`.
-        in_flight_gate: siblings of a prefill under way wait for it; for engines that show a prefix
-            to others only when its prefill ends.  Adapters set it.
-        strict: adapters re-raise internal errors instead of falling back to stock order.
     """
 
     admission: str = "peek"
@@ -71,34 +47,54 @@ class PeekConfig:
     dynamic_share: bool = False
     slo_s: float = 2.0
     eviction: str = "lru"
-    in_flight_gate: bool = False
-    strict: bool = False
     exponent: float = 5.0
 
     def __post_init__(self) -> None:
-        _one_of("admission", self.admission, ADMISSIONS)
-        _one_of("lanes", self.lanes, LANES)
-        _one_of("eviction", self.eviction, EVICTIONS)
-        _number("fair_share", self.fair_share, 0.0, 1.0)
-        _number("slo_s", self.slo_s, 0.0, float("inf"))
-        _number("exponent", self.exponent, 0.0, 64.0)
-        for name in ("dynamic_share", "in_flight_gate", "strict"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidConfig(f"{name} is {getattr(self, name)!r}; need true or false")
+        if not isinstance(self.admission, str):
+            raise InvalidConfig(
+                f"admission is {self.admission!r}; valid: {', '.join(ADMISSIONS)}, module:Class"
+            )
+        registry.find(self.admission)
+        require_one_of("lanes", self.lanes, LANES)
+        require_one_of("eviction", self.eviction, EVICTIONS)
+        check_share(self.fair_share)
+        check_slo(self.slo_s)
+        check_exponent(self.exponent)
+        require_flag("dynamic_share", self.dynamic_share)
 
     @classmethod
     def from_label(cls, label: str) -> PeekConfig:
-        """The preset behind a policy label; `InvalidConfig` lists the valid ones."""
+        """The settings behind a policy label.
+
+        A label is one of `PRESETS`, or an admission policy by name: one of `ADMISSIONS`, `module:Class`, or
+        an entry point in the group `peek.policies`.  Behind a `+` follows the eviction: `lru`, the engine's
+        own, or `pe`, demand eviction; without one it is `lru`.  A policy that is no preset has no lanes.
+
+        Raises `InvalidConfig`, which lists the valid ones.
+        """
         preset = PRESETS.get(label)
-        if preset is None:
-            raise InvalidConfig(f"policy {label!r} is unknown; valid: {', '.join(PRESETS)}")
-        return preset
+        if preset is not None:
+            return preset
+        name, _, ending = label.rpartition("+")
+        if ending not in _EVICTION_ENDINGS:
+            name, ending = label, "lru"
+        base = None if name.endswith(("+lru", "+pe")) else PRESETS.get(name)
+        if base is None:
+            if name not in ADMISSIONS and ":" not in name and name not in registry.installed():
+                known = ", ".join([*PRESETS, *registry.installed(), "module:Class"])
+                raise InvalidConfig(f"policy {label!r} is unknown; valid: {known}")
+            base = _published(name)
+        return replace(base, eviction=_EVICTION_ENDINGS[ending])
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> PeekConfig:
-        """From JSON-like options; `policy` names the preset that the others change."""
+        """From JSON-like options; `policy` names the label that the others change."""
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(options) - set(known) - {"policy"})
+        if unknown and unknown[0] in _ADAPTERS_OWN:
+            raise InvalidConfig(
+                f"option {unknown[0]!r} is not a setting of a policy: it is an argument of Planner"
+            )
         if unknown:
             raise InvalidConfig(f"option {unknown[0]!r} is unknown; valid: {', '.join(['policy', *known])}")
         base = cls.from_label(str(options["policy"])) if "policy" in options else cls()
@@ -129,24 +125,9 @@ class PeekConfig:
 
     def build_policy(self) -> AdmissionPolicy:
         """A new policy object."""
-        match self.admission:
-            case "fcfs":
-                return FirstCome()
-            case "lpm":
-                return LongestPrefix()
-            case "lpm-nolimit":
-                return LongestPrefix(queue_limit=None)
-            case "dfs-weight":
-                return DfsWeight()
-            case "hrrn":
-                return Hrrn()
-            case "spf":
-                return ShortestPrefill()
-            case "clpm":
-                return ClpmScheduler()
-            case "clpm+gm":
-                return ClpmScheduler(group_major=True)
-        return ClusterResponseRatio(self.exponent)
+        if self.admission == "peek":
+            return ClusterResponseRatio(self.exponent)
+        return registry.make(self.admission)
 
     def build_lanes(self) -> Lanes | None:
         """New lanes with clocks at zero, or None."""
@@ -181,7 +162,9 @@ PRESETS: dict[str, PeekConfig] = {
     "clpm+gm+dl+pe": _published("clpm+gm", "cycle", "cluster"),
     "peek": PeekConfig(),
 }
-"""Every policy label; a missing eviction part means `lru`."""
+"""The paper's policies, the baselines and the library's own; `PeekConfig.from_label` knows more."""
+
+_EVICTION_ENDINGS: Final = {"lru": "lru", "pe": "cluster"}
 
 _VARIABLES = (
     "PEEK_ONLINE_SCHEDULER",
@@ -203,12 +186,12 @@ def _from_flags(environ: Mapping[str, str]) -> PeekConfig:
     dynamic = _flag(environ, "PEEK_ONLINE_CLPM_DYNAMIC_LANE")
     share = environ.get("PEEK_ONLINE_CLPM_BIGLANE_SHARE", "0.7")
     mode = environ.get("PEEK_ONLINE_EVICTION_MODE", "cluster")
-    _one_of("PEEK_ONLINE_EVICTION_MODE", mode, MODES)
+    require_one_of("PEEK_ONLINE_EVICTION_MODE", mode, MODES)
     try:
         cache_share = float(share)
     except ValueError:
         raise InvalidConfig(f"PEEK_ONLINE_CLPM_BIGLANE_SHARE is {share!r}, not a number") from None
-    _number("PEEK_ONLINE_CLPM_BIGLANE_SHARE", cache_share, 0.0, 1.0)
+    require_number("PEEK_ONLINE_CLPM_BIGLANE_SHARE", cache_share, 0.0, 1.0)
     return PeekConfig(
         admission=("clpm+gm" if group_major else "clpm") if scheduler else "fcfs",
         lanes="cycle" if lanes else "none",

@@ -23,20 +23,20 @@ ROOT = Path(__file__).resolve().parent.parent
 # -- the tables ---------------------------------------------------------------------------------------
 
 LEAVES = {"errors", "request", "protocols"}
-BELOW_PLANNER = LEAVES | {"trie", "policy", "eviction", "config", "stats"}
+BELOW_PLANNER = LEAVES | {"settings", "trie", "policy", "eviction", "config"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     # part: the parts it may import, besides itself.  `peek` is the package's own `__init__`.
     "_version": set(),
     "errors": set(),
-    "stats": set(),
+    "settings": {"errors"},
     "request": {"errors"},
     "protocols": set(),  # and `request`, for type checkers only
     "trie": LEAVES,
-    "policy": LEAVES | {"trie"},
+    "policy": LEAVES | {"settings", "trie"},
     "eviction": LEAVES | {"trie"},
     "offline": LEAVES | {"trie"},
-    "config": LEAVES | {"trie", "policy", "eviction"},
+    "config": LEAVES | {"settings", "trie", "policy", "eviction"},
     "planner": BELOW_PLANNER,
     "peek": BELOW_PLANNER | {"_version", "planner", "offline"},
     "simulation": BELOW_PLANNER | {"planner"},
@@ -74,6 +74,9 @@ OUTSIDE_CALLS = {"open": "files", "input": "input", "print": "output"}
 ENGINES = {"vllm", "sglang"}
 
 CATCH_ALL = {"Exception", "BaseException"}
+
+CALLS_STRANGERS = {"peek.planner.ordering"}
+"""Core modules that may catch everything, because they call what users write."""
 
 MODULE_LINES = 300
 FUNCTION_LINES = 45
@@ -202,7 +205,7 @@ def core_knows_no_outside_world(module: Module) -> Violations:
 
 
 def core_catches_what_it_knows(module: Module) -> Violations:
-    if not module.is_core:
+    if not module.is_core or module.name in CALLS_STRANGERS:
         return
     for node in ast.walk(module.tree):
         if not isinstance(node, ast.ExceptHandler):

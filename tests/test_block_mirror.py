@@ -62,10 +62,10 @@ class Side:
 
     def leave(self, name: str, uncached: int | None) -> None:
         self.planner.remove(name, uncached is not None, uncached)
-        self.mirror.release(self.keys.pop(name), self.planner.tree)
+        self.mirror.release(self.keys.pop(name), self.planner)
 
     def plan(self, prompts: dict[str, list[bytes]], now: float) -> list[str]:
-        for name in self.mirror.take_outgrown():
+        for name in self.mirror.pop_outgrown():
             if name in self.keys:
                 self.keys[name] = self.mirror.intern_all(prompts[name], len(prompts[name]))
                 self.planner.extend(name, self.keys[name])

@@ -11,12 +11,12 @@ from support.queues import NOW, Blocks, Row, Scene, cache_of, planner_of, rows_o
 
 from peek import (
     PRESETS,
-    CycleStats,
     DuplicateRequest,
     InvalidKey,
     PeekConfig,
     PendingRequest,
     Planner,
+    PlannerStats,
     UnknownRequest,
 )
 from peek.config import ADMISSIONS
@@ -97,7 +97,7 @@ def test_first_come_sorts_by_arrival_whenever_added(scene: Scene, data: st.DataO
 
 def test_counters_literally() -> None:
     planner = planner_of(rows_of([1] * 10, [1] * 10, [1] * 5), PeekConfig("clpm", "none"))
-    assert planner.stats.as_dict() == CycleStats().as_dict()
+    assert planner.stats.as_dict() == PlannerStats().as_dict()
     planner.plan(cache_of([("", (1,) * 4)]), NOW)
     planner.remove("r0")  # as expected: 10 - 4
     planner.remove("r1", uncached_tokens=2)
@@ -106,8 +106,9 @@ def test_counters_literally() -> None:
     planner.add(PendingRequest("alone", [3] * 7, 9.0, num_tokens=20))
     planner.plan(EMPTY, NOW)
     assert planner.stats.as_dict() == {
-        "cycles": 3,
-        "without_sharing": 2,
+        "plans": 3,
+        "stood_aside": 2,
+        "policy_faults": 0,
         "reordered": 0,
         "planned": 4,
         "admitted": 2,
@@ -124,8 +125,7 @@ def test_counters_literally() -> None:
 
 def test_lengths_come_from_the_key_where_nothing_is_shared_too() -> None:
     planner = planner_of(rows_of([1] * 10, [2] * 5))
-    planner.plan(EMPTY, NOW)
-    assert planner.kept_arrival_order
+    assert planner.plan(EMPTY, NOW).stood_aside
     planner.remove("r0")
     assert (planner.stats.prompt_tokens, planner.stats.uncached_admitted) == (10, 10)
 
@@ -170,8 +170,8 @@ PREFIX = [1] * 100
 
 def gated(label: str = "peek", **options: object) -> Planner:
     """A planner of an engine that shows a prefix when its prefill ends, with a pioneer and two siblings."""
-    config = PeekConfig.from_dict({"policy": label, "in_flight_gate": True, **options})
-    planner = planner_of(rows_of([*PREFIX, 5], [*PREFIX, 6], [*PREFIX, 7]), config)
+    config = PeekConfig.from_dict({"policy": label, **options})
+    planner = planner_of(rows_of([*PREFIX, 5], [*PREFIX, 6], [*PREFIX, 7]), config, in_flight_gate=True)
     planner.plan(EMPTY, NOW)
     return planner
 

@@ -148,7 +148,7 @@ def test_one_cycle_literally() -> None:
     planner.cycle(engine, CACHE, NOW)
     assert engine.waiting == ["r0"]
     stats = planner.stats
-    assert (stats.cycles, stats.admitted, stats.withdrawn, stats.uncached_admitted) == (3, 1, 1, 0)
+    assert (stats.plans, stats.admitted, stats.withdrawn, stats.uncached_admitted) == (3, 1, 1, 0)
     assert (stats.prompt_tokens, stats.cached_expected, stats.reordered) == (40, 40, 1)
 
 

@@ -53,7 +53,7 @@ def test_a_policy_in_plain_python_sees_the_signals() -> None:
 
 
 FORGETFUL = """
-from peek import AdmissionPolicy, EvictionPolicy, Planner, PendingRequest, PendingTree
+from peek import AdmissionPolicy, EvictionPolicy, Planner, PendingRequest, PendingTree, PolicyFault
 from peek.trie.tree_view import TreeView
 
 class Forgetful({base}):
@@ -62,7 +62,7 @@ class Forgetful({base}):
 
 try:
     {call}
-except (TypeError, NotImplementedError):
+except (PolicyFault, NotImplementedError):
     print("refused")
 """
 
@@ -70,7 +70,7 @@ except (TypeError, NotImplementedError):
 @pytest.mark.parametrize(
     ("base", "call"),
     [
-        ("AdmissionPolicy", "Planner(policy=Forgetful()).plan(TreeView(PendingTree()), 0.0)"),
+        ("AdmissionPolicy", "Planner(policy=Forgetful(), strict=True).plan(TreeView(PendingTree()), 0.0)"),
         ("EvictionPolicy", "Forgetful().score(1, 1, 0.0)"),
     ],
 )

@@ -19,6 +19,7 @@ from peek import (
     PendingRequest,
     Planner,
 )
+from peek.planner.plan import NOTHING_TO_GAIN
 
 LABELS = list(PRESETS)
 NEED_SHARING = [label for label in LABELS if PRESETS[label].build_policy().needs_sharing]
@@ -115,9 +116,10 @@ def test_nothing_shared_and_nothing_cached_is_the_stock_order(
 ) -> None:
     scene = Scene(apart(rows), data.draw(cuts(rows)))  # of the same prompts without their own first symbol
     planner = scene.planner(label)
-    assert planner.plan(scene.cache(), scene.now) == everyone(scene)
-    assert planner.kept_arrival_order
-    assert planner.stats.without_sharing == 1
+    plan = planner.plan(scene.cache(), scene.now)
+    assert plan == everyone(scene)
+    assert (plan.stood_aside, plan.reordered, plan.reason) == (True, False, NOTHING_TO_GAIN)
+    assert planner.stats.stood_aside == 1
     assert planner.stats.cache_calls == len(rows), "one question a request"
 
 
@@ -129,10 +131,14 @@ def test_nothing_shared_but_something_cached_is_for_the_policy(
 ) -> None:
     scene = Scene(apart(rows), data.draw(cuts(apart(rows))))
     assume(any(fact.cached_len > 0 for fact in scene.facts()))
-    planner, unguarded = scene.planner(label), scene.planner(label)
-    unguarded._policy.needs_sharing = False
-    assert planner.plan(scene.cache(), scene.now) == unguarded.plan(scene.cache(), scene.now)
-    assert not planner.kept_arrival_order
+    config = PeekConfig.from_label(label)
+    policy = config.build_policy()
+    policy.needs_sharing = False
+    unguarded = planner_of(scene.rows, config, policy=policy, lanes=config.build_lanes())
+    planner = scene.planner(label)
+    plan = planner.plan(scene.cache(), scene.now)
+    assert plan == unguarded.plan(scene.cache(), scene.now)
+    assert not plan.stood_aside
     assert planner.stats.as_dict() == unguarded.stats.as_dict()  # nor is the cache walked twice
 
 
@@ -144,13 +150,13 @@ def test_a_policy_that_reads_no_cache_is_not_made_to() -> None:
 
     planner = Planner(policy=Sharing())
     planner.add(PendingRequest("r", [1, 2], 0.0))
-    assert planner.plan(Scene((), (("", (1, 2)),)).cache(), NOW) == ["r"]
-    assert (planner.kept_arrival_order, planner.stats.cache_calls) == (True, 0)
+    plan = planner.plan(Scene((), (("", (1, 2)),)).cache(), NOW)
+    assert (plan, plan.stood_aside, planner.stats.cache_calls) == (["r"], True, 0)
 
 
 def test_a_prefill_under_way_is_as_good_as_a_cached_one() -> None:
     """Of two who share nothing, the one whose prefix is being computed goes last."""
-    planner = Planner(PeekConfig(lanes="none", in_flight_gate=True))
+    planner = Planner(PeekConfig(lanes="none"), in_flight_gate=True)
     prefix = [1] * 200
     planner.add(PendingRequest("first", [*prefix, 1], 0.0))
     planner.remove("first")
@@ -168,10 +174,10 @@ def test_the_guard_opens_and_closes_with_the_queue(label: str) -> None:
     planner.plan(cache, NOW)
     planner.add(Row("r2", (1, 9), 2.0).request())
     planner.plan(cache, NOW)
-    assert (planner.stats.cycles, planner.stats.without_sharing) == (2, 1)
+    assert (planner.stats.plans, planner.stats.stood_aside) == (2, 1)
     planner.remove("r0", admitted=False)
     planner.plan(cache, NOW)
-    assert (planner.stats.cycles, planner.stats.without_sharing) == (3, 2)
+    assert (planner.stats.plans, planner.stats.stood_aside) == (3, 2)
 
 
 # -- only the queue counts, not how it came about -----------------------------------------------------

@@ -4,21 +4,44 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from peek.config import PeekConfig
 from peek.errors import InvalidConfig
+from peek.settings import require_flag
 
 
-def requested_config(options: Any) -> PeekConfig:
-    """The configuration in force.
+@dataclass(frozen=True)
+class Settings:
+    """What an operator asked of an adapter.
+
+    Attributes:
+        config: the policy and what goes with it.
+        strict: re-raise internal errors, for tests; otherwise they leave the engine in its own order.
+    """
+
+    config: PeekConfig
+    strict: bool = False
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> Settings:
+        """From JSON-like options: those of `PeekConfig.from_dict`, and `strict`.  `InvalidConfig`."""
+        strict = options.get("strict", False)
+        require_flag("strict", strict)
+        policy = {name: value for name, value in options.items() if name != "strict"}
+        return cls(PeekConfig.from_dict(policy), strict)
+
+
+def requested_settings(options: Any) -> Settings:
+    """The settings in force.
 
     Args:
         options: what the engine's own configuration holds under "peek"; None or empty looks at the
             environment (`PEEK_POLICY`, `PEEK_ONLINE_*`).
 
     Returns:
-        A configuration whose `is_stock` is true when nothing was asked for.
+        Settings whose `config.is_stock` is true when nothing was asked for.
 
     Raises:
         InvalidConfig: an unknown name or value; a mistake in a setting must not pass for stock.
@@ -28,5 +51,5 @@ def requested_config(options: Any) -> PeekConfig:
             f"the options of peek are {options!r}; need an object such as {{'policy': 'peek'}}"
         )
     if options:
-        return PeekConfig.from_dict(options)
-    return PeekConfig.from_env(os.environ)
+        return Settings.from_dict(options)
+    return Settings(PeekConfig.from_env(os.environ))

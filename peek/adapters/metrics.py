@@ -14,19 +14,26 @@ if TYPE_CHECKING:
 
 
 class Counted(Protocol):
-    """What an engine's adapter counts."""
+    """An engine's adapter, as far as `Attachment` and the metrics know it."""
 
     planner: Planner
+    reordered: int
+    """Cycles that changed the order of the engine's queue."""
     cached_real: int
     """Prompt tokens of admitted requests that the engine found in its cache."""
     protected_evictions: int
     """Candidates for eviction that were passed over because a waiting request needs them."""
+
+    def detach(self) -> None:
+        """Give the engine its own objects back; may be called again."""
+        ...
 
 
 _COUNTERS = {
     "peek_cycles": "Planning cycles",
     "peek_reordered_cycles": "Cycles that changed the order of the queue",
     "peek_planned_requests": "Requests ordered, summed over cycles",
+    "peek_policy_faults": "Cycles in which somebody's policy failed and arrival order stood",
     "peek_cached_tokens_predicted": "Prompt tokens of admitted requests expected in the cache",
     "peek_cached_tokens_real": "Prompt tokens of admitted requests found in the cache",
     "peek_fair_lane_admissions": "Requests admitted through the fair lane",
@@ -41,17 +48,18 @@ _registered: dict[str, Any] = {}
 
 def snapshot(adapter: Counted, shield: Shield) -> dict[str, float]:
     """All counters by name."""
-    stats = adapter.planner.stats
+    totals = adapter.planner.totals()
     return {
-        "peek_cycles": float(stats.cycles),
-        "peek_reordered_cycles": float(stats.reordered),
-        "peek_planned_requests": float(stats.planned),
-        "peek_cached_tokens_predicted": float(stats.cached_expected),
+        "peek_cycles": totals["plans"],
+        "peek_reordered_cycles": adapter.reordered,
+        "peek_planned_requests": totals["planned"],
+        "peek_policy_faults": totals["policy_faults"],
+        "peek_cached_tokens_predicted": totals["cached_expected"],
         "peek_cached_tokens_real": adapter.cached_real,
-        "peek_fair_lane_admissions": float(stats.fair_admitted),
+        "peek_fair_lane_admissions": totals["fair_admitted"],
         "peek_protected_evictions": adapter.protected_evictions,
         "peek_fallbacks": shield.fallbacks,
-        "peek_plan_seconds": stats.plan_s,
+        "peek_plan_seconds": totals["plan_s"],
     }
 
 

@@ -14,14 +14,14 @@ reproduction, its bound does not hold (docs/lanes.md).
 
 from __future__ import annotations
 
-from math import isfinite
+from math import inf
 from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from peek.errors import InvalidConfig
 from peek.policy.base import Cycle
 from peek.request import NO_LANE, SINGLETON, PendingRequest
+from peek.settings import require_number
 
 CACHE_LANE: Final = 0
 FAIR_LANE: Final = 1
@@ -29,6 +29,16 @@ FAIR_LANE: Final = 1
 MIN_SHARE: Final = 0.10
 MAX_SHARE: Final = 0.60
 EMA_BETA: Final = 0.3
+
+
+def check_share(fair_share: object) -> None:
+    """`InvalidConfig` unless it is a number strictly between 0 and 1."""
+    require_number("fair_share", fair_share, 0.0, 1.0)
+
+
+def check_slo(slo_s: object) -> None:
+    """`InvalidConfig` unless it is a positive, finite number of seconds."""
+    require_number("slo_s", slo_s, 0.0, inf)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -58,10 +68,8 @@ class FairShare:
     """
 
     def __init__(self, fair_share: float, dynamic: bool, slo_s: float) -> None:
-        if not (isfinite(fair_share) and 0.0 < fair_share < 1.0):
-            raise InvalidConfig(f"fair_share is {fair_share}; need a number between 0 and 1, exclusive")
-        if not (isfinite(slo_s) and slo_s > 0.0):
-            raise InvalidConfig(f"slo_s is {slo_s}; need a positive number of seconds")
+        check_share(fair_share)
+        check_slo(slo_s)
         self.value: float = fair_share
         self.dynamic = dynamic
         self.slo_s: float = slo_s

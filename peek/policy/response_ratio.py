@@ -24,15 +24,20 @@ import math
 
 from mypy_extensions import i64, mypyc_attr
 
-from peek.errors import InvalidConfig
 from peek.policy.base import AdmissionPolicy, Cycle
 from peek.policy.sections import PIONEER, SIBLING, TAU, WARM
 from peek.request import PendingRequest
+from peek.settings import require_number
 from peek.trie.node import Node, next_preorder
 from peek.trie.pending_tree import PendingTree
 
 _MIN_WAIT_S = 1e-3
 """Requests that have just come wait this long, so that equal ratios do not all become zero."""
+
+
+def check_exponent(exponent: object) -> None:
+    """`InvalidConfig` unless it is a number above 0 and up to 64."""
+    require_number("exponent", exponent, 0.0, 64.0, inclusive=True)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -47,8 +52,7 @@ class ClusterResponseRatio(AdmissionPolicy):
 
     def __init__(self, exponent: float = 5.0) -> None:
         super().__init__(reads_tree=False, needs_sharing=True)
-        if not (math.isfinite(exponent) and 0.0 < exponent <= 64.0):
-            raise InvalidConfig(f"exponent is {exponent}; need a number above 0 and up to 64")
+        check_exponent(exponent)
         self.exponent: float = exponent
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:

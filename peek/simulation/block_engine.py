@@ -117,7 +117,7 @@ class BlockEngine(SimEngine):
             self.running.append(job)
             budget -= tokens
             self._schedule(job, tokens, work)
-        del self.waiting[:admitted]
+        self.leave(admitted)
 
     def _try_admit(self, job: BlockJob, budget: int) -> int:
         """Take cached and new blocks for the first chunk; the chunk's tokens, 0 if they do not fit."""

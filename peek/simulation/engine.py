@@ -5,8 +5,8 @@ the planner sees it, and the record of every request.  A kind (`BlockEngine` aft
 `RadixEngine` after SGLang's) implements one method, `step`: admit, allocate, evict, preempt, and say
 what the step computes.  Time passes by the cost model only, so a run depends on its arguments alone.
 
-The planner cannot tell this engine from a real one: it gets the waiting queue through the
-`WaitingQueue` protocol and the cache through `CacheView`.
+The planner cannot tell this engine from a real one: it gets the calls that an adapter makes, and the cache
+through `CacheView`.
 """
 
 from __future__ import annotations
@@ -109,6 +109,8 @@ class SimEngine(ABC):
         self.waiting: list[Job] = []
         self.running: list[Job] = []
         self.jobs: dict[str, Job] = {}
+        self._arrived: list[Job] = []
+        self._admitted: dict[str, Job] = {}
         self._arrivals: list[tuple[float, int, SimRequest]] = []
         self._followers: dict[str, list[SimRequest]] = {}
         self._held_back: deque[SimRequest] = deque()
@@ -183,7 +185,7 @@ class SimEngine(ABC):
     def _enqueue(self, request: SimRequest, at_s: float) -> None:
         job = self.make_job(request, at_s)
         self.jobs[job.request_id] = job
-        self.waiting.append(job)
+        self.enqueue(job)
         self._outstanding += 1
 
     def _sleep(self) -> None:
@@ -225,30 +227,34 @@ class SimEngine(ABC):
         if self.progress is not None:
             self.progress(self._finished)
 
-    # -- WaitingQueue ------------------------------------------------------------------------------
+    # -- the planner -------------------------------------------------------------------------------
 
-    def waiting_ids(self) -> list[str]:
-        """Waiting requests in the engine's order."""
-        return [job.request_id for job in self.waiting]
+    def enqueue(self, job: Job) -> None:
+        """`job` waits, for the first time or again; the planner hears of it in the next cycle."""
+        self.waiting.append(job)
+        if self._admitted.pop(job.request_id, None) is None:
+            self._arrived.append(job)
 
-    def translate(self, request_id: str) -> PendingRequest:
-        """A waiting job as the planner sees it."""
-        job = self.jobs[request_id]
-        key = self.planner_key(job)
-        return PendingRequest(request_id, key, job.arrival_s, job.request.namespace, job.prompt_tokens)
-
-    def uncached_tokens(self, request_id: str) -> int:
-        """What the admission of a job that left the queue really cost."""
-        return self.jobs[request_id].last_uncached
-
-    def reorder(self, order: Sequence[str]) -> None:
-        """Bring the queue into the planner's order."""
-        self.waiting = [self.jobs[request_id] for request_id in order]
+    def leave(self, count: int) -> None:
+        """The first `count` waiting jobs were admitted; the planner hears of it in the next cycle."""
+        for job in self.waiting[:count]:
+            self._admitted[job.request_id] = job
+        del self.waiting[:count]
 
     def plan(self) -> None:
-        """One planning cycle, if there is a planner and anything waits."""
-        if self.planner is not None and (self.waiting or len(self.planner)):
-            self.planner.cycle(self, self.cache_view(), self.now)
+        """One cycle, if there is a planner: tell it who came and went, and take its order."""
+        planner = self.planner
+        if planner is None:
+            return
+        for job in self._admitted.values():
+            planner.remove(job.request_id, True, job.last_uncached)
+        for job in self._arrived:
+            key, namespace = self.planner_key(job), job.request.namespace
+            planner.add(PendingRequest(job.request_id, key, job.arrival_s, namespace, job.prompt_tokens))
+        self._admitted.clear()
+        self._arrived.clear()
+        if self.waiting:
+            self.waiting = [self.jobs[name] for name in planner.plan(self.cache_view(), self.now)]
 
     def eviction_score(self) -> Callable[[int], float] | None:
         """The planner's view of who is needed, None to leave eviction to recency."""

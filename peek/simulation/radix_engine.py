@@ -182,7 +182,7 @@ class RadixEngine(SimEngine):
             input_budget -= tokens
             if self._chunked is not None or chunk <= 0 or input_budget <= 0:
                 break
-        del self.waiting[:admitted]
+        self.leave(admitted)
 
     def _match_limit(self, job: RadixJob) -> int:
         """Symbols of the prompt that may come from the cache: the last token is always computed."""
@@ -220,7 +220,7 @@ class RadixEngine(SimEngine):
             job.computed = 0
             job.prefilled = False
             job.preemptions += 1
-            self.waiting.append(job)
+            self.enqueue(job)
         generated = sum(job.generated for job in by_progress)
         allowed = sum(min(job.output_tokens, CLIP_NEW_TOKENS) for job in by_progress)
         self._ratio = min(1.0, (generated + RETRACT_STEPS * len(by_progress)) / (allowed + 1))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -72,7 +71,7 @@ def simulate(
 def make_planner(config: PeekConfig, cache: str, timer: Callable[[], float] | None) -> Planner:
     """A planner that knows how this kind of engine shows prefixes to others."""
     gate = cache == "radix" and config.admission == "peek"
-    return Planner(replace(config, in_flight_gate=gate), chained=cache == "blocks", timer=timer)
+    return Planner(config, chained=cache == "blocks", timer=timer, in_flight_gate=gate)
 
 
 class PlanMeter:

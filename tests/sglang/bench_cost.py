@@ -79,7 +79,7 @@ def measure(waiting: int, core: str | None, repeat: int, shared: bool) -> None:
     mine = median_ms(planned_anew, repeat)
     with_one = median_ms(lambda: world.policy.calc_priority([*queue, last]), 1)
     assert seat.shield.fallbacks == 0
-    assert seat.adapter.planner.stats.cycles > repeat
+    assert seat.adapter.planner.stats.plans > repeat
     print(
         f"{waiting:7}  {'yes' if shared else 'no':6}  {core or '-':6}"
         f"  {lpm:8.2f}  {lifted:8.2f}  {mine:8.2f}  {mine / lifted:7.2f}"

@@ -114,7 +114,7 @@ def test_configs_share_nothing() -> None:
 
 
 PLANNER = ("add", "extend", "remove", "plan", "eviction_score")
-MIRROR = ("intern", "intern_all", "take_outgrown", "release", "block_cached", "block_gone", "alone", "reset")
+MIRROR = ("intern", "intern_all", "pop_outgrown", "release", "block_cached", "block_gone", "alone", "reset")
 
 
 RARER = ("block_gone", "alone", "reset")

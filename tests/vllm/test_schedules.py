@@ -33,7 +33,7 @@ def test_random_schedules(policy: str, asynchronous: bool) -> None:
         assert len(adapter.mirror) == 0, "symbols outlive their requests"
         adapter.planner.tree.check()
         seen["preemptions"] += outcome.preemptions
-        seen["plans"] += adapter.planner.stats.cycles
+        seen["plans"] += adapter.planner.stats.plans
         seen["reorders"] += adapter.planner.stats.reordered
         seen["examples"] += 1
 

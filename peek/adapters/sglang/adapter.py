@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from peek.adapters.activation import Settings
 from peek.adapters.sglang.eviction import DemandStrategy
 from peek.adapters.sglang.namespaces import ALONE
 from peek.adapters.sglang.pages import PageTable
@@ -31,10 +31,8 @@ from peek.adapters.sglang.seams import (
     was_admitted,
 )
 from peek.adapters.shield import Shield
-from peek.config import PeekConfig
 from peek.planner import Planner
 from peek.request import PendingRequest
-from peek.trie.dual_walk import DualWalk
 from peek.trie.keys import SYMBOL_BYTES, pack
 
 logger = logging.getLogger("peek")
@@ -59,15 +57,21 @@ class SglangAdapter:
 
     Args:
         policy: a `sglang.srt.managers.schedule_policy.SchedulePolicy`.
-        config: settings; not stock.
+        settings: what was asked for; not stock.
         shield: stands before whatever SGLang's cache calls.
     """
 
-    def __init__(self, policy: Any, config: PeekConfig, shield: Shield) -> None:
+    def __init__(self, policy: Any, settings: Settings, shield: Shield) -> None:
         self.policy = policy
         # SGLang shows a prefix to others when its prefill ends.
-        config = replace(config, in_flight_gate=config.admission == "peek")
-        self.planner = Planner(config, timer=time.perf_counter)
+        gate = settings.config.admission == "peek"
+        self.planner = Planner(
+            settings.config, timer=time.perf_counter, in_flight_gate=gate, strict=settings.strict
+        )
+        self.reordered = 0
+        """Calls that changed the order of SGLang's queue."""
+        self._work_done = 0
+        """Prompt tokens admitted for computation so far."""
         self.cached_real = 0
         self.protected_evictions = 0
         require_seams(policy, self.planner.evicts)
@@ -79,7 +83,8 @@ class SglangAdapter:
         self._waiting: dict[str, Waiting] = {}
         self._in_flight: dict[str, Waiting] = {}
         self._arrived: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
-        self._reordered = False
+        self._away = False
+        """Whether the queue may be in another order than SGLang's own policy would see."""
         self._shield = shield
         self._stock_strategy: Any = None
         self._touches = self.planner.evicts and not shows_nodes(cache)
@@ -95,7 +100,7 @@ class SglangAdapter:
     @property
     def now(self) -> float:
         """Nominal seconds of prefill work admitted so far."""
-        return float(self.planner.stats.uncached_admitted) * NOMINAL_TOKEN_S
+        return self._work_done * NOMINAL_TOKEN_S
 
     # -- one cycle ---------------------------------------------------------------------------------
 
@@ -111,26 +116,25 @@ class SglangAdapter:
         planner = self.planner
         # Eviction asks the last plan's view of the cache, also while the order does not matter.
         if not queue or (len(queue) < 2 and not planner.evicts):
-            return not planner.only_hits_matter
-        order = planner.plan(self.view, self.now)
-        aside = planner.kept_arrival_order
-        if aside and not self._reordered and not planner.evicts:
+            return planner.order_matters(self.view)
+        plan = planner.plan(self.view, self.now)
+        if plan.stood_aside and not self._away and not planner.evicts:
             return False
         known = self._waiting
-        ordered = [known[request_id].request for request_id in order]
+        ordered = [known[request_id].request for request_id in plan]
         if self.policy.enable_priority_scheduling:
             sign = self.policy.priority_sign
             ordered.sort(key=lambda request: request.priority * sign)
         if ordered != queue:
             queue[:] = ordered
-            planner.stats.reordered += 1
-        self._reordered = not aside
+            self.reordered += 1
+        self._away = not plan.stood_aside
         if hasattr(queue[0], "num_matched_prefix_tokens"):  # read by SGLang's load snapshots
             for request in queue:
-                request.num_matched_prefix_tokens = int(planner.tree.request(request.rid).cached_len)
+                request.num_matched_prefix_tokens = int(planner.request(request.rid).cached_len)
         if self._touches:
             self._touch_needed(queue)
-        return not aside
+        return not plan.stood_aside
 
     def _sync(self, queue: list[Any]) -> None:
         self._settle()
@@ -167,13 +171,13 @@ class SglangAdapter:
         if not getattr(request, "retracted_stain", False):
             cached = int(request.cached_tokens)
             self.cached_real += cached
-            uncached = int(self.planner.tree.request(rid).num_tokens) - cached
+            uncached = int(self.planner.request(rid).num_tokens) - cached
         if prefill_ended(request, entry.outputs):
             self.planner.prefilled(rid)
             self._release(entry)
         else:
             self._in_flight[rid] = entry  # its pages are still compared with
-        self.planner.remove(rid, True, uncached)
+        self._work_done += self.planner.remove(rid, True, uncached)
 
     def _release(self, entry: Waiting) -> None:
         if self._pages is not None:
@@ -204,15 +208,15 @@ class SglangAdapter:
 
     def _touch_needed(self, queue: list[Any]) -> None:
         """The Rust core: what the head of the queue needs becomes the most recent.  O(matched tokens)."""
-        DualWalk(self.planner.tree).walk(self.view)
         touched: set[tuple[str, bytes]] = set()
         for request in reversed(queue):
-            planned = self.planner.tree.request(request.rid)
-            matched = int(planned.cached_len) // self._page_tokens * SYMBOL_BYTES
-            prefix = (planned.namespace, self._waiting[request.rid].symbols[:matched])
+            cached = int(self.planner.cached_len(request.rid))
+            matched = cached // self._page_tokens * SYMBOL_BYTES
+            namespace = self.planner.request(request.rid).namespace
+            prefix = (namespace, self._waiting[request.rid].symbols[:matched])
             if matched and prefix not in touched:
                 touched.add(prefix)
-                touch(self.policy.tree_cache, request, int(planned.cached_len))
+                touch(self.policy.tree_cache, request, cached)
 
     def detach(self) -> None:
         """Give the cache its own strategy back.  O(1)."""

@@ -11,9 +11,9 @@ def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:
     """SGLang's own `run_scheduler_process`, in a process whose policies have a planner beside them."""
     from sglang.srt.managers import schedule_policy, scheduler
 
-    config = configured()
-    if config is not None:
-        hook = around(config)
+    settings = configured()
+    if settings is not None:
+        hook = around(settings)
 
         class PlannedPolicy(schedule_policy.SchedulePolicy):  # type: ignore[misc]
             """SGLang's policy with `peek` around `calc_priority`."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import Any, Final
 
+from peek.adapters.activation import Settings
 from peek.adapters.shield import Shield
 from peek.adapters.vllm.mirror import BlockMirror
 from peek.adapters.vllm.seams import (
@@ -25,9 +27,8 @@ from peek.adapters.vllm.seams import (
     watch_hashes,
 )
 from peek.adapters.vllm.tracking import tracked_queue
-from peek.config import PeekConfig
 from peek.errors import EngineMismatch
-from peek.planner import Planner
+from peek.planner import Plan, Planner
 from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES
 
@@ -40,20 +41,25 @@ class VllmAdapter:
 
     Args:
         scheduler: a `vllm.v1.core.sched.scheduler.Scheduler`, fully constructed.
-        config: settings; not stock.
+        settings: what was asked for; not stock.
         shield: stands before whatever vLLM's block pool calls.
         clock: seconds on the clock of `Request.arrival_time`.
     """
 
     def __init__(
-        self, scheduler: Any, config: PeekConfig, shield: Shield, clock: Callable[[], float] = time.time
+        self, scheduler: Any, settings: Settings, shield: Shield, clock: Callable[[], float] = time.time
     ) -> None:
         require_seams(scheduler)
         from vllm.v1.request import RequestStatus
 
         self.scheduler = scheduler
         self.clock = clock
-        self.planner = Planner(config, chained=True, timer=time.perf_counter)
+        # A step in which nothing has changed keeps the order that stands.
+        self.planner = Planner(
+            settings.config, chained=True, timer=time.perf_counter, strict=settings.strict, plan_lasts_s=inf
+        )
+        self.reordered = 0
+        """Steps that changed the order of vLLM's queue."""
         self.cached_real = 0
         """Prompt tokens of admitted requests that vLLM found in its cache."""
         self.protected_evictions = 0
@@ -68,9 +74,10 @@ class VllmAdapter:
         self._table: object = None
         """The pool's hash table if it is watched, else None."""
         self._quiet_steps = 0
-        self._planned: tuple[int, int] = (-1, -1)
-        """Versions of tree and mirror at the last plan: while they stand, so does the order."""
-        self._reordered = False
+        self._placed: Plan | None = None
+        """The plan that the queue is in the order of, None if vLLM has moved somebody since."""
+        self._away = False
+        """Whether the queue may be in another order than vLLM's own."""
         if self.planner.evicts:
             install_free_queue(self._pool, lambda in_order, n: shield.call(self._choose, in_order, n))
         scheduler.waiting = tracked_queue(scheduler.waiting)
@@ -86,13 +93,13 @@ class VllmAdapter:
         """
         self.sync()
         planner = self.planner
-        if self._full() or len(planner) < 2 or (self._all_alone and not self._reordered):
+        if self._full() or len(planner) < 2 or not (self._away or planner.order_matters(self.mirror)):
             return
-        if self._planned != (planner.tree.version, self.mirror.version):
-            order = planner.plan(self.mirror, self.clock())
-            if self._reordered or not planner.kept_arrival_order:
-                self._place(order)
-            self._planned = (planner.tree.version, self.mirror.version)
+        plan = planner.plan(self.mirror, self.clock())
+        if plan is not self._placed:
+            if self._away or not plan.stood_aside:
+                self._place(plan)
+            self._placed = plan
 
     def sync(self) -> None:
         """Tell planner and mirror what the engine has done since the last call."""
@@ -100,18 +107,13 @@ class VllmAdapter:
         if len(waiting) != len(waiting.members):
             raise EngineMismatch("this vLLM changes its waiting queue in a way unknown to the adapter")
         if waiting.touched:
-            self._meet(waiting.touched, waiting.members)
+            self._note_changes(waiting.touched, waiting.members)
             waiting.touched.clear()
-            self._planned = (-1, -1)  # the engine may have moved those that stay
+            self._placed = None
         self._watch_or_sleep()
-        for request_id in self.mirror.take_outgrown():
+        for request_id in self.mirror.pop_outgrown():
             if request_id in self._keys:
                 self._extend(request_id)
-
-    @property
-    def _all_alone(self) -> bool:
-        """Whether arrival order stands: no waiting request shares a block or found one cached."""
-        return self.planner.only_hits_matter and self.mirror.lone_requests == len(self._keys)
 
     def _watch_or_sleep(self) -> None:
         """Watch the pool while its blocks can matter.
@@ -120,7 +122,7 @@ class VllmAdapter:
         request that was running already or shares with nobody, goes unnoticed by those who wait.
         """
         replaced = self._table is not None and self._pool.cached_block_hash_to_block is not self._table
-        if self._all_alone and not self.planner.evicts:
+        if not (self.planner.evicts or self.planner.order_matters(self.mirror)):
             self._quiet_steps += 1
             if replaced:  # the prefix cache was reset, and the new table is vLLM's own
                 self._table = None
@@ -153,7 +155,7 @@ class VllmAdapter:
             and not getattr(request, "resumable", False)
         )
 
-    def _meet(self, touched: dict[str, Any], members: dict[str, Any]) -> None:
+    def _note_changes(self, touched: dict[str, Any], members: dict[str, Any]) -> None:
         for request_id, request in touched.items():
             known = self._known.get(request_id)
             stays = members.get(request_id) is request and self._takes_part(request)
@@ -196,21 +198,21 @@ class VllmAdapter:
     def _remove(self, request_id: str, uncached_tokens: int | None) -> None:
         self.planner.remove(request_id, uncached_tokens is not None, uncached_tokens)
         del self._known[request_id]
-        self.mirror.release(self._keys.pop(request_id), self.planner.tree)
+        self.mirror.release(self._keys.pop(request_id), self.planner)
 
-    def _place(self, order: list[str]) -> None:
-        """Fill the places of those who take part in `order`; everybody else stays put."""
+    def _place(self, plan: Plan) -> None:
+        """Fill the places of those who take part in the plan's order; everybody else stays put."""
         known = self._known
         waiting = self.scheduler.waiting
-        ordered = [known[request_id] for request_id in order]
+        ordered = [known[request_id] for request_id in plan]
         queue = list(waiting)
         if len(ordered) < len(queue):
             planned = iter(ordered)
             ordered = [next(planned) if request.request_id in known else request for request in queue]
-        self._reordered = not self.planner.kept_arrival_order
+        self._away = not plan.stood_aside
         if ordered != queue:
             waiting.place(ordered)
-            self.planner.stats.reordered += 1
+            self.reordered += 1
 
     def detach(self) -> None:
         """Leave the scheduler with objects of vLLM's own classes again.  Between steps only; O(n) once."""
@@ -227,7 +229,7 @@ class VllmAdapter:
             if request_id in self._keys:
                 cached = int(admitted.num_computed_tokens)
                 self.cached_real += cached
-                prompt = int(self.planner.tree.request(request_id).num_tokens)
+                prompt = int(self.planner.request(request_id).num_tokens)
                 self._remove(request_id, prompt - cached)
 
     # -- eviction ----------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
+from peek.planner import Planner
 from peek.trie.keys import SYMBOL_BYTES, pack, symbol_at
-from peek.trie.pending_tree import PendingTree
 from peek.trie.tree_view import edge_bytes
 
 _UNKNOWN: Final = 0
@@ -119,7 +119,7 @@ class BlockMirror:
         """Requests that can neither hit nor share, as far as is known."""
         return len(self._lone)
 
-    def take_outgrown(self) -> list[str]:
+    def pop_outgrown(self) -> list[str]:
         """Requests interned by their first block for which the others matter now; told once."""
         if not self._outgrown:
             return []
@@ -143,15 +143,15 @@ class BlockMirror:
         self.symbols[key] = symbol
         return symbol
 
-    def release(self, key: bytes, tree: PendingTree) -> None:
-        """A request left `tree`: forget those of its symbols that nobody waits for any more.
+    def release(self, key: bytes, planner: Planner) -> None:
+        """A request left `planner`: forget those of its symbols that nobody waits for any more.
 
         Symbols are chained, so what is needed is a prefix of the key.  O(symbols forgotten).
         """
         at: i64 = len(key) - SYMBOL_BYTES
         while at >= 0:
             symbol = symbol_at(key, at)
-            if tree.owner(symbol) is not None:
+            if planner.needs(symbol):
                 return
             del self.symbols[self._keys[symbol]]
             self._keys[symbol] = b""

@@ -1,4 +1,4 @@
-"""Counters of a planner: what it decided, what it expected, what it cost."""
+"""Counters of a planner over its lifetime: what it decided, what it expected, what it cost."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from mypy_extensions import i64
 
 
 @final
-class CycleStats:
+class PlannerStats:
     """Running totals since the planner was made; `as_dict` for export.
 
     Attributes:
-        cycles: calls of `plan`.
-        without_sharing: of these, how many kept the stock order: nothing that waits is shared, cached
-            or under way.
+        plans: orders made (a plan that still stands is not made again).
+        stood_aside: of these, how many kept arrival order because nothing that waits is shared, cached or
+            under way.
+        policy_faults: times that somebody's policy or lanes failed.
         reordered: cycles that changed the engine's order (counted by `Planner.cycle`).
-        planned: requests ordered, summed over cycles.
+        planned: requests ordered, summed over plans.
         admitted, withdrawn: requests that left the queue.
         fair_admitted: of the admitted, those picked by the fair lane.
         prompt_tokens, cached_expected: of the admitted: prompt length and what the last plan expected
             to be cached.
         uncached_admitted: prompt tokens the engine had to compute.
         cache_calls: `CacheView.advance` calls.
-        plan_s, last_plan_s: seconds on the caller's timer, total and last cycle.
+        plan_s, last_plan_s: seconds on the caller's timer, total and last plan.
     """
 
     def __init__(self) -> None:
-        self.cycles: i64 = 0
-        self.without_sharing: i64 = 0
+        self.plans: i64 = 0
+        self.stood_aside: i64 = 0
+        self.policy_faults: i64 = 0
         self.reordered: i64 = 0
         self.planned: i64 = 0
         self.admitted: i64 = 0
@@ -42,8 +44,8 @@ class CycleStats:
         self.last_plan_s: float = 0.0
 
     def note_plan(self, n_requests: i64, seconds: float) -> None:
-        """One cycle ended."""
-        self.cycles += 1
+        """One plan was made."""
+        self.plans += 1
         self.planned += n_requests
         self.plan_s += seconds
         self.last_plan_s = seconds
@@ -60,8 +62,9 @@ class CycleStats:
     def as_dict(self) -> dict[str, int | float]:
         """All counters by name."""
         return {
-            "cycles": self.cycles,
-            "without_sharing": self.without_sharing,
+            "plans": self.plans,
+            "stood_aside": self.stood_aside,
+            "policy_faults": self.policy_faults,
             "reordered": self.reordered,
             "planned": self.planned,
             "admitted": self.admitted,

@@ -1,0 +1,114 @@
+"""Policy and lanes, asked for an order and held to it.
+
+The library's own are trusted: its tests show that they return permutations.  Anybody else's may raise,
+forget a request, return one twice or return something that is no list; each is a `PolicyFault` here, before
+anything of it reaches an engine.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from mypy_extensions import i64
+
+from peek.errors import InvalidConfig, PolicyFault
+from peek.policy.base import AdmissionPolicy, Cycle
+from peek.policy.lanes import Lanes
+from peek.request import PendingRequest
+from peek.trie.pending_tree import PendingTree
+
+
+@final
+class Ordering:
+    """One policy and its lanes, if it has any.
+
+    Args:
+        policy: orders the queue.
+        lanes: merges that order with a fair one, None for none.
+
+    Raises `InvalidConfig` for objects of another kind.
+    """
+
+    __slots__ = ("_lanes", "_policy", "_trusted", "needs_sharing", "reads_cache", "reads_tree", "theta")
+
+    def __init__(self, policy: object, lanes: object) -> None:
+        if not isinstance(policy, AdmissionPolicy):
+            raise InvalidConfig(f"policy is {policy!r}; need an instance of a subclass of AdmissionPolicy")
+        if lanes is not None and not isinstance(lanes, Lanes):
+            raise InvalidConfig(f"lanes is {lanes!r}; need an instance of a subclass of Lanes, or None")
+        self._policy: AdmissionPolicy = policy
+        self._lanes: Lanes | None = lanes
+        self._trusted: bool = _is_ours(policy) and (lanes is None or _is_ours(lanes))
+        self.reads_cache: bool = policy.reads_cache
+        self.reads_tree: bool = policy.reads_tree or lanes is not None
+        self.needs_sharing: bool = policy.needs_sharing
+        self.theta: i64 = policy.theta
+
+    def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+        """The admission order of `queue` (in arrival order, left as it is).
+
+        Raises `PolicyFault` where a policy or lanes of somebody else fail; O(n) more for these.
+        """
+        if not self._trusted:
+            return self._checked(queue, cycle)
+        ordered = self._policy.order(queue, cycle)
+        return ordered if self._lanes is None else self._lanes.interleave(ordered, queue, cycle)
+
+    def _checked(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+        order: Any = self._policy.order
+        try:
+            answer = order(list(queue), cycle)
+        except Exception as error:
+            raise PolicyFault(f"{_what_raised(self._policy, error)}") from error
+        ordered = checked_order(answer, queue, cycle.tree, type(self._policy).__name__)
+        if self._lanes is None:
+            return ordered
+        interleave: Any = self._lanes.interleave
+        try:
+            answer = interleave(ordered, list(queue), cycle)
+        except Exception as error:
+            raise PolicyFault(f"{_what_raised(self._lanes, error)}") from error
+        return checked_order(answer, queue, cycle.tree, type(self._lanes).__name__)
+
+    def charge(self, request: PendingRequest, uncached_tokens: i64) -> None:
+        """Tell the lanes what an admitted request cost.  O(1); `PolicyFault` as in `order`."""
+        lanes = self._lanes
+        if lanes is None:
+            return
+        if self._trusted:
+            lanes.charge(request, uncached_tokens)
+            return
+        try:
+            lanes.charge(request, uncached_tokens)
+        except Exception as error:
+            raise PolicyFault(_what_raised(lanes, error)) from error
+
+
+def checked_order(
+    answer: object, queue: list[PendingRequest], tree: PendingTree, author: str
+) -> list[PendingRequest]:
+    """`answer`, if it is a list of exactly the requests of `queue`; else a `PolicyFault`.  O(n)."""
+    if not isinstance(answer, list):
+        raise PolicyFault(f"{author} returned a {type(answer).__name__}, not a list of requests")
+    seen: set[str] = set()
+    for item in answer:
+        if not isinstance(item, PendingRequest):
+            raise PolicyFault(f"{author} returned a {type(item).__name__} among the requests")
+        name = item.request_id
+        if name not in tree or tree.request(name) is not item:
+            raise PolicyFault(f"{author} returned request {name!r}, which is not the one that waits")
+        if name in seen:
+            raise PolicyFault(f"{author} returned request {name!r} twice")
+        seen.add(name)
+    for request in queue:
+        if request.request_id not in seen:
+            raise PolicyFault(f"{author} left out request {request.request_id!r}")
+    return answer
+
+
+def _is_ours(part: object) -> bool:
+    return type(part).__module__.startswith("peek.policy.")
+
+
+def _what_raised(part: object, error: Exception) -> str:
+    return f"{type(part).__name__} raised {type(error).__name__}: {error}"

@@ -1,0 +1,296 @@
+"""The planner: who waits in an engine's queue, and in which order they had best be admitted.
+
+One `Planner` stands beside one engine scheduler and is the only holder of state.  Whoever drives it, a real
+engine's adapter or the simulated engine, makes the same calls:
+
+    add, remove, prefilled      who arrived, who left and what that cost, whose prefill ended
+    plan                        an order of all who wait, with why it is what it is
+    eviction_score              how much the queue needs something cached
+
+There is no clock in here: `now` and, if durations are wanted, a `timer` come from the caller.
+docs/cycle.md follows one cycle through these calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final, final
+
+from mypy_extensions import i64
+
+from peek.config import PeekConfig
+from peek.errors import InvalidKey, PolicyFault
+from peek.planner.arrivals import ArrivalOrder, fill_lengths, kept_order
+from peek.planner.demand import Demand
+from peek.planner.in_flight import PrefillsInFlight
+from peek.planner.ordering import Ordering
+from peek.planner.plan import NOTHING_TO_GAIN, ORDERED, Plan
+from peek.planner.signals import Signals
+from peek.planner.standing import StandingPlan
+from peek.planner.stats import PlannerStats
+from peek.policy.base import AdmissionPolicy, Cycle
+from peek.policy.lanes import FAIR_LANE, Lanes
+from peek.request import PendingRequest
+from peek.trie.pending_tree import PendingTree
+
+if TYPE_CHECKING:
+    from peek.protocols import CacheView, WaitingQueue
+
+MAX_TOKENS: Final = 2**53
+"""More uncached tokens than any request has; lanes count in floats."""
+
+
+@final
+class Planner:
+    """Plans the admission of one engine's waiting requests.
+
+    Args:
+        config: settings; the default is the library's own policy.
+        policy: an `AdmissionPolicy` of your own in place of the configured one.
+        chained: keys are interned chained block hashes (vLLM), see `PendingTree`.
+        timer: returns seconds; fills the durations in `stats`.
+        lanes: what merges the policy's order with a fair one.  The configured policy has the configured
+            lanes; a `policy` of your own has none unless they are given here.
+        in_flight_gate: the engine shows a prefix to others only when its prefill ends, and whoever drives
+            this planner calls `prefilled`; siblings of a prefill under way then wait for it.
+        strict: raise `PolicyFault` when a policy of somebody else fails.  Otherwise the queue keeps its
+            arrival order for that cycle, the plan says why, and `stats.policy_faults` counts it.
+        plan_lasts_s: while neither queue nor cache (one with a `version`) has changed, the last plan stands
+            for so many seconds of `now`; 0.0 orders anew in each call.
+
+    Not for several threads at once, and not to be called back from a policy or cache view while a call is
+    under way: both end in `PlannerBusy`.
+    """
+
+    def __init__(
+        self,
+        config: PeekConfig | None = None,
+        policy: AdmissionPolicy | None = None,
+        chained: bool = False,
+        timer: Callable[[], float] | None = None,
+        *,
+        lanes: Lanes | None = None,
+        in_flight_gate: bool = False,
+        strict: bool = False,
+        plan_lasts_s: float = 0.0,
+    ) -> None:
+        settings = PeekConfig() if config is None else config
+        if policy is None and lanes is None:
+            lanes = settings.build_lanes()
+        self.config = settings
+        self.strict = strict
+        self.tree = PendingTree(chained)
+        self.stats = PlannerStats()
+        self._ordering = Ordering(settings.build_policy() if policy is None else policy, lanes)
+        self._arrivals = ArrivalOrder()
+        self._in_flight: PrefillsInFlight | None = PrefillsInFlight() if in_flight_gate else None
+        self._signals = Signals(self.tree, self._in_flight)
+        eviction = settings.build_eviction()
+        self._demand: Demand | None = None
+        if eviction is not None:
+            self._demand = Demand(self.tree, self._signals, eviction)
+        self._standing = StandingPlan(plan_lasts_s)
+        self._timer = timer
+
+    # -- who waits ---------------------------------------------------------------------------------
+
+    def add(self, request: PendingRequest) -> None:
+        """A request arrived, or came back after preemption.  Cost and errors of `PendingTree.add`."""
+        self.tree.add(request)
+        request.arrival_work = self.stats.uncached_admitted
+        self._arrivals.note(request)
+
+    def extend(self, request_id: str, key: object) -> None:
+        """More of a request's key matters than was given.  Cost and errors of `PendingTree.extend`."""
+        self.tree.extend(request_id, key)
+
+    def remove(self, request_id: str, admitted: bool = True, uncached_tokens: int | None = None) -> int:
+        """A request left the queue.  O(depth).
+
+        Args:
+            admitted: False when it was aborted or withdrawn.
+            uncached_tokens: prompt tokens the engine really has to compute for it; the last plan's
+                expectation when the engine does not tell.
+
+        Returns:
+            The uncached tokens it is counted with, 0 if it was not admitted.
+
+        Raises:
+            UnknownRequest: it was not waiting.
+            InvalidKey: `uncached_tokens` is not within 0 .. 2**53.
+        """
+        if uncached_tokens is not None and not 0 <= uncached_tokens <= MAX_TOKENS:
+            raise InvalidKey(f"uncached_tokens of {request_id!r} is {uncached_tokens}; need 0 .. 2**53")
+        in_flight = self._in_flight
+        key = self.tree.key_of(request_id) if admitted and in_flight is not None else b""
+        request = self.tree.remove(request_id)
+        if not admitted:
+            if in_flight is not None:
+                in_flight.withdrawn(request_id)
+            self.stats.withdrawn += 1
+            return 0
+        cost: i64 = request.num_tokens - request.cached_len
+        if uncached_tokens is not None:
+            cost = uncached_tokens
+        self.stats.note_admission(request.num_tokens, request.cached_len, cost, request.lane == FAIR_LANE)
+        if in_flight is not None:
+            in_flight.admit(request_id, key, request.namespace)
+        try:
+            self._ordering.charge(request, cost)
+        except PolicyFault as fault:
+            self._count(fault)
+        return cost
+
+    def prefilled(self, request_id: str) -> None:
+        """An admitted request's prefill ended, or the request is gone; its prefix is visible now.  O(depth).
+
+        For engines with `in_flight_gate`; unknown ids are ignored.  It may come before the planner learns of
+        the admission.
+        """
+        if self._in_flight is not None:
+            self._in_flight.ended(request_id, request_id in self.tree)
+            self._standing.drop()
+
+    def __len__(self) -> int:
+        """Requests waiting."""
+        return len(self.tree)
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self.tree
+
+    def request(self, request_id: str) -> PendingRequest:
+        """A waiting request with its signals as of the last plan.  O(1); `UnknownRequest`."""
+        return self.tree.request(request_id)
+
+    def needs(self, symbol: int) -> bool:
+        """Whether a waiting request still has this symbol in its key; for `chained` keys.  O(1)."""
+        return self.tree.owner(symbol) is not None
+
+    def totals(self) -> dict[str, int | float]:
+        """The counters of `stats` by name, for export."""
+        return self.stats.as_dict()
+
+    # -- one cycle ---------------------------------------------------------------------------------
+
+    def order_matters(self, cache: CacheView) -> bool:
+        """False if `plan` is sure to keep arrival order, as far as can be told without a look.  O(1).
+
+        So it is where the policy lives on sharing, no two waiting requests share a prefix, and the policy
+        does not read the cache or the cache knows that nobody who waits can hit it (`lone_requests`).
+        """
+        if self.tree.has_sharing or not self._ordering.needs_sharing:
+            return True
+        return self._ordering.reads_cache and getattr(cache, "lone_requests", -1) != len(self.tree)
+
+    def plan(self, cache: CacheView, now: float) -> Plan:
+        """The admission order of all waiting requests, first to admit first.
+
+        O(nodes the cache follows + n + c log c + w log w) for the default policy with c clusters and w
+        requests that are mostly cached; one cache call a request where nothing is shared; O(1) while the
+        last plan stands.
+
+        Args:
+            cache: the engine's prefix cache as it is now.
+            now: seconds, same clock as `arrival_time`.
+
+        Raises:
+            InvalidCache: the cache view gave an impossible answer.
+            InvalidKey: `now` is not a finite number.
+            PolicyFault: with `strict`, see there.
+        """
+        if not isfinite(now):
+            raise InvalidKey(f"now is {now!r}, not a finite number")
+        standing = self._standing.find(self.tree, cache, now)
+        if standing is not None:
+            return standing
+        timer: Any = self._timer
+        started: float = timer() if timer is not None else 0.0
+        plan = self._new_plan(self._arrivals.of(self.tree), cache, now)
+        self._standing.keep(plan, self.tree, cache, now)
+        self.stats.note_plan(len(plan), timer() - started if timer is not None else 0.0)
+        return plan
+
+    def _new_plan(self, queue: list[PendingRequest], cache: CacheView, now: float) -> Plan:
+        unit: i64 = cache.unit_tokens
+        self._signals.look_at(cache)
+        fill_lengths(queue, unit)
+        if not self._finds_something(queue, cache):
+            self.stats.stood_aside += 1
+            return kept_order(queue, NOTHING_TO_GAIN, True)
+        if self._ordering.reads_cache:
+            self.stats.cache_calls += self._signals.match_cache()
+        if self._ordering.reads_tree:
+            self._signals.match_queue(self._ordering.theta, unit)
+        cycle = Cycle(self.tree, now, unit, self.stats.uncached_admitted, self._in_flight is not None)
+        try:
+            ordered = self._ordering.order(queue, cycle)
+        except PolicyFault as fault:
+            self._count(fault)
+            return kept_order(queue, f"arrival order: {fault}", False)
+        return Plan([request.request_id for request in ordered], ordered != queue, ORDERED)
+
+    def _finds_something(self, queue: list[PendingRequest], cache: CacheView) -> bool:
+        """Whether anything that waits is shared, cached or under way, or the policy does not care."""
+        if self.tree.has_sharing or not self._ordering.needs_sharing:
+            return True
+        if not self.order_matters(cache):
+            return False
+        self.stats.cache_calls += self._signals.match_cache()
+        gated = self._in_flight is not None
+        return any(request.cached_len > 0 or (gated and request.coming_len > 0) for request in queue)
+
+    def _count(self, fault: PolicyFault) -> None:
+        self.stats.policy_faults += 1
+        if self.strict:
+            raise fault
+
+    def cycle(self, queue: WaitingQueue, cache: CacheView, now: float) -> Plan:
+        """For queues that do not tell who came and went: compare, plan, and reorder the queue.
+
+        The queue may have changed in any way since the last call: the difference is what counts.  O(n) on
+        top of `add`, `remove` and `plan`.
+        """
+        waiting: list[str] = list(queue.waiting_ids())
+        arrived = [request_id for request_id in waiting if request_id not in self.tree]
+        if len(waiting) - len(arrived) != len(self.tree):
+            present = set(waiting)
+            for request in self.tree.requests():
+                if request.request_id not in present:
+                    cost: int = queue.uncached_tokens(request.request_id)
+                    self.remove(request.request_id, cost >= 0, cost if cost >= 0 else None)
+        for request_id in arrived:
+            self.add(queue.translate(request_id))
+        plan = self.plan(cache, now)
+        if plan != waiting:
+            self.stats.reordered += 1
+            queue.reorder(plan)
+        return plan
+
+    # -- the cache ---------------------------------------------------------------------------------
+
+    def cached_len(self, request_id: str) -> int:
+        """Tokens of a waiting request's prompt in the cache of the last plan.  O(1), one walk a plan at most.
+
+        Unlike `request(...).cached_len` also where the policy did not look.  `UnknownRequest`.
+        """
+        self.stats.cache_calls += self._signals.match_cache()
+        return self.tree.request(request_id).cached_len
+
+    @property
+    def evicts(self) -> bool:
+        """Whether eviction scores are in use; if not, the engine's own eviction stands."""
+        return self._demand is not None
+
+    def eviction_score(self, node_id: int, idle_s: float = 0.0) -> float:
+        """How much the queue needs a cached node or block; lowest goes first, 0.0 is no demand.
+
+        O(1) to O(levels) per candidate, after one O(matched nodes) step per cycle that evicts.
+        Always 0.0 when the configuration leaves eviction to the engine and, but for `chained` keys,
+        before the first plan.
+
+        Args:
+            node_id: what `CacheView.node_id` returns for it; with `chained` keys its symbol.
+            idle_s: seconds since the engine last used it (modes "recency" and "decay").
+        """
+        return 0.0 if self._demand is None else self._demand.score(node_id, idle_s)

@@ -1,0 +1,45 @@
+"""What a setting may be: three checks that name the setting, the value and what is valid.
+
+Each setting is checked in one place, next to what it means, by one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isfinite
+
+from peek.errors import InvalidConfig
+
+
+def require_number(name: str, value: object, above: float, below: float, inclusive: bool = False) -> None:
+    """`InvalidConfig` unless `value` is a finite number above `above` and below `below`.
+
+    Args:
+        inclusive: `below` itself is valid, too.
+    """
+    number = _finite(value)
+    if number is None or not above < number <= below or (number == below and not inclusive):
+        limit = f"up to {below:g}" if inclusive else f"below {below:g}"
+        raise InvalidConfig(f"{name} is {value!r}; need a number above {above:g} and {limit}")
+
+
+def require_one_of(name: str, value: object, valid: Iterable[str]) -> None:
+    """`InvalidConfig` unless `value` is one of `valid`."""
+    names = list(valid)
+    if value not in names:
+        raise InvalidConfig(f"{name} is {value!r}; valid: {', '.join(names)}")
+
+
+def require_flag(name: str, value: object) -> None:
+    """`InvalidConfig` unless `value` is a bool."""
+    if not isinstance(value, bool):
+        raise InvalidConfig(f"{name} is {value!r}; need true or false")
+
+
+def _finite(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if isfinite(value) else None
+    except OverflowError:  # an integer beyond floats
+        return None
