@@ -14,25 +14,20 @@ from peek import (
     FirstCome,
     Hrrn,
     LongestPrefix,
-    PeekConfig,
 )
-from peek.config import ADMISSIONS
+from peek.policy.registry import BUILT_IN
 from peek.testing import check_policy
-
-BUILT_IN: dict[str, Callable[[], AdmissionPolicy]] = {
-    name: PeekConfig(admission=name).build_policy for name in ADMISSIONS
-}
-"""By name, with the settings that the name stands for."""
 
 OTHER_SETTINGS: dict[str, Callable[[], AdmissionPolicy]] = {
     "lpm-4": partial(LongestPrefix, queue_limit=4),
     "hrrn-4": partial(Hrrn, queue_limit=4),
     "clpm-1-0": partial(ClpmScheduler, theta=1, tau=0),
     "ratio-1": partial(ClusterResponseRatio, 1.0),
-    "ratio-63": partial(ClusterResponseRatio, 63.0),
+    "ratio-64": partial(ClusterResponseRatio, 64.0),
 }
 
 POLICIES = BUILT_IN | OTHER_SETTINGS
+"""Those of the registry as they come by name, and some with other settings."""
 EXAMPLES = 40
 """Queues, and histories, for each policy; there are more than a dozen."""
 

@@ -312,7 +312,7 @@ def test_a_bound_that_holds() -> None:
     check_policy(OldestIfLate, bound=lambda ahead_s, largest_s: 10.0 + ahead_s + largest_s, examples=60)
 
 
-@pytest.mark.parametrize("policy", [ShortestPrefill, LongestPrefix, OldestIfLate])
+@pytest.mark.parametrize("policy", [ShortestPrefill, OldestIfLate])
 def test_a_bound_that_does_not_hold(policy: Callable[[], AdmissionPolicy]) -> None:
     with pytest.raises(AssertionError, match=r"r\d waited [\d.]+ s, the bound allows [\d.]+ s"):
         check_policy(policy, bound=lambda ahead_s, largest_s: ahead_s, examples=300)
