@@ -31,7 +31,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONPATH PEEK_POLICY
 
 .DELETE_ON_ERROR:
-.PHONY: help venv build demo test test-compiled test-interpreted test-vllm test-sglang bench soak \
+.PHONY: help venv build demo test test-compiled test-interpreted test-vllm test-sglang bench bench-against soak \
   eval eval-full eval-report docs check format clean
 
 help:
@@ -41,6 +41,7 @@ help:
 	@echo 'make test-sglang  the adapter on the real SGLang, likewise'
 	@echo 'make check   ruff, mypy --strict, architecture test'
 	@echo 'make bench   benchmarks, on the compiled build, and how much slower the pure one is'
+	@echo 'make bench-against BASE=../other    the benchmarks on this build and on another checkout, in turns'
 	@echo 'make soak    a million requests come and go: does memory stay flat?  (about two minutes)'
 	@echo 'make eval    a part of the evaluation, on the engines that are built; fails if a hit has moved'
 	@echo 'make eval-full    all of it (an hour or two), and docs/evaluation.md from it'
@@ -138,33 +139,40 @@ test-sglang: $(SGLANG_VERSIONS:%=$(SGLANG_ENV)%/.stamp-peek)
 
 # bench/conftest.py ends the run if the build is not the compiled one; the table is also in build/bench.json.
 bench: $(BUILT) $(PURE)
-	$(BIN)/pytest bench --bench-json=build/bench.json $(BENCH_ARGS)
-	$(BIN)/python bench/pure.py build/pure
+	$(BIN)/python -m pytest bench --bench-json=build/bench.json $(BENCH_ARGS)
+	$(BIN)/python -m bench.pure build/pure
+
+# This build beside another checkout's, in turns: `make bench-against BASE=../other`, BENCH_ARGS=--strict to fail
+# if a row is slower by more than 3 %.  About ten minutes.
+bench-against: $(BUILT)
+	@test -n '$(BASE)' || { echo 'name a checkout with a compiled build: make bench-against BASE=../other' >&2; exit 2; }
+	$(BIN)/python -m bench.against '$(BASE)' $(BENCH_ARGS)
 
 soak: $(BUILT)
-	$(BIN)/python bench/soak.py
+	$(BIN)/python -m bench.soak
 
 # -- evaluation ---------------------------------------------------------------------------------------
 
-# An engine without an environment is left out, with a line that says so.  One thread: see test-vllm.
-EVAL_RUN = OMP_NUM_THREADS=1 PYTHONPATH='$(CURDIR)' $(BIN)/python bench/serving/run.py \
+# An engine without an environment is left out, with a line that says so.  All of them run the checkout's own
+# compiled `peek`, so they must be of the Python of .venv; another build is refused.  One thread: see test-vllm.
+EVAL_RUN = OMP_NUM_THREADS=1 $(BIN)/python -m bench.evaluation.run \
   --python 'vllm=$(VLLM_ENV)$(EVAL_VLLM)/bin/python' --python 'sglang=$(SGLANG_ENV)$(EVAL_SGLANG)/bin/python' \
   $(if $(EVAL_DATA),--data '$(EVAL_DATA)') $(EVAL_ARGS)
 
 eval: $(BUILT)
 	@rm -f build/eval.jsonl
 	$(EVAL_RUN) --plan quick --out build/eval.jsonl --minutes 9
-	$(BIN)/python bench/serving/check.py build/eval.jsonl
+	$(BIN)/python -m bench.evaluation.check build/eval.jsonl
 
 # Goes on where it was cut short; `make clean` starts it afresh.
 eval-full: $(BUILT)
 	$(EVAL_RUN) --plan full --out build/eval-full.jsonl
-	cp build/eval-full.jsonl bench/serving/results.jsonl
-	$(BIN)/python bench/serving/check.py bench/serving/results.jsonl --store
+	cp build/eval-full.jsonl bench/evaluation/results.jsonl
+	$(BIN)/python -m bench.evaluation.check bench/evaluation/results.jsonl --store
 	$(MAKE) eval-report
 
 eval-report: $(BUILT)
-	$(BIN)/python bench/serving/report.py bench/serving/results.jsonl
+	$(BIN)/python -m bench.evaluation.report bench/evaluation/results.jsonl
 
 # -- checks and documentation -------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Tables of docs/policies.md: mean / p99 TTFT and hit of every policy, as Markdown.
 
-    python bench/policies.py [--seeds 42,142,242] [--cells w1a:heavy,...] > table.md
+    python -m bench.policies [--seeds 42,142,242] [--cells w1a:heavy,...] > table.md
 
 Deterministic: virtual time only.  Each figure is the mean over the seeds.
 """
@@ -21,7 +21,7 @@ POLICIES = (
 ENGINES = {"radix": "sglang", "blocks": "vllm"}
 
 
-def row(label: str, cells: list[tuple[str, str]], seeds: list[int], cache: str) -> str:
+def line(label: str, cells: list[tuple[str, str]], seeds: list[int], cache: str) -> str:
     """One policy over all cells."""
     columns = []
     for name, load in cells:
@@ -47,7 +47,7 @@ def main() -> None:
         print("| policy | " + " | ".join(f"{name} {load}" for name, load in cells) + " |")
         print("|---|" + "---|" * len(cells))
         for label in arguments.policies.split(","):
-            print(row(label, cells, seeds, cache), flush=True)
+            print(line(label, cells, seeds, cache), flush=True)
 
 
 if __name__ == "__main__":

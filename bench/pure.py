@@ -1,23 +1,23 @@
 """How much slower the same source is without the compiler.
 
-    python bench/pure.py build/pure      needs a compiled `peek` and, in the folder, an uncompiled one
+    python -m bench.pure build/pure      needs a compiled `peek` and, in the folder, an uncompiled one
 
-The whole table of the pure build: `BENCH_BACKEND=interpreted pytest bench` where that build is found.
+The whole table of the pure build: in build/pure, `BENCH_BACKEND=interpreted PYTHONPATH=../.. python -m pytest
+-c ../../pyproject.toml ../../bench`.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-from engine import Engine
-from report import CLOCK
-from worksets import work_set
-
 import peek
+from bench.builds import PYTHON, environment, require_compiled
+from bench.rig import Rig
+from bench.timing import CLOCK
+from bench.worksets import work_set
 
 MAX_RATIO = 10.0
 ROUNDS = 15
@@ -27,7 +27,7 @@ def measure() -> dict[str, float]:
     """Seconds of the fastest round of what is compared, on whichever build this process has."""
     work = work_set("A")
     ids, keys = work.ids(), work.packed()
-    engine = Engine(work, "peek")
+    rig = Rig(work, "peek")
     filling = cycle = draining = float("inf")
     for _ in range(ROUNDS):
         tree = peek.PendingTree()
@@ -38,9 +38,9 @@ def measure() -> dict[str, float]:
         for request_id in ids:
             tree.remove(request_id)
         drained = CLOCK()
-        engine.turn_over()
+        rig.turn_over()
         before_cycle = CLOCK()
-        engine.cycle()
+        rig.cycle()
         cycle = min(cycle, CLOCK() - before_cycle)
         filling = min(filling, filled - started)
         draining = min(draining, drained - filled)
@@ -52,16 +52,15 @@ def measure() -> dict[str, float]:
 
 
 def main(folder: str) -> int:
-    if peek.backend() != "compiled":
-        sys.exit(f"{peek.__file__} is not compiled: nothing to compare with")
+    require_compiled()
     compiled = measure()
-    environment = os.environ | {"PYTHONPATH": str(Path(folder).resolve())}
-    child = subprocess.run(
-        [sys.executable, __file__], env=environment, check=True, capture_output=True, text=True
-    )
+    child = subprocess.run(  # started in the folder, so that it finds the folder's `peek` first
+        [*PYTHON, "-m", "bench.pure"],
+        cwd=folder, env=environment(), check=True, capture_output=True, text=True,
+    )  # fmt: skip
     backend, pure = json.loads(child.stdout)
     if backend != "interpreted":
-        sys.exit(f"{folder} holds no pure build")
+        sys.exit(f"{Path(folder).resolve()} holds no pure build")
     print(f"\n{'pure against compiled':24}  {'compiled':>10}  {'pure':>10}  ratio  target {MAX_RATIO:g} x")
     for what, seconds in compiled.items():
         ratio = pure[what] / seconds

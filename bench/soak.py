@@ -1,6 +1,6 @@
 """Memory over a long run: a million requests come and go, about a thousand wait at any time.
 
-    python bench/soak.py [pairs]
+    python -m bench.soak [pairs]
 
 Four runs on the compiled build: the pending tree alone, with plain and with chained keys, a planner with
 the default policy, and one with everything switched on (published lanes, demand eviction, prefills in
@@ -17,15 +17,15 @@ import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from engine import random_key
 
 import peek
-from peek.simulation.radix_cache import RadixCache
+from bench.builds import require_compiled
+from bench.planners import make_planner
+from bench.rig import RadixCache, random_key
 
 WINDOW = 1_000
 PLAN_EVERY = 1_000
@@ -68,9 +68,8 @@ def _chained(i: int) -> bytes:
     return struct.pack("<32i", *range(shared, shared + 16), *range(own, own + 16))
 
 
-def planner(config: peek.PeekConfig) -> Step:
+def planner(plans: peek.Planner) -> Step:
     """Requests leave in the planned order; the cache holds what the last 200 of them left."""
-    plans = peek.Planner(config)
     cache = RadixCache(1)
     order: deque[str] = deque()
     waiting: dict[str, bytes] = {}
@@ -122,14 +121,13 @@ def soak(name: str, step: Step, pairs: int) -> bool:
 
 
 def main(pairs: int) -> int:
-    if peek.backend() != "compiled":
-        sys.exit(f"soak the compiled build; {peek.__file__} is {peek.backend()}")
+    require_compiled()
     gc.disable()
-    everything = replace(peek.PRESETS["clpm+gm+dl+pe"], in_flight_gate=True)
+    everything = make_planner(peek.PeekConfig.from_label("clpm+gm+dl+pe"), gated=True)
     runs = {
         "pending tree": tree_alone(chained=False),
         "pending tree, chained": tree_alone(chained=True),
-        "planner, peek": planner(peek.PeekConfig()),
+        "planner, peek": planner(peek.Planner()),
         "planner, clpm+gm+dl+pe, gate": planner(everything),
     }
     flat = [soak(name, step, pairs) for name, step in runs.items()]

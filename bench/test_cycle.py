@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-from engine import Engine, half_cached
-from report import best_of
-from worksets import WorkSet, work_set
 
 import peek
-from peek.simulation.radix_cache import RadixCache
-
-if TYPE_CHECKING:
-    from conftest import Measure
+from bench.measure import Measure
+from bench.rig import RadixCache, Rig, half_cached
+from bench.timing import best_of
+from bench.worksets import WorkSet, work_set
 
 LABELS = ("peek", "clpm", "clpm+gm+dl+pe", "lpm-nolimit+lru", "hrrn+lru")
 ROUNDS = {"A": 500, "B": 300, "C": 300, "D": 60, "D10": 500}
@@ -58,16 +53,16 @@ def test_walk(measure: Measure, name: str, changed: bool) -> None:
 def test_whole_cycle(measure: Measure, name: str, label: str) -> None:
     """One admitted, one arrived, another state of the cache: nothing of the last cycle holds."""
     work = work_set(name)
-    engine = Engine(work, label)
+    rig = Rig(work, label)
     yardstick_s = naive_s(work, half_cached(work))
 
     def setup() -> tuple[()]:
-        engine.turn_over()
+        rig.turn_over()
         return ()
 
     measure(
         f"whole cycle, {name}, {label}",
-        engine.cycle,
+        rig.cycle,
         setup,
         rounds=ROUNDS[name],
         yardstick="match each",
@@ -80,21 +75,21 @@ def test_whole_cycle(measure: Measure, name: str, label: str) -> None:
 @pytest.mark.parametrize("name", ["A", "D"])
 def test_one_arrival(measure: Measure, name: str, label: str) -> None:
     """One request more, the cache as it was."""
-    engine = Engine(work_set(name), label)
+    rig = Rig(work_set(name), label)
 
     def setup() -> tuple[()]:
-        engine.one_arrival()
+        rig.one_arrival()
         return ()
 
     what = f"one arrival, {name}, {label}"
-    measure(what, engine.cycle, setup, rounds=ROUNDS[name], max_s=ONE_ARRIVAL_MAX_S[name])
+    measure(what, rig.cycle, setup, rounds=ROUNDS[name], max_s=ONE_ARRIVAL_MAX_S[name])
 
 
 @pytest.mark.parametrize("label", LABELS)
 def test_growth(measure: Measure, label: str) -> None:
     """Ten times the requests and the prefixes, the same sharing."""
-    small = Engine(work_set("D10"), label)
-    large = Engine(work_set("D"), label)
+    small = Rig(work_set("D10"), label)
+    large = Rig(work_set("D"), label)
     small_s = float("inf")
     for _ in range(ROUNDS["D10"]):
         small.turn_over()

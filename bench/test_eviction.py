@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
-from engine import NOW, random_key
-from report import best_of
-from worksets import work_set
 
 import peek
+from bench.measure import Measure
+from bench.rig import NOW, RadixCache, random_key
+from bench.timing import best_of
+from bench.worksets import work_set
 from peek.eviction.victims import victims
-from peek.simulation.radix_cache import RadixCache
-
-if TYPE_CHECKING:
-    from conftest import Measure
 
 N_LEAVES = 40_000
 MAX_S = 1e-3
@@ -48,7 +43,12 @@ class Scene:
     def leaves(self) -> list[int]:
         """Ids of the leaves, least recently used first: what an eviction looks at if all are needed."""
         seen: list[int] = []
-        self.cache.evict(1, lambda node_id: seen.append(node_id) or 1.0)
+
+        def score(node_id: int) -> float:
+            seen.append(node_id)
+            return 1.0
+
+        self.cache.evict(1, score)
         return seen[1:]
 
 

@@ -4,44 +4,38 @@ from __future__ import annotations
 
 import gc
 import random
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from worksets import VOCABULARY
-
-from peek.offline import reorder
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # offline_batches
-
 from support.offline_batches import branching
 
-if TYPE_CHECKING:
-    from conftest import Measure
+from bench.measure import Measure
+from bench.worksets import VOCABULARY
+from peek.offline import reorder
 
-Batch = list[list[int]]
+Prompts = list[list[int]]
 
 
-def groups(n: int, count: int, prefix: int, own: int) -> Batch:
+def groups(n: int, count: int, prefix: int, own: int) -> Prompts:
     rng = np.random.default_rng(0)
     prefixes = rng.integers(0, VOCABULARY, size=(count, prefix)).tolist()
     chosen = rng.integers(0, count, size=n)
     return [prefixes[g] + rng.integers(0, VOCABULARY, size=own).tolist() for g in chosen]
 
 
-def branches(n: int) -> Batch:
-    return branching(random.Random(0), n, trees=20, levels=6, edge=64, fan=3, tail=64)
+def branches(n: int) -> Prompts:
+    prompts: Prompts = branching(random.Random(0), n, trees=20, levels=6, edge=64, fan=3, tail=64)
+    return prompts
 
 
-def unshared(n: int) -> Batch:
-    return np.random.default_rng(0).integers(0, VOCABULARY, size=(n, 256)).tolist()
+def unshared(n: int) -> Prompts:
+    prompts: Prompts = np.random.default_rng(0).integers(0, VOCABULARY, size=(n, 256)).tolist()
+    return prompts
 
 
-SHAPES: dict[str, Callable[[int], Batch]] = {
+SHAPES: dict[str, Callable[[int], Prompts]] = {
     "100 groups x (2048 + 128)": partial(groups, count=100, prefix=2048, own=128),
     "few-shot, 10 x (1200 + 100)": partial(groups, count=10, prefix=1200, own=100),
     "branching": branches,

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
 
 import pytest
-from report import best_of
-from worksets import work_set
 
 import peek
+from bench.measure import Measure
+from bench.timing import best_of
+from bench.worksets import work_set
 from peek.trie.keys import pack
-
-if TYPE_CHECKING:
-    from conftest import Measure
 
 SETS = ("A", "B", "C", "D")
 ROUNDS = {"A": 20, "B": 20, "C": 20, "D": 7}

@@ -26,7 +26,8 @@ LEAVES = {"errors", "request", "protocols"}
 BELOW_PLANNER = LEAVES | {"settings", "trie", "policy", "eviction", "config"}
 
 MAY_IMPORT: dict[str, set[str]] = {
-    # part: the parts it may import, besides itself.  `peek` is the package's own `__init__`.
+    # part: the parts it may import, besides itself.  `peek` is the package's own `__init__`; a folder with a
+    # row of its own (`offline.scale`) is no part of the one above it.
     "_version": set(),
     "errors": set(),
     "settings": {"errors"},
@@ -36,13 +37,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "policy": LEAVES | {"settings", "trie"},
     "eviction": LEAVES | {"trie"},
     "offline": LEAVES | {"trie"},
+    "offline.formats": LEAVES | {"trie", "offline"},
+    "offline.scale": LEAVES | {"trie", "offline"},
+    "offline.distributed": {"offline.scale"},  # an old name of something in it
     "config": LEAVES | {"settings", "trie", "policy", "eviction"},
     "planner": BELOW_PLANNER,
     "peek": BELOW_PLANNER | {"_version", "planner", "offline"},
     "simulation": BELOW_PLANNER | {"planner"},
     "testing": BELOW_PLANNER | {"planner"},  # and nothing imports it
     "adapters": BELOW_PLANNER | {"_version", "planner", "peek"},
-    "cli": BELOW_PLANNER | {"_version", "planner", "peek", "offline", "simulation", "adapters"},
+    "cli": BELOW_PLANNER
+    | {"_version", "planner", "peek", "simulation", "adapters"}
+    | {"offline", "offline.formats", "offline.scale"},
     "__main__": {"cli"},
 }
 
@@ -113,7 +119,7 @@ class Module:
     @property
     def part(self) -> str:
         """The row of `MAY_IMPORT` it belongs to."""
-        return self.name.split(".")[1] if "." in self.name else self.name
+        return part_of(self.name) if "." in self.name else self.name
 
     @property
     def is_core(self) -> bool:
@@ -150,10 +156,16 @@ def within(target: str, package: str) -> bool:
     return target == package or target.startswith(package + ".")
 
 
+def part_of(dotted: str) -> str:
+    """`peek.offline.scale.paths` -> `offline.scale`; `peek.trie.keys` -> `trie`."""
+    names = dotted.split(".")[1:3]
+    return ".".join(names) if ".".join(names) in MAY_IMPORT else names[0]
+
+
 def imported_part(target: str) -> str:
     """`peek.trie.keys.pack` -> `trie`; `peek.Planner` -> `peek`."""
-    second = target.removeprefix("peek").removeprefix(".").partition(".")[0]
-    return second if second in MAY_IMPORT else "peek"
+    found = part_of(target) if "." in target else "peek"
+    return found if found in MAY_IMPORT else "peek"
 
 
 def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -314,6 +326,50 @@ def test_compile_list_names_real_modules(pattern: str) -> None:
     assert list(ROOT.glob(pattern)), f"setup.py compiles {pattern}, which does not exist"
 
 
+def circles(modules: list[Module]) -> list[list[str]]:
+    """Modules that import each other, in functions too; a package's `__init__` only if it is named itself."""
+    names = {module.name for module in modules}
+    graph = {
+        module.name: {
+            target if target in names else target.rpartition(".")[0]
+            for target in (found.target for found in module.imports if not found.for_types)
+        }
+        & names
+        for module in modules
+    }
+    found = []
+    for name in graph:
+        reached: dict[str, str] = {}
+        waiting = [(name, other) for other in graph[name]]
+        while waiting:
+            before, at = waiting.pop()
+            if at not in reached:
+                reached[at] = before
+                waiting += [(at, other) for other in graph[at]]
+        if name in reached:
+            path = [name, reached[name]]
+            while path[-1] != name:
+                path.append(reached[path[-1]])
+            found.append(path[::-1])
+    return found
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    found = circles(LIBRARY)
+    assert found == []
+
+
+def test_a_circle_is_found() -> None:
+    here = Module("peek.cli.reorder", "def f():\n    from peek.cli.large import work")
+    there = Module("peek.cli.large", "from peek.cli import reorder")
+    other = Module("peek.cli.main", "import peek.cli.reorder")
+    assert circles([here, there, other]) == [
+        ["peek.cli.reorder", "peek.cli.large", "peek.cli.reorder"],
+        ["peek.cli.large", "peek.cli.reorder", "peek.cli.large"],
+    ]
+    assert not circles([here, other])
+
+
 def test_every_folder_is_a_package() -> None:
     """A folder without `__init__.py` works in the checkout and is missing from the wheel."""
     folders = {path.parent for path in (ROOT / "peek").rglob("*.py")}
@@ -344,6 +400,11 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (imports_go_one_way, "peek.cli.main", "def f():\n    from peek.testing import check_policy"),
     (imports_go_one_way, "peek.testing.twins", "from peek.simulation.engine import SimEngine"),
     (imports_go_one_way, "peek.offline.reorder", "from peek.policy.base import AdmissionPolicy"),
+    (imports_go_one_way, "peek.offline.reordering", "from peek.offline.formats.requests import key_of"),
+    (imports_go_one_way, "peek.offline.waves", "def f():\n    from peek.offline import scale"),
+    (imports_go_one_way, "peek.offline", "import peek.offline.scale.ray_data"),
+    (imports_go_one_way, "peek.offline.formats.requests", "from peek.offline.scale.paths import entry"),
+    (imports_go_one_way, "peek.offline.scale.ray_data", "from peek.offline.formats import requests"),
     (imports_go_one_way, "peek.helpers", ""),
     (only_adapters_meet_engines, "peek.planner", "def f():\n    import vllm"),
     (only_adapters_meet_engines, "peek.adapters.vllm.scheduler", "from vllm.v1.core.sched import scheduler"),
@@ -352,7 +413,7 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (core_knows_no_outside_world, "peek.planner", "def f():\n    from time import monotonic"),
     (core_knows_no_outside_world, "peek.policy.base", "import numpy as np\nx = np.random.default_rng()"),
     (core_knows_no_outside_world, "peek.policy.base", "from numpy import random"),
-    (core_knows_no_outside_world, "peek.offline.jsonl", "def f(path):\n    return open(path)"),
+    (core_knows_no_outside_world, "peek.offline.formats.requests", "def f(path):\n    return open(path)"),
     (core_catches_what_it_knows, "peek.planner", "try:\n    f()\nexcept Exception:\n    pass"),
     (core_catches_what_it_knows, "peek.planner", "try:\n    f()\nexcept (OSError, BaseException): ..."),
     (core_catches_what_it_knows, "peek.planner", "try:\n    f()\nexcept:\n    pass"),
@@ -369,6 +430,8 @@ HARMLESS: list[tuple[Rule, str, str]] = [
     (imports_go_one_way, "peek.policy.clpm", "import math\nfrom peek.trie.keys import pack"),
     (imports_go_one_way, "peek.protocols", "if TYPE_CHECKING:\n    from peek.request import PendingRequest"),
     (imports_go_one_way, "peek.cli.main", "from peek import Planner\nimport peek.simulation"),
+    (imports_go_one_way, "peek.offline.scale.ray_data", "from peek.offline.shape import Ints"),
+    (imports_go_one_way, "peek.offline.formats", "from peek.offline.formats.requests import key_of"),
     (only_adapters_meet_engines, "peek.adapters.vllm.scheduler", "def f():\n    import vllm"),
     (only_adapters_meet_engines, "peek.adapters.sglang.hook", "if TYPE_CHECKING:\n    import sglang"),
     (core_knows_no_outside_world, "peek.adapters.vllm.scheduler", "import os\nimport time"),

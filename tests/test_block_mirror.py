@@ -62,7 +62,7 @@ class Side:
 
     def leave(self, name: str, uncached: int | None) -> None:
         self.planner.remove(name, uncached is not None, uncached)
-        self.mirror.release(self.keys.pop(name), self.planner)
+        self.mirror.release(self.keys.pop(name), self.planner.needs)
 
     def plan(self, prompts: dict[str, list[bytes]], now: float) -> list[str]:
         for name in self.mirror.pop_outgrown():

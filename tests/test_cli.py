@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from peek.simulation.workload import Workload
 # -- running it -------------------------------------------------------------------------------------------
 
 HOME = Path(peek.__file__).resolve().parent.parent
-COMMAND = [sys.executable, "-m", "peek.cli.main"]
+COMMAND = [sys.executable, "-m", "peek"]
 STEERING = ("PEEK_", "COLUMNS", "FORCE_COLOR", "NO_COLOR", "TTY_", "TERM", "PYTHONPATH")
 
 ROW: dict[str, Any] = {"timestamp": 0, "input_length": 1500, "output_length": 4, "hash_ids": [1, 2, 3]}
@@ -266,6 +267,23 @@ def test_plot_is_written_beside_the_json(
     assert pixels.shape[0] > 500
     assert pixels.shape[1] > 1000
     assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 10
+
+
+def test_plot_goes_through_a_link_and_never_over_the_trace(
+    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "link.svg").symlink_to("real.svg")
+    words = ["simulate", "--policy", "peek", "--json", "--plot", str(tmp_path / "link.svg")]
+    assert main([*words, "--trace", str(trace)]) == 0
+    assert (tmp_path / "link.svg").is_symlink()
+    assert b"</svg>" in (tmp_path / "real.svg").read_bytes()
+    capsys.readouterr()
+    before = (tmp_path / "real.svg").read_bytes()
+    code = main([*words, "--trace", str(tmp_path / "real.svg")])
+    shown = capsys.readouterr()
+    assert_one_line_error(code, shown.out, shown.err, 2, "--plot", "link.svg", "is the same file as")
+    assert (tmp_path / "real.svg").read_bytes() == before
 
 
 def test_plot_without_matplotlib_says_what_to_install(tmp_path: Path, trace: Path) -> None:
@@ -528,6 +546,25 @@ def test_doctor_finds_an_invalid_environment(
     found = json.loads(capsys.readouterr().out)
     assert named in found["error"]
     assert found["active"] is None
+
+
+def test_the_module_is_the_command(tmp_path: Path) -> None:
+    (entry,) = entry_points(group="console_scripts", name="peek")
+    script = f"import sys; sys.argv[0] = 'peek'; from {entry.module} import {entry.attr} as m; sys.exit(m())"
+    for words in (["--version"], ["simulate", "--help"], ["--guess"]):
+        ours, theirs = (
+            subprocess.run(
+                [sys.executable, *start, *words],
+                cwd=tmp_path,
+                env=environment(),
+                capture_output=True,
+                check=False,
+            )
+            for start in (["-m", "peek"], ["-c", script])
+        )
+        assert (ours.returncode, ours.stdout, ours.stderr) == (
+            theirs.returncode, theirs.stdout, theirs.stderr,
+        )  # fmt: skip
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

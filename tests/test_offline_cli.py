@@ -15,73 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.offline_batches import grouped, naive_order, own
+from support.batch_files import chat_rows, json_row, json_rows, lines, results_of, write
+from support.offline_batches import naive_order, own
 
 import peek
-from peek.cli.batch_files import beside, numbered
 from peek.cli.main import main
-from peek.offline.jsonl import parse_request, text_symbols
+from peek.cli.places import beside, numbered
+from peek.offline.formats.requests import parse_request, text_symbols
 
 HOME = Path(peek.__file__).resolve().parent.parent
 
 
-def row(number: int, body: dict[str, Any], url: str = "/v1/completions") -> str:
-    return json.dumps({"custom_id": f"r-{number}", "method": "POST", "url": url, "body": body})
-
-
-def token_rows(n: int = 300) -> list[str]:
-    batch = grouped(random.Random(5), n, 12, 256, 32)
-    return [row(i, {"model": "m", "prompt": prompt}) for i, prompt in enumerate(batch)]
-
-
-def chat_rows(n: int = 200) -> list[str]:
-    rnd = random.Random(6)
-    systems = [" ".join(f"rule{rnd.randrange(10_000)}" for _ in range(120)) for _ in range(8)]
-    return [
-        row(
-            i,
-            {
-                "model": "m",
-                "messages": [
-                    {"role": "system", "content": rnd.choice(systems)},
-                    {"role": "user", "content": f"question {rnd.random()} ä"},
-                ],
-            },
-            "/v1/chat/completions",
-        )
-        for i in range(n)
-    ]
-
-
-def write(path: Path, rows: list[str]) -> Path:
-    data = ("\n".join(rows) + "\n").encode()
-    if path.suffix == ".gz":
-        data = gzip.compress(data)
-    elif path.suffix == ".zst":
-        data = pytest.importorskip("zstandard").ZstdCompressor().compress(data)
-    path.write_bytes(data)
-    return path
-
-
-def lines(path: Path) -> list[str]:
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        data = gzip.decompress(data)
-    elif path.suffix == ".zst":
-        zstandard = pytest.importorskip("zstandard")
-        data = zstandard.ZstdDecompressor().decompressobj().decompress(data)
-    return data.decode().splitlines()
-
-
-def results_of(requests: list[str]) -> list[str]:
-    """What a batch runner writes: custom_id and an answer."""
-    return [
-        json.dumps({"custom_id": json.loads(each)["custom_id"], "response": len(each)}) for each in requests
-    ]
-
-
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
-@pytest.mark.parametrize("make", [token_rows, chat_rows])
+@pytest.mark.parametrize("make", [json_rows, chat_rows])
 def test_there_and_back(tmp_path: Path, suffix: str, make: Any) -> None:
     rows = make()
     source, target = write(tmp_path / f"in{suffix}", rows), tmp_path / f"out{suffix}"
@@ -101,7 +47,7 @@ def test_there_and_back(tmp_path: Path, suffix: str, make: Any) -> None:
 
 
 def test_order_is_that_of_the_tokens(tmp_path: Path) -> None:
-    rows = token_rows()
+    rows = json_rows()
     source = write(tmp_path / "in.jsonl", rows)
     assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), "--cache-tokens", "1000"]) == 0
     prompts = [json.loads(each)["body"]["prompt"] for each in rows]
@@ -110,7 +56,7 @@ def test_order_is_that_of_the_tokens(tmp_path: Path) -> None:
 
 
 def test_replicas(tmp_path: Path) -> None:
-    rows = token_rows(900)
+    rows = json_rows(900)
     source = write(tmp_path / "in.jsonl", rows)
     arguments = ["--cache-tokens", "1000", "--replicas", "3"]
     assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), *arguments]) == 0
@@ -121,7 +67,7 @@ def test_replicas(tmp_path: Path) -> None:
 
 
 def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = write(tmp_path / "in.jsonl", token_rows())
+    source = write(tmp_path / "in.jsonl", json_rows())
     out = str(tmp_path / "out.jsonl")
     assert main(["reorder", str(source), out, "--cache-tokens", "1000", "--explain"]) == 0
     shown = capsys.readouterr().out
@@ -197,7 +143,7 @@ def test_bad_lines_are_named_and_the_rest_is_done(
 ) -> None:
     if way == "--out-of-core":
         pytest.importorskip("duckdb")
-    good = token_rows(40)
+    good = json_rows(40)
     source = write(tmp_path / "in.jsonl", [*good[:6], line, "", *good[6:]])
     arguments = ["--cache-tokens", "1000", way]
     assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), *arguments]) == 1
@@ -224,7 +170,7 @@ def test_bad_lines_are_named_and_the_rest_is_done(
     ],
 )
 def test_prompts(body: dict[str, Any], prompt: object) -> None:
-    assert parse_request(row(0, {"model": "m", **body}).encode(), json.loads).prompt == prompt
+    assert parse_request(json_row(0, {"model": "m", **body}).encode(), json.loads).prompt == prompt
 
 
 def test_text_without_a_tokenizer() -> None:
@@ -235,7 +181,7 @@ def test_text_without_a_tokenizer() -> None:
 
 def test_models_share_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompt = own(random.Random(0), 64)
-    rows = [row(i, {"model": f"m{i}", "prompt": prompt}) for i in range(4)]
+    rows = [json_row(i, {"model": f"m{i}", "prompt": prompt}) for i in range(4)]
     source = write(tmp_path / "in.jsonl", rows)
     assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), "--explain"]) == 0
     assert "guard: no-sharing" in capsys.readouterr().out
@@ -245,7 +191,7 @@ def test_models_share_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def reordered(folder: Path) -> tuple[list[str], list[str], list[str]]:
-    rows = token_rows(60)
+    rows = json_rows(60)
     source = write(folder / "in.jsonl", rows)
     assert main(["reorder", str(source), str(folder / "out.jsonl"), "--cache-tokens", "500"]) == 0
     order = ["--order", str(folder / "out.order")]
@@ -311,7 +257,7 @@ def test_wrong_usage(
     named: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "in.jsonl", token_rows(5))
+    write(tmp_path / "in.jsonl", json_rows(5))
     (tmp_path / "damaged.jsonl.gz").write_bytes(gzip.compress(b"x" * 1000)[:-20])
     assert main(["reorder", *arguments]) == code
     shown = capsys.readouterr().err
@@ -338,7 +284,7 @@ def test_a_missing_package_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
-    write(tmp_path / "in.jsonl", token_rows(5))
+    write(tmp_path / "in.jsonl", json_rows(5))
     (tmp_path / "tokenizer.json").write_text("{}")
     assert main(["reorder", *arguments]) == 1
     shown = capsys.readouterr().err
@@ -349,7 +295,7 @@ def test_a_missing_package_is_named(
 
 def test_without_orjson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "orjson", None)
-    source = write(tmp_path / "in.jsonl", token_rows(50))
+    source = write(tmp_path / "in.jsonl", json_rows(50))
     assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), "--cache-tokens", "500"]) == 0
     assert sorted(lines(tmp_path / "out.jsonl")) == sorted(lines(source))
 
@@ -359,37 +305,34 @@ def test_names() -> None:
     assert numbered(Path("a/batch.jsonl.zst"), 3) == Path("a/batch.3.jsonl.zst")
 
 
-def test_what_a_killed_run_left_is_replaced(tmp_path: Path) -> None:
-    pytest.importorskip("duckdb")
-    rows = token_rows(100)
-    source, target = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
-    (tmp_path / "out.jsonl.work").mkdir()
-    (tmp_path / "out.jsonl.work" / "batch.duckdb").write_bytes(b"half")
-    (tmp_path / "out.jsonl.partial").write_bytes(b"half")
-    assert main(["reorder", str(source), str(target), "--out-of-core"]) == 0
-    assert sorted(lines(target)) == sorted(rows)
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl", "out.order"]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
-def test_killed_in_the_middle(tmp_path: Path) -> None:
-    rows = token_rows(4000)
+@pytest.mark.parametrize("way", ["--in-memory", "--out-of-core"])
+def test_killed_in_the_middle(tmp_path: Path, way: str) -> None:
+    """The old file stands, and the next run is not led astray by what is left."""
+    if way == "--out-of-core":
+        pytest.importorskip("duckdb")
+    rows = json_rows(4000)
     source = write(tmp_path / "in.jsonl", rows)
     target = tmp_path / "out.jsonl.gz"
-    command = [sys.executable, "-m", "peek.cli.main", "reorder", str(source), str(target)]
+    target.write_bytes(b"old")
+    command = [sys.executable, "-m", "peek", "reorder", str(source), str(target), way]
     environ = {**os.environ, "PYTHONPATH": str(HOME)}
-    partial = tmp_path / "out.jsonl.gz.partial"
     process = subprocess.Popen(command, env=environ)
-    while process.poll() is None and not (partial.exists() and partial.stat().st_size > 1000):
+    while process.poll() is None and not is_written(tmp_path):
         time.sleep(0.0005)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    assert partial.exists()
-    assert not target.exists()
+    assert target.read_bytes() == b"old"
+    left = sorted(tmp_path.iterdir())
     subprocess.run(command, env=environ, check=True)
-    assert not partial.exists()
     first = target.read_bytes()
     assert sorted(lines(target)) == sorted(rows)
+    assert sorted(tmp_path.iterdir()) == sorted([*left, tmp_path / "out.order"])
     subprocess.run(command, env=environ, check=True)
     assert target.read_bytes() == first
+
+
+def is_written(folder: Path) -> bool:
+    """Whether a run in this folder is in the middle of its output."""
+    return any(each.stat().st_size > 1000 for each in folder.glob("out.jsonl.gz.*.partial"))

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.batch_files import chat_rows, lines, write
 from support.offline_batches import Prompt, branching, grouped, own, rollouts
 
 from peek import InvalidConfig
 from peek.cli.main import main
 from peek.offline import reorder, split
-from peek.offline.distributed import Columns, reorder_dataset
-from peek.offline.out_of_core import OutOfCoreOrder
+from peek.offline.scale.duckdb_order import OutOfCoreOrder
+from peek.offline.scale.ray_data import Columns, reorder_dataset
 from peek.offline.shape import contract, depth_first, shape_of
 
 batches = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=30)
@@ -45,7 +46,8 @@ def collected(batch: list[Prompt], block: int, chunk: int = 64, names: list[str]
     for start in range(0, len(batch), chunk):
         n = len(keys[start : start + chunk])
         spaces = [""] * n if names is None else names[start : start + n]
-        order.add(keys[start : start + chunk], spaces, range(n), [0] * n, [f"p{start + i}" for i in range(n)])
+        records = [(0, 0, i, f"p{i}") for i in range(start, start + n)]
+        order.add(keys[start : start + chunk], spaces, records)
     return order
 
 
@@ -83,8 +85,6 @@ def test_duckdb_and_namespaces() -> None:
 
 def test_the_command_gives_the_same_file_either_way(tmp_path: Path) -> None:
     pytest.importorskip("duckdb", reason="needs the extra peek-kv[offline]")
-    from test_offline_cli import chat_rows, lines, write
-
     source = write(tmp_path / "in.jsonl.gz", chat_rows(400))
     for way in ("--in-memory", "--out-of-core"):
         arguments = [way, "--replicas", "2", "--cache-tokens", "1000", "--explain"]
@@ -183,6 +183,13 @@ def test_the_parts_of_a_pipeline_are_even() -> None:
     assert list(chain.from_iterable(orders)) == depth_first(shape).tolist()
     work = [split(shape, order, 1, 16)[0].uncached_tokens for order in orders]
     assert max(work) <= 1.05 * min(work)
+
+
+def test_the_old_name_of_the_pipeline() -> None:
+    from peek.offline import distributed
+
+    assert distributed.reorder_dataset is reorder_dataset
+    assert distributed.Columns is Columns
 
 
 def test_wrong_numbers() -> None:

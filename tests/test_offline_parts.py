@@ -46,6 +46,7 @@ def test_keys_of_a_batch(batch: list[Prompt], block: int) -> None:
 
 def test_namespaces_have_keys_of_their_own() -> None:
     assert set(block_keys([1] * 64)).isdisjoint(block_keys([1] * 64, namespace="lora"))
+    assert block_keys([1] * 64, namespace="\ud800") != block_keys([1] * 64, namespace="\ud801")
 
 
 def test_a_single_changed_bit_changes_all_keys_behind_it() -> None:

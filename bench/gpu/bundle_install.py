@@ -1,7 +1,7 @@
-"""Puts the bundle together on the GPU host: `bundle_install.py PIECES SITE`.
+"""Puts the bundle together on the GPU host: `python -m bench.gpu.bundle_install PIECES SITE`.
 
 Joins the pieces of `bundle_pack.py`, checks their sums, unpacks them into SITE and imports what the
-comparison needs.  Afterwards `PYTHONPATH=SITE python bench/gpu/run.py ...` runs.
+comparison needs.  Afterwards `PYTHONSAFEPATH=1 PYTHONPATH=SITE:. python -m bench.gpu.run ...` runs.
 Exit status 1, with the reason, if anything is missing.
 """
 

@@ -1,4 +1,4 @@
-"""Packs what a GPU host without a network needs beside torch: `python3.12 bundle_pack.py FOLDER`.
+"""Packs what a GPU host without a network needs beside torch: `python3.12 -m bench.gpu.bundle_pack FOLDER`.
 
 vLLM 0.22.1 is built for torch 2.11 and CUDA 13.  The bundle is a folder of importable packages for Python
 3.12 on x86-64, trimmed of what this comparison never loads, packed and cut into pieces that a transfer of

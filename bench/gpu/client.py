@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from loads import Load, Request
+from bench.gpu.loads import Load, Request
 
 
 class EngineFailed(Exception):
@@ -41,7 +41,7 @@ class Replay:
     broken: list[str] = field(default_factory=list)
 
 
-class Engine:
+class EngineProcess:
     """The process that holds vLLM, and the connection to it."""
 
     def __init__(self, process: subprocess.Popen[bytes], server: asyncio.Server) -> None:
@@ -52,7 +52,7 @@ class Engine:
         self._listener: asyncio.Task[None]
 
     @classmethod
-    async def launch(cls, folder: Path, environ: Mapping[str, str]) -> Engine:
+    async def launch(cls, folder: Path, environ: Mapping[str, str]) -> EngineProcess:
         """Start the process; its output goes to `folder/engine.log`."""
         address = folder / "socket"
         address.unlink(missing_ok=True)
@@ -63,7 +63,7 @@ class Engine:
         )
         with (folder / "engine.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("host.py")), str(address)],
+                [sys.executable, "-m", "bench.gpu.host", str(address)],
                 env=dict(environ), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         engine = cls(process, server)

@@ -1,4 +1,6 @@
-"""The process that holds vLLM: `host.py SOCKET`.  Reads orders from the socket, one JSON object a line.
+"""The process that holds vLLM: `python -m bench.gpu.host SOCKET`.
+
+Reads orders from the socket, one JSON object a line.
 
     {"op": "start", "engine": {...}}             -> {"event": "ready", ...}
     {"op": "add", "id", "prompt", "output"}      -> "first" at the first token, then "done" with counts
@@ -55,6 +57,10 @@ class Host:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        import peek
+
+        if peek.backend() != "compiled":
+            raise RuntimeError(f"{peek.__file__} is {peek.backend()}, not compiled")
         self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**order["engine"]))
         self._tell("ready", **_versions())
 

@@ -7,15 +7,13 @@ Shrinking takes every n-th token of every prompt, which leaves who shares what w
 
 from __future__ import annotations
 
-import json
-import tarfile
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
+from bench.recorded import SESSION_BLOCK, asked, block_name, sessions
 from peek.simulation.cells import cell
 from peek.simulation.workload import SimRequest, Workload, ideal_hit, unique_tokens
 
@@ -24,11 +22,8 @@ REQUESTS: Final = {"w1c": 350, "w5-short": 400, "sessions": 24}
 WARMUP_SHARE: Final = {"w1c": 5, "w5-short": 15, "sessions": 0}
 """One request in so many is warm-up, as in the cells; a burst has none."""
 
-LONGEST_INPUT: Final = 32_768
 LONGEST_OUTPUT: Final = 1_024
 SESSIONS_PER_S: Final = 1.0
-BLOCK_TOKENS: Final = 64
-"""Of the recorded sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +55,13 @@ def load(
     *,
     rate_scale: float = 1.0,
     shrink: int = 1,
-    sessions: Path | None = None,
+    archive: Path | None = None,
 ) -> Load:
-    """The first `count` requests of a workload; `sessions` is the archive that "sessions" needs."""
+    """The first `count` requests of a workload; `archive` is the sessions' file that "sessions" needs."""
     if name == "sessions":
-        if sessions is None:
+        if archive is None:
             raise ValueError("the load 'sessions' needs --sessions FILE")
-        drawn = _session_starts(sessions, seed, count)
+        drawn = _session_starts(archive, seed, count)
     else:
         drawn = list(cell(name, "heavy", seed, "vllm").requests[:count])
     warmup = len(drawn) // WARMUP_SHARE[name] if WARMUP_SHARE[name] else 0
@@ -87,41 +82,18 @@ def _tokens(key: bytes) -> list[int]:
 def _session_starts(archive: Path, seed: int, count: int) -> list[SimRequest]:
     """The first request of `count` sessions drawn from those whose input is not too long."""
     rng = Random(seed)
-    starts = list(_first_requests(archive))
+    starts = [(session, own[0]) for session in sessions(archive) if (own := asked(session, 1))]
     rng.shuffle(starts)
     names: dict[object, int] = {}
     arrival_s = 0.0
-    drawn = []
+    drawn: list[SimRequest] = []
     for session, first in starts[:count]:
         arrival_s += rng.expovariate(SESSIONS_PER_S)
+        blocks = [block_name(session, i, i) for i in range(-(-first["in"] // SESSION_BLOCK))]
         key = b"".join(
-            unique_tokens(f"{seed}/{block}", names.setdefault(block, len(names)), BLOCK_TOKENS)
-            for block in _block_names(session, first)
+            unique_tokens(f"{seed}/{block}", names.setdefault(block, len(names)), SESSION_BLOCK)
+            for block in blocks
         )[: 4 * first["in"]]
         output = min(max(first["out"], 2), LONGEST_OUTPUT)
         drawn.append(SimRequest(f"session-{len(drawn)}", arrival_s, key, len(key) // 4, output))
     return drawn
-
-
-def _first_requests(archive: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    with tarfile.open(archive) as packed:
-        for member in packed:
-            stored = packed.extractfile(member) if member.name.endswith(".json") else None
-            if stored is None:
-                continue
-            session = json.load(stored)
-            own = [request for request in session["requests"] if request.get("type") != "subagent"]
-            if own and own[0]["in"] <= LONGEST_INPUT:
-                yield session, own[0]
-
-
-def _block_names(session: dict[str, Any], first: dict[str, Any]) -> Iterator[tuple[object, ...]]:
-    """Sessions share the blocks of equally long tools, then those of an equally long system prompt too."""
-    tools, system = session["tool_tokens"], session["system_tokens"]
-    for block in range(-(-first["in"] // BLOCK_TOKENS)):
-        if block < tools // BLOCK_TOKENS:
-            yield (tools, block)
-        elif block < (tools + system) // BLOCK_TOKENS:
-            yield (tools, system, block)
-        else:
-            yield (session["id"], block)

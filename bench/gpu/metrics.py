@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from client import Answer, Replay
-from loads import Load, Request
+from bench.gpu.client import Answer, Replay
+from bench.gpu.loads import Load, Request
 
 Pair = tuple[Request, Answer]
 

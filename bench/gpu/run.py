@@ -1,11 +1,13 @@
 """Stock vLLM beside `peek` on a real engine: the same requests, the same arrivals, one policy after another.
 
-    python bench/gpu/run.py --model 7b --out results            # about what a GPU needs
-    python bench/gpu/run.py --model tiny --cpu --out results    # the same on a CPU, to try the harness
+    python -m bench.gpu.run --model 7b --out results            # about what a GPU needs
+    python -m bench.gpu.run --model tiny --cpu --out results    # the same on a CPU, to try the harness
 
 For each policy the engine starts once and replays the loads with an emptied prefix cache.  Every result
 is appended to `OUT/results.jsonl` as soon as it is there, so a run that is cut off leaves what it measured;
 started again it goes on where it stopped.  Exit status 1 if a policy could not be measured.
+
+The `peek` that is measured is the one that Python finds first: see docs/gpu.md.  It must be compiled.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from client import Engine, EngineFailed
-from loads import LOADS, REQUESTS, Load, Request, load
-from metrics import summary
-from shapes import GRAPHS, POLICIES, SHAPES, engine_arguments, write_model
+from bench.gpu.client import EngineFailed, EngineProcess
+from bench.gpu.loads import LOADS, REQUESTS, Load, Request, load
+from bench.gpu.metrics import summary
+from bench.gpu.shapes import GRAPHS, POLICIES, SHAPES, engine_arguments, write_model
 
 START_LIMIT_S = 300.0
 ANSWER_LIMIT_S = 30.0
@@ -53,7 +55,7 @@ def loads_of(chosen: argparse.Namespace) -> list[Load]:
     return [
         load(
             name, chosen.seed, chosen.requests or REQUESTS[name],
-            rate_scale=scale, shrink=shape.shrink, sessions=chosen.sessions,
+            rate_scale=scale, shrink=shape.shrink, archive=chosen.sessions,
         )
         for name in names
     ]  # fmt: skip
@@ -142,11 +144,11 @@ class Session:
                 engine.kill()
                 await asyncio.sleep(0 if chosen.cpu else 3)  # the driver takes its memory back
 
-    async def _engine(self, folder: Path) -> Engine:
+    async def _engine(self, folder: Path) -> EngineProcess:
         log = self._chosen.out
-        return await Engine.launch(log, environment(folder, cpu=self._chosen.cpu))
+        return await EngineProcess.launch(log, environment(folder, cpu=self._chosen.cpu))
 
-    async def _replay(self, engine: Engine, one: Load) -> dict[str, Any]:
+    async def _replay(self, engine: EngineProcess, one: Load) -> dict[str, Any]:
         """One load on an empty cache: its metrics, and what `peek` counted meanwhile."""
         emptied = await engine.ask(ANSWER_LIMIT_S, "reset", "reset")
         before = (await engine.ask(ANSWER_LIMIT_S, "counters", "counters"))["counters"]

@@ -1,4 +1,4 @@
-"""The table and the plot of stored results: `table.py RESULTS.jsonl [PLOT.png]`.
+"""The table and the plot of stored results: `python -m bench.gpu.table RESULTS.jsonl [PLOT.png]`.
 
 The table is Markdown, ratios to stock first: TTFT and E2E as stock / policy, throughput as policy / stock,
 so that more is better everywhere.  None where a replay was cut off, whose means are of early requests.
@@ -12,7 +12,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-Row = dict[str, Any]
+Stored = dict[str, Any]
+"""A line of results.jsonl."""
 
 HEAD = (
     "| model | load | policy | TTFT ×, mean | TTFT ×, p99 | throughput × | E2E × | TTFT mean / p50 / p99, s "
@@ -20,7 +21,7 @@ HEAD = (
 )
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path) -> list[Stored]:
     """The stored results; a last line that was cut off is left out."""
     rows = []
     for line in path.read_text().splitlines():
@@ -31,7 +32,7 @@ def read(path: Path) -> list[Row]:
     return rows
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[Stored]) -> str:
     """All results, by model and load, each beside the stock result of the same."""
     stock = {_setting(row): row for row in rows if row["policy"] == "stock"}
     ordered = sorted(
@@ -46,11 +47,11 @@ def table(rows: list[Row]) -> str:
     return "\n".join([*sorted(runs), "", HEAD, *lines])
 
 
-def _setting(row: Row) -> tuple[Any, ...]:
+def _setting(row: Stored) -> tuple[Any, ...]:
     return row["model"], row["load"], row["seed"], row["rate_scale"], row["device"]
 
 
-def _line(row: Row, stock: Row | None) -> str:
+def _line(row: Stored, stock: Stored | None) -> str:
     ttft = row["ttft_s"]
     cells = [row["model"], row["load"], row["policy"], *_ratios(row, stock)]
     cells += [" / ".join(f"{ttft[name]:.3g}" for name in ("mean", "p50", "p99"))]
@@ -63,7 +64,7 @@ def _line(row: Row, stock: Row | None) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _ratios(row: Row, stock: Row | None) -> list[str]:
+def _ratios(row: Stored, stock: Stored | None) -> list[str]:
     if stock is None or any(one["finished"] < one["requests"] for one in (row, stock)):
         return [""] * 4
     pairs = [
@@ -75,7 +76,7 @@ def _ratios(row: Row, stock: Row | None) -> list[str]:
     return [f"{more / less:.2f}" if less else "" for more, less in pairs]
 
 
-def plot(rows: list[Row], path: Path) -> None:
+def plot(rows: list[Stored], path: Path) -> None:
     """Share of requests whose first token had come, over time: a row per model, a column per load."""
     import matplotlib
 

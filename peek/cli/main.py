@@ -22,6 +22,7 @@ from peek.cli.doctor import doctor_command
 from peek.cli.reorder import reorder_command
 from peek.cli.restore import restore_command
 from peek.cli.simulate import simulate_command
+from peek.offline.formats.echo import clipped
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the outermost frame: whatever it is, one line
         message, code = _explain(error)
         _complain(message)
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.filename is None:
             _drop_output()
         return code
     if code == INTERRUPTED:
@@ -99,7 +100,8 @@ def _explain(error: Exception) -> tuple[str, int]:
         return str(error), FAILED
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(frame.filename).name}:{frame.lineno}"
-    return f"internal error, please report it: {type(error).__name__}: {error} ({place})", FAILED
+    told = f"{type(error).__name__}: {clipped(str(error))}"
+    return f"internal error, please report it: {told} ({place})", FAILED
 
 
 def _complain(message: str) -> None:
@@ -110,7 +112,3 @@ def _drop_output() -> None:
     """Send what is still buffered nowhere, lest Python fails on it once more at exit."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

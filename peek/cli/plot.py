@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from statistics import fmean
 from textwrap import fill
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from peek import PeekError
+from peek.cli.places import check_target
 from peek.cli.report import COLUMNS, Batch, Column
+from peek.cli.writing import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,10 +56,7 @@ def check_plot(path: Path) -> None:
     """Refuse before the runs what would be refused after them."""
     if path.suffix.lower() not in FORMATS:
         raise typer.BadParameter(f"{str(path)!r} ends in none of {', '.join(FORMATS)}", param_hint="--plot")
-    if not path.parent.is_dir():
-        raise PeekError(f"{path}: no such directory: {path.parent}")
-    if path.is_dir():
-        raise PeekError(f"{path}: is a directory")
+    check_target(path)
     try:
         import_module("matplotlib")
     except ImportError:
@@ -81,7 +81,10 @@ def save_plot(path: Path, batches: list[Batch]) -> None:
         _write_values(axes, panel, values)
         if number % 2:
             axes.set_yticklabels([])
-    figure.savefig(path)
+    picture = BytesIO()
+    figure.savefig(picture, format=path.suffix[1:].lower())
+    with write_whole([path]) as (stream,):
+        stream.write(picture.getbuffer())
 
 
 def _title(batches: list[Batch]) -> str:

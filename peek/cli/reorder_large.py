@@ -6,15 +6,20 @@ another order at the end.  The copy and the database are in a folder that goes w
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import json
+import os
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
-from peek.cli.batch_files import needs, read_lines, write_whole
-from peek.cli.reorder import LineReader, namespace_of, order_line, write_lines
-from peek.offline.out_of_core import OutOfCoreOrder
+from peek import PeekError, WorkloadError
+from peek.cli.extras import needs
+from peek.cli.reorder_job import ReorderJob
+from peek.cli.request_lines import RequestLine, RequestLines
+from peek.cli.writing import open_to_write, work_folder, write_whole
+from peek.offline.formats.echo import clipped
+from peek.offline.formats.lines import end_swap
+from peek.offline.formats.order_file import as_text, order_line, repeated_id_error
+from peek.offline.scale.duckdb_order import OutOfCoreOrder, Row
 
 MEMORY_LIMIT: Final = "1500MB"
 """Of the database; the process needs a few hundred megabytes besides."""
@@ -23,87 +28,89 @@ CHUNK_LINES: Final = 20_000
 CHUNK_BYTES: Final = 64_000_000
 
 
-def reorder_large(
-    source: Path,
-    targets: list[Path],
-    order_path: Path,
-    encode: Callable[[str], list[int]] | None,
-    block_tokens: int,
-    explain: bool,
-) -> int:
+def reorder_large(job: ReorderJob) -> int:
     """Returns how many lines are bad.  Always reorders: no cache is simulated."""
     try:
         import duckdb
     except ImportError:
         raise needs("duckdb", "--out-of-core") from None
-    reader = LineReader(source, encode)
-    with _work_folder(targets[0]) as folder:
-        database = duckdb.connect(str(folder / "batch.duckdb"))
-        try:
-            database.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
-            order = OutOfCoreOrder(database, block_tokens)
-            lines = _collect(source, folder / "lines", reader, order)
-            order.arrange(len(targets))
-            _write(lines, targets, order_path, order)
-        finally:
-            database.close()
-    if explain:
-        _explain(order)
-    return reader.bad
-
-
-@contextmanager
-def _work_folder(target: Path) -> Iterator[Path]:
-    """`OUT.work`, empty; one that a killed run left behind is emptied first."""
-    folder = target.with_name(target.name + ".work")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    requests = RequestLines(job.source, job.encode)
     try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
+        with work_folder([*job.targets, job.order_path]) as folder:
+            database = duckdb.connect(str(folder / "batch.duckdb"))
+            try:
+                database.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
+                order = OutOfCoreOrder(database, job.block_tokens)
+                _reorder(job, requests, order, folder / "lines")
+            finally:
+                database.close()
+    except duckdb.Error as error:
+        raise PeekError(f"--out-of-core: {clipped(str(error).partition(chr(10))[0])}") from None
+    if job.explain:
+        _explain(order, job)
+    return requests.bad
 
 
-def _collect(source: Path, spool: Path, reader: LineReader, order: OutOfCoreOrder) -> Path:
-    """Read the source once; the file whose places the order tells."""
-    chunk: list[tuple[bytes, str, int, int, str]] = []
-    waiting = place = 0
-    with spool.open("wb") as spooled:
-        for number, line in read_lines(source):
-            found = reader.read(number, line)
-            if found is None:
-                continue
-            request, key = found
-            spooled.write(line)
-            chunk.append(
-                (key, namespace_of(request), place, len(line), order_line(number, request.custom_id))
-            )
-            place += len(line)
-            waiting += len(key)
+def _reorder(job: ReorderJob, requests: RequestLines, order: OutOfCoreOrder, spool: Path) -> None:
+    bare = _collect(spool, requests, order)
+    repeated = order.repeated_name()
+    if repeated is not None:
+        first, second, name = repeated
+        raise WorkloadError(f"{job.source}: {repeated_id_error(first, second, json.loads(name))}")
+    order.arrange(len(job.targets))
+    with spool.open("rb") as lines, write_whole(job.outputs) as (order_file, *streams):
+        last = order.last()
+        last_line = b"" if last is None else _line_at(lines, last)
+        swap = end_swap(bare, -1 if last is None else last.prompt, last_line, len(streams))
+        for row in order.rows():
+            streams[row.replica].write(swap.apply(row.prompt, _line_at(lines, row)))
+            order_file.write(order_line(row.number, row.name))
+
+
+def _collect(spool: Path, requests: RequestLines, order: OutOfCoreOrder) -> int:
+    """Read the source once into `order` and the file whose places it tells; the index of the line without an
+    end, -1 if every line has one.
+    """
+    chunk: list[RequestLine] = []
+    bare = -1
+    count = waiting = place = 0
+    with open_to_write(spool, os.O_CREAT | os.O_EXCL) as spooled:
+        for line in requests:
+            spooled.write(line.raw)
+            if not line.has_end:
+                bare = count
+            count += 1
+            chunk.append(line)
+            waiting += len(line.key)
             if len(chunk) >= CHUNK_LINES or waiting >= CHUNK_BYTES:
-                order.add(*zip(*chunk, strict=True))
+                place = _add(chunk, place, order)
                 chunk.clear()
                 waiting = 0
-    if chunk:
-        order.add(*zip(*chunk, strict=True))
-    return spool
+        _add(chunk, place, order)
+    return bare
 
 
-def _write(lines: Path, targets: list[Path], order_path: Path, order: OutOfCoreOrder) -> None:
-    with lines.open("rb") as stored, write_whole([order_path, *targets]) as (order_file, *streams):
-        for row in order.rows():
-            write_lines(streams[row.replica], order_file, [(row.name, _line_at(stored, row.place, row.size))])
+def _add(chunk: list[RequestLine], place: int, order: OutOfCoreOrder) -> int:
+    """Add lines that begin at `place` of the spool; where the next ones begin."""
+    rows: list[tuple[int, int, int, str]] = []
+    for line in chunk:
+        rows.append((place, len(line.raw), line.number, as_text(line.custom_id)))
+        place += len(line.raw)
+    order.add([line.key for line in chunk], [line.namespace for line in chunk], rows)
+    return place
 
 
-def _line_at(stored: IO[bytes], place: int, size: int) -> bytes:
-    stored.seek(place)
-    return stored.read(size)
+def _line_at(stored: IO[bytes], row: Row) -> bytes:
+    stored.seek(row.place)
+    return stored.read(row.size)
 
 
-def _explain(order: OutOfCoreOrder) -> None:
-    print(f"{len(order):,} requests, {order.tokens:,} tokens")
-    rows: dict[str, Any] = {"shared edges of the trie": order.edges, "uncached tokens": order.uncached_tokens}
-    for name, value in rows.items():
-        print(f"{value:,} {name}")
+def _explain(order: OutOfCoreOrder, job: ReorderJob) -> None:
     hit = 100.0 * (1.0 - order.uncached_tokens / order.tokens) if order.tokens else 0.0
-    print(f"reordered; cache hit of at least {hit:.1f} %, by what each request finds of the one before it")
+    said = [
+        f"{len(order):,} requests, {order.tokens:,} tokens",
+        f"{order.edges:,} shared edges of the trie",
+        f"{order.uncached_tokens:,} uncached tokens",
+        f"reordered; cache hit of at least {hit:.1f} %, by what each request finds of the one before it",
+    ]
+    print("\n".join(said), file=job.talk)

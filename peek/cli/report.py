@@ -1,4 +1,4 @@
-"""What `peek simulate` shows: the progress bar, the table, the JSON object.
+"""What `peek simulate` prints: the table, the JSON object.
 
 The table has to fit into 80 columns with thirteen figures a row, hence headings of three short lines
 (what, which, unit), three significant digits, and the ideal hit ratio as a row of its own.
@@ -7,18 +7,14 @@ The table has to fit into 80 columns with thirteen figures a row, hence headings
 from __future__ import annotations
 
 import json
-import sys
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from textwrap import fill
-from types import TracebackType
 from typing import Any, Final
 
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -30,8 +26,6 @@ ENGINE_KINDS: Final = {"radix": "SGLang-like", "blocks": "vLLM-like"}
 
 ROOMY_COLUMNS: Final = 100
 """From this terminal width on, the table's columns stand further apart."""
-
-_REFRESH_S: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -60,60 +54,6 @@ class Batch:
             f"arena of {workload.arena_tokens:,} tokens, {self.cache} cache "
             f"({ENGINE_KINDS[self.cache]} engine), {cost.model.name} on {cost.hardware.name}"
         )
-
-
-# -- progress -------------------------------------------------------------------------------------------
-
-
-class ProgressBar:
-    """One bar over all runs, on stderr and on a terminal only.
-
-    It draws when told of progress and never from a thread of its own, which would disturb the
-    planning times being measured.
-    """
-
-    def __init__(self, requests: int) -> None:
-        self._bar: Progress | None = None
-        if sys.stderr is not None and sys.stderr.isatty():
-            self._bar = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                TaskProgressColumn(),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-                auto_refresh=False,
-                transient=True,
-            )
-            self._task = self._bar.add_task("", total=requests)
-        self._before: int = 0
-        self._finished: int = 0
-        self._drawn_s: float = 0.0
-
-    def __enter__(self) -> ProgressBar:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def start_run(self, description: str) -> None:
-        """Another run begins."""
-        self._before += self._finished
-        self._finished = 0
-        if self._bar is not None:
-            self._bar.update(self._task, description=description, refresh=True)
-
-    def show(self, finished: int) -> None:
-        """The present run has finished so many requests."""
-        self._finished = finished
-        now = time.perf_counter()
-        if self._bar is not None and now - self._drawn_s >= _REFRESH_S:
-            self._drawn_s = now
-            self._bar.update(self._task, completed=self._before + finished, refresh=True)
 
 
 # -- JSON -----------------------------------------------------------------------------------------------

@@ -10,15 +10,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from peek import PRESETS, InvalidConfig, PeekConfig, WorkloadError, backend
+from peek.cli.options import parse_count, parse_rate, parse_seed
+from peek.cli.places import refuse_clashes
 from peek.cli.plot import check_plot, save_plot
-from peek.cli.report import Batch, ProgressBar, as_json_text, print_batches
+from peek.cli.progress import ProgressBar
+from peek.cli.report import Batch, as_json_text, print_batches
 from peek.simulation.block_engine import BLOCK_TOKENS
 from peek.simulation.cells import CELL_NAMES, LOADS, cell
 from peek.simulation.cost import CostModel, cost_model_for
@@ -36,42 +38,10 @@ DEFAULT_SEEDS: Final = [42]
 ENGINE_OF: Final = {"radix": "sglang", "blocks": "vllm"}
 """Whose column of a cell's rates and caps goes with an engine kind."""
 
-LARGEST_COUNT: Final = 100_000_000
-"""Of tokens or rows; an arena of hundreds of accelerators, and still quick to set up."""
-
 _CELL_ONLY: Final = ("workload", "load", "seed", "trace_file")
 _TRACE_ONLY: Final = ("trace_block", "rate_scale", "limit")
 
 # -- the options ----------------------------------------------------------------------------------------
-# Numbers have parsers of their own: typer's messages do not name the value.
-
-
-def parse_seed(text: str) -> int:
-    """An integer."""
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not an integer") from None
-
-
-def parse_count(text: str) -> int:
-    """An integer that counts tokens or rows."""
-    count = parse_seed(text)
-    if not 1 <= count <= LARGEST_COUNT:
-        raise typer.BadParameter(f"{count} is not in 1..{LARGEST_COUNT}")
-    return count
-
-
-def parse_rate(text: str) -> float:
-    """A finite number above 0."""
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not (isfinite(rate) and rate > 0.0):
-        raise typer.BadParameter(f"{str(text)!r} is not a finite number above 0")
-    return rate
-
 
 WorkloadOption = Annotated[str, typer.Option(help=f"A cell of the paper: {', '.join(CELL_NAMES)}.")]
 LoadOption = Annotated[str, typer.Option(help=f"Load of the cell: {', '.join(LOADS)}.")]
@@ -132,6 +102,7 @@ def simulate_command(
     """
     _check_options(ctx, policy, cache, trace is not None)
     if plot is not None:
+        refuse_clashes([("trace", path) for path in (trace, trace_file) if path], [("--plot", plot)])
         check_plot(plot)
     if trace is None:
         workloads = _cells(workload, load, seed, ENGINE_OF[cache], trace_file)
@@ -213,7 +184,7 @@ def _run_all(workloads: list[Workload], policies: list[str], cache: str, cost: C
         for workload in workloads:
             runs = []
             for label in policies:
-                progress.start_run(f"{label}, seed {workload.seed}" if len(workloads) > 1 else label)
+                progress.next_part(f"{label}, seed {workload.seed}" if len(workloads) > 1 else label)
                 runs.append(_run(workload, label, cache, cost, progress))
             batches.append(Batch(workload, cache, cost, runs))
     return batches

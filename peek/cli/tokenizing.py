@@ -7,17 +7,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from peek import PeekError
-from peek.cli.batch_files import needs
+from peek.cli.extras import needs
 
 MISTRAL_NAMES: Final = ("tekken", "tokenizer.model")
 """How the names of Mistral's tokenizer files begin."""
 
 
-def load_tokenizer(path: Path) -> Callable[[str], list[int]]:
-    """`tokenizer.json` of Hugging Face, or Mistral's `tekken.json` or `tokenizer.model*`; or a folder of one.
-
-    No special tokens are added: they are the same at the start of every prompt.  Nothing is downloaded.
-    """
+def tokenizer_file(path: Path) -> Path:
+    """The file itself, or the one in a folder."""
     if path.is_dir():
         names = ("tokenizer.json", "tekken.json", "tokenizer.model")
         found = [path / name for name in names if (path / name).exists()]
@@ -26,6 +23,14 @@ def load_tokenizer(path: Path) -> Callable[[str], list[int]]:
         path = found[0]
     if not path.exists():
         raise PeekError(f"{path}: no such file")
+    return path
+
+
+def load_tokenizer(path: Path) -> Callable[[str], list[int]]:
+    """`tokenizer.json` of Hugging Face, or Mistral's `tekken.json` or `tokenizer.model*`.
+
+    No special tokens are added: they are the same at the start of every prompt.  Nothing is downloaded.
+    """
     return _mistral(path) if path.name.startswith(MISTRAL_NAMES) else _hugging_face(path)
 
 

@@ -1,4 +1,8 @@
-"""Offline scheduling: the whole batch is known before the first prompt runs."""
+"""Offline scheduling: the whole batch is known before the first prompt runs.
+
+The algorithms are here.  `formats` reads batch files for them, `scale` gives the same order for batches
+beyond one process; both import the algorithms, never the other way round.
+"""
 
 from peek.offline.block_keys import block_keys
 from peek.offline.reordering import Group, Reordering, reorder

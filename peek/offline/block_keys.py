@@ -88,4 +88,6 @@ def _multiplier_table(size: int) -> Keys:
 def _salt(namespace: str) -> int:
     if not namespace:
         return 0
-    return int.from_bytes(hashlib.blake2b(namespace.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(namespace.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
+    )

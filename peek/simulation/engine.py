@@ -109,8 +109,8 @@ class SimEngine(ABC):
         self.waiting: list[Job] = []
         self.running: list[Job] = []
         self.jobs: dict[str, Job] = {}
-        self._arrived: list[Job] = []
-        self._admitted: dict[str, Job] = {}
+        self._just_arrived: list[Job] = []
+        self._just_admitted: dict[str, Job] = {}
         self._arrivals: list[tuple[float, int, SimRequest]] = []
         self._followers: dict[str, list[SimRequest]] = {}
         self._held_back: deque[SimRequest] = deque()
@@ -232,13 +232,13 @@ class SimEngine(ABC):
     def enqueue(self, job: Job) -> None:
         """`job` waits, for the first time or again; the planner hears of it in the next cycle."""
         self.waiting.append(job)
-        if self._admitted.pop(job.request_id, None) is None:
-            self._arrived.append(job)
+        if self._just_admitted.pop(job.request_id, None) is None:
+            self._just_arrived.append(job)
 
     def leave(self, count: int) -> None:
         """The first `count` waiting jobs were admitted; the planner hears of it in the next cycle."""
         for job in self.waiting[:count]:
-            self._admitted[job.request_id] = job
+            self._just_admitted[job.request_id] = job
         del self.waiting[:count]
 
     def plan(self) -> None:
@@ -246,13 +246,13 @@ class SimEngine(ABC):
         planner = self.planner
         if planner is None:
             return
-        for job in self._admitted.values():
+        for job in self._just_admitted.values():
             planner.remove(job.request_id, True, job.last_uncached)
-        for job in self._arrived:
+        for job in self._just_arrived:
             key, namespace = self.planner_key(job), job.request.namespace
             planner.add(PendingRequest(job.request_id, key, job.arrival_s, namespace, job.prompt_tokens))
-        self._admitted.clear()
-        self._arrived.clear()
+        self._just_admitted.clear()
+        self._just_arrived.clear()
         if self.waiting:
             self.waiting = [self.jobs[name] for name in planner.plan(self.cache_view(), self.now)]
 

@@ -68,18 +68,18 @@ def measure(waiting: int, core: str | None, repeat: int, shared: bool) -> None:
     lifted = median_ms(lambda: stock.policy.calc_priority(list(requests)), repeat)
 
     world = world_with(prefixes, "fcfs", core)
-    seat = attach(world, "peek")
+    beside = attach(world, "peek")
     queue = list(requests)
     first = median_ms(lambda: world.policy.calc_priority(queue), 1)
 
     def planned_anew() -> None:
-        seat.adapter.planner.tree.version += 1
+        beside.adapter.planner.tree.version += 1
         world.policy.calc_priority(queue)
 
     mine = median_ms(planned_anew, repeat)
     with_one = median_ms(lambda: world.policy.calc_priority([*queue, last]), 1)
-    assert seat.shield.fallbacks == 0
-    assert seat.adapter.planner.stats.plans > repeat
+    assert beside.shield.fallbacks == 0
+    assert beside.adapter.planner.stats.plans > repeat
     print(
         f"{waiting:7}  {'yes' if shared else 'no':6}  {core or '-':6}"
         f"  {lpm:8.2f}  {lifted:8.2f}  {mine:8.2f}  {mine / lifted:7.2f}"

@@ -42,13 +42,13 @@ def play(policy: str, core: str | None, limit: bool = True, label: str | None = 
     world = make_world(9000, policy=policy, core=core)
     if not limit:
         world.policy._determine_active_policy = lambda queue: world.policy.policy
-    seat: Any = attach(world, label) if label else None
+    beside: Any = attach(world, label) if label else None
     stepper = Stepper(world, max_running=16, overlap=True)
     for i, tokens in enumerate(prompts()):
         stepper.add(make_request(f"r{i}", tokens, 8, arrival=1e-6 * (i + 1)))
     stepper.run_out(20_000)
     assert leaked(world) == 0
-    assert seat is None or seat.shield.fallbacks == 0
+    assert beside is None or beside.shield.fallbacks == 0
     first = [record.admissions[0] for record in stepper.records.values()]
     waits = np.array([admission.step for admission in first])
     return {

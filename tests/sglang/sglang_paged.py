@@ -17,8 +17,10 @@ except ImportError:
 __all__ = ["PagedAllocator", "TokenAllocator"]
 
 
-class LoopingPagedAllocator(PagedTokenToKVPoolAllocator):
+class LoopingPagedAllocator(PagedTokenToKVPoolAllocator):  # type: ignore[misc]
     """The same pages in the same order as the kernels give, by plain loops."""
+
+    free_pages: Any
 
     def alloc_extend(
         self,

@@ -6,19 +6,21 @@ from typing import Any
 
 from sglang_lab import World
 
-from peek import PeekConfig
-from peek.adapters.sglang.plugin import Seat, around
+from peek.adapters.activation import Settings
+from peek.adapters.sglang.plugin import around
+from peek.adapters.sglang.plugin import attach as attach_to
 
 
-def config_of(label: str, **more: Any) -> PeekConfig:
-    return PeekConfig.from_dict({"policy": label, "strict": True, **more})
+def settings_of(label: str, **more: Any) -> Settings:
+    return Settings.from_dict({"policy": label, "strict": True, **more})
 
 
 def attach(world: World, label: str = "peek", **more: Any) -> Any:
-    """Put `peek` around a world's `calc_priority`, as the plug-in does; returns its seat."""
+    """Put `peek` around a world's `calc_priority`, as the plug-in does; returns its attachment."""
     policy = world.policy
-    hook = around(config_of(label, **more))
+    settings = settings_of(label, **more)
+    hook = around(settings)
     stock = type(policy).calc_priority
     policy.calc_priority = lambda queue, *args, **kwargs: hook(stock, policy, queue, *args, **kwargs)
-    policy.peek = Seat(policy, config_of(label, **more))
+    policy.peek = attach_to(policy, settings)
     return policy.peek

@@ -89,9 +89,9 @@ def check_finished(request: Any) -> None:
 
 def retract(batch: Any, settings: Any) -> tuple[list[Any], float, list[Any]]:
     """(retracted, the new share of reserved tokens, given up)"""
-    if "server_args" in inspect.signature(batch.retract_decode).parameters:
-        return batch.retract_decode(settings)
-    return batch.retract_decode()
+    takes_settings = "server_args" in inspect.signature(batch.retract_decode).parameters
+    found: tuple[list[Any], float, list[Any]] = batch.retract_decode(*([settings] if takes_settings else []))
+    return found
 
 
 def ending(running: Any, launched: Any) -> list[Any]:

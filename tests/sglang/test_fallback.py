@@ -25,12 +25,12 @@ VIEW = ("root", "advance", "node_id")
 
 
 def busy_run(label: str | None, method: str = "", after: int = 0, **more: Any) -> Any:
-    """Sharing, pressure and an abort; (order of admission, seat, world)."""
+    """Sharing, pressure and an abort; (order of admission, attachment, world)."""
     world = make_world(420, max_running=4)
-    seat = attach(world, label, **more) if label else None
+    beside = attach(world, label, **more) if label else None
     if method:
         target = "view" if method in VIEW else "planner"
-        setattr(seat.adapter, target, Broken(getattr(seat.adapter, target), method, after))
+        setattr(beside.adapter, target, Broken(getattr(beside.adapter, target), method, after))
     stepper = Stepper(world, max_running=4)
     for i in range(12):
         stepper.add(make_request(f"r{i}", (A, B)[i % 2] + [300 + i] * 20, 12, arrival=1.0 + i))
@@ -40,7 +40,7 @@ def busy_run(label: str | None, method: str = "", after: int = 0, **more: Any) -
     stepper.run_out()
     assert leaked(world) == 0
     assert all(record.finished or record.aborted for record in stepper.records.values())
-    return [admission.rid for admission in stepper.admissions], seat, world
+    return [admission.rid for admission in stepper.admissions], beside, world
 
 
 @pytest.mark.parametrize("after", [0, 1])
@@ -51,9 +51,9 @@ def test_an_internal_error_leaves_the_engine_serving(
     # eviction asks for node ids and scores; the in-flight gate tells of ended prefills
     label = "peek" if method == "prefilled" else "clpm+gm+dl+pe"
     with caplog.at_level(logging.WARNING, "peek"):
-        order, seat, world = busy_run(label, method, after, strict=False)
+        order, beside, world = busy_run(label, method, after, strict=False)
     assert {f"r{i}" for i in range(11)} <= set(order)
-    assert (seat.shield.active, seat.shield.fallbacks) == (False, 1)
+    assert (beside.shield.active, beside.shield.fallbacks) == (False, 1)
     (record,) = [record for record in caplog.records if record.name == "peek"]
     assert "continues in the engine's own order" in record.getMessage()
     assert f"injected into {method}" in str(record.exc_info[1])
@@ -83,9 +83,9 @@ def test_not_asked_for_registers_no_hook(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_asked_for_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEEK_POLICY", "peek")
-    config = plugin.configured()
-    assert config is not None
-    assert config.admission == "peek"
+    settings = plugin.configured()
+    assert settings is not None
+    assert settings.config.admission == "peek"
 
 
 def test_a_mistake_in_the_settings_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +137,8 @@ def test_it_stands_aside(change: dict[str, Any], reason: str, caplog: pytest.Log
         owner = world.tree if name in vars(world.tree) else getattr(world.tree, "tree_core", world.tree)
         setattr(owner, name, value)
     with caplog.at_level(logging.WARNING, "peek"):
-        seat = attach(world, "peek")
-    assert seat.adapter is None
+        beside = attach(world, "peek")
+    assert beside.adapter is None
     assert reason in caplog.text
     queue = [make_request(f"r{i}", (A, B)[i % 2]) for i in range(4)]
     world.policy.calc_priority(queue)

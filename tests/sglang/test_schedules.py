@@ -34,7 +34,7 @@ def test_random_schedules(label: str, core: str | None, overlap: bool) -> None:
         assert len(adapter.planner) == len(adapter._in_flight) == 0
         assert adapter._pages is None or len(adapter._pages) == 0, "pages outlive their requests"
         adapter.planner.tree.check()
-        seen["reordered"] += adapter.planner.stats.reordered
+        seen["reordered"] += adapter.reordered
         seen["aborted"] += sum(record.aborted for record in outcome.records.values())
         seen["examples"] += 1
 

@@ -5,24 +5,34 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 Prompt = list[int]
 
 
+@dataclass
+class NaiveNode:
+    """A node of a trie made of dictionaries, one symbol per level."""
+
+    ends: list[int] = field(default_factory=list)
+    kids: dict[object, NaiveNode] = field(default_factory=dict)
+    count: int = 0
+
+
 def naive_order(prompts: Sequence[Sequence[object]]) -> list[int]:
-    """Depth-first order of a trie made of dictionaries: one symbol per level, recursion."""
-    root = {"ends": [], "kids": {}, "count": 0}
+    """Depth-first order of a trie: recursion."""
+    root = NaiveNode()
     for i, prompt in enumerate(prompts):
         node = root
         for symbol in prompt:
-            node = node["kids"].setdefault(symbol, {"ends": [], "kids": {}, "count": 0})
-            node["count"] += 1
-        node["ends"].append(i)
+            node = node.kids.setdefault(symbol, NaiveNode())
+            node.count += 1
+        node.ends.append(i)
     order: list[int] = []
 
-    def visit(node: dict) -> None:
-        order.extend(node["ends"])
-        for kid in sorted(node["kids"].values(), key=lambda kid: -kid["count"]):  # stable: ties by arrival
+    def visit(node: NaiveNode) -> None:
+        order.extend(node.ends)
+        for kid in sorted(node.kids.values(), key=lambda kid: -kid.count):  # stable: ties by arrival
             visit(kid)
 
     visit(root)

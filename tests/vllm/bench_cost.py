@@ -108,7 +108,7 @@ def measure(
             took = step(side, profiler if side is sides[1] and i >= 10 else None)
             if i >= 10:
                 side.times.append(took)
-    assert sides[1].engine.peek_shield.fallbacks == 0
+    assert sides[1].engine.peek.shield.fallbacks == 0
     left = [len(side.engine.waiting) for side in sides]
     assert min(left) >= 0.9 * waiting, left
     stock, mine = (side.times for side in sides)

@@ -54,7 +54,7 @@ def run(model: str, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _look_inside(scheduler: Any) -> dict[str, Any]:
-    adapter = getattr(scheduler, "peek", None)
+    adapter = scheduler.peek.adapter if hasattr(scheduler, "peek") else None
     found = {"scheduler": type(scheduler).__name__}
     if adapter is None:
         return found
@@ -62,8 +62,8 @@ def _look_inside(scheduler: Any) -> dict[str, Any]:
 
     return {
         **found,
-        "fallbacks": scheduler.peek_shield.fallbacks,
-        "counters": snapshot(adapter, scheduler.peek_shield),
+        "fallbacks": scheduler.peek.shield.fallbacks,
+        "counters": snapshot(adapter, scheduler.peek.shield),
         "symbols": len(adapter.mirror),
     }
 

@@ -46,7 +46,7 @@ class RealScheduler(SimEngine):
             ),
         )
         if not stock:
-            self.scheduler.peek.clock = lambda: self.now
+            self.scheduler.peek.adapter.clock = lambda: self.now
         self._scheduled: Any = None
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:

@@ -17,7 +17,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_priority_policy_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "peek"):
         engine = scheduler(priority=True, num_blocks=200, max_num_seqs=1)
-    assert engine.peek is None
+    assert engine.peek.adapter is None
     assert said(caplog) == ["peek: stands aside, stock order: the scheduling policy is by priority"]
     for i, urgency in enumerate((5, 1, 3)):
         engine.add_request(make_request(f"p{i}", [*A, i], 1, priority=urgency))
@@ -42,7 +42,7 @@ def test_models_with_other_kv_groups_are_left_alone(
 ) -> None:
     with caplog.at_level(logging.WARNING, "peek"):
         engine = scheduler(num_blocks=200, specs=specs, max_num_seqs=1)
-    assert engine.peek is None
+    assert engine.peek.adapter is None
     (line,) = said(caplog)
     assert f"{len(specs)} KV cache groups" in line
     interleaved(engine)
@@ -53,7 +53,7 @@ def test_models_with_other_kv_groups_are_left_alone(
 def test_prefix_caching_off(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "peek"):
         engine = scheduler(num_blocks=200, caching=False)
-    assert engine.peek is None
+    assert engine.peek.adapter is None
     assert said(caplog) == ["peek: stands aside, stock order: prefix caching is off"]
     for i in range(4):
         engine.add_request(make_request(f"r{i}", A, 2, hashed=False))

@@ -35,7 +35,7 @@ def test_not_asked_for_is_the_same_schedule(play: Play, asynchronous: bool) -> N
 def test_not_asked_for_changes_nothing_on_the_instance() -> None:
     engine = make_scheduler(PeekScheduler)
     pool = engine.kv_cache_manager.block_pool
-    assert engine.peek is None
+    assert engine.peek.adapter is None
     assert type(pool.free_block_queue).__name__ == "FreeKVCacheBlockQueue"
     assert type(pool.cached_block_hash_to_block).__name__ == "BlockHashToBlockMap"
     assert type(engine.waiting).__name__ == "FCFSRequestQueue"
@@ -59,26 +59,28 @@ def test_not_asked_for_registers_no_metrics() -> None:
 def test_activation_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEEK_POLICY", "clpm+gm+dl+pe")
     engine = make_scheduler(PeekScheduler)
-    assert engine.peek.planner.config == PeekConfig.from_label("clpm+gm+dl+pe")
+    assert engine.peek.adapter.planner.config == PeekConfig.from_label("clpm+gm+dl+pe")
 
 
 def test_activation_by_the_papers_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CLPM", "CLPM_GROUP_MAJOR", "EVICTION"):
         monkeypatch.setenv(f"PEEK_ONLINE_{name}", "1")
-    config = make_scheduler(PeekAsyncScheduler, asynchronous=True).peek.planner.config
+    config = make_scheduler(PeekAsyncScheduler, asynchronous=True).peek.adapter.planner.config
     assert (config.admission, config.lanes, config.eviction) == ("clpm+gm", "cycle", "cluster")
 
 
 def test_options_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEEK_POLICY", "fcfs+pe")
     engine = make_scheduler(PeekScheduler, options={"policy": "peek", "fair_share": 0.2})
-    assert engine.peek.planner.config == PeekConfig(fair_share=0.2)
-    assert make_scheduler(PeekScheduler, options={}).peek.planner.config == PeekConfig.from_label("fcfs+pe")
+    assert engine.peek.adapter.planner.config == PeekConfig(fair_share=0.2)
+    assert make_scheduler(PeekScheduler, options={}).peek.adapter.planner.config == PeekConfig.from_label(
+        "fcfs+pe"
+    )
 
 
 @pytest.mark.parametrize("policy", ["fcfs+lru"])
 def test_asking_for_stock_is_stock(policy: str) -> None:
-    assert make_scheduler(PeekScheduler, options={"policy": policy}).peek is None
+    assert make_scheduler(PeekScheduler, options={"policy": policy}).peek.adapter is None
 
 
 @pytest.mark.parametrize(
@@ -106,8 +108,8 @@ def test_invalid_environment_is_an_error(monkeypatch: pytest.MonkeyPatch, name: 
 def test_configs_share_nothing() -> None:
     config = make_vllm_config(options={"policy": "peek"})
     first, second = (make_scheduler(PeekScheduler, config=config) for _ in range(2))
-    assert first.peek.planner is not second.peek.planner
-    assert first.peek_shield is not second.peek_shield
+    assert first.peek.adapter.planner is not second.peek.adapter.planner
+    assert first.peek.shield is not second.peek.shield
 
 
 # -- internal errors -----------------------------------------------------------------------------------
@@ -121,7 +123,7 @@ RARER = ("block_gone", "alone", "reset")
 
 
 def sabotage(engine: Any, method: str, after: int) -> None:
-    adapter = engine.peek
+    adapter = engine.peek.adapter
     if method in PLANNER:
         adapter.planner = Broken(adapter.planner, method, after)
         return
@@ -181,7 +183,7 @@ def test_an_internal_error_leaves_the_engine_serving(
         order = busy_run(engine)
     assert sorted(order) == sorted([*(f"r{i}" for i in range(12) if i != 11 or "r11" in order), "skips"])
     assert free_blocks(engine) == 25
-    shield = engine.peek_shield
+    shield = engine.peek.shield
     assert (shield.active, shield.fallbacks) == (False, 1)
     (record,) = [record for record in caplog.records if record.name == "peek"]
     assert "continues in the engine's own order" in record.getMessage()
@@ -207,7 +209,7 @@ def test_rarer_calls(method: str, caplog: pytest.LogCaptureFixture) -> None:
         "r2",
         "short2",
     ]
-    assert engine.peek_shield.fallbacks == 1
+    assert engine.peek.shield.fallbacks == 1
     assert len([record for record in caplog.records if record.name == "peek"]) == 1
 
 
@@ -221,7 +223,7 @@ def test_an_error_when_a_wanted_block_is_let_go() -> None:
     for i in range(2):
         engine.add_request(make_request(f"waits{i}", [*A, i], 1))
     run_out(engine)
-    assert engine.peek_shield.fallbacks == 1
+    assert engine.peek.shield.fallbacks == 1
     assert_stock_objects(engine)
 
 
@@ -245,8 +247,8 @@ def test_an_error_while_the_adapter_is_made(
 ) -> None:
     monkeypatch.setattr("peek.adapters.vllm.adapter.tracked_queue", lambda requests: 1 / 0)
     engine = make(strict=False)
-    assert engine.peek is None
-    assert engine.peek_shield.fallbacks == 1
+    assert engine.peek.adapter is None
+    assert engine.peek.shield.fallbacks == 1
     assert len([record for record in caplog.records if record.name == "peek"]) == 1
     assert "r0" in busy_run(engine)
     with pytest.raises(ZeroDivisionError):
@@ -276,6 +278,6 @@ def test_a_version_that_lacks_something_is_named(
     with pytest.raises(EngineMismatch, match=r"PeekScheduler has no kv_cache_manager\.no_such_seam"):
         make(strict=True)
     engine = make(strict=False)
-    assert engine.peek is None
+    assert engine.peek.adapter is None
     assert "no_such_seam" in caplog.text
     assert "r0" in busy_run(engine)

@@ -16,7 +16,7 @@ from test_engine import pytestmark
 
 __all__ = ["pytestmark"]
 
-BENCH = Path(__file__).parents[2] / "bench" / "gpu"
+BENCH = Path(__file__).parents[2] / "bench"
 REQUESTS = 120
 SESSIONS = 20
 
@@ -39,9 +39,15 @@ def write_sessions(path: Path) -> Path:
     return path
 
 
-def bench(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCH / script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=400, env=dict(os.environ))
+def bench(folder: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a module of `bench.gpu` from `folder`, where it finds `bench` but not the checkout's `peek`."""
+    link = folder / "bench"
+    if not link.exists():
+        link.symlink_to(BENCH)
+    command = [sys.executable, "-m", f"bench.gpu.{module}", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=400, env=dict(os.environ), cwd=folder
+    )
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +55,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gpu")
     sessions = write_sessions(folder / "sessions.tar.xz")
     done = bench(
-        "run.py", "--model", "tiny", "--cpu", "--out", str(folder), "--sessions", str(sessions),
+        folder, "run", "--model", "tiny", "--cpu", "--out", str(folder), "--sessions", str(sessions),
         "--requests", str(REQUESTS), "--rate-scale", "60", "--policy", "stock", "--policy", "peek",
     )  # fmt: skip
     log = folder / "engine.log"
@@ -95,7 +101,7 @@ def test_peek_was_at_work_and_found_more_in_the_cache(rows: dict[tuple[str, str]
 def test_what_is_there_is_not_measured_again(out: Path, rows: dict[tuple[str, str], dict[str, Any]]) -> None:
     before = (out / "results.jsonl").read_text()
     done = bench(
-        "run.py", "--model", "tiny", "--cpu", "--out", str(out), "--requests", str(REQUESTS),
+        out, "run", "--model", "tiny", "--cpu", "--out", str(out), "--requests", str(REQUESTS),
         "--policy", "stock", "--load", "w1c",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -105,7 +111,7 @@ def test_what_is_there_is_not_measured_again(out: Path, rows: dict[tuple[str, st
 def test_table(out: Path, rows: dict[tuple[str, str], dict[str, Any]]) -> None:
     with (out / "results.jsonl").open("a") as sink:
         sink.write('{"model": "ti')  # a run that was cut off
-    done = bench("table.py", str(out / "results.jsonl"))
+    done = bench(out, "table", str(out / "results.jsonl"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("| tiny |") == len(rows)
     assert "cut off" in done.stderr

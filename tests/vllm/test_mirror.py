@@ -28,7 +28,7 @@ class Comparison:
         self.seen: Counter[str] = Counter()
 
     def __call__(self, engine: Any, scheduled: Any) -> None:
-        adapter = engine.peek
+        adapter = engine.peek.adapter
         tree, mirror = adapter.planner.tree, adapter.mirror
         assert len(mirror) == 0 or len(tree) > 0, "symbols that nobody waits for"
         adapter.sync()  # a lone request is looked at again when its first block is cached
@@ -37,14 +37,14 @@ class Comparison:
             self.seen["asleep"] += 1
             return
         anew = matched(engine)
-        adapter.planner._walk.walk(mirror)
+        adapter.planner.plan(mirror, adapter.clock())
         for request in tree.requests():
             name = request.request_id
             if name not in engine.requests:
                 continue  # aborted since the last call of schedule()
             truth = cached_now(engine, engine.requests[name])
             assert anew[name] == truth, name
-            assert request.cached_len == truth, f"{name}: the version stood still"
+            assert adapter.planner.cached_len(name) == truth, f"{name}: the version stood still"
             self.seen["cached" if truth else "cold"] += 1
 
 
@@ -60,7 +60,7 @@ def test_mirror_equals_the_pool(asynchronous: bool, policy: str, monkeypatch: py
     def history(play: Play) -> None:
         options = {"policy": policy, "strict": True}
         outcome = perform(play, options, asynchronous=asynchronous, each_step=compare)
-        assert len(outcome.scheduler.peek.mirror) == 0
+        assert len(outcome.scheduler.peek.adapter.mirror) == 0
 
     history()
     assert compare.seen["cached"] > (0 if policy == "peek" else 50)
@@ -75,20 +75,20 @@ def test_version_stands_still_when_nothing_relevant_changes() -> None:
     for name in ("a", "b"):
         engine.add_request(make_request(name, [7] * 48 + [ord(name)] * 8, 4))
     step(engine)
-    version = engine.peek.mirror.version
+    version = engine.peek.adapter.mirror.version
     for _ in range(60):  # the running request fills blocks of its own
         step(engine)
-    assert engine.peek.mirror.version == version
+    assert engine.peek.adapter.mirror.version == version
     engine.finish_requests("running", RequestStatus.FINISHED_ABORTED)
     step(engine)  # "a" is admitted, its blocks are those of "b"
-    assert engine.peek.mirror.version > version
+    assert engine.peek.adapter.mirror.version > version
 
 
 def test_symbols_are_released_and_used_again() -> None:
     engine = scheduler(num_blocks=200, max_num_seqs=1)
     engine.add_request(make_request("running", [9] * 40, 500))
     step(engine)
-    mirror = engine.peek.mirror
+    mirror = engine.peek.adapter.mirror
     for i in range(50):
         engine.add_request(make_request(f"x{i}", [100 + i] * 64, 1))
         step(engine)
@@ -110,13 +110,13 @@ def test_siblings_keep_shared_symbols_alive() -> None:
     engine.add_request(make_request("a", [5] * 64 + [1] * 32, 1))
     engine.add_request(make_request("b", [5] * 64 + [2] * 32, 1))
     step(engine)
-    assert len(engine.peek.mirror) == 4 + 2 * 1
+    assert len(engine.peek.adapter.mirror) == 4 + 2 * 1
     engine.finish_requests("a", RequestStatus.FINISHED_ABORTED)
     step(engine)
-    assert len(engine.peek.mirror) == 5
+    assert len(engine.peek.adapter.mirror) == 5
     engine.finish_requests("b", RequestStatus.FINISHED_ABORTED)
     step(engine)
-    assert len(engine.peek.mirror) == 0
+    assert len(engine.peek.adapter.mirror) == 0
 
 
 def test_reset_prefix_cache_is_seen() -> None:
@@ -127,12 +127,12 @@ def test_reset_prefix_cache_is_seen() -> None:
     assert engine.reset_prefix_cache()
     for name in ("a", "b", "c"):
         engine.add_request(make_request(name, [5] * 96 + [ord(name)] * 8, 2))
-    engine.peek.before_schedule()
+    engine.peek.adapter.before_schedule()
     assert matched(engine) == dict.fromkeys("abc", 0)
     step(engine)  # and what is cached from now on is seen
     engine.add_request(make_request("d", [5] * 96 + [1] * 8, 2))
     engine.add_request(make_request("e", [5] * 96 + [2] * 8, 2))
-    engine.peek.before_schedule()
+    engine.peek.adapter.before_schedule()
     assert matched(engine)["d"] == 96
 
 
@@ -149,7 +149,7 @@ def test_what_changes_while_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -
     engine.finish_requests("b2", RequestStatus.FINISHED_ABORTED)
     for _ in range(10):
         step(engine)
-    assert engine.peek.planner.only_hits_matter
+    assert not engine.peek.adapter.planner.tree.has_sharing
     assert type(pool.cached_block_hash_to_block).__name__ == "BlockHashToBlockMap"
     waiting = make_request("later", [7] * 100, 1)
     engine.add_request(waiting)
@@ -160,7 +160,7 @@ def test_what_changes_while_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -
     engine.add_request(make_request("again", [7] * 100, 1))
     engine.add_request(make_request("a3", [*[ord("a")] * 100, 1], 1))
     engine.add_request(make_request("a4", [*[ord("a")] * 100, 2], 1))
-    engine.peek.sync()
+    engine.peek.adapter.sync()
     assert "Watched" in type(pool.cached_block_hash_to_block).__name__
     cached = matched(engine)
     assert cached == {name: cached_now(engine, engine.requests[name]) for name in cached}
@@ -182,8 +182,8 @@ def test_asleep_an_arrival_that_hits_is_noticed(monkeypatch: pytest.MonkeyPatch)
     step(engine)
     assert type(pool.cached_block_hash_to_block).__name__ == "BlockHashToBlockMap"
     engine.add_request(make_request("next round", [ord("a")] * 100 + [1] * 20, 1))  # shares nothing, hits
-    assert engine.peek.planner.only_hits_matter
-    engine.peek.sync()
+    assert not engine.peek.adapter.planner.tree.has_sharing
+    engine.peek.adapter.sync()
     assert "Watched" in type(pool.cached_block_hash_to_block).__name__
     assert matched(engine) == {"new": 0, "next round": 96}
     run_until_admitted(engine, "next round")
@@ -197,14 +197,14 @@ def test_a_reset_of_the_prefix_cache_on_the_way_to_sleep(monkeypatch: pytest.Mon
     for name in ("a1", "a2", "b"):  # shares, so the pool is watched
         engine.add_request(make_request(name, [ord(name[0])] * 100, 3))
     run_out(engine)
-    assert engine.peek._table is not None, "not asleep yet"
+    assert engine.peek.adapter._table is not None, "not asleep yet"
     assert engine.reset_prefix_cache()
     step(engine)
-    assert engine.peek._table is None, "watches a table that is gone"
+    assert engine.peek.adapter._table is None, "watches a table that is gone"
     engine.add_request(make_request("a3", [ord("a")] * 100, 30))
     step(engine)
     engine.add_request(make_request("a4", [ord("a")] * 100, 1))
-    engine.peek.sync()
+    engine.peek.adapter.sync()
     assert matched(engine) == {"a4": 96} == {"a4": cached_now(engine, engine.requests["a4"])}
 
 
@@ -228,10 +228,10 @@ def test_salt_and_lora_separate_by_themselves() -> None:
         "none": {},
     }.items():
         engine.add_request(make_request(name, [*tokens, 2], 1, **more))
-    engine.peek.before_schedule()
+    engine.peek.adapter.before_schedule()
     cached = matched(engine)
     assert cached == {"same": 6 * BLOCK, "salt": 0, "lora": 0, "none": 0}
-    assert not engine.peek.planner.tree.has_sharing
+    assert not engine.peek.adapter.planner.tree.has_sharing
 
 
 def test_an_id_that_comes_back_with_another_prompt() -> None:
@@ -244,7 +244,7 @@ def test_an_id_that_comes_back_with_another_prompt() -> None:
     step(engine)
     engine.finish_requests("x", RequestStatus.FINISHED_ABORTED)
     engine.add_request(make_request("x", [9] * 97, 1))
-    engine.peek.before_schedule()
+    engine.peek.adapter.before_schedule()
     cached = matched(engine)
     assert cached["x"] == cached_now(engine, engine.requests["x"]) == 96
 
@@ -254,8 +254,8 @@ def test_a_second_walk_of_the_same_tree() -> None:
     engine = scheduler(num_blocks=200, max_num_seqs=1)
     engine.add_request(make_request("running", [9] * 97, 100))
     engine.add_request(make_request("x", [9] * 97, 1))
-    engine.peek.before_schedule()
-    tree, mirror = engine.peek.planner.tree, engine.peek.mirror
+    engine.peek.adapter.before_schedule()
+    tree, mirror = engine.peek.adapter.planner.tree, engine.peek.adapter.mirror
     assert DualWalk(tree).match(mirror)["x"] == 0
     step(engine)
     assert DualWalk(tree).match(mirror)["x"] == matched(engine)["x"] == 96

@@ -19,9 +19,9 @@ def squeeze(prefix: int, planned: bool) -> int:
     engine.add_request(make_request("burst", [3] * 160, (room - 10) * BLOCK - 8))
     step(engine)
     engine.add_request(make_request("last", [*needed, 2], 1))
-    before = engine.peek.cached_real
+    before = engine.peek.adapter.cached_real
     run_out(engine)
-    return int(engine.peek.cached_real - before)
+    return int(engine.peek.adapter.cached_real - before)
 
 
 def test_a_waiting_request_protects_its_prefix() -> None:

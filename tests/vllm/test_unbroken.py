@@ -36,9 +36,9 @@ def test_preempted_requests_keep_their_precedence() -> None:
         if preempted:
             met += 1
             assert waiting_names(engine)[: len(preempted)] == preempted
-            engine.peek.before_schedule()
+            engine.peek.adapter.before_schedule()
             assert waiting_names(engine)[: len(preempted)] == preempted
-            assert not set(preempted) & set(engine.peek._keys)
+            assert not set(preempted) & set(engine.peek.adapter._keys)
         if not engine.has_unfinished_requests():
             break
         step(engine)
@@ -65,10 +65,10 @@ def test_blocked_requests_keep_their_place() -> None:
         engine.add_request(request)
     place = [request.request_id for request in queued(engine)].index("blocked")
     engine.max_num_running_reqs = 2  # a free slot, or nothing is planned
-    engine.peek.before_schedule()
-    assert engine.peek.planner.stats.reordered == 1
+    engine.peek.adapter.before_schedule()
+    assert engine.peek.adapter.reordered == 1
     assert [request.request_id for request in queued(engine)].index("blocked") == place
-    assert "blocked" not in engine.peek.planner
+    assert "blocked" not in engine.peek.adapter.planner
     for _ in range(10):
         step(engine)
         assert blocked in queued(engine)
@@ -82,10 +82,10 @@ def test_requests_that_hold_kv_keep_their_place() -> None:
     interleaved(engine)
     loaded = engine.requests["B1"]
     loaded.num_computed_tokens = 32  # as after a load from remote
-    engine.peek.before_schedule()
-    assert engine.peek.planner.stats.reordered == 1
+    engine.peek.adapter.before_schedule()
+    assert engine.peek.adapter.reordered == 1
     assert waiting_names(engine)[1] == "B1"
-    assert "B1" not in engine.peek.planner
+    assert "B1" not in engine.peek.adapter.planner
 
 
 def test_when_nothing_is_shared_any_more_arrival_order_comes_back() -> None:
@@ -93,14 +93,14 @@ def test_when_nothing_is_shared_any_more_arrival_order_comes_back() -> None:
     engine.add_request(make_request("running", [3] * 40, 100))
     step(engine)
     interleaved(engine, 6)
-    engine.peek.scheduler.max_num_running_reqs = 2  # a seat is free, so the order matters
-    engine.peek.before_schedule()
+    engine.peek.adapter.scheduler.max_num_running_reqs = 2  # a seat is free, so the order matters
+    engine.peek.adapter.before_schedule()
     assert waiting_names(engine) != [f"{'AB'[i % 2]}{i}" for i in range(6)]
     for name in ("A2", "A4", "B3", "B5"):
         engine.finish_requests(name, RequestStatus.FINISHED_ABORTED)
-    engine.peek.scheduler.waiting.place(list(reversed(engine.waiting)))
-    engine.peek.before_schedule()
-    assert engine.peek.planner.kept_arrival_order
+    engine.peek.adapter.scheduler.waiting.place(list(reversed(engine.waiting)))
+    engine.peek.adapter.before_schedule()
+    assert engine.peek.adapter.planner.stats.stood_aside == 1
     assert waiting_names(engine) == ["A0", "B1"]
 
 
@@ -110,13 +110,13 @@ def test_skip_reading_prefix_cache() -> None:
     step(engine)
     engine.add_request(make_request("skips", [*A, 2], 1, skip_reading=True))
     engine.add_request(make_request("reads", [*A, 3], 1))
-    engine.peek.before_schedule()
-    assert not engine.peek.planner.tree.has_sharing
+    engine.peek.adapter.before_schedule()
+    assert not engine.peek.adapter.planner.tree.has_sharing
     cached = matched(engine)
     assert cached == {"skips": 0, "reads": 64}
     assert cached_now(engine, engine.requests["skips"]) == 0
     run_out(engine)
-    assert engine.peek.cached_real == 64
+    assert engine.peek.adapter.cached_real == 64
 
 
 def test_requests_without_hashes() -> None:
@@ -127,8 +127,8 @@ def test_requests_without_hashes() -> None:
     interleaved(engine, 4)
     bare = make_request("bare", [*A, 1], 1, hashed=False)
     engine.waiting.add_request(bare)
-    engine.peek.before_schedule()
-    assert "bare" in engine.peek.planner
+    engine.peek.adapter.before_schedule()
+    assert "bare" in engine.peek.adapter.planner
     engine.waiting.remove_request(bare)  # vLLM itself cannot cache what has no hashes
     assert set(run_out(engine)) == {
         *(f"{k}{i}" for k in ("short", "block") for i in range(4)),
@@ -137,7 +137,7 @@ def test_requests_without_hashes() -> None:
         "A2",
         "B3",
     }
-    assert len(engine.peek.mirror) == 0
+    assert len(engine.peek.adapter.mirror) == 0
 
 
 def test_output_tokens_grow_the_hash_list() -> None:
@@ -152,11 +152,11 @@ def test_output_tokens_grow_the_hash_list() -> None:
     engine.add_request(make_request("next", follow_up, 2))
     engine.add_request(make_request("more", [*follow_up, 1], 2))
     engine.max_num_running_reqs = 3
-    engine.peek.before_schedule()
+    engine.peek.adapter.before_schedule()
     cached = matched(engine)
     assert cached["next"] == cached_now(engine, engine.requests["next"]) == 96
     run_out(engine)
-    assert len(engine.peek.mirror) == 0
+    assert len(engine.peek.adapter.mirror) == 0
 
 
 @pytest.mark.parametrize("others", [0, 6])
@@ -164,8 +164,8 @@ def test_resumable_sessions(others: int) -> None:
     engine = scheduler(num_blocks=200, max_num_seqs=4)
     engine.add_request(make_request("session", A + [1] * 9, 3, resumable=True))
     interleaved(engine, others)
-    engine.peek.before_schedule()
-    assert "session" not in engine.peek.planner
+    engine.peek.adapter.before_schedule()
+    assert "session" not in engine.peek.adapter.planner
     assert waiting_names(engine)[0] == "session"
     for _ in range(20):
         step(engine)
@@ -195,13 +195,13 @@ def test_ranks_share_nothing() -> None:
         return scheduler(num_blocks=30, max_num_seqs=2)
 
     together = [make(), make()]
-    assert together[0].peek.planner is not together[1].peek.planner
+    assert together[0].peek.adapter.planner is not together[1].peek.adapter.planner
     interwoven = play(together)
     small, large = make(), make()
     assert interwoven[0] == play([small])[0]
     interleaved(large, 8)
     assert interwoven[1] == [essence(step(large)) for _ in range(30)]
-    assert [engine.peek.planner.stats.admitted for engine in together] == [6, 8]
+    assert [engine.peek.adapter.planner.stats.admitted for engine in together] == [6, 8]
 
 
 def test_aborts_of_waiting_and_running_requests() -> None:
@@ -212,7 +212,7 @@ def test_aborts_of_waiting_and_running_requests() -> None:
     gone = ["A4", running[0], running[1]]
     engine.finish_requests(gone, RequestStatus.FINISHED_ABORTED)
     assert set(run_out(engine)) == {"A0", "B1", "A2", "B3", "A4", "B5"} - set(gone)
-    stats = engine.peek.planner.stats
+    stats = engine.peek.adapter.planner.stats
     assert (stats.withdrawn, stats.admitted) == (1, 5)
     assert free_blocks(engine) == 199
 
@@ -221,12 +221,12 @@ def test_chunked_prefill_is_admitted_once() -> None:
     engine = scheduler(num_blocks=200, max_num_seqs=8, max_num_batched_tokens=24)
     interleaved(engine)
     run_out(engine)
-    stats = engine.peek.planner.stats
+    stats = engine.peek.adapter.planner.stats
     assert stats.admitted == 6
     assert stats.withdrawn == 0
     assert stats.prompt_tokens == 6 * 72
-    assert stats.uncached_admitted == 6 * 72 - engine.peek.cached_real
-    assert engine.peek.cached_real == 4 * 64
+    assert stats.uncached_admitted == 6 * 72 - engine.peek.adapter.cached_real
+    assert engine.peek.adapter.cached_real == 4 * 64
 
 
 @pytest.mark.parametrize("classes", [(Scheduler, PeekScheduler), (AsyncScheduler, PeekAsyncScheduler)])

@@ -167,8 +167,8 @@ def _run(play: Play, outcome: Outcome, depth: int, each_step: Callable[[Any, Any
     aborts = {f"r{i}": job.arrival + job.abort for i, job in enumerate(play.jobs) if job.abort is not None}
     in_flight: deque[tuple[Any, Any]] = deque()
     at = 0
-    if getattr(scheduler, "peek", None) is not None:
-        scheduler.peek.clock = lambda: at * STEP_S
+    if hasattr(scheduler, "peek") and scheduler.peek.adapter is not None:
+        scheduler.peek.adapter.clock = lambda: at * STEP_S
     while arrivals or scheduler.has_unfinished_requests():
         assert at < MAX_STEPS, f"unfinished: {sorted(scheduler.requests)}"
         while arrivals and arrivals[0][1].arrival <= at:
@@ -223,7 +223,7 @@ def _deliver(outcome: Outcome, in_flight: deque[tuple[Any, Any]]) -> None:
 
 
 def _plain(request: Any) -> bool:
-    return request.status == RequestStatus.WAITING and request.num_preemptions == 0
+    return bool(request.status == RequestStatus.WAITING and request.num_preemptions == 0)
 
 
 def _arrival(request: Any) -> float:

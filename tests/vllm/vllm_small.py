@@ -44,8 +44,8 @@ def interleaved(engine: Any, n: int = 6) -> None:
 
 def matched(engine: Any) -> dict[str, int]:
     """Cached tokens of everybody the planner knows, by a new walk of a new tree over the mirror."""
-    known = engine.peek.planner.tree
+    known = engine.peek.adapter.planner.tree
     tree = PendingTree()
     for request in known.requests():
         tree.insert(request.request_id, known.key_of(request.request_id))
-    return DualWalk(tree).match(engine.peek.mirror)
+    return DualWalk(tree).match(engine.peek.adapter.mirror)

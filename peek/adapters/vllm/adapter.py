@@ -198,7 +198,7 @@ class VllmAdapter:
     def _remove(self, request_id: str, uncached_tokens: int | None) -> None:
         self.planner.remove(request_id, uncached_tokens is not None, uncached_tokens)
         del self._known[request_id]
-        self.mirror.release(self._keys.pop(request_id), self.planner)
+        self.mirror.release(self._keys.pop(request_id), self.planner.needs)
 
     def _place(self, plan: Plan) -> None:
         """Fill the places of those who take part in the plan's order; everybody else stays put."""

@@ -20,7 +20,6 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from peek.planner import Planner
 from peek.trie.keys import SYMBOL_BYTES, pack, symbol_at
 from peek.trie.tree_view import edge_bytes
 
@@ -143,15 +142,15 @@ class BlockMirror:
         self.symbols[key] = symbol
         return symbol
 
-    def release(self, key: bytes, planner: Planner) -> None:
-        """A request left `planner`: forget those of its symbols that nobody waits for any more.
+    def release(self, key: bytes, is_needed: Callable[[int], bool]) -> None:
+        """A request is gone: forget those of its symbols that nobody waits for any more.
 
         Symbols are chained, so what is needed is a prefix of the key.  O(symbols forgotten).
         """
         at: i64 = len(key) - SYMBOL_BYTES
         while at >= 0:
             symbol = symbol_at(key, at)
-            if planner.needs(symbol):
+            if is_needed(symbol):
                 return
             del self.symbols[self._keys[symbol]]
             self._keys[symbol] = b""

@@ -1,0 +1,102 @@
+"""Times one action over many rounds: alone, or in turns with the same benchmark of another build.
+
+In turns, the process does nothing until its partner (`against.py`) says so, and then a slice of the rounds.
+So both builds have the same prompts in memory and meet the same minute of a shared machine.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import peek
+from bench.timing import CLOCK, Timing, TimingTable
+
+TURNS = "BENCH_TURNS"
+"""Environment variable: two file descriptors, `read,write`, over which turns are taken."""
+SLICES = 8
+"""The rounds of a benchmark are done in so many turns."""
+
+
+class Rounds:
+    """Times `action(*setup())`, a few rounds at a time; `setup` is not timed."""
+
+    def __init__(self, action: Callable[..., object], setup: Callable[[], tuple[object, ...]]) -> None:
+        self._action = action
+        self._setup = setup
+        self.times_s: list[float] = []
+        action(*setup())  # to warm up
+
+    def do(self, count: int) -> None:
+        for _ in range(count):
+            arguments = self._setup()
+            started = CLOCK()
+            self._action(*arguments)
+            self.times_s.append(CLOCK() - started)
+
+
+class Turns:
+    """This end of the line to `against.py`: says what is here and what is ready, measures when told."""
+
+    def __init__(self, descriptors: str) -> None:
+        read, write = map(int, descriptors.split(","))
+        self._orders = os.fdopen(read, "r", encoding="ascii")
+        self._answers = os.fdopen(write, "w", encoding="ascii")
+        self._say(peek.__file__)
+
+    def play(self, place: int, test: str, what: str, rounds: Rounds, count: int, operations: int) -> None:
+        """`place`: where `test` stands in the run; the partner tells equal ones by it."""
+        self._say([place, test, what])
+        while self._orders.readline() == "go\n":
+            rounds.do(max(1, count // SLICES))
+            self._say(min(rounds.times_s) / operations)
+
+    def _say(self, answer: object) -> None:
+        self._answers.write(json.dumps(answer) + "\n")
+        self._answers.flush()
+
+
+class Measure:
+    """What a benchmark is given: calling it times something and adds a row to the table."""
+
+    def __init__(self, table: TimingTable, place: int, test: str, turns: Turns | None) -> None:
+        self._table = table
+        self._place = place
+        self._test = test
+        self._turns = turns
+
+    def __call__(
+        self,
+        what: str,
+        action: Callable[..., object],
+        setup: Callable[[], tuple[object, ...]] = tuple,
+        rounds: int = 50,
+        operations: int = 1,
+        **comparison: Any,
+    ) -> Timing:
+        """Time `action(*setup())`, `rounds` times.
+
+        Args:
+            what: the name of the row.
+            action: what is timed.
+            setup: makes the arguments of every round, untimed.
+            rounds: how often.
+            operations: how many operations one call is; times are per operation.
+            comparison: yardstick, yardstick_s, max_s, max_ratio as in `Timing`.
+        """
+        gc.collect()
+        gc.freeze()
+        run = Rounds(action, setup)
+        if self._turns is None:
+            run.do(rounds)
+        else:
+            self._turns.play(self._place, self._test, what, run, rounds, operations)
+        gc.unfreeze()
+        times_s = run.times_s
+        timing = Timing(what, min(times_s) / operations, median(times_s) / operations, **comparison)
+        self._table.timings.append(timing)
+        return timing

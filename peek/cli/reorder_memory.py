@@ -1,0 +1,85 @@
+"""`peek reorder` for a file that fits into memory: guarded by a simulated cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from peek import WorkloadError
+from peek.cli.reorder_job import ReorderJob
+from peek.cli.request_lines import RequestLines
+from peek.cli.writing import write_whole
+from peek.offline.formats.lines import end_swap
+from peek.offline.formats.order_file import as_text, find_repeated, order_line, repeated_id_error
+from peek.offline.pioneers import engine_named
+from peek.offline.reordering import Reordering, arrange
+from peek.offline.replicas import split
+from peek.offline.shape import contract, shape_of
+
+
+@dataclass
+class _Lines:
+    """The requests of a file; `bare`: index of the one whose line has no end, -1 if all have one."""
+
+    raw: list[bytes] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    namespaces: list[str] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    bare: int = -1
+
+
+def reorder_in_memory(job: ReorderJob) -> int:
+    """Returns how many lines are bad."""
+    requests = RequestLines(job.source, job.encode)
+    lines = _read(requests)
+    repeated = find_repeated(lines.numbers, lines.ids)
+    if repeated is not None:
+        raise WorkloadError(f"{job.source}: {repeated_id_error(*repeated)}")
+    shape = contract(shape_of(lines.keys, namespaces=lines.namespaces), job.block_tokens)
+    lines.keys.clear()
+    result = arrange(shape, job.cache_tokens, job.block_tokens, engine_named(job.engine), min_gain=0.001)
+    orders = [result.order]
+    if len(job.targets) > 1:
+        orders = [share.order for share in split(shape, result.order, len(job.targets), job.block_tokens)]
+    _write(lines, orders, job)
+    if job.explain:
+        _explain(result, len(lines.raw), int(shape.tokens.sum()), job)
+    return requests.bad
+
+
+def _read(requests: RequestLines) -> _Lines:
+    lines = _Lines()
+    for line in requests:
+        if not line.has_end:
+            lines.bare = len(lines.raw)
+        lines.raw.append(line.raw)
+        lines.numbers.append(line.number)
+        lines.ids.append(line.custom_id)
+        lines.namespaces.append(line.namespace)
+        lines.keys.append(line.key)
+    return lines
+
+
+def _write(lines: _Lines, orders: list[list[int]], job: ReorderJob) -> None:
+    last = next((order[-1] for order in reversed(orders) if order), -1)
+    swap = end_swap(lines.bare, last, lines.raw[last] if lines.raw else b"", len(orders))
+    with write_whole(job.outputs) as (order_file, *streams):
+        for stream, order in zip(streams, orders, strict=True):
+            for index in order:
+                stream.write(swap.apply(index, lines.raw[index]))
+                order_file.write(order_line(lines.numbers[index], as_text(lines.ids[index])))
+
+
+def _explain(result: Reordering, requests: int, tokens: int, job: ReorderJob) -> None:
+    groups = result.groups
+    in_groups = sum(group.size for group in groups)
+    said = [
+        f"{requests:,} requests, {tokens:,} tokens",
+        f"{len(groups):,} groups with {in_groups:,} requests; {requests - in_groups:,} share nothing",
+        *(f"  {group.size:,} requests share {group.depth:,} tokens" for group in groups[:5]),
+        "reordered" if result.guard is None else f"left in the order it came in, guard: {result.guard}",
+    ]
+    hits = {"as it came": result.expected_hit_before, "as written": result.expected_hit_after}
+    shown = ", ".join(f"{name} {100.0 * (hit or 0.0):.1f} %" for name, hit in hits.items())
+    said.append(f"expected cache hit with {job.cache_tokens:,} tokens: {shown}")
+    print("\n".join(said), file=job.talk)

@@ -1,0 +1,159 @@
+"""Output that is never half there.
+
+A regular file is written beside its place, under a name that no other file has, synced and then renamed:
+until then the old file stands, and if anything fails the new one goes.  Two runs at a time never share a
+name, and the files of one run are renamed together, so that an order file always belongs to its output.  A
+process that is killed leaves a file `NAME.<letters>.partial` behind, which nothing ever reads.  Devices,
+pipes and standard output cannot be replaced and get their bytes at once.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Final
+
+from peek import PeekError
+from peek.cli.compression import compressing
+from peek.cli.places import STREAM, is_regular, real_path, standard_output
+
+NAME_CHARACTERS: Final = 50
+"""Of a file's own name in the name of its successor: with four bytes each still far from 255."""
+
+_BUFFER_BYTES: Final = 1 << 17
+
+
+class _NamedFile(io.FileIO):
+    """A file that names itself when it cannot be written: `OSError` of a write knows no name."""
+
+    def __init__(self, descriptor: int, shown: Path) -> None:
+        super().__init__(descriptor, "wb")
+        self._shown = str(shown)
+
+    def write(self, data: Any) -> int:
+        """As `FileIO.write`."""
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:  # of standard output it would be no news, of this one it is
+            raise PeekError(f"{self._shown}: its reader has gone") from None
+        except OSError as error:
+            error.filename = self._shown
+            raise
+
+
+def open_to_write(path: Path, flags: int, shown: Path | None = None) -> IO[bytes]:
+    """A buffered file whose errors name it, as `shown` if that is given."""
+    descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0) | flags, 0o666)
+    return io.BufferedWriter(_NamedFile(descriptor, shown or path), _BUFFER_BYTES)
+
+
+class _Output:
+    """One stream of `write_whole`.
+
+    Attributes:
+        stream: what to write to.
+        folder: where the file will appear; None if it is written in place.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.stream: Any = None
+        self.folder: Path | None = None
+        self._path = path
+        if path == STREAM:
+            self._raw = standard_output()
+        elif is_regular(path):
+            self._place = real_path(path)
+            self.folder = self._place.parent
+            name = f"{self._place.name[:NAME_CHARACTERS]}.{secrets.token_hex(6)}.partial"
+            self._aside = self._place.with_name(name)
+            self._raw = open_to_write(self._aside, os.O_CREAT | os.O_EXCL, path)
+        else:
+            self._raw = open_to_write(path, 0)
+
+    def open(self) -> Any:
+        """The stream, compressing if the name asks for it."""
+        self.stream = compressing(self._raw, self._path)
+        return self.stream
+
+    def finish(self) -> None:
+        """Everything has been written: bring it to the disk."""
+        if self.stream is not self._raw:
+            self.stream.close()
+        self._raw.flush()
+        if self.folder is not None:
+            with suppress(FileNotFoundError):
+                self._aside.chmod(self._place.stat().st_mode & 0o777)
+            try:
+                os.fsync(self._raw.fileno())
+            except OSError as error:
+                error.filename = str(self._path)
+                raise
+        if self._path != STREAM:
+            self._raw.close()
+
+    def publish(self) -> None:
+        """Put the file in its place."""
+        if self.folder is not None:
+            self._aside.replace(self._place)
+
+    def discard(self) -> None:
+        """Take everything back that can be taken back."""
+        for each in (self.stream, self._raw):
+            if each is not None and self._path != STREAM:
+                with suppress(OSError, ValueError, PeekError):  # it may be what has failed
+                    each.close()
+        if self.folder is not None:
+            self._aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def write_whole(paths: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
+    """Streams that become files when all is written, in the order given, and not at all otherwise."""
+    outputs: list[_Output] = []
+    try:
+        outputs.extend(map(_Output, paths))  # one by one: if the second cannot be opened the first is known
+        yield [output.open() for output in outputs]
+        for output in outputs:
+            output.finish()
+        with _locked({output.folder for output in outputs if output.folder is not None}):
+            for output in outputs:
+                output.publish()
+    except BaseException:
+        for output in outputs:
+            output.discard()
+        raise
+
+
+@contextmanager
+def _locked(folders: set[Path]) -> Iterator[None]:
+    """No other run renames anything in these folders meanwhile; where folders cannot be locked, it may."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with ExitStack() as stack:
+        for folder in sorted(folders):  # one order for all, or two runs wait for each other
+            with suppress(OSError):
+                descriptor = os.open(folder, os.O_RDONLY)
+                stack.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def work_folder(targets: Sequence[Path]) -> Iterator[Path]:
+    """A new folder, for the time being; beside the first regular file among the targets, if there is one."""
+    places = [real_path(path) for path in targets if is_regular(path)]
+    name, parent = (f"{places[0].name[:NAME_CHARACTERS]}.", places[0].parent) if places else ("peek.", None)
+    folder = Path(tempfile.mkdtemp(".work", name, parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)

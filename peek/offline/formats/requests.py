@@ -1,0 +1,135 @@
+"""Requests of OpenAI-style batch files: what of a line the cache sees.
+
+A line is `{"custom_id": ..., "method": ..., "url": ..., "body": {...}}`; the body belongs to one of chat
+completions (`messages`), responses and embeddings (`input`), completions (`prompt`).  Only the head of the
+prompt's text matters here, not how a model's template dresses it: whatever two requests have in common at
+the start, their texts here have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from peek.errors import WorkloadError
+from peek.offline.formats.echo import clipped, echoed
+from peek.trie.keys import pack
+
+SYMBOL_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """One line, understood.
+
+    Attributes:
+        custom_id: the line's, "" where it has none.
+        namespace: the model; requests of different models share nothing.
+        prompt: text, or token ids.
+    """
+
+    custom_id: str
+    namespace: str
+    prompt: str | list[int]
+
+
+def parse_request(line: bytes, loads: Callable[[bytes], Any]) -> BatchRequest:
+    """Read one line; `loads` parses JSON.  `WorkloadError` says what is wrong, in a few words."""
+    try:
+        return _request_of(loads(line))
+    except ValueError as error:
+        if isinstance(error, WorkloadError):
+            raise
+        raise WorkloadError(f"not valid JSON: {clipped(str(error))}") from None
+    except RecursionError:
+        raise WorkloadError("nested too deeply") from None
+
+
+def _request_of(row: Any) -> BatchRequest:
+    if not isinstance(row, dict):
+        raise WorkloadError(f"a JSON {type(row).__name__}, not an object")
+    custom_id = row.get("custom_id", "")
+    if not isinstance(custom_id, str):
+        raise WorkloadError(f"custom_id is {echoed(custom_id)}, not a string")
+    body = row.get("body", row)
+    if not isinstance(body, dict):
+        raise WorkloadError("body is not an object")
+    model = body.get("model", "")
+    prompt = _prompt_of(body)
+    if not prompt:
+        raise WorkloadError("the prompt is empty")
+    return BatchRequest(custom_id, model if isinstance(model, str) else repr(model), prompt)
+
+
+def _prompt_of(body: dict[str, Any]) -> str | list[int]:
+    if "messages" in body:
+        return _head(body) + _chat(body["messages"])
+    for name in ("prompt", "input"):
+        if name in body:
+            value = body[name]
+            if name == "input" and isinstance(value, list) and value and isinstance(value[0], dict):
+                return _head(body) + _chat(value)
+            plain = _plain(value, name)
+            return _head(body) + plain if isinstance(plain, str) else plain
+    raise WorkloadError("body has none of messages, prompt, input")
+
+
+def _head(body: dict[str, Any]) -> str:
+    """What templates put before the messages."""
+    parts = [body[name] for name in ("tools", "instructions") if body.get(name)]
+    return "".join(f"{part if isinstance(part, str) else repr(part)}\n" for part in parts)
+
+
+def _chat(messages: Any) -> str:
+    if not isinstance(messages, list) or not messages:
+        raise WorkloadError("messages is not a list of messages")
+    parts = []
+    for message in messages:
+        if not isinstance(message, dict):
+            raise WorkloadError(f"a message is {echoed(message)}, not an object")
+        parts.append(f"<{message.get('role', '')}>\n{_content(message.get('content'))}")
+        if message.get("tool_calls"):
+            parts.append(repr(message["tool_calls"]))
+    return "\n".join(parts)
+
+
+def _content(content: Any) -> str:
+    """Text of a message; parts that are no text (images) stand as they are written."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        return repr(content)
+    texts = [part.get("text") if isinstance(part, dict) else part for part in content]
+    return "".join(text if isinstance(text, str) else repr(p) for text, p in zip(texts, content, strict=True))
+
+
+def _plain(value: Any, name: str) -> str | list[int]:
+    """A string, token ids, or a list of either, one behind the other."""
+    if isinstance(value, str) or (isinstance(value, list) and value and isinstance(value[0], int)):
+        return value  # what is no token id among them shows when they are packed
+    if isinstance(value, list):
+        if all(isinstance(part, str) for part in value):
+            return "\n".join(value)
+        if all(isinstance(part, list) for part in value):
+            return [token for part in value for token in part]
+    raise WorkloadError(f"{name} is neither text nor token ids")
+
+
+def text_symbols(text: str) -> bytes:
+    """Text as a key without a tokenizer: its UTF-8 bytes, four to a symbol, about one token of English.
+
+    Two texts share as many symbols as they share bytes, divided by four and rounded down.
+    """
+    raw = text.encode("utf-8", "surrogatepass")
+    return raw + b"\0" * (-len(raw) % SYMBOL_BYTES)
+
+
+def key_of(prompt: str | list[int], encode: Callable[[str], list[int]] | None) -> bytes:
+    """The packed key of a prompt; `encode` turns text into token ids, None: `text_symbols`.
+
+    `InvalidKey` for token ids outside int32.
+    """
+    if isinstance(prompt, str):
+        return text_symbols(prompt) if encode is None else pack(encode(prompt) or [0])
+    return pack(prompt)

@@ -1,0 +1,252 @@
+"""The order of `reorder` on a cluster, as a pipeline over a Ray Data dataset.
+
+Nothing here starts a cluster or imports Ray; the dataset that comes in brings it along.
+
+Plan, each step one pass over blocks that stay where they are:
+
+1. Which prefixes are hot?  Every batch offers what many of its prompts share; the union is small.
+2. How often does each of them occur, and where first?  Batches count, the cluster adds up.  The answer, a few
+   thousand keys, is the dictionary that goes to all workers.
+3. A prompt's path begins with its hot prefixes, from the dictionary.  Prompts go to a bucket by the first
+   block behind those: whatever else two prompts share, they share in one bucket, which is cold and so
+   small.  The bucket finds the rest of the path.
+4. The cluster sorts by path, and the sorted rows are cut where the uncached tokens are even.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from peek.errors import InvalidConfig
+from peek.offline.block_keys import Keys, batch_keys
+from peek.offline.replicas import balanced
+from peek.offline.scale.paths import counted, edges_of, entry, shared_blocks
+from peek.offline.shape import Ints
+
+PATH: Final = "peek_path"
+BUCKET: Final = "peek_bucket"
+
+SUMMARY_ROWS: Final = 1024
+"""Sorted rows between two places where a replica's part may end."""
+
+Rows = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What the pipeline reads of a row, and how; a plain record, since it travels to the workers.
+
+    Attributes:
+        tokens: column of token ids.
+        row: column of the prompt's index in the batch, unique.
+        block_tokens: tokens of a cache block.
+    """
+
+    tokens: str = "tokens"
+    row: str = "row"
+    block_tokens: int = 16
+
+    def keys(self, batch: Rows) -> tuple[Keys, Ints, Ints, Ints]:
+        """Block keys of a batch, where each prompt's begin, and row and depth of each key."""
+        prompts = [np.asarray(prompt, np.int32) for prompt in batch[self.tokens]]
+        lengths = np.array([len(prompt) for prompt in prompts], np.int64)
+        flat = np.concatenate(prompts) if prompts else np.zeros(0, np.int32)
+        keys, starts = batch_keys(flat, np.concatenate([[0], np.cumsum(lengths)]), self.block_tokens)
+        blocks = np.diff(starts)
+        depths = np.arange(len(keys)) - np.repeat(starts[:-1], blocks) + 1
+        return keys, starts, np.repeat(np.asarray(batch[self.row], np.int64), blocks), depths
+
+
+def reorder_dataset(
+    dataset: Any, *, columns: Columns | None = None, replicas: int = 1, partitions: int = 16
+) -> list[Any]:
+    """Order a dataset by shared prefixes and cut it into one dataset per replica.
+
+    Args:
+        dataset: a `ray.data.Dataset`; other columns are carried along.
+        columns: where token ids and indices are.
+        replicas: how many parts to cut it into, by uncached tokens.
+        partitions: pieces of the shuffles; about twice the cluster's CPUs.  A prefix is hot if it makes up
+            an eighth of such a piece.
+
+    Returns:
+        One materialised dataset per replica, in order, with the column `peek_path` added.  One behind the
+        other they are in the order of `reorder(prompts, simulate=False)`, ties included.
+
+    Raises:
+        InvalidConfig: less than one replica or partition.
+
+    Memory of the driver: the hot prefixes, and one number per 1024 rows.
+    """
+    if replicas < 1 or partitions < 1:
+        raise InvalidConfig(f"{replicas} replicas, {partitions} partitions: less than one")
+    reads = columns or Columns()
+    hot = _hot_paths(dataset, reads, 1.0 / (8 * partitions), partitions)
+    bucketed = dataset.map_batches(
+        with_bucket, fn_kwargs={"columns": reads, "hot": hot, "buckets": 4 * partitions}, batch_format="numpy"
+    )
+    pathed = bucketed.groupby(BUCKET, num_partitions=partitions).map_groups(
+        with_path, fn_kwargs={"columns": reads, "hot": hot}, batch_format="numpy"
+    )
+    ordered = pathed.repartition(partitions).sort([PATH, reads.row]).materialize()
+    return _cut(ordered, reads, replicas)
+
+
+def _hot_paths(dataset: Any, columns: Columns, share: float, partitions: int) -> dict[int, str]:
+    """Path of every hot prefix by its key: steps 1 and 2."""
+    offered = _reduced(dataset, offer_hot, {"columns": columns, "share": share}, partitions)
+    candidates = np.array([row["key"] for row in offered], np.int64).view(np.uint64)
+    rows = _reduced(dataset, count_hot, {"columns": columns, "candidates": np.sort(candidates)}, partitions)
+    if not rows:
+        return {}
+    rows.sort(key=_depth_of)
+    keys = np.array([row["key"] for row in rows], np.int64).view(np.uint64)
+    numbers = {
+        name: np.array([row[name] for row in rows], np.int64) for name in ("count", "first", "depth", "above")
+    }
+    edges = edges_of(keys, numbers["count"], numbers["first"], numbers["depth"])
+    paths: dict[int, str] = {}
+    above = numbers["above"].view(np.uint64).tolist()
+    for key, parent in zip(keys.tolist(), above, strict=True):
+        paths[key] = paths.get(parent, "") + edges.get(key, "")
+    return paths
+
+
+def _depth_of(row: Rows) -> int:
+    depth: int = row["depth"]
+    return depth
+
+
+def _reduced(dataset: Any, count: Callable[..., Rows], arguments: Rows, partitions: int) -> list[Rows]:
+    """Counts of all batches, added up by key on the cluster."""
+    counts = dataset.map_batches(count, fn_kwargs=arguments, batch_format="numpy", batch_size=None)
+    grouped = counts.groupby("key", num_partitions=max(1, partitions // 4))
+    added: list[Rows] = grouped.map_groups(add_up, batch_format="numpy").take_all()
+    return added
+
+
+# -- what runs on the workers -----------------------------------------------------------------------------
+
+
+def offer_hot(batch: Rows, columns: Columns, share: float) -> Rows:
+    """Keys that at least `share` of this batch's prompts have, and two of them at least."""
+    keys, _, rows, depths = columns.keys(batch)
+    return _counts(keys, rows, depths, max(2.0, share * len(batch[columns.row])))
+
+
+def count_hot(batch: Rows, columns: Columns, candidates: Keys) -> Rows:
+    """Counts of the candidates in this batch."""
+    keys, _, rows, depths = columns.keys(batch)
+    return _counts(keys, rows, depths, 1.0, candidates)
+
+
+def _counts(keys: Keys, rows: Ints, depths: Ints, least: float, among: Keys | None = None) -> Rows:
+    """Count, first row, depth and the key above, of the keys that occur often enough."""
+    above = np.concatenate([[np.uint64(0)], keys[:-1]]) if len(keys) else keys
+    above = np.where(depths == 1, np.uint64(0), above)
+    if among is not None:
+        kept = np.isin(keys, among)
+        keys, rows, depths, above = keys[kept], rows[kept], depths[kept], above[kept]
+    found, counts, firsts, deep = counted(keys, rows, depths)
+    over = dict(zip(keys.tolist(), above.tolist(), strict=True))
+    parents = np.array([over[key] for key in found.tolist()], np.uint64)
+    often = counts >= least
+    columns = {"key": found.view(np.int64), "count": counts, "first": firsts, "depth": deep}
+    columns["above"] = parents.view(np.int64)
+    return {name: np.asarray(values[often], np.int64) for name, values in columns.items()}
+
+
+def add_up(group: Rows) -> Rows:
+    """One key's counts of all batches."""
+    result = {name: values[:1] for name, values in group.items()}
+    result["count"] = np.array([group["count"].sum()])
+    result["first"] = np.array([group["first"].min()])
+    return result
+
+
+def hot_depths(keys: Keys, starts: Ints, hot: dict[int, str]) -> Ints:
+    """Of each prompt, how many of its leading blocks are hot."""
+    is_hot = np.isin(keys, np.fromiter(hot, np.uint64, len(hot)))
+    total = np.concatenate([[0], np.cumsum(is_hot)])
+    return np.asarray(total[starts[1:]] - total[starts[:-1]], np.int64)
+
+
+def with_bucket(batch: Rows, columns: Columns, hot: dict[int, str], buckets: int) -> Rows:
+    """Add the bucket: by the first block that is not hot, by the index where there is none."""
+    keys, starts, _, _ = columns.keys(batch)
+    at = starts[:-1] + hot_depths(keys, starts, hot)
+    choice = np.asarray(batch[columns.row], np.uint64).copy()
+    inside = at < starts[1:]
+    choice[inside] = keys[at[inside]]
+    return {**batch, BUCKET: (choice % np.uint64(buckets)).astype(np.int64)}
+
+
+def with_path(batch: Rows, columns: Columns, hot: dict[int, str]) -> Rows:
+    """Add the path of every prompt of a bucket; the bucket column goes."""
+    keys, starts, rows, depths = columns.keys(batch)
+    hot_blocks = hot_depths(keys, starts, hot)
+    cold = depths > np.repeat(hot_blocks, np.diff(starts))
+    edges = edges_of(*counted(keys[cold], rows[cold], depths[cold]))
+    tops = np.isin(keys, np.fromiter(edges, np.uint64, len(edges)))
+    paths = []
+    index = np.asarray(batch[columns.row], np.int64).tolist()
+    for i, (start, end, heat) in enumerate(
+        zip(starts[:-1].tolist(), starts[1:].tolist(), hot_blocks.tolist(), strict=True)
+    ):
+        path = hot[int(keys[start + heat - 1])] if heat else ""
+        own = keys[start:end][tops[start:end]].tolist()
+        path += "".join([edges[key] for key in own])
+        if end - start > (int(path[-6:], 16) if path else 0):
+            path += entry(1, index[i], end - start)
+        paths.append(path)
+    kept = {name: values for name, values in batch.items() if name != BUCKET}
+    return {**kept, PATH: np.array(paths, object)}
+
+
+def summarise(batch: Rows, columns: Columns) -> Rows:
+    """Of a stretch of sorted rows: its rows, its uncached tokens, and what its first row could share."""
+    paths = list(batch[PATH])
+    lengths = [len(prompt) for prompt in batch[columns.tokens]]
+    size = columns.block_tokens
+    uncached = lengths[0]
+    for at in range(1, len(paths)):
+        blocks = min(shared_blocks(paths[at - 1], paths[at]), max(lengths[at] - 1, 0) // size)
+        uncached += lengths[at] - blocks * size
+    first, last = paths[0], paths[-1]
+    return {
+        "first": [first],
+        "last": [last],
+        "rows": [len(paths)],
+        "uncached": [uncached],
+        "head": [lengths[0]],
+    }
+
+
+# -- the replicas' parts ----------------------------------------------------------------------------------
+
+
+def _cut(ordered: Any, columns: Columns, replicas: int) -> list[Any]:
+    if replicas == 1:
+        return [ordered]
+    rows = ordered.map_batches(
+        summarise, fn_kwargs={"columns": columns}, batch_format="numpy", batch_size=SUMMARY_ROWS
+    ).take_all()
+    rows.sort(key=_path_of)
+    saved = np.zeros(len(rows), np.int64)
+    for at in range(1, len(rows)):
+        shared = shared_blocks(rows[at - 1]["last"], rows[at]["first"])
+        saved[at] = min(shared, max(rows[at]["head"] - 1, 0) // columns.block_tokens) * columns.block_tokens
+    costs = np.array([row["uncached"] for row in rows], np.int64) - saved
+    cuts, _ = balanced(costs, saved, 0, replicas)
+    before = np.concatenate([[0], np.cumsum([row["rows"] for row in rows])])
+    parts: list[Any] = ordered.split_at_indices([int(before[cut]) for cut in cuts[1:-1]])
+    return parts
+
+
+def _path_of(row: Rows) -> str:
+    path: str = row["first"]
+    return path

@@ -1,0 +1,524 @@
+"""What `peek reorder` and `peek restore` do to files: links, pipes, devices, full disks, two runs at a time.
+
+Every device, pipe and link is made in a temporary folder; the machine's own are left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from support.batch_files import json_rows, lines, results_of, write
+
+import peek
+from peek.cli import writing
+from peek.cli.main import main
+from peek.cli.places import parse_source, parse_target
+from peek.cli.writing import write_whole
+from peek.offline.scale.duckdb_order import OutOfCoreOrder
+
+HOME = Path(peek.__file__).resolve().parent.parent
+WAYS = ["--in-memory", "--out-of-core"]
+ROWS = json_rows(60)
+
+resource = pytest.importorskip("resource", reason="limits the size of files")
+needs_devices = pytest.mark.skipif(
+    sys.platform != "linux" or os.getuid() != 0, reason="only root makes devices, with Linux's numbers here"
+)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with in.jsonl, where the test is; what is already there and must stay."""
+    pytest.importorskip("duckdb")
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "in.jsonl", ROWS)
+    return tmp_path
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+def contents(folder: Path) -> dict[str, bytes | str]:
+    """Every file below, by name; links by where they lead."""
+    return {
+        str(path.relative_to(folder)): os.readlink(path) if path.is_symlink() else path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def reorder(*words: object) -> int:
+    return main(["reorder", *map(str, words), "--cache-tokens", "500"])
+
+
+def restore(*words: object) -> int:
+    return main(["restore", *map(str, words)])
+
+
+def run(
+    *words: object, cwd: Path, feed: bytes = b"", limit: int | None = None, stdout: int = subprocess.PIPE
+) -> subprocess.CompletedProcess[bytes]:
+    """The command in a process of its own; `limit`: bytes that fit into a file."""
+
+    def confine() -> None:
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    environ = {**os.environ, "PYTHONPATH": str(HOME)}
+    return subprocess.run(
+        [sys.executable, "-m", "peek", *map(str, words)], cwd=cwd, env=environ, input=feed, stdout=stdout,
+        stderr=subprocess.PIPE, timeout=60, check=False, preexec_fn=confine,
+    )  # fmt: skip
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr; nothing is on stdout."""
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("peek: ")
+    assert len(shown.err.splitlines()) == 1, shown.err
+    return shown.err
+
+
+class Drain(threading.Thread):
+    """Reads a named pipe to its end."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(daemon=True)
+        self._path = path
+        self.found = b""
+        self.start()
+
+    def run(self) -> None:
+        self.found = self._path.read_bytes()
+
+    def text(self) -> list[str]:
+        self.join(20)
+        return self.found.decode().splitlines()
+
+
+# -- what OUT is ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_link_is_followed(here: Path, way: str, exists: bool) -> None:
+    (here / "far").mkdir()
+    if exists:
+        (here / "far" / "real.jsonl").write_text("old")
+        (here / "far" / "real.jsonl").chmod(0o640)
+    (here / "out.jsonl").symlink_to("far/real.jsonl")
+    (here / "out.order").symlink_to("far/real.order")
+    assert reorder("in.jsonl", "out.jsonl", way) == 0
+    assert (here / "out.jsonl").is_symlink()
+    assert (here / "out.order").is_symlink()
+    assert sorted(lines(here / "far" / "real.jsonl")) == sorted(ROWS)
+    assert names(here) == ["far", "in.jsonl", "out.jsonl", "out.order"]
+    assert names(here / "far") == ["real.jsonl", "real.order"]
+    if exists:
+        assert stat.S_IMODE((here / "far" / "real.jsonl").stat().st_mode) == 0o640
+    (here / "back").symlink_to("far/back.jsonl")
+    assert restore("out.jsonl", "back", "--order", "out.order") == 0
+    assert (here / "back").is_symlink()
+    assert lines(here / "far" / "back.jsonl") == ROWS
+
+
+def test_a_new_file_has_the_mode_that_the_user_asks_for(here: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        assert reorder("in.jsonl", "out.jsonl") == 0
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((here / "out.jsonl").stat().st_mode) == 0o640
+
+
+def test_links_in_a_circle(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "out.jsonl").symlink_to("turn")
+    (here / "turn").symlink_to("out.jsonl")
+    write(here / "in.jsonl", ["{", *ROWS])  # not even read
+    assert reorder("in.jsonl", "out.jsonl") == 1
+    assert "out.jsonl: Too many levels" in told(capsys)
+    assert reorder("in.jsonl", "new.jsonl", "--order", "turn") == 1
+    assert "turn: Too many levels" in told(capsys)
+    assert names(here) == ["in.jsonl", "out.jsonl", "turn"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_named_pipe_is_written_to(here: Path, way: str) -> None:
+    os.mkfifo(here / "out.jsonl")
+    os.mkfifo(here / "back")
+    out = Drain(here / "out.jsonl")
+    assert reorder("in.jsonl", "out.jsonl", "--order", "kept.order", way) == 0
+    assert sorted(out.text()) == sorted(ROWS)
+    back = Drain(here / "back")
+    assert restore(write(here / "done", results_of(out.text())), "back", "--order", "kept.order") == 0
+    assert back.text() == results_of(ROWS)
+    assert stat.S_ISFIFO((here / "out.jsonl").stat().st_mode)
+    assert stat.S_ISFIFO((here / "back").stat().st_mode)
+    assert names(here) == ["back", "done", "in.jsonl", "kept.order", "out.jsonl"]
+
+
+def test_named_pipes_are_read(here: Path) -> None:
+    os.mkfifo(here / "pipe")
+    feeder = threading.Thread(target=lambda: write(here / "pipe", json_rows(3000)), daemon=True)
+    feeder.start()
+    assert reorder("pipe", "out.jsonl") == 0
+    assert sorted(lines(here / "out.jsonl")) == sorted(json_rows(3000))
+
+
+def test_a_pipe_whose_reader_goes(here: Path) -> None:
+    write(here / "in.jsonl", json_rows(4000))
+    os.mkfifo(here / "out")
+    result: list[subprocess.CompletedProcess[bytes]] = []
+    job = threading.Thread(
+        target=lambda: result.append(run("reorder", "in.jsonl", "out", "--order", "o", cwd=here)), daemon=True
+    )
+    job.start()
+    os.close(os.open(here / "out", os.O_RDONLY))
+    job.join(60)
+    (done,) = result
+    assert (done.returncode, done.stderr) == (1, b"peek: out: its reader has gone\n")
+    assert names(here) == ["in.jsonl", "out"]
+
+
+@needs_devices
+@pytest.mark.parametrize("way", WAYS)
+def test_a_device_is_written_to(here: Path, way: str) -> None:
+    null = os.makedev(1, 3)
+    try:
+        for name in ("hole", "hole2"):
+            os.mknod(here / name, stat.S_IFCHR | 0o666, null)
+        (here / "hole").write_bytes(b"")
+    except OSError as error:
+        pytest.skip(f"no devices here: {error}")
+    (here / "link").symlink_to("hole")
+    assert reorder("in.jsonl", "hole", "--order", "kept.order", way) == 0
+    assert reorder("in.jsonl", "link", "--order", "hole2", way) == 0
+    assert restore("in.jsonl", "hole", "--order", "kept.order") == 0
+    assert (here / "hole").stat().st_rdev == (here / "hole2").stat().st_rdev == null
+    assert (here / "link").is_symlink()
+    assert names(here) == ["hole", "hole2", "in.jsonl", "kept.order", "link"]
+
+
+@needs_devices
+def test_a_device_that_is_full(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        os.mknod(here / "full", stat.S_IFCHR | 0o666, os.makedev(1, 7))
+        with pytest.raises(OSError, match="No space left"):
+            (here / "full").write_bytes(b"x")
+    except (PermissionError, pytest.fail.Exception) as error:
+        pytest.skip(f"no devices here: {error}")
+    assert reorder("in.jsonl", "full", "--order", "out.order") == 1
+    assert told(capsys) == "peek: full: No space left on device\n"
+    assert names(here) == ["full", "in.jsonl"]
+
+
+@pytest.mark.parametrize("words", [["--replicas", "2", "--order", "o"], []])
+def test_no_names_are_made_from_a_pipe(
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    os.mkfifo(here / "out")
+    for target in ("out", "-"):
+        assert reorder("in.jsonl", target, *words) == 2
+        assert (words[0] if words else "--order") in told(capsys)
+    assert names(here) == ["in.jsonl", "out"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["in.jsonl", "folder"], "folder: is a folder"),
+        (["in.jsonl", "."], ".: is a folder"),
+        (["in.jsonl", "..", "--replicas", "2"], "..: is a folder"),
+        (["folder", "out.jsonl"], "folder: Is a directory"),
+        (["in.jsonl", "out.jsonl", "--order", "folder"], "folder: is a folder"),
+        (["in.jsonl", "nowhere/out.jsonl"], "nowhere"),
+        (["in.jsonl", "out.jsonl", "--order", "nowhere/out.order"], "nowhere"),
+        (["in.jsonl", "out.jsonl", "--order", "dangling"], "nowhere"),
+        (["in.jsonl", "in.jsonl/out.jsonl", "--order", "o"], "in.jsonl"),
+    ],
+)
+def test_what_cannot_be_written(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    (here / "folder").mkdir()
+    (here / "dangling").symlink_to("nowhere/out.order")
+    before = names(here)
+    assert reorder(*arguments) in (1, 2)
+    assert named in told(capsys)
+    assert names(here) == before
+
+
+# -- standard input and output ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_standard_input_and_output(here: Path, way: str) -> None:
+    feed = (here / "in.jsonl").read_bytes()
+    words = ["--cache-tokens", 500, way]
+    done = run("reorder", "-", "-", "--order", "o.order", "--explain", *words, cwd=here, feed=feed)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.decode().splitlines()) == sorted(ROWS)
+    assert b"60 requests" in done.stderr
+    results = "\n".join(results_of(done.stdout.decode().splitlines())).encode()
+    back = run("restore", "-", "-", "--order", "o.order", cwd=here, feed=results)
+    assert (back.returncode, back.stderr) == (0, b"")
+    assert back.stdout.decode().splitlines() == results_of(ROWS)
+    order = (here / "o.order").read_bytes()
+    (here / "done").write_bytes(results)
+    assert run("restore", "done", "-", "--order", "-", cwd=here, feed=order).stdout == back.stdout
+    told_order = run("reorder", "in.jsonl", "out.jsonl", "--order", "-", *words, cwd=here)
+    assert told_order.stdout == order
+    assert names(here) == ["done", "in.jsonl", "o.order", "out.jsonl"]
+
+
+def test_a_file_that_is_called_like_a_stream(here: Path) -> None:
+    (here / "-").mkdir()
+    assert run("reorder", "in.jsonl", "-", "--order", "o", cwd=here).returncode == 0
+    (here / "-").rmdir()
+    assert parse_source("-") == Path("-")
+    assert parse_source("./-") == here / "-"
+    assert reorder("in.jsonl", "./-", "--order", "o") == 0
+    assert sorted(lines(here / "-")) == sorted(ROWS)
+    assert restore("./-", "back", "--order", "o") == 0
+    assert lines(here / "back") == ROWS
+
+
+def test_a_link_to_standard_output(here: Path) -> None:
+    """What is written to it comes behind what stands there, and nothing is replaced."""
+    (here / "link").symlink_to("said")
+    with (here / "said").open("ab") as said:
+        said.write(b"before\n")
+        said.flush()
+        done = run("reorder", "in.jsonl", "link", "--order", "o", cwd=here, stdout=said.fileno())
+    assert (done.returncode, done.stderr) == (0, b"")
+    first, *rest = lines(here / "said")
+    assert first == "before"
+    assert sorted(rest) == sorted(ROWS)
+    assert parse_target("link") == Path("link")
+
+
+@pytest.mark.parametrize("words", [["in.jsonl", "-", "--order", "o"], ["out", "-", "--order", "in.jsonl"]])
+def test_standard_output_may_be_a_file_that_is_needed(here: Path, words: list[str]) -> None:
+    before = contents(here)
+    command = "reorder" if words[0] == "in.jsonl" else "restore"
+    with (here / "in.jsonl").open("ab") as same:
+        done = run(command, *words, cwd=here, stdout=same.fileno())
+    assert done.returncode == 2
+    assert b"is the same file as" in done.stderr
+    assert contents(here) == before
+
+
+# -- files that are one -----------------------------------------------------------------------------------
+
+CLASHES = [
+    "reorder in.jsonl in.jsonl",
+    "reorder in.jsonl ./in.jsonl",
+    "reorder in.jsonl soft",
+    "reorder soft in.jsonl",
+    "reorder in.jsonl hard",
+    "reorder in.jsonl out.jsonl --order in.jsonl",
+    "reorder in.jsonl out.jsonl --order out.jsonl",
+    "reorder in.jsonl new.jsonl --order new.jsonl",
+    "reorder in.jsonl new.jsonl --order deep/../new.jsonl",
+    "reorder in.jsonl out.jsonl --order hard",
+    "reorder in.0.jsonl in.jsonl --replicas 2",
+    "reorder in.jsonl new.jsonl --replicas 2 --order new.1.jsonl",
+    "reorder in.jsonl tokenizer.json --tokenizer tokenizer.json",
+    "reorder in.jsonl out.jsonl --tokenizer . --order tokenizer.json",
+    "reorder in.jsonl tokenizer.jsonl --tokenizer . --order tokenizer.json",
+    "reorder in.order in.jsonl",
+    "reorder in.jsonl in.jsonl/out",
+    "reorder in.jsonl new.jsonl --order new.jsonl/order",
+    "reorder in.jsonl - --order -",
+    "reorder in.jsonl pipe --order pipe",
+    "restore out.jsonl in.order --order in.order",
+    "restore out.jsonl out.jsonl --order in.order",
+    "restore out.jsonl soft --order in.jsonl",
+    "restore in.jsonl hard --order in.order",
+    "restore in.jsonl new --order in.jsonl",
+    "restore - new --order -",
+]
+
+
+@pytest.mark.parametrize("command", CLASHES)
+def test_files_that_are_one_are_refused_before_anything_is_touched(
+    here: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    write(here / "in.0.jsonl", ROWS)
+    (here / "out.jsonl").write_text("old")
+    (here / "in.order").write_text('[1, "r-0"]\n')
+    (here / "tokenizer.json").write_text("{}")
+    (here / "soft").symlink_to("in.jsonl")
+    os.link(here / "in.jsonl", here / "hard")
+    os.mkfifo(here / "pipe")
+    (here / "deep").mkdir()
+    before = contents(here)
+    assert main(command.split()) == 2
+    shown = told(capsys)
+    assert "is the same file as" in shown or "cannot lie in" in shown
+    assert contents(here) == before
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_foreign_files_with_our_old_names_stay(here: Path, way: str) -> None:
+    """Also when the batch file lies where a working folder once was."""
+    (here / "out.jsonl.work").mkdir()
+    os.rename(here / "in.jsonl", here / "out.jsonl.work" / "in.jsonl")
+    for name in ("out.jsonl.partial", "out.order.partial", "out.jsonl.work/batch.duckdb"):
+        (here / name).write_text("mine")
+    before = contents(here)
+    assert reorder("out.jsonl.work/in.jsonl", "out.jsonl", way) == 0
+    after = contents(here)
+    assert {name: after[name] for name in before} == before
+    assert set(after) - set(before) == {"out.jsonl", "out.order"}
+    assert sorted(lines(here / "out.jsonl")) == sorted(ROWS)
+
+
+def test_long_names(here: Path) -> None:
+    name = "ä" * 120 + ".jsonl"
+    assert reorder("in.jsonl", name, "--out-of-core") == 0
+    assert names(here) == ["in.jsonl", "ä" * 120 + ".jsonl", "ä" * 120 + ".order"]
+
+
+# -- full disks -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_full_disk(here: Path, suffix: str, way: str) -> None:
+    pytest.importorskip("zstandard")
+    write(here / f"in{suffix}", json_rows(4000))
+    (here / f"out{suffix}").write_text("old")
+    (here / "out.order").write_text("old order")
+    before = contents(here)
+    done = run("reorder", f"in{suffix}", f"out{suffix}", way, cwd=here, limit=40_000)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"peek: ")
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert b"internal error" not in done.stderr
+    assert contents(here) == before
+    assert names(here) == sorted(before)
+    if way == "--in-memory":
+        assert b"File too large" in done.stderr
+
+
+def test_a_full_disk_while_restoring(here: Path) -> None:
+    rows = json_rows(4000)
+    write(here / "in.jsonl", rows)
+    assert reorder("in.jsonl", "out.jsonl") == 0
+    (here / "back").write_text("old")
+    before = contents(here)
+    done = run("restore", "out.jsonl", "back", "--order", "out.order", cwd=here, limit=40_000)
+    assert (done.returncode, done.stderr) == (1, b"peek: back: File too large\n")
+    assert contents(here) == before
+
+
+def test_a_full_disk_for_the_database(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duckdb = pytest.importorskip("duckdb")
+
+    def fail(*_: object) -> None:
+        raise duckdb.IOException("IO Error: could not write\n" + "secret" * 100)
+
+    monkeypatch.setattr(OutOfCoreOrder, "arrange", fail)
+    assert reorder("in.jsonl", "out.jsonl", "--out-of-core") == 1
+    assert told(capsys) == "peek: --out-of-core: IO Error: could not write\n"
+    assert names(here) == ["in.jsonl"]
+
+
+def test_what_fails_in_the_middle_leaves_nothing(here: Path) -> None:
+    (here / "a").write_text("old")
+    with suppress(KeyError), write_whole([here / "a", here / "b.gz"]) as (first, second):
+        first.write(b"new")
+        second.write(b"new")
+        raise KeyError
+    assert contents(here) == {"a": b"old", "in.jsonl": (here / "in.jsonl").read_bytes()}
+
+
+def test_the_second_file_cannot_be_opened(here: Path) -> None:
+    with pytest.raises(FileNotFoundError), write_whole([here / "a", here / "nowhere" / "b"]):
+        raise AssertionError("not reached")
+    assert names(here) == ["in.jsonl"]
+
+
+# -- two runs at a time -----------------------------------------------------------------------------------
+
+
+def test_two_runs_keep_apart_while_they_write(here: Path) -> None:
+    paths = [here / "order", here / "out"]
+    with write_whole(paths) as (order, out):
+        with write_whole(paths) as (second_order, second_out):
+            order.write(b"1" * 200_000)
+            second_order.write(b"2")
+            second_out.write(b"2")
+        assert (here / "order").read_bytes() == (here / "out").read_bytes() == b"2"
+        out.write(b"1" * 200_000)
+    assert (here / "order").read_bytes() == (here / "out").read_bytes() == b"1" * 200_000
+    assert names(here) == ["in.jsonl", "order", "out"]
+
+
+def test_the_files_of_a_run_are_renamed_together(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second run that is done while the first is between its two files waits for it."""
+    paths = [here / "order", here / "out"]
+    between, go_on = threading.Event(), threading.Event()
+    publish = writing._Output.publish
+
+    def pausing(output: writing._Output) -> None:
+        publish(output)
+        if threading.current_thread() is first and not between.is_set():
+            between.set()
+            assert go_on.wait(20)
+
+    monkeypatch.setattr(writing._Output, "publish", pausing)
+
+    def written(text: bytes) -> Callable[[], None]:
+        def work() -> None:
+            with write_whole(paths) as streams:
+                for stream in streams:
+                    stream.write(text)
+
+        return work
+
+    first = threading.Thread(target=written(b"1"), daemon=True)
+    second = threading.Thread(target=written(b"2"), daemon=True)
+    first.start()
+    assert between.wait(20)
+    second.start()
+    second.join(0.3)
+    assert second.is_alive()
+    assert (here / "order").read_bytes() == b"1"
+    go_on.set()
+    for thread in (first, second):
+        thread.join(20)
+    assert (here / "order").read_bytes() == (here / "out").read_bytes() == b"2"
+
+
+@pytest.mark.slow
+def test_processes_that_write_one_file(here: Path) -> None:
+    """Whichever comes last: output and order file are of the same run."""
+    commands = []
+    for number in range(4):
+        rows = [line.replace('"r-', f'"run{number}-') for line in json_rows(400, seed=number)]
+        write(here / f"in{number}.jsonl", rows)
+        way = WAYS[number % 2]
+        commands.append([sys.executable, "-m", "peek", "reorder", f"in{number}.jsonl", "out.jsonl", way])
+    environ = {**os.environ, "PYTHONPATH": str(HOME)}
+    processes = [subprocess.Popen(command, cwd=here, env=environ) for command in commands]
+    assert [process.wait(60) for process in processes] == [0] * 4
+    ids = [json.loads(line)["custom_id"] for line in lines(here / "out.jsonl")]
+    assert ids == [json.loads(line)[1] for line in lines(here / "out.order")]
+    assert len({each.partition("-")[0] for each in ids}) == 1
+    assert len(ids) == 400
+    assert not [name for name in names(here) if name.endswith((".partial", ".work"))]
