@@ -8,7 +8,7 @@ from math import isfinite
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queues import NAMESPACES, NOW, Blocks, Row, cache_of, planner_of, rows_of
+from support.queues import NAMESPACES, NOW, Arrival, Blocks, cache_of, planner_of, rows_of
 
 from peek import DemandEviction, EvictionPolicy, InvalidConfig, PeekConfig, PendingRequest, Planner
 from peek.eviction.demand import MODES
@@ -153,8 +153,8 @@ class Equation2:
         return DemandEviction(mode).score(self.peak(place), self.levels(place), idle_s)
 
 
-def waiting_rows(places: list[Place]) -> tuple[Row, ...]:
-    return tuple(Row(f"r{i}", key, float(i), namespace) for i, (namespace, key) in enumerate(places))
+def waiting_rows(places: list[Place]) -> tuple[Arrival, ...]:
+    return tuple(Arrival(f"r{i}", key, float(i), namespace) for i, (namespace, key) in enumerate(places))
 
 
 def assert_scores(planner: Planner, cache: Blocks, waiting: dict[str, Place], idle_s: float = 0.0) -> None:

@@ -24,16 +24,16 @@ __all__ = [
     "PROMPTS",
     "TAU",
     "THETA",
+    "Arrival",
     "Blocks",
     "Fact",
-    "Row",
     "Scene",
     "cache_of",
-    "cuts",
+    "caches",
     "ids",
     "longest",
     "planner_of",
-    "row_lists",
+    "queues",
     "rows_of",
     "scenes",
 ]
@@ -43,9 +43,6 @@ TAU = 32
 
 NAMESPACES = st.sampled_from(NAMES)
 PROMPTS = prompts()
-Row = Arrival
-row_lists = queues
-cuts = caches
 
 
 class Blocks:
@@ -76,13 +73,13 @@ class Blocks:
         return self.node_ids.get((namespace, symbols[:-1]), 0)
 
 
-def planner_of(rows: Iterable[Row], config: PeekConfig | None = None, **options: object) -> Planner:
+def planner_of(rows: Iterable[Arrival], config: PeekConfig | None = None, **options: object) -> Planner:
     planner = Planner(config, **options)
     for row in rows:
         planner.add(row.request())
     return planner
 
 
-def rows_of(*keys: Sequence[int], step: float = 1.0) -> tuple[Row, ...]:
+def rows_of(*keys: Sequence[int], step: float = 1.0) -> tuple[Arrival, ...]:
     """Requests `r0`, `r1`, ... with these keys, one every `step` seconds."""
-    return tuple(Row(f"r{i}", tuple(key), i * step) for i, key in enumerate(keys))
+    return tuple(Arrival(f"r{i}", tuple(key), i * step) for i, key in enumerate(keys))
