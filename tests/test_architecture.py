@@ -44,6 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "planner": BELOW_PLANNER,
     "peek": BELOW_PLANNER | {"_version", "planner", "offline"},
     "simulation": BELOW_PLANNER | {"planner"},
+    "testing": BELOW_PLANNER | {"planner"},  # and nothing imports it
     "adapters": BELOW_PLANNER | {"_version", "planner", "peek"},
     "cli": BELOW_PLANNER
     | {"_version", "planner", "peek", "simulation", "adapters"}
@@ -80,7 +81,12 @@ ENGINES = {"vllm", "sglang"}
 
 CATCH_ALL = {"Exception", "BaseException"}
 
-CALLS_STRANGERS = {"peek.planner.ordering"}
+CALLS_STRANGERS = {
+    "peek.planner.ordering",
+    "peek.testing.policies",
+    "peek.testing.views",
+    "peek.testing.watched",
+}
 """Core modules that may catch everything, because they call what users write."""
 
 MODULE_LINES = 300
@@ -391,6 +397,8 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (imports_go_one_way, "peek.protocols", "from peek.request import PendingRequest"),
     (imports_go_one_way, "peek.planner", "from peek.simulation import engine"),
     (imports_go_one_way, "peek", "from peek.simulation.engine import SimEngine"),
+    (imports_go_one_way, "peek.cli.main", "def f():\n    from peek.testing import check_policy"),
+    (imports_go_one_way, "peek.testing.twins", "from peek.simulation.engine import SimEngine"),
     (imports_go_one_way, "peek.offline.reorder", "from peek.policy.base import AdmissionPolicy"),
     (imports_go_one_way, "peek.offline.reordering", "from peek.offline.formats.requests import key_of"),
     (imports_go_one_way, "peek.offline.waves", "def f():\n    from peek.offline import scale"),

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.twins import Place
 
 from peek.protocols import CacheTree, CacheView
 from peek.simulation.block_cache import BlockCache, SymbolTable
+from peek.testing.twins import Place
 
 NAMESPACES = ["", "", "lora-1"]
 TOKENS = st.lists(st.integers(0, 1), max_size=9)

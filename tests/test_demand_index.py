@@ -9,10 +9,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.twins import NaiveCache, NaiveCacheView, NaivePendingTree, Pages, Place, place_of, prefixes
+from support.walks import place_of
 
 from peek import DualWalk, PendingTree
 from peek.eviction.index import MarkIndex, SymbolIndex, peak_demand, shared_levels
+from peek.testing.twins import NaiveCache, NaiveCacheView, NaivePendingTree, Pages, Place, prefixes
 from peek.trie.node import Node, survivor
 from peek.trie.tree_view import TreeView
 

@@ -11,10 +11,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.twins import NaiveCache, NaiveCacheView, Pages, Place
 from support.walks import Prompt, Queue, RecordingView, cache_of, prompts, queue_of
 
 from peek import CacheTree, CacheView, DualWalk, PendingTree
+from peek.testing.twins import NaiveCache, NaiveCacheView, Pages, Place
 from peek.trie.keys import pack
 from peek.trie.tree_view import TreeView
 

@@ -8,12 +8,12 @@ from math import isfinite
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queues import NAMESPACES, NOW, Blocks, Row, cache_of, planner_of, rows_of
-from support.twins import NaivePendingTree, Pages, Place, prefixes
+from support.queues import NAMESPACES, NOW, Arrival, Blocks, cache_of, planner_of, rows_of
 
 from peek import DemandEviction, EvictionPolicy, InvalidConfig, PeekConfig, PendingRequest, Planner
 from peek.eviction.demand import MODES
 from peek.eviction.victims import victims
+from peek.testing.twins import NaivePendingTree, Pages, Place, prefixes
 
 PEAKS = st.integers(0, 2**50)
 IDLE = st.one_of(st.floats(0.0, 1e12), st.just(-1.0))
@@ -153,8 +153,8 @@ class Equation2:
         return DemandEviction(mode).score(self.peak(place), self.levels(place), idle_s)
 
 
-def waiting_rows(places: list[Place]) -> tuple[Row, ...]:
-    return tuple(Row(f"r{i}", key, float(i), namespace) for i, (namespace, key) in enumerate(places))
+def waiting_rows(places: list[Place]) -> tuple[Arrival, ...]:
+    return tuple(Arrival(f"r{i}", key, float(i), namespace) for i, (namespace, key) in enumerate(places))
 
 
 def assert_scores(planner: Planner, cache: Blocks, waiting: dict[str, Place], idle_s: float = 0.0) -> None:

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.twins import common_length
 
 from peek import InvalidKey, PeekError
+from peek.testing.twins import common_length
 from peek.trie.keys import MAX_SYMBOL, match_edge, match_span, pack, symbol_at, unpack
 
 SYMBOLS = st.integers(0, MAX_SYMBOL)

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queues import NOW, Scene, cache_of, ids, longest, row_lists, rows_of
+from support.queues import NOW, Scene, cache_of, ids, longest, queues, rows_of
 
 from peek import Cycle, CycleLanes, LaneController, PeekConfig, PendingRequest, PendingTree, Planner
 from peek.policy.lanes import CACHE_LANE, FAIR_LANE
@@ -118,7 +118,7 @@ def test_the_share_holds_one_at_a_time_whatever_it_really_cost(
     engine.assert_oldest_waits_little(share)
 
 
-@given(share=SHARES, rows=row_lists(min_size=3), seed=st.integers(0, 99))
+@given(share=SHARES, rows=queues(min_size=3), seed=st.integers(0, 99))
 def test_the_share_holds_behind_a_planner(share: float, rows: list, seed: int) -> None:
     """Shared prompts, a cache that keeps all it has seen, one admission a cycle."""
     planner = Planner(PeekConfig("lpm-nolimit", "work", fair_share=share))

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queues import NOW, Row, Scene, cache_of, ids, planner_of, rows_of, scenes
+from support.queues import NOW, Arrival, Scene, cache_of, ids, planner_of, rows_of, scenes
 
 from peek import (
     ClpmScheduler,
@@ -119,7 +119,7 @@ def starve(config: PeekConfig, cycles: int) -> int | None:
     """
     warm, cold = (1,) * 100, (2,) * 100
     cache = cache_of([("", warm), ("", (3,) * 100)])
-    planner = planner_of([Row("pioneer", (*cold, 1)), Row("old", (*cold, 2), 1.0)], config)
+    planner = planner_of([Arrival("pioneer", (*cold, 1)), Arrival("old", (*cold, 2), 1.0)], config)
     for i in range(2):
         planner.add(PendingRequest(f"warm-{i}", [*warm, i], 2.0))
     for cycle in range(cycles):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.queues import NOW, Blocks, Row, Scene, cache_of, planner_of, rows_of
+from support.queues import NOW, Arrival, Blocks, Scene, cache_of, planner_of, rows_of
 
 from peek import PRESETS, ClpmScheduler, PeekConfig, Planner
 from peek.eviction.demand import MODES
@@ -19,7 +19,7 @@ def tenant(letter: str) -> tuple[int, ...]:
     return tuple(range(10_000 * ord(letter), 10_000 * ord(letter) + PROMPT_TOKENS))
 
 
-CHATS = tuple(Row(name, (*tenant(name[0]), int(name[1])), float(i)) for i, name in enumerate(QUEUE))
+CHATS = tuple(Arrival(name, (*tenant(name[0]), int(name[1])), float(i)) for i, name in enumerate(QUEUE))
 """Section 2: eight cold requests of three tenants, interleaved; each adds one token of its own."""
 
 

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.twins import NaivePendingTree, Pages, Place, place_of
+from support.walks import place_of
 
 from peek import DuplicateRequest, InvalidKey, PeekError, PendingRequest, PendingTree, UnknownRequest
+from peek.testing.twins import NaivePendingTree, Pages, Place
 from peek.trie.keys import pack, unpack
 
 NAMESPACES = ["", "lora-1", "salt/2"]

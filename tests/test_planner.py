@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queues import NOW, Blocks, Row, Scene, cache_of, planner_of, rows_of, scenes
+from support.queues import NOW, Arrival, Blocks, Scene, cache_of, planner_of, rows_of, scenes
 
 from peek import (
     PRESETS,
@@ -157,7 +157,7 @@ def test_durations_come_from_the_callers_timer(policy_time: float) -> None:
 
 
 def test_lengths_are_in_tokens_of_the_cache() -> None:
-    planner = planner_of((Row("key", (1, 2, 3)), Row("tail", (1, 2), 1.0, num_tokens=40)))
+    planner = planner_of((Arrival("key", (1, 2, 3)), Arrival("tail", (1, 2), 1.0, num_tokens=40)))
     planner.plan(cache_of([("", (1, 2))], unit=16), NOW)
     found = {r.request_id: (r.num_tokens, r.cached_len) for r in planner.tree.requests()}
     assert found == {"key": (48, 32), "tail": (40, 32)}

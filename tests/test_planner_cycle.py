@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.queues import NOW, PROMPTS, Row, cache_of
+from support.queues import NOW, PROMPTS, Arrival, cache_of
 
 from peek import PRESETS, DuplicateRequest, PeekConfig, PendingRequest, Planner, WaitingQueue
 
@@ -17,7 +17,7 @@ class FakeEngine:
     """A waiting queue as `cycle` sees it; remembers what it was asked."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, Arrival] = {}
         self.waiting: list[str] = []
         self.left: dict[str, int] = {}
         self.translated: list[str] = []
@@ -43,7 +43,7 @@ class FakeEngine:
 
     def arrive(self, symbols: tuple[int, ...]) -> None:
         name = f"r{len(self.rows)}"
-        self.rows[name] = Row(name, symbols, self.clock)
+        self.rows[name] = Arrival(name, symbols, self.clock)
         self.clock += 1.0
         self.waiting.append(name)
 
@@ -78,7 +78,7 @@ def mutate(engine: FakeEngine, mutations: list) -> None:
             engine.waiting.append(gone.pop(value % len(gone)))
 
 
-def by_arrival(engine: FakeEngine) -> list[Row]:
+def by_arrival(engine: FakeEngine) -> list[Arrival]:
     return sorted((engine.rows[name] for name in engine.waiting), key=lambda row: row.arrival_time)
 
 

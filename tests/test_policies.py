@@ -1,6 +1,6 @@
-"""What every policy must do, whatever it thinks a good order is.
+"""What every policy must do, whatever it thinks a good order is: each label, through a `Planner`.
 
-Each label goes through a `Planner`, as engines use it; each policy class is also called by itself.
+The policies by themselves are in `test_policies_conformance.py`.
 """
 
 from __future__ import annotations
@@ -10,94 +10,35 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.queues import NOW, PROMPTS, Row, Scene, cuts, planner_of, row_lists, rows_of, scenes
+from support.queues import NOW, PROMPTS, Arrival, Scene, caches, planner_of, queues, rows_of, scenes
 
 from peek import (
     PRESETS,
-    AdmissionPolicy,
-    ClpmScheduler,
-    ClusterResponseRatio,
-    DfsWeight,
     FirstCome,
-    Hrrn,
-    LongestPrefix,
     PeekConfig,
     PendingRequest,
     Planner,
-    ShortestPrefill,
 )
 from peek.planner.plan import NOTHING_TO_GAIN
 
-POLICIES: dict[str, AdmissionPolicy] = {
-    "fcfs": FirstCome(),
-    "lpm": LongestPrefix(),
-    "lpm-4": LongestPrefix(queue_limit=4),
-    "lpm-nolimit": LongestPrefix(queue_limit=None),
-    "spf": ShortestPrefill(),
-    "hrrn": Hrrn(),
-    "hrrn-4": Hrrn(queue_limit=4),
-    "dfs-weight": DfsWeight(),
-    "clpm": ClpmScheduler(),
-    "clpm-1-0": ClpmScheduler(theta=1, tau=0),
-    "clpm+gm": ClpmScheduler(group_major=True),
-    "ratio-1": ClusterResponseRatio(1.0),
-    "ratio-6": ClusterResponseRatio(6.0),
-    "ratio-64": ClusterResponseRatio(64.0),
-}
-SHARED = [name for name, policy in POLICIES.items() if policy.needs_sharing]
 LABELS = list(PRESETS)
 NEED_SHARING = [label for label in LABELS if PRESETS[label].build_policy().needs_sharing]
 DYNAMIC = [label for label in LABELS if PRESETS[label].dynamic_share]
 
 labels = pytest.mark.parametrize("label", LABELS)
-policies = pytest.mark.parametrize("name", POLICIES)
 some = settings(max_examples=30)
-"""Examples for each label or policy; there are a dozen of either."""
+"""Examples for each label; there are a dozen."""
 
 
 def everyone(scene: Scene) -> list[str]:
     return [row.request_id for row in scene.rows]
 
 
-def test_the_suite_knows_every_policy() -> None:
+def test_who_lives_on_sharing() -> None:
     assert NEED_SHARING == ["clpm", "clpm+gm", "clpm+gm+dl", "clpm+gm+pe", "clpm+gm+dl+pe", "peek"]
-    assert {type(config.build_policy()) for config in PRESETS.values()} == {
-        type(p) for p in POLICIES.values()
-    }
 
 
-# -- an order is a permutation, made without touching its input ---------------------------------------
-
-
-@policies
-@some
-@given(scene=scenes(under_way=True), work_done=st.integers(0, 500), defers=st.booleans())
-def test_a_policy_permutes_a_queue_it_leaves_alone(
-    name: str, scene: Scene, work_done: int, defers: bool
-) -> None:
-    prepared = scene.prepare(work_done=work_done, defers_siblings=defers)
-    queue = prepared.queue
-    before = list(queue)
-    ordered = POLICIES[name].order(queue, prepared.cycle)
-    assert ordered is not queue
-    assert [id(request) for request in queue] == [id(request) for request in before]
-    assert sorted(map(id, ordered)) == sorted(map(id, queue))
-
-
-@policies
-@some
-@given(scene=scenes(under_way=True), work_done=st.integers(0, 500), defers=st.booleans())
-def test_equal_arguments_give_equal_orders(name: str, scene: Scene, work_done: int, defers: bool) -> None:
-    once = scene.prepare(work_done=work_done, defers_siblings=defers)
-    again = scene.prepare(work_done=work_done, defers_siblings=defers)
-    order = once.order(POLICIES[name])
-    assert once.order(POLICIES[name]) == order
-    assert again.order(POLICIES[name]) == order
-
-
-@policies
-def test_an_empty_queue_has_an_empty_order(name: str) -> None:
-    assert Scene(()).prepare().order(POLICIES[name]) == []
+# -- a plan is a permutation --------------------------------------------------------------------------
 
 
 @labels
@@ -130,7 +71,7 @@ def test_a_clock_far_off_is_no_trouble(label: str, now: float) -> None:
 @labels
 @pytest.mark.parametrize("unit", [1, 16])
 def test_one_request_alone(label: str, unit: int) -> None:
-    row = Row("only", (1, 2, 3), 5.0, "lora")
+    row = Arrival("only", (1, 2, 3), 5.0, "lora")
     assert Scene((row,), ((row.namespace, row.symbols),), unit=unit).plan(label) == ["only"]
     assert Scene((row,), unit=unit).plan(label) == ["only"]
 
@@ -139,7 +80,7 @@ def test_one_request_alone(label: str, unit: int) -> None:
 def test_nobody_waits(label: str) -> None:
     planner = Planner(PeekConfig.from_label(label))
     assert planner.plan(Scene(()).cache(), NOW) == []
-    planner.add(Row("r", (1,)).request())
+    planner.add(Arrival("r", (1,)).request())
     planner.remove("r")
     assert planner.plan(Scene(()).cache(), NOW) == []
 
@@ -147,7 +88,7 @@ def test_nobody_waits(label: str) -> None:
 @labels
 def test_equal_prompts_in_two_namespaces_share_nothing(label: str) -> None:
     prompt = tuple(range(100, 164))
-    rows = (Row("a", prompt, 0.0, "x"), Row("b", prompt, 1.0, "y"), Row("c", prompt, 2.0, ""))
+    rows = (Arrival("a", prompt, 0.0, "x"), Arrival("b", prompt, 1.0, "y"), Arrival("c", prompt, 2.0, ""))
     planner = planner_of(rows, PeekConfig.from_label(label))
     assert planner.plan(Scene(()).cache(), NOW) == ["a", "b", "c"]
     assert not planner.tree.has_sharing
@@ -162,18 +103,18 @@ def test_identical_prompts_stay_in_arrival_order(label: str) -> None:
 # -- nothing to gain: stock order ---------------------------------------------------------------------
 
 
-def apart(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+def apart(rows: tuple[Arrival, ...]) -> tuple[Arrival, ...]:
     """The same rows with nothing in common."""
     return tuple(replace(row, symbols=(100 + i, *row.symbols)) for i, row in enumerate(rows))
 
 
 @pytest.mark.parametrize("label", NEED_SHARING)
 @some
-@given(data=st.data(), rows=row_lists())
+@given(data=st.data(), rows=queues())
 def test_nothing_shared_and_nothing_cached_is_the_stock_order(
-    label: str, data: st.DataObject, rows: tuple[Row, ...]
+    label: str, data: st.DataObject, rows: tuple[Arrival, ...]
 ) -> None:
-    scene = Scene(apart(rows), data.draw(cuts(rows)))  # of the same prompts without their own first symbol
+    scene = Scene(apart(rows), data.draw(caches(rows)))  # of the same prompts without their own first symbol
     planner = scene.planner(label)
     plan = planner.plan(scene.cache(), scene.now)
     assert plan == everyone(scene)
@@ -184,11 +125,11 @@ def test_nothing_shared_and_nothing_cached_is_the_stock_order(
 
 @pytest.mark.parametrize("label", NEED_SHARING)
 @some
-@given(data=st.data(), rows=row_lists())
+@given(data=st.data(), rows=queues())
 def test_nothing_shared_but_something_cached_is_for_the_policy(
-    label: str, data: st.DataObject, rows: tuple[Row, ...]
+    label: str, data: st.DataObject, rows: tuple[Arrival, ...]
 ) -> None:
-    scene = Scene(apart(rows), data.draw(cuts(apart(rows))))
+    scene = Scene(apart(rows), data.draw(caches(apart(rows))))
     assume(any(fact.cached_len > 0 for fact in scene.facts()))
     config = PeekConfig.from_label(label)
     policy = config.build_policy()
@@ -219,7 +160,7 @@ def test_a_prefill_under_way_is_as_good_as_a_cached_one() -> None:
     prefix = [1] * 200
     planner.add(PendingRequest("first", [*prefix, 1], 0.0))
     planner.remove("first")
-    for row in (Row("sibling", (*prefix, 2), 1.0), Row("other", (2,) * 200, 2.0)):
+    for row in (Arrival("sibling", (*prefix, 2), 1.0), Arrival("other", (2,) * 200, 2.0)):
         planner.add(row.request())
     assert planner.plan(Scene(()).cache(), NOW) == ["other", "sibling"]
     planner.prefilled("first")
@@ -231,7 +172,7 @@ def test_the_guard_opens_and_closes_with_the_queue(label: str) -> None:
     planner = planner_of(rows_of([1, 2], [3, 4]), PeekConfig.from_label(label))
     cache = Scene(()).cache()
     planner.plan(cache, NOW)
-    planner.add(Row("r2", (1, 9), 2.0).request())
+    planner.add(Arrival("r2", (1, 9), 2.0).request())
     planner.plan(cache, NOW)
     assert (planner.stats.plans, planner.stats.stood_aside) == (2, 1)
     planner.remove("r0", admitted=False)
@@ -247,7 +188,7 @@ def with_history(scene: Scene, label: str, others: list[tuple[int, ...]], plans:
     planner = Planner(PeekConfig.from_label(label))
     full = Scene((), tuple(row.place for row in scene.rows), unit=scene.unit).cache()
     for i, other in enumerate(others):
-        planner.add(Row(f"other-{i}", other, 0.0).request())
+        planner.add(Arrival(f"other-{i}", other, 0.0).request())
     for i, row in enumerate(scene.rows):
         planner.add(row.request())
         if plans:

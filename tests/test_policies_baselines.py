@@ -9,7 +9,7 @@ from math import inf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queues import NOW, PIECES, TAU, Fact, Row, Scene, cache_of, ids, planner_of, rows_of, scenes
+from support.queues import NOW, PIECES, TAU, Arrival, Fact, Scene, cache_of, ids, planner_of, rows_of, scenes
 from test_policies_clpm import naive_sections
 
 from peek import DfsWeight, FirstCome, Hrrn, LongestPrefix, PeekConfig, PendingRequest, ShortestPrefill
@@ -62,7 +62,7 @@ def test_more_than_the_limit_waiting_is_first_come(scene: Scene, limit: int) -> 
 )
 def test_sglangs_limit_is_128(label: str, waiting: int, first: str) -> None:
     others = rows_of(*[[i, i + 1] for i in range(waiting - 1)], step=0.0)
-    planner = planner_of((*others, Row("cached", (500,) * 40, 1.0)), PeekConfig.from_label(label))
+    planner = planner_of((*others, Arrival("cached", (500,) * 40, 1.0)), PeekConfig.from_label(label))
     assert planner.plan(cache_of([("", (500,) * 40)]), NOW)[0] == first
 
 
@@ -87,7 +87,7 @@ def test_shortest_prefill_is_by_uncached_tokens(scene: Scene) -> None:
 
 
 def test_work_is_counted_in_tokens_the_key_leaves_out_too() -> None:
-    rows = (Row("long tail", (1,), num_tokens=400), Row("short", (2,) * 9, 1.0, num_tokens=144))
+    rows = (Arrival("long tail", (1,), num_tokens=400), Arrival("short", (2,) * 9, 1.0, num_tokens=144))
     assert Scene(rows, unit=16).prepare().order(ShortestPrefill()) == ["short", "long tail"]
 
 
@@ -200,7 +200,7 @@ def test_dfs_weight_ties_go_to_the_branch_that_was_there_first() -> None:
 
 def test_dfs_weight_forgets_what_an_earlier_walk_matched() -> None:
     prompts = [sum(pieces, ()) for pieces in ((PIECES[5], PIECES[0]), (PIECES[5], PIECES[1]), (PIECES[6],))]
-    rows = tuple(Row(f"r{i}", prompt, float(i)) for i, prompt in enumerate(prompts))
+    rows = tuple(Arrival(f"r{i}", prompt, float(i)) for i, prompt in enumerate(prompts))
     planner = planner_of(rows, PeekConfig.from_label("dfs-weight+lru"))
     full = planner.plan(cache_of([("", prompt) for prompt in prompts]), NOW)
     assert full == ["r0", "r1", "r2"]

@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queues import NOW, TAU, THETA, Fact, Row, Scene, cache_of, planner_of, rows_of, scenes
+from support.queues import NOW, TAU, THETA, Arrival, Fact, Scene, cache_of, planner_of, rows_of, scenes
 
 from peek import ClpmScheduler, PeekConfig, PendingRequest
 from peek.policy.sections import PIONEER, SIBLING, WARM, assign_sections
@@ -90,7 +90,11 @@ def test_tau_counts_tokens_not_pages(cached: int, section: int) -> None:
 
 
 def test_equal_heads_in_two_namespaces_are_two_heads() -> None:
-    rows = (Row("a", (1,) * 40), Row("b", (1,) * 40, 1.0, "lora"), Row("c", (1,) * 40, 2.0, "lora"))
+    rows = (
+        Arrival("a", (1,) * 40),
+        Arrival("b", (1,) * 40, 1.0, "lora"),
+        Arrival("c", (1,) * 40, 2.0, "lora"),
+    )
     prepared = Scene(rows).prepare()
     assign_sections(prepared.queue, TAU)
     assert prepared.sections() == {"a": PIONEER, "b": PIONEER, "c": SIBLING}

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.twins import Place, common_length, prefixes
 
 from peek.protocols import CacheTree
 from peek.simulation.radix_cache import RadixCache
+from peek.testing.twins import Place, common_length, prefixes
 
 NAMESPACES = ["", "", "", "lora-1"]
 TRUNKS = [(0, 1, 2, 0, 1), (0, 1, 2, 2, 2), (1, 1, 1, 1, 1)]

@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 from support.queues import (
     NOW,
     TAU,
+    Arrival,
     Fact,
-    Row,
     Scene,
     cache_of,
-    cuts,
+    caches,
     longest,
     planner_of,
-    row_lists,
+    queues,
     rows_of,
     scenes,
 )
-from support.twins import Place, common_length, prefixes
 
 from peek import ClusterResponseRatio, PeekConfig, PendingRequest
 from peek.policy.sections import PIONEER, SIBLING, WARM
+from peek.testing.twins import Place, common_length, prefixes
 
 EXPONENTS = st.sampled_from([1, 2, 3, 6])
 ALONE = PeekConfig(lanes="none")
@@ -108,7 +108,7 @@ def test_the_order_is_that_of_the_definition(scene: Scene, exponent: int, defers
 @given(scene=scenes(min_size=3, max_size=7), data=st.data())
 def test_what_an_earlier_plan_found_cached_is_forgotten(scene: Scene, data: st.DataObject) -> None:
     planner = planner_of(scene.rows, ALONE)
-    earlier = data.draw(cuts(scene.rows), label="cached earlier")
+    earlier = data.draw(caches(scene.rows), label="cached earlier")
     planner.plan(cache_of(earlier, scene.unit), scene.now)
     order = planner.plan(scene.cache(), scene.now)
     assert order == planner_of(scene.rows, ALONE).plan(scene.cache(), scene.now)
@@ -139,24 +139,24 @@ def test_everybody_below_a_node_goes_together_but_for_the_warm(scene: Scene) -> 
         assert not places or max(places) - min(places) == len(places) - 1, node
 
 
-@given(rows=row_lists(max_size=6), alone=st.integers(1, 200), exponent=st.sampled_from([0.5, 1.0, 6.0, 20.0]))
+@given(rows=queues(max_size=6), alone=st.integers(1, 200), exponent=st.sampled_from([0.5, 1.0, 6.0, 20.0]))
 def test_a_singleton_moves_ahead_as_its_wait_grows(
-    rows: tuple[Row, ...], alone: int, exponent: float
+    rows: tuple[Arrival, ...], alone: int, exponent: float
 ) -> None:
     ranks = []
     for wait in (64, 80, 200, 1000, 10**6, 10**9):
-        single = Row("single", (99,) * alone, NOW - wait)
+        single = Arrival("single", (99,) * alone, NOW - wait)
         order = Scene((single, *rows)).prepare().order(ClusterResponseRatio(exponent))
         ranks.append(order.index("single"))
     assert ranks == sorted(ranks, reverse=True)
     together = rows_of([1] * 9, [1] * 9, [1] * 9)
-    ahead = Row("single", (99,) * alone, -1e9)
+    ahead = Arrival("single", (99,) * alone, -1e9)
     assert Scene((ahead, *together)).prepare().order(ClusterResponseRatio(exponent))[0] == "single"
 
 
 def test_a_larger_exponent_favours_who_waits_longest() -> None:
     """Two old tokens' worth of work against ten young ones of the same cluster."""
-    rows = (Row("old", (9,) * 100, 0.0), *(Row(f"y{i}", (1,) * 100 + (i,), 44.0) for i in range(10)))
+    rows = (Arrival("old", (9,) * 100, 0.0), *(Arrival(f"y{i}", (1,) * 100 + (i,), 44.0) for i in range(10)))
     first = {k: Scene(rows).prepare().order(ClusterResponseRatio(k))[0] for k in (1.0, 2.0, 6.0)}
     assert first == {1.0: "y0", 2.0: "old", 6.0: "old"}  # 64**k / 100 against 10 * 20**k / 110
 
@@ -170,14 +170,14 @@ def test_a_shared_prefix_is_paid_once() -> None:
 
 def test_everybody_costs_a_token_at_least() -> None:
     """Ten equal prompts of 10 tokens cost 20: 10 x 10 s / 20 loses against 63 s / 11."""
-    rows = (Row("single", (9,) * 10, 1.0), *(Row(f"r{i}", (1,) * 10, 54.0) for i in range(10)))
+    rows = (Arrival("single", (9,) * 10, 1.0), *(Arrival(f"r{i}", (1,) * 10, 54.0) for i in range(10)))
     assert Scene(rows).prepare().order(ClusterResponseRatio(1.0))[0] == "single"
 
 
 @pytest.mark.parametrize(("cached", "first"), [(50, "warm"), (49, "r0")])
 def test_the_mostly_cached_go_first(cached: int, first: str) -> None:
     """Half of its tokens in the cache, however large the ratios of the others are."""
-    rows = (*rows_of([1] * 4, [1] * 4, [1] * 4), Row("warm", (7,) * 100, 60.0))
+    rows = (*rows_of([1] * 4, [1] * 4, [1] * 4), Arrival("warm", (7,) * 100, 60.0))
     scene = Scene(rows, (("", (7,) * cached),))
     assert scene.prepare().order(ClusterResponseRatio())[0] == first
 
@@ -185,11 +185,11 @@ def test_the_mostly_cached_go_first(cached: int, first: str) -> None:
 def test_among_the_mostly_cached_the_most_cached_go_first() -> None:
     """However old the others are; equals by ratio."""
     rows = (
-        Row("short", (1,) * 20, 0.0),
-        Row("cold", (4,) * 100, 0.0),
-        Row("long", (2,) * 100, 59.0),
-        Row("its twin", (2,) * 100, 60.0),
-        Row("longer", (3,) * 101, 61.0),
+        Arrival("short", (1,) * 20, 0.0),
+        Arrival("cold", (4,) * 100, 0.0),
+        Arrival("long", (2,) * 100, 59.0),
+        Arrival("its twin", (2,) * 100, 60.0),
+        Arrival("longer", (3,) * 101, 61.0),
     )
     cached = (("", (1,) * 20), ("", (2,) * 90), ("", (3,) * 90))
     order = Scene(rows, cached).prepare().order(ClusterResponseRatio())
@@ -243,7 +243,7 @@ def test_equal_prompts_go_by_arrival_time() -> None:
 
 def test_equal_ratios_go_by_arrival_time() -> None:
     """The oldest below each branch decides, not who was added first."""
-    rows = tuple(Row(f"r{i}", key, NOW) for i, key in enumerate([(1, 1), (1, 2), (1, 3)]))  # wait: 1 ms
+    rows = tuple(Arrival(f"r{i}", key, NOW) for i, key in enumerate([(1, 1), (1, 2), (1, 3)]))  # wait: 1 ms
     rows = tuple(replace(row, arrival_time=NOW - 1e-4 * (3 - i)) for i, row in enumerate(rows))
     planner = planner_of(rows, ALONE)
     planner.remove("r0", admitted=False)

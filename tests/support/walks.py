@@ -5,7 +5,16 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from peek import DualWalk, PendingTree
-from support.twins import NaiveCache, NaiveCacheView, NaivePendingTree, Pages, Place, prefixes
+from peek.testing.twins import (
+    NaiveCache,
+    NaiveCacheView,
+    NaivePendingTree,
+    Pages,
+    Place,
+    naive_walk,
+    prefixes,
+)
+from peek.trie.node import Node
 
 NAMESPACES = ["", "lora-1", "salt/2"]
 
@@ -49,7 +58,9 @@ class Queue:
         return RecordingView(NaiveCacheView(cache, self.pages))
 
     def expected(self, cache: NaiveCache) -> dict[str, int]:
-        return {request_id: cache.longest_prefix(*prompt) for request_id, prompt in self.prompts.items()}
+        return naive_walk(
+            {name: (prompt[1], tuple(prompt[0])) for name, prompt in self.prompts.items()}, cache
+        )
 
     def walk_and_compare(self, cache: NaiveCache) -> RecordingView:
         """Walk a fresh view of a cache; results and calls must be what the oracle says."""
@@ -142,3 +153,12 @@ def queue_of(page: int, chained: bool, waiting: list[Prompt]) -> Queue:
     for prompt in waiting:
         queue.insert(prompt)
     return queue
+
+
+def place_of(node: Node | None, namespace: str = "") -> Place:
+    """Where a node of a `PendingTree` stands, read off the edges above it."""
+    symbols: list[int] = []
+    while node is not None:
+        symbols[:0] = memoryview(node.edge).cast("i")
+        node = node.parent
+    return namespace, tuple(symbols)

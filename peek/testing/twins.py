@@ -1,15 +1,24 @@
-"""Naive twins of the trie part: slow, and right at first sight.
+"""The specification in code: a tree, a cache and a walk that are slow and right at first sight.
 
-Everything here is computed from the definitions by scanning all requests or all cached sequences.
-Nothing is imported from `peek`, so an error cannot be shared.
+Everything here follows its definition and is computed by looking at all requests or all cached
+sequences; no node, edge or cursor is kept.  Read it to learn what the fast classes promise, compare with
+it to find out whether they keep the promise.  Nothing is imported from the rest of the library, so an
+error cannot be shared.
 
-A *place* is `(namespace, symbols from the root)`; it names a tree node, a cached node, a cursor.
+| here | specifies |
+|---|---|
+| `NaivePendingTree` | `peek.PendingTree` |
+| `NaiveCache` | an engine's prefix cache and its own longest-prefix match |
+| `NaiveCacheView` | what a `peek.CacheView` answers for such a cache |
+| `naive_walk` | `peek.DualWalk` |
+
+A *place* is `(namespace, symbols from the root)`; it names a tree node, a cached node, a cursor or a key.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 Place = tuple[str, tuple[int, ...]]
 
@@ -28,13 +37,10 @@ def prefixes(place: Place) -> list[Place]:
     return [(namespace, symbols[:end]) for end in range(1, len(symbols) + 1)]
 
 
-def place_of(node: object, namespace: str = "") -> Place:
-    """Where a node of a `PendingTree` stands, read off the edges above it."""
-    symbols: list[int] = []
-    while node is not None:
-        symbols[:0] = memoryview(node.edge).cast("i")
-        node = node.parent
-    return namespace, tuple(symbols)
+def longest(places: Iterable[Place], place: Place) -> int:
+    """Symbols of `place` that the best of `places` starts with."""
+    namespace, symbols = place
+    return max((common_length(other, symbols) for ns, other in places if ns == namespace), default=0)
 
 
 def radix_nodes(keys: Iterable[Place]) -> set[Place]:
@@ -48,10 +54,11 @@ def radix_nodes(keys: Iterable[Place]) -> set[Place]:
 
 
 class NaivePendingTree:
-    """The waiting requests in a dictionary."""
+    """The waiting requests in a dictionary; all that `PendingTree` answers, by counting."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, Place] = {}
+        """The key of every waiting request, in the order they were inserted."""
 
     def insert(self, request_id: str, key: Sequence[int], namespace: str = "") -> None:
         assert key, "empty key"
@@ -80,7 +87,7 @@ class NaivePendingTree:
         return {node: counts[node] for node in radix_nodes(self.waiting.values())}
 
     def scores(self) -> dict[str, int]:
-        """Sum over the nodes of a path of pending_count x edge length.
+        """Sum over the nodes of a path of pending_count x edge length (Eq. 1).
 
         No key ends or diverges inside an edge, so every symbol of an edge has the count of its node:
         each symbol of the key contributes the number of requests that share the key up to it.
@@ -124,6 +131,31 @@ class NaivePendingTree:
         return sum(nodes.get(prefix, 0) >= 2 for prefix in prefixes(place))
 
 
+class NaiveCache:
+    """What a prefix cache holds: a list of token sequences, whole pages only."""
+
+    def __init__(self, page_tokens: int = 1) -> None:
+        self.page_tokens = page_tokens
+        self.sequences: list[Place] = []
+
+    def add(self, tokens: Sequence[int], namespace: str = "") -> None:
+        whole = len(tokens) - len(tokens) % self.page_tokens
+        self.sequences.append((namespace, tuple(tokens[:whole])))
+
+    def longest_prefix(self, tokens: Sequence[int], namespace: str = "") -> int:
+        """Tokens of the longest cached prefix, whole pages only: an engine's own match."""
+        best = longest(self.sequences, (namespace, tuple(tokens)))
+        return best - best % self.page_tokens
+
+
+def naive_walk(prompts: Mapping[str, Place], cache: NaiveCache) -> dict[str, int]:
+    """The cached length in tokens of every waiting prompt (its tokens): each is matched alone."""
+    return {
+        request_id: cache.longest_prefix(tokens, namespace)
+        for request_id, (namespace, tokens) in prompts.items()
+    }
+
+
 class Pages:
     """Translates tokens to symbols as an adapter does: one symbol per whole page, the rest left out.
 
@@ -143,7 +175,7 @@ class Pages:
 
     def _symbol(self, tokens: tuple[int, ...], namespace: str) -> int:
         page = tokens[-self.page_tokens :]
-        identity = (namespace, tokens) if self.chained else page
+        identity: Hashable = (namespace, tokens) if self.chained else page
         if identity not in self._numbers:
             self._numbers[identity] = len(self._contents)
             self._contents.append(page)
@@ -155,26 +187,6 @@ class Pages:
 
     def symbols_in_use(self) -> range:
         return range(len(self._contents))
-
-
-class NaiveCache:
-    """What a prefix cache holds: a list of token sequences, whole pages only."""
-
-    def __init__(self, page_tokens: int = 1) -> None:
-        self.page_tokens = page_tokens
-        self.sequences: list[Place] = []
-
-    def add(self, tokens: Sequence[int], namespace: str = "") -> None:
-        whole = len(tokens) - len(tokens) % self.page_tokens
-        self.sequences.append((namespace, tuple(tokens[:whole])))
-
-    def longest_prefix(self, tokens: Sequence[int], namespace: str = "") -> int:
-        """Tokens of the longest cached prefix, whole pages only: an engine's own match."""
-        best = 0
-        for own_namespace, cached in self.sequences:
-            if own_namespace == namespace:
-                best = max(best, common_length(cached, tokens))
-        return best - best % self.page_tokens
 
 
 class NaiveCacheView:

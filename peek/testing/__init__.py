@@ -1,0 +1,33 @@
+"""For those who write a policy or a cache view: property tests of it in a few lines, and the naive twins.
+
+`check_policy` and `check_cache_view` look for a queue on which yours goes wrong and show the smallest;
+`peek.testing.strategies` draws queues, caches and histories for properties of your own; the naive twins
+are the specification in code.  What draws examples needs hypothesis, which is imported on first use.
+
+docs/testing.md shows how.
+"""
+
+from peek.testing import strategies
+from peek.testing.hypotheses import MissingHypothesis
+from peek.testing.policies import check_policy
+from peek.testing.replay import History, Replay, Step
+from peek.testing.scenes import Arrival, Scene
+from peek.testing.twins import NaiveCache, NaiveCacheView, NaivePendingTree, Pages, naive_walk
+from peek.testing.views import check_cache_view
+
+__all__ = [
+    "Arrival",
+    "History",
+    "MissingHypothesis",
+    "NaiveCache",
+    "NaiveCacheView",
+    "NaivePendingTree",
+    "Pages",
+    "Replay",
+    "Scene",
+    "Step",
+    "check_cache_view",
+    "check_policy",
+    "naive_walk",
+    "strategies",
+]

@@ -1,0 +1,62 @@
+"""hypothesis, where it is needed: `peek.testing` is imported without it, and says so when it lacks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from peek.errors import PeekError
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+
+class MissingHypothesis(PeekError, ImportError):
+    """Something of `peek.testing` was used that draws examples, and hypothesis is not installed."""
+
+
+def need_hypothesis() -> None:
+    """Raise `MissingHypothesis` if hypothesis cannot be imported."""
+    try:
+        import hypothesis  # noqa: F401
+    except ImportError:
+        raise MissingHypothesis("peek.testing needs hypothesis here: pip install hypothesis") from None
+
+
+def for_all(strategy: SearchStrategy[Any], check: Callable[[Any], None], examples: int | None) -> None:
+    """Call `check` with drawn examples; `AssertionError` with the message of the smallest that fails.
+
+    Args:
+        examples: how many to draw; None: as many as the settings profile in use says.
+    """
+    need_hypothesis()
+    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis.errors import Flaky
+
+    failures: list[str] = []
+
+    def holds(example: Any) -> None:
+        try:
+            check(example)
+        except AssertionError as error:
+            failures.append(str(error))
+            raise
+
+    chosen = settings(
+        deadline=None,
+        database=None,
+        phases=[Phase.generate, Phase.shrink],
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    if examples is not None:
+        chosen = settings(chosen, max_examples=examples)
+    try:
+        chosen(given(strategy)(holds))()
+    except AssertionError:
+        raise AssertionError(failures[-1]) from None
+    except Flaky:
+        raise AssertionError(f"{failures[-1]}\nIt does not fail every time: {_FLAKY}") from None
+
+
+_FLAKY = "something outside its arguments (a clock, chance, state that every copy has in common) decides."

@@ -1,0 +1,276 @@
+"""`check_policy`: what the planner counts on, whatever a policy thinks a good order is.
+
+What is demanded of `order(queue, cycle)`:
+
+- **a permutation**: a new list with every request of the queue once, and nothing else;
+- **nothing is touched**: the list it is given, the pending tree, the cycle and every attribute of the
+  requests stay as they were, except the scratch attributes `rank` and `section`;
+- **equal arguments, equal orders**: for a copy of the policy, for other request ids, for a tree that came
+  about in another way (ids of tree nodes and the order of children tell nothing), and whatever an earlier
+  cycle left in `rank`, `section` and `lane`;
+- **it reads what it says it reads**: without `reads_cache` the signals of the cache may be stale, without
+  `reads_tree` those of the tree;
+- **no memory**: what was ordered before makes no difference.  A policy that means to remember is checked
+  with `stateful=True`: two copies with one history must then agree;
+- **a bound on waiting**, where one is given.
+"""
+
+from __future__ import annotations
+
+import copy
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from inspect import isdatadescriptor
+from typing import TYPE_CHECKING
+
+from peek.policy.base import AdmissionPolicy
+from peek.request import PendingRequest
+from peek.testing.hypotheses import for_all, need_hypothesis
+from peek.testing.readable import show_history, show_scene
+from peek.testing.replay import History, Replay
+from peek.testing.scenes import Prepared, Scene, ids
+from peek.testing.serial import Bound, check_bound
+from peek.testing.strategies import histories, queues, scenes
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+Factory = Callable[[], AdmissionPolicy]
+
+_SCRATCH = ("rank", "section")
+_KEPT = [
+    name
+    for name in dir(PendingRequest)
+    if not name.startswith("_") and name not in _SCRATCH and isdatadescriptor(getattr(PendingRequest, name))
+]
+"""The attributes of a request that a policy must leave alone."""
+
+
+def check_policy(
+    policy: AdmissionPolicy | Factory,
+    *,
+    stateful: bool = False,
+    bound: Bound | None = None,
+    examples: int | None = None,
+) -> None:
+    """Look for a queue that the policy orders wrongly; see the module for what is demanded.
+
+    Args:
+        policy: the policy, which is copied and not changed; or its class, or any function without
+            arguments that makes a new one at each call.
+        stateful: the policy means to remember earlier cycles.
+        bound: the longest that a request may wait, in seconds, on an engine that computes 10 tokens a second
+            and one prompt at a time: `bound(ahead_s, largest_s)`, where `ahead_s` is how long the engine
+            needs for what is before the request when it arrives, and `largest_s` for the largest prompt.
+            `lambda ahead_s, largest_s: ahead_s` is what first come, first served keeps.
+        examples: queues to try, and histories; None: as many as hypothesis' settings profile says.
+
+    Raises:
+        AssertionError: with the smallest queue that was found.
+        TypeError: `policy` is no policy and makes none.
+        MissingHypothesis: hypothesis is not installed.
+    """
+    need_hypothesis()
+    make = _factory(policy)
+    for_all(_cases(), lambda case: _check_case(make, case, stateful), examples)
+    for_all(histories(), lambda history: _check_history(make, history, stateful), examples)
+    if bound is not None:
+        for_all(queues(2, 9), lambda queue: check_bound(make(), queue, bound), examples)
+
+
+# -- one queue ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A queue to order, and another one that was ordered before it."""
+
+    scene: Scene
+    before: Scene
+    work_done: int
+    defers_siblings: bool
+
+    def prepare(self, policy: AdmissionPolicy) -> Prepared:
+        return self.scene.prepare(policy.theta, self.work_done, self.defers_siblings)
+
+
+def _cases() -> SearchStrategy[_Case]:
+    from hypothesis import strategies as st
+
+    any_scene = scenes(0, under_way=True)
+    return st.builds(_Case, any_scene, any_scene, st.integers(0, 500), st.booleans())
+
+
+def _check_case(make: Factory, case: _Case, stateful: bool) -> None:
+    policy = make()
+    subject = _Subject(type(policy).__name__, show_scene(case.scene))
+    expected = subject.order(policy, case.prepare(policy))
+    again = subject.order(make(), case.prepare(policy))
+    subject.same(expected, again, "a copy of the policy orders the same queue differently")
+    _check_names(subject, make(), case, expected)
+    _check_leftovers(subject, make(), case, expected)
+    _check_reads(subject, make(), case, expected)
+    if not stateful:
+        used = make()
+        before = _Subject(subject.name, show_scene(case.before))
+        before.order(used, case.before.prepare(used.theta))
+        again = subject.order(used, case.prepare(used))
+        subject.same(expected, again, f"it remembers what it ordered before:\n{show_scene(case.before)}")
+
+
+def _check_names(subject: _Subject, policy: AdmissionPolicy, case: _Case, expected: list[str]) -> None:
+    """Other ids, which sort the other way round."""
+    n = len(case.scene.rows)
+    names = {row.request_id: f"other-{n - i}" for i, row in enumerate(case.scene.rows)}
+    rows = tuple(replace(row, request_id=names[row.request_id]) for row in case.scene.rows)
+    renamed = replace(case, scene=replace(case.scene, rows=rows))
+    again = subject.order(policy, renamed.prepare(policy))
+    subject.same([names[name] for name in expected], again, f"it depends on request ids; with {names}")
+
+
+def _check_leftovers(subject: _Subject, policy: AdmissionPolicy, case: _Case, expected: list[str]) -> None:
+    prepared = case.prepare(policy)
+    for i, request in enumerate(prepared.queue):
+        request.rank, request.section, request.lane = 7 * i % 5, 2 - i % 3, i % 2
+    again = subject.order(policy, prepared)
+    subject.same(expected, again, "it reads rank, section or lane as the cycle before left them")
+
+
+def _check_reads(subject: _Subject, policy: AdmissionPolicy, case: _Case, expected: list[str]) -> None:
+    if not policy.reads_cache:
+        prepared = case.prepare(policy)
+        for i, request in enumerate(prepared.queue):
+            request.cached_len, request.coming_len = 64 - 7 * i % 64, 11 * i % 64
+        again = subject.order(policy, prepared)
+        subject.same(expected, again, "it says reads_cache=False and reads cached_len or coming_len")
+    if not policy.reads_tree:
+        prepared = case.prepare(policy)
+        for i, request in enumerate(prepared.queue):
+            request.score, request.head = 100 - 31 * i % 100, i // 2
+            request.cluster_id, request.cluster_depth, request.cluster_size = i % 3, 5 * i % 7, 1 + 3 * i % 4
+        again = subject.order(policy, prepared)
+        subject.same(expected, again, "it says reads_tree=False and reads score, head or cluster")
+
+
+# -- a history ----------------------------------------------------------------------------------------
+
+
+def _check_history(make: Factory, history: History, stateful: bool) -> None:
+    policy, twin = make(), make()
+    replay = Replay(history.unit)
+    subject = _Subject(type(policy).__name__, show_history(history))
+    for step in history.steps:
+        replay.arrive(step.arrivals)
+        written = replay.scene(step.cached, step.now)
+        anew = written.prepare(policy.theta, replay.work_done)
+        expected = subject.order(twin if stateful else make(), anew)
+        order = subject.order(policy, replay.prepare(step.cached, step.now, policy.theta))
+        if order != expected:
+            cause = _TREE
+            if stateful:
+                cause = "two copies of the policy with one history disagree, or " + _TREE
+            elif subject.order(make(), replay.prepare(step.cached, step.now, policy.theta)) == expected:
+                cause = "it remembers earlier cycles"
+            subject.same(expected, order, f"{cause}; at {step.now:g}")
+        for request_id in order[: step.admitted]:
+            replay.admit(request_id)
+        replay.withdraw(step.withdrawn)
+
+
+_TREE = "it depends on how the tree came about (ids of tree nodes, the order of children)"
+
+# -- one call -----------------------------------------------------------------------------------------
+
+
+class _Subject:
+    """Calls `order` and looks at what it did; knows how to say what is wrong."""
+
+    def __init__(self, name: str, circumstances: str) -> None:
+        self.name = name
+        self._circumstances = circumstances
+
+    def fail(self, fault: str) -> AssertionError:
+        return AssertionError(f"{self.name}: {fault}\n{self._circumstances}")
+
+    def same(self, expected: list[str], order: list[str], fault: str) -> None:
+        if order != expected:
+            raise self.fail(f"{fault}\n  once {', '.join(expected)}\n  then {', '.join(order)}")
+
+    def order(self, policy: AdmissionPolicy, prepared: Prepared) -> list[str]:
+        """The ids in the policy's order, after every check that one call allows."""
+        queue, cycle = prepared.queue, prepared.cycle
+        waiting = list(queue)
+        before = [_attributes(request) for request in waiting]
+        circumstances = _cycle_facts(prepared)
+        try:
+            answer: object = policy.order(queue, cycle)
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            what = f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+            raise self.fail(f"order raised {what}") from error
+        if len(queue) != len(waiting) or any(a is not b for a, b in zip(queue, waiting, strict=True)):
+            raise self.fail("order changed the list it was given; sort a copy")
+        ordered = self._permutation(answer, queue)
+        for request, was in zip(waiting, before, strict=True):
+            now = _attributes(request)
+            for name, value in was.items():
+                if now[name] != value:
+                    raise self.fail(f"order changed {name} of a request from {value!r} to {now[name]!r}")
+        if _cycle_facts(prepared) != circumstances:
+            raise self.fail("order changed the cycle or its tree")
+        return ids(ordered)
+
+    def _permutation(self, answer: object, queue: list[PendingRequest]) -> list[PendingRequest]:
+        if not isinstance(answer, list):
+            raise self.fail(f"order returned a {type(answer).__name__}, not a list of requests")
+        if answer is queue:
+            raise self.fail("order returned the very list it was given; return a new one")
+        ours = {id(request) for request in queue}
+        seen: set[int] = set()
+        for entry in answer:
+            if id(entry) not in ours:
+                raise self.fail(f"order returned {entry!r}, which is no request of the queue")
+            if id(entry) in seen:
+                raise self.fail(f"order returned {entry.request_id} twice")
+            seen.add(id(entry))
+        lost = [request.request_id for request in queue if id(request) not in seen]
+        if lost:
+            raise self.fail(f"order lost {', '.join(lost)}")
+        return answer
+
+
+def _attributes(request: PendingRequest) -> dict[str, object]:
+    return {name: getattr(request, name) for name in _KEPT}
+
+
+def _cycle_facts(prepared: Prepared) -> tuple[object, ...]:
+    cycle = prepared.cycle
+    return cycle.tree.version, cycle.now, cycle.unit_tokens, cycle.work_done, cycle.defers_siblings
+
+
+# -- a new policy for every use -----------------------------------------------------------------------
+
+
+def _factory(policy: AdmissionPolicy | Factory) -> Factory:
+    if isinstance(policy, AdmissionPolicy):
+        pristine = policy
+        return lambda: _copied(pristine)
+    if not callable(policy):
+        raise TypeError(f"check_policy needs a policy or something that makes one, not {policy!r}")
+    made = policy(), policy()
+    for one in made:
+        if not isinstance(one, AdmissionPolicy):
+            raise TypeError(f"{policy!r} made {one!r}, which is not an AdmissionPolicy")
+    if made[0] is made[1]:
+        raise TypeError(f"{policy!r} made the same policy twice; give the policy itself, or make a new one")
+    return policy
+
+
+def _copied(policy: AdmissionPolicy) -> AdmissionPolicy:
+    """A deep copy; the compiled base class knows nothing of attributes that a subclass adds."""
+    clone = copy.deepcopy(policy)
+    for name, value in getattr(policy, "__dict__", {}).items():
+        if name not in vars(clone):
+            vars(clone)[name] = copy.deepcopy(value)
+    return clone

@@ -1,0 +1,222 @@
+"""`check_cache_view`: a cache view against the engine's own longest-prefix match.
+
+What is demanded of a view, besides having the members of `CacheView`:
+
+- **exact**: walked together with any pending tree, it gives every request the tokens that the engine's own
+  match of that prompt alone gives, wherever sibling prompts part, also inside a page or block;
+- **well-formed**: `advance` answers how many symbols of the segment match, 0 to all of them, and a cursor;
+- **cursors stay good**: a cursor is used again for every child of a tree node, so `advance` leaves it alone;
+- **reading changes nothing**: the engine's own answers are the same afterwards;
+- **nodes are nodes**: `node_id` names one place by one id, not 0; `parent_id`, where there is one, leads from
+  it through the nodes above to 0;
+- **an honest version**, where there is one: it moves whenever an answer did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from peek.protocols import CacheView
+from peek.testing.hypotheses import for_all, need_hypothesis
+from peek.testing.readable import show_place
+from peek.testing.twins import NaivePendingTree, Place
+from peek.testing.watched import WatchedView
+from peek.trie.dual_walk import DualWalk
+from peek.trie.pending_tree import PendingTree
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+LongestMatch = Callable[[list[int], str], int]
+
+_MEMBERS = ("unit_tokens", "root", "advance", "node_id")
+_CHANGES = 20
+
+
+def check_cache_view(
+    view: CacheView,
+    longest_match: LongestMatch,
+    *,
+    prompts: Iterable[Sequence[int]] | None = None,
+    namespaces: Sequence[str] = ("",),
+    absent: Sequence[int] = (2**31 - 1, 2**31 - 2),
+    chained: bool = False,
+    change: Callable[[], object] | None = None,
+    examples: int | None = None,
+) -> None:
+    """Look for waiting requests for which the view is wrong; see the module for what is demanded.
+
+    Args:
+        view: the view; the cache behind it must not change meanwhile, but through `change`.
+        longest_match: the engine's own answer: `longest_match(key, namespace)`, tokens of the key (a list of
+            symbols) that are cached.
+        prompts: keys of which the cache holds at least a part, best some that share prefixes.  By default
+            what the cache holds is found out by asking `longest_match` for the symbols 0 to 255, which works
+            where it matches single symbols and these mean something.
+        namespaces: namespaces of the cache; every prompt is tried in each.
+        absent: symbols that no cached key has, for prompts that part from what is cached.
+        chained: symbols are chained block hashes: prompts are cut, never put together anew.
+        change: changes what the cache holds, a little at each call; needed for the check of `version`.
+        examples: pending trees to try; None: as many as hypothesis' settings profile says.
+
+    Raises:
+        AssertionError: with the smallest pending tree that was found; also if nothing asked for is cached,
+            since that would prove nothing.
+        MissingHypothesis: hypothesis is not installed.
+    """
+    need_hypothesis()
+    _check_members(view)
+    keys = _explored(longest_match, namespaces) if prompts is None else [tuple(key) for key in prompts]
+    stock = [(namespace, key) for namespace in namespaces for key in keys if key]
+    held = _matches(longest_match, stock)
+    if not any(held):
+        raise AssertionError(
+            "nothing that was asked for is cached, so nothing is proved: fill the cache, pass prompts="
+        )
+
+    def check(queue: list[Place]) -> None:
+        _check_queue(view, longest_match, queue)
+        _check_unchanged(stock, held, _matches(longest_match, stock))
+
+    for_all(_queues(stock, tuple(absent), chained), check, examples)
+    if change is not None:
+        _check_version(view, longest_match, stock, change)
+
+
+def _check_members(view: CacheView) -> None:
+    missing = [name for name in _MEMBERS if not hasattr(view, name)]
+    if missing:
+        raise AssertionError(f"{type(view).__name__} is no CacheView: it lacks {', '.join(missing)}")
+    unit = view.unit_tokens
+    if not hasattr(type(unit), "__index__") or isinstance(unit, bool) or unit < 1:
+        raise AssertionError(f"unit_tokens is {unit!r}; need the tokens of a symbol, at least 1")
+
+
+def _explored(longest_match: LongestMatch, namespaces: Sequence[str]) -> list[tuple[int, ...]]:
+    """Up to eight keys that are cached, found symbol by symbol, depth first."""
+    found: list[tuple[int, ...]] = []
+    for namespace in namespaces:
+        open_keys: list[tuple[int, ...]] = [()]
+        while open_keys and len(found) < 8:
+            key = open_keys.pop()
+            held = longest_match(list(key), namespace) if key else 0
+            longer = [(*key, symbol) for symbol in range(256 if len(key) < 32 else 0)]
+            deeper = [one for one in longer if longest_match(list(one), namespace) > held]
+            if key and not deeper:
+                found.append(key)
+            open_keys += deeper[:4]
+    return found
+
+
+# -- waiting requests ---------------------------------------------------------------------------------
+
+
+def _queues(stock: Sequence[Place], absent: tuple[int, ...], chained: bool) -> SearchStrategy[list[Place]]:
+    """Prompts of the stock, cut anywhere; behind it nothing, another one's rest, or what nobody knows."""
+    from hypothesis import strategies as st
+
+    unknown = st.lists(st.sampled_from(absent), max_size=3 if absent else 0).map(tuple)
+    others = st.builds(_rest, st.sampled_from(stock), st.integers(0, 9_999))
+    tails = unknown if chained else st.one_of(unknown, others)
+    return st.lists(
+        st.builds(_cut, st.sampled_from(stock), st.integers(1, 10_000), tails), min_size=1, max_size=6
+    )
+
+
+def _rest(place: Place, start: int) -> tuple[int, ...]:
+    return place[1][start % len(place[1]) :]
+
+
+def _cut(place: Place, end: int, tail: tuple[int, ...]) -> Place:
+    namespace, symbols = place
+    return namespace, (*symbols[: 1 + (end - 1) % len(symbols)], *tail)
+
+
+def _matches(longest_match: LongestMatch, places: Iterable[Place]) -> list[int]:
+    return [longest_match(list(key), namespace) for namespace, key in places]
+
+
+def _check_queue(view: CacheView, longest_match: LongestMatch, queue: list[Place]) -> None:
+    waiting = {f"r{i}": place for i, place in enumerate(queue)}
+    try:
+        expected = _matches(longest_match, queue)
+        watched = WatchedView(view)
+        found = _walked(watched, waiting)
+        for name, tokens in zip(waiting, expected, strict=True):
+            if found[name] != tokens:
+                fault = f"{name} has {found[name]} cached tokens by the view, {tokens} by longest_match"
+                raise AssertionError(fault)
+        watched.check_nodes()
+        _check_unchanged(queue, expected, _matches(longest_match, queue))
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{_show(waiting)}") from error
+
+
+def _check_unchanged(places: Sequence[Place], before: list[int], after: list[int]) -> None:
+    for place, was, now in zip(places, before, after, strict=True):
+        if was != now:
+            raise AssertionError(
+                f"reading changed the cache: {show_place(place)} matched {was} tokens, now {now}"
+            )
+
+
+def _walked(view: WatchedView, waiting: dict[str, Place]) -> dict[str, int]:
+    """Cached tokens by a dual-walk; every prompt is also walked alone, so with other cuts."""
+    tree = PendingTree()
+    for name, (namespace, key) in waiting.items():
+        tree.insert(name, list(key), namespace)
+    try:
+        found = DualWalk(tree).match(view)
+        for name, (namespace, key) in waiting.items():
+            alone = PendingTree()
+            alone.insert(name, list(key), namespace)
+            DualWalk(alone).walk(view)
+    except AssertionError:
+        raise
+    except Exception as error:
+        raise AssertionError(f"the walk raised {type(error).__name__}: {error}") from error
+    return found
+
+
+def _show(waiting: dict[str, Place]) -> str:
+    """The waiting prompts and the edges of their tree, which are the segments that were asked for."""
+    lines = ["  waiting:", *(f"    {name}: {show_place(place)}" for name, place in waiting.items())]
+    twin = NaivePendingTree()
+    for name, (namespace, key) in waiting.items():
+        twin.insert(name, key, namespace)
+    ends = sorted({len(symbols) for _, symbols in twin.nodes()})
+    return "\n".join([*lines, f"  edges of their tree end at symbols {', '.join(map(str, ends))}"])
+
+
+# -- a cache that changes -----------------------------------------------------------------------------
+
+
+def _check_version(
+    view: CacheView, longest_match: LongestMatch, stock: Sequence[Place], change: Callable[[], object]
+) -> None:
+    """One walk object over one tree while the cache changes, as in a planner."""
+    tree = PendingTree()
+    for i, (namespace, key) in enumerate(stock):
+        tree.insert(f"r{i}", list(key), namespace)
+    walk = DualWalk(tree)
+    walk.match(view)
+    expected = _matches(longest_match, stock)
+    moved = False
+    for _ in range(_CHANGES):
+        version = getattr(view, "version", None)
+        change()
+        before, expected = expected, _matches(longest_match, stock)
+        differs = [i for i, was in enumerate(before) if was != expected[i]]
+        moved = moved or bool(differs)
+        if differs and version is not None and version == getattr(view, "version", None):
+            one = differs[0]
+            raise AssertionError(
+                f"version is {version!r} before and after a change that moved the match of "
+                f"{show_place(stock[one])} from {before[one]} to {expected[one]} tokens"
+            )
+        found = list(walk.match(view).values())
+        if found != expected:
+            raise AssertionError(f"after a change of the cache the view gives {found}, not {expected}")
+    if not moved:
+        raise AssertionError(f"change was called {_CHANGES} times and moved the match of no prompt")

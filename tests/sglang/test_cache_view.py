@@ -1,0 +1,54 @@
+"""SGLang's prefix caches through `peek.testing.check_cache_view`: the view against `match_prefix`."""
+
+from __future__ import annotations
+
+import pytest
+from sglang_lab import CORES, MatchPrefixParams, RadixKey, make_world, tokens_for, torch
+
+from peek.adapters.sglang.namespaces import namespace_of, owner_of
+from peek.adapters.sglang.pages import PageTable
+from peek.adapters.sglang.seams import make_view
+from peek.testing import check_cache_view
+from peek.trie.keys import pack
+
+PROMPTS = [[3, 4, 5, 6, 7, 8], [3, 4, 5, 9, 9], [3, 4], [3, 4, 11, 11, 11, 3], [12] * 8]
+ABSENT = [20, 21]
+NAMESPACES = (namespace_of(None, None), namespace_of("lora", None))
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("page", [1, 4])
+def test_the_view_answers_as_match_prefix_does(core: str | None, page: int) -> None:
+    from sglang.srt.mem_cache.base_prefix_cache import InsertParams
+
+    world = make_world(200_000, page_size=page, core=core)
+    for namespace in NAMESPACES:
+        for prompt in PROMPTS[:2] + PROMPTS[3:4]:
+            tokens = [token for token in prompt for _ in range(page)]
+            key = RadixKey(tokens_for(tokens), owner_of(namespace)[0])
+            world.tree.insert(InsertParams(key=key, value=torch.arange(len(tokens), dtype=torch.int64)))
+    pages = PageTable(page) if page > 1 else None
+
+    def symbols(prompt: list[int]) -> list[int]:
+        if pages is None:
+            return prompt
+        tokens = [token for token in prompt for _ in range(page)]
+        return memoryview(pages.intern(pack(tokens))).cast("i").tolist()
+
+    def match(key: list[int], namespace: str) -> int:
+        tokens = key
+        if pages is not None:
+            tokens = [token for symbol in key for token in memoryview(pages.page(symbol)).cast("i")]
+        found = world.tree.match_prefix(
+            MatchPrefixParams(key=RadixKey(tokens_for(tokens), owner_of(namespace)[0]))
+        )
+        length = getattr(found, "device_prefix_len", None)
+        return len(found.device_indices) if length is None else int(length)
+
+    check_cache_view(
+        make_view(world.tree, pages),
+        match,
+        prompts=[symbols(prompt) for prompt in PROMPTS],
+        absent=symbols(ABSENT),
+        namespaces=NAMESPACES,
+    )
