@@ -7,8 +7,9 @@ cycle and is what policies read.
 
 from __future__ import annotations
 
+import operator
 from math import isfinite
-from typing import Final, final
+from typing import Any, Final, SupportsFloat, SupportsIndex, final
 
 from mypy_extensions import i64
 
@@ -20,21 +21,45 @@ NO_LANE: Final = -1
 SINGLETON: Final = 0
 """`cluster_id` of a request that shares no prefix with another waiting request."""
 
+_SIGNALS: Final = (
+    "arrival_work",
+    "cached_len",
+    "cluster_depth",
+    "cluster_id",
+    "cluster_size",
+    "coming_len",
+    "head",
+    "lane",
+    "length",
+    "rank",
+    "score",
+    "section",
+    "sequence",
+)
+"""What is written after the constructor."""
+
+_MOST: Final = 2**62 - 1
+"""The largest count of tokens: sums of a few fit in 64 bits."""
+
 
 @final
 class PendingRequest:
     """One waiting request and the signals a policy orders it by.
 
+    It can be copied and pickled, whole, on either build.  Numbers may be numpy's.  `InvalidKey` for an
+    argument of a wrong type or out of range; what is wrong with the key is told by `PendingTree.add`.
+
     Args:
-        request_id: unique among the waiting requests.
+        request_id: a str, unique among the waiting requests.
         key: the prompt in symbols: `list[int]`, `bytes` (int32 little endian), `array`, or a numpy
             int32 / int64 vector.  The tree takes it over and drops the reference: no second copy.
         arrival_time: seconds on the caller's clock.
-        namespace: what keeps equal token sequences from sharing KV (LoRA, cache salt).
+        namespace: a str, what keeps equal token sequences from sharing KV (LoRA, cache salt).
         num_tokens: prompt length in tokens; 0 means `length * unit_tokens`.  Needed where the last
             tokens do not fill a page or block and so are not part of the key.
         tail: symbols of the prompt behind the key, left out because no waiting request can share them
             and the cache cannot hold them while the key stands (see `PendingTree.extend`).
+        tenant: a str, who the request is accounted to; "" for all: one tenant.
 
     Signals, valid after `Planner.plan`:
         arrival_work: uncached tokens the engine had admitted when the request arrived (HRRN's clock).
@@ -71,29 +96,28 @@ class PendingRequest:
         "section",
         "sequence",
         "tail",
+        "tenant",
     )
 
+    # Compiled code checks `str` by itself, with an error that names nothing: hence `object` for the texts.
     def __init__(
         self,
-        request_id: str,
+        request_id: object,
         key: object,
-        arrival_time: float,
-        namespace: str = "",
-        num_tokens: int = 0,
-        tail: int = 0,
+        arrival_time: SupportsFloat,
+        namespace: object = "",
+        num_tokens: SupportsIndex = 0,
+        tail: SupportsIndex = 0,
+        tenant: object = "",
     ) -> None:
-        if not isfinite(arrival_time):
-            raise InvalidKey(f"arrival_time of {request_id!r} is {arrival_time!r}, not a finite number")
-        if num_tokens < 0:
-            raise InvalidKey(f"num_tokens of {request_id!r} is {num_tokens}, below 0")
-        if tail < 0:
-            raise InvalidKey(f"tail of {request_id!r} is {tail}, below 0")
-        self.request_id = request_id
+        name = _text("request_id", request_id)
+        self.request_id: str = name
         self.key = key
-        self.arrival_time: float = arrival_time
-        self.namespace = namespace
-        self.num_tokens: i64 = num_tokens
-        self.tail: i64 = tail
+        self.arrival_time: float = _seconds(name, arrival_time)
+        self.namespace: str = _text("namespace", namespace)
+        self.num_tokens: i64 = _count(name, "num_tokens", num_tokens)
+        self.tail: i64 = _count(name, "tail", tail)
+        self.tenant: str = _text("tenant", tenant)
         self.arrival_work: i64 = 0
         self.sequence: i64 = 0
         self.length: i64 = 0
@@ -108,5 +132,58 @@ class PendingRequest:
         self.lane: i64 = NO_LANE
         self.rank: i64 = 0  # scratch of policies: place in the order of arrival
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = (
+            self.request_id,
+            self.key,
+            self.arrival_time,
+            self.namespace,
+            self.num_tokens,
+            self.tail,
+            self.tenant,
+        )
+        signals = {name: getattr(self, name) for name in _SIGNALS}
+        return PendingRequest, given, signals
+
+    def __setstate__(self, signals: dict[str, int]) -> None:
+        for name, value in signals.items():
+            setattr(self, name, value)
+
     def __repr__(self) -> str:
         return f"PendingRequest({self.request_id!r}, {self.num_tokens} tokens, cached {self.cached_len})"
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise InvalidKey(f"{name} is {value!r}, a {type(value).__name__}; need a str")
+
+
+def _count(request_id: str, name: str, value: object) -> i64:
+    if isinstance(value, int):
+        number: int = value
+    else:
+        try:
+            number = operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            raise InvalidKey(
+                f"{name} of {request_id!r} is {value!r}, a {type(value).__name__}; need a whole number"
+            ) from None
+    if 0 <= number <= _MOST:
+        return i64(number)
+    where = "below 0" if number < 0 else "beyond 2**62"
+    raise InvalidKey(f"{name} of {request_id!r} is {number}, {where}")
+
+
+def _seconds(request_id: str, value: Any) -> float:
+    seconds = float("inf")
+    if isinstance(value, float):
+        seconds = value
+    elif not isinstance(value, (str, bytes, bytearray)):  # `float` would read a number from these
+        try:
+            seconds = float(value)
+        except (TypeError, ValueError, OverflowError):
+            seconds = float("inf")
+    if isfinite(seconds):
+        return seconds
+    raise InvalidKey(f"arrival_time of {request_id!r} is {value!r}, not a finite number")
