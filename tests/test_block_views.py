@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.twins import NaiveCache, NaiveCacheView, NaivePendingTree, Pages, place_of
+from support.walks import place_of
 
 from peek import DualWalk, InvalidCache, PendingTree
 from peek.eviction.index import MarkIndex, peak_demand
+from peek.testing.twins import NaiveCache, NaiveCacheView, NaivePendingTree, Pages
 
 BLOCKS = st.integers(1, 8)
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=30)

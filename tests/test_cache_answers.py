@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.twins import NaiveCache, NaiveCacheView, Pages
 from support.walks import Prompt, cache_of, prompts, queue_of
 
 from peek import DualWalk, InvalidCache, PendingTree, PlannerBusy
 from peek.eviction.index import MarkIndex
+from peek.testing.twins import NaiveCache, NaiveCacheView, Pages
 from peek.trie.cache_answers import unit_tokens_of
 
 

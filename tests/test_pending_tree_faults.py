@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.twins import place_of
+from support.walks import place_of
 
 from peek import DualWalk, InvalidKey, PendingTree
 from peek.eviction.index import MarkIndex

@@ -386,3 +386,14 @@ def test_a_change_that_changes_nothing_proves_nothing() -> None:
     view = View()
     with pytest.raises(AssertionError, match="moved the match of no prompt"):
         check_cache_view(view, view.longest_match, prompts=KEYS, change=int, examples=5)
+
+
+class Declared(WholeBlocks):
+    """The same cache, whose view says so: the walk asks across the ends of edges."""
+
+    block_symbols = 4
+
+
+def test_a_cache_of_whole_blocks_is_right_once_declared() -> None:
+    view = Declared()
+    check_cache_view(view, view.longest_match, prompts=KEYS, namespaces=NAMES, examples=300)
