@@ -27,6 +27,7 @@ class Node:
 
     __slots__ = (
         "acc_benefit",
+        "acc_claimed",
         "acc_first",
         "acc_head",
         "acc_ratio",
@@ -66,6 +67,7 @@ class Node:
         self.acc_ratio: float = 0.0
         self.acc_work: i64 = 0
         self.acc_first: i64 = 0
+        self.acc_claimed: i64 = 0
         self.walk_matched: i64 = 0
         self.walk_cursor: object = None
         self.walk_epoch: i64 = 0
