@@ -139,7 +139,7 @@ test-sglang: $(SGLANG_VERSIONS:%=$(SGLANG_ENV)%/.stamp-peek)
 
 # bench/conftest.py ends the run if the build is not the compiled one; the table is also in build/bench.json.
 bench: $(BUILT) $(PURE)
-	$(BIN)/python -m pytest bench --bench-json=build/bench.json $(BENCH_ARGS)
+	$(BIN)/python -m pytest bench --benchmark-quiet --bench-json=build/bench.json $(BENCH_ARGS)
 	$(BIN)/python -m bench.pure build/pure
 
 # This build beside another checkout's, in turns: `make bench-against BASE=../other`, BENCH_ARGS=--strict to fail
