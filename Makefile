@@ -42,7 +42,7 @@ help:
 	@echo 'make check   ruff, mypy --strict, architecture test'
 	@echo 'make bench   benchmarks, on the compiled build, and how much slower the pure one is'
 	@echo 'make bench-against BASE=../other    the benchmarks on this build and on another checkout, in turns'
-	@echo 'make soak    a million requests come and go: does memory stay flat?  (about two minutes)'
+	@echo 'make soak    does memory stay flat, is the tree equal to its twin?  millions of operations (about five minutes)'
 	@echo 'make eval    a part of the evaluation, on the engines that are built; fails if a hit has moved'
 	@echo 'make eval-full    all of it (an hour or two), and docs/evaluation.md from it'
 	@echo 'make docs    the documentation, into build/site'
@@ -150,6 +150,7 @@ bench-against: $(BUILT)
 
 soak: $(BUILT)
 	$(BIN)/python -m bench.soak
+	$(BIN)/python -m bench.soak_tree
 
 # -- evaluation ---------------------------------------------------------------------------------------
 
