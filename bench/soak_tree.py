@@ -1,6 +1,6 @@
 """The compiled tree against a naive twin: millions of random operations, memory flat.
 
-    python bench/soak_tree.py [operations] [seed]
+    python -m bench.soak_tree [operations] [seed]
 
 Requests arrive, leave and are extended in three namespaces: nested prompts, prompts that part ways at
 any symbol, prompts with nothing in common.  A cache of blocks of 1 to 4 symbols changes now and then and is
