@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import inf
 from typing import Any, Final
 
 from peek.adapters.activation import Settings
+from peek.adapters.quarantine import Quarantine
 from peek.adapters.shield import Shield
 from peek.adapters.vllm.mirror import BlockMirror
 from peek.adapters.vllm.seams import (
@@ -64,6 +66,8 @@ class VllmAdapter:
         """Prompt tokens of admitted requests that vLLM found in its cache."""
         self.protected_evictions = 0
         """Blocks that were passed over because a waiting request needs them."""
+        self.quarantine = Quarantine(settings.strict)
+        """Requests that could not be translated: they keep their places."""
         self._pool = scheduler.kv_cache_manager.block_pool
         block_size = scheduler.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
         self.mirror = BlockMirror(block_size, hash_lookup(self._pool), key_suffix())
@@ -112,8 +116,10 @@ class VllmAdapter:
             self._placed = None
         self._watch_or_sleep()
         for request_id in self.mirror.pop_outgrown():
-            if request_id in self._keys:
-                self._extend(request_id)
+            if request_id in self._keys and not self.quarantine.accepts(
+                request_id, partial(self._extend, request_id)
+            ):
+                self._remove(request_id, None)
 
     def _watch_or_sleep(self) -> None:
         """Watch the pool while its blocks can matter.
@@ -162,27 +168,35 @@ class VllmAdapter:
             if known is not None and not (stays and known is request):
                 self._remove(request_id, None)  # gone, or its id came back with another prompt
                 known = None
-            if stays and known is None:
-                self._add(request)
+            if not stays:
+                self.quarantine.let_go(request_id)
+            elif known is None and request_id not in self.quarantine:
+                self.quarantine.accepts(request_id, partial(self._add, request))
 
     def _add(self, request: Any) -> None:
+        """Translate a request and hand it to the planner; if anything raises, nothing has changed."""
+        key, tail = self._translate(request)
+        try:
+            self.planner.add(
+                PendingRequest(
+                    request.request_id, key, request.arrival_time, num_tokens=request.num_tokens, tail=tail
+                )
+            )
+        except Exception:
+            self.mirror.release(key, self.planner.needs)
+            raise
+        self._keys[request.request_id] = key
+        self._known[request.request_id] = request
+
+    def _translate(self, request: Any) -> tuple[bytes, int]:
+        """The key of a request, and the symbols of its prompt behind it."""
         usable = self._usable(request)
         if usable > 0 and not getattr(request, "skip_reading_prefix_cache", False):
             key = self.mirror.intern(request.request_id, request.block_hashes, usable)
         else:
             usable = 1
             key = self.mirror.alone(request.request_id)
-        self._keys[request.request_id] = key
-        self._known[request.request_id] = request
-        self.planner.add(
-            PendingRequest(
-                request.request_id,
-                key,
-                request.arrival_time,
-                num_tokens=request.num_tokens,
-                tail=usable - len(key) // SYMBOL_BYTES,
-            )
-        )
+        return key, usable - len(key) // SYMBOL_BYTES
 
     def _usable(self, request: Any) -> int:
         """Blocks that could be found in the cache: the engine always computes the last token."""
