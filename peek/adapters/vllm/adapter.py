@@ -2,8 +2,8 @@
 
 `VllmAdapter` looks at the scheduler before and after each `schedule()`: it tells the planner who waits,
 puts the waiting deque into the planner's order, and learns what was admitted and what it cost.  Only
-requests that simply wait take part; whoever was preempted, is blocked (remote KV, grammar, streaming
-input), holds KV or belongs to a resumable session keeps its place in the queue.
+requests that simply wait, be it for a grammar, take part; whoever was preempted, waits for remote KV or
+streaming input, or holds KV keeps its place in the queue.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class VllmAdapter:
         self.mirror = BlockMirror(block_size, hash_lookup(self._pool), key_suffix())
         self._keys: dict[str, bytes] = {}
         self._known: dict[str, Any] = {}
-        self._plain_wait = RequestStatus.WAITING
+        # Whoever waits for a grammar waits like others: a scan that comes to it too early passes on.
+        self._waits = (RequestStatus.WAITING, RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR)
+        self._loads = RequestStatus.WAITING_FOR_REMOTE_KVS
         self._shield = shield
         self._table: object = None
         """The pool's hash table if it is watched, else None."""
@@ -108,6 +110,7 @@ class VllmAdapter:
     def sync(self) -> None:
         """Tell planner and mirror what the engine has done since the last call."""
         waiting = self.scheduler.waiting
+        self._take_back(waiting)
         if len(waiting) != len(waiting.members):
             raise EngineMismatch("this vLLM changes its waiting queue in a way unknown to the adapter")
         if waiting.touched:
@@ -120,6 +123,18 @@ class VllmAdapter:
                 request_id, partial(self._extend, request_id)
             ):
                 self._remove(request_id, None)
+
+    def _take_back(self, waiting: Any) -> None:
+        """Whom vLLM (up to 0.30) keeps in a second list though they only wait: to the head of the queue.
+
+        There it would admit them in the order they have anyway: that list is looked at first.  O(the list).
+        """
+        apart = getattr(self.scheduler, "skipped_waiting", None)
+        if apart:
+            back = [request for request in apart if self._takes_part(request)]
+            if back:
+                apart.remove_requests(back)
+                waiting.prepend_requests(reversed(back))
 
     def _watch_or_sleep(self) -> None:
         """Watch the pool while its blocks can matter.
@@ -155,10 +170,9 @@ class VllmAdapter:
 
     def _takes_part(self, request: Any) -> bool:
         return (
-            request.status == self._plain_wait
+            request.status in self._waits
             and request.num_computed_tokens == 0
             and request.num_preemptions == 0
-            and not getattr(request, "resumable", False)
         )
 
     def _note_changes(self, touched: dict[str, Any], members: dict[str, Any]) -> None:
@@ -237,14 +251,18 @@ class VllmAdapter:
     # -- after schedule() --------------------------------------------------------------------------
 
     def after_schedule(self, output: Any) -> None:
-        """Learn who was admitted and what it cost."""
+        """Learn who was admitted and what it cost.  O(admitted + those who entered or left)."""
         for admitted in output.scheduled_new_reqs:
-            request_id = admitted.req_id
-            if request_id in self._keys:
-                cached = int(admitted.num_computed_tokens)
-                self.cached_real += cached
-                prompt = int(self.planner.request(request_id).num_tokens)
-                self._remove(request_id, prompt - cached)
+            self._admitted(admitted.req_id, int(admitted.num_computed_tokens))
+        for request in self.scheduler.waiting.touched.values():
+            if request.status == self._loads:  # holds blocks, and will compute what is not loaded
+                self._admitted(request.request_id, int(request.num_computed_tokens))
+
+    def _admitted(self, request_id: str, cached: int) -> None:
+        if request_id in self._keys:
+            self.cached_real += cached
+            prompt = int(self.planner.request(request_id).num_tokens)
+            self._remove(request_id, prompt - cached)
 
     # -- eviction ----------------------------------------------------------------------------------
 
