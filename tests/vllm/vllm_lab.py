@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     import vllm
     from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
     from vllm.lora.request import LoRARequest
-    from vllm.sampling_params import SamplingParams
+    from vllm.sampling_params import SamplingParams, StructuredOutputsParams
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -175,10 +175,13 @@ def make_request(
     hashed: bool = True,
     lora: str | None = None,
     skip_reading: bool | None = None,
+    grammar: bool = False,
     **more: Any,
 ) -> Any:
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True, temperature=0)
     sampling.skip_reading_prefix_cache = skip_reading
+    if grammar:
+        sampling.structured_outputs = StructuredOutputsParams(regex=".*")
     if lora is not None:
         more["lora_request"] = LoRARequest(lora, 1 + zlib.crc32(lora.encode()) % 1000, "/nowhere")
     return Request(

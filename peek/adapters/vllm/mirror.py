@@ -85,22 +85,28 @@ class BlockMirror:
         """The packed symbols of a request's first `usable` >= 1 blocks, or of one if no other matters."""
         first = hashes[0] + self._suffix
         symbol = self.symbols.get(first, -1)
-        if symbol < 0:
-            symbol = self._new_symbol(first)
-            if not self._holds(symbol):
-                self._lone[symbol] = request_id
-                return pack([symbol])
-        else:
+        if symbol >= 0:
             self._outgrow(symbol)
-        return self.intern_all(hashes, usable)
+            return self.intern_all(hashes, usable)
+        if self._is_cached(first):
+            packed = self.intern_all(hashes, usable)
+            self._state[self.symbols[first]] = _CACHED
+            return packed
+        symbol = self._new_symbol(first)
+        self._state[symbol] = _ABSENT
+        self._lone[symbol] = request_id
+        return pack([symbol])
 
     def intern_all(self, hashes: list[bytes], usable: int) -> bytes:
-        """The packed symbols of a request's first `usable` blocks.  O(usable)."""
+        """The packed symbols of a request's first `usable` blocks.  O(usable).
+
+        What is no hash raises before anything has changed.
+        """
         symbols: list[int] = []
         table = self.symbols
         suffix = self._suffix
-        for i in range(usable):
-            key = hashes[i] + suffix
+        keys = [block_hash + suffix for block_hash in hashes[:usable]]
+        for key in keys:
             symbol = table.get(key, -1)
             if symbol < 0:
                 symbol = self._new_symbol(key)
