@@ -41,7 +41,7 @@ help:
 	@echo 'make test-sglang  the adapter on the real SGLang, likewise'
 	@echo 'make check   ruff, mypy --strict, architecture test'
 	@echo 'make bench   benchmarks, on the compiled build, and how much slower the pure one is'
-	@echo 'make soak    does memory stay flat, is the tree equal to its twin?  millions of operations (about five minutes)'
+	@echo 'make soak    does memory stay flat, is the tree equal to its twin?  millions of operations (about three minutes)'
 	@echo 'make eval    a part of the evaluation, on the engines that are built; fails if a hit has moved'
 	@echo 'make eval-full    all of it (an hour or two), and docs/evaluation.md from it'
 	@echo 'make docs    the documentation, into build/site'
