@@ -53,5 +53,5 @@ def test_other_names_do_not_exist() -> None:
 def test_diffusion_models_are_refused(cls: Any, options: Any) -> None:
     config = make_vllm_config(options=options)
     config.diffusion_config = SimpleNamespace(canvas_length=8)
-    with pytest.raises(InvalidConfig, match="diffusion models.*leave out --scheduler-cls"):
+    with pytest.raises(InvalidConfig, match=r"diffusion models.*leave out --scheduler-cls"):
         make_scheduler(cls, config=config)

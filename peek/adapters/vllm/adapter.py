@@ -17,11 +17,9 @@ from typing import Any, Final
 from peek.adapters.activation import Settings
 from peek.adapters.quarantine import Quarantine
 from peek.adapters.shield import Shield
-from peek.adapters.vllm.mirror import BlockMirror
+from peek.adapters.vllm.layout import layout_of
 from peek.adapters.vllm.seams import (
-    hash_lookup,
     install_free_queue,
-    key_suffix,
     least_needed,
     require_seams,
     restore_stock,
@@ -36,6 +34,18 @@ from peek.trie.keys import SYMBOL_BYTES
 
 _QUIET_STEPS: Final = 16
 """Steps in a row with nothing shared or cached until the pool is no longer watched."""
+
+
+def why_stand_aside(scheduler: Any) -> str | None:
+    """Why the engine's own order stays, None if there is no reason."""
+    from vllm.v1.core.sched.request_queue import SchedulingPolicy
+
+    if scheduler.policy != SchedulingPolicy.FCFS:
+        return "the scheduling policy is by priority"
+    if not scheduler.kv_cache_manager.enable_caching:
+        return "prefix caching is off"
+    layout = layout_of(scheduler)
+    return layout if isinstance(layout, str) else None
 
 
 class VllmAdapter:
@@ -69,8 +79,10 @@ class VllmAdapter:
         self.quarantine = Quarantine(settings.strict)
         """Requests that could not be translated: they keep their places."""
         self._pool = scheduler.kv_cache_manager.block_pool
-        block_size = scheduler.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-        self.mirror = BlockMirror(block_size, hash_lookup(self._pool), key_suffix())
+        layout = layout_of(scheduler)
+        if isinstance(layout, str):
+            raise EngineMismatch(layout)
+        self.mirror = layout.mirror(self._pool)
         self._keys: dict[str, bytes] = {}
         self._known: dict[str, Any] = {}
         # Whoever waits for a grammar waits like others: a scan that comes to it too early passes on.
@@ -156,7 +168,7 @@ class VllmAdapter:
             call, mirror = self._shield.call, self.mirror
             self._table = watch_hashes(
                 self._pool,
-                mirror.symbols,
+                mirror.wanted(),
                 lambda key: call(mirror.block_cached, key),
                 lambda key: call(mirror.block_gone, key),
             )
@@ -275,7 +287,7 @@ class VllmAdapter:
         return chooser(in_order, count)
 
     def _score(self, key: bytes) -> float:
-        symbol = self.mirror.symbols.get(key, -1)
+        symbol = self.mirror.symbol_of(key)
         if symbol < 0:
             return 0.0
         demand = self.planner.eviction_score(symbol)
