@@ -6,22 +6,11 @@ import logging
 
 import pytest
 from vllm_lab import make_request
-from vllm_small import A, run_out, scheduler, step
+from vllm_small import A, run_out, scheduler
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "peek"]
-
-
-def test_priority_policy_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "peek"):
-        engine = scheduler(priority=True, num_blocks=200, max_num_seqs=1)
-    assert engine.peek.adapter is None
-    assert said(caplog) == ["peek: stands aside, stock order: the scheduling policy is by priority"]
-    for i, urgency in enumerate((5, 1, 3)):
-        engine.add_request(make_request(f"p{i}", [*A, i], 1, priority=urgency))
-    order = [new.req_id for _ in range(3) for new in step(engine).scheduled_new_reqs]
-    assert order == ["p1", "p2", "p0"]
 
 
 def test_prefix_caching_off(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,6 +18,7 @@ from peek.adapters.activation import Settings
 from peek.adapters.quarantine import Quarantine
 from peek.adapters.shield import Shield
 from peek.adapters.vllm.layout import layout_of
+from peek.adapters.vllm.priorities import PriorityPlanners
 from peek.adapters.vllm.seams import (
     install_free_queue,
     least_needed,
@@ -34,18 +35,6 @@ from peek.trie.keys import SYMBOL_BYTES
 
 _QUIET_STEPS: Final = 16
 """Steps in a row with nothing shared or cached until the pool is no longer watched."""
-
-
-def why_stand_aside(scheduler: Any) -> str | None:
-    """Why the engine's own order stays, None if there is no reason."""
-    from vllm.v1.core.sched.request_queue import SchedulingPolicy
-
-    if scheduler.policy != SchedulingPolicy.FCFS:
-        return "the scheduling policy is by priority"
-    if not scheduler.kv_cache_manager.enable_caching:
-        return "prefix caching is off"
-    layout = layout_of(scheduler)
-    return layout if isinstance(layout, str) else None
 
 
 class VllmAdapter:
@@ -66,10 +55,7 @@ class VllmAdapter:
 
         self.scheduler = scheduler
         self.clock = clock
-        # A step in which nothing has changed keeps the order that stands.
-        self.planner = Planner(
-            settings.config, chained=True, timer=time.perf_counter, strict=settings.strict, plan_lasts_s=inf
-        )
+        self.planner: Any = self._make_planner(settings)
         self.reordered = 0
         """Steps that changed the order of vLLM's queue."""
         self.cached_real = 0
@@ -100,6 +86,24 @@ class VllmAdapter:
             install_free_queue(self._pool, lambda in_order, n: shield.call(self._choose, in_order, n))
         scheduler.waiting = tracked_queue(scheduler.waiting)
         self._attached = True
+
+    def _make_planner(self, settings: Settings) -> Planner | PriorityPlanners:
+        """One planner, or one for each priority where vLLM schedules by priority."""
+        from vllm.v1.core.sched.request_queue import SchedulingPolicy
+
+        def make() -> Planner:
+            # A step in which nothing has changed keeps the order that stands.
+            return Planner(
+                settings.config,
+                chained=True,
+                timer=time.perf_counter,
+                strict=settings.strict,
+                plan_lasts_s=inf,
+            )
+
+        if self.scheduler.policy == SchedulingPolicy.FCFS:
+            return make()
+        return PriorityPlanners(make, lambda name: int(self.scheduler.waiting.members[name].priority))
 
     # -- before schedule() -------------------------------------------------------------------------
 
@@ -290,6 +294,6 @@ class VllmAdapter:
         symbol = self.mirror.symbol_of(key)
         if symbol < 0:
             return 0.0
-        demand = self.planner.eviction_score(symbol)
+        demand = float(self.planner.eviction_score(symbol))
         self.protected_evictions += demand > 0.0
         return demand

@@ -44,6 +44,14 @@ class Layout:
         return GroupMirror(self.unit_tokens, is_cached, suffixes[0], others, self.dropped)
 
 
+def why_stand_aside(scheduler: Any) -> str | None:
+    """Why the engine's own order stays, None if there is no reason."""
+    if not scheduler.kv_cache_manager.enable_caching:
+        return "prefix caching is off"
+    layout = layout_of(scheduler)
+    return layout if isinstance(layout, str) else None
+
+
 def layout_of(scheduler: Any) -> Layout | str:
     """The layout, or why there is none that the adapter knows."""
     coordinator = scheduler.kv_cache_manager.coordinator

@@ -15,6 +15,7 @@ from peek.eviction.victims import victims
 
 _NEEDED = (
     "waiting",
+    "policy",
     "running",
     "requests",
     "max_num_running_reqs",
@@ -155,9 +156,12 @@ def least_needed(
 def restore_stock(scheduler: Any) -> None:
     """Queue, hash table and free queue of vLLM's own classes again, with what they hold now."""
     from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
-    from vllm.v1.core.sched.request_queue import FCFSRequestQueue
+    from vllm.v1.core.sched.request_queue import create_request_queue
 
-    scheduler.waiting = FCFSRequestQueue(scheduler.waiting)
+    waiting = create_request_queue(scheduler.policy)
+    for request in scheduler.waiting:
+        waiting.add_request(request)
+    scheduler.waiting = waiting
     pool = scheduler.kv_cache_manager.block_pool
     unwatch_hashes(pool)
     if type(pool.free_block_queue) is not FreeKVCacheBlockQueue:
