@@ -122,6 +122,26 @@ def make_vllm_config(
     return config
 
 
+class Draft:
+    """What a scheduler reads off a `SpeculativeConfig` of EAGLE; drafts nothing."""
+
+    num_speculative_tokens = 1
+    num_speculative_tokens_per_batch_size = None
+    max_num_new_slots_for_drafting = 0
+    method = "eagle"
+
+    def use_eagle(self) -> bool:
+        return True
+
+    def use_eagle_block_drop(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return (lambda *args: False) if name.startswith(("use", "uses")) else None
+
+
 def full_attention(block_size: int) -> Any:
     return FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
 
@@ -132,11 +152,22 @@ def make_scheduler(
     block_size: int = BLOCK,
     specs: Iterable[Any] | None = None,
     config: Any = None,
+    shards: int = 1,
+    eagle: bool = False,
     **settings: Any,
 ) -> Any:
-    """A scheduler over `num_blocks` blocks (one of them is vLLM's null block)."""
+    """A scheduler over `num_blocks` blocks (one of them is vLLM's null block).
+
+    Args:
+        specs: of the KV cache groups; one of full attention where none is given.
+        shards: ranks that a block of so many tokens is spread over (decode context parallelism).
+        eagle: as with a draft model that shares the prefix cache.
+    """
     if config is None:
         config = make_vllm_config(block_size=block_size, **settings)
+    config.parallel_config.decode_context_parallel_size = shards
+    if eagle:
+        config.speculative_config = Draft()
     config.cache_config.num_gpu_blocks = num_blocks
     groups = [
         KVCacheGroupSpec([f"layer{i}"], spec) for i, spec in enumerate(specs or [full_attention(block_size)])
@@ -151,7 +182,7 @@ def make_scheduler(
     scheduler = cls(
         vllm_config=config,
         kv_cache_config=cache,
-        block_size=block_size,
+        block_size=shards * block_size,
         log_stats=False,
         structured_output_manager=StructuredOutputManager(config),
     )

@@ -17,11 +17,10 @@ from typing import Any, Final
 from peek.adapters.activation import Settings
 from peek.adapters.quarantine import Quarantine
 from peek.adapters.shield import Shield
-from peek.adapters.vllm.mirror import BlockMirror
+from peek.adapters.vllm.layout import layout_of
+from peek.adapters.vllm.priorities import PriorityPlanners
 from peek.adapters.vllm.seams import (
-    hash_lookup,
     install_free_queue,
-    key_suffix,
     least_needed,
     require_seams,
     restore_stock,
@@ -56,10 +55,7 @@ class VllmAdapter:
 
         self.scheduler = scheduler
         self.clock = clock
-        # A step in which nothing has changed keeps the order that stands.
-        self.planner = Planner(
-            settings.config, chained=True, timer=time.perf_counter, strict=settings.strict, plan_lasts_s=inf
-        )
+        self.planner: Any = self._make_planner(settings)
         self.reordered = 0
         """Steps that changed the order of vLLM's queue."""
         self.cached_real = 0
@@ -69,8 +65,10 @@ class VllmAdapter:
         self.quarantine = Quarantine(settings.strict)
         """Requests that could not be translated: they keep their places."""
         self._pool = scheduler.kv_cache_manager.block_pool
-        block_size = scheduler.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-        self.mirror = BlockMirror(block_size, hash_lookup(self._pool), key_suffix())
+        layout = layout_of(scheduler)
+        if isinstance(layout, str):
+            raise EngineMismatch(layout)
+        self.mirror = layout.mirror(self._pool)
         self._keys: dict[str, bytes] = {}
         self._known: dict[str, Any] = {}
         # Whoever waits for a grammar waits like others: a scan that comes to it too early passes on.
@@ -88,6 +86,24 @@ class VllmAdapter:
             install_free_queue(self._pool, lambda in_order, n: shield.call(self._choose, in_order, n))
         scheduler.waiting = tracked_queue(scheduler.waiting)
         self._attached = True
+
+    def _make_planner(self, settings: Settings) -> Planner | PriorityPlanners:
+        """One planner, or one for each priority where vLLM schedules by priority."""
+        from vllm.v1.core.sched.request_queue import SchedulingPolicy
+
+        def make() -> Planner:
+            # A step in which nothing has changed keeps the order that stands.
+            return Planner(
+                settings.config,
+                chained=True,
+                timer=time.perf_counter,
+                strict=settings.strict,
+                plan_lasts_s=inf,
+            )
+
+        if self.scheduler.policy == SchedulingPolicy.FCFS:
+            return make()
+        return PriorityPlanners(make, lambda name: int(self.scheduler.waiting.members[name].priority))
 
     # -- before schedule() -------------------------------------------------------------------------
 
@@ -156,7 +172,7 @@ class VllmAdapter:
             call, mirror = self._shield.call, self.mirror
             self._table = watch_hashes(
                 self._pool,
-                mirror.symbols,
+                mirror.wanted(),
                 lambda key: call(mirror.block_cached, key),
                 lambda key: call(mirror.block_gone, key),
             )
@@ -275,9 +291,9 @@ class VllmAdapter:
         return chooser(in_order, count)
 
     def _score(self, key: bytes) -> float:
-        symbol = self.mirror.symbols.get(key, -1)
+        symbol = self.mirror.symbol_of(key)
         if symbol < 0:
             return 0.0
-        demand = self.planner.eviction_score(symbol)
+        demand = float(self.planner.eviction_score(symbol))
         self.protected_evictions += demand > 0.0
         return demand

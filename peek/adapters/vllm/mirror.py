@@ -15,8 +15,8 @@ A symbol lives as long as a waiting request needs it; its number is used again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, final
+from collections.abc import Callable, Container
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -28,7 +28,6 @@ _ABSENT: Final = 1
 _CACHED: Final = 2
 
 
-@final
 class BlockMirror:
     """`CacheView` over interned block hashes.
 
@@ -136,6 +135,14 @@ class BlockMirror:
         if symbol in self._lone:
             self._outgrown.append(self._lone.pop(symbol))
 
+    def symbol_of(self, key: bytes) -> int:
+        """The symbol of a pool key, of any KV cache group; -1 if nobody waits for it."""
+        return self.symbols.get(key, -1)
+
+    def wanted(self) -> Container[bytes]:
+        """The pool keys, of any KV cache group, that somebody waits for; stays current."""
+        return self.symbols
+
     def _new_symbol(self, key: bytes) -> int:
         if self._free:
             symbol = self._free.pop()
@@ -188,7 +195,10 @@ class BlockMirror:
         """The pool's table was replaced: ask about every symbol anew.  O(symbols)."""
         self.version += 1
         for symbol in self.symbols.values():
-            self._state[symbol] = _UNKNOWN
+            self._forget(symbol)
         for symbol in list(self._lone):
             if self._holds(symbol):
                 self._outgrow(symbol)
+
+    def _forget(self, symbol: int) -> None:
+        self._state[symbol] = _UNKNOWN

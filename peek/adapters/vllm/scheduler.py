@@ -12,7 +12,7 @@ from typing import Any
 from peek.adapters.activation import requested_settings
 from peek.adapters.attachment import Attachment
 from peek.adapters.vllm.adapter import VllmAdapter
-from peek.adapters.vllm.seams import why_stand_aside
+from peek.adapters.vllm.layout import why_stand_aside
 from peek.errors import InvalidConfig
 
 
