@@ -32,7 +32,7 @@ def test_random_schedules(label: str, core: str | None, overlap: bool) -> None:
         adapter.order([])
         assert outcome.attached.shield.fallbacks == 0
         assert len(adapter.planner) == len(adapter._in_flight) == 0
-        assert adapter._pages is None or len(adapter._pages) == 0, "pages outlive their requests"
+        assert adapter._door.pages is None or len(adapter._door.pages) == 0, "pages outlive their requests"
         adapter.planner.tree.check()
         seen["reordered"] += adapter.reordered
         seen["aborted"] += sum(record.aborted for record in outcome.records.values())

@@ -7,8 +7,11 @@ ALONE = "alone:"
 
 
 def namespace_of(extra_key: str | None, cache_salt: str | None) -> str:
-    """The namespace of a request; empty for one with neither LoRA, extra key nor salt."""
-    if cache_salt is not None:
+    """The namespace of a request; empty for one with neither LoRA, extra key nor salt.
+
+    An empty salt is none, as it is in SGLang's `RadixKey`.
+    """
+    if cache_salt:
         extra = "-" if extra_key is None else f"{len(extra_key)}:{extra_key}"
         return f"salt:{extra}{cache_salt}"
     return "" if extra_key is None else f"key:{extra_key}"

@@ -2,7 +2,7 @@
 
 `RadixCache.match_prefix` splits the node in which a match ends and refreshes the recency of all it
 passes.  `NodeView` only reads: `node.children`, `node.key`, and whether the KV is on the device or on
-the host.  A node's tokens are packed once and kept as long as node and key live.
+the host.  A node's tokens are packed once and kept as long as node and key live, with their letters.
 
 Covers `RadixCache` (0.5.9 to 0.5.23) and `UnifiedRadixCache` with its Python core.
 """
@@ -15,9 +15,10 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from mypy_extensions import i64
 
+from peek.adapters.sglang.alphabet import FIRST_LETTER
 from peek.adapters.sglang.namespaces import ALONE, owner_of
 from peek.adapters.sglang.pages import PageTable
-from peek.trie.keys import SYMBOL_BYTES, match_span, pack, symbol_at
+from peek.trie.keys import SYMBOL_BYTES, match_span, symbol_at
 from peek.trie.tree_view import edge_bytes
 
 
@@ -42,6 +43,7 @@ class NodeView:
         root: returns the tree's root node (a reset makes a new one).
         page_tokens: SGLang's page size.
         pages: the table of pages, None for pages of one token.
+        alphabet: packs and spells tokens.
         on_host: whether a node's KV is on the host only; None if it has none at all.
         host_share: worth of a token on the host as a part of one on the device, 0..1.
     """
@@ -51,15 +53,17 @@ class NodeView:
         root: Callable[[], Any],
         page_tokens: int,
         pages: PageTable | None,
+        alphabet: Any,
         on_host: Callable[[Any], bool | None],
         host_share: float = 0.5,
     ) -> None:
         self.unit_tokens = page_tokens
         self._root = root
         self._pages = pages
+        self._alphabet: Any = alphabet
         self._on_host = on_host
         self._host_cost: float = 1.0 - host_share
-        self._packed: WeakKeyDictionary[Any, tuple[object, bytes]] = WeakKeyDictionary()
+        self._packed: WeakKeyDictionary[Any, tuple[object, bytes, object]] = WeakKeyDictionary()
         self._by_id: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
     # -- CacheView ---------------------------------------------------------------------------------
@@ -133,14 +137,21 @@ class NodeView:
         if known is not None and known[0] is key:
             return known[1]
         raw: Any = key.raw_token_ids() if hasattr(key, "raw_token_ids") else key.token_ids
-        packed = pack(raw) if len(raw) else b""
-        self._packed[node] = (key, packed)
+        packed = b""
+        letters: object = ()
+        if len(raw):
+            both: tuple[bytes, object] = self._alphabet.pack(raw)
+            packed, letters = both
+        self._packed[node] = (key, packed, letters)
         return packed
 
     def _child(self, node: Any, owner: object, symbols: bytes, at: i64) -> Any:
-        plain: object = int(symbol_at(symbols, at))
+        symbol: int = int(symbol_at(symbols, at))
+        plain: object = symbol
         if self._pages is not None:
-            plain = tuple(memoryview(self._pages.page(symbol_at(symbols, at))).cast("i"))
+            plain = tuple(self._alphabet.spell(self._pages.page(symbol)))
+        elif symbol >= FIRST_LETTER:
+            plain = self._alphabet.value(symbol)
         return node.children.get(plain if owner is None else (owner, plain))
 
     def _common(self, tokens: bytes, at: i64, symbols: bytes, done: i64) -> i64:

@@ -19,6 +19,7 @@ from peek.adapters.sglang.seams import why_stand_aside
 logger = logging.getLogger("peek")
 
 TARGET = "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority"
+AFTER_TARGET = "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill"
 
 
 def attach(policy: Any, settings: Settings) -> Attachment[SglangAdapter]:
@@ -60,6 +61,21 @@ def around(settings: Settings) -> Callable[..., Any]:
     return calc_priority
 
 
+def after_prefill(found: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
+    """The hook after `Scheduler.get_new_batch_prefill`: who was admitted is told at once.
+
+    An idle scheduler does not ask for an order; counters would stand still and differ between ranks.
+    """
+    attachment: Attachment[SglangAdapter] | None = getattr(scheduler.policy, "peek", None)
+    batch = getattr(found, "batch_to_run", found)  # wrapped in later versions
+    if attachment is None or batch is None:
+        return
+    adapter = attachment.working
+    if adapter is not None:
+        attachment.call(adapter.admitted, batch.reqs)
+        attachment.count()
+
+
 def configured() -> Settings | None:
     """What the environment asks for, None where it asks for nothing."""
     settings = requested_settings(None)
@@ -77,3 +93,4 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(TARGET, around(settings), HookType.AROUND)
+    HookRegistry.register(AFTER_TARGET, after_prefill, HookType.AFTER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from peek.adapters.sglang.plugin import around, configured
+from peek.adapters.sglang.plugin import after_prefill, around, configured
 
 
 def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:
@@ -22,7 +22,16 @@ def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:
                 stock = schedule_policy.SchedulePolicy.calc_priority
                 return hook(stock, self, waiting_queue, *args, **kwargs)
 
-        scheduler.SchedulePolicy = PlannedPolicy  # the name the scheduler looks up when it is made
+        class PlannedScheduler(scheduler.Scheduler):  # type: ignore[misc]
+            """SGLang's scheduler, telling `peek` whom it has admitted."""
+
+            def get_new_batch_prefill(self, *args: Any, **kwargs: Any) -> Any:
+                batch = super().get_new_batch_prefill(*args, **kwargs)
+                after_prefill(batch, self)
+                return batch
+
+        scheduler.SchedulePolicy = PlannedPolicy  # the names that are looked up when a scheduler is made
+        scheduler.Scheduler = PlannedScheduler
     return scheduler.run_scheduler_process(*args, **kwargs)
 
 

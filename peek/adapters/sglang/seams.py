@@ -6,13 +6,15 @@ Checked against 0.5.9, 0.5.17 and 0.5.23.  Nothing here changes a class of SGLan
 from __future__ import annotations
 
 from array import array
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from peek.adapters.guard import require
 from peek.adapters.sglang.core_view import CoreView
 from peek.adapters.sglang.namespaces import ALONE, namespace_of
 from peek.adapters.sglang.node_view import NodeView
-from peek.adapters.sglang.pages import PageTable
+
+if TYPE_CHECKING:
+    from peek.adapters.sglang.translation import Translator
 
 _NODE_CACHES = ("RadixCache", "HiRadixCache", "UnifiedRadixCache")
 """Caches that are understood; a subclass of one that is not named here may match otherwise."""
@@ -59,12 +61,12 @@ def shows_nodes(cache: Any) -> bool:
     return "Rust" not in type(tree_core(cache)).__name__
 
 
-def make_view(cache: Any, pages: PageTable | None) -> NodeView | CoreView:
-    """A read-only `CacheView` of SGLang's prefix cache."""
+def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
+    """A read-only `CacheView` of SGLang's prefix cache, for keys that `door` has made."""
     core = tree_core(cache)
     if not shows_nodes(cache):
-        return CoreView(_core_match(core), cache.page_size, pages)
-    return NodeView(lambda: core.root_node, cache.page_size, pages, _on_host)
+        return CoreView(_core_match(core), cache.page_size, door.pages, door.alphabet)
+    return NodeView(lambda: core.root_node, cache.page_size, door.pages, door.alphabet, _on_host)
 
 
 def _on_host(node: Any) -> bool | None:
