@@ -18,16 +18,17 @@ from weakref import WeakKeyDictionary, ref
 
 from peek.adapters.activation import Settings
 from peek.adapters.quarantine import Quarantine
-from peek.adapters.sglang.eviction import DemandStrategy
-from peek.adapters.sglang.seams import (
+from peek.adapters.sglang.caches import (
+    PYTHON_CORE,
+    is_bigram,
     make_view,
-    prefill_ended,
-    require_seams,
     set_strategy,
     shows_nodes,
+    takes_strategy,
     touch,
-    was_admitted,
 )
+from peek.adapters.sglang.eviction import DemandStrategy
+from peek.adapters.sglang.seams import prefill_ended, require_seams, schedule_policy, was_admitted
 from peek.adapters.sglang.translation import Translated, Translator
 from peek.adapters.shield import Shield
 from peek.errors import DuplicateRequest
@@ -57,7 +58,7 @@ class Waiting:
 
     def is_of(self, request: Any) -> bool:
         """Whether this is `request` as it was then; one that has generated since was away."""
-        return self.request() is request and self.outputs == len(request.output_ids)
+        return len(request.output_ids) == self.outputs and self.request() is request
 
     def was_admitted(self) -> bool:
         """Of a request that left the queue."""
@@ -96,7 +97,7 @@ class SglangAdapter:
         self.protected_evictions = 0
         require_seams(policy, self.planner.evicts)
         cache = policy.tree_cache
-        self._door = Translator(int(cache.page_size))
+        self._door = Translator(int(cache.page_size), is_bigram(cache))
         self.view = make_view(cache, self._door)
         self.quarantine = Quarantine(settings.strict)
         self._waiting: dict[str, Waiting] = {}
@@ -109,14 +110,21 @@ class SglangAdapter:
         self._shield = shield
         self._stock_strategy: Any = None
         self._touches = self.planner.evicts and not shows_nodes(cache)
+        logger.info("peek: takes the place of --schedule-policy %s", schedule_policy(policy))
+        self._take_over_eviction(cache)
+
+    def _take_over_eviction(self, cache: Any) -> None:
         if self._touches:
             logger.warning(
                 "peek: SGLang's Rust core takes no eviction strategy; needed prefixes are kept recent instead"
-                " (SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python evicts by demand)"
+                " (%s evicts by demand)",
+                PYTHON_CORE,
             )
-        elif self.planner.evicts:
+        elif self.planner.evicts and takes_strategy(cache):
             self._stock_strategy = set_strategy(cache, None)
             set_strategy(cache, DemandStrategy(self._stock_strategy, self._demand))
+        elif self.planner.evicts:
+            logger.warning("peek: a %s takes no eviction strategy; it evicts as ever", type(cache).__name__)
 
     @property
     def now(self) -> float:
@@ -164,9 +172,10 @@ class SglangAdapter:
         Without this call the next `order` finds out, which on an idle server may be never.
         """
         for request in requests:
-            entry = self._waiting.get(request.rid)
+            rid = request.rid
+            entry = self._waiting.get(rid)
             if entry is not None and entry.request() is request:
-                self._leave(request.rid)
+                self._leave(rid)
 
     # -- who waits ---------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from peek.adapters.sglang.alphabet import Alphabet
-from peek.adapters.sglang.namespaces import ALONE, owner_of
+from peek.adapters.sglang.namespaces import ALONE, first_of, owner_of
 from peek.adapters.sglang.pages import PageTable
 from peek.trie.tree_view import edge_bytes
 
@@ -59,8 +59,9 @@ class CoreView:
     def root(self, namespace: str) -> object:
         if namespace.startswith(ALONE):
             return None
-        extra_key, salt = owner_of(namespace)
-        return CorePlace(array("q"), 0, False, extra_key, salt)
+        first, rest = first_of(namespace)
+        extra_key, salt = owner_of(rest)
+        return CorePlace(array("q", () if first is None else (first,)), 0, False, extra_key, salt)
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
         if cursor is None:

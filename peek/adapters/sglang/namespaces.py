@@ -1,4 +1,9 @@
-"""One namespace string for what keeps equal tokens apart in SGLang's caches, and back again."""
+"""One namespace string for what keeps equal tokens apart in SGLang's caches, and back again.
+
+Where keys are made of pairs of neighbours (EAGLE), a prompt's symbols are its tokens from the second on, each
+standing for the pair that it ends; the first token goes into the namespace.  Then prompts share as many
+symbols as they share pairs.
+"""
 
 from __future__ import annotations
 
@@ -28,3 +33,16 @@ def owner_of(namespace: str) -> tuple[str | None, str | None]:
         return None, rest[1:]
     length, _, rest = rest.partition(":")
     return rest[: int(length)], rest[int(length) :]
+
+
+def behind(first: int, namespace: str) -> str:
+    """The namespace of prompts of pairs that start with the token `first`."""
+    return f"behind:{first}:{namespace}"
+
+
+def first_of(namespace: str) -> tuple[int | None, str]:
+    """The first token of a namespace made by `behind`, None in any other, and the namespace without it."""
+    if not namespace.startswith("behind:"):
+        return None, namespace
+    first, _, rest = namespace[len("behind:") :].partition(":")
+    return int(first), rest

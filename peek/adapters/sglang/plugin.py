@@ -14,7 +14,8 @@ from typing import Any
 from peek.adapters.activation import Settings, requested_settings
 from peek.adapters.attachment import Attachment
 from peek.adapters.sglang.adapter import SglangAdapter
-from peek.adapters.sglang.seams import why_stand_aside
+from peek.adapters.sglang.seams import REPLACE_ANY, why_stand_aside
+from peek.errors import InvalidConfig, PeekError
 
 logger = logging.getLogger("peek")
 
@@ -22,11 +23,11 @@ TARGET = "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority"
 AFTER_TARGET = "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill"
 
 
-def attach(policy: Any, settings: Settings) -> Attachment[SglangAdapter]:
-    """What stands beside one `SchedulePolicy`."""
+def attach(policy: Any, settings: Settings, replaces_any: bool = False) -> Attachment[SglangAdapter]:
+    """What stands beside one `SchedulePolicy`; `replaces_any`: whatever `--schedule-policy` says."""
     return Attachment(
         settings,
-        lambda: why_stand_aside(policy),
+        lambda: why_stand_aside(policy, replaces_any),
         lambda shield: SglangAdapter(policy, settings, shield),
         str(os.getpid()),
     )
@@ -49,13 +50,13 @@ def planned_priority(
     return False  # 0.5.9: no prefixes were matched; later versions return nothing
 
 
-def around(settings: Settings) -> Callable[..., Any]:
+def around(settings: Settings, replaces_any: bool = False) -> Callable[..., Any]:
     """The hook around `calc_priority(self, waiting_queue, ...)`; attaches on a policy's first call."""
 
     def calc_priority(stock: Any, policy: Any, queue: list[Any], *args: Any, **kwargs: Any) -> Any:
         attachment = getattr(policy, "peek", None)
         if attachment is None:
-            attachment = policy.peek = attach(policy, settings)
+            attachment = policy.peek = attach(policy, settings, replaces_any)
         return planned_priority(attachment, lambda: stock(policy, queue, *args, **kwargs), queue)
 
     return calc_priority
@@ -77,7 +78,8 @@ def after_prefill(found: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> No
 
 
 def configured() -> Settings | None:
-    """What the environment asks for, None where it asks for nothing."""
+    """What the environment asks for, None where it asks for nothing.  `InvalidConfig`."""
+    asks_to_replace()
     settings = requested_settings(None)
     if settings.config.is_stock:
         logger.info("peek: not configured (set PEEK_POLICY); stock order")
@@ -85,12 +87,36 @@ def configured() -> Settings | None:
     return settings
 
 
+def asks_to_replace() -> bool:
+    """Whether the environment wants any `--schedule-policy` replaced.  `InvalidConfig`."""
+    value = os.environ.get(REPLACE_ANY, "")
+    if value not in ("", "0", "1"):
+        raise InvalidConfig(f"{REPLACE_ANY} is {value!r}; valid: 0, 1")
+    return value == "1"
+
+
+def configured_or_exit() -> Settings | None:
+    """`configured`, where a mistake must stop the process.
+
+    SGLang logs what a plug-in raises and serves on, in its own order; it lets `SystemExit` pass.
+    """
+    try:
+        return configured()
+    except PeekError as error:
+        logger.critical("peek: %s", error)
+        raise SystemExit(f"peek: {error}") from error
+
+
 def register() -> None:
-    """Entry point of `sglang.srt.plugins`: hook `calc_priority` in this process, once."""
-    settings = configured()
+    """Entry point of `sglang.srt.plugins`: hook `calc_priority` in this process, once.
+
+    SGLang calls it in the process that starts the others first, so a mistake in a setting ends the server
+    before a model is loaded.
+    """
+    settings = configured_or_exit()
     if settings is None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    HookRegistry.register(TARGET, around(settings), HookType.AROUND)
+    HookRegistry.register(TARGET, around(settings, asks_to_replace()), HookType.AROUND)
     HookRegistry.register(AFTER_TARGET, after_prefill, HookType.AFTER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from peek.adapters.sglang.alphabet import Alphabet, Letter
-from peek.adapters.sglang.namespaces import ALONE
+from peek.adapters.sglang.namespaces import ALONE, behind
 from peek.adapters.sglang.pages import PageTable
 from peek.adapters.sglang.seams import prompt_of, request_namespace
 from peek.errors import InvalidKey
@@ -33,14 +33,16 @@ class Translator:
 
     Args:
         page_tokens: the cache's page size.
+        bigram: whether the cache's keys are pairs of neighbours, of which a prompt has one less than tokens.
 
     Attributes:
         alphabet: the letters of waiting prompts and of cached ones.
         pages: the table of pages, None for pages of one token.
     """
 
-    def __init__(self, page_tokens: int) -> None:
+    def __init__(self, page_tokens: int, bigram: bool = False) -> None:
         self.page_tokens = page_tokens
+        self.bigram = bigram
         self.alphabet = Alphabet()
         self.pages = PageTable(page_tokens) if page_tokens > 1 else None
 
@@ -52,13 +54,16 @@ class Translator:
         """
         tokens, limit = prompt_of(request)
         made = Translated(request_namespace(request), len(tokens))
-        whole = limit // self.page_tokens * self.page_tokens
+        skipped = 1 if self.bigram else 0
+        whole = max(limit - skipped, 0) // self.page_tokens * self.page_tokens
         if whole == 0:
             made.namespace = ALONE + str(request.rid)
         elif not made.namespace.startswith(ALONE):
-            symbols, made.letters = self.alphabet.pack(tokens[:whole])
-            if any(letter.value < 0 for letter in made.letters):
+            symbols, made.letters = self.alphabet.pack(tokens[skipped : skipped + whole])
+            if any(letter.value < 0 for letter in made.letters) or tokens[0] < 0:
                 raise InvalidKey("a token id is below 0")
+            if self.bigram:
+                made.namespace = behind(tokens[0], made.namespace)
             made.symbols = symbols if self.pages is None else self.pages.intern(symbols)
         return made
 
