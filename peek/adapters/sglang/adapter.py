@@ -13,8 +13,9 @@ from __future__ import annotations
 import logging
 import time
 from functools import partial
+from math import inf
 from typing import Any, Final
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 from peek.adapters.activation import Settings
 from peek.adapters.quarantine import Quarantine
@@ -28,8 +29,9 @@ from peek.adapters.sglang.caches import (
     touch,
 )
 from peek.adapters.sglang.eviction import DemandStrategy
-from peek.adapters.sglang.seams import prefill_ended, require_seams, schedule_policy, was_admitted
-from peek.adapters.sglang.translation import Translated, Translator
+from peek.adapters.sglang.seams import entry_time, require_seams, schedule_policy
+from peek.adapters.sglang.translation import Translator
+from peek.adapters.sglang.waiting import Arrivals, Standing, Waiting
 from peek.adapters.shield import Shield
 from peek.errors import DuplicateRequest
 from peek.planner import Planner
@@ -40,37 +42,6 @@ logger = logging.getLogger("peek")
 
 NOMINAL_TOKEN_S: Final = 1 / 6000
 """Seconds a prompt token is taken to take; only where a policy speaks of seconds (`slo_s`)."""
-
-
-class Waiting:
-    """What the adapter remembers of a request in the planner or in flight.
-
-    It does not keep SGLang's request alive: an idle server calls nobody, and would keep its last burst.
-    """
-
-    __slots__ = ("output_ids", "outputs", "request", "translated")
-
-    def __init__(self, request: Any, translated: Translated) -> None:
-        self.request: ref[Any] = ref(request)
-        self.translated = translated
-        self.output_ids = request.output_ids  # grows in place: tells of a prefill when the request is gone
-        self.outputs = len(request.output_ids)
-
-    def is_of(self, request: Any) -> bool:
-        """Whether this is `request` as it was then; one that has generated since was away."""
-        return len(request.output_ids) == self.outputs and self.request() is request
-
-    def was_admitted(self) -> bool:
-        """Of a request that left the queue."""
-        request = self.request()
-        if request is None:
-            return len(self.output_ids) > self.outputs
-        return was_admitted(request, self.outputs)
-
-    def prefill_ended(self) -> bool:
-        """Of an admitted request; one that is gone has ended."""
-        request = self.request()
-        return request is None or prefill_ended(request, self.outputs)
 
 
 class SglangAdapter:
@@ -87,7 +58,11 @@ class SglangAdapter:
         # SGLang shows a prefix to others when its prefill ends.
         gate = settings.config.admission == "peek"
         self.planner = Planner(
-            settings.config, timer=time.perf_counter, in_flight_gate=gate, strict=settings.strict
+            settings.config,
+            timer=time.perf_counter,
+            in_flight_gate=gate,
+            strict=settings.strict,
+            plan_lasts_s=inf,  # the clock moves with admissions only
         )
         self.reordered = 0
         """Calls that changed the order of SGLang's queue."""
@@ -104,7 +79,8 @@ class SglangAdapter:
         self._in_flight: dict[str, Waiting] = {}
         self._apart: dict[int, tuple[ref[Any], str]] = {}
         """Requests in quarantine, by the `id` of the object: two may have one `rid`."""
-        self._arrived: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+        self._standing: Standing | None = None
+        self._arrivals = Arrivals(policy.enable_priority_scheduling)
         self._away = False
         """Whether the queue may be in another order than SGLang's own policy would see."""
         self._shield = shield
@@ -139,8 +115,12 @@ class SglangAdapter:
         That is so, for a policy that lives on sharing, where nothing that waits is shared, cached or under
         way, and with fewer than two waiting.
 
-        O(queue) for the comparison, plus the plan.
+        O(queue) for the comparison, plus the plan; O(in flight) while neither queue nor cache changes.
         """
+        self._settle()
+        if self._standing is not None and self._standing.is_of(queue, self.view):
+            return self._standing.answer
+        self._standing = None
         self._sync(queue)
         planner = self.planner
         # Eviction asks the last plan's view of the cache, also while the order does not matter.
@@ -148,6 +128,7 @@ class SglangAdapter:
             return planner.order_matters(self.view)
         plan = planner.plan(self.view, self.now)
         if plan.stood_aside and not self._away and not planner.evicts:
+            self._standing = Standing(queue, self.view, False)
             return False
         known = self._waiting
         planned: list[Any] = [known[request_id].request() for request_id in plan]
@@ -164,7 +145,8 @@ class SglangAdapter:
                 request.num_matched_prefix_tokens = int(planner.request(request.rid).cached_len)
         if self._touches:
             self._touch_needed([request for request in queue if not self._is_apart(request)])
-        return not plan.stood_aside
+        self._standing = Standing(queue, self.view, self._away)
+        return self._away
 
     def admitted(self, requests: list[Any]) -> None:
         """SGLang has put these into a batch, some of them from the queue.  O(batch).
@@ -180,7 +162,6 @@ class SglangAdapter:
     # -- who waits ---------------------------------------------------------------------------------
 
     def _sync(self, queue: list[Any]) -> None:
-        self._settle()
         present: set[str] = set()
         arrived = []
         for request in queue:
@@ -194,6 +175,8 @@ class SglangAdapter:
                 self._leave(rid)
         if self._apart:
             self._let_go(queue)
+        if self.policy.enable_priority_scheduling:
+            arrived.sort(key=entry_time)
         for request in arrived:
             # A name of its own: the `rid` may be the one of another request that waits.
             name = str(request.rid)
@@ -224,10 +207,12 @@ class SglangAdapter:
     def _end(self, rid: str) -> None:
         self.planner.prefilled(rid)
         self._door.release(self._in_flight.pop(rid).translated)
+        self._standing = None
 
     def _leave(self, rid: str) -> None:
         """A request is out of the queue: in a batch, or aborted."""
         entry = self._waiting.pop(rid)
+        self._standing = None
         if not entry.was_admitted():
             self.planner.remove(rid, admitted=False)
             self._door.release(entry.translated)
@@ -255,7 +240,7 @@ class SglangAdapter:
             self._end(rid)
         translated = self._door.translate(request)
         try:
-            arrival = self._arrived.get(request, self.now)
+            arrival = self._arrivals.of(request, self.now)
             self.planner.add(
                 PendingRequest(
                     rid, translated.key, arrival, translated.namespace, num_tokens=translated.num_tokens
@@ -264,7 +249,6 @@ class SglangAdapter:
         except Exception:
             self._door.release(translated)
             raise
-        self._arrived[request] = arrival
         self._waiting[rid] = Waiting(request, translated)
 
     # -- eviction ----------------------------------------------------------------------------------

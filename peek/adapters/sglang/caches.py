@@ -149,7 +149,24 @@ def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
         holds=_what_it_holds(cache) if hybrid else None,
         window=window_of(cache),
         states=_has_states(cache),
+        version=_version_of(cache),
     )
+
+
+def _version_of(cache: Any) -> Callable[[], object] | None:
+    """What changes with the tree's content, without a look at the tree; None where there is no such thing.
+
+    SGLang numbers its nodes, so an insertion or a split moves the counter; what is evicted makes the sum of
+    what could be evicted and what is locked smaller, and nothing but an insertion makes it larger.  KV on the
+    host, windows and states come and go without a node.
+    """
+    core = tree_core(cache)
+    nodes = type(core.root_node)
+    on_host = "HiRadixCache" in {base.__name__ for base in type(cache).__mro__}
+    linked = getattr(cache, "cache_controller", None) or getattr(cache, "linker", None)
+    if is_hybrid(cache) or on_host or linked is not None or not hasattr(nodes, "counter"):
+        return None
+    return lambda: (nodes.counter, core.evictable_size() + core.protected_size())
 
 
 def _on_host(node: Any) -> bool | None:
@@ -159,7 +176,7 @@ def _on_host(node: Any) -> bool | None:
 
 
 def _never_on_host(node: Any) -> bool | None:
-    return None if node.value is None else False
+    return None if node.evicted else False
 
 
 def _what_it_holds(cache: Any) -> Callable[[Any], int]:

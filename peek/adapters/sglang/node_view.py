@@ -75,6 +75,7 @@ class NodeView:
         holds: of a hybrid model's node, `HAS_WINDOW` and `HAS_STATE`; None for other models.
         window: tokens of sliding-window KV needed, 0 if the model has no such window.
         states: whether a state is needed.
+        version: returns something that changes whenever an answer could; None if nobody can tell.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class NodeView:
         holds: Callable[[Any], int] | None = None,
         window: int = 0,
         states: bool = False,
+        version: Callable[[], object] | None = None,
     ) -> None:
         self.unit_tokens = page_tokens
         self._root = root
@@ -99,10 +101,16 @@ class NodeView:
         self._holds = holds
         self._window: i64 = window
         self._states = states
+        self._version = version
         self._packed: WeakKeyDictionary[Any, tuple[object, bytes, object]] = WeakKeyDictionary()
         self._by_id: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
     # -- CacheView ---------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> object:
+        """Changes whenever an answer could, None if nobody can tell.  O(1)."""
+        return None if self._version is None else self._version()
 
     def root(self, namespace: str) -> object:
         if namespace.startswith(ALONE):
@@ -186,7 +194,9 @@ class NodeView:
         known = self._packed.get(node)
         if known is not None and known[0] is key:
             return known[1]
-        raw: Any = key.raw_token_ids() if hasattr(key, "raw_token_ids") else key.token_ids
+        raw: Any = ()  # the root's key may be anything that is empty
+        if len(key):
+            raw = key.raw_token_ids() if hasattr(key, "raw_token_ids") else key.token_ids
         if place.first is not None and len(raw):
             # Pairs; 0.5.9 has them as tuples, later versions have one token more than pairs.
             raw = [pair[1] for pair in raw] if isinstance(raw[0], tuple) else raw[1:]

@@ -20,6 +20,7 @@ from peek.errors import InvalidConfig, PeekError
 logger = logging.getLogger("peek")
 
 TARGET = "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority"
+MADE_TARGET = "sglang.srt.managers.schedule_policy.SchedulePolicy.__init__"
 AFTER_TARGET = "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill"
 
 
@@ -60,6 +61,15 @@ def around(settings: Settings, replaces_any: bool = False) -> Callable[..., Any]
         return planned_priority(attachment, lambda: stock(policy, queue, *args, **kwargs), queue)
 
     return calc_priority
+
+
+def after_policy(settings: Settings, replaces_any: bool = False) -> Callable[..., None]:
+    """The hook after `SchedulePolicy.__init__`: attaches, so that the log says at start what is replaced."""
+
+    def made(_found: Any, policy: Any, *_args: Any, **_kwargs: Any) -> None:
+        policy.peek = attach(policy, settings, replaces_any)
+
+    return made
 
 
 def after_prefill(found: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -118,5 +128,7 @@ def register() -> None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    HookRegistry.register(TARGET, around(settings, asks_to_replace()), HookType.AROUND)
+    replaces_any = asks_to_replace()
+    HookRegistry.register(MADE_TARGET, after_policy(settings, replaces_any), HookType.AFTER)
+    HookRegistry.register(TARGET, around(settings, replaces_any), HookType.AROUND)
     HookRegistry.register(AFTER_TARGET, after_prefill, HookType.AFTER)

@@ -80,3 +80,8 @@ def was_admitted(request: Any, outputs_before: int) -> bool:
 def prefill_ended(request: Any, outputs_before: int) -> bool:
     """Whether an admitted request's prefix is in the cache now, or the request is gone."""
     return len(request.output_ids) > outputs_before or request.finished() or request.is_retracted
+
+
+def entry_time(request: Any) -> float:
+    """When the request entered the waiting queue, on the engine's clock; it breaks ties inside a priority."""
+    return float(request.time_stats.wait_queue_entry_time)
