@@ -97,7 +97,9 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=15)
     arguments = parser.parse_args()
     print(f"SGLang {VERSION}, peek {peek.__version__} {peek.backend()}; ms")
-    print("waiting  shared  core         lpm    lifted      peek    ratio    stands  first, each   one arrival")
+    print(
+        "waiting  shared  core         lpm    lifted      peek    ratio    stands  first, each  one arrival"
+    )
     for core in CORES:
         for waiting in arguments.waiting:
             for shared in (True, False):
