@@ -1,8 +1,8 @@
 """What stands beside one scheduler of an engine: its adapter, the shield before it, and its metrics.
 
 Both engines are attached to in the same way: find out why to stand aside, make the adapter, say so in the
-log; then every call into the adapter goes through `call`, and once one has failed, `working` puts the
-engine's own objects back and stays None.
+log; then every call into the adapter goes through `call`.  Once one has failed, `working` puts the engine's
+own objects back and is None, until the back-off is over and the adapter is made anew.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Generic, ParamSpec, TypeVar
 
 from peek.adapters.activation import Settings
 from peek.adapters.metrics import Counted, EngineMetrics
-from peek.adapters.shield import Shield
+from peek.adapters.shield import BackOff, Shield
+from peek.errors import EngineMismatch
 
 logger = logging.getLogger("peek")
 
@@ -34,6 +35,8 @@ class Attachment(Generic[A]):
     Attributes:
         adapter: None where the engine runs as it would without us.
         shield: catches what goes wrong in the adapter.
+        back_off: when an adapter that failed is made anew.
+        aside: why this engine is not served, "" if it is.
     """
 
     def __init__(
@@ -43,34 +46,71 @@ class Attachment(Generic[A]):
         make: Callable[[Shield], A],
         label: str,
     ) -> None:
-        self.shield = Shield(settings.strict)
+        self.settings = settings
+        self.back_off = BackOff()
+        self.shield = Shield(settings.strict, then=self.back_off.then)
         self.adapter: A | None = None
+        self.aside = ""
+        self._why_stand_aside = why_stand_aside
+        self._make = make
         self._metrics: EngineMetrics | None = None
         if settings.config.is_stock:
+            self.aside = "not configured"
             logger.info("peek: not configured (set PEEK_POLICY); stock order")
             return
-        reason = self.shield.call(why_stand_aside)
-        if reason is not None:
-            logger.warning("peek: stands aside, stock order: %s", reason)
-            return
-        self.adapter = self.shield.call(make, self.shield)
+        self._attach()
         if self.adapter is not None:
-            logger.info("peek: active, %s", settings.config)
             self._metrics = self.shield.call(EngineMetrics, label)
 
     @property
     def working(self) -> A | None:
-        """The adapter if it works; after a failure the engine gets its own objects back, and this is None."""
-        if self.adapter is not None and not self.shield.active:
-            self.shield.undo(self.adapter.detach)
-            return None
+        """The adapter if it works; to be read once a call of the engine.
+
+        After a failure the engine gets its own objects back and this is None, until it is time to try again.
+        """
+        if self.adapter is None:
+            if self.aside or not self.back_off.due():
+                return None
+            logger.warning("peek: tries again after an internal error")
+            self._attach()
+        elif not self.shield.active:
+            self._fall_back()
+        elif self.back_off.worked():
+            logger.warning("peek: has recovered from an internal error")
         return self.adapter
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """`function(...)`, a method of the adapter; None if it fails or anything has failed before."""
+        """`function(...)`, a method of the adapter; None if it fails or has failed before."""
         return self.shield.call(function, *args, **kwargs)
 
     def count(self) -> None:
         """Pass the counters on; once a step."""
         if self._metrics is not None and self.adapter is not None:
             self.shield.call(self._metrics.update, self.adapter, self.shield)
+
+    def _attach(self) -> None:
+        """A new adapter behind a new shield, so that nothing of one that failed is called again."""
+        self.shield = Shield(self.settings.strict, self.shield.fallbacks, self.back_off.then)
+        self.adapter = self.shield.call(self._made)
+        if self.adapter is not None:
+            logger.info("peek: active, %s", self.settings.config)
+        elif self.aside:
+            logger.warning("peek: stands aside, stock order: %s", self.aside)
+        else:
+            self.back_off.failed()
+
+    def _made(self) -> A | None:
+        try:
+            self.aside = self._why_stand_aside() or ""
+            return None if self.aside else self._make(self.shield)
+        except EngineMismatch as mismatch:  # the same at every attempt
+            if self.settings.strict:
+                raise
+            self.aside = str(mismatch)
+            return None
+
+    def _fall_back(self) -> None:
+        if self.adapter is not None:
+            self.shield.undo(self.adapter.detach)
+        self.adapter = None
+        self.back_off.failed()
