@@ -8,10 +8,11 @@ own objects back and is None, until the back-off is over and the adapter is made
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Generic, ParamSpec, TypeVar
 
-from peek.adapters.activation import Settings
+from peek.adapters.activation import KNOWN_VARIABLES, Settings, misspelled
 from peek.adapters.metrics import Counted, EngineMetrics
 from peek.adapters.shield import BackOff, Shield
 from peek.errors import EngineMismatch
@@ -54,6 +55,7 @@ class Attachment(Generic[A]):
         self._why_stand_aside = why_stand_aside
         self._make = make
         self._metrics: EngineMetrics | None = None
+        warn_of_misspelled()
         if settings.config.is_stock:
             self.aside = "not configured"
             logger.info("peek: not configured (set PEEK_POLICY); stock order")
@@ -114,3 +116,11 @@ class Attachment(Generic[A]):
             self.shield.undo(self.adapter.detach)
         self.adapter = None
         self.back_off.failed()
+
+
+def warn_of_misspelled() -> None:
+    """A line for each environment variable that looks like one of ours and is read by nobody."""
+    for name, meant in misspelled(os.environ).items():
+        logger.warning(
+            "peek: nothing reads %s; is %s meant? (known: %s)", name, meant, ", ".join(KNOWN_VARIABLES)
+        )
