@@ -18,8 +18,8 @@ from peek.settings import require_flag
 KNOWN_VARIABLES: Final = ("PEEK_POLICY", "PEEK_CONFIG", *VARIABLES)
 """What the environment may say to an adapter."""
 
-_OTHER_VARIABLES: Final = ("PEEK_PURE", "PEEK_EXPECT_BACKEND", "PEEK_COLOR")
-"""Names of the build, the tests and the command line."""
+_OTHER_VARIABLES: Final = ("PEEK_PURE", "PEEK_EXPECT_BACKEND", "PEEK_COLOR", "PEEK_REPLACE_SCHEDULE_POLICY")
+"""Names of the build, the tests, the command line and one engine only."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         require_flag("strict", self.strict)
+
+    def __str__(self) -> str:
+        """All options as in force, on one line."""
+        own = {name: value for name, value in vars(self).items() if name != "config"}
+        return " ".join(f"{name}={value}" for name, value in {**vars(self.config), **own}.items())
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> Settings:

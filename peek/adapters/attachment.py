@@ -13,8 +13,10 @@ from collections.abc import Callable
 from typing import Generic, ParamSpec, TypeVar
 
 from peek.adapters.activation import KNOWN_VARIABLES, Settings, misspelled
+from peek.adapters.engine_info import EngineInfo
 from peek.adapters.metrics import Counted, EngineMetrics
 from peek.adapters.shield import BackOff, Shield
+from peek.adapters.voice import speak_through
 from peek.errors import EngineMismatch
 
 logger = logging.getLogger("peek")
@@ -31,13 +33,14 @@ class Attachment(Generic[A]):
         settings: what was asked for.
         why_stand_aside: why this engine cannot be served, None if it can.
         make: makes the adapter, given the shield for whatever the engine calls back.
-        label: tells the schedulers of one process apart in the metrics.
+        about: which engine it is; for the log and the metrics.
 
     Attributes:
         adapter: None where the engine runs as it would without us.
         shield: catches what goes wrong in the adapter.
         back_off: when an adapter that failed is made anew.
         aside: why this engine is not served, "" if it is.
+        about: which engine it is.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class Attachment(Generic[A]):
         settings: Settings,
         why_stand_aside: Callable[[], str | None],
         make: Callable[[Shield], A],
-        label: str,
+        about: Callable[[], EngineInfo],
     ) -> None:
         self.settings = settings
         self.back_off = BackOff()
@@ -55,14 +58,18 @@ class Attachment(Generic[A]):
         self._why_stand_aside = why_stand_aside
         self._make = make
         self._metrics: EngineMetrics | None = None
+        self.about = self.shield.call(about) or EngineInfo("engine")
+        self.shield = Shield(settings.strict, then=self.back_off.then)  # who it is matters to nobody's order
+        if self.about.logger:
+            speak_through(self.about.logger)
         warn_of_misspelled()
         if settings.config.is_stock:
             self.aside = "not configured"
-            logger.info("peek: not configured (set PEEK_POLICY); stock order")
+            logger.info("peek: not active, not configured (set PEEK_POLICY or PEEK_CONFIG); %s", self.about)
             return
         self._attach()
         if self.adapter is not None:
-            self._metrics = self.shield.call(EngineMetrics, label)
+            self._metrics = self.shield.call(EngineMetrics, str(self.about.dp_rank))
 
     @property
     def working(self) -> A | None:
@@ -95,9 +102,11 @@ class Attachment(Generic[A]):
         self.shield = Shield(self.settings.strict, self.shield.fallbacks, self.back_off.then)
         self.adapter = self.shield.call(self._made)
         if self.adapter is not None:
-            logger.info("peek: active, %s", self.settings.config)
+            logger.info("peek: active; %s; %s", self.about, self.settings)
         elif self.aside:
-            logger.warning("peek: stands aside, stock order: %s", self.aside)
+            logger.warning(
+                "peek: not active, stands aside: %s; %s; %s", self.aside, self.about, self.settings
+            )
         else:
             self.back_off.failed()
 

@@ -7,6 +7,7 @@ from typing import Any
 from peek import PendingRequest
 from peek.adapters.activation import Settings
 from peek.adapters.attachment import Attachment
+from peek.adapters.engine_info import EngineInfo
 from peek.adapters.shield import Shield
 from peek.planner import Planner
 
@@ -98,5 +99,8 @@ class ToyAdapter:
 def toy_attachment(engine: ToyEngine, **options: Any) -> Attachment[ToyAdapter]:
     settings = Settings.from_dict({"policy": "peek", **options})
     return Attachment(
-        settings, lambda: engine.aside, lambda shield: ToyAdapter(engine, settings, shield), "toy"
+        settings,
+        lambda: engine.aside,
+        lambda shield: ToyAdapter(engine, settings, shield),
+        lambda: EngineInfo("toy", "1.0", "m", "none"),
     )
