@@ -18,8 +18,14 @@ from peek.settings import require_flag
 KNOWN_VARIABLES: Final = ("PEEK_POLICY", "PEEK_CONFIG", *VARIABLES)
 """What the environment may say to an adapter."""
 
-_OTHER_VARIABLES: Final = ("PEEK_PURE", "PEEK_EXPECT_BACKEND", "PEEK_COLOR", "PEEK_REPLACE_SCHEDULE_POLICY")
-"""Names of the build, the tests, the command line and one engine only."""
+_OTHER_VARIABLES: Final = (
+    "PEEK_PURE",
+    "PEEK_EXPECT_BACKEND",
+    "PEEK_COLOR",
+    "PEEK_REPLACE_SCHEDULE_POLICY",
+    "PEEK_METRICS_DIR",
+)
+"""Names of the build, the tests, the command line, one engine only, and between processes."""
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from peek.adapters.activation import KNOWN_VARIABLES, Settings, misspelled
 from peek.adapters.engine_info import EngineInfo
 from peek.adapters.metrics import Counted, EngineMetrics
+from peek.adapters.observed import Observations, ObservedPlanner
 from peek.adapters.shield import BackOff, Shield
 from peek.adapters.voice import speak_through
 from peek.errors import EngineMismatch
@@ -41,6 +42,7 @@ class Attachment(Generic[A]):
         back_off: when an adapter that failed is made anew.
         aside: why this engine is not served, "" if it is.
         about: which engine it is.
+        seen: what was observed of its planners.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Attachment(Generic[A]):
         self.aside = ""
         self._why_stand_aside = why_stand_aside
         self._make = make
+        self.seen = Observations()
         self._metrics: EngineMetrics | None = None
         self.about = self.shield.call(about) or EngineInfo("engine")
         self.shield = Shield(settings.strict, then=self.back_off.then)  # who it is matters to nobody's order
@@ -67,9 +70,11 @@ class Attachment(Generic[A]):
             self.aside = "not configured"
             logger.info("peek: not active, not configured (set PEEK_POLICY or PEEK_CONFIG); %s", self.about)
             return
+        try:
+            self._metrics = EngineMetrics(self.about, settings, self.seen)
+        except Exception:
+            self._without_metrics()
         self._attach()
-        if self.adapter is not None:
-            self._metrics = self.shield.call(EngineMetrics, str(self.about.dp_rank))
 
     @property
     def working(self) -> A | None:
@@ -94,14 +99,40 @@ class Attachment(Generic[A]):
 
     def count(self) -> None:
         """Pass the counters on; once a step."""
-        if self._metrics is not None and self.adapter is not None:
-            self.shield.call(self._metrics.update, self.adapter, self.shield)
+        if self._metrics is None:
+            return
+        attempts = {"peek_fallbacks": self.shield.fallbacks, **self.back_off.counters()}
+        try:
+            self._metrics.update(self.adapter, self.shield, self.state, self.active, attempts)
+        except Exception:
+            self._without_metrics()
+
+    def _without_metrics(self) -> None:
+        """Metrics that fail are no reason to stop planning.  Called while an error is handled."""
+        if self.settings.strict:
+            raise  # noqa: PLE0704
+        logger.exception("peek: metrics are no longer passed on")
+        self._metrics = None
+
+    @property
+    def active(self) -> bool:
+        """Whether the queue is in the planner's order."""
+        return self.adapter is not None and self.shield.active
+
+    @property
+    def state(self) -> str:
+        """Why it is active or not, in a few words."""
+        if self.aside:
+            return self.aside
+        return "on" if self.active else "internal error"
 
     def _attach(self) -> None:
         """A new adapter behind a new shield, so that nothing of one that failed is called again."""
         self.shield = Shield(self.settings.strict, self.shield.fallbacks, self.back_off.then)
         self.adapter = self.shield.call(self._made)
         if self.adapter is not None:
+            observed: Any = ObservedPlanner(self.adapter.planner, self.seen)
+            self.adapter.planner = observed
             logger.info("peek: active; %s; %s", self.about, self.settings)
         elif self.aside:
             logger.warning(
@@ -109,6 +140,7 @@ class Attachment(Generic[A]):
             )
         else:
             self.back_off.failed()
+        self.count()
 
     def _made(self) -> A | None:
         try:
@@ -125,6 +157,7 @@ class Attachment(Generic[A]):
             self.shield.undo(self.adapter.detach)
         self.adapter = None
         self.back_off.failed()
+        self.count()
 
 
 def warn_of_misspelled() -> None:

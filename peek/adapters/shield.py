@@ -92,6 +92,10 @@ class BackOff:
         """What follows the next error, in words."""
         return f" and tries again after {self.wait} calls"
 
+    def counters(self) -> dict[str, float]:
+        """What to export."""
+        return {"peek_retries": self.retries, "peek_recoveries": self.recoveries}
+
     def failed(self) -> None:
         """Something went wrong: the wait begins."""
         self._left, self._to_prove = self.wait, 0
