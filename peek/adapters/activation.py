@@ -10,10 +10,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
+from peek.adapters.switch import MODES
 from peek.config import _VARIABLES as VARIABLES
 from peek.config import PeekConfig
 from peek.errors import InvalidConfig
-from peek.settings import require_flag
+from peek.settings import require_flag, require_one_of
 
 KNOWN_VARIABLES: Final = ("PEEK_POLICY", "PEEK_CONFIG", *VARIABLES)
 """What the environment may say to an adapter."""
@@ -28,6 +29,9 @@ _OTHER_VARIABLES: Final = (
 """Names of the build, the tests, the command line, one engine only, and between processes."""
 
 
+_MOST: Final = 1_000_000
+
+
 @dataclass(frozen=True)
 class Settings:
     """What an operator asked of an adapter.
@@ -35,13 +39,23 @@ class Settings:
     Attributes:
         config: the policy and what goes with it.
         strict: re-raise internal errors, for tests; otherwise they leave the engine in its own order.
+        mode: "on", "shadow" (plan and count, never reorder) or "off".
+        control_file: a file that says the mode while the engine runs (`peek.adapters.switch`), "" for none.
+        control_every: calls of the scheduler between two looks at it.
     """
 
     config: PeekConfig
     strict: bool = False
+    mode: str = "on"
+    control_file: str = ""
+    control_every: int = 50
 
     def __post_init__(self) -> None:
         require_flag("strict", self.strict)
+        require_one_of("mode", self.mode, MODES)
+        if not isinstance(self.control_file, str) or "\0" in self.control_file:
+            raise InvalidConfig(f"control_file is {self.control_file!r}; need the name of a file")
+        _require_whole("control_every", self.control_every, 1)
 
     def __str__(self) -> str:
         """All options as in force, on one line."""
@@ -55,6 +69,11 @@ class Settings:
         policy = {name: value for name, value in options.items() if name not in names}
         own = {name: value for name, value in options.items() if name in names}
         return cls(PeekConfig.from_dict(policy), **own)
+
+
+def _require_whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
+        raise InvalidConfig(f"{name} is {value!r}; need a whole number from {least} to {_MOST}")
 
 
 def requested_settings(options: Any) -> Settings:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from peek.adapters.activation import KNOWN_VARIABLES, Settings, misspelled
 from peek.adapters.engine_info import EngineInfo
 from peek.adapters.metrics import Counted, EngineMetrics
 from peek.adapters.observed import Observations, ObservedPlanner
 from peek.adapters.shield import BackOff, Shield
+from peek.adapters.switch import Switch
 from peek.adapters.voice import speak_through
 from peek.errors import EngineMismatch
 
@@ -43,6 +44,7 @@ class Attachment(Generic[A]):
         aside: why this engine is not served, "" if it is.
         about: which engine it is.
         seen: what was observed of its planners.
+        mode: "on", "shadow" or "off"; see `peek.adapters.switch`.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class Attachment(Generic[A]):
         self._why_stand_aside = why_stand_aside
         self._make = make
         self.seen = Observations()
+        self.mode = settings.mode
+        self._switch: Switch | None = None
         self._metrics: EngineMetrics | None = None
         self.about = self.shield.call(about) or EngineInfo("engine")
         self.shield = Shield(settings.strict, then=self.back_off.then)  # who it is matters to nobody's order
@@ -74,7 +78,13 @@ class Attachment(Generic[A]):
             self._metrics = EngineMetrics(self.about, settings, self.seen)
         except Exception:
             self._without_metrics()
-        self._attach()
+        self._switch = self._control()
+        self.mode = settings.mode if self._switch is None else self._switch.look()
+        if self.mode == "off":
+            logger.warning("peek: not active, switched off; %s; %s", self.about, settings)
+            self.count()
+        else:
+            self._attach()
 
     @property
     def working(self) -> A | None:
@@ -82,8 +92,10 @@ class Attachment(Generic[A]):
 
         After a failure the engine gets its own objects back and this is None, until it is time to try again.
         """
+        if self._switch is not None and self._switch.look() != self.mode:
+            self._turn(self._switch.mode)
         if self.adapter is None:
-            if self.aside or not self.back_off.due():
+            if self.aside or self.mode == "off" or not self.back_off.due():
                 return None
             logger.warning("peek: tries again after an internal error")
             self._attach()
@@ -101,7 +113,11 @@ class Attachment(Generic[A]):
         """Pass the counters on; once a step."""
         if self._metrics is None:
             return
-        attempts = {"peek_fallbacks": self.shield.fallbacks, **self.back_off.counters()}
+        attempts = {
+            "peek_fallbacks": self.shield.fallbacks,
+            "peek_shadow_reordered_cycles": self.seen.shadow_reordered,
+            **self.back_off.counters(),
+        }
         try:
             self._metrics.update(self.adapter, self.shield, self.state, self.active, attempts)
         except Exception:
@@ -117,14 +133,39 @@ class Attachment(Generic[A]):
     @property
     def active(self) -> bool:
         """Whether the queue is in the planner's order."""
-        return self.adapter is not None and self.shield.active
+        return self.adapter is not None and self.shield.active and self.mode == "on"
 
     @property
     def state(self) -> str:
         """Why it is active or not, in a few words."""
-        if self.aside:
-            return self.aside
-        return "on" if self.active else "internal error"
+        if self.aside or self.mode == "off":
+            return self.aside or "off"
+        works = self.adapter is not None and self.shield.active
+        return self.mode if works else "internal error"
+
+    def _control(self) -> Switch | None:
+        path = self.settings.control_file
+        if path and self.about.ranks > 1:
+            logger.warning(
+                "peek: control_file is not looked at: %d ranks might not see it at once", self.about.ranks
+            )
+            return None
+        return Switch(self.settings.mode, path, self.settings.control_every) if path else None
+
+    def _turn(self, mode: str) -> None:
+        """Another mode from this call on."""
+        logger.warning("peek: switched from %s to %s", self.mode, mode)
+        self.mode = mode
+        if self.adapter is None:
+            if mode != "off" and not self.aside:
+                self._attach()
+            return
+        if mode == "off":
+            self.shield.undo(self.adapter.detach)
+            self.adapter = None
+        else:
+            cast(Any, self.adapter.planner).shadow = mode == "shadow"
+        self.count()
 
     def _attach(self) -> None:
         """A new adapter behind a new shield, so that nothing of one that failed is called again."""
@@ -132,8 +173,10 @@ class Attachment(Generic[A]):
         self.adapter = self.shield.call(self._made)
         if self.adapter is not None:
             observed: Any = ObservedPlanner(self.adapter.planner, self.seen)
+            observed.shadow = self.mode == "shadow"
             self.adapter.planner = observed
-            logger.info("peek: active; %s; %s", self.about, self.settings)
+            how = "in shadow: plans, and leaves the order alone" if self.mode == "shadow" else "active"
+            logger.info("peek: %s; %s; %s", how, self.about, self.settings)
         elif self.aside:
             logger.warning(
                 "peek: not active, stands aside: %s; %s; %s", self.aside, self.about, self.settings

@@ -59,6 +59,7 @@ METRICS: Final = (
     Metric("peek_cycles", "counter", "Plans made"),
     Metric("peek_stood_aside_cycles", "counter", "Plans that kept arrival order, with nothing to gain"),
     Metric("peek_reordered_cycles", "counter", "Cycles that changed the order of the queue"),
+    Metric("peek_shadow_reordered_cycles", "counter", "In shadow: plans that would have changed the order"),
     Metric("peek_planned_requests", "counter", "Requests ordered, summed over plans"),
     Metric("peek_policy_faults", "counter", "Times that somebody's policy failed and arrival order stood"),
     Metric("peek_admitted_requests", "counter", "Requests that were planned and admitted"),

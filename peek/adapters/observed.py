@@ -23,6 +23,9 @@ PLACES: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 TOKENS: Final = (-16384, -4096, -1024, -256, -64, -1, 0, 64, 256, 1024, 4096, 16384)
 
 
+IN_SHADOW: Final = "in shadow the order of arrival stands"
+
+
 class Tally:
     """A histogram: how many values lie up to each bound, and their sum.  O(log bounds) a value.
 
@@ -50,18 +53,23 @@ class Observations:
         plan_s: seconds on the planner's timer, each plan.
         gains: places that an admitted request had moved forward: earlier arrivals that still waited.
         surprises: prompt tokens of an admitted request found in the cache, less those the plan expected.
+        shadow_reordered: plans in shadow that differ from the order of arrival.
     """
 
     def __init__(self) -> None:
         self.plan_s = Tally(PLAN_SECONDS)
         self.gains = Tally(PLACES)
         self.surprises = Tally(TOKENS)
+        self.shadow_reordered = 0
 
 
 class ObservedPlanner:
     """A `Planner` whose calls are observed; whatever is not named here is the planner's own.
 
     An arrival and an admission cost O(log waiting) more.
+
+    Attributes:
+        shadow: plan and count as ever, but answer that there is nothing to say: arrival order, no demand.
     """
 
     def __init__(self, planner: Planner, seen: Observations) -> None:
@@ -71,8 +79,10 @@ class ObservedPlanner:
         """Who waits, by rank of arrival."""
         self._in_order: SortedList[int] = SortedList()
         self._arrivals = 0
+        self.shadow = False
+        self._last: Plan | None = None
+        self._answer = Plan()
         self.stats = planner.stats
-        self.evicts = planner.evicts
         self.order_matters = planner.order_matters
         self.request = planner.request
         self.needs = planner.needs
@@ -85,6 +95,15 @@ class ObservedPlanner:
 
     def __contains__(self, request_id: object) -> bool:
         return request_id in self.observed
+
+    @property
+    def evicts(self) -> bool:
+        """`Planner.evicts`."""
+        return self.observed.evicts and not self.shadow
+
+    def eviction_score(self, node_id: int, idle_s: float = 0.0) -> float:
+        """`Planner.eviction_score`."""
+        return 0.0 if self.shadow else self.observed.eviction_score(node_id, idle_s)
 
     def add(self, request: PendingRequest) -> None:
         """`Planner.add`."""
@@ -110,6 +129,12 @@ class ObservedPlanner:
         """`Planner.plan`."""
         made = self.stats.plans
         plan = self.observed.plan(cache, now)
-        if self.stats.plans != made:
+        new = self.stats.plans != made
+        if new:
             self._seen.plan_s.note(self.stats.last_plan_s)
-        return plan
+        if not self.shadow:
+            return plan
+        self._seen.shadow_reordered += new and plan.reordered
+        if plan is not self._last:  # one answer for one plan: adapters compare by identity
+            self._last, self._answer = plan, Plan(self._numbers, False, IN_SHADOW, stood_aside=True)
+        return self._answer
