@@ -131,6 +131,7 @@ def test_any_change_at_any_moment_loses_nobody(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shields, "FIRST_WAIT", 3)
+        patch.setattr(shields, "LONGEST_WAIT", 6)
         play(steps, Told(tmp_path_factory.mktemp("told") / "control"))
 
 
