@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
 
+from peek.adapters.switch import MODES
+from peek.config import _VARIABLES as VARIABLES
 from peek.config import PeekConfig
 from peek.errors import InvalidConfig
-from peek.settings import require_flag
+from peek.settings import require_flag, require_one_of
+
+KNOWN_VARIABLES: Final = ("PEEK_POLICY", "PEEK_CONFIG", *VARIABLES)
+"""What the environment may say to an adapter."""
+
+_OTHER_VARIABLES: Final = (
+    "PEEK_PURE",
+    "PEEK_EXPECT_BACKEND",
+    "PEEK_COLOR",
+    "PEEK_REPLACE_SCHEDULE_POLICY",
+    "PEEK_METRICS_DIR",
+)
+"""Names of the build, the tests, the command line, one engine only, and between processes."""
+
+
+_MOST: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -19,18 +39,41 @@ class Settings:
     Attributes:
         config: the policy and what goes with it.
         strict: re-raise internal errors, for tests; otherwise they leave the engine in its own order.
+        mode: "on", "shadow" (plan and count, never reorder) or "off".
+        control_file: a file that says the mode while the engine runs (`peek.adapters.switch`), "" for none.
+        control_every: calls of the scheduler between two looks at it.
     """
 
     config: PeekConfig
     strict: bool = False
+    mode: str = "on"
+    control_file: str = ""
+    control_every: int = 50
+
+    def __post_init__(self) -> None:
+        require_flag("strict", self.strict)
+        require_one_of("mode", self.mode, MODES)
+        if not isinstance(self.control_file, str) or "\0" in self.control_file:
+            raise InvalidConfig(f"control_file is {self.control_file!r}; need the name of a file")
+        _require_whole("control_every", self.control_every, 1)
+
+    def __str__(self) -> str:
+        """All options as in force, on one line."""
+        own = {name: value for name, value in vars(self).items() if name != "config"}
+        return " ".join(f"{name}={value}" for name, value in {**vars(self.config), **own}.items())
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> Settings:
-        """From JSON-like options: those of `PeekConfig.from_dict`, and `strict`.  `InvalidConfig`."""
-        strict = options.get("strict", False)
-        require_flag("strict", strict)
-        policy = {name: value for name, value in options.items() if name != "strict"}
-        return cls(PeekConfig.from_dict(policy), strict)
+        """From JSON-like options: those of `PeekConfig.from_dict`, and the attributes.  `InvalidConfig`."""
+        names = {field.name for field in fields(cls)} - {"config"}
+        policy = {name: value for name, value in options.items() if name not in names}
+        own = {name: value for name, value in options.items() if name in names}
+        return cls(PeekConfig.from_dict(policy), **own)
+
+
+def _require_whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
+        raise InvalidConfig(f"{name} is {value!r}; need a whole number from {least} to {_MOST}")
 
 
 def requested_settings(options: Any) -> Settings:
@@ -38,7 +81,7 @@ def requested_settings(options: Any) -> Settings:
 
     Args:
         options: what the engine's own configuration holds under "peek"; None or empty looks at the
-            environment (`PEEK_POLICY`, `PEEK_ONLINE_*`).
+            environment.
 
     Returns:
         Settings whose `config.is_stock` is true when nothing was asked for.
@@ -52,4 +95,53 @@ def requested_settings(options: Any) -> Settings:
         )
     if options:
         return Settings.from_dict(options)
-    return Settings(PeekConfig.from_env(os.environ))
+    return settings_from(os.environ)
+
+
+def settings_from(environ: Mapping[str, str]) -> Settings:
+    """The settings that an environment asks for.
+
+    `PEEK_CONFIG` holds the options as JSON, or `@` and the name of a file that does; its policy may stand in
+    `PEEK_POLICY`.  Without it `PEEK_POLICY` or the paper's `PEEK_ONLINE_*` variables count.  `InvalidConfig`
+    names the variable.
+    """
+    text = environ.get("PEEK_CONFIG", "").strip()
+    if not text:
+        return Settings(PeekConfig.from_env(environ))
+    options = _parsed(text)
+    clash = [name for name in VARIABLES if name in environ]
+    if clash:
+        raise InvalidConfig(f"PEEK_CONFIG and {clash[0]} are both set; set one of them")
+    label = environ.get("PEEK_POLICY", "")
+    if label and "policy" in options:
+        raise InvalidConfig("PEEK_POLICY is set and PEEK_CONFIG names a policy, too; set one of them")
+    try:
+        return Settings.from_dict({"policy": label, **options} if label else options)
+    except InvalidConfig as error:
+        raise InvalidConfig(f"PEEK_CONFIG: {error}") from None
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    source = ""
+    if text.startswith("@"):
+        source = f" ({text[1:]})"
+        try:
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise InvalidConfig(f"PEEK_CONFIG names a file that cannot be read: {error}") from None
+    try:
+        options = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidConfig(f"PEEK_CONFIG{source} is not JSON: {error}") from None
+    if not isinstance(options, dict):
+        raise InvalidConfig(
+            f'PEEK_CONFIG{source} is {text.strip()[:60]!r}; need an object: {{"policy": ...}}'
+        )
+    return options
+
+
+def misspelled(environ: Mapping[str, str]) -> dict[str, str]:
+    """Names in an environment that begin like ours and are none, each with the known name nearest to it."""
+    known = (*KNOWN_VARIABLES, *_OTHER_VARIABLES)
+    found = sorted(name for name in environ if name.upper().startswith("PEEK_") and name not in known)
+    return {name: (get_close_matches(name.upper(), known, 1, 0.0) or [""])[0] for name in found}

@@ -1,19 +1,25 @@
 """What stands beside one scheduler of an engine: its adapter, the shield before it, and its metrics.
 
 Both engines are attached to in the same way: find out why to stand aside, make the adapter, say so in the
-log; then every call into the adapter goes through `call`, and once one has failed, `working` puts the
-engine's own objects back and stays None.
+log; then every call into the adapter goes through `call`.  Once one has failed, `working` puts the engine's
+own objects back and is None, until the back-off is over and the adapter is made anew.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from peek.adapters.activation import Settings
+from peek.adapters.activation import KNOWN_VARIABLES, Settings, misspelled
+from peek.adapters.engine_info import EngineInfo
 from peek.adapters.metrics import Counted, EngineMetrics
-from peek.adapters.shield import Shield
+from peek.adapters.observed import Observations, ObservedPlanner
+from peek.adapters.shield import BackOff, Shield
+from peek.adapters.switch import Switch
+from peek.adapters.voice import speak_through
+from peek.errors import EngineMismatch
 
 logger = logging.getLogger("peek")
 
@@ -29,11 +35,16 @@ class Attachment(Generic[A]):
         settings: what was asked for.
         why_stand_aside: why this engine cannot be served, None if it can.
         make: makes the adapter, given the shield for whatever the engine calls back.
-        label: tells the schedulers of one process apart in the metrics.
+        about: which engine it is; for the log and the metrics.
 
     Attributes:
         adapter: None where the engine runs as it would without us.
         shield: catches what goes wrong in the adapter.
+        back_off: when an adapter that failed is made anew.
+        aside: why this engine is not served, "" if it is.
+        about: which engine it is.
+        seen: what was observed of its planners.
+        mode: "on", "shadow" or "off"; see `peek.adapters.switch`.
     """
 
     def __init__(
@@ -41,36 +52,160 @@ class Attachment(Generic[A]):
         settings: Settings,
         why_stand_aside: Callable[[], str | None],
         make: Callable[[Shield], A],
-        label: str,
+        about: Callable[[], EngineInfo],
     ) -> None:
-        self.shield = Shield(settings.strict)
+        self.settings = settings
+        self.back_off = BackOff()
+        self.shield = Shield(settings.strict, then=self.back_off.then)
         self.adapter: A | None = None
+        self.aside = ""
+        self._why_stand_aside = why_stand_aside
+        self._make = make
+        self.seen = Observations()
+        self.mode = settings.mode
+        self._switch: Switch | None = None
         self._metrics: EngineMetrics | None = None
+        self.about = self.shield.call(about) or EngineInfo("engine")
+        self.shield = Shield(settings.strict, then=self.back_off.then)  # who it is matters to nobody's order
+        if self.about.logger:
+            speak_through(self.about.logger)
+        warn_of_misspelled()
         if settings.config.is_stock:
-            logger.info("peek: not configured (set PEEK_POLICY); stock order")
+            self.aside = "not configured"
+            logger.info("peek: not active, not configured (set PEEK_POLICY or PEEK_CONFIG); %s", self.about)
             return
-        reason = self.shield.call(why_stand_aside)
-        if reason is not None:
-            logger.warning("peek: stands aside, stock order: %s", reason)
-            return
-        self.adapter = self.shield.call(make, self.shield)
-        if self.adapter is not None:
-            logger.info("peek: active, %s", settings.config)
-            self._metrics = self.shield.call(EngineMetrics, label)
+        try:
+            self._metrics = EngineMetrics(self.about, settings, self.seen)
+        except Exception:
+            self._without_metrics()
+        self._switch = self._control()
+        self.mode = settings.mode if self._switch is None else self._switch.look()
+        if self.mode == "off":
+            logger.warning("peek: not active, switched off; %s; %s", self.about, settings)
+            self.count()
+        else:
+            self._attach()
 
     @property
     def working(self) -> A | None:
-        """The adapter if it works; after a failure the engine gets its own objects back, and this is None."""
-        if self.adapter is not None and not self.shield.active:
-            self.shield.undo(self.adapter.detach)
-            return None
+        """The adapter if it works; to be read once a call of the engine.
+
+        After a failure the engine gets its own objects back and this is None, until it is time to try again.
+        """
+        if self._switch is not None and self._switch.look() != self.mode:
+            self._turn(self._switch.mode)
+        if self.adapter is None:
+            if self.aside or self.mode == "off" or not self.back_off.due():
+                return None
+            logger.warning("peek: tries again after an internal error")
+            self._attach()
+        elif not self.shield.active:
+            self._fall_back()
+        elif self.back_off.worked():
+            logger.warning("peek: has recovered from an internal error")
         return self.adapter
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """`function(...)`, a method of the adapter; None if it fails or anything has failed before."""
+        """`function(...)`, a method of the adapter; None if it fails or has failed before."""
         return self.shield.call(function, *args, **kwargs)
 
     def count(self) -> None:
         """Pass the counters on; once a step."""
-        if self._metrics is not None and self.adapter is not None:
-            self.shield.call(self._metrics.update, self.adapter, self.shield)
+        if self._metrics is None:
+            return
+        attempts = {
+            "peek_fallbacks": self.shield.fallbacks,
+            "peek_shadow_reordered_cycles": self.seen.shadow_reordered,
+            **self.back_off.counters(),
+        }
+        try:
+            self._metrics.update(self.adapter, self.shield, self.state, self.active, attempts)
+        except Exception:
+            self._without_metrics()
+
+    def _without_metrics(self) -> None:
+        """Metrics that fail are no reason to stop planning.  Called while an error is handled."""
+        if self.settings.strict:
+            raise  # noqa: PLE0704
+        logger.exception("peek: metrics are no longer passed on")
+        self._metrics = None
+
+    @property
+    def active(self) -> bool:
+        """Whether the queue is in the planner's order."""
+        return self.adapter is not None and self.shield.active and self.mode == "on"
+
+    @property
+    def state(self) -> str:
+        """Why it is active or not, in a few words."""
+        if self.aside or self.mode == "off":
+            return self.aside or "off"
+        works = self.adapter is not None and self.shield.active
+        return self.mode if works else "internal error"
+
+    def _control(self) -> Switch | None:
+        path = self.settings.control_file
+        if path and self.about.ranks > 1:
+            logger.warning(
+                "peek: control_file is not looked at: %d ranks might not see it at once", self.about.ranks
+            )
+            return None
+        return Switch(self.settings.mode, path, self.settings.control_every) if path else None
+
+    def _turn(self, mode: str) -> None:
+        """Another mode from this call on."""
+        logger.warning("peek: switched from %s to %s", self.mode, mode)
+        self.mode = mode
+        if self.adapter is None:
+            if mode != "off" and not self.aside:
+                self._attach()
+            return
+        if mode == "off":
+            self.shield.undo(self.adapter.detach)
+            self.adapter = None
+        else:
+            cast(Any, self.adapter.planner).shadow = mode == "shadow"
+        self.count()
+
+    def _attach(self) -> None:
+        """A new adapter behind a new shield, so that nothing of one that failed is called again."""
+        self.shield = Shield(self.settings.strict, self.shield.fallbacks, self.back_off.then)
+        self.adapter = self.shield.call(self._made)
+        if self.adapter is not None:
+            observed: Any = ObservedPlanner(self.adapter.planner, self.seen)
+            observed.shadow = self.mode == "shadow"
+            self.adapter.planner = observed
+            how = "in shadow: plans, and leaves the order alone" if self.mode == "shadow" else "active"
+            logger.info("peek: %s; %s; %s", how, self.about, self.settings)
+        elif self.aside:
+            logger.warning(
+                "peek: not active, stands aside: %s; %s; %s", self.aside, self.about, self.settings
+            )
+        else:
+            self.back_off.failed()
+        self.count()
+
+    def _made(self) -> A | None:
+        try:
+            self.aside = self._why_stand_aside() or ""
+            return None if self.aside else self._make(self.shield)
+        except EngineMismatch as mismatch:  # the same at every attempt
+            if self.settings.strict:
+                raise
+            self.aside = str(mismatch)
+            return None
+
+    def _fall_back(self) -> None:
+        if self.adapter is not None:
+            self.shield.undo(self.adapter.detach)
+        self.adapter = None
+        self.back_off.failed()
+        self.count()
+
+
+def warn_of_misspelled() -> None:
+    """A line for each environment variable that looks like one of ours and is read by nobody."""
+    for name, meant in misspelled(os.environ).items():
+        logger.warning(
+            "peek: nothing reads %s; is %s meant? (known: %s)", name, meant, ", ".join(KNOWN_VARIABLES)
+        )

@@ -1,20 +1,27 @@
-"""Counters of an adapter, for Prometheus where `prometheus_client` is installed.
-
-They go to the default registry, next to the engine's own.  With the engine in a process of its own that
-registry is the engine's; the counters are on the adapter in any case.
-"""
+"""The metrics of an adapter: their names and what they mean, and how they are kept current."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from peek._version import __version__
+from peek.adapters import export
+from peek.adapters.observed import PLACES, PLAN_SECONDS, TOKENS
 
 if TYPE_CHECKING:
+    from peek.adapters.activation import Settings
+    from peek.adapters.engine_info import EngineInfo
+    from peek.adapters.observed import Observations, Tally
     from peek.adapters.shield import Shield
     from peek.planner import Planner
 
 
 class Counted(Protocol):
-    """An engine's adapter, as far as `Attachment` and the metrics know it."""
+    """An engine's adapter, as far as `Attachment` and the metrics know it.
+
+    An adapter that keeps requests apart (`Quarantine`) has them in an attribute `quarantine`.
+    """
 
     planner: Planner
     reordered: int
@@ -29,68 +36,191 @@ class Counted(Protocol):
         ...
 
 
-_COUNTERS = {
-    "peek_cycles": "Planning cycles",
-    "peek_reordered_cycles": "Cycles that changed the order of the queue",
-    "peek_planned_requests": "Requests ordered, summed over cycles",
-    "peek_policy_faults": "Cycles in which somebody's policy failed and arrival order stood",
-    "peek_cached_tokens_predicted": "Prompt tokens of admitted requests expected in the cache",
-    "peek_cached_tokens_real": "Prompt tokens of admitted requests found in the cache",
-    "peek_fair_lane_admissions": "Requests admitted through the fair lane",
-    "peek_protected_evictions": "Cached blocks or nodes passed over because a waiting request needs them",
-    "peek_fallbacks": "Internal errors that left the engine in stock order",
-    "peek_plan_seconds": "Time spent planning",
-}
+@dataclass(frozen=True)
+class Metric:
+    """One metric by its Prometheus name; a counter's series end in `_total`.
 
-_registered: dict[str, Any] = {}
-"""Prometheus allows each name once a process; schedulers share the metrics, apart by their label."""
+    Attributes:
+        labels: besides `LABELS`.
+        bounds: of a histogram's buckets.
+    """
+
+    name: str
+    kind: str
+    text: str
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+
+
+LABELS: Final = ("engine", "model_name", "dp_rank", "tp_rank")
+"""What every series is labelled with; the engine is `vllm` or `sglang`."""
+
+METRICS: Final = (
+    Metric("peek_cycles", "counter", "Plans made"),
+    Metric("peek_stood_aside_cycles", "counter", "Plans that kept arrival order, with nothing to gain"),
+    Metric("peek_reordered_cycles", "counter", "Cycles that changed the order of the queue"),
+    Metric("peek_shadow_reordered_cycles", "counter", "In shadow: plans that would have changed the order"),
+    Metric("peek_planned_requests", "counter", "Requests ordered, summed over plans"),
+    Metric("peek_policy_faults", "counter", "Times that somebody's policy failed and arrival order stood"),
+    Metric("peek_admitted_requests", "counter", "Requests that were planned and admitted"),
+    Metric("peek_withdrawn_requests", "counter", "Requests that left the queue otherwise"),
+    Metric("peek_fair_lane_admissions", "counter", "Requests admitted through the fair lane"),
+    Metric("peek_prompt_tokens", "counter", "Prompt tokens of admitted requests"),
+    Metric("peek_cached_tokens_predicted", "counter", "Of these, tokens that were expected in the cache"),
+    Metric("peek_cached_tokens_real", "counter", "Of these, tokens that the engine found in its cache"),
+    Metric("peek_protected_evictions", "counter", "Evictions passed over for a waiting request"),
+    Metric("peek_quarantined_requests", "counter", "Requests that could not be translated, kept apart"),
+    Metric("peek_fallbacks", "counter", "Internal errors that left the engine in its own order"),
+    Metric("peek_retries", "counter", "New attempts after an internal error"),
+    Metric("peek_recoveries", "counter", "New attempts that have worked since"),
+    Metric("peek_plan_seconds", "counter", "Seconds spent planning"),
+    Metric("peek_plan_duration_seconds", "histogram", "Seconds of each plan", bounds=PLAN_SECONDS),
+    Metric("peek_position_gain", "histogram", "Earlier arrivals overtaken by each admission", bounds=PLACES),
+    Metric(
+        "peek_cached_tokens_surprise",
+        "histogram",
+        "Cached tokens of each admission, real less predicted",
+        bounds=TOKENS,
+    ),
+    Metric("peek_active", "gauge", "1 while the queue is in the order of peek, else 0"),
+    Metric("peek_state", "gauge", "1 for the reason why peek is active or not now", ("reason",)),
+    Metric("peek_info", "gauge", "Always 1; what is in force", ("version", "admission", "eviction", "cache")),
+    Metric("peek_waiting_requests", "gauge", "Requests waiting that are planned"),
+    Metric("peek_quarantined_waiting_requests", "gauge", "Requests waiting that are kept apart"),
+    Metric("peek_tree_nodes", "gauge", "Nodes of the tree of waiting prompts"),
+)
+
+_TALLIES: Final = {
+    "peek_plan_duration_seconds": "plan_s",
+    "peek_position_gain": "gains",
+    "peek_cached_tokens_surprise": "surprises",
+}
+_BY_NAME: Final = {metric.name: metric for metric in METRICS}
 
 
 def snapshot(adapter: Counted, shield: Shield) -> dict[str, float]:
-    """All counters by name."""
+    """All counters of an adapter by name, since it was made; the fallbacks are its attachment's."""
     totals = adapter.planner.totals()
+    quarantine = getattr(adapter, "quarantine", None)
     return {
         "peek_cycles": totals["plans"],
+        "peek_stood_aside_cycles": totals["stood_aside"],
         "peek_reordered_cycles": adapter.reordered,
         "peek_planned_requests": totals["planned"],
         "peek_policy_faults": totals["policy_faults"],
+        "peek_admitted_requests": totals["admitted"],
+        "peek_withdrawn_requests": totals["withdrawn"],
+        "peek_fair_lane_admissions": totals["fair_admitted"],
+        "peek_prompt_tokens": totals["prompt_tokens"],
         "peek_cached_tokens_predicted": totals["cached_expected"],
         "peek_cached_tokens_real": adapter.cached_real,
-        "peek_fair_lane_admissions": totals["fair_admitted"],
         "peek_protected_evictions": adapter.protected_evictions,
+        "peek_quarantined_requests": 0 if quarantine is None else quarantine.total,
         "peek_fallbacks": shield.fallbacks,
         "peek_plan_seconds": totals["plan_s"],
     }
 
 
 class EngineMetrics:
-    """Passes the growth of the counters on to Prometheus; does nothing where it is not installed.
+    """Keeps the series of one attachment current; does nothing where nobody reads them.
 
     Args:
-        engine: the label that tells schedulers of one process apart.
+        about: which engine, for the labels.
+        settings: what is in force.
+        seen: for the histograms.
     """
 
-    def __init__(self, engine: str) -> None:
-        self._last: dict[str, float] = dict.fromkeys(_COUNTERS, 0.0)
-        self._counters = {name: counter.labels(engine=engine) for name, counter in _register().items()}
-
-    def update(self, adapter: Counted, shield: Shield) -> None:
-        """Called once a step; O(counters)."""
-        if not self._counters:
+    def __init__(self, about: EngineInfo, settings: Settings, seen: Observations) -> None:
+        self._seen = seen
+        self._adapter: Counted | None = None
+        self._before: dict[str, float] = {}
+        """Counters of the adapters before this one."""
+        self._counters: dict[str, float] = {}
+        self._gauges: tuple[object, ...] = ()
+        self._state = ""
+        self._files: export.SeriesFiles | None = None
+        path = export.folder()
+        if path is None or not about.speaks:
             return
-        last = self._last
-        for name, value in snapshot(adapter, shield).items():
-            if value > last[name]:
-                self._counters[name].inc(value - last[name])
-                last[name] = value
+        values = (about.engine, about.model, str(about.dp_rank), str(about.tp_rank))
+        self._files = export.SeriesFiles(path, dict(zip(LABELS, values, strict=True)))
+        self._shown = {metric.name: 0.0 for metric in METRICS if metric.kind != "gauge"}
+        for name in self._shown:
+            if name in _TALLIES:
+                self._write_tally(_BY_NAME[name], getattr(seen, _TALLIES[name]))
+            else:
+                self._write(name, 0)
+        config = settings.config
+        self._write(
+            "peek_info",
+            1,
+            version=__version__,
+            admission=config.admission,
+            eviction=config.eviction,
+            cache=about.cache,
+        )
+
+    def update(
+        self, adapter: Counted | None, shield: Shield, state: str, active: bool, more: dict[str, float]
+    ) -> None:
+        """Called once a step, and when the state changes; O(metrics).
+
+        Args:
+            adapter: None while there is none.
+            state: why `peek` is active or not.
+            more: counters of the attachment.
+        """
+        if self._files is None:
+            return
+        if adapter is not self._adapter:
+            self._adapter, self._before = adapter, dict(self._counters)
+        if adapter is not None:
+            for name, value in snapshot(adapter, shield).items():
+                self._counters[name] = self._before.get(name, 0) + value
+        self._counters.update(more)
+        shown = self._shown
+        for name, value in self._counters.items():
+            if value != shown[name]:
+                shown[name] = value
+                self._write(name, value)
+        for name, attribute in _TALLIES.items():
+            tally: Tally = getattr(self._seen, attribute)
+            if tally.total != shown[name]:
+                shown[name] = tally.total
+                self._write_tally(_BY_NAME[name], tally)
+        self._write_gauges(adapter, state, active)
+
+    def _write_gauges(self, adapter: Counted | None, state: str, active: bool) -> None:
+        waiting = nodes = 0
+        if adapter is not None:
+            waiting, nodes = len(adapter.planner), adapter.planner.tree.node_count
+        now = (waiting, nodes, len(getattr(adapter, "quarantine", ())), active, state)
+        if now == self._gauges:
+            return
+        self._gauges = now
+        self._write("peek_waiting_requests", waiting)
+        self._write("peek_tree_nodes", nodes)
+        self._write("peek_quarantined_waiting_requests", now[2])
+        self._write("peek_active", float(active))
+        if state != self._state:
+            if self._state:
+                self._write("peek_state", 0, reason=self._state)
+            self._write("peek_state", 1, reason=state)
+            self._state = state
+
+    def _write(self, name: str, value: float, **labels: str) -> None:
+        metric = _BY_NAME[name]
+        sample = f"{name}_total" if metric.kind == "counter" else name
+        assert self._files is not None
+        self._files.write(metric.kind, name, metric.text, sample, value, **labels)
+
+    def _write_tally(self, metric: Metric, tally: Tally) -> None:
+        files: Any = self._files
+        bounds = [*map(_le, metric.bounds), "+Inf"]
+        for bound, number in zip(bounds, tally.counts, strict=True):
+            files.write("histogram", metric.name, metric.text, f"{metric.name}_bucket", number, le=bound)
+        files.write("histogram", metric.name, metric.text, f"{metric.name}_sum", tally.sum)
 
 
-def _register() -> dict[str, Any]:
-    try:
-        from prometheus_client import Counter
-    except ImportError:
-        return {}
-    for name, text in _COUNTERS.items():
-        if name not in _registered:
-            _registered[name] = Counter(name, text, ["engine"])
-    return _registered
+def _le(bound: float) -> str:
+    return repr(float(bound))

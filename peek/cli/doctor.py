@@ -18,6 +18,7 @@ import typer
 
 import peek
 from peek import InvalidConfig, PeekConfig, __version__, backend
+from peek.adapters.activation import misspelled, settings_from
 from peek.cli.options import policy_of
 from peek.policy.registry import installed as installed_policies
 
@@ -43,10 +44,11 @@ def doctor_command(
         label = os.environ.get("PEEK_POLICY", "")
         if label:
             policy_of(label)
-        active = describe(PeekConfig.from_env(os.environ), label)
+        asked = os.environ.get("PEEK_CONFIG", "").strip()
+        active = describe(settings_from(os.environ).config, "" if asked else label)
     except InvalidConfig as error:
         fault = str(error)
-    findings = {**_findings(), "active": active}
+    findings = {**_findings(), "active": active, "misspelled": misspelled(os.environ)}
     if as_json:
         print(json.dumps({**findings, "error": fault or None}, indent=2))
     else:
@@ -102,6 +104,8 @@ def _print(findings: dict[str, Any]) -> None:
     for name, path in findings["policies"].items():
         rows.append((f"policy {name}", path))
     rows.append(("active", findings["active"] or "nothing: the environment is invalid"))
+    for name, meant in findings["misspelled"].items():
+        rows.append((name, f"unknown, nothing reads it; is {meant} meant?"))
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         print(f"{name:<{width}}  {text}")

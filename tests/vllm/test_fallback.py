@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,16 +42,12 @@ def test_not_asked_for_changes_nothing_on_the_instance() -> None:
     assert type(engine.waiting).__name__ == "FCFSRequestQueue"
 
 
-def test_not_asked_for_registers_no_metrics() -> None:
-    # in the process's default registry.
-    from peek.adapters import metrics
-
-    prometheus = pytest.importorskip("prometheus_client", reason="metrics need prometheus_client")
-    for counter in metrics._registered.values():
-        prometheus.REGISTRY.unregister(counter)
-    metrics._registered.clear()
+def test_not_asked_for_writes_no_metrics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PEEK_METRICS_DIR", str(tmp_path / "series"))
     make_scheduler(PeekScheduler)
-    assert not metrics._registered
+    assert not (tmp_path / "series").exists()
+    make_scheduler(PeekScheduler, options={"policy": "peek"})
+    assert len(list((tmp_path / "series").iterdir())) == 3
 
 
 # -- activation ----------------------------------------------------------------------------------------
@@ -253,8 +250,7 @@ def test_an_error_while_the_adapter_is_made(
 
 
 def test_an_error_while_the_metrics_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    # that name (ValueError of prometheus_client) keeps the engine from starting.
-    monkeypatch.setattr("peek.adapters.metrics._register", lambda: 1 / 0)
+    monkeypatch.setattr("peek.adapters.metrics.export.folder", lambda: 1 / 0)
     assert "r0" in busy_run(make(strict=False))
 
 

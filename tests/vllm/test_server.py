@@ -39,7 +39,6 @@ def get(url: str) -> str:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server on the worked check's engine."""
     folder = tmp_path_factory.mktemp("server")
-    (folder / "metrics").mkdir()
     port = free_port()
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in ENGINE.items()]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
@@ -52,8 +51,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         **os.environ,
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
-        # The engine is a process of its own: its metrics reach /metrics through these files only.
-        "PROMETHEUS_MULTIPROC_DIR": str(folder / "metrics"),
     }
     log = folder / "server.log"
     with log.open("w") as sink:
@@ -62,6 +59,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         _wait(process, address, log)
         yield address
+        assert "peek: active; vllm" in log.read_text(), "with vLLM's default logging"
     finally:
         process.terminate()
         try:
@@ -122,4 +120,7 @@ def test_metrics_stand_next_to_those_of_vllm(server: str) -> None:
     assert "vllm:prompt_tokens" in text
     for name in ("cycles", "cached_tokens_real", "fair_lane_admissions", "plan_seconds"):
         assert f"peek_{name}_total" in text, name
+    assert len({line.split("{")[0] for line in text.splitlines() if line.startswith("peek_")}) >= 12
+    assert 'model_name="m"' in next(line for line in text.splitlines() if line.startswith("peek_active"))
+    assert metric(server, "peek_active") == 1
     assert metric(server, "peek_fallbacks_total") == 0

@@ -7,12 +7,12 @@ each of its processes.  It does nothing unless `peek` is configured.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from typing import Any
 
 from peek.adapters.activation import Settings, requested_settings
 from peek.adapters.attachment import Attachment
+from peek.adapters.engine_info import sglang_info
 from peek.adapters.sglang.adapter import SglangAdapter
 from peek.adapters.sglang.seams import REPLACE_ANY, why_stand_aside
 from peek.errors import InvalidConfig, PeekError
@@ -30,7 +30,7 @@ def attach(policy: Any, settings: Settings, replaces_any: bool = False) -> Attac
         settings,
         lambda: why_stand_aside(policy, replaces_any),
         lambda shield: SglangAdapter(policy, settings, shield),
-        str(os.getpid()),
+        lambda: sglang_info(policy),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from peek.adapters.activation import requested_settings
 from peek.adapters.attachment import Attachment
+from peek.adapters.engine_info import vllm_info
 from peek.adapters.vllm.adapter import VllmAdapter
 from peek.adapters.vllm.layout import why_stand_aside
 from peek.errors import InvalidConfig
@@ -24,12 +25,11 @@ def attach(scheduler: Any, vllm_config: Any) -> Attachment[VllmAdapter]:
     """
     additional = getattr(vllm_config, "additional_config", None)
     settings = requested_settings(additional.get("peek") if isinstance(additional, dict) else None)
-    rank = getattr(vllm_config.parallel_config, "data_parallel_index", 0) or 0
     return Attachment(
         settings,
         lambda: why_stand_aside(scheduler),
         lambda shield: VllmAdapter(scheduler, settings, shield),
-        str(rank),
+        lambda: vllm_info(scheduler, vllm_config),
     )
 
 

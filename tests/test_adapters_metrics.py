@@ -1,0 +1,271 @@
+"""The series of an adapter: right, current, one by one against what happened, over fallbacks and restarts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.attached import EmptyCache, ToyEngine, toy_attachment
+
+from peek import PendingRequest, Planner
+from peek.adapters import export
+from peek.adapters import shield as shields
+from peek.adapters.engine_info import EngineInfo
+from peek.adapters.metrics import LABELS, METRICS, snapshot
+from peek.adapters.observed import Observations, ObservedPlanner, Tally
+
+prometheus = pytest.importorskip("prometheus_client", reason="metrics need prometheus_client")
+
+
+@pytest.fixture
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The series on /metrics by name and labels beyond the common ones."""
+    monkeypatch.delenv(export.ENGINES_FOLDER, raising=False)
+    monkeypatch.setenv(export.OUR_FOLDER, str(tmp_path / "series"))
+    return lambda: series(tmp_path / "series")
+
+
+def series(path: Path) -> dict[str, float]:
+    found = {}
+    for metric in export.FolderCollector(path).collect():
+        for sample in metric.samples:
+            extra = [f"{name}={value}" for name, value in sample.labels.items() if name not in LABELS]
+            found[" ".join([sample.name, *extra])] = sample.value
+    return found
+
+
+def busy(engine: ToyEngine, attachment: Any, requests: int = 8) -> None:
+    for i in range(requests):
+        engine.arrive(f"r{i}-{len(engine.prompts)}", [7 + i % 3] * 4 + [i])
+    for _ in range(requests):
+        engine.step(attachment)
+
+
+def test_what_is_shown_is_what_happened(shown: Any) -> None:
+    engine = ToyEngine()
+    attachment = toy_attachment(engine)
+    busy(engine, attachment)
+    found = shown()
+    adapter = attachment.adapter
+    assert adapter is not None
+    for name, value in snapshot(adapter, attachment.shield).items():
+        assert found[f"{name}_total"] == value, name
+    assert found["peek_cycles_total"] == found["peek_plan_duration_seconds_count"] == 8
+    assert found["peek_admitted_requests_total"] == found["peek_position_gain_count"] == 8
+    assert found["peek_prompt_tokens_total"] == 40
+    assert found["peek_position_gain_sum"] > 0
+    assert found["peek_waiting_requests"] == 0
+    assert found["peek_active"] == 1
+    assert found["peek_state reason=on"] == 1
+
+
+def test_the_queue_is_current_though_nothing_is_planned(shown: Any) -> None:
+    engine = ToyEngine()
+    attachment = toy_attachment(engine)
+    busy(engine, attachment, 4)
+    engine.arrive("late", [1, 2, 3])
+    attachment.call(attachment.adapter.before)  # type: ignore[union-attr]
+    attachment.count()
+    assert shown()["peek_waiting_requests"] == 1
+
+
+def test_every_metric_of_the_table_is_shown(shown: Any) -> None:
+    engine = ToyEngine()
+    busy(engine, toy_attachment(engine))
+    names = {name.split()[0] for name in shown()}
+    for metric in METRICS:
+        endings = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}
+        for ending in endings[metric.kind]:
+            assert metric.name + ending in names, metric.name
+    assert len(names) >= 12
+    assert {name for name in names if not name.startswith("peek_")} == set()
+
+
+def test_series_carry_engine_model_and_rank(shown: Any, tmp_path: Path) -> None:
+    toy_attachment(ToyEngine())
+    samples = [s for m in export.FolderCollector(tmp_path / "series").collect() for s in m.samples]
+    assert samples
+    for sample in samples:
+        assert {name: sample.labels[name] for name in LABELS} == {
+            "engine": "toy",
+            "model_name": "m",
+            "dp_rank": "0",
+            "tp_rank": "0",
+        }
+
+
+def test_an_error_shows_and_counters_do_not_fall_with_a_new_adapter(
+    shown: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shields, "FIRST_WAIT", 5)
+    engine = ToyEngine()
+    attachment = toy_attachment(engine)
+    busy(engine, attachment)
+    before = shown()
+    engine.fails_in = {"plan"}
+    engine.step(attachment)
+    assert shown()["peek_fallbacks_total"] == 1
+    engine.fails_in = set()
+    engine.step(attachment)
+    found = shown()
+    assert (found["peek_active"], found["peek_state reason=on"]) == (0, 0)
+    assert found["peek_state reason=internal error"] == 1
+    for _ in range(20):
+        engine.step(attachment)
+    busy(engine, attachment)
+    found = shown()
+    assert found["peek_fallbacks_total"] == found["peek_retries_total"] == found["peek_recoveries_total"] == 1
+    assert (found["peek_active"], found["peek_state reason=internal error"]) == (1, 0)
+    assert found["peek_admitted_requests_total"] == 16
+    for name, value in before.items():
+        if name.endswith("_total"):
+            assert found[name] >= value, name
+
+
+def test_who_stands_aside_says_why(shown: Any) -> None:
+    engine = ToyEngine()
+    engine.aside = "prefix caching is off"
+    toy_attachment(engine)
+    found = shown()
+    assert (found["peek_active"], found["peek_state reason=prefix caching is off"]) == (0, 1)
+
+
+def test_the_same_series_after_a_restart(shown: Any) -> None:
+    for _ in range(2):
+        engine = ToyEngine()
+        busy(engine, toy_attachment(engine))
+    found = shown()
+    assert found["peek_admitted_requests_total"] == 16
+    assert found["peek_active"] == 1
+
+
+def test_one_exporter_of_each_tensor_parallel_group(
+    shown: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = EngineInfo("toy")
+    monkeypatch.setattr("support.attached.EngineInfo", lambda *_: replace(made, speaks=False))
+    engine = ToyEngine()
+    busy(engine, toy_attachment(engine))
+    assert not (tmp_path / "series").exists()
+
+
+def test_not_configured_or_nobody_to_read_writes_nothing(
+    shown: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy_attachment(ToyEngine(), policy="fcfs+lru")
+    assert not (tmp_path / "series").exists()
+    monkeypatch.delenv(export.OUR_FOLDER)
+    engine = ToyEngine()
+    attachment = toy_attachment(engine)
+    busy(engine, attachment)
+    assert snapshot(attachment.adapter, attachment.shield)["peek_cycles"] == 8  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("where", ["peek.adapters.export.SeriesFiles", "peek.adapters.metrics.snapshot"])
+def test_metrics_that_fail_do_not_stop_the_planning(
+    where: str, shown: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(where, lambda *_: 1 / 0)
+    engine = ToyEngine()
+    attachment = toy_attachment(engine)
+    busy(engine, attachment)
+    assert attachment.active
+    assert attachment.adapter.reordered > 0  # type: ignore[union-attr]
+    assert [r.getMessage() for r in caplog.records].count("peek: metrics are no longer passed on") == 1
+    with pytest.raises(ZeroDivisionError):
+        toy_attachment(ToyEngine(), strict=True)
+
+
+# -- through processes --------------------------------------------------------------------------------------
+
+PARENT = """
+import subprocess, sys
+from prometheus_client import REGISTRY, generate_latest
+from peek.adapters.export import offer
+for _ in range(2):
+    offer()
+assert b"peek_" not in generate_latest(REGISTRY)
+subprocess.run([sys.executable, "-c", sys.argv[1]], check=True)
+print(generate_latest(REGISTRY).decode())
+"""
+
+CHILD = """
+from peek.adapters.export import offer
+offer()
+from support.attached import ToyEngine, toy_attachment
+engine = ToyEngine()
+attachment = toy_attachment(engine)
+engine.arrive("a", [1, 2]); engine.arrive("b", [1, 2])
+engine.step(attachment)
+"""
+
+
+def test_from_the_process_of_the_scheduler_to_that_of_the_api(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environ = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path)}
+    for name in (export.ENGINES_FOLDER, export.OUR_FOLDER):
+        environ.pop(name, None)
+    command = [sys.executable, "-c", PARENT, CHILD]
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    labels = 'dp_rank="0",engine="toy",model_name="m",tp_rank="0"'
+    assert f"peek_cycles_total{{{labels}}} 1.0" in ran.stdout
+    assert "# TYPE peek_plan_duration_seconds histogram" in ran.stdout
+    assert len({line.split("{")[0] for line in ran.stdout.splitlines() if line.startswith("peek_")}) >= 12
+    assert not list(tmp_path.glob("peek-metrics-*")), "the folder is gone with its process"
+
+
+# -- what is observed ---------------------------------------------------------------------------------------
+
+
+@given(
+    bounds=st.lists(st.integers(-50, 50), min_size=1, unique=True).map(sorted),
+    values=st.lists(st.integers(-60, 60)),
+)
+def test_a_tally_against_its_definition(bounds: list[int], values: list[int]) -> None:
+    tally = Tally(bounds)
+    for value in values:
+        tally.note(value)
+    for i, bound in enumerate(bounds):
+        assert sum(tally.counts[: i + 1]) == sum(value <= bound for value in values)
+    assert (tally.total, sum(tally.counts), tally.sum) == (len(values), len(values), sum(values))
+
+
+@given(data=st.data())
+def test_gains_are_the_earlier_arrivals_that_still_wait(data: st.DataObject) -> None:
+    planner = ObservedPlanner(Planner(), Observations())
+    waiting: list[str] = []
+    gains = []
+    for i in range(data.draw(st.integers(1, 30))):
+        if waiting and data.draw(st.booleans()):
+            at = data.draw(st.integers(0, len(waiting) - 1))
+            admitted = data.draw(st.booleans())
+            planner.remove(waiting.pop(at), admitted, 2 if admitted else None)
+            gains += [at] if admitted else []
+        else:
+            waiting.append(f"r{i}")
+            planner.add(PendingRequest(waiting[-1], [5, i], float(i), num_tokens=2))
+        if data.draw(st.booleans()):
+            planner.plan(EmptyCache(), float(i))
+        assert len(planner) == len(waiting)
+    tally = planner._seen.gains
+    assert (tally.total, tally.sum) == (len(gains), sum(gains))
+    assert planner._seen.plan_s.total == planner.stats.plans
+    assert planner._seen.surprises.total == len(gains)
+
+
+def test_an_unknown_request_is_the_planners_error() -> None:
+    planner = ObservedPlanner(Planner(), Observations())
+    with pytest.raises(KeyError, match="nobody"):
+        planner.remove("nobody")
+    planner.add(PendingRequest("a", [1], 0.0))
+    with pytest.raises(ValueError, match="a"):
+        planner.add(PendingRequest("a", [1], 0.0))
+    planner.remove("a", False)
+    assert len(planner) == 0

@@ -1,0 +1,149 @@
+"""The line at start: active or not and why, engine, cache, options; where an operator sees it."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from support.attached import ToyEngine, toy_attachment
+
+from peek import PeekConfig
+from peek.adapters import engine_info
+from peek.adapters.activation import Settings
+from peek.adapters.attachment import Attachment
+from peek.adapters.engine_info import EngineInfo, sglang_info, vllm_info
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_the_line_says_it_all(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "peek"):
+        toy_attachment(ToyEngine(), fair_share=0.1)
+    (line,) = lines(caplog)
+    assert line.startswith("peek: active; toy 1.0, model m, rank 0.0, cache none; admission=peek lanes=work")
+    for option in ("fair_share=0.1", "eviction=lru", "exponent=5.0", "strict=False"):
+        assert option in line
+    assert set(vars(PeekConfig())) <= {word.split("=")[0] for word in line.split("; ")[2].split()}
+
+
+def test_why_not(caplog: pytest.LogCaptureFixture) -> None:
+    engine = ToyEngine()
+    engine.aside = "prefix caching is off"
+    with caplog.at_level(logging.INFO, "peek"):
+        toy_attachment(engine)
+        toy_attachment(engine, policy="fcfs+lru")
+    first, second = lines(caplog)
+    assert first.startswith("peek: not active, stands aside: prefix caching is off; toy 1.0")
+    assert second.startswith("peek: not active, not configured")
+
+
+def test_an_engine_that_does_not_say_who_it_is_is_served() -> None:
+    settings = Settings(PeekConfig())
+    beside: Attachment[object] = Attachment(settings, lambda: "why", lambda shield: None, lambda: 1 / 0)  # type: ignore[type-var,arg-type,return-value]
+    assert beside.about == EngineInfo("engine")
+    assert beside.shield.active
+
+
+VLLM_LIKE = """
+import logging
+handler = logging.StreamHandler()
+handler.setFormatter(logging.Formatter("[ENGINE] %(levelname)s %(message)s"))
+engine = logging.getLogger("vllm")
+engine.addHandler(handler)
+engine.setLevel(logging.{level})
+engine.propagate = False
+{before}
+from peek.adapters.voice import speak_through
+for _ in range(2):
+    speak_through("vllm")
+logging.getLogger("peek").info("peek: active")
+logging.getLogger("peek").warning("peek: careful")
+"""
+
+SGLANG_LIKE = """
+import logging
+logging.basicConfig(level=logging.INFO, format="[ROOT] %(message)s", force=True)
+logging.getLogger("peek").info("peek: active")
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "shown"),
+    [
+        (
+            VLLM_LIKE.format(level="INFO", before=""),
+            ["[ENGINE] INFO peek: active", "[ENGINE] WARNING peek: careful"],
+        ),
+        (VLLM_LIKE.format(level="ERROR", before=""), []),
+        (
+            VLLM_LIKE.format(level="INFO", before="logging.basicConfig(format='[ROOT] %(message)s')"),
+            ["[ROOT] peek: active", "[ROOT] peek: careful"],
+        ),
+        (SGLANG_LIKE, ["[ROOT] peek: active"]),
+    ],
+    ids=["as vLLM does", "quiet", "with a root handler", "as SGLang does"],
+)
+def test_lines_are_seen_once(script: str, shown: list[str]) -> None:
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stderr.splitlines() == shown
+
+
+# -- who the engine is --------------------------------------------------------------------------------------
+
+
+def test_a_vllm_scheduler() -> None:
+    spec = type("FullAttentionSpec", (), {})()
+    scheduler = SimpleNamespace(
+        kv_cache_config=SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec)]), block_size=32
+    )
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(served_model_name=["m", "other"]),
+        parallel_config=SimpleNamespace(data_parallel_index=3),
+    )
+    about = vllm_info(scheduler, config)
+    assert (about.engine, about.model, about.dp_rank, about.speaks) == ("vllm", "m", 3, True)
+    assert about.cache == "FullAttentionSpec in blocks of 32"
+    assert vllm_info(object(), object()).model == ""
+
+
+class SchedulerLike:
+    """What an SGLang scheduler is to its policy: the caller."""
+
+    def __init__(self, policy: object, **facts: object) -> None:
+        self.policy = policy
+        self.server_args = SimpleNamespace(served_model_name="m", tp_size=2)
+        vars(self).update(facts)
+
+    def call(self, policy: object) -> EngineInfo:
+        return sglang_info(policy)
+
+
+def policy_like() -> SimpleNamespace:
+    cache = type("RadixCache", (), {"page_size": 16})()
+    return SimpleNamespace(tree_cache=cache)
+
+
+def test_an_sglang_policy_is_asked_within_a_call_of_its_scheduler() -> None:
+    policy = policy_like()
+    about = SchedulerLike(policy, dp_rank=1, tp_rank=1, attn_tp_rank=1).call(policy)
+    assert (about.model, about.dp_rank, about.tp_rank, about.speaks, about.ranks) == ("m", 1, 1, False, 2)
+    assert about.cache == "RadixCache in pages of 16"
+    later = SchedulerLike(policy, ps=SimpleNamespace(dp_rank=None, attn_dp_rank=4, tp_rank=0)).call(policy)
+    assert (later.dp_rank, later.tp_rank, later.speaks) == (4, 0, True)
+
+
+def test_an_sglang_policy_outside_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unset:
+        @property
+        def tp_rank(self) -> int:
+            raise RuntimeError("not published")
+
+    monkeypatch.setattr(engine_info, "_parallel", Unset)
+    policy = policy_like()
+    assert SchedulerLike(policy_like()).call(policy) == sglang_info(policy)
+    assert (sglang_info(policy).model, sglang_info(policy).tp_rank) == ("", 0)
