@@ -193,7 +193,8 @@ class EngineMetrics:
     def _write_gauges(self, adapter: Counted | None, state: str, active: bool) -> None:
         waiting = nodes = 0
         if adapter is not None:
-            waiting, nodes = len(adapter.planner), adapter.planner.tree.node_count
+            totals = adapter.planner.totals()
+            waiting, nodes = int(totals["waiting"]), int(totals["tree_nodes"])
         now = (waiting, nodes, len(getattr(adapter, "quarantine", ())), active, state)
         if now == self._gauges:
             return

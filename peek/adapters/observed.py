@@ -81,8 +81,8 @@ class ObservedPlanner:
         self._arrivals = 0
         self.shadow = False
         self._last: Plan | None = None
+        self._answered: Plan | None = None
         self._answer = Plan()
-        self.stats = planner.stats
         self.order_matters = planner.order_matters
         self.request = planner.request
         self.needs = planner.needs
@@ -127,14 +127,14 @@ class ObservedPlanner:
 
     def plan(self, cache: CacheView, now: float) -> Plan:
         """`Planner.plan`."""
-        made = self.stats.plans
         plan = self.observed.plan(cache, now)
-        new = self.stats.plans != made
+        new = plan is not self._last  # one that stands is the same object
+        self._last = plan
         if new:
-            self._seen.plan_s.note(self.stats.last_plan_s)
+            self._seen.plan_s.note(self.observed.totals()["last_plan_s"])
         if not self.shadow:
             return plan
         self._seen.shadow_reordered += new and plan.reordered
-        if plan is not self._last:  # one answer for one plan: adapters compare by identity
-            self._last, self._answer = plan, Plan(self._numbers, False, IN_SHADOW, stood_aside=True)
+        if plan is not self._answered:  # one answer for one plan: adapters compare by identity
+            self._answered, self._answer = plan, Plan(self._numbers, False, IN_SHADOW, stood_aside=True)
         return self._answer

@@ -169,8 +169,8 @@ class Planner:
         return self.tree.owner(symbol) is not None
 
     def totals(self) -> dict[str, int | float]:
-        """The counters of `stats` by name, for export."""
-        return self.stats.as_dict()
+        """For export, by name: the counters of `stats`, and `waiting` and `tree_nodes` as they are now."""
+        return {**self.stats.as_dict(), "waiting": len(self.tree), "tree_nodes": self.tree.node_count}
 
     # -- one cycle ---------------------------------------------------------------------------------
 

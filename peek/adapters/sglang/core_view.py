@@ -52,6 +52,7 @@ class CoreView:
         alphabet: Alphabet,
     ) -> None:
         self.unit_tokens = page_tokens
+        self.block_symbols = 1
         self._match = match
         self._pages = pages
         self._alphabet = alphabet

@@ -93,6 +93,7 @@ class NodeView:
         version: Callable[[], object] | None = None,
     ) -> None:
         self.unit_tokens = page_tokens
+        self.block_symbols = 1
         self._root = root
         self._pages = pages
         self._alphabet: Any = alphabet

@@ -7,6 +7,7 @@ each of its processes.  It does nothing unless `peek` is configured.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 

@@ -39,6 +39,7 @@ class BlockMirror:
 
     def __init__(self, unit_tokens: int, is_cached: Callable[[bytes], bool], key_suffix: bytes = b"") -> None:
         self.unit_tokens = unit_tokens
+        self.block_symbols = 1
         self.version: i64 = 0
         """Grows when an answer of `advance` may have changed."""
         self.symbols: dict[bytes, int] = {}
