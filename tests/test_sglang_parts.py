@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peek.adapters.sglang import __all__ as public
-from peek.adapters.sglang.namespaces import ALONE, namespace_of, owner_of
+from peek.adapters.sglang.namespaces import ALONE, behind, first_of, namespace_of, owner_of
 from peek.adapters.sglang.pages import PageTable
 from peek.trie.keys import pack, unpack
 
@@ -58,9 +58,19 @@ def test_namespaces_come_back_and_do_not_mix(
     extra: str | None, salt: str | None, other: tuple[str | None, str | None]
 ) -> None:
     namespace = namespace_of(extra, salt)
-    assert owner_of(namespace) == (extra, salt or None), "an empty salt is none"
+    assert owner_of(namespace) == (extra, salt or None)  # an empty salt is none
     assert not namespace.startswith(ALONE)
     assert (namespace_of(*other) == namespace) == ((other[0], other[1] or None) == (extra, salt or None))
+
+
+@given(extra=NAMES, salt=NAMES, first=st.integers(0, 2**62))
+def test_a_first_token_goes_into_a_namespace_and_comes_out(
+    extra: str | None, salt: str | None, first: int
+) -> None:
+    namespace = namespace_of(extra, salt)
+    assert first_of(namespace) == (None, namespace)
+    assert first_of(behind(first, namespace)) == (first, namespace)
+    assert not behind(first, namespace).startswith(ALONE)
 
 
 def test_importing_the_package_does_not_import_sglang() -> None:
