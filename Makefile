@@ -42,7 +42,7 @@ help:
 	@echo 'make check   ruff, mypy --strict, architecture test'
 	@echo 'make bench   benchmarks, on the compiled build, and how much slower the pure one is'
 	@echo 'make bench-against BASE=../other    the benchmarks on this build and on another checkout, in turns'
-	@echo 'make soak    a million requests come and go: does memory stay flat?  (about two minutes)'
+	@echo 'make soak    does memory stay flat, is the tree equal to its twin?  millions of operations (about five minutes)'
 	@echo 'make eval    a part of the evaluation, on the engines that are built; fails if a hit has moved'
 	@echo 'make eval-full    all of it (an hour or two), and docs/evaluation.md from it'
 	@echo 'make docs    the documentation, into build/site'
@@ -139,7 +139,7 @@ test-sglang: $(SGLANG_VERSIONS:%=$(SGLANG_ENV)%/.stamp-peek)
 
 # bench/conftest.py ends the run if the build is not the compiled one; the table is also in build/bench.json.
 bench: $(BUILT) $(PURE)
-	$(BIN)/python -m pytest bench --bench-json=build/bench.json $(BENCH_ARGS)
+	$(BIN)/python -m pytest bench --benchmark-quiet --bench-json=build/bench.json $(BENCH_ARGS)
 	$(BIN)/python -m bench.pure build/pure
 
 # This build beside another checkout's, in turns: `make bench-against BASE=../other`, BENCH_ARGS=--strict to fail
@@ -150,6 +150,7 @@ bench-against: $(BUILT)
 
 soak: $(BUILT)
 	$(BIN)/python -m bench.soak
+	$(BIN)/python -m bench.soak_tree
 
 # -- evaluation ---------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ COMPILED = (
     "peek/simulation/radix_cache.py",
     "peek/simulation/block_cache.py",
     "peek/adapters/vllm/mirror.py",
+    "peek/adapters/vllm/groups.py",
     "peek/adapters/sglang/pages.py",
     "peek/adapters/sglang/node_view.py",
 )

@@ -13,12 +13,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import peek
 from bench.measure import TURNS, Measure, Turns
-from bench.timing import TimingTable
+from bench.timing import CLOCK, TimingTable
+
+if TYPE_CHECKING:
+    from pytest_benchmark.fixture import BenchmarkFixture
 
 TABLE = pytest.StashKey[TimingTable]()
 LINE = pytest.StashKey["Turns | None"]()
@@ -40,6 +44,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LINE] = Turns(os.environ[TURNS]) if TURNS in os.environ else None
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(pytest.mark.benchmark(timer=CLOCK))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     table = config.stash[TABLE]
     if not table.timings:
@@ -54,7 +63,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture
-def measure(request: pytest.FixtureRequest) -> Measure:
+def measure(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) -> Measure:
     """Times something and adds a row to the table, see `Measure`."""
     stash, place = request.config.stash, request.session.items.index(request.node)
-    return Measure(stash[TABLE], place, request.node.nodeid, stash[LINE])
+    return Measure(benchmark, stash[TABLE], place, request.node.nodeid, stash[LINE])

@@ -1,5 +1,6 @@
 """Times one action over many rounds: alone, or in turns with the same benchmark of another build.
 
+Alone, pytest-benchmark does the timing, so its options work (`--benchmark-save`, `--benchmark-compare`).
 In turns, the process does nothing until its partner (`against.py`) says so, and then a slice of the rounds.
 So both builds have the same prompts in memory and meet the same minute of a shared machine.
 """
@@ -11,10 +12,13 @@ import json
 import os
 from collections.abc import Callable
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import peek
 from bench.timing import CLOCK, Timing, TimingTable
+
+if TYPE_CHECKING:
+    from pytest_benchmark.fixture import BenchmarkFixture
 
 TURNS = "BENCH_TURNS"
 """Environment variable: two file descriptors, `read,write`, over which turns are taken."""
@@ -63,7 +67,10 @@ class Turns:
 class Measure:
     """What a benchmark is given: calling it times something and adds a row to the table."""
 
-    def __init__(self, table: TimingTable, place: int, test: str, turns: Turns | None) -> None:
+    def __init__(
+        self, benchmark: BenchmarkFixture, table: TimingTable, place: int, test: str, turns: Turns | None
+    ) -> None:
+        self._benchmark = benchmark
         self._table = table
         self._place = place
         self._test = test
@@ -90,13 +97,22 @@ class Measure:
         """
         gc.collect()
         gc.freeze()
-        run = Rounds(action, setup)
         if self._turns is None:
-            run.do(rounds)
+            times_s = self._alone(what, action, setup, rounds)
         else:
+            run = Rounds(action, setup)
             self._turns.play(self._place, self._test, what, run, rounds, operations)
+            times_s = run.times_s
         gc.unfreeze()
-        times_s = run.times_s
         timing = Timing(what, min(times_s) / operations, median(times_s) / operations, **comparison)
         self._table.timings.append(timing)
         return timing
+
+    def _alone(
+        self, what: str, action: Callable[..., object], setup: Callable[[], tuple[object, ...]], rounds: int
+    ) -> list[float]:
+        benchmark: Any = self._benchmark
+        benchmark.extra_info["row"] = what
+        benchmark.pedantic(action, setup=lambda: (setup(), {}), rounds=rounds, warmup_rounds=1)
+        times_s: list[float] = benchmark.stats.stats.data
+        return times_s

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import peek
 from bench.measure import Measure
-from bench.rig import RadixCache, Rig, half_cached
+from bench.planners import make_planner
+from bench.rig import NOW, RadixCache, Rig, half_cached
 from bench.timing import best_of
 from bench.worksets import WorkSet, work_set
 
@@ -107,4 +109,37 @@ def test_growth(measure: Measure, label: str) -> None:
         yardstick="N=1000",
         yardstick_s=small_s,
         max_ratio=12.0,
+    )
+
+
+def gated_planner(n: int, nested: bool) -> peek.Planner:
+    """`n` waiting, all prompts beginnings of one another or 50 groups, siblings waiting for pioneers."""
+    planner = make_planner(peek.PeekConfig(), gated=True)
+    long = np.arange(8192, dtype=np.int32)
+    for i in range(n):
+        key = long[: 8192 - n + i + 1]
+        if not nested:
+            key = np.append(long[:4096] + 100_000 * (i % 50), 10**7 + i).astype(np.int32)
+        planner.add(peek.PendingRequest(f"request-{i}", key, float(i)))
+    return planner
+
+
+def test_nested_prompts(measure: Measure) -> None:
+    """A chain of 4,000 nodes is no worse than 50 groups of 80: at most 3 times (it was 100)."""
+    cache = RadixCache(1)
+    groups = gated_planner(4000, nested=False)
+    yardstick_s = best_of(10, lambda: groups.plan(cache, NOW))
+    chain = gated_planner(4000, nested=True)
+
+    def setup() -> tuple[RadixCache, float]:
+        return (cache, NOW)
+
+    measure(
+        "plan, 4,000 nested prompts, gate",
+        chain.plan,
+        setup,
+        rounds=30,
+        yardstick="50 groups",
+        yardstick_s=yardstick_s,
+        max_ratio=3.0,
     )

@@ -34,7 +34,8 @@ from peek.protocols import CacheTree, CacheView, WaitingQueue
 from peek.request import PendingRequest
 from peek.trie import keys as _keys
 from peek.trie.dual_walk import DualWalk
-from peek.trie.pending_tree import Cluster, PendingTree
+from peek.trie.pending_tree import PendingTree
+from peek.trie.signals import Cluster
 
 __all__ = [
     "PRESETS",

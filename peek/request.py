@@ -160,30 +160,28 @@ def _text(name: str, value: object) -> str:
 
 
 def _count(request_id: str, name: str, value: object) -> i64:
-    if isinstance(value, int):
-        number: int = value
-    else:
-        try:
-            number = operator.index(value)  # type: ignore[arg-type]
-        except TypeError:
-            raise InvalidKey(
-                f"{name} of {request_id!r} is {value!r}, a {type(value).__name__}; need a whole number"
-            ) from None
+    if isinstance(value, int) and 0 <= value <= _MOST:
+        return i64(value)
+    try:
+        number: int = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidKey(
+            f"{name} of {request_id!r} is {value!r}, a {type(value).__name__}; need a whole number"
+        ) from None
     if 0 <= number <= _MOST:
         return i64(number)
     where = "below 0" if number < 0 else "beyond 2**62"
     raise InvalidKey(f"{name} of {request_id!r} is {number}, {where}")
 
 
-def _seconds(request_id: str, value: Any) -> float:
-    seconds = float("inf")
-    if isinstance(value, float):
-        seconds = value
-    elif not isinstance(value, (str, bytes, bytearray)):  # `float` would read a number from these
+def _seconds(request_id: str, value: object) -> float:
+    if isinstance(value, float) and isfinite(value):
+        return value
+    if not isinstance(value, (str, bytes, bytearray)):  # `float` would read a number from these
         try:
-            seconds = float(value)
+            seconds = float(value)  # type: ignore[arg-type]
+            if isfinite(seconds):
+                return seconds
         except (TypeError, ValueError, OverflowError):
-            seconds = float("inf")
-    if isfinite(seconds):
-        return seconds
+            pass
     raise InvalidKey(f"arrival_time of {request_id!r} is {value!r}, not a finite number")

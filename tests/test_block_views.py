@@ -245,3 +245,17 @@ def test_an_exact_view_is_asked_once_more_only_once() -> None:
         view.version += 1
         assert walk.match(view) == {"long": 18}
         assert view.calls == walk.advances + extra
+
+
+def test_a_split_that_is_merged_again_loses_no_demand() -> None:
+    tree, cache = PendingTree(), NaiveCache(8)
+    cache.add([0] * 16)
+    tree.insert("long", [0] * 30)
+    walk, view = DualWalk(tree), BlockView(cache)
+    walk.walk(view)
+    tree.insert("other", [0] * 20 + [1])
+    tree.remove("other")
+    index = MarkIndex(tree)
+    index.refresh(view, walk.epoch)
+    assert index.find(view.node_id(("", (0,) * 16))) is tree.leaf("long")
+    assert index.find(view.node_id(("", (0,) * 8))) is tree.leaf("long")

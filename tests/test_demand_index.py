@@ -187,6 +187,17 @@ def test_a_walk_is_read_once() -> None:
     assert scene.index.find(1) is scene.tree.leaf("r0")
 
 
+def test_a_walk_that_goes_on_from_earlier_marks_is_read_too() -> None:
+    scene = Scene([([9], "")], [([1, 2, 3], "")])
+    scene.view.version = 1
+    scene.walk_now()
+    scene.insert([1, 2, 3], "")
+    scene.refresh()
+    assert scene.find(scene.view.nodes[0]) is None  # it came after the walk
+    scene.mark()
+    assert scene.find(scene.view.nodes[0]) is scene.tree.leaf("r1")
+
+
 # -- changes between the walk and the question --------------------------------------------------------
 
 

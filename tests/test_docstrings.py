@@ -66,7 +66,11 @@ def test_its_signature_shows(name: str) -> None:
         (peek.PendingTree.has_sharing, "", "True if any two waiting requests share at least one symbol."),
         (peek.DualWalk.walk, "(self, cache)", "Write `request.cached_len` (tokens) for every request"),
         (keys.pack, "(key)", "Pack a key into int32 bytes."),
-        (peek.Cluster, "(node_id, depth, size)", "The deepest node that a request shares with another"),
+        (
+            peek.Cluster,
+            "(node_id, depth, size)",
+            "The deepest node that a request shares with another: its id",
+        ),
     ],
 )
 def test_both_builds_say_the_same(thing: Any, signature: str, line: str) -> None:

@@ -66,6 +66,7 @@ class MarkIndex(DemandIndex):
         self._marks: dict[int, list[Node]] = {}
         self._epoch: i64 = 0
         self._tree_version: i64 = -1
+        self._walks: i64 = -1
 
     def find(self, node_id: int) -> Node | None:
         marked = self._marks.get(node_id)
@@ -88,21 +89,23 @@ class MarkIndex(DemandIndex):
         Raises `InvalidCache` for an answer that no cache can give, and whatever the cache raises; there
         are then no marks, and the next call starts afresh.  `PlannerBusy` while a call holds the tree.
         """
-        if epoch == self._epoch and self._tree_version == self._tree.version:
+        tree = self._tree
+        if epoch == self._epoch and self._tree_version == tree.version and self._walks == tree.walks:
             return
         self._marks = {}
         self._epoch = 0
         self._tree_version = -1
-        self._tree.enter("MarkIndex.refresh")
+        tree.enter("MarkIndex.refresh")
         try:
             marks: dict[int, list[Node]] = {}
             if epoch != 0:
                 self._mark_all(marks, cache, epoch)
             self._marks = marks
             self._epoch = epoch
-            self._tree_version = self._tree.version
+            self._tree_version = tree.version
+            self._walks = tree.walks
         finally:
-            self._tree.leave()
+            tree.leave()
 
     def _mark_all(self, marks: dict[int, list[Node]], cache: CacheView, epoch: i64) -> None:
         block: i64 = self._tree.block

@@ -75,7 +75,9 @@ def accumulate(tree: PendingTree, now: float, oldest: float, exponent: float, un
             node.acc_benefit = 0.0
             node.acc_work = 0
             node.acc_first = 1 << 62
+            node.acc_claimed = -1
             node = next_preorder(node)
+        root.acc_claimed = 0
         i: i64 = len(nodes) - 1
         while i >= 0:
             _accumulate_node(nodes[i], now, oldest, exponent, unit_tokens, tree.epoch)
@@ -163,10 +165,9 @@ def _in_sections(ordered: list[PendingRequest], cycle: Cycle) -> list[PendingReq
     warm: list[PendingRequest] = []
     cold: list[PendingRequest] = []
     deferred: list[PendingRequest] = []
-    claimed: set[int] = set()
     for request in ordered:
         request.section = PIONEER
-        if cycle.defers_siblings and _has_pioneer(request, cycle, claimed):
+        if cycle.defers_siblings and _has_pioneer(request, cycle):
             request.section = SIBLING
             deferred.append(request)
         elif 2 * request.cached_len >= request.num_tokens:
@@ -182,25 +183,33 @@ def _most_cached(request: PendingRequest) -> int:
     return -request.cached_len
 
 
-def _has_pioneer(request: PendingRequest, cycle: Cycle, claimed: set[int]) -> bool:
+def _has_pioneer(request: PendingRequest, cycle: Cycle) -> bool:
     """Whether somebody before it computes more than tau tokens that it would have to compute, too.
 
-    Otherwise the request becomes the pioneer of its path.  O(levels).
+    Otherwise the request becomes the pioneer of its path: every node of it is *claimed*.  `acc_claimed` is
+    the depth of the deepest claimed node at or above a node, -1 until somebody asks.  What was noted on the
+    way up stays true: requests come depth-first, so a claim below a node is over before its subtree is, and
+    a claim beside it comes when nobody asks below it any more.  O(levels) at worst, O(1) amortised.
     """
     known = request.cached_len + TAU
     if request.coming_len > known:
         return True
-    path: list[int] = []
-    node = cycle.tree.leaf(request.request_id)
-    while True:
-        parent = node.parent
-        if parent is None:
-            break
-        if node.uid in claimed:
-            if node.depth * cycle.unit_tokens > known:
-                return True
-            break
-        path.append(node.uid)
-        node = parent
-    claimed.update(path)
+    leaf = cycle.tree.leaf(request.request_id)
+    nearest = leaf
+    while nearest.acc_claimed < 0:
+        assert nearest.parent is not None
+        nearest = nearest.parent
+    claimed = nearest.acc_claimed
+    node = leaf
+    while node is not nearest:
+        node.acc_claimed = claimed
+        assert node.parent is not None
+        node = node.parent
+    if claimed * cycle.unit_tokens > known:
+        return True
+    node = leaf
+    while node.acc_claimed < node.depth:
+        node.acc_claimed = node.depth
+        assert node.parent is not None
+        node = node.parent
     return False

@@ -127,6 +127,8 @@ class DualWalk:
                 self._walk_below(root, cache)
             if declared == 0 and self.advances > 0 and cache is not self._single:
                 self._note_granularity(cache)
+            if self.advances > 0:
+                self._tree.walks += 1
             whole = True
         finally:
             if not whole:

@@ -27,6 +27,7 @@ class Node:
 
     __slots__ = (
         "acc_benefit",
+        "acc_claimed",
         "acc_first",
         "acc_head",
         "acc_ratio",
@@ -66,6 +67,7 @@ class Node:
         self.acc_ratio: float = 0.0
         self.acc_work: i64 = 0
         self.acc_first: i64 = 0
+        self.acc_claimed: i64 = 0
         self.walk_matched: i64 = 0
         self.walk_cursor: object = None
         self.walk_epoch: i64 = 0
@@ -131,12 +133,11 @@ def unlink_terminator(node: Node, terminator: Terminator) -> None:
     terminator.next = None
 
 
-def hand_over_marks(old: Node, new: Node) -> None:
-    """The dual-walk's marks of `old` belong to `new` now."""
-    new.walk_matched = old.walk_matched
-    new.walk_cursor = old.walk_cursor
-    new.walk_epoch = old.walk_epoch
-    old.walk_epoch = 0
+def copy_marks(source: Node, target: Node) -> None:
+    """What the dual-walk found out about `source` holds for `target`, too."""
+    target.walk_matched = source.walk_matched
+    target.walk_cursor = source.walk_cursor
+    target.walk_epoch = source.walk_epoch
 
 
 def next_preorder(node: Node) -> Node | None:

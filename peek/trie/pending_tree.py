@@ -17,7 +17,7 @@ docs/pending_tree.md argues each choice.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, final
+from typing import final
 
 from mypy_extensions import i64
 
@@ -26,21 +26,8 @@ from peek.request import PendingRequest
 from peek.trie.invariants import check_structure
 from peek.trie.keys import pack
 from peek.trie.node import Node, Terminator, link_terminator, root_above, shared_node, unlink_terminator
-from peek.trie.signals import refresh_below
+from peek.trie.signals import Cluster, refresh_below
 from peek.trie.structure import PrefixStructure
-
-
-class Cluster(NamedTuple):
-    node_id: int
-    depth: int
-    size: int
-
-
-_cluster: Any = Cluster  # assigned, because a named tuple loses its docstring when compiled
-_cluster.__doc__ = """The deepest node that a request shares with another waiting request.
-
-Its id, its depth (symbols from the root), and its size (waiting requests at or below it).
-"""
 
 
 @final
@@ -64,7 +51,17 @@ class PendingTree:
             `owner` then finds that place.  Costs one dictionary entry per symbol.
     """
 
-    __slots__ = ("_handles", "_holder", "_sequence", "_shape", "_theta", "chained", "epoch", "version")
+    __slots__ = (
+        "_handles",
+        "_holder",
+        "_sequence",
+        "_shape",
+        "_theta",
+        "chained",
+        "epoch",
+        "version",
+        "walks",
+    )
 
     def __init__(self, chained: bool = False) -> None:
         self.chained = chained
@@ -77,6 +74,8 @@ class PendingTree:
         """Number of the last dual-walk that went anew; equal to `node.walk_epoch`: fresh marks."""
         self.version: i64 = 0
         """Grows with every change; equal versions mean equal trees."""
+        self.walks: i64 = 0
+        """Grows with every dual-walk that left a mark, one that went on from earlier marks included."""
 
     def __len__(self) -> int:
         """Waiting requests.  O(1)."""

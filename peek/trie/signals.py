@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from mypy_extensions import i64
 
 from peek.request import SINGLETON
 from peek.trie.node import Node, next_preorder, shared_node
+
+
+class Cluster(NamedTuple):
+    node_id: int
+    depth: int
+    size: int
+
+
+_cluster: Any = Cluster  # assigned, because a named tuple loses its docstring when compiled
+_cluster.__doc__ = """The deepest node that a request shares with another: its id, its depth (symbols from
+the root), and its size (waiting requests at or below it)."""
 
 
 def refresh_below(root: Node, theta: i64) -> None:

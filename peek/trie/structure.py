@@ -17,7 +17,7 @@ from mypy_extensions import i64
 
 from peek.errors import InvalidKey
 from peek.trie.keys import match_edge, symbol_at
-from peek.trie.node import Node, hand_over_marks, link, unlink
+from peek.trie.node import Node, copy_marks, link, unlink
 
 
 @final
@@ -60,13 +60,17 @@ class PrefixStructure:
         """
         node = self._root_for(namespace)
         node.count += 1
+        edges = self.edges
         n: i64 = len(packed)
         at: i64 = 0
         while at < n:
-            child = self._child(node, packed, at)
-            if child is None:
+            if node.n_kids == 1:  # as everywhere in a chain of nested prompts: no probe
+                child = node.kid
+            else:
+                child = edges.get((node.uid << 32) | symbol_at(packed, at))
+            common: i64 = 0 if child is None else match_edge(child.edge, packed, at)
+            if child is None or common == 0:
                 return self._grow_leaf(namespace, node, packed[at:] if at else packed)
-            common: i64 = match_edge(child.edge, packed, at)
             if common < len(child.edge):
                 child = self._split(node, child, common)
             child.count += 1
@@ -108,24 +112,13 @@ class PrefixStructure:
         n: i64 = len(packed)
         at: i64 = 0
         while node is not None and at < n:
-            node = self._child(node, packed, at)
+            node = self.edges.get((node.uid << 32) | symbol_at(packed, at))
             if node is not None:
                 common: i64 = match_edge(node.edge, packed, at)
                 at += common
                 if common < len(node.edge) and at < n:
                     return None
         return node
-
-    def _child(self, node: Node, packed: bytes, at: i64) -> Node | None:
-        """The child that the symbol at byte `at` leads to.  An only child is asked itself.
-
-        In a chain of nested prompts every node has one child: no probe, and no integer object, a step.
-        """
-        symbol = symbol_at(packed, at)
-        if node.n_kids == 1:
-            kid = node.kid
-            return kid if kid is not None and symbol_at(kid.edge, 0) == symbol else None
-        return self.edges.get((node.uid << 32) | symbol)
 
     def _root_for(self, namespace: str) -> Node:
         root = self.roots.get(namespace)
@@ -174,7 +167,7 @@ class PrefixStructure:
         if self.chained:
             self._own(upper.edge, upper)
         if child.walk_matched < upper.depth:
-            hand_over_marks(child, upper)  # the walk had stopped in what is the upper half now
+            copy_marks(child, upper)  # the walk had stopped in what is the upper half now
         return upper
 
     def _prune(self, parent: Node, node: Node) -> None:
@@ -202,7 +195,7 @@ class PrefixStructure:
         if node.count > 1:
             self.n_shared -= 1
         if node.walk_epoch > child.walk_epoch and node.depth - node.walk_matched >= self.block:
-            hand_over_marks(node, child)  # the walk had stopped in the node and never saw the child
+            copy_marks(node, child)  # the walk had stopped in the node and never saw the child
         self._retire(node)
         node.kid = child  # forwards whoever still holds a mark on the merged node, see `survivor`
 

@@ -20,7 +20,7 @@ from peek.adapters.sglang import plugin
 A, B = list(range(100, 164)), list(range(200, 264))
 
 
-PLANNER = ("add", "remove", "plan", "prefilled", "eviction_score")
+PLANNER = ("remove", "plan", "prefilled", "eviction_score")
 VIEW = ("root", "advance", "node_id")
 
 
@@ -66,7 +66,7 @@ def test_after_an_error_the_order_is_the_stock_order() -> None:
     assert busy_run("clpm+gm+dl+pe", "plan", strict=False)[0] == busy_run(None)[0]
 
 
-@pytest.mark.parametrize("method", ["add", "remove", "plan", "advance"])
+@pytest.mark.parametrize("method", ["add", "remove", "plan", "advance"])  # add: not put in quarantine
 def test_strict_raises(method: str) -> None:
     with pytest.raises(RuntimeError, match=f"injected into {method}"):
         busy_run("clpm+gm+dl+pe", method)
@@ -91,6 +91,8 @@ def test_asked_for_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_mistake_in_the_settings_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEEK_POLICY", "peak")
     with pytest.raises(InvalidConfig, match="peak"):
+        plugin.configured()
+    with pytest.raises(SystemExit, match="peak"):  # SGLang logs any other and serves on
         plugin.register()
 
 
@@ -124,22 +126,13 @@ class Alone:
 # -- standing aside ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"disable": True}, "prefix caching is off"),
-        ({"is_eagle": True}, "EAGLE"),
-    ],
-)
-def test_it_stands_aside(change: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_stands_aside_without_a_cache(caplog: pytest.LogCaptureFixture) -> None:
     world = make_world(1000)
-    for name, value in change.items():
-        owner = world.tree if name in vars(world.tree) else getattr(world.tree, "tree_core", world.tree)
-        setattr(owner, name, value)
+    world.tree.disable = True
     with caplog.at_level(logging.WARNING, "peek"):
         beside = attach(world, "peek")
     assert beside.adapter is None
-    assert reason in caplog.text
+    assert "prefix caching is off" in caplog.text
     queue = [make_request(f"r{i}", (A, B)[i % 2]) for i in range(4)]
     world.policy.calc_priority(queue)
     assert [request.rid for request in queue] == ["r0", "r1", "r2", "r3"]

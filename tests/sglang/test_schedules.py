@@ -32,7 +32,7 @@ def test_random_schedules(label: str, core: str | None, overlap: bool) -> None:
         adapter.order([])
         assert outcome.attached.shield.fallbacks == 0
         assert len(adapter.planner) == len(adapter._in_flight) == 0
-        assert adapter._pages is None or len(adapter._pages) == 0, "pages outlive their requests"
+        assert adapter._door.pages is None or len(adapter._door.pages) == 0, "pages outlive their requests"
         adapter.planner.tree.check()
         seen["reordered"] += adapter.reordered
         seen["aborted"] += sum(record.aborted for record in outcome.records.values())
@@ -98,3 +98,42 @@ def test_fairness_bound(play: Play, share: float) -> None:
         worst = max(worst, deficit)
     dearest = max(admission.uncached for admission in outcome.admissions)
     assert worst <= dearest + share * max(batch.values(), default=0)
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_an_unchanged_queue_is_told_from_a_changed_one(core: str | None) -> None:
+    """Where the adapter says that nothing has changed all is as it was, and a new plan is the old one."""
+    seen: Counter[str] = Counter()
+
+    @settings(max_examples=40)
+    @given(plays(priority=True))
+    @example(INTERLEAVED)
+    def random_schedule(play: Play) -> None:
+        last: list[Any] = []
+
+        def called_twice(stepper: Stepper, batch: Any) -> None:
+            adapter = stepper.world.policy.peek.adapter
+            queue = stepper.waiting_queue
+            if batch is not None or not queue:
+                return
+            standing = adapter._standing
+            adapter._settle()
+            if standing is not None and adapter._standing is standing and standing.is_of(queue, adapter.view):
+                seen["unchanged"] += 1
+                assert [(request.rid, len(request.output_ids)) for request in queue] == last
+            for again in (False, True):
+                if again:
+                    adapter._standing = None
+                    adapter.planner.tree.version += 1
+                stepper.policy.calc_priority(queue)
+                now = [(request.rid, len(request.output_ids)) for request in queue]
+                assert now == last or not again
+                last[:] = now
+
+        outcome = perform(
+            play, lambda stepper: attach(stepper.world, "peek"), core=core, each_step=called_twice
+        )
+        check_outcome(play, outcome)
+
+    random_schedule()
+    assert seen["unchanged"] > 0 or core == "rust"

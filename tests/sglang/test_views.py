@@ -93,7 +93,7 @@ def test_the_walk_equals_match_prefix(core: str | None, page: int) -> None:
                 seen["cached" if truth else "cold"] += 1
         adapter.order([])
         assert len(adapter.planner) == 0
-        assert adapter._pages is None or len(adapter._pages) == 0
+        assert adapter._door.pages is None or len(adapter._door.pages) == 0
 
     state()
     assert seen["cached"] > STATES / 2
@@ -110,11 +110,13 @@ def test_namespaces_do_not_mix(core: str | None) -> None:
         make_request("none", [5] * 101),
         make_request("other", [5] * 101, extra_key="lorb"),
         make_request("salted", [5] * 101, extra_key="lora", cache_salt="s"),
+        make_request("unsalted", [5] * 101, extra_key="lora", cache_salt=""),
     ]
     adapter.order(list(requests))
     cached = {r.rid: adapter.planner.tree.request(r.rid).cached_len for r in requests}
-    assert cached == {"same": 100, "none": 0, "other": 0, "salted": 0}
-    assert not adapter.planner.tree.has_sharing
+    assert cached == {"same": 100, "none": 0, "other": 0, "salted": 0, "unsalted": 100}
+    assert cached == {request.rid: stock_answer(world, request) for request in requests}
+    assert [adapter.planner.request(name).cluster_size for name in cached] == [2, 1, 1, 1, 2]
 
 
 def to_host(node: Any) -> None:

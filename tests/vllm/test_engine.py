@@ -21,7 +21,7 @@ pytestmark = [
     ),
 ]
 
-PEEK = "peek.adapters.vllm.PeekScheduler"
+PEEK = "peek.adapters.vllm.Scheduler"
 NAMES = ["A1", "B1", "C1", "A2", "B2", "C2", "A3", "B3"]
 BLOCK = 32
 ENGINE = {

@@ -48,32 +48,26 @@ def test_preempted_requests_keep_their_precedence() -> None:
 
 
 def test_blocked_requests_keep_their_place() -> None:
-    class Grammar:
-        grammar = None
-        reasoning_ended = None
-
     engine = scheduler(num_blocks=200, max_num_seqs=1)
     engine.add_request(make_request("running", [3] * 32, 40))
     step(engine)
     blocked = make_request("blocked", [*A, 1], 3)
-    blocked.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
-    blocked.structured_output_request = Grammar()
+    blocked.status = RequestStatus.WAITING_FOR_REMOTE_KVS
     interleaved(engine, 3)
-    engine.add_request(blocked)
-    interleaved_later = [make_request(f"C{i}", (B, A)[i % 2] + [40 + i] * 8, 3) for i in range(3)]
-    for request in interleaved_later:
-        engine.add_request(request)
-    place = [request.request_id for request in queued(engine)].index("blocked")
+    engine.waiting.add_request(blocked)
+    engine.requests["blocked"] = blocked
+    for i in range(3):
+        engine.add_request(make_request(f"C{i}", (B, A)[i % 2] + [40 + i] * 8, 3))
+    assert waiting_names(engine)[3] == "blocked"
     engine.max_num_running_reqs = 2  # a free slot, or nothing is planned
     engine.peek.adapter.before_schedule()
     assert engine.peek.adapter.reordered == 1
-    assert [request.request_id for request in queued(engine)].index("blocked") == place
+    assert waiting_names(engine)[3] == "blocked"
     assert "blocked" not in engine.peek.adapter.planner
     for _ in range(10):
         step(engine)
         assert blocked in queued(engine)
     blocked.status = RequestStatus.WAITING
-    blocked.structured_output_request = None
     assert run_out(engine)["blocked"] == expected_tokens("blocked", 65, 3)
 
 
@@ -164,21 +158,44 @@ def test_resumable_sessions(others: int) -> None:
     engine = scheduler(num_blocks=200, max_num_seqs=4)
     engine.add_request(make_request("session", A + [1] * 9, 3, resumable=True))
     interleaved(engine, others)
+    stats = engine.peek.adapter.planner.stats
     engine.peek.adapter.before_schedule()
-    assert "session" not in engine.peek.adapter.planner
-    assert waiting_names(engine)[0] == "session"
+    assert "session" in engine.peek.adapter.planner, "a session begins like any request"
     for _ in range(20):
         step(engine)
     assert engine.requests["session"].status == RequestStatus.WAITING_FOR_STREAMING_REQ
+    assert (stats.admitted, stats.withdrawn) == (1 + others, 0)
+    assert stats.prompt_tokens - engine.peek.adapter.cached_real == stats.uncached_admitted
     engine.add_request(make_request("session", [7] * 40, 3, resumable=True))
     interleaved(engine, others)
+    engine.peek.adapter.before_schedule()
+    assert "session" not in engine.peek.adapter.planner, "it goes on with what it holds"
     for _ in range(20):
         step(engine)
+    assert (stats.admitted, stats.withdrawn) == (1 + 2 * others, 0)
     assert engine.requests["session"].num_prompt_tokens > 64 + 9 + 40
     engine.add_request(make_request("session", [], 3))  # the end of the session
     run_out(engine)
     assert not engine.requests
+    assert len(engine.peek.adapter.mirror) == 0
     assert free_blocks(engine) == 199
+
+
+def test_a_session_that_is_aborted_before_it_begins() -> None:
+    engine = scheduler(num_blocks=200, max_num_seqs=1)
+    engine.add_request(make_request("running", [3] * 32, 40))
+    step(engine)
+    for i in range(2):
+        engine.add_request(make_request(f"session{i}", [*A, i], 3, resumable=True))
+    engine.add_request(make_request("session1", [7] * 40, 3, resumable=True))  # its next chunk
+    engine.peek.adapter.sync()
+    assert len(engine.peek.adapter.planner) == 2
+    engine.finish_requests("session1", RequestStatus.FINISHED_ABORTED)
+    engine.peek.adapter.sync()
+    assert engine.peek.adapter.planner.stats.withdrawn == 1
+    engine.add_request(make_request("session0", [], 3))
+    run_out(engine)
+    assert len(engine.peek.adapter.mirror) == 0
 
 
 def test_ranks_share_nothing() -> None:

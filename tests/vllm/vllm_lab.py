@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     import vllm
     from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
     from vllm.lora.request import LoRARequest
-    from vllm.sampling_params import SamplingParams
+    from vllm.sampling_params import SamplingParams, StructuredOutputsParams
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -122,6 +122,26 @@ def make_vllm_config(
     return config
 
 
+class Draft:
+    """What a scheduler reads off a `SpeculativeConfig` of EAGLE; drafts nothing."""
+
+    num_speculative_tokens = 1
+    num_speculative_tokens_per_batch_size = None
+    max_num_new_slots_for_drafting = 0
+    method = "eagle"
+
+    def use_eagle(self) -> bool:
+        return True
+
+    def use_eagle_block_drop(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return (lambda *args: False) if name.startswith(("use", "uses")) else None
+
+
 def full_attention(block_size: int) -> Any:
     return FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
 
@@ -132,11 +152,22 @@ def make_scheduler(
     block_size: int = BLOCK,
     specs: Iterable[Any] | None = None,
     config: Any = None,
+    shards: int = 1,
+    eagle: bool = False,
     **settings: Any,
 ) -> Any:
-    """A scheduler over `num_blocks` blocks (one of them is vLLM's null block)."""
+    """A scheduler over `num_blocks` blocks (one of them is vLLM's null block).
+
+    Args:
+        specs: of the KV cache groups; one of full attention where none is given.
+        shards: ranks that a block of so many tokens is spread over (decode context parallelism).
+        eagle: as with a draft model that shares the prefix cache.
+    """
     if config is None:
         config = make_vllm_config(block_size=block_size, **settings)
+    config.parallel_config.decode_context_parallel_size = shards
+    if eagle:
+        config.speculative_config = Draft()
     config.cache_config.num_gpu_blocks = num_blocks
     groups = [
         KVCacheGroupSpec([f"layer{i}"], spec) for i, spec in enumerate(specs or [full_attention(block_size)])
@@ -151,7 +182,7 @@ def make_scheduler(
     scheduler = cls(
         vllm_config=config,
         kv_cache_config=cache,
-        block_size=block_size,
+        block_size=shards * block_size,
         log_stats=False,
         structured_output_manager=StructuredOutputManager(config),
     )
@@ -175,10 +206,13 @@ def make_request(
     hashed: bool = True,
     lora: str | None = None,
     skip_reading: bool | None = None,
+    grammar: bool = False,
     **more: Any,
 ) -> Any:
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True, temperature=0)
     sampling.skip_reading_prefix_cache = skip_reading
+    if grammar:
+        sampling.structured_outputs = StructuredOutputsParams(regex=".*")
     if lora is not None:
         more["lora_request"] = LoRARequest(lora, 1 + zlib.crc32(lora.encode()) % 1000, "/nowhere")
     return Request(

@@ -135,8 +135,12 @@ def perform(
     asynchronous: bool = False,
     stock: bool = False,
     each_step: Callable[[Any, Any], None] | None = None,
+    room: int = 1,
+    **engine: Any,
 ) -> Outcome:
     """Play it to the end.  `policy` None with `stock` False is `peek` that nobody asked for.
+
+    `room` times the blocks that the play has, for `engine` arguments of `make_scheduler` that need more.
 
     `each_step(scheduler, scheduled)` is called before each `schedule()`, with None, and after it.
     """
@@ -148,11 +152,12 @@ def perform(
         cls = PeekAsyncScheduler if asynchronous else PeekScheduler
     scheduler = make_scheduler(
         cls,
-        play.num_blocks,
+        room * play.num_blocks,
         max_num_seqs=play.max_num_seqs,
         max_num_batched_tokens=play.budget,
         asynchronous=asynchronous,
         options=policy,
+        **engine,
     )
     if play.max_loras is not None:
         scheduler.lora_config = SimpleNamespace(max_loras=play.max_loras)
@@ -236,7 +241,7 @@ def _nobody_is_lost(scheduler: Any) -> None:
     assert set(held) == set(scheduler.requests), "somebody is in no list"
 
 
-def check_outcome(play: Play, outcome: Outcome) -> None:
+def check_outcome(play: Play, outcome: Outcome, room: int = 1) -> None:
     """Everybody got what was foretold, and nothing is left behind."""
     for number, job in enumerate(play.jobs):
         name = f"r{number}"
@@ -247,7 +252,7 @@ def check_outcome(play: Play, outcome: Outcome) -> None:
         else:
             assert name in outcome.finished, name
             assert received == foretold, name
-    assert free_blocks(outcome.scheduler) == play.num_blocks - 1, "blocks leaked"
+    assert free_blocks(outcome.scheduler) == room * play.num_blocks - 1, "blocks leaked"
     assert not outcome.scheduler.requests
 
 

@@ -12,44 +12,36 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
+from math import inf
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from peek.adapters.activation import Settings
-from peek.adapters.sglang.eviction import DemandStrategy
-from peek.adapters.sglang.namespaces import ALONE
-from peek.adapters.sglang.pages import PageTable
-from peek.adapters.sglang.seams import (
+from peek.adapters.quarantine import Quarantine
+from peek.adapters.sglang.caches import (
+    PYTHON_CORE,
+    is_bigram,
     make_view,
-    prefill_ended,
-    prompt_of,
-    request_namespace,
-    require_seams,
     set_strategy,
     shows_nodes,
+    takes_strategy,
     touch,
-    was_admitted,
 )
+from peek.adapters.sglang.eviction import DemandStrategy
+from peek.adapters.sglang.seams import entry_time, require_seams, schedule_policy
+from peek.adapters.sglang.translation import Translator
+from peek.adapters.sglang.waiting import Arrivals, Standing, Waiting
 from peek.adapters.shield import Shield
+from peek.errors import DuplicateRequest
 from peek.planner import Planner
 from peek.request import PendingRequest
-from peek.trie.keys import SYMBOL_BYTES, pack
+from peek.trie.keys import SYMBOL_BYTES
 
 logger = logging.getLogger("peek")
 
 NOMINAL_TOKEN_S: Final = 1 / 6000
 """Seconds a prompt token is taken to take; only where a policy speaks of seconds (`slo_s`)."""
-
-
-class Waiting:
-    """What the adapter remembers of a request in the planner or in flight."""
-
-    __slots__ = ("outputs", "request", "symbols")
-
-    def __init__(self, request: Any, symbols: bytes) -> None:
-        self.request = request
-        self.symbols = symbols
-        self.outputs = len(request.output_ids)
 
 
 class SglangAdapter:
@@ -66,7 +58,11 @@ class SglangAdapter:
         # SGLang shows a prefix to others when its prefill ends.
         gate = settings.config.waits_for_prefills
         self.planner = Planner(
-            settings.config, timer=time.perf_counter, in_flight_gate=gate, strict=settings.strict
+            settings.config,
+            timer=time.perf_counter,
+            in_flight_gate=gate,
+            strict=settings.strict,
+            plan_lasts_s=inf,  # the clock moves with admissions only
         )
         self.reordered = 0
         """Calls that changed the order of SGLang's queue."""
@@ -76,26 +72,35 @@ class SglangAdapter:
         self.protected_evictions = 0
         require_seams(policy, self.planner.evicts)
         cache = policy.tree_cache
-        page_tokens = int(cache.page_size)
-        self._page_tokens = page_tokens
-        self._pages = PageTable(page_tokens) if page_tokens > 1 else None
-        self.view = make_view(cache, self._pages)
+        self._door = Translator(int(cache.page_size), is_bigram(cache))
+        self.view = make_view(cache, self._door)
+        self.quarantine = Quarantine(settings.strict)
         self._waiting: dict[str, Waiting] = {}
         self._in_flight: dict[str, Waiting] = {}
-        self._arrived: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+        self._apart: dict[int, tuple[ref[Any], str]] = {}
+        """Requests in quarantine, by the `id` of the object: two may have one `rid`."""
+        self._standing: Standing | None = None
+        self._arrivals = Arrivals(policy.enable_priority_scheduling)
         self._away = False
         """Whether the queue may be in another order than SGLang's own policy would see."""
         self._shield = shield
         self._stock_strategy: Any = None
         self._touches = self.planner.evicts and not shows_nodes(cache)
+        logger.info("peek: takes the place of --schedule-policy %s", schedule_policy(policy))
+        self._take_over_eviction(cache)
+
+    def _take_over_eviction(self, cache: Any) -> None:
         if self._touches:
             logger.warning(
                 "peek: SGLang's Rust core takes no eviction strategy; needed prefixes are kept recent instead"
-                " (SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python evicts by demand)"
+                " (%s evicts by demand)",
+                PYTHON_CORE,
             )
-        elif self.planner.evicts:
+        elif self.planner.evicts and takes_strategy(cache):
             self._stock_strategy = set_strategy(cache, None)
             set_strategy(cache, DemandStrategy(self._stock_strategy, self._demand))
+        elif self.planner.evicts:
+            logger.warning("peek: a %s takes no eviction strategy; it evicts as ever", type(cache).__name__)
 
     @property
     def now(self) -> float:
@@ -110,18 +115,24 @@ class SglangAdapter:
         That is so, for a policy that lives on sharing, where nothing that waits is shared, cached or under
         way, and with fewer than two waiting.
 
-        O(queue) for the comparison, plus the plan.
+        O(queue) for the comparison, plus the plan; O(in flight) while neither queue nor cache changes.
         """
+        self._settle()
+        if self._standing is not None and self._standing.is_of(queue, self.view):
+            return self._standing.answer
+        self._standing = None
         self._sync(queue)
         planner = self.planner
         # Eviction asks the last plan's view of the cache, also while the order does not matter.
-        if not queue or (len(queue) < 2 and not planner.evicts):
+        if not len(planner) or (len(planner) < 2 and not planner.evicts):
             return planner.order_matters(self.view)
         plan = planner.plan(self.view, self.now)
         if plan.stood_aside and not self._away and not planner.evicts:
+            self._standing = Standing(queue, self.view, False)
             return False
         known = self._waiting
-        ordered = [known[request_id].request for request_id in plan]
+        planned: list[Any] = [known[request_id].request() for request_id in plan]
+        ordered = planned if not self._apart else self._with_apart(planned, queue)
         if self.policy.enable_priority_scheduling:
             sign = self.policy.priority_sign
             ordered.sort(key=lambda request: request.priority * sign)
@@ -129,75 +140,116 @@ class SglangAdapter:
             queue[:] = ordered
             self.reordered += 1
         self._away = not plan.stood_aside
-        if hasattr(queue[0], "num_matched_prefix_tokens"):  # read by SGLang's load snapshots
-            for request in queue:
+        if hasattr(planned[0], "num_matched_prefix_tokens"):  # read by SGLang's load snapshots
+            for request in planned:
                 request.num_matched_prefix_tokens = int(planner.request(request.rid).cached_len)
         if self._touches:
-            self._touch_needed(queue)
-        return not plan.stood_aside
+            self._touch_needed([request for request in queue if not self._is_apart(request)])
+        self._standing = Standing(queue, self.view, self._away)
+        return self._away
+
+    def admitted(self, requests: list[Any]) -> None:
+        """SGLang has put these into a batch, some of them from the queue.  O(batch).
+
+        Without this call the next `order` finds out, which on an idle server may be never.
+        """
+        for request in requests:
+            rid = request.rid
+            entry = self._waiting.get(rid)
+            if entry is not None and entry.request() is request:
+                self._leave(rid)
+
+    # -- who waits ---------------------------------------------------------------------------------
 
     def _sync(self, queue: list[Any]) -> None:
-        self._settle()
         present: set[str] = set()
         arrived = []
         for request in queue:
             entry = self._waiting.get(request.rid)
-            if entry is None or entry.request is not request or entry.outputs != len(request.output_ids):
-                arrived.append(request)  # new, or retracted since: it was away
-            else:
+            if entry is not None and entry.is_of(request):
                 present.add(request.rid)
+            elif not self._is_apart(request):
+                arrived.append(request)  # new, or retracted since: it was away
         if len(present) != len(self._waiting):
             for rid in [rid for rid in self._waiting if rid not in present]:
                 self._leave(rid)
+        if self._apart:
+            self._let_go(queue)
+        if self.policy.enable_priority_scheduling:
+            arrived.sort(key=entry_time)
         for request in arrived:
-            self._add(request)
+            # A name of its own: the `rid` may be the one of another request that waits.
+            name = str(request.rid)
+            if name in self.quarantine:
+                name += f" ({self.quarantine.total})"
+            if not self.quarantine.accepts(name, partial(self._add, request)):
+                self._apart[id(request)] = (ref(request), name)
+
+    def _is_apart(self, request: Any) -> bool:
+        kept = self._apart.get(id(request)) if self._apart else None
+        return kept is not None and kept[0]() is request
+
+    def _let_go(self, queue: list[Any]) -> None:
+        waiting = {id(request) for request in queue if self._is_apart(request)}
+        for key in [key for key in self._apart if key not in waiting]:
+            self.quarantine.let_go(self._apart.pop(key)[1])
+
+    def _with_apart(self, planned: list[Any], queue: list[Any]) -> list[Any]:
+        """The planned order around those in quarantine, who keep their places in `queue`."""
+        others = iter(planned)
+        return [request if self._is_apart(request) else next(others) for request in queue]
 
     def _settle(self) -> None:
         """Prefills that ended since the last cycle show their prefix to others now."""
-        ended = [rid for rid, entry in self._in_flight.items() if prefill_ended(entry.request, entry.outputs)]
-        for rid in ended:
-            self.planner.prefilled(rid)
-            self._release(self._in_flight.pop(rid))
+        for rid in [rid for rid, entry in self._in_flight.items() if entry.prefill_ended()]:
+            self._end(rid)
+
+    def _end(self, rid: str) -> None:
+        self.planner.prefilled(rid)
+        self._door.release(self._in_flight.pop(rid).translated)
+        self._standing = None
 
     def _leave(self, rid: str) -> None:
         """A request is out of the queue: in a batch, or aborted."""
         entry = self._waiting.pop(rid)
-        request = entry.request
-        if not was_admitted(request, entry.outputs):
+        self._standing = None
+        if not entry.was_admitted():
             self.planner.remove(rid, admitted=False)
-            self._release(entry)
+            self._door.release(entry.translated)
             return
-        uncached = None  # of a retracted request SGLang does not tell; the plan's expectation stands
-        if not getattr(request, "retracted_stain", False):
+        request = entry.request()
+        uncached = None  # of a request that is gone or retracted SGLang does not tell: the plan's expectation
+        if request is not None and not getattr(request, "retracted_stain", False):
             cached = int(request.cached_tokens)
             self.cached_real += cached
             uncached = int(self.planner.request(rid).num_tokens) - cached
-        if prefill_ended(request, entry.outputs):
+        ended = entry.prefill_ended()
+        if ended:
             self.planner.prefilled(rid)
-            self._release(entry)
+            self._door.release(entry.translated)
         else:
             self._in_flight[rid] = entry  # its pages are still compared with
         self._work_done += self.planner.remove(rid, True, uncached)
 
-    def _release(self, entry: Waiting) -> None:
-        if self._pages is not None:
-            self._pages.release(entry.symbols)
-
     def _add(self, request: Any) -> None:
-        tokens, limit = prompt_of(request)
-        whole = limit // self._page_tokens * self._page_tokens
-        namespace = request_namespace(request)
-        symbols = b""
-        if whole == 0:
-            namespace = ALONE + str(request.rid)
-        elif not namespace.startswith(ALONE):
-            symbols = pack(tokens)[: whole * SYMBOL_BYTES]
-            if self._pages is not None:
-                symbols = self._pages.intern(symbols)
-        self._waiting[request.rid] = Waiting(request, symbols)
-        arrival = self._arrived.setdefault(request, self.now)
-        key: object = symbols or [0]
-        self.planner.add(PendingRequest(request.rid, key, arrival, namespace, num_tokens=len(tokens)))
+        """Hand a request to the planner; everything is as it was if this raises."""
+        rid = request.rid
+        if rid in self._in_flight:
+            if self._in_flight[rid].request() is not request:
+                raise DuplicateRequest("its rid is being prefilled")
+            self._end(rid)
+        translated = self._door.translate(request)
+        try:
+            arrival = self._arrivals.of(request, self.now)
+            self.planner.add(
+                PendingRequest(
+                    rid, translated.key, arrival, translated.namespace, num_tokens=translated.num_tokens
+                )
+            )
+        except Exception:
+            self._door.release(translated)
+            raise
+        self._waiting[rid] = Waiting(request, translated)
 
     # -- eviction ----------------------------------------------------------------------------------
 
@@ -211,9 +263,9 @@ class SglangAdapter:
         touched: set[tuple[str, bytes]] = set()
         for request in reversed(queue):
             cached = int(self.planner.cached_len(request.rid))
-            matched = cached // self._page_tokens * SYMBOL_BYTES
-            namespace = self.planner.request(request.rid).namespace
-            prefix = (namespace, self._waiting[request.rid].symbols[:matched])
+            matched = cached // self._door.page_tokens * SYMBOL_BYTES
+            translated = self._waiting[request.rid].translated
+            prefix = (translated.namespace, translated.symbols[:matched])
             if matched and prefix not in touched:
                 touched.add(prefix)
                 touch(self.policy.tree_cache, request, cached)

@@ -11,9 +11,8 @@ from array import array
 from collections.abc import Callable
 from typing import Any, final
 
-import numpy as np
-
-from peek.adapters.sglang.namespaces import ALONE, owner_of
+from peek.adapters.sglang.alphabet import Alphabet
+from peek.adapters.sglang.namespaces import ALONE, first_of, owner_of
 from peek.adapters.sglang.pages import PageTable
 from peek.trie.tree_view import edge_bytes
 
@@ -42,6 +41,7 @@ class CoreView:
         match: `(tokens, extra_key, cache_salt) -> (tokens matched, node)`, read-only.
         page_tokens: SGLang's page size.
         pages: the table of pages, None for pages of one token.
+        alphabet: what spells symbols.
     """
 
     def __init__(
@@ -49,16 +49,19 @@ class CoreView:
         match: Callable[[array[int], str | None, str | None], tuple[int, int]],
         page_tokens: int,
         pages: PageTable | None,
+        alphabet: Alphabet,
     ) -> None:
         self.unit_tokens = page_tokens
         self._match = match
         self._pages = pages
+        self._alphabet = alphabet
 
     def root(self, namespace: str) -> object:
         if namespace.startswith(ALONE):
             return None
-        extra_key, salt = owner_of(namespace)
-        return CorePlace(array("q"), 0, False, extra_key, salt)
+        first, rest = first_of(namespace)
+        extra_key, salt = owner_of(rest)
+        return CorePlace(array("q", () if first is None else (first,)), 0, False, extra_key, salt)
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
         if cursor is None:
@@ -83,6 +86,4 @@ class CoreView:
         packed = edge_bytes(segment)
         if pages is not None:
             packed = b"".join([pages.page(symbol) for symbol in segment])
-        tokens = array("q")
-        tokens.frombytes(np.frombuffer(packed, dtype="<i4").astype("<i8").tobytes())
-        return tokens
+        return self._alphabet.spell(packed)

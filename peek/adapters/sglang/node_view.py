@@ -1,37 +1,64 @@
 """`CacheView` over SGLang's radix trees made of Python nodes, without touching them.
 
-`RadixCache.match_prefix` splits the node in which a match ends and refreshes the recency of all it
-passes.  `NodeView` only reads: `node.children`, `node.key`, and whether the KV is on the device or on
-the host.  A node's tokens are packed once and kept as long as node and key live.
+`match_prefix` splits the node in which a match ends and refreshes the recency of all it passes.
+`NodeView` only reads: `node.children`, `node.key`, and what KV a node has.  A node's tokens are packed
+once and kept as long as node and key live, with their letters.
 
-Covers `RadixCache` (0.5.9 to 0.5.23) and `UnifiedRadixCache` with its Python core.
+Covers `RadixCache` (0.5.9 to 0.5.23) and `UnifiedRadixCache` with its Python core; keys of single tokens
+and of pairs (see `namespaces`); and hybrid models, where a prompt can go on from some places only:
+
+ - behind `window` tokens that have their sliding-window KV, or an unbroken run of them from the start,
+ - behind a whole node that holds the state of the recurrent layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, Final, final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from mypy_extensions import i64
 
-from peek.adapters.sglang.namespaces import ALONE, owner_of
+from peek.adapters.sglang.alphabet import FIRST_LETTER
+from peek.adapters.sglang.namespaces import ALONE, first_of, owner_of
 from peek.adapters.sglang.pages import PageTable
-from peek.trie.keys import SYMBOL_BYTES, match_span, pack, symbol_at
+from peek.trie.keys import SYMBOL_BYTES, match_span, symbol_at
 from peek.trie.tree_view import edge_bytes
+
+HAS_WINDOW: Final = 1
+HAS_STATE: Final = 2
+
+_WHOLE: Final[i64] = 1 << 60
+"""The run of sliding-window KV in front of the first token: nothing is missing there."""
 
 
 @final
 class NodePlace:
-    """A cursor: `at` bytes into the packed key of `node`, behind `host` tokens that are on the host."""
+    """A cursor: `at` bytes into the packed key of `node`, behind `host` tokens that are on the host.
 
-    __slots__ = ("at", "host", "node", "owner")
+    Attributes:
+        run: tokens with sliding-window KV since the last one without.
+        best: symbols up to the last place from which a hybrid model can go on.
+    """
 
-    def __init__(self, node: object, at: i64, host: i64, owner: object) -> None:
+    __slots__ = ("at", "best", "first", "host", "node", "owner", "run")
+
+    def __init__(self, node: object, owner: object, first: object) -> None:
         self.node = node
-        self.at: i64 = at
-        self.host: i64 = host
         self.owner = owner
+        self.first = first
+        self.at: i64 = 0
+        self.host: i64 = 0
+        self.run: i64 = _WHOLE
+        self.best: i64 = 0
+
+    def copy(self) -> NodePlace:
+        place = NodePlace(self.node, self.owner, self.first)
+        place.at = self.at
+        place.host = self.host
+        place.run = self.run
+        place.best = self.best
+        return place
 
 
 @final
@@ -42,8 +69,13 @@ class NodeView:
         root: returns the tree's root node (a reset makes a new one).
         page_tokens: SGLang's page size.
         pages: the table of pages, None for pages of one token.
+        alphabet: packs and spells tokens.
         on_host: whether a node's KV is on the host only; None if it has none at all.
         host_share: worth of a token on the host as a part of one on the device, 0..1.
+        holds: of a hybrid model's node, `HAS_WINDOW` and `HAS_STATE`; None for other models.
+        window: tokens of sliding-window KV needed, 0 if the model has no such window.
+        states: whether a state is needed.
+        version: returns something that changes whenever an answer could; None if nobody can tell.
     """
 
     def __init__(
@@ -51,56 +83,67 @@ class NodeView:
         root: Callable[[], Any],
         page_tokens: int,
         pages: PageTable | None,
+        alphabet: Any,
         on_host: Callable[[Any], bool | None],
         host_share: float = 0.5,
+        *,
+        holds: Callable[[Any], int] | None = None,
+        window: int = 0,
+        states: bool = False,
+        version: Callable[[], object] | None = None,
     ) -> None:
         self.unit_tokens = page_tokens
         self._root = root
         self._pages = pages
+        self._alphabet: Any = alphabet
         self._on_host = on_host
         self._host_cost: float = 1.0 - host_share
-        self._packed: WeakKeyDictionary[Any, tuple[object, bytes]] = WeakKeyDictionary()
+        self._holds = holds
+        self._window: i64 = window
+        self._states = states
+        self._version = version
+        self._packed: WeakKeyDictionary[Any, tuple[object, bytes, object]] = WeakKeyDictionary()
         self._by_id: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
     # -- CacheView ---------------------------------------------------------------------------------
 
+    @property
+    def version(self) -> object:
+        """Changes whenever an answer could, None if nobody can tell.  O(1)."""
+        return None if self._version is None else self._version()
+
     def root(self, namespace: str) -> object:
         if namespace.startswith(ALONE):
             return None
-        extra_key, salt = owner_of(namespace)
-        owner: object = extra_key if salt is None else (extra_key, salt)
-        return NodePlace(self._root(), 0, 0, owner)
+        first, rest = first_of(namespace)
+        extra_key, salt = owner_of(rest)
+        return NodePlace(self._root(), extra_key if salt is None else (extra_key, salt), first)
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
         if cursor is None:
             return 0, None
         assert isinstance(cursor, NodePlace)
         symbols = edge_bytes(segment)
-        node: Any = cursor.node
-        at = cursor.at
-        host = cursor.host
-        tokens = self._tokens_of(node)
+        place = cursor.copy()
+        tokens = self._tokens_of(place)
         n: i64 = len(symbols)
         done: i64 = 0
         while done < n:
-            if at == len(tokens):
-                child = self._child(node, cursor.owner, symbols, done)
-                if child is None:
+            if place.at == len(tokens):
+                child = self._child(place, tokens, symbols, done)
+                if child is None or self._on_host(child) is None:
                     break
-                on_host = self._on_host(child)
-                if on_host is None:
-                    break
-                node = child
-                at = 0
-                tokens = self._tokens_of(node)
-            common = self._common(tokens, at, symbols, done)
+                place.node = child
+                place.at = 0
+                tokens = self._tokens_of(place)
+            common = self._common(tokens, place.at, symbols, done)
             done += common
-            at += common * self.unit_tokens
-            if self._on_host(node):
-                host += (common >> 2) * self.unit_tokens
-            if at < len(tokens):
+            place.at += common * self.unit_tokens
+            ended = place.at == len(tokens)
+            self._reach(place, common >> 2, offset + (done >> 2), ended)
+            if not ended:
                 break
-        return done >> 2, NodePlace(node, at, host, cursor.owner)
+        return done >> 2, place
 
     def node_id(self, cursor: object) -> int:
         assert isinstance(cursor, NodePlace)
@@ -117,31 +160,79 @@ class NodeView:
         return int(node.parent.id)
 
     def worth(self, cursor: object, matched: int) -> int:
-        """Tokens of a match of `matched` symbols, those on the host at their share."""
-        tokens = matched * self.unit_tokens
+        """Tokens that a match of `matched` symbols saves, those on the host at their share."""
         if cursor is None:
-            return tokens
+            return matched * self.unit_tokens
         assert isinstance(cursor, NodePlace)
-        return tokens - int(self._host_cost * float(cursor.host))
+        if self._holds is not None:
+            return int(cursor.best * self.unit_tokens)
+        return matched * self.unit_tokens - int(self._host_cost * float(cursor.host))
 
     # -- SGLang's nodes ----------------------------------------------------------------------------
 
-    def _tokens_of(self, node: Any) -> bytes:
-        """The packed tokens of a node's key; a split gives a node another key object."""
+    def _reach(self, place: NodePlace, symbols: i64, position: i64, ended: bool) -> None:
+        """`symbols` more of a node match, up to `position`; `ended`: the node's last one among them."""
+        node: Any = place.node
+        if self._holds is None:
+            if self._on_host(node):
+                place.host += symbols * self.unit_tokens
+            return
+        held: int = self._holds(node)
+        good = True
+        if self._window > 0:
+            place.run = place.run + symbols * self.unit_tokens if held & HAS_WINDOW else 0
+            good = bool(held & HAS_WINDOW) and place.run >= self._window
+        if self._states:
+            good = good and ended and bool(held & HAS_STATE)
+        if good:
+            place.best = position
+
+    def _tokens_of(self, place: NodePlace) -> bytes:
+        """The packed symbols of a node's key; a split gives a node another key object."""
+        node: Any = place.node
         key: Any = node.key
         known = self._packed.get(node)
         if known is not None and known[0] is key:
             return known[1]
-        raw: Any = key.raw_token_ids() if hasattr(key, "raw_token_ids") else key.token_ids
-        packed = pack(raw) if len(raw) else b""
-        self._packed[node] = (key, packed)
+        raw: Any = ()  # the root's key may be anything that is empty
+        if len(key):
+            raw = key.raw_token_ids() if hasattr(key, "raw_token_ids") else key.token_ids
+        if place.first is not None and len(raw):
+            # Pairs; 0.5.9 has them as tuples, later versions have one token more than pairs.
+            raw = [pair[1] for pair in raw] if isinstance(raw[0], tuple) else raw[1:]
+        packed = b""
+        letters: object = ()
+        if len(raw):
+            both: tuple[bytes, object] = self._alphabet.pack(raw)
+            packed, letters = both
+        self._packed[node] = (key, packed, letters)
         return packed
 
-    def _child(self, node: Any, owner: object, symbols: bytes, at: i64) -> Any:
-        plain: object = int(symbol_at(symbols, at))
+    def _child(self, place: NodePlace, tokens: bytes, symbols: bytes, at: i64) -> Any:
+        symbol: int = int(symbol_at(symbols, at))
+        plain: object = symbol
         if self._pages is not None:
-            plain = tuple(memoryview(self._pages.page(symbol_at(symbols, at))).cast("i"))
+            plain = tuple(self._alphabet.spell(self._pages.page(symbol)))
+        elif symbol >= FIRST_LETTER:
+            plain = self._alphabet.value(symbol)
+        if place.first is not None:
+            plain = self._pairs(place.first, tokens, plain)
+        owner = place.owner
+        node: Any = place.node
         return node.children.get(plain if owner is None else (owner, plain))
+
+    def _pairs(self, first: object, tokens: bytes, plain: object) -> object:
+        """A token or a page of them as pairs with their left neighbours; the first stands behind `tokens`."""
+        left = first
+        if len(tokens):
+            left = self._alphabet.value(int(symbol_at(tokens, len(tokens) - SYMBOL_BYTES)))
+        if not isinstance(plain, tuple):
+            return (left, plain)
+        pairs: list[object] = []
+        for token in plain:
+            pairs.append((left, token))
+            left = token
+        return tuple(pairs)
 
     def _common(self, tokens: bytes, at: i64, symbols: bytes, done: i64) -> i64:
         """Bytes of `symbols[done:]` whose tokens stand at `tokens[at:]`."""

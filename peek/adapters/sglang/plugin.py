@@ -14,18 +14,21 @@ from peek.adapters.activation import Settings, requested_settings
 from peek.adapters.attachment import Attachment
 from peek.adapters.engine_info import sglang_info
 from peek.adapters.sglang.adapter import SglangAdapter
-from peek.adapters.sglang.seams import why_stand_aside
+from peek.adapters.sglang.seams import REPLACE_ANY, why_stand_aside
+from peek.errors import InvalidConfig, PeekError
 
 logger = logging.getLogger("peek")
 
 TARGET = "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority"
+MADE_TARGET = "sglang.srt.managers.schedule_policy.SchedulePolicy.__init__"
+AFTER_TARGET = "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill"
 
 
-def attach(policy: Any, settings: Settings) -> Attachment[SglangAdapter]:
-    """What stands beside one `SchedulePolicy`."""
+def attach(policy: Any, settings: Settings, replaces_any: bool = False) -> Attachment[SglangAdapter]:
+    """What stands beside one `SchedulePolicy`; `replaces_any`: whatever `--schedule-policy` says."""
     return Attachment(
         settings,
-        lambda: why_stand_aside(policy),
+        lambda: why_stand_aside(policy, replaces_any),
         lambda shield: SglangAdapter(policy, settings, shield),
         lambda: sglang_info(policy),
     )
@@ -48,20 +51,45 @@ def planned_priority(
     return False  # 0.5.9: no prefixes were matched; later versions return nothing
 
 
-def around(settings: Settings) -> Callable[..., Any]:
+def around(settings: Settings, replaces_any: bool = False) -> Callable[..., Any]:
     """The hook around `calc_priority(self, waiting_queue, ...)`; attaches on a policy's first call."""
 
     def calc_priority(stock: Any, policy: Any, queue: list[Any], *args: Any, **kwargs: Any) -> Any:
         attachment = getattr(policy, "peek", None)
         if attachment is None:
-            attachment = policy.peek = attach(policy, settings)
+            attachment = policy.peek = attach(policy, settings, replaces_any)
         return planned_priority(attachment, lambda: stock(policy, queue, *args, **kwargs), queue)
 
     return calc_priority
 
 
+def after_policy(settings: Settings, replaces_any: bool = False) -> Callable[..., None]:
+    """The hook after `SchedulePolicy.__init__`: attaches, so that the log says at start what is replaced."""
+
+    def made(_found: Any, policy: Any, *_args: Any, **_kwargs: Any) -> None:
+        policy.peek = attach(policy, settings, replaces_any)
+
+    return made
+
+
+def after_prefill(found: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
+    """The hook after `Scheduler.get_new_batch_prefill`: who was admitted is told at once.
+
+    An idle scheduler does not ask for an order; counters would stand still and differ between ranks.
+    """
+    attachment: Attachment[SglangAdapter] | None = getattr(scheduler.policy, "peek", None)
+    batch = getattr(found, "batch_to_run", found)  # wrapped in later versions
+    if attachment is None or batch is None:
+        return
+    adapter = attachment.working
+    if adapter is not None:
+        attachment.call(adapter.admitted, batch.reqs)
+        attachment.count()
+
+
 def configured() -> Settings | None:
-    """What the environment asks for, None where it asks for nothing."""
+    """What the environment asks for, None where it asks for nothing.  `InvalidConfig`."""
+    asks_to_replace()
     settings = requested_settings(None)
     if settings.config.is_stock:
         logger.info("peek: not configured (set PEEK_POLICY); stock order")
@@ -69,11 +97,38 @@ def configured() -> Settings | None:
     return settings
 
 
+def asks_to_replace() -> bool:
+    """Whether the environment wants any `--schedule-policy` replaced.  `InvalidConfig`."""
+    value = os.environ.get(REPLACE_ANY, "")
+    if value not in ("", "0", "1"):
+        raise InvalidConfig(f"{REPLACE_ANY} is {value!r}; valid: 0, 1")
+    return value == "1"
+
+
+def configured_or_exit() -> Settings | None:
+    """`configured`, where a mistake must stop the process.
+
+    SGLang logs what a plug-in raises and serves on, in its own order; it lets `SystemExit` pass.
+    """
+    try:
+        return configured()
+    except PeekError as error:
+        logger.critical("peek: %s", error)
+        raise SystemExit(f"peek: {error}") from error
+
+
 def register() -> None:
-    """Entry point of `sglang.srt.plugins`: hook `calc_priority` in this process, once."""
-    settings = configured()
+    """Entry point of `sglang.srt.plugins`: hook `calc_priority` in this process, once.
+
+    SGLang calls it in the process that starts the others first, so a mistake in a setting ends the server
+    before a model is loaded.
+    """
+    settings = configured_or_exit()
     if settings is None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    HookRegistry.register(TARGET, around(settings), HookType.AROUND)
+    replaces_any = asks_to_replace()
+    HookRegistry.register(MADE_TARGET, after_policy(settings, replaces_any), HookType.AFTER)
+    HookRegistry.register(TARGET, around(settings, replaces_any), HookType.AROUND)
+    HookRegistry.register(AFTER_TARGET, after_prefill, HookType.AFTER)

@@ -1,106 +1,50 @@
-"""SGLang's seams: which cache it is, how to read it, and what a request tells.
+"""SGLang's seams: whether its policy may be replaced, and what a request tells.
 
 Checked against 0.5.9, 0.5.17 and 0.5.23.  Nothing here changes a class of SGLang.
 """
 
 from __future__ import annotations
 
-from array import array
 from typing import Any
 
 from peek.adapters.guard import require
-from peek.adapters.sglang.core_view import CoreView
+from peek.adapters.sglang.caches import require_cache, why_not_understood
 from peek.adapters.sglang.namespaces import ALONE, namespace_of
-from peek.adapters.sglang.node_view import NodeView
-from peek.adapters.sglang.pages import PageTable
 
-_NODE_CACHES = ("RadixCache", "HiRadixCache", "UnifiedRadixCache")
-"""Caches that are understood; a subclass of one that is not named here may match otherwise."""
+REPLACED = ("fcfs", "lpm")
+"""Values of `--schedule-policy` that `peek` takes the place of without being told to."""
 
+REPLACE_ANY = "PEEK_REPLACE_SCHEDULE_POLICY"
+"""The variable that tells it to take the place of any other, too."""
 
-_NEEDED = ("tree_cache.page_size", "enable_priority_scheduling", "priority_sign")
+_NEEDED = ("policy", "tree_cache.page_size", "enable_priority_scheduling", "priority_sign")
 
 
 def require_seams(policy: Any, evicts: bool) -> None:
     """`EngineMismatch` naming the first attribute that this version of SGLang does not have."""
     require(policy, _NEEDED, "SGLang")
-    cache = policy.tree_cache
-    wanted = ["root_node"] if shows_nodes(cache) else ["match_full_device_prefix"]
-    if evicts:
-        wanted.append("eviction_strategy" if shows_nodes(cache) else "match_prefix")
-    require(tree_core(cache), wanted, "SGLang")
+    require_cache(policy.tree_cache, evicts)
 
 
-def why_stand_aside(policy: Any) -> str | None:
-    """Why SGLang's own order stays, None if there is no reason."""
-    cache = policy.tree_cache
-    kind = type(cache).__name__
-    names = {base.__name__ for base in type(cache).__mro__}
-    if getattr(cache, "disable", True):
-        return "prefix caching is off"
-    unified = "UnifiedRadixCache" in names
-    if (kind not in _NODE_CACHES and not unified) or (unified and not hasattr(cache, "tree_core")):
-        return f"the prefix cache is a {kind}, which is not understood"
-    if getattr(cache, "is_eagle", False) or getattr(tree_core(cache), "is_eagle", False):
-        return "speculative decoding with bigram keys (EAGLE)"
-    components = getattr(cache, "tree_components", None)
-    if components is not None and len(tuple(components)) > 1:
-        return f"the model has {len(tuple(components))} kinds of KV cache"
-    return None
+def schedule_policy(policy: Any) -> str:
+    """The `--schedule-policy` in force; SGLang itself falls back to fcfs without a prefix cache."""
+    return str(getattr(policy.policy, "value", policy.policy))
 
 
-def tree_core(cache: Any) -> Any:
-    """What holds root and strategy: the cache itself, or the core of a `UnifiedRadixCache`."""
-    return getattr(cache, "tree_core", cache)
+def why_stand_aside(policy: Any, replaces_any: bool = False) -> str | None:
+    """Why SGLang's own order stays, None if there is no reason.
 
-
-def shows_nodes(cache: Any) -> bool:
-    """False for the Rust core, which keeps its nodes to itself."""
-    return "Rust" not in type(tree_core(cache)).__name__
-
-
-def make_view(cache: Any, pages: PageTable | None) -> NodeView | CoreView:
-    """A read-only `CacheView` of SGLang's prefix cache."""
-    core = tree_core(cache)
-    if not shows_nodes(cache):
-        return CoreView(_core_match(core), cache.page_size, pages)
-    return NodeView(lambda: core.root_node, cache.page_size, pages, _on_host)
-
-
-def _on_host(node: Any) -> bool | None:
-    if not node.evicted:
-        return False
-    return True if node.backuped else None
-
-
-def _core_match(core: Any) -> Any:
-    from sglang.srt.mem_cache.radix_cache import RadixKey
-
-    def match(tokens: array[int], extra_key: str | None, salt: str | None) -> tuple[int, int]:
-        key = RadixKey(tokens, extra_key, cache_salt=salt)
-        matched, node, _ = core.match_full_device_prefix(key)
-        return int(matched), int(node)
-
-    return match
-
-
-def set_strategy(cache: Any, strategy: Any) -> Any:
-    """Have the cache evict by `strategy`; returns the one it had."""
-    core = tree_core(cache)
-    inner, core.eviction_strategy = core.eviction_strategy, strategy
-    for component in getattr(core, "components", ()):  # 0.5.23 keeps a bound method of the old one
-        bound = getattr(component, "session_ref_eviction_strategy", None)
-        if getattr(bound, "__self__", None) is inner:
-            component.session_ref_eviction_strategy = None
-    return inner
-
-
-def touch(cache: Any, request: Any, cached: int) -> None:
-    """Make what a waiting request would hit the most recently used, as SGLang's own policies do."""
-    from sglang.srt.mem_cache.radix_cache import RadixKey
-
-    tokens = request.origin_input_ids + request.output_ids
-    cache.touch_prefix(RadixKey(tokens, request.extra_key, limit=cached, cache_salt=request.cache_salt))
+    Args:
+        policy: a `SchedulePolicy`.
+        replaces_any: whether an order that is not first come, first served or longest prefix may go, too.
+    """
+    chosen = schedule_policy(policy)
+    if chosen not in REPLACED and not replaces_any:
+        return (
+            f"--schedule-policy {chosen} was asked for, and peek takes the place of {' and '.join(REPLACED)}"
+            f" only ({REPLACE_ANY}=1 replaces it)"
+        )
+    return why_not_understood(policy.tree_cache)
 
 
 # -- requests -----------------------------------------------------------------------------------------
@@ -136,3 +80,8 @@ def was_admitted(request: Any, outputs_before: int) -> bool:
 def prefill_ended(request: Any, outputs_before: int) -> bool:
     """Whether an admitted request's prefix is in the cache now, or the request is gone."""
     return len(request.output_ids) > outputs_before or request.finished() or request.is_retracted
+
+
+def entry_time(request: Any) -> float:
+    """When the request entered the waiting queue, on the engine's clock; it breaks ties inside a priority."""
+    return float(request.time_stats.wait_queue_entry_time)

@@ -1,25 +1,39 @@
-"""vLLM adapter: `--scheduler-cls peek.adapters.vllm.PeekScheduler` (or `PeekAsyncScheduler`).
+"""vLLM adapter: `--scheduler-cls peek.adapters.vllm.Scheduler`.
 
-The classes are made on first use, so that importing this package does not import vLLM.  They do nothing
-until asked to: by `PEEK_POLICY=peek` in the environment, or `--additional-config
-'{"peek": {"policy": "peek"}}'`.
+`Scheduler` is vLLM's synchronous or asynchronous scheduler with a planner beside it, whichever the engine's
+own setting asks for; `PeekScheduler` and `PeekAsyncScheduler` are the two by name.  The classes are made on
+first use, so that importing this package does not import vLLM.  They do nothing until asked to: by
+`PEEK_POLICY=peek` in the environment, or `--additional-config '{"peek": {"policy": "peek"}}'`.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-__all__ = ["PeekAsyncScheduler", "PeekScheduler"]
+__all__ = ["PeekAsyncScheduler", "PeekScheduler", "Scheduler"]
+
+
+class Scheduler:
+    """Constructs `PeekAsyncScheduler` where the engine schedules asynchronously, else `PeekScheduler`.
+
+    vLLM settles `async_scheduling` before it makes its scheduler.
+    """
+
+    def __new__(cls, vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
+        asynchronous = vllm_config.scheduler_config.async_scheduling
+        made = getattr(sys.modules[__name__], "PeekAsyncScheduler" if asynchronous else "PeekScheduler")
+        return made(vllm_config, *args, **kwargs)
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.core.sched.scheduler import Scheduler as SyncScheduler
 
     from peek.adapters.vllm.scheduler import scheduler_class
 
-    made = scheduler_class(name, Scheduler if name == "PeekScheduler" else AsyncScheduler)
+    made = scheduler_class(name, SyncScheduler if name == "PeekScheduler" else AsyncScheduler)
     globals()[name] = made
     return made

@@ -2,24 +2,25 @@
 
 `VllmAdapter` looks at the scheduler before and after each `schedule()`: it tells the planner who waits,
 puts the waiting deque into the planner's order, and learns what was admitted and what it cost.  Only
-requests that simply wait take part; whoever was preempted, is blocked (remote KV, grammar, streaming
-input), holds KV or belongs to a resumable session keeps its place in the queue.
+requests that simply wait, be it for a grammar, take part; whoever was preempted, waits for remote KV or
+streaming input, or holds KV keeps its place in the queue.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import inf
 from typing import Any, Final
 
 from peek.adapters.activation import Settings
+from peek.adapters.quarantine import Quarantine
 from peek.adapters.shield import Shield
-from peek.adapters.vllm.mirror import BlockMirror
+from peek.adapters.vllm.layout import layout_of
+from peek.adapters.vllm.priorities import PriorityPlanners
 from peek.adapters.vllm.seams import (
-    hash_lookup,
     install_free_queue,
-    key_suffix,
     least_needed,
     require_seams,
     restore_stock,
@@ -54,22 +55,25 @@ class VllmAdapter:
 
         self.scheduler = scheduler
         self.clock = clock
-        # A step in which nothing has changed keeps the order that stands.
-        self.planner = Planner(
-            settings.config, chained=True, timer=time.perf_counter, strict=settings.strict, plan_lasts_s=inf
-        )
+        self.planner: Any = self._make_planner(settings)
         self.reordered = 0
         """Steps that changed the order of vLLM's queue."""
         self.cached_real = 0
         """Prompt tokens of admitted requests that vLLM found in its cache."""
         self.protected_evictions = 0
         """Blocks that were passed over because a waiting request needs them."""
+        self.quarantine = Quarantine(settings.strict)
+        """Requests that could not be translated: they keep their places."""
         self._pool = scheduler.kv_cache_manager.block_pool
-        block_size = scheduler.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-        self.mirror = BlockMirror(block_size, hash_lookup(self._pool), key_suffix())
+        layout = layout_of(scheduler)
+        if isinstance(layout, str):
+            raise EngineMismatch(layout)
+        self.mirror = layout.mirror(self._pool)
         self._keys: dict[str, bytes] = {}
         self._known: dict[str, Any] = {}
-        self._plain_wait = RequestStatus.WAITING
+        # Whoever waits for a grammar waits like others: a scan that comes to it too early passes on.
+        self._waits = (RequestStatus.WAITING, RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR)
+        self._loads = RequestStatus.WAITING_FOR_REMOTE_KVS
         self._shield = shield
         self._table: object = None
         """The pool's hash table if it is watched, else None."""
@@ -82,6 +86,24 @@ class VllmAdapter:
             install_free_queue(self._pool, lambda in_order, n: shield.call(self._choose, in_order, n))
         scheduler.waiting = tracked_queue(scheduler.waiting)
         self._attached = True
+
+    def _make_planner(self, settings: Settings) -> Planner | PriorityPlanners:
+        """One planner, or one for each priority where vLLM schedules by priority."""
+        from vllm.v1.core.sched.request_queue import SchedulingPolicy
+
+        def make() -> Planner:
+            # A step in which nothing has changed keeps the order that stands.
+            return Planner(
+                settings.config,
+                chained=True,
+                timer=time.perf_counter,
+                strict=settings.strict,
+                plan_lasts_s=inf,
+            )
+
+        if self.scheduler.policy == SchedulingPolicy.FCFS:
+            return make()
+        return PriorityPlanners(make, lambda name: int(self.scheduler.waiting.members[name].priority))
 
     # -- before schedule() -------------------------------------------------------------------------
 
@@ -104,6 +126,7 @@ class VllmAdapter:
     def sync(self) -> None:
         """Tell planner and mirror what the engine has done since the last call."""
         waiting = self.scheduler.waiting
+        self._take_back(waiting)
         if len(waiting) != len(waiting.members):
             raise EngineMismatch("this vLLM changes its waiting queue in a way unknown to the adapter")
         if waiting.touched:
@@ -112,8 +135,22 @@ class VllmAdapter:
             self._placed = None
         self._watch_or_sleep()
         for request_id in self.mirror.pop_outgrown():
-            if request_id in self._keys:
-                self._extend(request_id)
+            if request_id in self._keys and not self.quarantine.accepts(
+                request_id, partial(self._extend, request_id)
+            ):
+                self._remove(request_id, None)
+
+    def _take_back(self, waiting: Any) -> None:
+        """Whom vLLM (up to 0.30) keeps in a second list though they only wait: to the head of the queue.
+
+        There it would admit them in the order they have anyway: that list is looked at first.  O(the list).
+        """
+        apart = getattr(self.scheduler, "skipped_waiting", None)
+        if apart:
+            back = [request for request in apart if self._takes_part(request)]
+            if back:
+                apart.remove_requests(back)
+                waiting.prepend_requests(reversed(back))
 
     def _watch_or_sleep(self) -> None:
         """Watch the pool while its blocks can matter.
@@ -135,7 +172,7 @@ class VllmAdapter:
             call, mirror = self._shield.call, self.mirror
             self._table = watch_hashes(
                 self._pool,
-                mirror.symbols,
+                mirror.wanted(),
                 lambda key: call(mirror.block_cached, key),
                 lambda key: call(mirror.block_gone, key),
             )
@@ -149,10 +186,9 @@ class VllmAdapter:
 
     def _takes_part(self, request: Any) -> bool:
         return (
-            request.status == self._plain_wait
+            request.status in self._waits
             and request.num_computed_tokens == 0
             and request.num_preemptions == 0
-            and not getattr(request, "resumable", False)
         )
 
     def _note_changes(self, touched: dict[str, Any], members: dict[str, Any]) -> None:
@@ -162,27 +198,35 @@ class VllmAdapter:
             if known is not None and not (stays and known is request):
                 self._remove(request_id, None)  # gone, or its id came back with another prompt
                 known = None
-            if stays and known is None:
-                self._add(request)
+            if not stays:
+                self.quarantine.let_go(request_id)
+            elif known is None and request_id not in self.quarantine:
+                self.quarantine.accepts(request_id, partial(self._add, request))
 
     def _add(self, request: Any) -> None:
+        """Translate a request and hand it to the planner; if anything raises, nothing has changed."""
+        key, tail = self._translate(request)
+        try:
+            self.planner.add(
+                PendingRequest(
+                    request.request_id, key, request.arrival_time, num_tokens=request.num_tokens, tail=tail
+                )
+            )
+        except Exception:
+            self.mirror.release(key, self.planner.needs)
+            raise
+        self._keys[request.request_id] = key
+        self._known[request.request_id] = request
+
+    def _translate(self, request: Any) -> tuple[bytes, int]:
+        """The key of a request, and the symbols of its prompt behind it."""
         usable = self._usable(request)
         if usable > 0 and not getattr(request, "skip_reading_prefix_cache", False):
             key = self.mirror.intern(request.request_id, request.block_hashes, usable)
         else:
             usable = 1
             key = self.mirror.alone(request.request_id)
-        self._keys[request.request_id] = key
-        self._known[request.request_id] = request
-        self.planner.add(
-            PendingRequest(
-                request.request_id,
-                key,
-                request.arrival_time,
-                num_tokens=request.num_tokens,
-                tail=usable - len(key) // SYMBOL_BYTES,
-            )
-        )
+        return key, usable - len(key) // SYMBOL_BYTES
 
     def _usable(self, request: Any) -> int:
         """Blocks that could be found in the cache: the engine always computes the last token."""
@@ -223,14 +267,18 @@ class VllmAdapter:
     # -- after schedule() --------------------------------------------------------------------------
 
     def after_schedule(self, output: Any) -> None:
-        """Learn who was admitted and what it cost."""
+        """Learn who was admitted and what it cost.  O(admitted + those who entered or left)."""
         for admitted in output.scheduled_new_reqs:
-            request_id = admitted.req_id
-            if request_id in self._keys:
-                cached = int(admitted.num_computed_tokens)
-                self.cached_real += cached
-                prompt = int(self.planner.request(request_id).num_tokens)
-                self._remove(request_id, prompt - cached)
+            self._admitted(admitted.req_id, int(admitted.num_computed_tokens))
+        for request in self.scheduler.waiting.touched.values():
+            if request.status == self._loads:  # holds blocks, and will compute what is not loaded
+                self._admitted(request.request_id, int(request.num_computed_tokens))
+
+    def _admitted(self, request_id: str, cached: int) -> None:
+        if request_id in self._keys:
+            self.cached_real += cached
+            prompt = int(self.planner.request(request_id).num_tokens)
+            self._remove(request_id, prompt - cached)
 
     # -- eviction ----------------------------------------------------------------------------------
 
@@ -243,9 +291,9 @@ class VllmAdapter:
         return chooser(in_order, count)
 
     def _score(self, key: bytes) -> float:
-        symbol = self.mirror.symbols.get(key, -1)
+        symbol = self.mirror.symbol_of(key)
         if symbol < 0:
             return 0.0
-        demand = self.planner.eviction_score(symbol)
+        demand = float(self.planner.eviction_score(symbol))
         self.protected_evictions += demand > 0.0
         return demand

@@ -15,8 +15,8 @@ A symbol lives as long as a waiting request needs it; its number is used again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, final
+from collections.abc import Callable, Container
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -28,7 +28,6 @@ _ABSENT: Final = 1
 _CACHED: Final = 2
 
 
-@final
 class BlockMirror:
     """`CacheView` over interned block hashes.
 
@@ -85,22 +84,28 @@ class BlockMirror:
         """The packed symbols of a request's first `usable` >= 1 blocks, or of one if no other matters."""
         first = hashes[0] + self._suffix
         symbol = self.symbols.get(first, -1)
-        if symbol < 0:
-            symbol = self._new_symbol(first)
-            if not self._holds(symbol):
-                self._lone[symbol] = request_id
-                return pack([symbol])
-        else:
+        if symbol >= 0:
             self._outgrow(symbol)
-        return self.intern_all(hashes, usable)
+            return self.intern_all(hashes, usable)
+        if self._is_cached(first):
+            packed = self.intern_all(hashes, usable)
+            self._state[self.symbols[first]] = _CACHED
+            return packed
+        symbol = self._new_symbol(first)
+        self._state[symbol] = _ABSENT
+        self._lone[symbol] = request_id
+        return pack([symbol])
 
     def intern_all(self, hashes: list[bytes], usable: int) -> bytes:
-        """The packed symbols of a request's first `usable` blocks.  O(usable)."""
+        """The packed symbols of a request's first `usable` blocks.  O(usable).
+
+        What is no hash raises before anything has changed.
+        """
         symbols: list[int] = []
         table = self.symbols
         suffix = self._suffix
-        for i in range(usable):
-            key = hashes[i] + suffix
+        keys = [block_hash + suffix for block_hash in hashes[:usable]]
+        for key in keys:
             symbol = table.get(key, -1)
             if symbol < 0:
                 symbol = self._new_symbol(key)
@@ -129,6 +134,14 @@ class BlockMirror:
     def _outgrow(self, symbol: int) -> None:
         if symbol in self._lone:
             self._outgrown.append(self._lone.pop(symbol))
+
+    def symbol_of(self, key: bytes) -> int:
+        """The symbol of a pool key, of any KV cache group; -1 if nobody waits for it."""
+        return self.symbols.get(key, -1)
+
+    def wanted(self) -> Container[bytes]:
+        """The pool keys, of any KV cache group, that somebody waits for; stays current."""
+        return self.symbols
 
     def _new_symbol(self, key: bytes) -> int:
         if self._free:
@@ -182,7 +195,10 @@ class BlockMirror:
         """The pool's table was replaced: ask about every symbol anew.  O(symbols)."""
         self.version += 1
         for symbol in self.symbols.values():
-            self._state[symbol] = _UNKNOWN
+            self._forget(symbol)
         for symbol in list(self._lone):
             if self._holds(symbol):
                 self._outgrow(symbol)
+
+    def _forget(self, symbol: int) -> None:
+        self._state[symbol] = _UNKNOWN

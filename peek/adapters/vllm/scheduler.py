@@ -13,7 +13,8 @@ from peek.adapters.activation import requested_settings
 from peek.adapters.attachment import Attachment
 from peek.adapters.engine_info import vllm_info
 from peek.adapters.vllm.adapter import VllmAdapter
-from peek.adapters.vllm.seams import why_stand_aside
+from peek.adapters.vllm.layout import why_stand_aside
+from peek.errors import InvalidConfig
 
 
 def attach(scheduler: Any, vllm_config: Any) -> Attachment[VllmAdapter]:
@@ -32,6 +33,14 @@ def attach(scheduler: Any, vllm_config: Any) -> Attachment[VllmAdapter]:
     )
 
 
+def require_ordinary_model(vllm_config: Any) -> None:
+    """`InvalidConfig` for a model that vLLM has a scheduler of its own for, which these do not replace."""
+    if getattr(vllm_config, "diffusion_config", None) is not None:
+        raise InvalidConfig(
+            "peek's scheduler is not for diffusion models, vLLM has one of its own: leave out --scheduler-cls"
+        )
+
+
 def scheduler_class(name: str, base: Any) -> Any:
     """A subclass of `base` (vLLM's Scheduler or AsyncScheduler) that plans before it schedules."""
 
@@ -39,6 +48,7 @@ def scheduler_class(name: str, base: Any) -> Any:
         """vLLM's scheduler; `peek` is what stands beside it."""
 
         def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+            require_ordinary_model(vllm_config)
             super().__init__(vllm_config, *args, **kwargs)
             self.peek = attach(self, vllm_config)
 

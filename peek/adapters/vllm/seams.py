@@ -15,11 +15,13 @@ from peek.eviction.victims import victims
 
 _NEEDED = (
     "waiting",
+    "policy",
     "running",
     "requests",
     "max_num_running_reqs",
     "kv_cache_config.kv_cache_groups",
     "kv_cache_manager.enable_caching",
+    "kv_cache_manager.coordinator.single_type_managers",
     "kv_cache_manager.block_pool.free_block_queue.get_all_free_blocks",
     "kv_cache_manager.block_pool.cached_block_hash_to_block.get_one_block",
     "kv_cache_manager.block_pool.cached_block_hash_to_block.insert",
@@ -30,24 +32,6 @@ _NEEDED = (
 def require_seams(scheduler: object) -> None:
     """`EngineMismatch` naming the first attribute that this version of vLLM does not have."""
     require(scheduler, _NEEDED, "vLLM")
-
-
-def why_stand_aside(scheduler: Any) -> str | None:
-    """Why the engine's own order stays, None if there is no reason."""
-    from vllm.v1.core.sched.request_queue import SchedulingPolicy
-    from vllm.v1.kv_cache_interface import FullAttentionSpec
-
-    groups = scheduler.kv_cache_config.kv_cache_groups
-    if scheduler.policy != SchedulingPolicy.FCFS:
-        return "the scheduling policy is by priority"
-    if not scheduler.kv_cache_manager.enable_caching:
-        return "prefix caching is off"
-    if len(groups) != 1 or not isinstance(groups[0].kv_cache_spec, FullAttentionSpec):
-        return f"the model has {len(groups)} KV cache groups, not a single one of full attention"
-    hash_block_size = getattr(scheduler.kv_cache_manager.block_pool, "hash_block_size", None)
-    if hash_block_size not in (None, groups[0].kv_cache_spec.block_size, scheduler.block_size):
-        return "blocks and block hashes have different sizes"
-    return None
 
 
 def watch_hashes(
@@ -90,14 +74,14 @@ def unwatch_hashes(pool: Any) -> None:
     pool.cached_block_hash_to_block = table
 
 
-def key_suffix() -> bytes:
-    """What the pool appends to a block hash to make its key, in KV cache group 0."""
+def group_suffix(group: int) -> bytes:
+    """What the pool appends to a block hash to make its key in a KV cache group; always of one length."""
     from vllm.v1.core.kv_cache_utils import make_block_hash_with_group_id
 
-    key = bytes(make_block_hash_with_group_id(b"", 0))
-    if make_block_hash_with_group_id(b"hash", 0) != b"hash" + key:
+    suffix = bytes(make_block_hash_with_group_id(b"", group))
+    if make_block_hash_with_group_id(b"hash", group) != b"hash" + suffix or len(suffix) != 4:
         raise EngineMismatch("this vLLM's pool does not append the group to a block hash")
-    return key
+    return suffix
 
 
 def hash_lookup(pool: Any) -> Callable[[bytes], bool]:
@@ -105,6 +89,16 @@ def hash_lookup(pool: Any) -> Callable[[bytes], bool]:
 
     def is_cached(key: Any) -> bool:
         return pool.cached_block_hash_to_block.get_one_block(key) is not None
+
+    return is_cached
+
+
+def group_lookup(pool: Any, suffixes: list[bytes]) -> Callable[[bytes], bool]:
+    """The same for the block that a key names, but in each of these groups, whatever group the key is of."""
+
+    def is_cached(key: Any) -> bool:
+        block_hash, table = key[: -len(suffixes[0])], pool.cached_block_hash_to_block
+        return all(table.get_one_block(block_hash + suffix) is not None for suffix in suffixes)
 
     return is_cached
 
@@ -162,9 +156,12 @@ def least_needed(
 def restore_stock(scheduler: Any) -> None:
     """Queue, hash table and free queue of vLLM's own classes again, with what they hold now."""
     from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
-    from vllm.v1.core.sched.request_queue import FCFSRequestQueue
+    from vllm.v1.core.sched.request_queue import create_request_queue
 
-    scheduler.waiting = FCFSRequestQueue(scheduler.waiting)
+    waiting = create_request_queue(scheduler.policy)
+    for request in scheduler.waiting:
+        waiting.add_request(request)
+    scheduler.waiting = waiting
     pool = scheduler.kv_cache_manager.block_pool
     unwatch_hashes(pool)
     if type(pool.free_block_queue) is not FreeKVCacheBlockQueue:

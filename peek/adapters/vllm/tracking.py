@@ -5,12 +5,13 @@ With it the adapter's cost per step goes with what changed, not with how many wa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 
 class Tracking:
-    """Mixed into vLLM's `FCFSRequestQueue`, whose every way in and out passes here.
+    """Mixed into vLLM's `FCFSRequestQueue` or `Ranked`, whose every way in and out passes here.
 
     The set of members is vLLM's business, the order vLLM's or the planner's (`place`).
 
@@ -23,7 +24,7 @@ class Tracking:
         super().__init__(requests)  # type: ignore[call-arg]
         self.members: dict[str, Any] = {}
         self.touched: dict[str, Any] = {}
-        self._enter(self)  # type: ignore[arg-type]
+        self._enter(requests)
 
     def _enter(self, requests: Iterable[Any]) -> None:
         for request in requests:
@@ -67,8 +68,73 @@ class Tracking:
         self.extend(requests)  # type: ignore[attr-defined]
 
 
-def tracked_queue(requests: Iterable[Any]) -> Any:
-    """A `FCFSRequestQueue` of these requests that tracks its members."""
-    from vllm.v1.core.sched.request_queue import FCFSRequestQueue
+class Ranked:
+    """Mixed into vLLM's `PriorityRequestQueue`: among equal priorities, the order that was placed last.
 
-    return type("TrackedQueue", (Tracking, FCFSRequestQueue), {})(requests)
+    Who has entered since stands behind those of its priority, and who was preempted before them.  Before
+    anything is placed the order is vLLM's own.
+    """
+
+    def __init__(self, requests: Iterable[Any]) -> None:
+        super().__init__()
+        self._heap: list[tuple[int, int, Any]] = []
+        self._ranks: dict[str, int] = {}
+        for request in requests:
+            heapq.heappush(self._heap, self._item(request))
+
+    def _item(self, request: Any) -> tuple[int, int, Any]:
+        """Sorts by priority, place, and then as vLLM's requests do."""
+        if not self._ranks or request.num_preemptions:
+            return (request.priority, 0, request)
+        return (request.priority, self._ranks.get(request.request_id, len(self._ranks) + 1), request)
+
+    def add_request(self, request: Any) -> None:
+        heapq.heappush(self._heap, self._item(request))
+
+    def prepend_request(self, request: Any) -> None:
+        heapq.heappush(self._heap, self._item(request))
+
+    def prepend_requests(self, requests: Iterable[Any]) -> None:
+        for request in requests:
+            heapq.heappush(self._heap, self._item(request))
+
+    def peek_request(self) -> Any:
+        if not self._heap:
+            raise IndexError("peek from an empty queue")
+        return self._heap[0][2]
+
+    def pop_request(self) -> Any:
+        if not self._heap:
+            raise IndexError("pop from an empty queue")
+        return heapq.heappop(self._heap)[2]
+
+    def remove_request(self, request: Any) -> None:
+        if all(item[2] is not request for item in self._heap):
+            raise ValueError(f"request {request.request_id!r} is not in the queue")
+        Ranked.remove_requests(self, (request,))
+
+    def remove_requests(self, requests: Iterable[Any]) -> None:
+        gone = set(requests)
+        self._heap = [item for item in self._heap if item[2] not in gone]
+        heapq.heapify(self._heap)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([item[2] for item in sorted(self._heap)])
+
+
+class PlacedByPriority(Tracking):
+    """`Tracking` over a `Ranked` queue."""
+
+    def place(self, requests: list[Any]) -> None:
+        """The same members in another order, ascending in priority.  O(n)."""
+        self._ranks = {request.request_id: rank for rank, request in enumerate(requests, 1)}
+        self._heap = [(request.priority, rank, request) for rank, request in enumerate(requests, 1)]
+
+
+def tracked_queue(stock: Any) -> Any:
+    """A queue of vLLM's own kind, with the same requests, that tracks its members and can be put in order."""
+    from vllm.v1.core.sched.request_queue import FCFSRequestQueue, PriorityRequestQueue
+
+    if isinstance(stock, PriorityRequestQueue):
+        return type("TrackedPriorityQueue", (PlacedByPriority, Ranked, PriorityRequestQueue), {})(list(stock))
+    return type("TrackedQueue", (Tracking, FCFSRequestQueue), {})(list(stock))

@@ -1,0 +1,232 @@
+"""Which prefix cache SGLang has: whether its matching is understood, how to read it, how it evicts.
+
+Checked against 0.5.9, 0.5.17 and 0.5.23.  Nothing here changes a class of SGLang.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from peek.adapters.guard import require
+from peek.adapters.sglang.core_view import CoreView
+from peek.adapters.sglang.node_view import HAS_STATE, HAS_WINDOW, NodeView
+
+if TYPE_CHECKING:
+    from peek.adapters.sglang.translation import Translator
+
+PYTHON_CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python"
+
+_UNDERSTOOD = {
+    "HiRadixCache",
+    "MambaRadixCache",
+    "PureSWARadixCache",
+    "RadixCache",
+    "SWARadixCache",
+    "UnifiedRadixCache",
+}
+
+_MATCHING = (
+    "match_prefix",
+    "_match_prefix_helper",
+    "_match_pre_processor",
+    "_match_post_processor",
+    "_match_tree",
+    "_finalize_match_result",
+    "maybe_bigram_convert",
+)
+"""What a subclass must leave alone to match as its base does."""
+
+_COMPONENTS = {"FULL", "SWA", "MAMBA"}
+
+
+def why_not_understood(cache: Any) -> str | None:
+    """Why nobody can tell what `cache` would match, None if `make_view` can."""
+    kind = type(cache)
+    if getattr(cache, "disable", True):
+        return "prefix caching is off"
+    base = next((base for base in kind.__mro__ if base.__name__ in _UNDERSTOOD), None)
+    if base is None or (base.__name__ == "UnifiedRadixCache" and not hasattr(cache, "tree_core")):
+        return f"the prefix cache is a {kind.__name__}, which is not understood"
+    for name in _MATCHING:
+        if getattr(kind, name, None) is not getattr(base, name, None):
+            return f"the prefix cache is a {kind.__name__}, whose {name} is its own"
+    return _why_not_hybrid(cache)
+
+
+def _why_not_hybrid(cache: Any) -> str | None:
+    """The same, of a model with further kinds of KV cache; None for one without."""
+    names = {component.name for component in getattr(cache, "tree_components", ())}
+    if names - _COMPONENTS:
+        return f"the model has a kind of KV cache that is not understood: {sorted(names - _COMPONENTS)}"
+    for component in getattr(cache, "components", {}).values() if names else ():
+        if not type(component).__module__.startswith("sglang.srt.mem_cache.unified_cache.components"):
+            return f"a kind of KV cache is a {type(component).__name__}, which is not understood"
+    if not is_hybrid(cache):
+        return None
+    if not shows_nodes(cache):
+        return f"SGLang's Rust core does not tell what this hybrid model can reuse ({PYTHON_CORE} does)"
+    if getattr(cache, "cache_controller", None) is not None:
+        return "a hybrid model with KV on the host"
+    tail = getattr(cache, "swa_reprefill_tail_tokens", None)
+    bounded = [part for part in _components(cache) if not getattr(part, "gates_prefix_match", True)]
+    if bounded or (tail is not None and tail()):
+        return "the sliding window is computed anew behind a cached prefix"
+    return None
+
+
+def is_hybrid(cache: Any) -> bool:
+    """Whether more than full attention decides what a prompt can reuse."""
+    return window_of(cache) > 0 or _has_states(cache)
+
+
+def _components(cache: Any) -> list[Any]:
+    return list(cache.components.values()) if hasattr(cache, "tree_components") else []
+
+
+def _component(cache: Any, name: str) -> Any:
+    """The component of a `UnifiedRadixCache` by the name of its kind, None without."""
+    parts = {kind.name: part for kind, part in getattr(cache, "components", {}).items()}
+    return parts.get(name)
+
+
+def window_of(cache: Any) -> int:
+    """Tokens of sliding-window KV that must stand in front of where a prompt goes on; 0 without a window."""
+    part = _component(cache, "SWA")
+    if part is not None:
+        return int(part.sliding_window_size)
+    return int(cache.sliding_window_size) if hasattr(cache, "swa_lru_list") else 0
+
+
+def _has_states(cache: Any) -> bool:
+    return hasattr(cache, "mamba_lru_list") or _component(cache, "MAMBA") is not None
+
+
+def is_bigram(cache: Any) -> bool:
+    """Whether keys are made of pairs of neighbours (EAGLE)."""
+    return bool(getattr(cache, "is_eagle", False) or getattr(tree_core(cache), "is_eagle", False))
+
+
+def tree_core(cache: Any) -> Any:
+    """What holds root and strategy: the cache itself, or the core of a `UnifiedRadixCache`."""
+    return getattr(cache, "tree_core", cache)
+
+
+def shows_nodes(cache: Any) -> bool:
+    """False for the Rust core, which keeps its nodes to itself."""
+    return "Rust" not in type(tree_core(cache)).__name__
+
+
+def takes_strategy(cache: Any) -> bool:
+    """Whether eviction follows a strategy object."""
+    return shows_nodes(cache) and hasattr(tree_core(cache), "eviction_strategy")
+
+
+def require_cache(cache: Any, evicts: bool) -> None:
+    """`EngineMismatch` naming what is needed of an understood cache and not there."""
+    wanted = ["root_node"] if shows_nodes(cache) else ["match_full_device_prefix"]
+    if evicts and not is_hybrid(cache):
+        wanted.append("eviction_strategy" if shows_nodes(cache) else "match_prefix")
+    require(tree_core(cache), wanted, "SGLang")
+
+
+# -- views --------------------------------------------------------------------------------------------
+
+
+def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
+    """A read-only `CacheView` of SGLang's prefix cache, for keys that `door` has made."""
+    core = tree_core(cache)
+    if not shows_nodes(cache):
+        return CoreView(_core_match(core), cache.page_size, door.pages, door.alphabet)
+    hybrid = is_hybrid(cache)
+    return NodeView(
+        lambda: core.root_node,
+        cache.page_size,
+        door.pages,
+        door.alphabet,
+        _never_on_host if hybrid else _on_host,
+        holds=_what_it_holds(cache) if hybrid else None,
+        window=window_of(cache),
+        states=_has_states(cache),
+        version=_version_of(cache),
+    )
+
+
+def _version_of(cache: Any) -> Callable[[], object] | None:
+    """What changes with the tree's content, without a look at the tree; None where there is no such thing.
+
+    SGLang numbers its nodes, so an insertion or a split moves the counter; what is evicted makes the sum of
+    what could be evicted and what is locked smaller, and nothing but an insertion makes it larger.  KV on the
+    host, windows and states come and go without a node.
+    """
+    core = tree_core(cache)
+    nodes = type(core.root_node)
+    on_host = "HiRadixCache" in {base.__name__ for base in type(cache).__mro__}
+    linked = getattr(cache, "cache_controller", None) or getattr(cache, "linker", None)
+    if is_hybrid(cache) or on_host or linked is not None or not hasattr(nodes, "counter"):
+        return None
+    return lambda: (nodes.counter, core.evictable_size() + core.protected_size())
+
+
+def _on_host(node: Any) -> bool | None:
+    if not node.evicted:
+        return False
+    return True if node.backuped else None
+
+
+def _never_on_host(node: Any) -> bool | None:
+    return None if node.evicted else False
+
+
+def _what_it_holds(cache: Any) -> Callable[[Any], int]:
+    """For a node: whether it holds the sliding window's KV, and a state to go on from."""
+    window, state = _component(cache, "SWA"), _component(cache, "MAMBA")
+    if window is None and state is None:
+        if hasattr(cache, "mamba_lru_list"):
+            return lambda node: HAS_STATE if node.mamba_value is not None else 0
+        return lambda node: 0 if node.swa_tombstone else HAS_WINDOW
+
+    def held(node: Any) -> int:
+        found = 0
+        if window is not None and node.component_data[window.component_type].value is not None:
+            found |= HAS_WINDOW
+        if state is not None and node.component_data[state.component_type].value is not None:
+            found |= HAS_STATE
+        return found
+
+    return held
+
+
+def _core_match(core: Any) -> Any:
+    from sglang.srt.mem_cache.radix_cache import RadixKey
+
+    def match(tokens: array[int], extra_key: str | None, salt: str | None) -> tuple[int, int]:
+        key = RadixKey(tokens, extra_key, cache_salt=salt)
+        matched, node, _ = core.match_full_device_prefix(key)
+        return int(matched), int(node)
+
+    return match
+
+
+# -- eviction -----------------------------------------------------------------------------------------
+
+
+def set_strategy(cache: Any, strategy: Any) -> Any:
+    """Have the cache evict by `strategy`; returns the one it had."""
+    core = tree_core(cache)
+    inner, core.eviction_strategy = core.eviction_strategy, strategy
+    for component in getattr(core, "components", ()):  # 0.5.23 keeps a bound method of the old one
+        bound = getattr(component, "session_ref_eviction_strategy", None)
+        if getattr(bound, "__self__", None) is inner:
+            component.session_ref_eviction_strategy = None
+    return inner
+
+
+def touch(cache: Any, request: Any, cached: int) -> None:
+    """Make what a waiting request would hit the most recently used, as SGLang's own policies do."""
+    from sglang.srt.mem_cache.radix_cache import RadixKey
+
+    tokens = request.origin_input_ids + request.output_ids
+    limit = cached + is_bigram(cache)  # so many pairs have one token more
+    cache.touch_prefix(RadixKey(tokens, request.extra_key, limit=limit, cache_salt=request.cache_salt))

@@ -1,0 +1,73 @@
+"""A request of SGLang as the planner knows it: namespace, packed symbols, length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peek.adapters.sglang.alphabet import Alphabet, Letter
+from peek.adapters.sglang.namespaces import ALONE, behind
+from peek.adapters.sglang.pages import PageTable
+from peek.adapters.sglang.seams import prompt_of, request_namespace
+from peek.errors import InvalidKey
+
+
+class Translated:
+    """What is kept of a request while it is compared with others."""
+
+    __slots__ = ("letters", "namespace", "num_tokens", "symbols")
+
+    def __init__(self, namespace: str, num_tokens: int) -> None:
+        self.namespace = namespace
+        self.num_tokens = num_tokens
+        self.symbols = b""
+        self.letters: tuple[Letter, ...] = ()
+
+    @property
+    def key(self) -> object:
+        """What the planner takes; a request without symbols is alone in its namespace."""
+        return self.symbols or [0]
+
+
+class Translator:
+    """Translates prompts for one cache.
+
+    Args:
+        page_tokens: the cache's page size.
+        bigram: whether the cache's keys are pairs of neighbours, of which a prompt has one less than tokens.
+
+    Attributes:
+        alphabet: the letters of waiting prompts and of cached ones.
+        pages: the table of pages, None for pages of one token.
+    """
+
+    def __init__(self, page_tokens: int, bigram: bool = False) -> None:
+        self.page_tokens = page_tokens
+        self.bigram = bigram
+        self.alphabet = Alphabet()
+        self.pages = PageTable(page_tokens) if page_tokens > 1 else None
+
+    def translate(self, request: Any) -> Translated:
+        """O(tokens).  `release` it later; nothing is kept if this raises.
+
+        Raises:
+            InvalidKey: a token id below 0, or one that is no int.
+        """
+        tokens, limit = prompt_of(request)
+        made = Translated(request_namespace(request), len(tokens))
+        skipped = 1 if self.bigram else 0
+        whole = max(limit - skipped, 0) // self.page_tokens * self.page_tokens
+        if whole == 0:
+            made.namespace = ALONE + str(request.rid)
+        elif not made.namespace.startswith(ALONE):
+            symbols, made.letters = self.alphabet.pack(tokens[skipped : skipped + whole])
+            if any(letter.value < 0 for letter in made.letters) or tokens[0] < 0:
+                raise InvalidKey("a token id is below 0")
+            if self.bigram:
+                made.namespace = behind(tokens[0], made.namespace)
+            made.symbols = symbols if self.pages is None else self.pages.intern(symbols)
+        return made
+
+    def release(self, made: Translated) -> None:
+        """Nobody compares with it any more.  O(pages)."""
+        if self.pages is not None:
+            self.pages.release(made.symbols)

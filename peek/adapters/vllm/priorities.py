@@ -1,0 +1,140 @@
+"""A planner for each priority, under vLLM's `--scheduling-policy priority`.
+
+What the operator set stands: a request of a smaller number goes first, whatever it shares.  Among equals the
+order is the planner's.  Each priority has a planner of its own, so that the fair lane's bound holds among
+equals; together they answer as one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from peek.adapters.vllm.mirror import BlockMirror
+from peek.config import PeekConfig
+from peek.errors import UnknownRequest
+from peek.planner import Plan, Planner
+from peek.planner.plan import NOTHING_TO_GAIN, ORDERED
+from peek.request import PendingRequest
+
+
+class _AllLone:
+    """A cache that knows that none of so many requests can hit it."""
+
+    def __init__(self, lone_requests: int) -> None:
+        self.lone_requests = lone_requests
+
+
+class PriorityPlanners:
+    """Answers for one `Planner`, with one behind it for each priority that somebody waits with.
+
+    Args:
+        make: a new planner.
+        priority_of: the priority of a waiting request, by its id.
+    """
+
+    def __init__(self, make: Callable[[], Planner], priority_of: Callable[[str], int]) -> None:
+        self._make = make
+        self._priority_of = priority_of
+        self._planners: dict[int, Planner] = {}
+        self._where: dict[str, int] = {}
+        self._parts: list[Plan] = []
+        self._plan = Plan()
+        model = make()
+        self.config: PeekConfig = model.config
+        self.evicts = model.evicts
+        self._past = model.totals()
+        """Counters of planners that nobody waits with any more."""
+
+    # -- who waits ---------------------------------------------------------------------------------
+
+    def add(self, request: PendingRequest) -> None:
+        """As `Planner.add`."""
+        priority = self._priority_of(request.request_id)
+        planner = self._planners.get(priority) or self._make()
+        planner.add(request)
+        self._planners[priority] = planner
+        self._where[request.request_id] = priority
+
+    def extend(self, request_id: str, key: object) -> None:
+        """As `Planner.extend`."""
+        self._planner_of(request_id).extend(request_id, key)
+
+    def remove(self, request_id: str, admitted: bool = True, uncached_tokens: int | None = None) -> int:
+        """As `Planner.remove`."""
+        planner = self._planner_of(request_id)
+        cost = planner.remove(request_id, admitted, uncached_tokens)
+        priority = self._where.pop(request_id)
+        if not len(planner):
+            self._past = _sum(self._past, planner.totals())
+            del self._planners[priority]
+        return cost
+
+    def _planner_of(self, request_id: str) -> Planner:
+        if request_id not in self._where:
+            raise UnknownRequest(f"request {request_id!r} is not waiting")
+        return self._planners[self._where[request_id]]
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._where
+
+    def request(self, request_id: str) -> PendingRequest:
+        """As `Planner.request`."""
+        return self._planner_of(request_id).request(request_id)
+
+    def needs(self, symbol: int) -> bool:
+        """As `Planner.needs`.  O(priorities)."""
+        return any(planner.needs(symbol) for planner in self._planners.values())
+
+    def totals(self) -> dict[str, int | float]:
+        """As `Planner.totals`, over all priorities."""
+        totals = self._past
+        for planner in self._planners.values():
+            totals = _sum(totals, planner.totals())
+        return totals
+
+    # -- one cycle ---------------------------------------------------------------------------------
+
+    def order_matters(self, cache: BlockMirror) -> bool:
+        """As `Planner.order_matters`.  O(priorities)."""
+        if cache.lone_requests != len(self):
+            return any(planner.order_matters(cache) for planner in self._planners.values())
+        lone: Any = _AllLone
+        return any(planner.order_matters(lone(len(planner))) for planner in self._planners.values())
+
+    def plan(self, cache: BlockMirror, now: float) -> Plan:
+        """As `Planner.plan`: the plans of all priorities, smallest number first."""
+        parts = [self._planners[priority].plan(cache, now) for priority in sorted(self._planners)]
+        if len(parts) == len(self._parts) and all(map(_same, parts, self._parts)):
+            return self._plan
+        self._parts = parts
+        aside = all(part.stood_aside for part in parts)
+        self._plan = Plan(
+            [request_id for part in parts for request_id in part],
+            any(part.reordered for part in parts),
+            NOTHING_TO_GAIN if aside else ORDERED,
+            aside,
+        )
+        return self._plan
+
+    # -- the cache ---------------------------------------------------------------------------------
+
+    def cached_len(self, request_id: str) -> int:
+        """As `Planner.cached_len`."""
+        return self._planner_of(request_id).cached_len(request_id)
+
+    def eviction_score(self, node_id: int, idle_s: float = 0.0) -> float:
+        """As `Planner.eviction_score`: the largest need of any priority.  O(priorities)."""
+        scores = (planner.eviction_score(node_id, idle_s) for planner in self._planners.values())
+        return max(scores, default=0.0)
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other
+
+
+def _sum(one: dict[str, int | float], other: dict[str, int | float]) -> dict[str, int | float]:
+    return {name: value + other[name] for name, value in one.items()}

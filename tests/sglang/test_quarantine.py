@@ -1,0 +1,256 @@
+"""Requests that cannot be translated keep their place, alone; wide token ids are symbols like any other."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import weakref
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sglang_lab import CORES, RELEASE, World, leaked, make_request, make_world
+from sglang_small import attach
+from sglang_stepper import Stepper
+from sglang_tree import snapshot
+from support.broken import Broken
+from test_views import insert, stock_answer
+
+from peek.adapters.sglang.alphabet import FIRST_LETTER, Alphabet
+from peek.adapters.sglang.plugin import after_prefill
+from peek.errors import InvalidKey
+
+A, B = list(range(100, 164)), list(range(200, 264))
+WIDE = [FIRST_LETTER, 2**31 - 1, 2**31, 2**62 - 1]
+
+
+def queue_of(*pairs: tuple[str, list[int]]) -> list[Any]:
+    return [make_request(rid, tokens, arrival=1.0 + i) for i, (rid, tokens) in enumerate(pairs)]
+
+
+def ids(queue: list[Any]) -> list[str]:
+    return [request.rid for request in queue]
+
+
+TEXTS = [("a1", [*A, 1]), ("b1", [*B, 1]), ("a2", [*A, 2]), ("b2", [*B, 2])]
+BAD = {
+    "a negative token id": ("bad", [*A[:9], -1, *A]),
+    "a rid that is waiting": ("a1", [*A, 9]),
+    "a rid that waits, another prompt": ("b1", [*A, 9]),
+}
+
+
+@pytest.mark.parametrize("place", [1, 3, 4])  # behind the request whose rid it has
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_request_keeps_its_place_and_the_others_their_order(
+    kind: str, place: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = queue_of(*TEXTS)
+    world = make_world(2000)
+    attach(world, "peek")
+    world.policy.calc_priority(plain)
+    assert ids(plain) == ["a1", "a2", "b1", "b2"] or ids(plain) == ["a1", "b1", "a2", "b2"]
+
+    texts = queue_of(*TEXTS)
+    place = max(place, 2) if "another" in kind else place
+    (bad,) = queue_of(BAD[kind])
+    queue = [*texts[:place], bad, *texts[place:]]
+    world = make_world(2000)
+    beside = attach(world, "peek", strict=False)
+    with caplog.at_level(logging.WARNING, "peek"):
+        for _ in range(3):
+            world.policy.calc_priority(queue)
+    assert queue.index(bad) == place
+    assert ids([request for request in queue if request is not bad]) == ids(plain)
+    assert (beside.shield.active, beside.shield.fallbacks) == (True, 0)
+    assert (beside.adapter.quarantine.total, len(beside.adapter.quarantine)) == (1, 1)
+    (record,) = [record for record in caplog.records if record.name == "peek"]
+    assert repr(bad.rid) in record.getMessage()
+    assert "-1" not in caplog.text
+    queue.remove(bad)
+    world.policy.calc_priority(queue)
+    assert len(beside.adapter.quarantine) == 0
+    assert ids(queue) == ids(plain)
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_a_thousand_mixed_requests_are_all_served(core: str | None) -> None:
+    """Bad ones among them come, wait and go; everybody is served and nothing falls back or leaks."""
+    rnd = random.Random(5)
+    world = make_world(2000, core=core, max_running=8)
+    beside = attach(world, "peek", strict=False)
+    stepper = Stepper(world, max_running=8)
+    bad = 0
+    for i in range(1000):
+        tokens = [*rnd.choice((A, B))[: rnd.randrange(8, 64)], 300 + i % 50, 400 + i]
+        if i % 10 == 3:
+            tokens[5] = -1 - i
+            bad += 1
+        elif i % 10 == 6:
+            tokens[4:8] = rnd.choices(WIDE if RELEASE >= (0, 5, 17) else WIDE[:1], k=4)
+        stepper.add(make_request(f"r{i}", tokens, rnd.randrange(1, 5), arrival=1.0 + i))
+        if rnd.random() < 0.6:
+            stepper.step()
+    stepper.run_out()
+    assert all(record.finished for record in stepper.records.values())
+    assert (beside.shield.fallbacks, beside.adapter.quarantine.total) == (0, bad)
+    world.policy.calc_priority([])
+    assert len(beside.adapter.planner) == len(beside.adapter.quarantine) == 0
+    assert leaked(world) == 0
+    assert beside.adapter.reordered > 50
+
+
+def test_an_error_while_a_request_is_taken_in_is_not_the_end() -> None:
+    world = make_world(2000)
+    beside = attach(world, "peek", strict=False)
+    beside.adapter.planner = Broken(beside.adapter.planner, "add", 1)
+    queue = queue_of(*TEXTS)
+    world.policy.calc_priority(queue)
+    assert beside.shield.active
+    assert beside.adapter.quarantine.total == len(queue) - 1
+
+
+def test_priorities_hold_with_one_in_quarantine() -> None:
+    world = make_world(2000, priority=True)
+    beside = attach(world, "peek", strict=False)
+    queue = [
+        make_request(rid, tokens, priority=priority, arrival=1.0 + i)
+        for i, (rid, tokens, priority) in enumerate(
+            [("low", [*A, 1], 0), ("bad", [-5, *A], 1), ("high", [*A, 2], 2), ("low2", [*A, 3], 0)]
+        )
+    ]
+    world.policy.calc_priority(queue)
+    assert ids(queue) == ["high", "bad", "low", "low2"]
+    assert beside.shield.active
+
+
+# -- wide token ids ------------------------------------------------------------------------------------
+
+values = st.sampled_from([0, 5, FIRST_LETTER - 1, *WIDE, -1, -(2**62)])
+
+
+@given(st.lists(values, min_size=1, max_size=40))
+def test_packing_spells_back_and_forgets(tokens: list[int]) -> None:
+    alphabet = Alphabet()
+    packed, letters = alphabet.pack(tokens)
+    assert alphabet.spell(packed).tolist() == tokens
+    apart = {value for value in tokens if not 0 <= value < FIRST_LETTER}
+    assert {letter.value for letter in letters} == apart
+    assert len(alphabet) == len(apart)
+    again, _ = alphabet.pack(tokens[::-1])
+    assert alphabet.spell(again).tolist() == tokens[::-1]
+    assert len(packed) == 4 * len(tokens)
+    del letters, _
+    assert len(alphabet) == 0
+    alphabet.pack([2**40])
+    assert len(set(alphabet._free)) == len(alphabet._free) == max(1, len(apart))
+
+
+@pytest.mark.parametrize("tokens", [[], [2**63], [1.5], ["a"], [[1, 2]]])
+def test_what_is_no_token_id_is_refused(tokens: list[Any]) -> None:
+    with pytest.raises(InvalidKey):
+        Alphabet().pack(tokens)
+
+
+def wide_texts(page: int) -> Any:
+    ids = [7, 8, *WIDE]
+    run = st.tuples(st.sampled_from(ids), st.sampled_from([1, 2, page, 2 * page]))
+    return st.lists(run, min_size=1, max_size=4).map(lambda runs: [v for v, n in runs for _ in range(n)])
+
+
+@pytest.mark.parametrize(("core", "page"), [(core, page) for core in CORES for page in (1, 16)])
+def test_the_walk_equals_match_prefix_on_wide_ids(core: str | None, page: int) -> None:
+    hits = 0
+
+    @settings(max_examples=100)
+    @given(
+        cached=st.lists(wide_texts(page), max_size=5),
+        queue=st.lists(wide_texts(page), min_size=2, max_size=6),
+    )
+    def state(cached: list[list[int]], queue: list[list[int]]) -> None:
+        nonlocal hits
+        world = make_world(200_000, page_size=page, core=core)
+        adapter = attach(world, "lpm-nolimit+lru").adapter
+        for tokens in cached:
+            insert(world, None, tokens)
+        requests = [make_request(f"r{i}", tokens) for i, tokens in enumerate(queue)]
+        for _ in range(2):
+            before = snapshot(world)
+            adapter.order(list(requests))
+            assert snapshot(world) == before
+            for request in requests:
+                truth = stock_answer(world, request)
+                assert adapter.planner.tree.request(request.rid).cached_len == truth
+                hits += truth > 0
+        adapter.order([])
+        assert adapter._door.pages is None or len(adapter._door.pages) == 0
+        world.tree.reset()
+        adapter.order([])
+        del requests, cached, queue
+
+    state()
+    assert hits > 100
+
+
+def test_images_share_what_is_equal() -> None:
+    world = make_world(2000)
+    beside = attach(world, "peek")
+    wide = 2**62 - 5
+    one, other = [wide, wide - 1] * 20, [wide, wide - 2] * 20
+    queue = queue_of(("x1", [*A, *one, 1]), ("y1", [*A, *other, 1]), ("x2", [*A, *one, 2]))
+    world.policy.calc_priority(queue)
+    planner = beside.adapter.planner
+    assert beside.adapter.quarantine.total == 0
+    assert [planner.request(rid).cluster_depth for rid in ("x1", "x2")] == [len(A) + 40] * 2
+    assert planner.request("y1").cluster_depth == len(A) + 1
+
+
+# -- what is kept of requests --------------------------------------------------------------------------
+
+
+def test_an_idle_server_keeps_no_request_alive() -> None:
+    world = make_world(2000)
+    beside = attach(world, "peek")
+    queue = queue_of(*TEXTS, ("neg", [*A, 4]))
+    world.policy.calc_priority(queue)
+    seen = [weakref.ref(request) for request in queue]
+    for request in queue[:3]:
+        request.output_ids.append(1)
+    queue.clear()
+    del request
+    gc.collect()
+    assert [one() for one in seen] == [None] * len(seen)
+    world.policy.calc_priority([])
+    planner = beside.adapter.planner
+    assert (planner.stats.admitted, planner.stats.withdrawn, len(planner)) == (3, 2, 0)
+    assert len(beside.adapter._waiting) == len(beside.adapter._in_flight) == 0
+
+
+class Ran:
+    """What SGLang's scheduler is to the hook behind `get_new_batch_prefill`."""
+
+    def __init__(self, world: World) -> None:
+        self.policy = world.policy
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_admissions_are_counted_at_once(wrapped: bool) -> None:
+    from sglang.srt.managers.scheduler import Scheduler
+
+    assert callable(Scheduler.get_new_batch_prefill)
+    world = make_world(2000)
+    beside = attach(world, "peek")
+    queue = queue_of(*TEXTS)
+    world.policy.calc_priority(queue)
+    for request in queue:
+        request.output_ids.append(1)
+        request.cached_tokens = 7
+    batch = type("Batch", (), {"reqs": queue})()
+    found = type("Plan", (), {"batch_to_run": batch})() if wrapped else batch
+    after_prefill(None, Ran(world))
+    assert len(beside.adapter.planner) == 4
+    after_prefill(found, Ran(world))
+    assert len(beside.adapter.planner) == 0
+    assert beside.adapter.cached_real == 28

@@ -1,0 +1,132 @@
+"""What an operator has asked of SGLang is respected, and a mistake in a setting stops the process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sglang_lab import HAS_CORES, RELEASE, SchedulePolicy, make_request, make_world
+from sglang_model import write_model
+from sglang_small import settings_of
+from test_engine import HAS_PLUGINS, job
+
+from peek import InvalidConfig
+from peek.adapters.sglang import plugin
+from peek.adapters.sglang.plugin import after_policy, attach
+
+A, B = list(range(100, 164)), list(range(200, 264))
+OTHERS = ["dfs-weight", "lof", "random"] + (
+    ["hrrn", "shortest-prefill-first", "routing-key"] if HAS_CORES else []
+)
+
+
+@pytest.mark.parametrize("name", ["fcfs", "lpm"])
+def test_what_is_replaced_is_said(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    world = make_world(1000, policy=name)
+    with caplog.at_level(logging.INFO, "peek"):
+        after_policy(settings_of("peek"))(None, world.policy)
+    assert world.policy.peek.adapter is not None
+    assert f"takes the place of --schedule-policy {name}" in caplog.text
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_policy_stays_unless_told_otherwise(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    world = make_world(1000, policy=name)
+    with caplog.at_level(logging.WARNING, "peek"):
+        assert attach(world.policy, settings_of("peek")).adapter is None
+    assert f"--schedule-policy {name} was asked for" in caplog.text
+    assert "PEEK_REPLACE_SCHEDULE_POLICY=1" in caplog.text
+    assert attach(world.policy, settings_of("peek"), replaces_any=True).adapter is not None
+
+
+@pytest.mark.parametrize(("value", "found"), [("", False), ("0", False), ("1", True)])
+def test_the_variable(value: str, found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEEK_REPLACE_SCHEDULE_POLICY", value)
+    assert plugin.asks_to_replace() is found
+
+
+def test_the_variable_mistaken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEEK_REPLACE_SCHEDULE_POLICY", "lof")
+    with pytest.raises(InvalidConfig, match=r"PEEK_REPLACE_SCHEDULE_POLICY is 'lof'; valid: 0, 1"):
+        plugin.asks_to_replace()
+    with pytest.raises(SystemExit, match="PEEK_REPLACE_SCHEDULE_POLICY"):
+        plugin.register()
+
+
+@pytest.mark.parametrize("low_first", [False, True])
+def test_ties_inside_a_priority_follow_the_entry_time(low_first: bool) -> None:
+    world = make_world(4000, priority=True)
+    world.policy.priority_sign = 1 if low_first else -1
+    world.policy.peek = attach(world.policy, settings_of("peek"))
+    hook = plugin.around(settings_of("peek"))
+    queue = [make_request(f"r{i}", [*A, 7], priority=i % 2, arrival=10.0 - i) for i in range(8)]
+
+    def both_agree(waiting: list[Any]) -> None:
+        mine, stock = list(waiting), list(waiting)
+        hook(None, world.policy, mine)
+        SchedulePolicy._sort_by_priority_and_fcfs(stock, world.policy.priority_sign)
+        assert [request.rid for request in mine] == [request.rid for request in stock]
+
+    both_agree(queue)
+    first, *others = queue
+    first.req_pool_idx = 1
+    first.output_ids.append(3)  # admitted, generated one token, and was retracted
+    both_agree(others)
+    first.req_pool_idx = None
+    for entered in (first.time_stats.wait_queue_entry_time, 99.0):  # kept by some versions, renewed by others
+        first.time_stats.wait_queue_entry_time = entered
+        both_agree(others)
+        both_agree([*others, first])
+        first.output_ids.append(4)
+
+
+# -- real processes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variable", "value"), [("PEEK_POLICY", "peak"), ("PEEK_REPLACE_SCHEDULE_POLICY", "yes")]
+)
+def test_a_mistake_stops_the_engine_before_it_loads(variable: str, value: str, tmp_path: Path) -> None:
+    run = job(**{variable: value})
+    if not HAS_PLUGINS:
+        run["engine_class"] = "peek.adapters.sglang.Engine"
+    task, result = tmp_path / "task.json", tmp_path / "result.json"
+    task.write_text(json.dumps({"model": write_model(tmp_path / "model"), "runs": [run]}))
+    script = Path(__file__).with_name("engine_run.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(task), str(result)],
+        cwd=tmp_path,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 1
+    assert value in done.stderr.splitlines()[-1]
+    assert not result.exists()
+    assert "Load weight" not in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["peek.adapters.sglang.launch_server", "sglang.launch_server"])
+def test_a_mistake_stops_the_server(module: str, tmp_path: Path) -> None:
+    if module.startswith("sglang") and RELEASE < (0, 5, 11):
+        pytest.skip("finds no plug-ins")
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--model-path", write_model(tmp_path / "model"), "--device", "cpu"],
+        cwd=tmp_path,
+        env={**os.environ, "PEEK_POLICY": "peak"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 1, done.stderr[-2000:]
+    assert "peak" in done.stderr
+    assert "Load weight" not in done.stdout + done.stderr

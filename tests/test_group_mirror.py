@@ -1,0 +1,133 @@
+"""The mirror of several KV cache groups against a search of the longest prefix that suits them all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peek import DualWalk, PendingTree
+from peek.adapters.vllm.groups import GroupMirror, OtherGroup
+
+UNIT = 16
+SUFFIXES = [bytes([0, 0, 0, group]) for group in range(3)]
+PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=7)
+EVENTS = st.lists(st.tuples(PROMPTS, st.integers(0, 2), st.sampled_from([True, True, False])), max_size=40)
+
+
+def chain(blocks: list[int]) -> list[bytes]:
+    """Hashes of a prompt's blocks, each over all before it."""
+    hashes: list[bytes] = []
+    for block in blocks:
+        hashes.append(hashlib.sha256((hashes[-1] if hashes else b"") + bytes([block])).digest())
+    return hashes
+
+
+class Pool:
+    """Blocks of three groups by key: the first of full attention, the others with needs of their own."""
+
+    def __init__(self, needs: tuple[int, int], dropped: int) -> None:
+        self.blocks: Counter[bytes] = Counter()
+        self.needs = needs
+        self.dropped = dropped
+        others = [OtherGroup(need, self.lookup(group)) for group, need in enumerate(needs, 1)]
+        self.mirror = GroupMirror(UNIT, self.lookup(0), SUFFIXES[0], others, dropped)
+        self.tree = PendingTree(chained=True)
+        self.walk = DualWalk(self.tree)
+
+    def lookup(self, group: int):  # type: ignore[no-untyped-def]
+        return lambda key: self.blocks[key[:-4] + SUFFIXES[group]] > 0
+
+    def change(self, blocks: list[int], group: int, cached: bool) -> None:
+        key = chain(blocks)[-1] + SUFFIXES[group]
+        if cached:
+            self.blocks[key] += 1
+            if key in self.mirror.wanted():
+                self.mirror.block_cached(key)
+        elif self.blocks[key] > 0:
+            self.blocks[key] -= 1
+            if key in self.mirror.wanted():
+                self.mirror.block_gone(key)
+
+    def holds(self, hashes: list[bytes], group: int, upto: int, last: int) -> bool:
+        """Whether a group has the last so many of the first `upto` blocks."""
+        wanted = hashes[max(0, upto - last) : upto]
+        return all(self.blocks[block + SUFFIXES[group]] > 0 for block in wanted)
+
+    def usable(self, hashes: list[bytes]) -> int:
+        """Tokens, the slow way."""
+        fits = [
+            upto
+            for upto in range(len(hashes) + 1)
+            if self.holds(hashes, 0, upto, upto)
+            and all(self.holds(hashes, group, upto, need) for group, need in enumerate(self.needs, 1))
+        ]
+        return UNIT * max(0, max(fits) - self.dropped)
+
+
+@given(
+    st.lists(PROMPTS, min_size=1, max_size=6),
+    st.lists(EVENTS, min_size=1, max_size=4),
+    st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    st.integers(0, 1),
+)
+def test_every_prompt_has_what_all_groups_can_use(
+    prompts: list[list[int]],
+    rounds: list[list[tuple[list[int], int, bool]]],
+    needs: tuple[int, int],
+    dropped: int,
+) -> None:
+    pool = Pool(needs, dropped)
+    keys = {}
+    for i, blocks in enumerate(prompts):
+        keys[f"r{i}"] = pool.mirror.intern_all(chain(blocks), len(blocks))
+        pool.tree.insert(f"r{i}", keys[f"r{i}"])
+    for events in rounds:
+        for blocks, group, cached in events:
+            pool.change(blocks, group, cached)
+        expected = {f"r{i}": pool.usable(chain(blocks)) for i, blocks in enumerate(prompts)}
+        assert pool.walk.match(pool.mirror) == expected
+        fresh = PendingTree(chained=True)
+        for name, key in keys.items():
+            fresh.insert(name, key)
+        assert DualWalk(fresh).match(pool.mirror) == expected
+    for name, key in keys.items():
+        pool.tree.remove(name)
+        pool.mirror.release(key, lambda symbol: pool.tree.owner(symbol) is not None)
+    assert len(pool.mirror) == 0
+
+
+def test_a_lone_request_is_told_of_once_its_first_block_is_cached() -> None:
+    pool = Pool((1, 1), 0)
+    pool.mirror.intern("lone", chain([0, 1, 0]), 3)
+    assert pool.mirror.lone_requests == 1
+    pool.change([0], 1, True)
+    assert pool.mirror.pop_outgrown() == [], "full attention has nothing of it"
+    pool.change([0], 0, True)
+    assert pool.mirror.pop_outgrown() == ["lone"]
+    assert pool.mirror.lone_requests == 0
+
+
+def test_a_key_of_any_group_names_the_symbol() -> None:
+    pool = Pool((1, 2), 0)
+    pool.mirror.intern_all(chain([0, 1]), 2)
+    first, second = chain([0, 1])
+    assert {pool.mirror.symbol_of(first + suffix) for suffix in SUFFIXES} == {0}
+    assert {pool.mirror.symbol_of(second + suffix) for suffix in SUFFIXES} == {1}
+    assert pool.mirror.symbol_of(chain([1])[0] + SUFFIXES[0]) == -1
+    before = pool.mirror.version
+    pool.change([1], 2, True)  # nobody waits for it
+    assert pool.mirror.version == before
+
+
+def test_a_new_table_is_asked_about_everything() -> None:
+    pool = Pool((1, 1), 0)
+    pool.tree.insert("r", pool.mirror.intern_all(chain([0, 1]), 2))
+    assert pool.walk.match(pool.mirror) == {"r": 0}
+    for group in range(3):
+        pool.blocks[chain([0])[-1] + SUFFIXES[group]] += 1  # unseen
+    assert pool.walk.match(pool.mirror) == {"r": 0}
+    pool.mirror.reset()
+    assert pool.walk.match(pool.mirror) == {"r": UNIT}

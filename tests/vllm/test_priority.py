@@ -1,0 +1,197 @@
+"""`--scheduling-policy priority`: what the operator set stands, and equals are put in the planner's order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.broken import Broken
+from vllm_lab import (
+    RequestStatus,
+    Scheduler,
+    cached_now,
+    expected_tokens,
+    fake_output,
+    free_blocks,
+    make_request,
+    make_scheduler,
+    waiting_names,
+)
+from vllm_small import STRICT, A, B, run_out, step
+
+from peek.adapters.vllm import PeekAsyncScheduler, PeekScheduler
+
+REQUESTS = st.lists(
+    st.tuples(st.integers(-1, 2), st.integers(0, 2), st.integers(0, 9), st.integers(1, 30)),
+    min_size=2,
+    max_size=16,
+)
+"""Priority, shared prefix, arrival, tokens to generate."""
+
+
+def by_priority(cls: Any = PeekScheduler, options: Any = STRICT, **more: Any) -> Any:
+    more = {"num_blocks": 200, "max_num_seqs": 1, **more}
+    return make_scheduler(cls, options=options, priority=True, **more)
+
+
+def requests(rows: list[tuple[int, int, int, int]], shared: bool = True) -> list[Any]:
+    made = []
+    for i, (priority, prefix, arrival, tokens) in enumerate(rows):
+        head = [5 + prefix if shared else 100 + i] * 64
+        made.append(
+            make_request(
+                f"p{priority}x{i}",
+                head + [200 + i] * 8,
+                tokens,
+                priority=priority,
+                arrival_time=float(arrival),
+            )
+        )
+    return made
+
+
+def test_equals_are_planned_and_the_rest_is_as_set() -> None:
+    engine = by_priority(max_num_seqs=2)
+    engine.add_request(make_request("running", [3] * 40, 60, priority=-5))
+    step(engine)
+    for i, (priority, tokens) in enumerate([(2, A), (1, B), (1, A), (2, B), (1, B), (2, A), (1, A), (0, B)]):
+        engine.add_request(
+            make_request(f"{priority}{'A' if tokens is A else 'B'}{i}", [*tokens, i], 1, priority=priority)
+        )
+    engine.peek.adapter.before_schedule()
+    names = waiting_names(engine)
+    assert [name[0] for name in names] == ["0", "1", "1", "1", "1", "2", "2", "2"]
+    assert [name[1] for name in names[1:5]] in (["B", "B", "A", "A"], ["A", "A", "B", "B"])
+    assert [name[1] for name in names[5:]] in (["A", "A", "B"], ["B", "A", "A"])
+    assert set(run_out(engine)) == {"running", *names}
+    assert len(engine.peek.adapter.mirror) == 0
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@settings(max_examples=40)
+@given(rows=REQUESTS, seats=st.integers(1, 3), blocks=st.integers(12, 40))
+def test_nobody_overtakes_a_smaller_number(
+    rows: list[tuple[int, int, int, int]], seats: int, blocks: int, asynchronous: bool
+) -> None:
+    cls = PeekAsyncScheduler if asynchronous else PeekScheduler
+    engine = by_priority(cls, max_num_seqs=seats, num_blocks=blocks, asynchronous=asynchronous)
+    made = {request.request_id: request for request in requests(rows)}
+    for request in made.values():
+        engine.add_request(request)
+    received: dict[str, list[int]] = {}
+    for _ in range(3000):
+        if not engine.has_unfinished_requests():
+            break
+        scheduled = engine.schedule()
+        left = [request.priority for request in engine.waiting]
+        for new in scheduled.scheduled_new_reqs:
+            assert made[new.req_id].priority <= min(left, default=9), "overtaken"
+        queue = waiting_names(engine)
+        assert [made[name].priority for name in queue] == sorted(made[name].priority for name in queue)
+        for batch in engine.update_from_output(scheduled, fake_output(engine, scheduled)).values():
+            for output in batch.outputs:
+                received.setdefault(output.request_id, []).extend(output.new_token_ids)
+    assert received == {name: expected_tokens(name, 72, r.max_tokens) for name, r in made.items()}
+    adapter = engine.peek.adapter
+    assert (len(adapter.planner), len(adapter.mirror)) == (0, 0)
+    assert free_blocks(engine) == blocks - 1
+    assert adapter.planner.totals()["admitted"] == len(rows)
+
+
+@settings(max_examples=40)
+@given(rows=REQUESTS, seats=st.integers(1, 3))
+def test_where_nothing_is_shared_the_order_is_vllms_own(
+    rows: list[tuple[int, int, int, int]], seats: int
+) -> None:
+    def admitted(cls: Any) -> list[str]:
+        engine = by_priority(cls, max_num_seqs=seats)
+        for request in requests(rows, shared=False):
+            engine.add_request(request)
+        order = []
+        while engine.has_unfinished_requests():
+            order += [new.req_id for new in step(engine).scheduled_new_reqs]
+        return order
+
+    assert admitted(PeekScheduler) == admitted(Scheduler)
+
+
+@settings(max_examples=40)
+@given(rows=REQUESTS)
+def test_the_mirror_equals_vllms_own_answer(rows: list[tuple[int, int, int, int]]) -> None:
+    engine = by_priority(max_num_seqs=1, num_blocks=30)
+    for request in requests(rows):
+        engine.add_request(request)
+    while engine.has_unfinished_requests():
+        step(engine)
+        adapter = engine.peek.adapter
+        adapter.sync()
+        if adapter._table is not None and len(adapter.planner) > 1:
+            adapter.planner.plan(adapter.mirror, adapter.clock())
+            for name in adapter._keys:
+                assert adapter.planner.cached_len(name) == cached_now(engine, engine.requests[name]), name
+
+
+def test_whoever_comes_later_waits_behind_its_equals_and_before_larger_numbers() -> None:
+    engine = by_priority()
+    engine.add_request(make_request("running", [3] * 40, 60, priority=-5))
+    step(engine)
+    for i in range(4):
+        engine.add_request(make_request(f"r{i}", [*(A, B)[i % 2], i], 1, priority=1 + i // 2))
+    engine.max_num_running_reqs = 2
+    engine.peek.adapter.before_schedule()
+    engine.waiting.place(list(engine.waiting))
+    engine.add_request(make_request("late", [*A, 9], 1, priority=1))
+    engine.add_request(make_request("urgent", [*A, 8], 1, priority=0))
+    assert waiting_names(engine) == ["urgent", "r0", "r1", "late", "r2", "r3"]
+    back = engine.requests["r3"]
+    engine.waiting.remove_request(back)
+    back.num_preemptions = 1
+    back.status = RequestStatus.PREEMPTED
+    engine.waiting.prepend_request(back)
+    assert waiting_names(engine) == ["urgent", "r0", "r1", "late", "r3", "r2"]
+    engine.peek.adapter.before_schedule()
+    assert "r3" not in engine.peek.adapter.planner
+    assert waiting_names(engine).index("r3") == 4
+    with pytest.raises(ValueError, match="'x' is not in the queue"):
+        engine.waiting.remove_request(make_request("x", A))
+
+
+def test_an_empty_queue() -> None:
+    engine = by_priority()
+    for call in (engine.waiting.peek_request, engine.waiting.pop_request):
+        with pytest.raises(IndexError, match="empty"):
+            call()
+
+
+def test_after_an_error_the_queue_is_vllms_own() -> None:
+    engine = by_priority(options={"policy": "peek"}, max_num_seqs=1)
+    engine.add_request(make_request("running", [3] * 40, 10))
+    step(engine)
+    made = requests([(i % 3, i % 2, 9 - i, 2) for i in range(9)])
+    for request in made:
+        engine.add_request(request)
+    engine.max_num_running_reqs = 2
+    engine.peek.adapter.before_schedule()
+    engine.peek.adapter.planner = Broken(engine.peek.adapter.planner, "plan", 0)
+    engine.finish_requests(made[0].request_id, RequestStatus.FINISHED_ABORTED)
+    engine.schedule()
+    engine.schedule()
+    assert engine.peek.shield.fallbacks == 1
+    assert type(engine.waiting).__name__ == "PriorityRequestQueue"
+    assert list(engine.waiting) == sorted(request for request in made if request in list(engine.waiting))
+
+
+def test_not_asked_for_is_vllms_own_queue() -> None:
+    engine = by_priority(options=None)
+    assert type(engine.waiting).__name__ == "PriorityRequestQueue"
+
+
+def test_structured_output_and_eviction() -> None:
+    engine = by_priority(options={"policy": "clpm+gm+dl+pe", "strict": True}, num_blocks=16, max_num_seqs=2)
+    for i, (priority, tokens) in enumerate([(1, A), (0, B), (1, B), (0, A), (1, A), (0, B)]):
+        engine.add_request(make_request(f"r{i}", [*tokens, i], 40, priority=priority))
+    assert len(run_out(engine)) == 6
+    assert free_blocks(engine) == 15
+    assert engine.peek.adapter.planner.totals()["admitted"] == 6
