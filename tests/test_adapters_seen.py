@@ -38,7 +38,7 @@ def test_why_not(caplog: pytest.LogCaptureFixture) -> None:
         toy_attachment(engine)
         toy_attachment(engine, policy="fcfs+lru")
     first, second = lines(caplog)
-    assert first.startswith("peek: not active, stands aside: prefix caching is off; toy 1.0")
+    assert first.startswith("peek: stands aside, stock order: prefix caching is off; toy 1.0")
     assert second.startswith("peek: not active, not configured")
 
 

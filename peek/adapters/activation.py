@@ -42,6 +42,7 @@ class Settings:
         mode: "on", "shadow" (plan and count, never reorder) or "off".
         control_file: a file that says the mode while the engine runs (`peek.adapters.switch`), "" for none.
         control_every: calls of the scheduler between two looks at it.
+        explain: how many admissions to keep and log with the reason for their place; 0 for none.
     """
 
     config: PeekConfig
@@ -49,6 +50,7 @@ class Settings:
     mode: str = "on"
     control_file: str = ""
     control_every: int = 50
+    explain: int = 0
 
     def __post_init__(self) -> None:
         require_flag("strict", self.strict)
@@ -56,6 +58,7 @@ class Settings:
         if not isinstance(self.control_file, str) or "\0" in self.control_file:
             raise InvalidConfig(f"control_file is {self.control_file!r}; need the name of a file")
         _require_whole("control_every", self.control_every, 1)
+        _require_whole("explain", self.explain, 0)
 
     def __str__(self) -> str:
         """All options as in force, on one line."""

@@ -61,7 +61,7 @@ class Attachment(Generic[A]):
         self.aside = ""
         self._why_stand_aside = why_stand_aside
         self._make = make
-        self.seen = Observations()
+        self.seen = Observations(settings.explain)
         self.mode = settings.mode
         self._switch: Switch | None = None
         self._metrics: EngineMetrics | None = None
@@ -143,6 +143,17 @@ class Attachment(Generic[A]):
         works = self.adapter is not None and self.shield.active
         return self.mode if works else "internal error"
 
+    def explain(self, request_id: str) -> dict[str, Any] | None:
+        """Why a request stands where it stands, or stood when it was admitted (option `explain`).
+
+        Its place in the plan and by arrival (first is 1), what is cached of it, its cluster, its lane, how
+        long it waited, and the reason in words; no prompt.  None if nothing is known of it.  For debugging:
+        O(waiting).
+        """
+        if self.adapter is None:
+            return self.seen.decisions.of(request_id)
+        return cast(ObservedPlanner, self.adapter.planner).explain(request_id)
+
     def _control(self) -> Switch | None:
         path = self.settings.control_file
         if path and self.about.ranks > 1:
@@ -179,7 +190,7 @@ class Attachment(Generic[A]):
             logger.info("peek: %s; %s; %s", how, self.about, self.settings)
         elif self.aside:
             logger.warning(
-                "peek: not active, stands aside: %s; %s; %s", self.aside, self.about, self.settings
+                "peek: stands aside, stock order: %s; %s; %s", self.aside, self.about, self.settings
             )
         else:
             self.back_off.failed()

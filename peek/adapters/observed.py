@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sortedcontainers import SortedList
 
+from peek.adapters.reasons import Decisions, facts
 from peek.planner import Plan, Planner
 from peek.request import PendingRequest
 
@@ -54,13 +55,15 @@ class Observations:
         gains: places that an admitted request had moved forward: earlier arrivals that still waited.
         surprises: prompt tokens of an admitted request found in the cache, less those the plan expected.
         shadow_reordered: plans in shadow that differ from the order of arrival.
+        decisions: the last `explain` admissions and why.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, explain: int = 0) -> None:
         self.plan_s = Tally(PLAN_SECONDS)
         self.gains = Tally(PLACES)
         self.surprises = Tally(TOKENS)
         self.shadow_reordered = 0
+        self.decisions = Decisions(explain)
 
 
 class ObservedPlanner:
@@ -80,6 +83,7 @@ class ObservedPlanner:
         self._in_order: SortedList[int] = SortedList()
         self._arrivals = 0
         self.shadow = False
+        self._now = 0.0
         self._last: Plan | None = None
         self._answered: Plan | None = None
         self._answer = Plan()
@@ -116,7 +120,12 @@ class ObservedPlanner:
         """`Planner.remove`."""
         request = self.observed.request(request_id)
         expected, tokens = request.cached_len, request.num_tokens
+        decision = None
+        if admitted and self._seen.decisions.keep:
+            decision = self._facts(request)
         cost = self.observed.remove(request_id, admitted, uncached_tokens)
+        if decision is not None:
+            self._seen.decisions.note({**decision, "uncached": cost})
         number = self._numbers.pop(request_id)
         if admitted:
             self._seen.gains.note(self._in_order.index(number))
@@ -131,6 +140,7 @@ class ObservedPlanner:
         new = plan is not self._last  # one that stands is the same object
         self._last = plan
         if new:
+            self._now = now
             self._seen.plan_s.note(self.observed.totals()["last_plan_s"])
         if not self.shadow:
             return plan
@@ -138,3 +148,13 @@ class ObservedPlanner:
         if plan is not self._answered:  # one answer for one plan: adapters compare by identity
             self._answered, self._answer = plan, Plan(self._numbers, False, IN_SHADOW, stood_aside=True)
         return self._answer
+
+    def explain(self, request_id: str) -> dict[str, Any] | None:
+        """Why a request that waits, or was admitted of late, stands or stood where it does.  O(waiting)."""
+        if request_id not in self.observed:
+            return self._seen.decisions.of(request_id)
+        return {**self._facts(self.observed.request(request_id)), "uncached": None}
+
+    def _facts(self, request: PendingRequest) -> dict[str, Any]:
+        earlier = self._in_order.index(self._numbers[request.request_id])
+        return {**facts(request, self._last, self._now, earlier), "shadow": self.shadow}

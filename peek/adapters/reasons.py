@@ -1,0 +1,86 @@
+"""Why a request stands where it stands: facts of the plan, never of the prompt."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final
+
+from peek.planner import Plan
+from peek.planner.plan import ORDERED
+from peek.policy.lanes import CACHE_LANE, FAIR_LANE
+from peek.request import PendingRequest
+
+logger = logging.getLogger("peek")
+
+_LANES: Final = {CACHE_LANE: "cache", FAIR_LANE: "fair"}
+
+
+def facts(request: PendingRequest, plan: Plan | None, now: float, earlier: int) -> dict[str, Any]:
+    """What a plan knew of a request that waits.  O(place in the plan).
+
+    Args:
+        plan: the last one, None before the first.
+        now: the time it was made at, on the clock of `arrival_time`.
+        earlier: requests that arrived before it and still wait.
+    """
+    place = None
+    if plan is not None and request.request_id in plan:
+        place = plan.index(request.request_id) + 1
+    return {
+        "request_id": request.request_id,
+        "place": place,
+        "place_by_arrival": earlier + 1,
+        "waited_s": round(max(now - request.arrival_time, 0.0), 3),
+        "num_tokens": int(request.num_tokens),
+        "cached_len": int(request.cached_len),
+        "coming_len": int(request.coming_len),
+        "cluster_size": int(request.cluster_size),
+        "cluster_depth": int(request.cluster_depth),
+        "lane": _LANES.get(int(request.lane), "none"),
+        "reason": _reason(request, plan, place),
+    }
+
+
+def _reason(request: PendingRequest, plan: Plan | None, place: int | None) -> str:
+    if plan is None or place is None:
+        return "it came after the last plan"
+    if plan.reason != ORDERED:
+        return plan.reason
+    if request.lane == FAIR_LANE:
+        return "the fair lane's turn: it is the oldest there"
+    if request.cached_len > 0:
+        return f"{request.cached_len} of its {request.num_tokens} prompt tokens are cached"
+    if request.coming_len > 0:
+        return f"a prefill under way will have cached {request.coming_len} of its tokens"
+    if request.cluster_size > 1:
+        return f"it shares a prefix with {request.cluster_size - 1} others that wait"
+    return "it shares nothing with anybody that waits, and nothing of it is cached"
+
+
+class Decisions:
+    """The last so many admissions with their facts; each is a line in the log, too.
+
+    Args:
+        keep: how many; 0 keeps and logs none.
+    """
+
+    def __init__(self, keep: int) -> None:
+        self.keep = keep
+        self._last: deque[dict[str, Any]] = deque(maxlen=keep)
+
+    def note(self, decision: dict[str, Any]) -> None:
+        """One request was admitted."""
+        self._last.append(decision)
+        logger.info("peek: admitted %s", json.dumps(decision))
+
+    def all(self) -> list[dict[str, Any]]:
+        """Oldest first."""
+        return list(self._last)
+
+    def of(self, request_id: str) -> dict[str, Any] | None:
+        """The last decision on a request, None if it is not among those kept."""
+        found: Iterable[dict[str, Any]] = (d for d in reversed(self._last) if d["request_id"] == request_id)
+        return next(iter(found), None)
