@@ -222,9 +222,7 @@ def make_request(
         request_id=name,
         prompt_token_ids=tokens,
         sampling_params=None if pooling else sampling,
-        pooling_params=PoolingParams(task="embed", skip_reading_prefix_cache=skip_reading)
-        if pooling
-        else None,
+        pooling_params=pools if pooling else None,
         block_hasher=_hasher(block_size) if hashed else None,
         **more,
     )
