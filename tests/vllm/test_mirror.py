@@ -234,6 +234,22 @@ def test_salt_and_lora_separate_by_themselves() -> None:
     assert not engine.peek.adapter.planner.tree.has_sharing
 
 
+def test_pooling_requests() -> None:
+    engine = scheduler(num_blocks=200, max_num_seqs=8)
+    engine.add_request(make_request("first", [5] * 97, 1))
+    step(engine)
+    engine.add_request(make_request("reads", [5] * 97, pooling=True))
+    engine.add_request(make_request("skips", [5] * 97, pooling=True, skip_reading=True))
+    engine.add_request(make_request("other", [6] * 97, pooling=True))
+    engine.peek.adapter.before_schedule()
+    cached = matched(engine)
+    assert cached == {"reads": 96, "skips": 0, "other": 0}
+    assert cached == {name: cached_now(engine, engine.requests[name]) for name in cached}
+    output = engine.schedule()
+    assert {new.req_id for new in output.scheduled_new_reqs} == set(cached)
+    assert engine.peek.adapter.planner.stats.admitted == 4
+
+
 def test_an_id_that_comes_back_with_another_prompt() -> None:
     # compares ids only.  Mirror and tree then speak of the old prompt.
     engine = scheduler(num_blocks=200, max_num_seqs=1)

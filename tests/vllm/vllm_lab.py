@@ -28,6 +28,7 @@ with warnings.catch_warnings():
     import vllm
     from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
     from vllm.lora.request import LoRARequest
+    from vllm.pooling_params import PoolingParams
     from vllm.sampling_params import SamplingParams, StructuredOutputsParams
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -207,6 +208,7 @@ def make_request(
     lora: str | None = None,
     skip_reading: bool | None = None,
     grammar: bool = False,
+    pooling: bool = False,
     **more: Any,
 ) -> Any:
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True, temperature=0)
@@ -215,11 +217,12 @@ def make_request(
         sampling.structured_outputs = StructuredOutputsParams(regex=".*")
     if lora is not None:
         more["lora_request"] = LoRARequest(lora, 1 + zlib.crc32(lora.encode()) % 1000, "/nowhere")
+    pools = PoolingParams(task="embed", skip_reading_prefix_cache=skip_reading)
     return Request(
         request_id=name,
         prompt_token_ids=tokens,
-        sampling_params=sampling,
-        pooling_params=None,
+        sampling_params=None if pooling else sampling,
+        pooling_params=pools if pooling else None,
         block_hasher=_hasher(block_size) if hashed else None,
         **more,
     )

@@ -1,7 +1,7 @@
 """vLLM's seams: what the adapter needs of a scheduler instance, and what to do where it is missing.
 
-Everything here is set on instances; no class of vLLM is changed.  Checked against 0.19.1, 0.24.0 and
-0.32.0.
+Everything here is set on instances; no class of vLLM is changed.  Checked against 0.19.1, 0.24.0,
+0.32.0 and 0.33.0.
 """
 
 from __future__ import annotations
