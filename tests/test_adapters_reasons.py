@@ -101,8 +101,8 @@ def request(**signals: int) -> PendingRequest:
 @pytest.mark.parametrize(
     ("signals", "plan", "reason"),
     [
-        ({}, None, "it came after the last plan"),
-        ({}, Plan(["other"]), "it came after the last plan"),
+        ({}, None, "no plan has been made since it came"),
+        ({}, Plan(["other"]), "no plan has been made since it came"),
         ({"cluster_size": 5}, Plan(["r"], reason=NOTHING_TO_GAIN), NOTHING_TO_GAIN),
         ({"lane": FAIR_LANE, "cached_len": 9}, Plan(["r"]), "the fair lane's turn: it is the oldest there"),
         ({"cached_len": 64, "cluster_size": 5}, Plan(["r"]), "64 of its 100 prompt tokens are cached"),

@@ -114,8 +114,8 @@ def test_a_vllm_scheduler() -> None:
 class SchedulerLike:
     """What an SGLang scheduler is to its policy: the caller."""
 
-    def __init__(self, policy: object, **facts: object) -> None:
-        self.policy = policy
+    def __init__(self, policy: SimpleNamespace, **facts: object) -> None:
+        self.tree_cache = policy.tree_cache
         self.server_args = SimpleNamespace(served_model_name="m", tp_size=2)
         vars(self).update(facts)
 

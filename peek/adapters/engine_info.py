@@ -58,7 +58,7 @@ def vllm_info(scheduler: Any, vllm_config: Any) -> EngineInfo:
 
 
 def sglang_info(policy: Any) -> EngineInfo:
-    """Of a `SchedulePolicy` of SGLang; to be called from within a call of its scheduler."""
+    """Of a `SchedulePolicy` of SGLang; to be called from within its scheduler."""
     cache = getattr(policy, "tree_cache", None)
     core = type(getattr(cache, "tree_core", cache)).__name__
     kind = type(cache).__name__
@@ -88,9 +88,10 @@ def _version(*names: str) -> str:
 
 
 def _owner(policy: Any) -> Any:
-    """The scheduler that is calling `policy`, which does not know it; None outside of one."""
+    """The scheduler that is making or calling `policy`, which does not know it; None outside of one."""
+    cache = getattr(policy, "tree_cache", None)
     for owner in _callers():
-        if getattr(owner, "policy", None) is policy and hasattr(owner, "server_args"):
+        if getattr(owner, "tree_cache", None) is cache and hasattr(owner, "server_args"):
             return owner
     return None
 

@@ -46,7 +46,7 @@ def facts(request: PendingRequest, plan: Plan | None, now: float, earlier: int) 
 
 def _reason(request: PendingRequest, plan: Plan | None, place: int | None) -> str:
     if plan is None or place is None:
-        return "it came after the last plan"
+        return "no plan has been made since it came"
     if plan.reason != ORDERED:
         return plan.reason
     if request.lane == FAIR_LANE:

@@ -52,7 +52,8 @@ def test_seen_switched_and_contained(tmp_path: Path) -> None:
         assert serve() == 0
         assert metric(address, "peek_fallbacks_total") == 1
         assert serve() == 0
-        assert 'reason="internal error"} 1.0' in get(f"{address}/metrics")
+        lines = get(f"{address}/metrics").splitlines()
+        assert [line.split()[-1] for line in lines if 'reason="internal error"' in line] == ["1.0"]
     log = (tmp_path / "server.log").read_text()
     assert log.count("peek: active; vllm") == 2  # at start, and when it was switched on again
     assert "peek: switched from on to off" in log

@@ -82,7 +82,7 @@ def after_prefill(found: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> No
     batch = getattr(found, "batch_to_run", found)  # wrapped in later versions
     if attachment is None or batch is None:
         return
-    adapter = attachment.working
+    adapter = attachment.adapter  # `working` counts the calls, and this belongs to the same one
     if adapter is not None:
         attachment.call(adapter.admitted, batch.reqs)
         attachment.count()
