@@ -12,7 +12,7 @@ BUILT := .venv/.stamp-built
 PURE := build/pure/.stamp
 SOURCES := $(shell find peek -name '*.py')
 # 0.32.0 runs whole on the CPU, the scheduler of the others does.  An environment each: $(VLLM_ENV)VERSION.
-VLLM_VERSIONS ?= 0.33.0 0.32.0 0.24.0 0.19.1
+VLLM_VERSIONS ?= 0.32.0 0.24.0 0.19.1
 VLLM_ENV ?= $(CURDIR)/.venv-vllm-
 VLLM_ARGS ?=
 # Each of them runs whole on the CPU.
