@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sglang_lab import CORES, MatchPrefixParams, RadixKey, make_world, tokens_for, torch
 
+from peek.adapters.sglang.caches import make_view
 from peek.adapters.sglang.namespaces import namespace_of, owner_of
-from peek.adapters.sglang.pages import PageTable
-from peek.adapters.sglang.seams import make_view
+from peek.adapters.sglang.translation import Translator
 from peek.testing import check_cache_view
 from peek.trie.keys import pack
 
@@ -27,7 +27,8 @@ def test_the_view_answers_as_match_prefix_does(core: str | None, page: int) -> N
             tokens = [token for token in prompt for _ in range(page)]
             key = RadixKey(tokens_for(tokens), owner_of(namespace)[0])
             world.tree.insert(InsertParams(key=key, value=torch.arange(len(tokens), dtype=torch.int64)))
-    pages = PageTable(page) if page > 1 else None
+    door = Translator(page)
+    pages = door.pages
 
     def symbols(prompt: list[int]) -> list[int]:
         if pages is None:
@@ -46,7 +47,7 @@ def test_the_view_answers_as_match_prefix_does(core: str | None, page: int) -> N
         return len(found.device_indices) if length is None else int(length)
 
     check_cache_view(
-        make_view(world.tree, pages),
+        make_view(world.tree, door),
         match,
         prompts=[symbols(prompt) for prompt in PROMPTS],
         absent=symbols(ABSENT),
