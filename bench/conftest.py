@@ -63,7 +63,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture
-def measure(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) -> Measure:
+def measure(request: pytest.FixtureRequest) -> Measure:
     """Times something and adds a row to the table, see `Measure`."""
     stash, place = request.config.stash, request.session.items.index(request.node)
+    alone = stash[LINE] is None  # pytest-benchmark objects to a fixture that is made and not used
+    benchmark: BenchmarkFixture | None = request.getfixturevalue("benchmark") if alone else None
     return Measure(benchmark, stash[TABLE], place, request.node.nodeid, stash[LINE])

@@ -68,7 +68,12 @@ class Measure:
     """What a benchmark is given: calling it times something and adds a row to the table."""
 
     def __init__(
-        self, benchmark: BenchmarkFixture, table: TimingTable, place: int, test: str, turns: Turns | None
+        self,
+        benchmark: BenchmarkFixture | None,
+        table: TimingTable,
+        place: int,
+        test: str,
+        turns: Turns | None,
     ) -> None:
         self._benchmark = benchmark
         self._table = table
