@@ -11,9 +11,9 @@ from typing import final
 
 from mypy_extensions import i64
 
-from peek.trie.keys import match_span, symbol_at
 from peek.trie.node import Node, next_branch, next_preorder
 from peek.trie.pending_tree import PendingTree
+from peek.trie.tree_view import Place, follow
 
 
 @final
@@ -68,36 +68,18 @@ class PrefillsInFlight:
 
     def _descend(self, waiting: PendingTree, top: Node, root: Node, unit_tokens: i64) -> None:
         # Each entry: a waiting node that is matched whole, and the place that its path has in our tree.
-        stack: list[tuple[Node, Node, int]] = [(top, root, 0)]
+        stack: list[tuple[Node, Place]] = [(top, Place(root, 0))]
         while stack:
-            node, ours, at = stack.pop()
+            node, ours = stack.pop()
             _write_own(node, node.depth * unit_tokens)
             kid = node.kid
             while kid is not None:
-                matched, place, place_at = self._follow(kid.edge, ours, at)
+                matched, place = follow(self._tree, kid.edge, ours)
                 if matched == len(kid.edge):
-                    stack.append((kid, place, place_at))
+                    stack.append((kid, place))
                 elif node.depth > 0 or matched > 0:
                     _write_below(kid, (node.depth + (matched >> 2)) * unit_tokens)
                 kid = kid.next
-
-    def _follow(self, edge: bytes, node: Node, at: i64) -> tuple[i64, Node, i64]:
-        """Bytes of `edge` that our tree has from byte `at` of `node`'s edge on, and the place behind them."""
-        done: i64 = 0
-        n: i64 = len(edge)
-        while done < n:
-            if at == len(node.edge):
-                child = self._tree.child(node, symbol_at(edge, done))
-                if child is None:
-                    break
-                node = child
-                at = 0
-            common: i64 = match_span(edge, done, node.edge, at)
-            done += common
-            at += common
-            if at < len(node.edge):
-                break
-        return done, node, at
 
 
 def _write_own(node: Node, coming_len: i64) -> None:

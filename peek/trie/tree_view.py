@@ -45,28 +45,33 @@ class TreeView:
         if cursor is None:
             return 0, None
         assert isinstance(cursor, Place)
-        symbols = edge_bytes(segment)
-        node = cursor.node
-        at = cursor.at
-        n: i64 = len(symbols)
-        done: i64 = 0
-        while done < n:
-            if at == len(node.edge):
-                child = self._tree.child(node, symbol_at(symbols, done))
-                if child is None:
-                    break
-                node = child
-                at = 0
-            common: i64 = match_span(symbols, done, node.edge, at)
-            done += common
-            at += common
-            if at < len(node.edge):
-                break
-        return done >> 2, Place(node, at)
+        matched, place = follow(self._tree, edge_bytes(segment), cursor)
+        return matched >> 2, place
 
     def node_id(self, cursor: object) -> int:
         assert isinstance(cursor, Place)
         return cursor.node.uid
+
+
+def follow(tree: PendingTree, symbols: bytes, place: Place) -> tuple[i64, Place]:
+    """How many bytes of `symbols` the tree has from `place` on, and the place behind them."""
+    node = place.node
+    at = place.at
+    n: i64 = len(symbols)
+    done: i64 = 0
+    while done < n:
+        if at == len(node.edge):
+            child = tree.child(node, symbol_at(symbols, done))
+            if child is None:
+                break
+            node = child
+            at = 0
+        common: i64 = match_span(symbols, done, node.edge, at)
+        done += common
+        at += common
+        if at < len(node.edge):
+            break
+    return done, Place(node, at)
 
 
 def edge_bytes(segment: memoryview) -> bytes:
