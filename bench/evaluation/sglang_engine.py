@@ -16,40 +16,34 @@ from sglang_lab import make_request, make_world
 from sglang_small import attach
 from sglang_stepper import Stepper
 
-from bench.evaluation.cpu_time import timed
-from bench.evaluation.policies import VARIANTS, base_of, planner_for
-from bench.evaluation.streams import longest
+from bench.evaluation.policies import EngineMissing, base_of, planner_for
+from bench.evaluation.streams import context_tokens
+from peek.simulation import radix_engine as twin
 from peek.simulation.cost import CostModel, chunk_pairs
 from peek.simulation.engine import Job, SimEngine, StepWork
-from peek.simulation.radix_engine import (
-    CHUNK_TOKENS,
-    INIT_RATIO,
-    MAX_PREFILL_TOKENS,
-    MIN_RATIO,
-    RATIO_DECAY,
-)
 from peek.simulation.workload import SimRequest, Workload
 
-CONTEXT_TOKENS = 16384
 EMPTY_TURNS = 3
 KNOWN = {str(policy.value) for kind in (CacheAwarePolicy, CacheAgnosticPolicy) for policy in kind}
 STOCK = {
-    "fcfs+lru": ("fcfs", True),
-    "lpm+lru": ("lpm", True),
-    "lpm-nolimit+lru": ("lpm", False),
-    "dfs-weight+lru": ("dfs-weight", True),
-    "hrrn-limit+lru": ("hrrn", True),
-    "hrrn+lru": ("hrrn", False),
-    "spf+lru": ("shortest-prefill-first", True),
+    "fcfs+lru": "fcfs",
+    "lpm+lru": "lpm",
+    "lpm-nolimit+lru": "lpm",
+    "dfs-weight+lru": "dfs-weight",
+    "hrrn-limit+lru": "hrrn",
+    "hrrn+lru": "hrrn",
+    "spf+lru": "shortest-prefill-first",
 }
-"""SGLang's own policies: its name, and whether its limit of 128 waiting (beyond: arrival order) holds."""
+"""SGLang's own policies, by its names."""
+UNLIMITED = ("lpm-nolimit+lru", "hrrn+lru")
+"""Without its limit of 128 waiting, beyond which it keeps arrival order."""
 
 
 class VirtualStepper(Stepper):
     """The stepper, told the time, that writes down what each batch computes."""
 
-    def __init__(self, engine: RealSglang, **limits: Any) -> None:
-        super().__init__(engine.world, ratio=INIT_RATIO, **limits)
+    def __init__(self, engine: RealEngine, **limits: Any) -> None:
+        super().__init__(engine.world, ratio=twin.INIT_RATIO, **limits)
         self.engine = engine
         self.work = StepWork()
 
@@ -60,7 +54,7 @@ class VirtualStepper(Stepper):
     def _queue(self, request: Any, entry: float) -> None:
         super()._queue(request, entry)
         job = self.engine.jobs.get(request.rid)
-        if job is not None and job in self.engine.running:
+        if job in self.engine.running:
             self.engine.running.remove(job)
             job.preemptions += 1
 
@@ -68,7 +62,7 @@ class VirtualStepper(Stepper):
         before = self.ratio
         decodes = super()._decode()
         if decodes and self.ratio == before:
-            self.ratio = max(MIN_RATIO, self.ratio - RATIO_DECAY)
+            self.ratio = max(twin.MIN_RATIO, self.ratio - twin.RATIO_DECAY)
         return decodes
 
     def _launch(self, batch: Any) -> None:
@@ -83,38 +77,32 @@ class VirtualStepper(Stepper):
         super()._launch(batch)
 
 
-class RealSglang(SimEngine):
+class RealEngine(SimEngine):
     """Clock, arrivals and records of the simulated engine around SGLang's own scheduling parts."""
 
     def __init__(self, workload: Workload, label: str, cost: CostModel) -> None:
         super().__init__(workload, None, cost)
-        policy, limited = STOCK.get(label, ("fcfs", True))
-        self.world = make_world(
-            workload.arena_tokens,
-            policy=policy,
-            max_running=workload.max_running,
-            context=max(CONTEXT_TOKENS, longest(workload.requests)),
-        )
+        name, seats = STOCK.get(label, "fcfs"), workload.max_running
+        if name not in KNOWN:
+            raise EngineMissing(f"this SGLang has no policy {name}")
+        context = context_tokens(workload)
+        self.world = make_world(workload.arena_tokens, policy=name, max_running=seats, context=context)
         own = self.world.policy
-        if not limited:  # SGLang has no switch for it
+        if label in UNLIMITED:  # SGLang has no switch for it
             own._determine_active_policy = lambda _queue: own.policy
         if label not in STOCK:  # `peek` as its plug-in puts it there; a variant brings its planner
             beside = attach(self.world, base_of(label))
-            if label in VARIANTS:
+            if base_of(label) != label:
                 beside.adapter.planner = planner_for(label, blocks=False)
-        self.schedule_s: list[float] = []
-        own.calc_priority = timed(own.calc_priority, self.schedule_s)
+        self.decision = own, "calc_priority"
+        budget = twin.MAX_PREFILL_TOKENS
         self.stepper = VirtualStepper(
-            self,
-            chunk=CHUNK_TOKENS,
-            max_running=workload.max_running,
-            max_prefill_tokens=MAX_PREFILL_TOKENS,
+            self, chunk=twin.CHUNK_TOKENS, max_running=seats, max_prefill_tokens=budget
         )
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
         tokens = np.frombuffer(request.key, dtype="<i4").tolist()
-        # Not 0.0, which a request that never entered the queue has.
-        entry = max(arrival_s, 1e-9)
+        entry = max(arrival_s, 1e-9)  # not 0.0, which a request that never entered the queue has
         real = make_request(request.request_id, tokens, request.output_tokens, arrival=entry)
         self.stepper.add(real)
         return Job(request, arrival_s, [])
