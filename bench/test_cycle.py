@@ -12,7 +12,7 @@ from bench.rig import NOW, RadixCache, Rig, half_cached
 from bench.timing import best_of
 from bench.worksets import WorkSet, work_set
 
-LABELS = ("peek", "clpm", "clpm+gm+dl+pe", "lpm-nolimit+lru", "hrrn+lru")
+LABELS = ("peek", "index", "clpm", "clpm+gm+dl+pe", "lpm-nolimit+lru", "hrrn+lru")
 ROUNDS = {"A": 500, "B": 300, "C": 300, "D": 60, "D10": 500}
 WHOLE_MAX_S = {"A": 1e-3, "D": 12e-3}
 ONE_ARRIVAL_MAX_S = {"A": 0.3e-3, "D": 0.0}

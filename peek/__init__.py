@@ -29,6 +29,7 @@ from peek.policy.fcfs import FirstCome
 from peek.policy.hrrn import Hrrn
 from peek.policy.lanes import CycleLanes, LaneController
 from peek.policy.lpm import LongestPrefix, ShortestPrefill
+from peek.policy.priority_index import PriorityIndex
 from peek.policy.response_ratio import ClusterResponseRatio
 from peek.protocols import CacheTree, CacheView, WaitingQueue
 from peek.request import PendingRequest
@@ -69,6 +70,7 @@ __all__ = [
     "PlannerBusy",
     "PlannerStats",
     "PolicyFault",
+    "PriorityIndex",
     "ShortestPrefill",
     "UnknownRequest",
     "WaitingQueue",

@@ -16,6 +16,7 @@ from peek.eviction.demand import MODES, DemandEviction
 from peek.policy import registry
 from peek.policy.base import AdmissionPolicy
 from peek.policy.lanes import CycleLanes, LaneController, Lanes, check_share, check_slo
+from peek.policy.priority_index import PriorityIndex, check_mean_bias, check_unshared
 from peek.policy.response_ratio import ClusterResponseRatio, check_exponent
 from peek.settings import require_flag, require_number, require_one_of
 
@@ -34,6 +35,8 @@ class PeekConfig:
     Attributes:
         admission: one of `ADMISSIONS`, `module:Class`, or a name in the entry-point group `peek.policies`.
         exponent: how much a long wait counts in `peek`'s response ratio.
+        mean_bias: for the policy `index`, from 0.0 (short tail) to 1.0 (short mean).
+        unshared: for the policy `index`, "arrival" leaves a queue alone in which nothing is shared or cached.
         lanes: "none", "cycle" (published: clocks per cycle), "work" (charged by uncached tokens).
         fair_share: the fair lane's share (the paper's 1 - alpha), in (0, 1).
         dynamic_share: let the share follow the queue.
@@ -48,6 +51,8 @@ class PeekConfig:
     slo_s: float = 2.0
     eviction: str = "lru"
     exponent: float = 5.0
+    mean_bias: float = 0.0
+    unshared: str = "index"
 
     def __post_init__(self) -> None:
         if not isinstance(self.admission, str):
@@ -60,6 +65,8 @@ class PeekConfig:
         check_share(self.fair_share)
         check_slo(self.slo_s)
         check_exponent(self.exponent)
+        check_mean_bias(self.mean_bias)
+        check_unshared(self.unshared)
         require_flag("dynamic_share", self.dynamic_share)
 
     @classmethod
@@ -129,12 +136,14 @@ class PeekConfig:
 
         The published policies and the baselines do not: they are kept as they are elsewhere.
         """
-        return self.admission == "peek" or self.admission not in ADMISSIONS
+        return self.admission in ("index", "peek") or self.admission not in ADMISSIONS
 
     def build_policy(self) -> AdmissionPolicy:
         """A new policy object."""
         if self.admission == "peek":
             return ClusterResponseRatio(self.exponent)
+        if self.admission == "index":
+            return PriorityIndex(self.mean_bias, self.unshared)
         return registry.make(self.admission)
 
     def build_lanes(self) -> Lanes | None:
@@ -168,6 +177,7 @@ PRESETS: dict[str, PeekConfig] = {
     "clpm+gm+dl": _published("clpm+gm", "cycle"),
     "clpm+gm+pe": _published("clpm+gm", eviction="cluster"),
     "clpm+gm+dl+pe": _published("clpm+gm", "cycle", "cluster"),
+    "index": PeekConfig(admission="index", lanes="none"),
     "peek": PeekConfig(),
 }
 """The paper's policies, the baselines and the library's own; `PeekConfig.from_label` knows more."""

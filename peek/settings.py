@@ -1,4 +1,4 @@
-"""What a setting may be: three checks that name the setting, the value and what is valid.
+"""What a setting may be: four checks that name the setting, the value and what is valid.
 
 Each setting is checked in one place, next to what it means, by one of these.
 """
@@ -21,6 +21,13 @@ def require_number(name: str, value: object, above: float, below: float, inclusi
     if number is None or not above < number <= below or (number == below and not inclusive):
         limit = f"up to {below:g}" if inclusive else f"below {below:g}"
         raise InvalidConfig(f"{name} is {value!r}; need a number above {above:g} and {limit}")
+
+
+def require_within(name: str, value: object, least: float, most: float) -> None:
+    """`InvalidConfig` unless `value` is a number from `least` to `most`, both included."""
+    number = _finite(value)
+    if number is None or not least <= number <= most:
+        raise InvalidConfig(f"{name} is {value!r}; need a number from {least:g} to {most:g}")
 
 
 def require_one_of(name: str, value: object, valid: Iterable[str]) -> None:

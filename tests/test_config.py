@@ -24,6 +24,7 @@ from peek import (
     PeekConfig,
     PeekError,
     Planner,
+    PriorityIndex,
     ShortestPrefill,
 )
 from peek.config import ADMISSIONS, EVICTIONS, LANES
@@ -44,6 +45,7 @@ CONTRACT: dict[str, tuple[type, type | None, str | None]] = {
     "clpm+gm+dl": (ClpmScheduler, CycleLanes, None),
     "clpm+gm+pe": (ClpmScheduler, None, "cluster"),
     "clpm+gm+dl+pe": (ClpmScheduler, CycleLanes, "cluster"),
+    "index": (PriorityIndex, None, None),
     "peek": (ClusterResponseRatio, LaneController, None),
 }
 VARIABLES = (

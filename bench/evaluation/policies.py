@@ -130,5 +130,5 @@ def planner_for(label: str, *, blocks: bool, timer: Callable[[], float] | None =
         policy = config.build_policy()
         policy.needs_sharing = False
     lanes = AdmissionLanes() if label == "clpm, lanes by admission" else None
-    gated = not blocks and config.admission == "peek" and label != "peek, no gate"
+    gated = not blocks and config.waits_for_prefills and label != "peek, no gate"
     return make_planner(config, policy, lanes=lanes, gated=gated, chained=blocks, timer=timer)

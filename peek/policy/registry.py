@@ -19,6 +19,7 @@ from peek.policy.dfs_weight import DfsWeight
 from peek.policy.fcfs import FirstCome
 from peek.policy.hrrn import Hrrn
 from peek.policy.lpm import LongestPrefix, ShortestPrefill
+from peek.policy.priority_index import PriorityIndex
 from peek.policy.response_ratio import ClusterResponseRatio
 
 GROUP: Final = "peek.policies"
@@ -44,6 +45,7 @@ BUILT_IN: Final[dict[str, Factory]] = {
     "spf": ShortestPrefill,
     "clpm": ClpmScheduler,
     "clpm+gm": _group_major,
+    "index": PriorityIndex,
     "peek": ClusterResponseRatio,
 }
 """The library's own policies, each made with its defaults."""

@@ -25,7 +25,8 @@ import math
 from mypy_extensions import i64, mypyc_attr
 
 from peek.policy.base import AdmissionPolicy, Cycle
-from peek.policy.sections import PIONEER, SIBLING, TAU, WARM
+from peek.policy.deferral import has_pioneer
+from peek.policy.sections import PIONEER, SIBLING, WARM
 from peek.request import PendingRequest
 from peek.settings import require_number
 from peek.trie.node import Node, next_preorder
@@ -72,7 +73,7 @@ def accumulate(tree: PendingTree, now: float, oldest: float, exponent: float, un
         node: Node | None = root
         while node is not None:
             nodes.append(node)
-            node.acc_benefit = 0.0
+            node.acc_sum = 0.0
             node.acc_work = 0
             node.acc_first = 1 << 62
             node.acc_claimed = -1
@@ -92,7 +93,7 @@ def _accumulate_node(
     while terminator is not None:
         request = terminator.request
         wait = max(_MIN_WAIT_S, now - request.arrival_time)
-        node.acc_benefit += math.pow(wait / oldest, exponent)
+        node.acc_sum += math.pow(wait / oldest, exponent)
         node.acc_work += max(1, request.num_tokens - node.depth * unit_tokens)
         node.acc_first = min(node.acc_first, request.rank)
         terminator = terminator.next
@@ -102,10 +103,10 @@ def _accumulate_node(
         known = node.walk_matched if node.walk_epoch == epoch else parent.depth
         uncached = node.depth - max(known, parent.depth)
         node.acc_work += uncached * unit_tokens
-        parent.acc_benefit += node.acc_benefit
+        parent.acc_sum += node.acc_sum
         parent.acc_work += node.acc_work
         parent.acc_first = min(parent.acc_first, node.acc_first)
-    node.acc_ratio = node.acc_benefit / float(max(1, node.acc_work))
+    node.acc_ratio = node.acc_sum / float(max(1, node.acc_work))
 
 
 def _depth_first(tree: PendingTree) -> list[PendingRequest]:
@@ -167,7 +168,7 @@ def _in_sections(ordered: list[PendingRequest], cycle: Cycle) -> list[PendingReq
     deferred: list[PendingRequest] = []
     for request in ordered:
         request.section = PIONEER
-        if cycle.defers_siblings and _has_pioneer(request, cycle):
+        if cycle.defers_siblings and has_pioneer(request, cycle):
             request.section = SIBLING
             deferred.append(request)
         elif 2 * request.cached_len >= request.num_tokens:
@@ -181,35 +182,3 @@ def _in_sections(ordered: list[PendingRequest], cycle: Cycle) -> list[PendingReq
 
 def _most_cached(request: PendingRequest) -> int:
     return -request.cached_len
-
-
-def _has_pioneer(request: PendingRequest, cycle: Cycle) -> bool:
-    """Whether somebody before it computes more than tau tokens that it would have to compute, too.
-
-    Otherwise the request becomes the pioneer of its path: every node of it is *claimed*.  `acc_claimed` is
-    the depth of the deepest claimed node at or above a node, -1 until somebody asks.  What was noted on the
-    way up stays true: requests come depth-first, so a claim below a node is over before its subtree is, and
-    a claim beside it comes when nobody asks below it any more.  O(levels) at worst, O(1) amortised.
-    """
-    known = request.cached_len + TAU
-    if request.coming_len > known:
-        return True
-    leaf = cycle.tree.leaf(request.request_id)
-    nearest = leaf
-    while nearest.acc_claimed < 0:
-        assert nearest.parent is not None
-        nearest = nearest.parent
-    claimed = nearest.acc_claimed
-    node = leaf
-    while node is not nearest:
-        node.acc_claimed = claimed
-        assert node.parent is not None
-        node = node.parent
-    if claimed * cycle.unit_tokens > known:
-        return True
-    node = leaf
-    while node.acc_claimed < node.depth:
-        node.acc_claimed = node.depth
-        assert node.parent is not None
-        node = node.parent
-    return False

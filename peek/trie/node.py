@@ -26,12 +26,12 @@ class Node:
     """
 
     __slots__ = (
-        "acc_benefit",
         "acc_claimed",
         "acc_first",
         "acc_head",
         "acc_ratio",
         "acc_score",
+        "acc_sum",
         "acc_work",
         "count",
         "depth",
@@ -63,7 +63,7 @@ class Node:
         self.terminator: Terminator | None = None
         self.acc_score: i64 = 0
         self.acc_head: i64 = 0
-        self.acc_benefit: float = 0.0
+        self.acc_sum: float = 0.0
         self.acc_ratio: float = 0.0
         self.acc_work: i64 = 0
         self.acc_first: i64 = 0

@@ -126,15 +126,13 @@ class PendingTree:
         """
         packed = pack(request.key)  # may run code of the key's own, so nothing is held yet
         self.enter("PendingTree.add")
-        request_id = request.request_id
-        if request_id in self._handles:
-            self.leave()
-            raise DuplicateRequest(f"request {request_id!r} is already waiting")
         try:
+            request_id = request.request_id
+            if request_id in self._handles:
+                raise DuplicateRequest(f"request {request_id!r} is already waiting")
             leaf = self._shape.grow(request.namespace, packed)
-        except Exception:
+        finally:
             self.leave()
-            raise
         terminator = Terminator(request, leaf)
         link_terminator(terminator)
         self._handles[request_id] = terminator
@@ -143,7 +141,6 @@ class PendingTree:
         request.sequence = self._sequence
         request.length = len(packed) >> 2
         request.key = None
-        self.leave()
 
     def remove(self, request_id: str) -> PendingRequest:
         """Take a request out; returns its object.  O(d); `UnknownRequest` if it does not wait."""

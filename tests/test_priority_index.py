@@ -1,0 +1,191 @@
+"""The priority index against its definition, symbol by symbol, and what follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.queues import NOW, TAU, Arrival, Fact, Scene, cache_of, longest, planner_of, rows_of, scenes
+
+from peek import InvalidConfig, PeekConfig, PriorityIndex
+from peek.planner.plan import ORDERED
+from peek.policy.priority_index import index
+from peek.policy.sections import PIONEER, SIBLING
+from peek.testing.twins import Place, common_length, prefixes
+
+BIASES = st.sampled_from([0.0, 0.3, 1.0])
+INDEX = PeekConfig.from_label("index")
+
+
+@dataclass
+class Definition:
+    """The pieces of a trie with one symbol to a node, and one greedy choice after another."""
+
+    scene: Scene
+    policy: PriorityIndex
+
+    def __post_init__(self) -> None:
+        self.facts = self.scene.facts()
+        self.paid: set[Place] = set()
+        for fact in self.facts:
+            self.paid.update(p for p in prefixes(fact.row.place) if self.cached(p))
+
+    def cached(self, place: Place) -> bool:
+        return longest(self.scene.cached, place) == len(place[1])
+
+    def below(self, top: Place) -> list[Fact]:
+        namespace, head = top
+        return [f for f in self.facts if f.row.namespace == namespace and f.row.symbols[: len(head)] == head]
+
+    def index(self, top: Place, members: list[Fact], work: float) -> tuple[float, int]:
+        """Smallest first; rounded, because sums go another way here than in the library."""
+        n = len(members)
+        at_risk = n * sum(
+            self.scene.unit / len(self.below(p)) for p in prefixes(top) if p in self.paid or self.cached(p)
+        )
+        length = sum(fact.num_tokens for fact in members) / n
+        age_s = self.scene.now - members[0].row.arrival_time
+        key = index(
+            age_s, float(n), float(work), float(at_risk), float(length), self.policy.beta, self.policy.gamma
+        )
+        return -float(f"{key:.10g}"), members[0].rank
+
+    def own(self, fact: Fact) -> int:
+        """Tokens behind the key."""
+        return max(1, fact.num_tokens - len(fact.row.symbols) * self.scene.unit)
+
+    def pieces(self, waiting: list[Fact]) -> list[tuple[tuple[float, int], list[Fact]]]:
+        """Every request whose path is paid, and every highest node that is not."""
+        found = []
+        tops: dict[Place, list[Fact]] = {}
+        for fact in waiting:
+            unpaid = [p for p in prefixes(fact.row.place) if p not in self.paid]
+            if unpaid:
+                tops.setdefault(unpaid[0], []).append(fact)
+            else:
+                found.append((self.index(fact.row.place, [fact], self.own(fact)), [fact]))
+        for top, members in tops.items():
+            start = len(top[1]) - 1
+            symbols = {p for f in members for p in prefixes(f.row.place) if len(p[1]) > start}
+            work = len(symbols) * self.scene.unit + sum(map(self.own, members))
+            found.append((self.index((top[0], top[1][:start]), members, work), members))
+        return found
+
+    def greedy(self) -> list[Fact]:
+        """The best piece goes; who pays for a prefix is the best of those below it, prefix by prefix."""
+        order: list[Fact] = []
+        left = list(self.facts)
+        while left:
+            members = min(self.pieces(left))[1]
+            while len(members) > 1 or members[0].row.place not in self.paid | {
+                (members[0].row.namespace, ())
+            }:
+                top = next(p for p in prefixes(members[0].row.place) if p not in self.paid)
+                self.paid.add(top)
+                members = min(self.pieces(members))[1]
+            order.append(members[0])
+            left.remove(members[0])
+        return order
+
+    def order(self, defers: bool) -> tuple[list[str], dict[str, int]]:
+        sections: dict[str, int] = {}
+        claimed: list[Fact] = []
+        for fact in self.greedy():
+            same = [c.row.symbols for c in claimed if c.row.namespace == fact.row.namespace]
+            shared = max((common_length(fact.row.symbols, s) for s in same), default=0) * self.scene.unit
+            waits = defers and max(fact.coming_len, shared) > fact.cached_len + TAU
+            sections[fact.request_id] = SIBLING if waits else PIONEER
+            if not waits:
+                claimed.append(fact)
+        return sorted(sections, key=lambda name: sections[name] == SIBLING), sections
+
+
+@given(scene=scenes(max_size=7, under_way=True), bias=BIASES, defers=st.booleans())
+def test_the_order_is_that_of_the_definition(scene: Scene, bias: float, defers: bool) -> None:
+    policy = PriorityIndex(bias)
+    prepared = scene.prepare(defers_siblings=defers)
+    expected, sections = Definition(scene, policy).order(defers)
+    assert prepared.order(policy) == expected
+    assert prepared.sections() == sections
+
+
+@given(ours=scenes(max_size=5), others=scenes(max_size=5), gate=st.booleans())
+def test_no_other_namespace_changes_who_goes_first_among_us(ours: Scene, others: Scene, gate: bool) -> None:
+    """Neither by what its prompts share nor by what of them is cached."""
+
+    def moved(scene: Scene, space: str) -> Scene:
+        rows = tuple(
+            replace(r, request_id=space + r.request_id, namespace=space + r.namespace) for r in scene.rows
+        )
+        return replace(scene, rows=rows, cached=tuple((space + n, s) for n, s in scene.cached), now=NOW)
+
+    a, b = moved(ours, "a"), replace(moved(others, "b"), unit=ours.unit)
+    rows = tuple(sorted((*a.rows, *b.rows), key=lambda row: row.arrival_time))
+    both = Scene(rows, (*a.cached, *b.cached), unit=ours.unit)
+    alone, together = (planner_of(s.rows, INDEX, in_flight_gate=gate).plan(s.cache(), NOW) for s in (a, both))
+    assert [name for name in together if name.startswith("a")] == alone
+
+
+def test_where_nothing_is_shared_it_is_age_over_a_power_of_the_length() -> None:
+    lengths, ages = (500, 20, 4000, 90, 10), (60.0, 50.0, 64.0, 3.0, 0.0)
+    rows = tuple(
+        Arrival(f"r{i}", (i,) * n, NOW - age) for i, (n, age) in enumerate(zip(lengths, ages, strict=True))
+    )
+    rows = tuple(sorted(rows, key=lambda row: row.arrival_time))
+    expected = sorted(rows, key=lambda r: -(NOW - r.arrival_time) / len(r.symbols) ** 0.3)
+    assert planner_of(rows, INDEX).plan(cache_of([]), NOW) == [row.request_id for row in expected]
+
+
+def test_arrival_order_where_nothing_is_shared_is_to_be_had() -> None:
+    config = PeekConfig(admission="index", lanes="none", unshared="arrival")
+    plan = planner_of(rows_of([1] * 90, [2] * 5, [3] * 50), config).plan(cache_of([]), NOW)
+    assert plan == ["r0", "r1", "r2"]
+    assert plan.stood_aside
+
+
+def test_what_everybody_waits_for_is_at_no_risk() -> None:
+    """A cached system prompt counts little for each of a hundred, a session's own history much."""
+    rows = [Arrival(f"r{i}", (*(1,) * 64, i), 1.0) for i in range(100)]
+    rows.append(Arrival("session", (*(2,) * 64, 0), 60.0))
+    cached = [("", (1,) * 64), ("", (2,) * 64)]
+    assert planner_of(rows, INDEX).plan(cache_of(cached), NOW)[0] == "session"
+    assert planner_of(rows, INDEX).plan(cache_of(cached[:1]), NOW)[-1] == "session"
+
+
+def test_the_prefix_once_paid_its_siblings_follow() -> None:
+    rows = rows_of([1] * 50 + [2], [8] * 50, [1] * 50 + [3], [9] * 50, [1] * 50 + [4], step=1.0)
+    assert planner_of(rows, INDEX).plan(cache_of([]), NOW) == ["r0", "r2", "r4", "r1", "r3"]
+
+
+@given(scene=scenes(max_size=6), alone=st.integers(1, 200), bias=BIASES)
+def test_a_request_moves_ahead_as_its_wait_grows(scene: Scene, alone: int, bias: float) -> None:
+    ranks = []
+    for wait in (64, 200, 1000, 10**6, 10**15):
+        single = Arrival("single", (99,) * alone, NOW - wait)
+        order = replace(scene, rows=(single, *scene.rows)).prepare().order(PriorityIndex(bias))
+        ranks.append(order.index("single"))
+    assert ranks == sorted(ranks, reverse=True)
+    assert ranks[-1] == 0
+
+
+@given(scene=scenes(min_size=2))
+def test_the_planner_says_that_it_ordered(scene: Scene) -> None:
+    plan = planner_of(scene.rows, INDEX).plan(scene.cache(), scene.now)
+    assert plan.reason == ORDERED
+    assert plan.reordered == (plan != [row.request_id for row in scene.rows])
+
+
+@pytest.mark.parametrize("bias", [-0.1, 1.1, "x", None, True, float("nan")])
+def test_a_dial_out_of_range_is_refused(bias: object) -> None:
+    with pytest.raises(InvalidConfig, match=r"mean_bias is .*; need a number from 0 to 1"):
+        PeekConfig(mean_bias=bias)
+    if type(bias) is float:
+        with pytest.raises(InvalidConfig, match="mean_bias is"):
+            PriorityIndex(bias)
+
+
+def test_another_word_for_unshared_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="unshared is 'fcfs'; valid: index, arrival"):
+        PriorityIndex(0.0, "fcfs")
