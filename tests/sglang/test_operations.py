@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sglang_lab import RELEASE
 from sglang_server import Server, serving
 from support.mixed import BAD, Asked, burst
 from support.served import WORDS, admissions, all_at_once, changes, say, switching
@@ -23,6 +24,8 @@ pytestmark = [
 
 REQUESTS = int(os.environ.get("MIXED_REQUESTS", "150"))
 FLAGS = ["--enable-metrics", "--served-model-name=m", "--context-length=2150", "--max-total-tokens=200000"]
+GRAMMARS = RELEASE >= (0, 5, 23)
+"""Whether structured output works on a CPU; elsewhere these requests are ordinary ones."""
 CHANGES = 12
 """Of the mode, as one batch after another was admitted."""
 ONE_SEAT = [*FLAGS, "--max-running-requests=1"]
@@ -35,7 +38,7 @@ def options(folder: Path) -> dict[str, str]:
 
 def ask(server: Server, asked: Asked) -> Any:
     more: dict[str, Any] = {"rid": asked.rid}
-    if asked.kind == "structured":
+    if asked.kind == "structured" and GRAMMARS:
         more["sampling"] = {"regex": "[ab]{4}", "max_new_tokens": 8, "ignore_eos": False}
     elif asked.kind == "salted":
         more["extra_key"] = f"salt{asked.place % 3}"
@@ -89,7 +92,7 @@ def first(folder: Path) -> set[str]:
 def check(asked: Asked, answer: Any, before: Any) -> None:
     if asked.kind == "toolong":
         assert answer == 400
-    elif asked.kind == "structured":
+    elif asked.kind == "structured" and GRAMMARS:
         assert re.fullmatch("[ab]{4}", answer["text"])
     else:
         assert len(answer["output_ids"]) == 4
