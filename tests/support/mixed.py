@@ -1,4 +1,4 @@
-"""A mixed burst for a server: text, structured output, salted, images, twins, and bad ones among them."""
+"""A mixed burst for a server: text, structured output, salted, images, duplicates, and bad ones."""
 
 from __future__ import annotations
 
@@ -8,10 +8,24 @@ from dataclasses import dataclass
 PAD = 999
 """The token that stands for an image."""
 
-KINDS = ("text", "text", "text", "structured", "salted", "image", "twin")
-"""Of those that are to be served, in turns at random."""
+KINDS = (
+    "text",
+    "text",
+    "text",
+    "text",
+    "structured",
+    "structured",
+    "salted",
+    "salted",
+    "image",
+    "image",
+    "twin",
+    "again",
+)
+"""Of those that are to be served: a twin has the prompt of another, and who comes again its id, too."""
 
 BAD = ("spoilt", "toolong")
+"""Of an id that no adapter, and of a length that no server takes."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +34,8 @@ class Asked:
 
     kind: str
     place: int
+    rid: str
     tokens: tuple[int, ...]
-
-    @property
-    def rid(self) -> str:
-        return f"{self.kind}{self.place}"
 
 
 def burst(requests: int, bad_share: float = 0.1, families: int = 12) -> list[Asked]:
@@ -41,9 +52,11 @@ def burst(requests: int, bad_share: float = 0.1, families: int = 12) -> list[Ask
         prompt = [*rnd.choice(shared), *tokens(8)]
         if kind == "image":
             prompt[32:64] = [PAD] * 32
-        elif kind == "twin" and made:
-            prompt = list(next((old.tokens for old in reversed(made) if old.kind == "text"), prompt))
         elif kind in BAD:
             prompt = tokens(4000 if kind == "toolong" else 64)
-        made.append(Asked(kind, place, tuple(prompt)))
+        rid = f"{kind}{place}"
+        model = next((old for old in reversed(made) if old.kind == "text"), None)
+        if kind in ("twin", "again") and model is not None:
+            prompt, rid = list(model.tokens), model.rid if kind == "again" else rid
+        made.append(Asked(kind, place, rid, tuple(prompt)))
     return made

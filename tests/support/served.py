@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,20 @@ def switching(folder: Path, every_s: float = 0.05) -> Iterator[None]:
         hand.join()
 
 
-def all_at_once(ask: Callable[[Asked], Any], requests: Sequence[Asked]) -> dict[str, Any]:
-    """The answers by id; the number of the HTTP error for who was refused."""
+def all_at_once(
+    ask: Callable[[Asked], Any],
+    requests: Sequence[Asked],
+    refused: int = 0,
+    then: Callable[[], object] = lambda: None,
+) -> dict[str, list[Any]]:
+    """The answers by id; for who was refused, the number of the HTTP error.
+
+    Args:
+        ask: sends one request.
+        requests: with a client each.
+        refused: how many will be refused, before anybody is served.
+        then: called once they have been.
+    """
 
     def answer(asked: Asked) -> Any:
         try:
@@ -51,9 +63,15 @@ def all_at_once(ask: Callable[[Asked], Any], requests: Sequence[Asked]) -> dict[
         except HTTPError as error:
             return error.code
 
+    found: dict[str, list[Any]] = {asked.rid: [] for asked in requests}
     with ThreadPoolExecutor(len(requests)) as clients:
-        answers = clients.map(answer, requests)
-        return {asked.rid: found for asked, found in zip(requests, answers, strict=True)}
+        answers = [clients.submit(answer, asked) for asked in requests]
+        while sum(one.done() for one in answers) < refused:
+            wait([one for one in answers if not one.done()], return_when=FIRST_COMPLETED)
+        then()
+        for asked, one in zip(requests, answers, strict=True):
+            found[asked.rid].append(one.result())
+    return found
 
 
 def admissions(path: Path) -> list[tuple[str, list[str]]]:

@@ -41,6 +41,7 @@ scrape_configs:
 ENGINE = {"num_gpu_blocks_override": 60, "max_model_len": 320, "max_num_seqs": 2}
 NEVER_HERE = {"peek_retries_total", "peek_recoveries_total", "peek_policy_faults_total"}
 """What is 0 all the time: the next attempt after an error is a thousand calls away."""
+QUEUES = ("peek_waiting_requests", "peek_quarantined_waiting_requests")
 ALARMS = ("peek_active == 0", "increase(peek_fallbacks_total[10m]) > 0")
 
 
@@ -96,11 +97,14 @@ def until(true: Callable[[], bool]) -> None:
 
 def live(server: Server, prometheus: Prometheus, folder: Path) -> None:
     """A life of an engine: busy, in shadow, on again, with bad requests, and at last with an error."""
-    everybody = [asked for asked in burst(80) if asked.kind not in ("structured", "toolong")]
-    for word in ("on", "on", "shadow", "on"):
+    everybody = [asked for asked in burst(150) if asked.kind not in ("structured", "toolong")]
+    for word in ("on", "shadow", "on"):
         say(folder, word)
-        all_at_once(lambda asked: ask(server, asked), everybody)
-        seen(server, prometheus)
+        for _ in range(20):  # until a scrape comes while somebody waits
+            all_at_once(lambda asked: ask(server, asked), everybody)
+            seen(server, prometheus)
+            if all(prometheus.now(f"max_over_time({gauge}[10m])") > 0 for gauge in QUEUES):
+                break
     (folder / "fail").touch()
     all_at_once(lambda asked: ask(server, asked), everybody)
     seen(server, prometheus)

@@ -37,7 +37,7 @@ def fail(*_: Any) -> None:
     raise RuntimeError("injected")
 
 
-class Scheduler(PeekScheduler):
+class Scheduler(PeekScheduler):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.folder = Path(os.environ["WATCH_FOLDER"])
         self.held: list[Any] = []
