@@ -153,3 +153,4 @@ def test_an_sglang_policy_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_how_many_schedule_one_queue(arguments: dict[str, object], ranks: int) -> None:
     assert ranks_of_one_queue(SimpleNamespace(**arguments)) == ranks
+    assert ranks_of_one_queue(None) == 0

@@ -58,6 +58,7 @@ def test_seen_switched_and_contained(tmp_path: Path) -> None:
 
 
 def check_series(server: Server) -> None:
+    """All metrics are there, each with the labels that it has on every such server, also after a restart."""
     series = set(server.series())
     names = {one.split("{")[0] for one in series}
     for metric in METRICS:
@@ -102,6 +103,7 @@ def test_bad_requests_among_many_change_nothing(tmp_path: Path) -> None:
         assert server.metric("peek_quarantined_requests_total") == spoilt > 3
         assert server.metric("peek_quarantined_waiting_requests") == 0
         assert server.metric("peek_fallbacks_total") == 0
+        check_series(server)
         log = server.log.read_text()
     assert [name for name in mixed_order if not name.startswith(BAD)] == order
     assert sorted(order) == sorted(asked.rid for asked in good)
@@ -151,6 +153,7 @@ def test_switched_under_load(ranks: int, tmp_path: Path) -> None:
         assert server.metric("peek_fallbacks_total") == 0
         assert server.metric("peek_waiting_requests") == 0
         assert server.metric("vllm:kv_cache_usage_perc") == 0
+        check_series(server)  # of two ranks, too, one speaks
     batches = admissions(tmp_path / "admitted")
     assert {mode for mode, _ in batches} == set(WORDS)
     assert changes(batches) >= CHANGES

@@ -20,7 +20,8 @@ from typing import Any
 
 from peek.adapters.vllm import PeekScheduler
 
-TICK_S = 0.01
+TICK_S = 1 / 64
+"""Its multiples are exact, so a wait is the same number whenever it began."""
 
 
 def name_of(request_id: str) -> str:

@@ -14,7 +14,9 @@ from peek.adapters.switch import MODES
 
 
 def ranks_of_one_queue(arguments: Any) -> int:
-    """How many schedulers these `ServerArgs` start for each queue; 1 where it cannot be told."""
+    """How many schedulers these `ServerArgs` start for each queue; 0 without them, when it cannot be told."""
+    if arguments is None:
+        return 0
     ranks = int(getattr(arguments, "tp_size", 1) or 1) * int(getattr(arguments, "pp_size", 1) or 1)
     if getattr(arguments, "enable_dp_attention", False):
         ranks //= int(getattr(arguments, "dp_size", 1) or 1)
@@ -43,7 +45,7 @@ def agreement(scheduler: Any) -> Callable[[str], str] | None:
     first = distributed.get_global_rank(group, 0)
 
     def agree(mode: str) -> str:
-        word = torch.tensor([MODES.index(mode)])
+        word = torch.tensor([MODES.index(mode)], device="cpu")
         distributed.broadcast(word, first, group)
         return MODES[int(word)]
 
