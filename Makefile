@@ -25,13 +25,16 @@ EVAL_SGLANG ?= 0.5.23
 EVAL_DATA ?=
 EVAL_ARGS ?=
 WHEEL := build/wheel/.stamp
+# The test that scrapes is left out without one.
+PROMETHEUS ?= $(or $(shell command -v prometheus),$(wildcard $(CURDIR)/build/prometheus/usr/bin/prometheus))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What the suite measures must not hang on how a shell happens to be set up.
 unexport PYTHONPATH PEEK_POLICY
+export PROMETHEUS
 
 .DELETE_ON_ERROR:
-.PHONY: help venv build demo test test-compiled test-interpreted test-vllm test-sglang bench bench-against soak \
+.PHONY: help venv build demo test test-compiled test-interpreted prometheus test-vllm test-sglang bench bench-against soak \
   eval eval-full eval-report docs check format clean
 
 help:
@@ -103,6 +106,12 @@ $(WHEEL): pyproject.toml setup.py $(SOURCES)
 	@echo 'building a compiled wheel'
 	@$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
 	@touch $@
+
+# Debian's package, unpacked and not installed.
+prometheus:
+	@test -n '$(PROMETHEUS)' || { mkdir -p build/prometheus && cd build/prometheus && \
+	  { apt-get download --quiet prometheus || { apt-get update --quiet && apt-get download --quiet prometheus; }; } && \
+	  dpkg -x prometheus_*.deb .; }
 
 .PRECIOUS: $(VLLM_ENV)%/.stamp-deps
 $(VLLM_ENV)%/.stamp-deps: tests/vllm/requirements-%.txt tests/vllm/make_env.sh

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import dashboard
 
 from peek import PeekConfig
 from peek.adapters.activation import Settings
@@ -18,7 +19,7 @@ from peek.adapters.switch import MODES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = (DOCS / "operations.md").read_text(encoding="utf-8")
-DASHBOARD: dict[str, Any] = json.loads((DOCS / "dashboards" / "peek.json").read_text(encoding="utf-8"))
+DASHBOARD = dashboard.load()
 
 
 def series_name(name: str, kind: str) -> str:
@@ -113,6 +114,8 @@ def test_panels_are_as_grafana_wants_them() -> None:
             panel
         )
         assert panel["type"] in ("timeseries", "stat")
+        now = [bool(target.get("instant")) for target in panel["targets"]]
+        assert set(now) == {panel["type"] == "stat"}, "what was true an hour ago is not true now"
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
         at = panel["gridPos"]
         assert at["x"] + at["w"] <= 24
@@ -124,12 +127,39 @@ def test_panels_are_as_grafana_wants_them() -> None:
         assert all(target["legendFormat"] for target in panel["targets"])
 
 
-@pytest.mark.parametrize("variable", DASHBOARD["templating"]["list"], ids=lambda variable: variable["name"])
-def test_variables_ask_for_what_there_is(variable: dict[str, Any]) -> None:
-    if variable["type"] == "datasource":
-        assert variable["query"] == "prometheus"
-        return
-    match = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]["query"])
-    assert match is not None
-    assert match[1] in known_series()
-    assert match[2] in LABELS
+def missing(wanted: Any, found: Any, at: str = "") -> list[str]:
+    """Where `found` lacks what `wanted` has."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return [
+            path
+            for key, value in wanted.items()
+            for path in ([f"{at}.{key}"] if key not in found else missing(value, found[key], f"{at}.{key}"))
+        ]
+    if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
+        return [path for i, value in enumerate(wanted) for path in missing(value, found[i], f"{at}[{i}]")]
+    return [] if wanted == found else [at]
+
+
+def test_grafanas_own_model_knows_every_field() -> None:
+    """Grafana's types for Python drop what they do not know."""
+    models = pytest.importorskip(
+        "grafana_foundation_sdk.models.dashboard", reason="no grafana-foundation-sdk"
+    )
+    encoder = pytest.importorskip("grafana_foundation_sdk.cog.encoder")
+    pytest.importorskip("grafana_foundation_sdk.cog.plugins").register_default_plugins()
+
+    def known(given: dict[str, Any]) -> Any:
+        return json.loads(encoder.JSONEncoder().encode(models.Dashboard.from_json(given)))
+
+    assert missing(DASHBOARD, known(dashboard.load())) == []
+    wrong = dashboard.load()
+    wrong["panels"][0]["options"]["colourMode"] = "background"
+    assert missing(wrong, known(wrong)) == [".panels[0].options.colourMode"]
+
+
+def test_variables_ask_for_what_there_is() -> None:
+    variables = dashboard.variables()
+    assert {"datasource", *variables} == {one["name"] for one in DASHBOARD["templating"]["list"]}
+    for series, label in variables.values():
+        assert series in known_series()
+        assert label in LABELS

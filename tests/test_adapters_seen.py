@@ -15,6 +15,7 @@ from peek.adapters import engine_info
 from peek.adapters.activation import Settings
 from peek.adapters.attachment import Attachment
 from peek.adapters.engine_info import EngineInfo, sglang_info, vllm_info
+from peek.adapters.sglang.ranks import ranks_of_one_queue
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -45,7 +46,7 @@ def test_why_not(caplog: pytest.LogCaptureFixture) -> None:
 def test_an_engine_that_does_not_say_who_it_is_is_served() -> None:
     settings = Settings(PeekConfig())
     beside: Attachment[object] = Attachment(settings, lambda: "why", lambda shield: None, lambda: 1 / 0)  # type: ignore[type-var,arg-type,return-value]
-    assert beside.about == EngineInfo("engine")
+    assert beside.about == EngineInfo("engine", ranks=0)
     assert beside.shield.active
 
 
@@ -111,16 +112,8 @@ def test_a_vllm_scheduler() -> None:
     assert vllm_info(object(), object()).model == ""
 
 
-class SchedulerLike:
-    """What an SGLang scheduler is to its policy: the caller."""
-
-    def __init__(self, policy: SimpleNamespace, **facts: object) -> None:
-        self.tree_cache = policy.tree_cache
-        self.server_args = SimpleNamespace(served_model_name="m", tp_size=2)
-        vars(self).update(facts)
-
-    def call(self, policy: object) -> EngineInfo:
-        return sglang_info(policy)
+def scheduler_like(**facts: object) -> SimpleNamespace:
+    return SimpleNamespace(server_args=SimpleNamespace(served_model_name="m", tp_size=2), **facts)
 
 
 def policy_like() -> SimpleNamespace:
@@ -128,22 +121,36 @@ def policy_like() -> SimpleNamespace:
     return SimpleNamespace(tree_cache=cache)
 
 
-def test_an_sglang_policy_is_asked_within_a_call_of_its_scheduler() -> None:
-    policy = policy_like()
-    about = SchedulerLike(policy, dp_rank=1, tp_rank=1, attn_tp_rank=1).call(policy)
-    assert (about.model, about.dp_rank, about.tp_rank, about.speaks, about.ranks) == ("m", 1, 1, False, 2)
+def test_an_sglang_policy_and_its_scheduler() -> None:
+    about = sglang_info(policy_like(), scheduler_like(dp_rank=1, tp_rank=1, attn_tp_rank=1))
+    assert (about.model, about.dp_rank, about.tp_rank, about.speaks) == ("m", 1, 1, False)
     assert about.cache == "RadixCache in pages of 16"
-    later = SchedulerLike(policy, ps=SimpleNamespace(dp_rank=None, attn_dp_rank=4, tp_rank=0)).call(policy)
+    ranks = SimpleNamespace(dp_rank=None, attn_dp_rank=4, tp_rank=0)
+    later = sglang_info(policy_like(), scheduler_like(ps=ranks))
     assert (later.dp_rank, later.tp_rank, later.speaks) == (4, 0, True)
 
 
-def test_an_sglang_policy_outside_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_sglang_policy_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     class Unset:
         @property
         def tp_rank(self) -> int:
             raise RuntimeError("not published")
 
     monkeypatch.setattr(engine_info, "_parallel", Unset)
-    policy = policy_like()
-    assert SchedulerLike(policy_like()).call(policy) == sglang_info(policy)
-    assert (sglang_info(policy).model, sglang_info(policy).tp_rank) == ("", 0)
+    about = sglang_info(policy_like(), None)
+    assert (about.model, about.tp_rank, about.speaks) == ("", 0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ranks"),
+    [
+        ({}, 1),
+        ({"tp_size": 2}, 2),
+        ({"tp_size": 2, "pp_size": 3}, 6),
+        ({"tp_size": 8, "dp_size": 4, "enable_dp_attention": True}, 2),
+        ({"tp_size": 2, "dp_size": 4, "enable_dp_attention": False}, 2),
+    ],
+)
+def test_how_many_schedule_one_queue(arguments: dict[str, object], ranks: int) -> None:
+    assert ranks_of_one_queue(SimpleNamespace(**arguments)) == ranks
+    assert ranks_of_one_queue(None) == 0

@@ -120,6 +120,67 @@ def test_several_ranks_do_not_look(
     assert "2 ranks might not see it at once" in caplog.text
 
 
+class Ranks:
+    """Two attachments that must be in one mode, of which the first has its word."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+        self.word = ""
+        monkeypatch.setattr(
+            "support.attached.EngineInfo", lambda *_: EngineInfo("toy", ranks=2, agree=self.lead)
+        )
+        self.first = Told(folder / "first", **options)
+        monkeypatch.setattr(
+            "support.attached.EngineInfo", lambda *_: EngineInfo("toy", ranks=2, agree=self.follow)
+        )
+        self.second = Told(folder / "second", **options)
+
+    def lead(self, word: str) -> str:
+        self.word = word
+        return word
+
+    def follow(self, word: str) -> str:
+        return self.word
+
+    def modes(self, calls: int) -> list[str]:
+        """The mode in each call, which is the same in both."""
+        modes = []
+        for _ in range(calls):
+            pair = [told.attachment.working and told.attachment.mode for told in (self.first, self.second)]
+            assert (pair[0] is None) == (pair[1] is None)
+            assert self.first.attachment.mode == self.second.attachment.mode
+            modes.append(self.first.attachment.mode)
+        return modes
+
+
+def test_ranks_that_can_agree_follow_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ranks = Ranks(tmp_path, monkeypatch, control_every=3)
+    assert ranks.modes(4) == ["on"] * 4
+    ranks.first.say("off")  # the second's host has no such file
+    assert ranks.modes(6) == ["on"] * 1 + ["off"] * 5
+    ranks.second.say("on")
+    assert ranks.modes(4) == ["off"] * 4
+    ranks.first.say("shadow")
+    ranks.second.say("nonsense")
+    assert set(ranks.modes(6)[3:]) == {"shadow"}
+    ranks.first.path.unlink()
+    assert set(ranks.modes(6)[3:]) == {"on"}
+    assert caplog.text.count("switched from on to off") == 2
+
+
+def test_ranks_that_no_longer_agree_stay_in_their_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ranks = Ranks(tmp_path, monkeypatch)
+    monkeypatch.setattr(ranks.first.attachment._switch, "_agree", lambda word: 1 / 0)
+    ranks.first.say("off")
+    assert not ranks.first.serve()
+    assert not ranks.first.serve()
+    assert ranks.first.attachment.active
+    assert caplog.text.count("control_file is no longer looked at") == 1
+
+
 @given(
     steps=st.lists(
         st.sampled_from([*MODES, "gone", "nonsense", "fails", "works", *["arrive"] * 3, *["step"] * 8]),

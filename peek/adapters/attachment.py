@@ -65,7 +65,7 @@ class Attachment(Generic[A]):
         self.mode = settings.mode
         self._switch: Switch | None = None
         self._metrics: EngineMetrics | None = None
-        self.about = self.shield.call(about) or EngineInfo("engine")
+        self.about = self.shield.call(about) or EngineInfo("engine", ranks=0)
         self.shield = Shield(settings.strict, then=self.back_off.then)  # who it is matters to nobody's order
         if self.about.logger:
             speak_through(self.about.logger)
@@ -79,7 +79,7 @@ class Attachment(Generic[A]):
         except Exception:
             self._without_metrics()
         self._switch = self._control()
-        self.mode = settings.mode if self._switch is None else self._switch.look()
+        self.mode = self._asked()
         if self.mode == "off":
             logger.warning("peek: not active, switched off; %s; %s", self.about, settings)
             self.count()
@@ -92,8 +92,9 @@ class Attachment(Generic[A]):
 
         After a failure the engine gets its own objects back and this is None, until it is time to try again.
         """
-        if self._switch is not None and self._switch.look() != self.mode:
-            self._turn(self._switch.mode)
+        mode = self._asked()
+        if mode != self.mode:
+            self._turn(mode)
         if self.adapter is None:
             if self.aside or self.mode == "off" or not self.back_off.due():
                 return None
@@ -155,13 +156,27 @@ class Attachment(Generic[A]):
         return cast(ObservedPlanner, self.adapter.planner).explain(request_id)
 
     def _control(self) -> Switch | None:
-        path = self.settings.control_file
-        if path and self.about.ranks > 1:
+        path, about = self.settings.control_file, self.about
+        if path and about.ranks != 1 and about.agree is None:
             logger.warning(
-                "peek: control_file is not looked at: %d ranks might not see it at once", self.about.ranks
+                "peek: control_file is not looked at: %s ranks might not see it at once",
+                about.ranks or "several",
             )
             return None
-        return Switch(self.settings.mode, path, self.settings.control_every) if path else None
+        return Switch(self.settings.mode, path, self.settings.control_every, about.agree) if path else None
+
+    def _asked(self) -> str:
+        """The mode that the control file asks for; one more call."""
+        if self._switch is None:
+            return self.mode
+        try:
+            return self._switch.look()
+        except Exception:
+            if self.settings.strict:
+                raise
+            logger.exception("peek: control_file is no longer looked at")
+            self._switch = None
+            return self.mode
 
     def _turn(self, mode: str) -> None:
         """Another mode from this call on."""

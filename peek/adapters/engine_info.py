@@ -5,9 +5,8 @@ Read from what the engines show of themselves, each fact with a fallback: none o
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -22,7 +21,9 @@ class EngineInfo:
         cache: the kind of prefix cache, in words.
         dp_rank, tp_rank: data-parallel and tensor-parallel rank.
         speaks: whether this rank exports metrics: one of each tensor-parallel group.
-        ranks: schedulers that must come to the same order.
+        ranks: schedulers that must come to the same order, 0 if unknown.
+        agree: makes one mode of what each of several ranks has read, when all of them call it; None if they
+            cannot.
         logger: the engine's logger to speak through, "" where the root logger does.
     """
 
@@ -34,6 +35,7 @@ class EngineInfo:
     tp_rank: int = 0
     speaks: bool = True
     ranks: int = 1
+    agree: Callable[[str], str] | None = field(default=None, compare=False)
     logger: str = ""
 
     def __str__(self) -> str:
@@ -57,12 +59,11 @@ def vllm_info(scheduler: Any, vllm_config: Any) -> EngineInfo:
     )
 
 
-def sglang_info(policy: Any) -> EngineInfo:
-    """Of a `SchedulePolicy` of SGLang; to be called from within its scheduler."""
+def sglang_info(policy: Any, scheduler: Any) -> EngineInfo:
+    """Of a `SchedulePolicy` of SGLang and the scheduler that it is of, None if unknown."""
     cache = getattr(policy, "tree_cache", None)
     core = type(getattr(cache, "tree_core", cache)).__name__
     kind = type(cache).__name__
-    scheduler = _owner(policy)
     places = [scheduler, getattr(scheduler, "ps", None), _parallel()]
     arguments = getattr(scheduler, "server_args", None)
     data_parallel = [_first(places, name) for name in ("dp_rank", "attn_dp_rank")]
@@ -74,7 +75,6 @@ def sglang_info(policy: Any) -> EngineInfo:
         next((rank for rank in data_parallel if rank), 0),
         _first(places, "tp_rank") or 0,
         speaks=not _first(places, "attn_tp_rank") and not _first(places, "pp_rank"),
-        ranks=int(getattr(arguments, "tp_size", 1) or 1),
     )
 
 
@@ -85,22 +85,6 @@ def _version(*names: str) -> str:
         except PackageNotFoundError:
             continue
     return "of unknown version"
-
-
-def _owner(policy: Any) -> Any:
-    """The scheduler that is making or calling `policy`, which does not know it; None outside of one."""
-    cache = getattr(policy, "tree_cache", None)
-    for owner in _callers():
-        if getattr(owner, "tree_cache", None) is cache and hasattr(owner, "server_args"):
-            return owner
-    return None
-
-
-def _callers() -> Iterator[Any]:
-    frame = sys._getframe(1)
-    while frame is not None:
-        yield frame.f_locals.get("self")
-        frame = frame.f_back  # type: ignore[assignment]
 
 
 def _parallel() -> Any:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 PLAN_SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 PLACES: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
-TOKENS: Final = (-16384, -4096, -1024, -256, -64, -1, 0, 64, 256, 1024, 4096, 16384)
-
+TOKENS: Final = (-16384, -4096, -1024, -256, -64, -0.001, 0, 64, 256, 1024, 4096, 16384)
+"""Whole numbers; 0 has a narrow bucket of its own, so that a quantile drawn through it is 0."""
 
 IN_SHADOW: Final = "in shadow the order of arrival stands"
 

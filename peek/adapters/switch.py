@@ -8,6 +8,7 @@ off     the engine has its own objects back; nothing is planned
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from stat import S_ISREG
 from typing import Final
@@ -24,16 +25,19 @@ class Switch:
         start: the mode without a file.
         path: the file; it may come and go, and without it `start` holds.
         every: calls between two looks; each is one `stat`.
+        agree: with several ranks: makes one mode of what each has read; called at each look, in all of them.
 
     Attributes:
         mode: as of the last look.
     """
 
-    def __init__(self, start: str, path: str, every: int) -> None:
+    def __init__(self, start: str, path: str, every: int, agree: Callable[[str], str] | None = None) -> None:
         self.mode = start
         self._start = start
         self._path = Path(path)
         self._every = every
+        self._agree = agree
+        self._word = start
         self._left = 0
         self._seen: object = None
 
@@ -43,22 +47,26 @@ class Switch:
         if self._left > 0:
             return self.mode
         self._left = self._every
+        self._look_at_file()
+        self.mode = self._word if self._agree is None else self._agree(self._word)
+        return self.mode
+
+    def _look_at_file(self) -> None:
         try:
             now = self._path.stat()
         except FileNotFoundError:
-            self._seen, self.mode = None, self._start
-            return self.mode
+            self._seen, self._word = None, self._start
+            return
         except OSError as error:
             self._refuse(type(error).__name__, "cannot be read (%s)", error)
-            return self.mode
+            return
         mark = (now.st_mtime_ns, now.st_size, now.st_ino)
         if mark == self._seen:
-            return self.mode
+            return
         if S_ISREG(now.st_mode):
             self._read(mark)
         else:  # a pipe would keep the scheduler waiting
             self._refuse(mark, "is no ordinary file")
-        return self.mode
 
     def _read(self, mark: object) -> None:
         try:
@@ -68,7 +76,7 @@ class Switch:
             self._refuse(mark, "cannot be read (%s)", error)
             return
         if word in MODES:
-            self._seen, self.mode = mark, word
+            self._seen, self._word = mark, word
         else:
             self._refuse(mark, "says %r; valid: on, off, shadow", word)
 
@@ -76,4 +84,4 @@ class Switch:
         """Say once what is wrong with the file as it is."""
         if self._seen != mark:
             self._seen = mark
-            logger.warning(f"peek: control file %s {what}; still %s", self._path, *details, self.mode)
+            logger.warning(f"peek: control file %s {what}; still %s", self._path, *details, self._word)

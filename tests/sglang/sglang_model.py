@@ -31,8 +31,8 @@ TINY_LLAMA: dict[str, Any] = {
 }
 
 
-def write_model(folder: Path) -> str:
-    """The configuration and random weights.
+def write_model(folder: Path, words: bool = False) -> str:
+    """The configuration, random weights, and, if there are `words`, a tokenizer.
 
     SGLang's own dummy weights are so small that what it generates hangs on the last token alone; with these,
     a wrong KV slot shows.
@@ -48,6 +48,10 @@ def write_model(folder: Path) -> str:
         for name, shape in _shapes().items()
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    if words:
+        from support.tokenizers import write_tokenizer
+
+        write_tokenizer(folder, TINY_LLAMA["vocab_size"])
     return str(folder)
 
 

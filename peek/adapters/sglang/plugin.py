@@ -9,29 +9,45 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from peek.adapters.activation import Settings, requested_settings
 from peek.adapters.attachment import Attachment
-from peek.adapters.engine_info import sglang_info
+from peek.adapters.engine_info import EngineInfo, sglang_info
 from peek.adapters.sglang.adapter import SglangAdapter
+from peek.adapters.sglang.ranks import agreement, ranks_of_one_queue
 from peek.adapters.sglang.seams import REPLACE_ANY, why_stand_aside
 from peek.errors import InvalidConfig, PeekError
 
 logger = logging.getLogger("peek")
 
 TARGET = "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority"
-MADE_TARGET = "sglang.srt.managers.schedule_policy.SchedulePolicy.__init__"
+MADE_TARGET = "sglang.srt.managers.scheduler.Scheduler.init_schedule_policy"
 AFTER_TARGET = "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill"
 
 
-def attach(policy: Any, settings: Settings, replaces_any: bool = False) -> Attachment[SglangAdapter]:
-    """What stands beside one `SchedulePolicy`; `replaces_any`: whatever `--schedule-policy` says."""
+def attach(
+    policy: Any, settings: Settings, replaces_any: bool = False, scheduler: Any = None
+) -> Attachment[SglangAdapter]:
+    """What stands beside one `SchedulePolicy`.
+
+    Args:
+        policy: it.
+        settings: what was asked for.
+        replaces_any: whatever `--schedule-policy` says.
+        scheduler: the `Scheduler` that the policy is of, for the log, the labels and the other ranks.
+    """
+
+    def about() -> EngineInfo:
+        ranks = ranks_of_one_queue(getattr(scheduler, "server_args", None))
+        return replace(sglang_info(policy, scheduler), ranks=ranks, agree=agreement(scheduler))
+
     return Attachment(
         settings,
         lambda: why_stand_aside(policy, replaces_any),
         lambda shield: SglangAdapter(policy, settings, shield),
-        lambda: sglang_info(policy),
+        about,
     )
 
 
@@ -65,10 +81,10 @@ def around(settings: Settings, replaces_any: bool = False) -> Callable[..., Any]
 
 
 def after_policy(settings: Settings, replaces_any: bool = False) -> Callable[..., None]:
-    """The hook after `SchedulePolicy.__init__`: attaches, so that the log says at start what is replaced."""
+    """The hook after `Scheduler.init_schedule_policy`: attaches, so that the log says what is replaced."""
 
-    def made(_found: Any, policy: Any, *_args: Any, **_kwargs: Any) -> None:
-        policy.peek = attach(policy, settings, replaces_any)
+    def made(_found: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
+        scheduler.policy.peek = attach(scheduler.policy, settings, replaces_any, scheduler)
 
     return made
 

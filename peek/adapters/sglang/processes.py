@@ -25,16 +25,16 @@ def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:
         class PlannedPolicy(schedule_policy.SchedulePolicy):  # type: ignore[misc]
             """SGLang's policy with `peek` around `calc_priority`."""
 
-            def __init__(self, *args: Any, **kwargs: Any) -> None:
-                super().__init__(*args, **kwargs)
-                made(None, self)
-
             def calc_priority(self, waiting_queue: list[Any], *args: Any, **kwargs: Any) -> Any:
                 stock = schedule_policy.SchedulePolicy.calc_priority
                 return hook(stock, self, waiting_queue, *args, **kwargs)
 
         class PlannedScheduler(scheduler.Scheduler):  # type: ignore[misc]
-            """SGLang's scheduler, telling `peek` whom it has admitted."""
+            """SGLang's scheduler, telling `peek` of its policy and whom it has admitted."""
+
+            def init_schedule_policy(self, *args: Any, **kwargs: Any) -> None:
+                super().init_schedule_policy(*args, **kwargs)
+                made(None, self)
 
             def get_new_batch_prefill(self, *args: Any, **kwargs: Any) -> Any:
                 batch = super().get_new_batch_prefill(*args, **kwargs)

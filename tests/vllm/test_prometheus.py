@@ -1,0 +1,157 @@
+"""A real Prometheus scrapes vLLM's real server, and is asked for all that the dashboard asks."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
+from support import dashboard
+from support.mixed import burst
+from support.served import all_at_once, say
+from test_engine import pytestmark as needs_engine
+from test_operations import WATCHED, ask, environ
+from vllm_server import Server, free_port, serving
+
+PROMETHEUS = os.environ.get("PROMETHEUS") or shutil.which("prometheus") or ""
+pytestmark = [
+    *needs_engine,
+    pytest.mark.skipif(
+        not PROMETHEUS, reason="no `prometheus` on the path, nor named by the variable PROMETHEUS"
+    ),
+]
+
+CONFIG = """
+global: {scrape_interval: 1s, scrape_timeout: 1s}
+scrape_configs:
+- job_name: engine
+  static_configs: [{targets: ['TARGET']}]
+"""
+ENGINE = {"num_gpu_blocks_override": 60, "max_model_len": 320, "max_num_seqs": 2}
+NEVER_HERE = {"peek_retries_total", "peek_recoveries_total", "peek_policy_faults_total"}
+"""What is 0 all the time: the next attempt after an error is a thousand calls away."""
+QUEUES = ("peek_waiting_requests", "peek_quarantined_waiting_requests")
+PAGE = dashboard.FILE.parent.parent / "operations.md"
+
+
+class Prometheus:
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def ask(self, path: str, **what: Any) -> Any:
+        with urlopen(f"{self.address}/api/v1/{path}?{urlencode(what, doseq=True)}", timeout=30) as answer:
+            found = json.loads(answer.read())
+        assert found["status"] == "success"
+        return found["data"]
+
+    def now(self, expression: str) -> float:
+        """The sum over all series."""
+        return math.fsum(float(one["value"][1]) for one in self.ask("query", query=expression)["result"])
+
+    def series(self, expression: str, begin: float) -> list[list[float]]:
+        """The values of each series since then, once a second."""
+        found = self.ask("query_range", query=expression, start=begin, end=time.time(), step=1)["result"]
+        return [[float(value) for _, value in one["values"]] for one in found]
+
+
+def alarms() -> list[str]:
+    """Those that docs/operations.md names: of an inactive scheduler, an error, and predictions that fail."""
+    (text,) = re.findall(r"Three alarms to begin with:(.*?)\n\n", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    return re.findall(r"`([^`]+)`", text)
+
+
+@contextmanager
+def scraping(folder: Path, target: str) -> Iterator[Prometheus]:
+    config = folder / "prometheus.yml"
+    config.write_text(CONFIG.replace("TARGET", target))
+    address = f"127.0.0.1:{free_port()}"
+    command = [PROMETHEUS, f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"]
+    with (folder / "prometheus.log").open("w") as sink:
+        process = subprocess.Popen(
+            [*command, f"--web.listen-address={address}"], cwd=folder, stdout=sink, stderr=sink
+        )
+    try:
+        found = Prometheus(f"http://{address}")
+        until(lambda: found.now("up") == 1)
+        yield found
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def until(true: Callable[[], bool]) -> None:
+    for _ in range(300):
+        try:
+            if true():
+                return
+        except URLError:
+            pass
+        time.sleep(0.2)
+    raise AssertionError("Prometheus has not seen it in a minute")
+
+
+def live(server: Server, prometheus: Prometheus, folder: Path) -> None:
+    """A life of an engine: busy, in shadow, on again, with bad requests, and at last with an error."""
+    everybody = [asked for asked in burst(150) if asked.kind not in ("structured", "toolong")]
+    for word in ("on", "shadow", "on"):
+        say(folder, word)
+        for _ in range(20):  # until a scrape comes while somebody waits
+            all_at_once(lambda asked: ask(server, asked), everybody)
+            seen(server, prometheus)
+            if all(prometheus.now(f"max_over_time({gauge}[10m])") > 0 for gauge in QUEUES):
+                break
+    (folder / "fail").touch()
+    all_at_once(lambda asked: ask(server, asked), everybody)
+    seen(server, prometheus)
+    server.complete([7] * 64, 2, rid="last1")
+    seen(server, prometheus)
+
+
+def seen(server: Server, prometheus: Prometheus) -> None:
+    """Wait until Prometheus has what the server shows now."""
+    for name in ("peek_admitted_requests_total", "peek_fallbacks_total", "vllm:request_success_total"):
+        until(lambda name=name: prometheus.now(name) == server.metric(name))  # type: ignore[misc]
+
+
+def test_what_the_dashboard_asks_for_is_there(tmp_path: Path) -> None:
+    options = {"policy": "peek", "control_file": str(tmp_path / "mode"), "control_every": 1}
+    begin = time.time()
+    with (
+        serving(tmp_path, WATCHED, options, engine=ENGINE, **environ(tmp_path)) as server,
+        scraping(tmp_path, server.address.removeprefix("http://")) as prometheus,
+    ):
+        live(server, prometheus, tmp_path)
+        for name, (series, label) in dashboard.variables().items():
+            assert len(prometheus.ask(f"label/{label}/values", **{"match[]": series})) == 1, name
+        for name, asked in dashboard.expressions("5s", "10m").items():
+            values = [value for one in prometheus.series(asked, begin) for value in one]
+            assert any(math.isfinite(value) for value in values), f"{name}: {asked}"
+            if not any(never in asked for never in NEVER_HERE):
+                assert any(value != 0 and math.isfinite(value) for value in values), f"{name}: {asked}"
+        assert prometheus.now('peek_state{reason="internal error"}') == 1
+        ring = [bool(prometheus.ask("query", query=alarm)["result"]) for alarm in alarms()]
+        assert ring == [True, True, False]
+        keep(prometheus, begin)
+
+
+def keep(prometheus: Prometheus, begin: float) -> None:
+    """What was found, for `draw_dashboard.py`, where DASHBOARD_DATA names a file."""
+    path = os.environ.get("DASHBOARD_DATA")
+    if path:
+        found = {
+            name: prometheus.ask("query_range", query=asked, start=begin, end=time.time(), step=1)["result"]
+            for name, asked in dashboard.expressions("5s", "10m").items()
+        }
+        Path(path).write_text(json.dumps(found))
