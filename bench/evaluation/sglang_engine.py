@@ -1,37 +1,23 @@
-"""SGLang's real radix cache, policy, `PrefillAdder` and batches in the simulated engine's clock.
+"""SGLang's real scheduling parts in virtual time, with the CPU time of `calc_priority`.
 
-`RealSglang` takes clock, arrivals and records from `SimEngine`; every decision is SGLang's, played by the
-stepper of tests/sglang (`Scheduler.get_next_batch_to_run` and the result processors, overlap off), which
-must be on Python's path.  What the stepper leaves fixed and a long run needs is added here: the decay of
-`new_token_ratio`.
+The engine itself is `VirtualSglang` of tests/sglang, which must be on Python's path; here it has the
+policies of the evaluation and is timed.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 from sglang.srt.managers.schedule_policy import CacheAgnosticPolicy, CacheAwarePolicy
-from sglang_lab import make_request, make_world
+from sglang_lab import make_world
 from sglang_small import attach
-from sglang_stepper import Stepper
+from sglang_virtual import VirtualSglang
 
 from bench.evaluation.cpu_time import timed
 from bench.evaluation.policies import VARIANTS, base_of, planner_for
 from bench.evaluation.streams import longest
-from peek.simulation.cost import CostModel, chunk_pairs
-from peek.simulation.engine import Job, SimEngine, StepWork
-from peek.simulation.radix_engine import (
-    CHUNK_TOKENS,
-    INIT_RATIO,
-    MAX_PREFILL_TOKENS,
-    MIN_RATIO,
-    RATIO_DECAY,
-)
-from peek.simulation.workload import SimRequest, Workload
+from peek.simulation.cost import CostModel
+from peek.simulation.workload import Workload
 
 CONTEXT_TOKENS = 16384
-EMPTY_TURNS = 3
 KNOWN = {str(policy.value) for kind in (CacheAwarePolicy, CacheAgnosticPolicy) for policy in kind}
 STOCK = {
     "fcfs+lru": ("fcfs", True),
@@ -45,107 +31,24 @@ STOCK = {
 """SGLang's own policies: its name, and whether its limit of 128 waiting (beyond: arrival order) holds."""
 
 
-class VirtualStepper(Stepper):
-    """The stepper, told the time, that writes down what each batch computes."""
-
-    def __init__(self, engine: RealSglang, **limits: Any) -> None:
-        super().__init__(engine.world, ratio=INIT_RATIO, **limits)
-        self.engine = engine
-        self.work = StepWork()
-
-    @property
-    def now(self) -> float:
-        return self.engine.now
-
-    def _queue(self, request: Any, entry: float) -> None:
-        super()._queue(request, entry)
-        job = self.engine.jobs.get(request.rid)
-        if job is not None and job in self.engine.running:
-            self.engine.running.remove(job)
-            job.preemptions += 1
-
-    def _decode(self) -> bool:
-        before = self.ratio
-        decodes = super()._decode()
-        if decodes and self.ratio == before:
-            self.ratio = max(MIN_RATIO, self.ratio - RATIO_DECAY)
-        return decodes
-
-    def _launch(self, batch: Any) -> None:
-        if batch.forward_mode.is_extend():
-            for request, start, tokens in zip(batch.reqs, batch.prefix_lens, batch.extend_lens, strict=True):
-                self.engine.extends(self.work, request.rid, int(start), int(tokens))
-        else:
-            for request in batch.reqs:
-                job = self.engine.jobs[request.rid]
-                self.work.add(job, 1, 0.0)
-                job.computed += 1
-        super()._launch(batch)
-
-
-class RealSglang(SimEngine):
-    """Clock, arrivals and records of the simulated engine around SGLang's own scheduling parts."""
+class RealSglang(VirtualSglang):
+    """`VirtualSglang` under a policy of the evaluation, measuring the CPU time of each `calc_priority`."""
 
     def __init__(self, workload: Workload, label: str, cost: CostModel) -> None:
-        super().__init__(workload, None, cost)
         policy, limited = STOCK.get(label, ("fcfs", True))
-        self.world = make_world(
+        world = make_world(
             workload.arena_tokens,
             policy=policy,
             max_running=workload.max_running,
             context=max(CONTEXT_TOKENS, longest(workload.requests)),
         )
-        own = self.world.policy
+        own = world.policy
         if not limited:  # SGLang has no switch for it
             own._determine_active_policy = lambda _queue: own.policy
         if label not in STOCK:  # `peek` as its plug-in puts it there; a variant brings its planner
-            beside = attach(self.world, base_of(label))
+            beside = attach(world, base_of(label))
             if label in VARIANTS:
                 beside.adapter.planner = planner_for(label, blocks=False)
         self.schedule_s: list[float] = []
         own.calc_priority = timed(own.calc_priority, self.schedule_s)
-        self.stepper = VirtualStepper(
-            self,
-            chunk=CHUNK_TOKENS,
-            max_running=workload.max_running,
-            max_prefill_tokens=MAX_PREFILL_TOKENS,
-        )
-
-    def make_job(self, request: SimRequest, arrival_s: float) -> Job:
-        tokens = np.frombuffer(request.key, dtype="<i4").tolist()
-        # Not 0.0, which a request that never entered the queue has.
-        entry = max(arrival_s, 1e-9)
-        real = make_request(request.request_id, tokens, request.output_tokens, arrival=entry)
-        self.stepper.add(real)
-        return Job(request, arrival_s, [])
-
-    def extends(self, work: StepWork, rid: str, start: int, tokens: int) -> None:
-        """`rid` computes `tokens` of its prefill behind `start`; the first chunk of one is its admission."""
-        job = self.jobs[rid]
-        if job not in self.running:
-            job.note_admission(self.now, start)
-            self.running.append(job)
-        job.computed = start
-        work.add(job, tokens, chunk_pairs(start, tokens))
-        job.computed += tokens
-
-    def step(self) -> StepWork:
-        # A turn in which SGLang only sees that its batch has ended computes nothing; the next one admits.
-        self.stepper.work = StepWork()
-        for _ in range(EMPTY_TURNS):
-            self.stepper.step()
-            if self.stepper.work.jobs or self.stepper.idle:
-                break
-        return self.stepper.work
-
-    def complete(self, work: StepWork) -> None:
-        """The stepper has processed the results; nothing of them depends on the time."""
-
-    def release(self, job: Job) -> None:
-        assert self.stepper.records[job.request_id].finished, "SGLang has not finished it"
-
-    def cache_view(self) -> Any:
-        raise NotImplementedError  # the planner beside the real policy has its own
-
-    def planner_key(self, job: Job) -> object:
-        raise NotImplementedError
+        super().__init__(workload, cost, world)
