@@ -54,7 +54,7 @@ class AnswerLengths:
 class _Pair:
     """One request in both engines; -1 is not known yet."""
 
-    __slots__ = ("allowed", "ended", "name", "prompt", "real", "virtual")
+    __slots__ = ("allowed", "name", "output", "prompt", "real", "virtual")
 
     def __init__(self, name: str, prompt: int, allowed: int) -> None:
         self.name = name
@@ -62,7 +62,12 @@ class _Pair:
         self.allowed = allowed
         self.real = -1
         self.virtual = -1
-        self.ended = False
+        self.output = -1
+
+    @property
+    def ended(self) -> bool:
+        """In the real engine."""
+        return self.output >= 0
 
 
 class Shadow:
@@ -91,10 +96,10 @@ class Shadow:
         self.hit_tokens = 0
         self.stock_hit_tokens = 0
         self.restarts = 0
-        self._engine = make(self.steps)
+        self._engine = self._made()
         self._pairs: dict[str, _Pair] = {}
         self._by_name: dict[str, str] = {}
-        self._made = 0
+        self._count = 0
         self._ghosts = 0
 
     def __contains__(self, request_id: object) -> bool:
@@ -116,11 +121,10 @@ class Shadow:
         """
         if request_id in self._pairs:
             self._forget(request_id)  # its id came back
-        self._made += 1
-        pair = self._pairs[request_id] = _Pair(f"{self._made}", prompt, allowed)
+        self._count += 1
+        pair = self._pairs[request_id] = _Pair(f"{self._count}", prompt, allowed)
         self._by_name[pair.name] = request_id
-        request = SimRequest(pair.name, at_s, key, prompt, max(1, allowed), namespace)
-        self._engine.offer(request, self.lengths.guess(allowed))
+        self._engine.offer(SimRequest(pair.name, at_s, key, prompt, max(1, allowed), namespace))
 
     def admitted(self, request_id: str, cached: int) -> None:
         """The real engine admitted it, so many prompt tokens were cached.  Only the first time counts."""
@@ -137,7 +141,7 @@ class Shadow:
         if pair.real < 0:
             self._forget(request_id)
             return
-        pair.ended = True
+        pair.output = output_tokens
         self.lengths.note(output_tokens, pair.allowed)
         self._engine.correct(pair.name, output_tokens)
         if pair.virtual >= 0:
@@ -175,6 +179,19 @@ class Shadow:
         if self.requests % REPORT_EVERY == 0:
             logger.info("peek: %s", self)
 
+    def _made(self) -> Live:
+        engine = self._make(self.steps)
+        engine.length_of = self._length_of
+        return engine
+
+    def _length_of(self, request: SimRequest) -> int:
+        """The real length where it is known."""
+        request_id = self._by_name.get(request.request_id)
+        if request_id is None:
+            return 1  # it was withdrawn
+        pair = self._pairs[request_id]
+        return pair.output if pair.ended else self.lengths.guess(pair.allowed)
+
     def _drop(self, request_id: str) -> None:
         del self._by_name[self._pairs.pop(request_id).name]
 
@@ -188,7 +205,7 @@ class Shadow:
         """Forget who is there and go on with those who come."""
         self.restarts += 1
         logger.warning("peek: the shadow fell behind and starts anew")
-        self._engine = self._make(self.steps)
+        self._engine = self._made()
         self._pairs.clear()
         self._by_name.clear()
         self._ghosts = 0

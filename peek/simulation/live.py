@@ -24,7 +24,7 @@ from peek.simulation.radix_engine import RadixEngine, RadixJob
 from peek.simulation.workload import SimRequest, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 PATIENCE: Final = 3
 """Turns in a row without anything to compute until the head of the queue is taken never to fit."""
@@ -66,29 +66,23 @@ class Live(SimEngine):
         super().__init__(*args, **kwargs)
         self.entered: list[Job] = []
         """Jobs admitted for the first time; whoever reads it empties it."""
-        self._guesses: dict[str, int] = {}
-        """Lengths of the answers of those who have yet to arrive."""
+        self.length_of: Callable[[SimRequest], int] = _allowed
+        """Tokens that the answer of a request is taken to have; asked when it arrives."""
         self._empty_turns = 0
 
-    def offer(self, request: SimRequest, output_tokens: int) -> None:
-        """`request` arrives at its `arrival_s`, and its answer is taken to have `output_tokens`.
-
-        `request.output_tokens` is the most that its answer may have.
-        """
-        self._guesses[request.request_id] = max(1, output_tokens)
-        self.schedule_arrival(request, max(request.arrival_s, self.now))
+    def offer(self, request: SimRequest) -> None:
+        """`request` arrives at its `arrival_s`; its `output_tokens` are the most that its answer may have."""
+        self.schedule_arrival(request, request.arrival_s)
 
     def correct(self, request_id: str, output_tokens: int) -> None:
-        """The answer's length is known now; nothing happens if it has ended already."""
+        """The answer's length is known now; nothing happens where it has ended, or is yet to arrive."""
         job = self.jobs.get(request_id)
         if job is not None:
             job.output_tokens = max(1, output_tokens)
-        elif request_id in self._guesses:
-            self._guesses[request_id] = max(1, output_tokens)
 
     def arrived(self, job: Job) -> Job:
         """A job as it is made: with the guess for its answer."""
-        job.output_tokens = self._guesses.pop(job.request_id)
+        job.output_tokens = max(1, self.length_of(job.request))
         return job
 
     def give_up(self, request_id: str) -> None:
@@ -131,6 +125,10 @@ class Live(SimEngine):
     def finish(self, job: Job) -> None:
         super().finish(job)
         del self.jobs[job.request_id]
+
+
+def _allowed(request: SimRequest) -> int:
+    return request.output_tokens
 
 
 class LiveBlocks(Live, BlockEngine):
