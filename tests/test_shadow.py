@@ -98,7 +98,7 @@ def times(jobs: list[Job]) -> list[tuple[str, int, float]]:
 @settings(max_examples=25)
 @given(pieces=st.lists(st.floats(0.01, 8.0), min_size=1, max_size=12), most=st.integers(1, 400))
 def test_a_live_engine_is_the_simulated_one(kind: str, label: str, pieces: list[float], most: int) -> None:
-    """However often it is told the time.  The policy of the radix engine has no clock: the live one's differs."""
+    """However often it is told the time.  For radix a policy without a clock: the live one has its own."""
     workload = in_blocks(grouped(5, 40)) if kind == "blocks" else grouped(5, 40)
     simulated, told = live(kind, workload, PeekConfig.from_label(label))
     expected = times(simulated.run())

@@ -6,6 +6,8 @@ policies of the evaluation and is timed.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sglang.srt.managers.schedule_policy import CacheAgnosticPolicy, CacheAwarePolicy
 from sglang_lab import make_world
 from sglang_small import attach
@@ -34,7 +36,7 @@ STOCK = {
 class RealSglang(VirtualSglang):
     """`VirtualSglang` under a policy of the evaluation, measuring the CPU time of each `calc_priority`."""
 
-    def __init__(self, workload: Workload, label: str, cost: CostModel) -> None:
+    def __init__(self, workload: Workload, label: str, cost: CostModel, **options: Any) -> None:
         policy, limited = STOCK.get(label, ("fcfs", True))
         world = make_world(
             workload.arena_tokens,
@@ -46,7 +48,7 @@ class RealSglang(VirtualSglang):
         if not limited:  # SGLang has no switch for it
             own._determine_active_policy = lambda _queue: own.policy
         if label not in STOCK:  # `peek` as its plug-in puts it there; a variant brings its planner
-            beside = attach(world, base_of(label))
+            beside = attach(world, base_of(label), **options)
             if label in VARIANTS:
                 beside.adapter.planner = planner_for(label, blocks=False)
         self.schedule_s: list[float] = []

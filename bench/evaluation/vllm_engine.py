@@ -7,6 +7,7 @@ prompts and is timed.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 os.environ.setdefault("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
 
@@ -25,11 +26,11 @@ CONTEXT_TOKENS = 16384
 class RealVllm(simulated_worker.RealScheduler):
     """`RealScheduler` that measures the CPU time of each `schedule()`."""
 
-    def __init__(self, workload: Workload, label: str, cost: CostModel) -> None:
+    def __init__(self, workload: Workload, label: str, cost: CostModel, **options: Any) -> None:
         context = max(CONTEXT_TOKENS, longest(workload.requests))
         vllm_lab.TINY_LLAMA["max_position_embeddings"] = context
         simulated_worker.MAX_MODEL_LEN = context
-        super().__init__(workload, base_of(label), cost)
+        super().__init__(workload, base_of(label), cost, **options)
         if label in VARIANTS:
             self.scheduler.peek.adapter.planner = planner_for(label, blocks=True)
         self.schedule_s: list[float] = []
