@@ -85,7 +85,7 @@ def row(engine: str, stream: str, seed: int, data: Path | None) -> str:
     per_step = 1000.0 / shadowed.steps
     return (
         f"| {stream} | {seed} | {shadowed.hit:.1f} | {on.hit:.1f} | {gain:+.2f} | {foretold:+.2f} |"
-        f" {foretold - gain:+.2f} | {shadowed.virtual_s * per_step:.2f} of {shadowed.engine_s * per_step:.2f} |"
+        f" {foretold - gain:+.2f} | {shadowed.virtual_s * per_step:.2f}, {shadowed.engine_s * per_step:.2f} |"
     )
 
 

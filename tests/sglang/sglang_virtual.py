@@ -29,21 +29,12 @@ EMPTY_TURNS = 3
 
 
 class VirtualStepper(Stepper):
-    """The stepper, told the time, that writes down what each batch computes.
-
-    To the plug-in's hook it is a scheduler, under SGLang's names.
-    """
+    """The stepper, told the time, that writes down what each batch computes."""
 
     def __init__(self, engine: VirtualSglang, **limits: Any) -> None:
         super().__init__(engine.world, ratio=INIT_RATIO, **limits)
         self.engine = engine
         self.work = StepWork()
-        self.max_running_requests = self.max_running
-        self.chunked_prefill_size = self.chunk
-
-    @property
-    def running_batch(self) -> Any:
-        return self.running
 
     def _prefill_batch(self) -> Any:
         batch = super()._prefill_batch()
