@@ -54,7 +54,7 @@ class AnswerLengths:
 class _Pair:
     """One request in both engines; -1 is not known yet."""
 
-    __slots__ = ("allowed", "name", "output", "prompt", "real", "virtual")
+    __slots__ = ("allowed", "ended", "name", "prompt", "real", "virtual")
 
     def __init__(self, name: str, prompt: int, allowed: int) -> None:
         self.name = name
@@ -62,12 +62,7 @@ class _Pair:
         self.allowed = allowed
         self.real = -1
         self.virtual = -1
-        self.output = -1
-
-    @property
-    def ended(self) -> bool:
-        """In the real engine."""
-        return self.output >= 0
+        self.ended = False  # in the real engine
 
 
 class Shadow:
@@ -133,17 +128,20 @@ class Shadow:
             pair.real = cached
             self._settle(pair)
 
-    def ended(self, request_id: str, output_tokens: int) -> None:
-        """The real engine is done with it; one that it had not admitted was withdrawn."""
+    def ended(self, request_id: str, output_tokens: int, answer: bytes = b"") -> None:
+        """The real engine is done with it; one that it had not admitted was withdrawn.
+
+        `answer`: the symbols behind those of its key, as far as they are known.
+        """
         pair = self._pairs.get(request_id)
         if pair is None or pair.ended:
             return
         if pair.real < 0:
             self._forget(request_id)
             return
-        pair.output = output_tokens
+        pair.ended = True
         self.lengths.note(output_tokens, pair.allowed)
-        self._engine.correct(pair.name, output_tokens)
+        self._engine.correct(pair.name, output_tokens, answer)
         if pair.virtual >= 0:
             self._drop(request_id)
         else:
@@ -185,12 +183,11 @@ class Shadow:
         return engine
 
     def _length_of(self, request: SimRequest) -> int:
-        """The real length where it is known."""
+        """A guess."""
         request_id = self._by_name.get(request.request_id)
         if request_id is None:
             return 1  # it was withdrawn
-        pair = self._pairs[request_id]
-        return pair.output if pair.ended else self.lengths.guess(pair.allowed)
+        return self.lengths.guess(self._pairs[request_id].allowed)
 
     def _drop(self, request_id: str) -> None:
         del self._by_name[self._pairs.pop(request_id).name]

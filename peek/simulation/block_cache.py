@@ -149,6 +149,13 @@ class BlockCache:
             if symbol >= 0:
                 self.version += 1
 
+    def rename(self, symbol: int, other: int) -> None:
+        """What a block holds turns out to have another name; nothing happens if that is taken.  O(1)."""
+        block = self._blocks.get(symbol, -1)
+        if block >= 0 and other not in self._blocks:
+            self._forget(block)
+            self.name(block, other)
+
     def release(self, blocks: list[int]) -> None:
         """One request less uses `blocks` (in order of the prompt)."""
         for block in reversed(blocks):

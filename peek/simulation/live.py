@@ -2,12 +2,13 @@
 
 `LiveBlocks` and `LiveRadix` are the simulated engines with three things changed.  Requests come one by one
 and are forgotten when they end, so memory goes with those who are there.  Symbols are the caller's: equal
-prefixes have equal ones, from 0 on; what is generated gets others, below 0.  And how long an answer will be
-is a guess that may be corrected while it runs.
+prefixes have equal ones, from 0 on; what is generated gets others, below 0.  And an answer is a guess, its
+length and its symbols, until it is known (`correct`), be that before or after it has ended here.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -68,21 +69,41 @@ class Live(SimEngine):
         """Jobs admitted for the first time; whoever reads it empties it."""
         self.length_of: Callable[[SimRequest], int] = _allowed
         """Tokens that the answer of a request is taken to have; asked when it arrives."""
+        self._known: dict[str, tuple[int, bytes]] = {}
+        """Answers of those who have not ended, see `correct`."""
+        self._unknown: dict[str, Job] = {}
+        """Who has ended with an answer that is still a guess."""
         self._empty_turns = 0
 
     def offer(self, request: SimRequest) -> None:
         """`request` arrives at its `arrival_s`; its `output_tokens` are the most that its answer may have."""
         self.schedule_arrival(request, request.arrival_s)
 
-    def correct(self, request_id: str, output_tokens: int) -> None:
-        """The answer's length is known now; nothing happens where it has ended, or is yet to arrive."""
+    def correct(self, request_id: str, output_tokens: int, answer: bytes = b"") -> None:
+        """The answer is known now: its length, and the symbols behind those of the prompt."""
+        ended = self._unknown.pop(request_id, None)
+        if ended is not None:
+            self.learn(ended, answer)
+            return
+        self._known[request_id] = (max(1, output_tokens), answer)
         job = self.jobs.get(request_id)
         if job is not None:
-            job.output_tokens = max(1, output_tokens)
+            self._tell(job)
+
+    def _tell(self, job: Job) -> None:
+        job.output_tokens, answer = self._known[job.request_id]
+        self.learn(job, answer)
+
+    @abstractmethod
+    def learn(self, job: Job, answer: bytes) -> None:
+        """A job that runs, waits or has ended turns out to have this answer."""
 
     def arrived(self, job: Job) -> Job:
-        """A job as it is made: with the guess for its answer."""
-        job.output_tokens = max(1, self.length_of(job.request))
+        """A job as it is made: with its answer, or a guess for it."""
+        if job.request_id in self._known:
+            self._tell(job)
+        else:
+            job.output_tokens = max(1, self.length_of(job.request))
         return job
 
     def give_up(self, request_id: str) -> None:
@@ -90,6 +111,7 @@ class Live(SimEngine):
         job = self.jobs.get(request_id)
         if job is not None and job in self.waiting:
             self.withdraw(job)
+            self._known.pop(request_id, None)
             del self.jobs[request_id]
         else:
             self.correct(request_id, 1)
@@ -125,6 +147,8 @@ class Live(SimEngine):
     def finish(self, job: Job) -> None:
         super().finish(job)
         del self.jobs[job.request_id]
+        if self._known.pop(job.request_id, None) is None:
+            self._unknown[job.request_id] = job
 
 
 def _allowed(request: SimRequest) -> int:
@@ -142,8 +166,23 @@ class LiveBlocks(Live, BlockEngine):
         self._symbols: Any = _Generated()
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
-        symbols = np.frombuffer(request.key, dtype="<i4").tolist()
-        return self.arrived(BlockJob(request, arrival_s, symbols))
+        return self.arrived(BlockJob(request, arrival_s, _numbers(request.key)))
+
+    def learn(self, job: Job, answer: bytes) -> None:
+        names = _numbers(answer)
+        start = len(job.request.key) >> 2
+        for symbol, name in zip(job.symbols[start:], names, strict=False):
+            self.cache.rename(symbol, name)
+        job.symbols[start : start + len(names)] = names
+
+
+class _LiveRadixJob(RadixJob):
+    """A job with its answer as far as it is known, and the cache's node of the answer once it has ended."""
+
+    def __init__(self, request: SimRequest, arrival_s: float) -> None:
+        super().__init__(request, arrival_s)
+        self.answer = b""
+        self.leaf = 0
 
 
 class LiveRadix(Live, RadixEngine):
@@ -161,7 +200,18 @@ class LiveRadix(Live, RadixEngine):
         self.max_prefill_tokens = limits.prefill_tokens
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
-        return self.arrived(RadixJob(request, self.planner_now()))
+        return self.arrived(_LiveRadixJob(request, self.planner_now()))
+
+    def learn(self, job: Job, answer: bytes) -> None:
+        assert isinstance(job, _LiveRadixJob)
+        job.answer = answer
+        self.cache.rename(job.leaf, answer)
+
+    def keep_answer(self, job: RadixJob, symbols: int) -> None:
+        assert isinstance(job, _LiveRadixJob)
+        answer = job.answer[: symbols << 2]
+        answer += self.fresh_symbols(symbols - (len(answer) >> 2))
+        job.leaf = self.cache.insert(job.key + answer, job.request.namespace).uid
 
     def planner_now(self) -> float:
         assert self.planner is not None
@@ -177,6 +227,11 @@ class _Generated:
     def fresh(self) -> int:
         self._last = self._last - 1 if self._last > 1 - 2**31 else -1
         return self._last
+
+
+def _numbers(key: bytes) -> list[int]:
+    numbers: list[int] = np.frombuffer(key, dtype="<i4").tolist()
+    return numbers
 
 
 def folded(values: Iterable[int] | np.ndarray) -> bytes:

@@ -19,7 +19,8 @@ import numpy as np
 from peek.planner import Planner
 from peek.simulation.cost import StepTimes, chunk_pairs
 from peek.simulation.engine import Job, SimEngine, StepWork
-from peek.simulation.radix_cache import RadixCache, RadixNode
+from peek.simulation.radix_cache import RadixCache
+from peek.simulation.radix_node import RadixNode
 from peek.simulation.workload import SimRequest, Workload
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class RadixEngine(SimEngine):
     def planner_key(self, job: Job) -> object:
         assert isinstance(job, RadixJob)
         # A prompt shorter than a page has no symbol; it stands alone under a name of its own.
-        return job.key or self._fresh_symbols(1)
+        return job.key or self.fresh_symbols(1)
 
     @property
     def available(self) -> int:
@@ -264,9 +265,13 @@ class RadixEngine(SimEngine):
         # The last token was generated but never computed; the rest of the answer stays in the tree.
         symbols = (job.computed - (len(job.key) >> 2) * self.unit) // self.unit
         if symbols > 0:
-            self.cache.insert(job.key + self._fresh_symbols(symbols), job.request.namespace)
+            self.keep_answer(job, symbols)
         self._let_go(job)
         self._full = False
+
+    def keep_answer(self, job: RadixJob, symbols: int) -> None:
+        """The job's answer, so many symbols behind its key, enters the tree."""
+        self.cache.insert(job.key + self.fresh_symbols(symbols), job.request.namespace)
 
     def _let_go(self, job: RadixJob) -> None:
         if job.node is not None:
@@ -274,8 +279,8 @@ class RadixEngine(SimEngine):
             job.node = None
         self._hold_private(job, 0)
 
-    def _fresh_symbols(self, count: int) -> bytes:
-        """Symbols that no prompt has: prompts are non-negative."""
+    def fresh_symbols(self, count: int) -> bytes:
+        """So many symbols that no prompt has: prompts are non-negative."""
         first = self._next_symbol
         self._next_symbol = first - count if first - count > -(2**31) else -1
         return np.arange(first, first - count, -1, dtype=np.int64).astype(np.int32).tobytes()

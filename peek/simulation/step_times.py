@@ -13,7 +13,7 @@ of a step one interval late.  Both readings are fitted, and the better one count
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -32,8 +32,6 @@ _MOST_STALLED: Final = 2.0
 _UNITS: Final = np.array([1.0, 1e-3, 1e-7, 1e-5])
 """Of the four terms, so that sums of squares are of one size."""
 
-_Array = np.ndarray[Any, np.dtype[np.float64]]
-
 
 class _Fit:
     """One reading: which step an interval belongs to.  A fit for each floor."""
@@ -46,7 +44,7 @@ class _Fit:
         self._seconds = 0.0
         self._sums = np.zeros((len(FLOORS), 4))
 
-    def add(self, step: _Array, seconds: float) -> None:
+    def add(self, step: np.ndarray, seconds: float) -> None:
         terms = step * (_UNITS / seconds)
         self._moments *= _FADE
         self._moments += terms[:, :, None] * terms[:, None, :]
@@ -58,7 +56,7 @@ class _Fit:
         self._seconds = self._seconds * _FADE + seconds
         self.count += 1
 
-    def solve(self) -> tuple[float, int, _Array]:
+    def solve(self) -> tuple[float, int, np.ndarray]:
         """Of the floor that fits best: the mean squared relative error, its place, the coefficients."""
         best = (np.inf, 0, np.zeros(4))
         for place in range(len(FLOORS)):
@@ -71,7 +69,7 @@ class _Fit:
         return error, place, found * min(scale, _MOST_STALLED)
 
 
-def _not_negative(moments: _Array, products: _Array) -> _Array:
+def _not_negative(moments: np.ndarray, products: np.ndarray) -> np.ndarray:
     """The solution of the normal equations, with terms left out until none is below 0."""
     kept = list(range(len(products)))
     found = np.zeros(len(products))
@@ -91,7 +89,7 @@ class MeasuredSteps:
 
     def __init__(self) -> None:
         self._fits = (_Fit(), _Fit())
-        self._begun: list[_Array] = []
+        self._begun: list[np.ndarray] = []
         """The last two steps in a row, the later one last."""
         self._last_s = 0.0
         self._floor = 1
@@ -139,5 +137,5 @@ class MeasuredSteps:
         return max(fixed + token * computed + pair * attention_pairs + kv * kv_tokens, _SHORTEST_S)
 
 
-def _error(solved: tuple[float, int, _Array]) -> float:
+def _error(solved: tuple[float, int, np.ndarray]) -> float:
     return solved[0]

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
-from sglang_lab import CORES, World, make_request, make_world
+from sglang_lab import CORES, World, make_request, make_world, token_at
 from sglang_plays import INTERLEAVED, Play, check_outcome, perform, plays
 from sglang_small import attach
 from sglang_stepper import STEP_S, Stepper
 from sglang_virtual import VirtualSglang
-from support.followed import foretold, grouped, hit
+from support.followed import conversations, foretold, grouped, hit
 
 from peek.adapters.sglang.plugin import after_prefill
 from peek.adapters.sglang.shadow import SWEEP_EVERY, SglangShadow
@@ -48,6 +48,16 @@ def test_foretold_is_what_comes_true(seed: int, page: int) -> None:
 def test_nothing_is_foretold_where_nothing_is_shared() -> None:
     stock, account = played(grouped(1, alone=True), "shadow")
     assert (stock, *foretold(account)) == (0.0, 0.0, 0.0)
+
+
+def test_answers_are_found_by_who_repeats_them() -> None:
+    """Conversations in an engine with room: the order does not matter, and so nothing is gained or lost."""
+    stock, account = played(conversations(token_at), "shadow")
+    ours, theirs = foretold(account)
+    assert account.requests == 160
+    assert theirs == pytest.approx(stock, abs=1e-9)
+    assert stock > 60
+    assert ours == pytest.approx(theirs, abs=0.5)
 
 
 def shadow_of(world: World) -> SglangShadow:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from random import Random
 from typing import Any
 
@@ -13,7 +15,7 @@ from peek.simulation.cells import draw_groups
 from peek.simulation.engine import Job, SimEngine, StepWork
 from peek.simulation.live import Limits, LiveBlocks, LiveRadix
 from peek.simulation.radix_engine import CHUNK_TOKENS, MAX_PREFILL_TOKENS, RadixEngine
-from peek.simulation.workload import SimRequest, Workload, unique_tokens
+from peek.simulation.workload import SimRequest, Workload, pack_tokens, unique_tokens
 
 CONFIG = PeekConfig.from_label("peek")
 TOKEN_S = 1 / 6000
@@ -121,3 +123,30 @@ def in_blocks(workload: Workload) -> Workload:
         key = b"".join(symbol.to_bytes(4, "little") for symbol in symbols)
         made.append(replace(request, key=key))
     return replace(workload, requests=tuple(made), unit_tokens=BLOCK)
+
+
+def conversations(answer_at: Callable[[str, int], int], sessions: int = 40, rounds: int = 4) -> Workload:
+    """Each round repeats the one before with its answer; there is room and time for all of them.
+
+    `answer_at(request id, position)`: the token that the engine's model says there.
+    """
+    made = []
+    for session in range(sessions):
+        text = unique_tokens(f"session {session}", session, 200)
+        before = None
+        for turn in range(rounds):
+            name = f"s{session}-{turn}"
+            tokens = len(text) // 4
+            made.append(
+                SimRequest(
+                    name, 0.4 * session, text, tokens, 100, after=before, think_s=2.0 if before else 0.0
+                )
+            )
+            said = [answer_at(name, tokens + place) for place in range(100)]
+            text += pack_tokens(said) + unique_tokens(f"turn {name}", 10_000 + len(made), 20)
+            before = name
+    made.sort(key=attrgetter("arrival_s"))
+    return Workload(
+        name="conversations", load="", seed=0, requests=tuple(made), warmup=0, max_running=64,
+        arena_tokens=3000 * BLOCK,
+    )  # fmt: skip

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from simulated_worker import RealScheduler
-from support.followed import foretold, grouped, hit
-from vllm_lab import make_request
+from support.followed import conversations, foretold, grouped, hit
+from vllm_lab import make_request, token_at
 from vllm_plays import INTERLEAVED, Play, check_outcome, essence, perform, plays
 from vllm_small import run_out, scheduler
 
@@ -44,6 +44,16 @@ def test_foretold_is_what_comes_true(seed: int) -> None:
 def test_nothing_is_foretold_where_nothing_is_shared() -> None:
     stock, account = played(grouped(1, alone=True), "shadow")
     assert (stock, *foretold(account)) == (0.0, 0.0, 0.0)
+
+
+def test_answers_are_found_by_who_repeats_them() -> None:
+    """Conversations in an engine with room: the order does not matter, and so nothing is gained or lost."""
+    stock, account = played(conversations(token_at), "shadow")
+    ours, theirs = foretold(account)
+    assert account.requests == 160
+    assert theirs == pytest.approx(stock, abs=1e-9)
+    assert stock > 60
+    assert ours == pytest.approx(theirs, abs=0.5)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])

@@ -43,10 +43,12 @@ def why_no_shadow(policy: Any) -> str | None:
 class _Here:
     """A request that SGLang has not ended; it is not kept alive."""
 
-    __slots__ = ("admitted", "output_ids", "request")
+    __slots__ = ("admitted", "output_ids", "request", "rest")
 
-    def __init__(self, request: Any) -> None:
+    def __init__(self, request: Any, rest: Any) -> None:
         self.request = ref(request)
+        self.rest = rest
+        """Tokens of the prompt behind its last whole page; None where its key ends before that."""
         self.output_ids = request.output_ids  # grows in place
         self.admitted = False
 
@@ -138,10 +140,16 @@ class SglangShadow:
         tokens, limit = prompt_of(request)
         prompt = len(tokens)
         usable = tokens if limit >= prompt - 1 else tokens[:limit]
-        key = folded(usable) if self._page == 1 else page_names(usable, self._page)
         allowed = int(request.sampling_params.max_new_tokens)
-        self._here[request.rid] = _Here(request)
+        whole = usable is tokens
+        self._here[request.rid] = _Here(
+            request, list(tokens[prompt // self._page * self._page :]) if whole else None
+        )
+        key = self._names(usable)
         account.arrived(request.rid, key, prompt, allowed, now, request_namespace(request))
+
+    def _names(self, tokens: Any) -> bytes:
+        return folded(tokens) if self._page == 1 else page_names(tokens, self._page)
 
     def _departures(self, account: Shadow, queue: list[Any]) -> None:
         gone = [rid for rid, entry in self._here.items() if entry.admitted and entry.ended()]
@@ -154,7 +162,9 @@ class SglangShadow:
                 if not entry.admitted and id(entry.request()) not in present
             ]
         for rid in gone:
-            account.ended(rid, len(self._here.pop(rid).output_ids))
+            entry = self._here.pop(rid)
+            answer = b"" if entry.rest is None else self._names([*entry.rest, *entry.output_ids])
+            account.ended(rid, len(entry.output_ids), answer)
 
     # -- steps -------------------------------------------------------------------------------------
 

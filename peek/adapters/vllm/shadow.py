@@ -71,13 +71,17 @@ class VllmShadow:
         request_id = request.request_id
         if self._here.get(request_id) is request or request.num_computed_tokens or request.num_preemptions:
             return
-        hashes = () if getattr(request, "skip_reading_prefix_cache", False) else request.block_hashes
         prompt = int(request.num_tokens)
-        names = [int.from_bytes(name[:8], "little", signed=True) for name in hashes[: prompt // self._unit]]
+        key = self._names(request, 0, prompt // self._unit)
         self._here[request_id] = request
-        self.account.arrived(
-            request_id, folded(names), prompt, int(request.max_tokens), float(request.arrival_time)
-        )
+        self.account.arrived(request_id, key, prompt, int(request.max_tokens), float(request.arrival_time))
+
+    def _names(self, request: Any, start: int, stop: int | None) -> bytes:
+        """The symbols of some of its blocks; none where it does not look into the cache."""
+        if getattr(request, "skip_reading_prefix_cache", False):
+            return b""
+        hashes = request.block_hashes[start:stop]
+        return folded([int.from_bytes(name[:8], "little", signed=True) for name in hashes])
 
     def after_schedule(self, output: Any) -> None:
         """The step that vLLM has put together begins now."""
@@ -90,7 +94,8 @@ class VllmShadow:
     def _end(self, request_id: str) -> None:
         request = self._here.pop(request_id, None)
         if request is not None:
-            self.account.ended(request_id, int(request.num_output_tokens))
+            answer = self._names(request, int(request.num_prompt_tokens) // self._unit, None)
+            self.account.ended(request_id, int(request.num_output_tokens), answer)
 
     def _note_step(self, output: Any) -> None:
         tokens = kv_tokens = 0
