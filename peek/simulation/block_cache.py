@@ -66,6 +66,8 @@ class BlockCache:
         self.n_blocks = n_blocks
         self.version: i64 = 0
         """Grows with every name given or forgotten that a prompt may ask for."""
+        self.lone_requests: i64 = -1
+        """Waiting requests known to share with nobody and to hit nothing; -1 where nobody has looked."""
         self._users: list[int] = [0] * n_blocks
         self._names: list[int] = [NAMELESS] * n_blocks
         self._blocks: dict[int, int] = {}
@@ -107,6 +109,10 @@ class BlockCache:
                 break
             found.append(block)
         return found
+
+    def holds(self, symbol: int) -> bool:
+        """Whether a block of that name is cached.  O(1)."""
+        return symbol in self._blocks
 
     def idle(self, blocks: list[int]) -> int:
         """How many of `blocks` sit in the free queue and would leave it when used."""

@@ -168,6 +168,16 @@ class LiveBlocks(Live, BlockEngine):
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
         return self.arrived(BlockJob(request, arrival_s, _numbers(request.key)))
 
+    def plan(self) -> None:
+        """As in the real adapter, a queue that shares nothing and hits nothing is not walked."""
+        assert self.planner is not None
+        if self.planner.tree.has_sharing:
+            self.cache.lone_requests = -1
+        else:
+            hits = any(job.symbols and self.cache.holds(job.symbols[0]) for job in self.waiting)
+            self.cache.lone_requests = -1 if hits else len(self.waiting)
+        super().plan()
+
     def learn(self, job: Job, answer: bytes) -> None:
         names = _numbers(answer)
         start = len(job.request.key) >> 2
