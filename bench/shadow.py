@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.builds import require_compiled
 from bench.evaluation.plans import SEEDS
-from bench.evaluation.record import cost_for
+from bench.evaluation.record import cost_for, time_calls
 from bench.evaluation.streams import as_tokens, build
 from peek.adapters.shadow import Shadow
 from peek.simulation.engine import Job, SimEngine
@@ -43,15 +43,14 @@ class Played:
 def play(engine: str, workload: Workload, mode: str) -> Played:
     """The workload on the engine's own scheduler, with `peek` in this mode."""
     module: Any = import_module(f"bench.evaluation.{engine}_engine")
-    kind = module.RealVllm if engine == "vllm" else module.RealSglang
-    cost = cost_for(workload, engine)
-    real: SimEngine = kind(workload, "peek", cost, mode=mode)
+    real: SimEngine = module.RealEngine(workload, "peek", cost_for(workload, engine), mode=mode)
+    readings = time_calls(*real.decision)  # type: ignore[attr-defined]
     beside = real.scheduler.peek if engine == "vllm" else real.world.policy.peek  # type: ignore[attr-defined]
     spent = Spent(beside)
     jobs = real.run()
     following = beside.foretold.shadow
     account = None if following is None else following.account
-    engine_s = sum(real.schedule_s)  # type: ignore[attr-defined]
+    engine_s = sum(readings[1::2]) - sum(readings[::2])
     return Played(hit(jobs), account, real.steps, spent.seconds, engine_s)
 
 

@@ -110,14 +110,14 @@ class PendingRequest:
         tail: SupportsIndex = 0,
         tenant: object = "",
     ) -> None:
-        name = _text("request_id", request_id)
+        name = request_id if isinstance(request_id, str) else _no_text("request_id", request_id)
         self.request_id: str = name
         self.key = key
         self.arrival_time: float = _seconds(name, arrival_time)
-        self.namespace: str = _text("namespace", namespace)
+        self.namespace: str = namespace if isinstance(namespace, str) else _no_text("namespace", namespace)
         self.num_tokens: i64 = _count(name, "num_tokens", num_tokens)
         self.tail: i64 = _count(name, "tail", tail)
-        self.tenant: str = _text("tenant", tenant)
+        self.tenant: str = tenant if isinstance(tenant, str) else _no_text("tenant", tenant)
         self.arrival_work: i64 = 0
         self.sequence: i64 = 0
         self.length: i64 = 0
@@ -153,9 +153,7 @@ class PendingRequest:
         return f"PendingRequest({self.request_id!r}, {self.num_tokens} tokens, cached {self.cached_len})"
 
 
-def _text(name: str, value: object) -> str:
-    if isinstance(value, str):
-        return value
+def _no_text(name: str, value: object) -> str:
     raise InvalidKey(f"{name} is {value!r}, a {type(value).__name__}; need a str")
 
 

@@ -7,6 +7,7 @@ in this order.
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
@@ -21,22 +22,24 @@ def belady_hit(workload: Workload, jobs: Sequence[Job]) -> float:
     """Cached / prompt tokens behind the warm-up.  O(n log n) for n blocks of prompts."""
     ordered = sorted(jobs, key=lambda job: job.admitted_s)
     prompts = _chained(ordered)
-    uses = _next_uses(prompts)
-    rank = {request.request_id: index for index, request in enumerate(workload.requests)}
-    capacity = workload.arena_tokens // BLOCK_TOKENS
-    due: dict[int, int] = {}
+    uses: defaultdict[int, deque[int]] = defaultdict(deque)  # block -> requests that still want it
+    for index, blocks in enumerate(prompts):
+        for block in blocks:
+            uses[block].append(index)
+    measured = {request.request_id for request in workload.requests[workload.warmup :]}
+    due: dict[int, int] = {}  # cached block -> its next use
     heap: list[tuple[int, int]] = []
-    hit = total = at = 0
+    hit = total = 0
     for job, blocks in zip(ordered, prompts, strict=True):
         cached = next((i for i, block in enumerate(blocks) if block not in due), len(blocks))
-        if rank[job.request_id] >= workload.warmup:
+        if job.request_id in measured:
             hit += min(cached * BLOCK_TOKENS, job.prompt_tokens - 1)
             total += job.prompt_tokens
         for block in blocks:
-            due[block] = uses[at]
-            heappush(heap, (-uses[at], block))
-            at += 1
-        while len(due) > capacity:
+            uses[block].popleft()
+            due[block] = uses[block][0] if uses[block] else NEVER
+            heappush(heap, (-due[block], block))
+        while len(due) > workload.arena_tokens // BLOCK_TOKENS:
             furthest, block = heappop(heap)
             if due.get(block) == -furthest:
                 del due[block]
@@ -49,22 +52,9 @@ def _chained(jobs: Sequence[Job]) -> list[list[int]]:
     step = BLOCK_TOKENS * SYMBOL_BYTES
     prompts = []
     for job in jobs:
-        blocks: list[int] = []
-        key, before = job.request.key, -1
+        blocks = [-1]
+        key = job.request.key
         for start in range(0, len(key) - step + 1, step):
-            before = known.setdefault((before, key[start : start + step]), len(known))
-            blocks.append(before)
-        prompts.append(blocks)
+            blocks.append(known.setdefault((blocks[-1], key[start : start + step]), len(known)))
+        prompts.append(blocks[1:])
     return prompts
-
-
-def _next_uses(prompts: list[list[int]]) -> list[int]:
-    """For every access in order, when the same block is accessed next (in requests)."""
-    flat = [(index, block) for index, blocks in enumerate(prompts) for block in blocks]
-    following: dict[int, int] = {}
-    uses = [NEVER] * len(flat)
-    for at in range(len(flat) - 1, -1, -1):
-        index, block = flat[at]
-        uses[at] = following.get(block, NEVER)
-        following[block] = index
-    return uses

@@ -24,17 +24,11 @@ TOLERANCE = 0.03
 
 
 def hits(path: Path) -> dict[str, float]:
-    """Hit of every run of the quick plan, by a readable name."""
+    """Hit of every run of the quick plan, by a readable name that begins with the engine's."""
     wanted = {run for sweep in QUICK for run in sweep.runs()}
-    quick = [record for record in read(path) if tuple(record[key] for key in KEYS) in wanted]
-    return {
-        "{engine} | {stream} | {policy} | {seed}".format(**record): round(record["hit"], 4)
-        for record in quick
-    }
-
-
-def engine_of(name: str) -> str:
-    return name.split(" | ")[0]
+    runs = {tuple(record[key] for key in KEYS): record for record in read(path)}
+    name = "{engine} | {stream} | {policy} | {seed}"
+    return {name.format(**runs[run]): round(runs[run]["hit"], 4) for run in wanted & runs.keys()}
 
 
 def main() -> int:
@@ -48,7 +42,7 @@ def main() -> int:
         print(f"{len(found)} runs are the reference now")
         return 0
     reference: dict[str, float] = json.loads(REFERENCE.read_text())
-    absent = Counter(engine_of(name) for name in reference if name not in found)
+    absent = Counter(name.split(" | ")[0] for name in reference if name not in found)
     moved = [name for name in reference if name in found and abs(found[name] - reference[name]) > TOLERANCE]
     for name in moved:
         print(f"moved: {name}: hit {reference[name]:.3f} -> {found[name]:.3f}")
@@ -56,7 +50,7 @@ def main() -> int:
         print(f"not compared: {count} runs of {engine}")
     print(f"{len(reference) - absent.total()} of {len(reference)} runs compared, {len(moved)} moved")
     # An engine is there or not; a run that was cut short is no verdict.
-    begun = {*map(engine_of, found), *SIMULATED}
+    begun = {*(name.split(" | ")[0] for name in found), *SIMULATED}
     return 1 if moved or begun & absent.keys() else 0
 
 

@@ -16,39 +16,37 @@ from statistics import fmean
 from typing import Any
 
 from bench.builds import require_compiled
-from bench.evaluation.paper import BASELINE, FIT, TPOT_W1A, published
-from bench.evaluation.plans import FAMILY, SEEDS
+from bench.evaluation.plans import FAMILY, SEEDS, stock_of
 from bench.evaluation.record import record
+from bench.evaluation.results import FIT, Cell
 from bench.evaluation.streams import build
 
 STREAM = "w1a:heavy"
-LOW, HIGH = 0.2, 0.9
-DIGITS = 3
+TPOT_MS = {"sglang": 45.9, "vllm": 43.5}
+"""The paper's, of stock on this stream."""
+LOW, HIGH, DIGITS = 0.2, 0.9, 3
 
 
 def measure(engine: str, mfu: float) -> dict[str, float]:
     """Means over the seeds of the stock engine's figures."""
-    family = FAMILY[engine]
-    workloads = [build(STREAM, seed, family, None) for seed in SEEDS]
-    runs = [record(engine, STREAM, workload, BASELINE[family], mfu) for workload in workloads]
+    workloads = [build(STREAM, seed, FAMILY[engine], None) for seed in SEEDS]
+    runs = [record(engine, STREAM, workload, stock_of(engine), mfu) for workload in workloads]
     return {name: fmean(run[name] for run in runs) for name in ("rps", "hit", "ttft", "e2e", "tpot_ms")}
 
 
 def fit(engine: str) -> dict[str, Any]:
-    family = FAMILY[engine]
-    goal = published(family, STREAM, BASELINE[family])
+    """What fit.json has of an engine: the constant, and the paper's figures and ours with it."""
+    goal = Cell(engine, STREAM).paper(stock_of(engine))
     assert goal is not None
     low, high = LOW, HIGH
     while high - low > 0.5 * 10**-DIGITS:
         middle = (low + high) / 2
-        if measure(engine, middle)["rps"] < goal.rps:
-            low = middle
-        else:
-            high = middle
+        slow = measure(engine, middle)["rps"] < goal.rps
+        low, high = (middle, high) if slow else (low, middle)
     mfu = round((low + high) / 2, DIGITS)
-    paper = {**goal._asdict(), "hit": goal.hit / 100, "tpot_ms": TPOT_W1A[family]}
+    paper = {**goal._asdict(), "hit": goal.hit / 100, "tpot_ms": TPOT_MS[FAMILY[engine]]}
     ours = {name: round(value, 4) for name, value in measure(engine, mfu).items()}
-    return {"engine": engine, "policy": BASELINE[family], "mfu": mfu, "paper": paper, "ours": ours}
+    return {"engine": engine, "policy": stock_of(engine), "mfu": mfu, "paper": paper, "ours": ours}
 
 
 def main() -> None:

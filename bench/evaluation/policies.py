@@ -8,7 +8,7 @@ section of mostly cached requests, or the guard that leaves a queue without shar
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from bench.planners import make_planner
 from peek.config import PeekConfig
@@ -22,19 +22,19 @@ from peek.request import NO_LANE, PendingRequest
 from peek.trie.node import Node
 
 K = 8
+K_LPM = "k-lpm+lru"
 SHARE = 0.3
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "k-lpm+lru": {"policy": "lpm-nolimit+lru"},
-    "clpm, lanes by cycle": {"policy": "clpm", "lanes": "cycle", "fair_share": SHARE},
-    "clpm, lanes by admission": {"policy": "clpm"},
-    "clpm, lanes by work": {"policy": "clpm", "lanes": "work", "fair_share": SHARE},
-    "peek, no gate": {"policy": "peek"},
-    "peek, no guard": {"policy": "peek"},
-    "peek, cached not first": {"policy": "peek"},
-    **{f"peek, exponent {k}": {"policy": "peek", "exponent": float(k)} for k in (1, 3, 4, 6, 8)},
-    "peek, no lanes": {"policy": "peek", "lanes": "none"},
+SETTINGS: dict[str, dict[str, Any]] = {
+    "clpm, lanes by cycle": {"lanes": "cycle", "fair_share": SHARE},
+    "clpm, lanes by work": {"lanes": "work", "fair_share": SHARE},
+    **{f"peek, exponent {k}": {"exponent": float(k)} for k in (1, 3, 4, 6, 8)},
+    "peek, no lanes": {"lanes": "none"},
 }
+"""Of the variants that have settings of their own."""
+
+
+class EngineMissing(Exception):
+    """The engine's package is not in this environment, or lacks the policy."""
 
 
 class KLongestPrefix(AdmissionPolicy):
@@ -43,9 +43,8 @@ class KLongestPrefix(AdmissionPolicy):
     Admissions are counted across cycles, by who of the last order has left.
     """
 
-    def __init__(self, k: int = K) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.k = k
         self._longest = LongestPrefix(None)
         self._admitted = 0
         self._last: list[str] = []
@@ -53,24 +52,23 @@ class KLongestPrefix(AdmissionPolicy):
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
         present = {request.request_id for request in queue}
         self._admitted += sum(1 for request_id in self._last if request_id not in present)
-        placed: set[str] = set()
         oldest, longest = iter(queue), iter(self._longest.order(queue, cycle))
-        ordered = []
+        ordered: dict[str, PendingRequest] = {}
         for turn in range(self._admitted, self._admitted + len(queue)):
-            lane = oldest if turn % self.k == 0 else longest
-            request = next(request for request in lane if request.request_id not in placed)
-            placed.add(request.request_id)
-            ordered.append(request)
-        self._last = [request.request_id for request in ordered]
-        return ordered
+            lane = oldest if turn % K == 0 else longest
+            request = next(request for request in lane if request.request_id not in ordered)
+            ordered[request.request_id] = request
+        self._last = list(ordered)
+        return list(ordered.values())
 
 
 class AdmissionLanes(Lanes):
     """Clocks that live across cycles, a fair lane by arrival, charged *one for each admission*."""
 
-    def __init__(self, share: float = SHARE) -> None:
+    CHARGES: Final = {FAIR_LANE: 1.0 / SHARE, CACHE_LANE: -1.0 / (1.0 - SHARE)}
+
+    def __init__(self) -> None:
         self.lead = 0.0
-        self._charges = {FAIR_LANE: 1.0 / share, CACHE_LANE: -1.0 / (1.0 - share)}
 
     def interleave(
         self, cache_lane: list[PendingRequest], queue: list[PendingRequest], cycle: Cycle
@@ -83,12 +81,12 @@ class AdmissionLanes(Lanes):
             lane = FAIR_LANE if lead <= 0.0 else CACHE_LANE
             request = next(r for r in (fair if lane == FAIR_LANE else cache) if r.lane == NO_LANE)
             request.lane = lane
-            lead += self._charges[lane]
+            lead += self.CHARGES[lane]
             ordered.append(request)
         return ordered
 
     def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
-        self.lead += self._charges.get(request.lane, 0.0)
+        self.lead += self.CHARGES.get(request.lane, 0.0)
 
 
 class CachedNotFirst(ClusterResponseRatio):
@@ -109,13 +107,13 @@ class CachedNotFirst(ClusterResponseRatio):
         return sorted(queue, key=place)
 
 
-def config_of(label: str) -> PeekConfig:
-    return PeekConfig.from_dict(VARIANTS.get(label, {"policy": label}))
-
-
 def base_of(label: str) -> str:
-    """The library's label that a variant starts from."""
-    return str(VARIANTS.get(label, {"policy": label})["policy"])
+    """The library's label that a variant starts from; one that is no variant is its own."""
+    return "lpm-nolimit+lru" if label == K_LPM else label.partition(",")[0]
+
+
+def config_of(label: str) -> PeekConfig:
+    return PeekConfig.from_dict({"policy": base_of(label), **SETTINGS.get(label, {})})
 
 
 def planner_for(label: str, *, blocks: bool, timer: Callable[[], float] | None = None) -> Planner | None:
@@ -124,7 +122,7 @@ def planner_for(label: str, *, blocks: bool, timer: Callable[[], float] | None =
     if config.is_stock:
         return None
     policy: AdmissionPolicy | None = None
-    if label == "k-lpm+lru":
+    if label == K_LPM:
         policy = KLongestPrefix()
     elif label == "peek, cached not first":
         policy = CachedNotFirst(config.exponent)

@@ -7,8 +7,10 @@ Four engines, one cost model: `sglang` and `vllm` are the real schedulers and ca
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -16,10 +18,9 @@ import numpy as np
 
 import peek
 from bench.evaluation.bounds import belady_hit
-from bench.evaluation.cpu_time import Readings
-from bench.evaluation.paper import FIT
 from bench.evaluation.plans import FAMILY, SIMULATED, WAIT_SHARES, WAIT_STREAM
-from bench.evaluation.policies import config_of, planner_for
+from bench.evaluation.policies import EngineMissing, config_of, planner_for
+from bench.evaluation.results import FIT
 from bench.evaluation.streams import as_tokens
 from peek.simulation.block_engine import BlockEngine
 from peek.simulation.cost import CostModel, cost_model_for
@@ -29,47 +30,58 @@ from peek.simulation.simulate import TOUCHING, figures
 from peek.simulation.workload import Workload
 
 
-class EngineMissing(Exception):
-    """The engine's package is not in this environment, or lacks the policy."""
+class Readings(list[float]):
+    """CPU seconds at the beginning and the end of each scheduling decision; a planner's timer."""
+
+    def __call__(self) -> float:
+        self.append(time.process_time())
+        return self[-1]
+
+
+def time_calls(owner: Any, name: str) -> Readings:
+    """From now on, of each call of this method of `owner`."""
+    decide, readings = getattr(owner, name), Readings()
+
+    def measured(*args: Any, **kwargs: Any) -> Any:
+        readings()
+        result = decide(*args, **kwargs)
+        readings()
+        return result
+
+    setattr(owner, name, measured)
+    return readings
 
 
 def cost_for(workload: Workload, engine: str, mfu: float | None = None) -> CostModel:
     """Step times: the cell's hardware and model, with the engine's fitted `mfu` unless one is given."""
     model = cost_model_for(workload.name)
-    if mfu is None and FIT.exists():
+    if mfu is None:
         mfu = json.loads(FIT.read_text())[FAMILY[engine]]["mfu"]
-    return model if mfu is None else CostModel(replace(model.hardware, mfu=mfu), model.model)
+    return CostModel(replace(model.hardware, mfu=mfu), model.model)
 
 
-def play(engine: str, workload: Workload, label: str, cost: CostModel) -> tuple[SimEngine, list[float]]:
-    """An engine that has run, and the CPU seconds of each scheduling decision."""
+def play(engine: str, workload: Workload, label: str, cost: CostModel) -> tuple[SimEngine, Readings]:
+    """An engine that has run, and when its scheduling decisions began and ended."""
+    played: SimEngine
     if engine not in SIMULATED:
-        real = _real_engine(engine, label)(as_tokens(workload), label, cost)
-        real.run()
-        return real, real.schedule_s
-    readings = Readings()
-    planner = planner_for(label, blocks=engine == "simulated-blocks", timer=readings)
-    simulated: SimEngine
-    if engine == "simulated-blocks":
-        simulated = BlockEngine(workload, planner, cost)
+        played = real = _real_engine(engine)(as_tokens(workload), label, cost)
+        readings = time_calls(*real.decision)
     else:
+        readings, blocks = Readings(), engine == "simulated-blocks"
+        planner = planner_for(label, blocks=blocks, timer=readings)
         touch = TOUCHING.get(config_of(label).admission, 0)
-        simulated = RadixEngine(workload, planner, cost, touch_limit=touch)
-    simulated.run()
-    return simulated, readings.spans()
+        radix = partial(RadixEngine, touch_limit=touch)
+        played = (BlockEngine if blocks else radix)(workload, planner, cost)
+    played.run()
+    return played, readings
 
 
-def _real_engine(engine: str, label: str) -> Any:
+def _real_engine(engine: str) -> Any:
     """The class that plays the engine's own scheduler; it needs the engine and its lab in tests/."""
     try:
-        if engine == "vllm":
-            return import_module("bench.evaluation.vllm_engine").RealVllm
-        module = import_module("bench.evaluation.sglang_engine")
+        return import_module(f"bench.evaluation.{engine}_engine").RealEngine
     except ImportError as error:
         raise EngineMissing(f"{engine} cannot be imported: {error}") from None
-    if label in module.STOCK and module.STOCK[label][0] not in module.KNOWN:
-        raise EngineMissing(f"this SGLang has no policy {module.STOCK[label][0]}")
-    return module.RealSglang
 
 
 def version_of(engine: str) -> str:
@@ -82,40 +94,27 @@ def record(
 ) -> dict[str, Any]:
     """Play every replica; the figures of all requests together."""
     jobs: list[Job] = []
-    spent_s: list[float] = []
+    spent_us: list[float] = []
     steps = 0
     for workload in workloads:
-        played, decisions_s = play(engine, workload, label, cost_for(workload, engine, mfu))
+        played, readings = play(engine, workload, label, cost_for(workload, engine, mfu))
         jobs += played.jobs.values()
-        spent_s += decisions_s
         steps += played.steps
+        spent_us.extend(1e6 * np.diff(readings)[::2])
     whole = _together(workloads)
-    cpu_us = np.array(spent_s or [0.0]) * 1e6
-    flat = {
-        **_flat(figures(whole, jobs)),
-        "steps": steps,
-        "plans": len(spent_s),
-        "cpu_us": float(cpu_us.mean()),
-        "cpu_us_p99": float(np.percentile(cpu_us, 99)),
-    }
-    if label in ("fcfs+lru", "peek") and whole.name.startswith(("w1", "w2")):
-        flat["belady"] = belady_hit(whole, jobs)
     head = {"engine": engine, "version": version_of(engine), "stream": stream, "policy": label}
-    rounded = {name: round(value, 6) if isinstance(value, float) else value for name, value in flat.items()}
-    waits = {"waits": _waits(whole, jobs)} if stream == WAIT_STREAM else {}
-    return {**head, "seed": whole.seed, **rounded, **waits}
-
-
-def _together(workloads: Sequence[Workload]) -> Workload:
-    """The replicas' requests in one workload, in order of their numbers."""
-    parts = [request for workload in workloads for request in workload.requests]
-    if len(workloads) > 1:
-        parts.sort(key=lambda request: int(request.request_id.rpartition("-")[2]))
-    warmup = sum(workload.warmup for workload in workloads)
-    return replace(workloads[0], requests=tuple(parts), warmup=warmup)
+    entry = {**head, "seed": whole.seed, **_flat(figures(whole, jobs)), "steps": steps}
+    entry["plans"] = len(spent_us)
+    entry["cpu_us"], entry["cpu_us_p99"] = np.mean(spent_us or 0.0), np.percentile(spent_us or 0.0, 99)
+    if label in ("fcfs+lru", "peek") and whole.name.startswith(("w1", "w2")):
+        entry["belady"] = belady_hit(whole, jobs)
+    if stream == WAIT_STREAM:
+        entry["waits"] = _waits(whole, jobs)
+    return {name: round(float(it), 6) if isinstance(it, float) else it for name, it in entry.items()}
 
 
 def _flat(found: dict[str, Any]) -> dict[str, Any]:
+    """A run's `figures`, by the names that the report uses."""
     return {
         "hit": found["cache_hit"],
         "ideal": found["ideal_hit"],
@@ -131,6 +130,15 @@ def _flat(found: dict[str, Any]) -> dict[str, Any]:
         "preemptions": found["preemptions"],
         "unfinished": found["requests"] - found["finished"],
     }
+
+
+def _together(workloads: Sequence[Workload]) -> Workload:
+    """The replicas' requests in one workload, in order of their numbers."""
+    parts = [request for workload in workloads for request in workload.requests]
+    if len(workloads) > 1:
+        parts.sort(key=lambda request: int(request.request_id.rpartition("-")[2]))
+    warmup = sum(workload.warmup for workload in workloads)
+    return replace(workloads[0], requests=tuple(parts), warmup=warmup)
 
 
 def _waits(workload: Workload, jobs: Sequence[Job]) -> list[float]:

@@ -23,57 +23,52 @@ from pathlib import Path
 
 from bench.builds import ROOT, require_compiled
 from bench.evaluation.plans import ALL, FAMILY, PLANS, SIMULATED
-from bench.evaluation.record import EngineMissing, record
+from bench.evaluation.policies import EngineMissing
+from bench.evaluation.record import record
 from bench.evaluation.results import KEYS, read
-from bench.evaluation.streams import StreamMissing, build
+from bench.evaluation.streams import build
+from bench.recorded import RecordingMissing
 
-
-class TimeIsUp(Exception):
-    """No run may start any more."""
+DONE = "{engine:16} {stream:28} {seed:4} {policy:24} hit {hit:.3f}  ttft {ttft:8.2f} / {ttft_p99:8.2f}"
 
 
 def missing(engine: str, arguments: argparse.Namespace) -> list[tuple[str, int, str]]:
     """(stream, seed, policy) of what the plan wants of an engine and the output lacks."""
     done = {tuple(record[key] for key in KEYS) for record in read(arguments.out)}
     only = [arguments.streams, [*arguments.seeds, 0] if arguments.seeds else [], arguments.policies]
-
-    def wanted(run: tuple[str, str, int, str]) -> bool:
-        chosen = all(not few or part in few for few, part in zip(only, run[1:], strict=True))
-        return run[0] == engine and chosen and run not in done
-
-    planned = [run for sweep in PLANS[arguments.plan] for run in sweep.runs()]
-    return [run[1:] for run in dict.fromkeys(filter(wanted, planned))]
+    planned = dict.fromkeys(run for sweep in PLANS[arguments.plan] for run in sweep.runs())
+    return [
+        run[1:]
+        for run in planned
+        if run[0] == engine and run not in done
+        if all(not few or part in few for few, part in zip(only, run[1:], strict=True))
+    ]
 
 
 def run_here(engine: str, arguments: argparse.Namespace, deadline: float) -> None:
-    """All missing runs of an engine, in this process."""
+    """All missing runs of an engine, in this process, as long as there is time."""
     absent: set[str] = set()
     for (stream, seed), runs in groupby(missing(engine, arguments), key=lambda run: run[:2]):
         try:
             workloads = build(stream, seed, FAMILY[engine], arguments.data)
-        except StreamMissing as error:
+        except RecordingMissing as error:
             if stream not in absent:
                 print(f"left out: {stream}: {error}", flush=True)
             absent.add(stream)
             continue
         for _, _, policy in runs:
             if time.monotonic() > deadline:
-                raise TimeIsUp
+                print("time is up; the same command goes on from here", flush=True)
+                return
             started = time.perf_counter()
             try:
                 entry = record(engine, stream, workloads, policy)
             except EngineMissing as error:
                 print(f"left out: {engine} {stream} {policy}: {error}", flush=True)
                 continue
-            entry["seed"] = seed
             with arguments.out.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
-            print(
-                f"{engine:16} {stream:28} {seed:4} {policy:24} hit {entry['hit']:.3f}"
-                f"  ttft {entry['ttft']:8.2f} / {entry['ttft_p99']:8.2f}"
-                f"  ({time.perf_counter() - started:.1f} s)",
-                flush=True,
-            )
+            print(f"{DONE.format(**entry)}  ({time.perf_counter() - started:.1f} s)", flush=True)
 
 
 def run_elsewhere(engine: str, python: str, deadline: float) -> int:
@@ -90,9 +85,10 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--plan", choices=sorted(PLANS), default="quick")
     parser.add_argument("--engines", default=",".join((*SIMULATED, "vllm", "sglang")))
-    parser.add_argument("--seeds", type=int, nargs="*", default=[], help="only these of the plan's seeds")
-    parser.add_argument("--streams", nargs="*", default=[], help="only these of the plan's streams")
-    parser.add_argument("--policies", nargs="*", default=[], help="only these of the plan's policies")
+    for part, kind in (("seeds", int), ("streams", str), ("policies", str)):
+        parser.add_argument(
+            f"--{part}", type=kind, nargs="*", default=[], help=f"only these of the plan's {part}"
+        )
     parser.add_argument("--out", type=Path, default=Path("build/eval.jsonl"))
     parser.add_argument("--data", type=Path, default=None, help="folder with the recorded traffic")
     parser.add_argument("--python", action="append", default=[], metavar="ENGINE=PATH")
@@ -113,10 +109,7 @@ def main() -> int:
             raise SystemExit(f"unknown engine {engine!r}; valid: {', '.join(ALL)}")
         given = pythons.get(engine, sys.executable if find_spec(engine) else "")
         if engine in SIMULATED or find_spec(f"{engine}_lab"):
-            try:
-                run_here(engine, arguments, deadline)
-            except TimeIsUp:
-                print("time is up; the same command goes on from here", flush=True)
+            run_here(engine, arguments, deadline)
         elif Path(given).is_file():
             failed |= run_elsewhere(engine, given, deadline)
         else:

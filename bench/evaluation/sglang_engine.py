@@ -1,7 +1,6 @@
-"""SGLang's real scheduling parts in virtual time, with the CPU time of `calc_priority`.
+"""SGLang's real scheduling parts in virtual time, under the policies of the evaluation.
 
-The engine itself is `VirtualSglang` of tests/sglang, which must be on Python's path; here it has the
-policies of the evaluation and is timed.
+The engine itself is `VirtualSglang` of tests/sglang, which must be on Python's path.
 """
 
 from __future__ import annotations
@@ -13,44 +12,41 @@ from sglang_lab import make_world
 from sglang_small import attach
 from sglang_virtual import VirtualSglang
 
-from bench.evaluation.cpu_time import timed
-from bench.evaluation.policies import VARIANTS, base_of, planner_for
-from bench.evaluation.streams import longest
+from bench.evaluation.policies import EngineMissing, base_of, planner_for
+from bench.evaluation.streams import context_tokens
 from peek.simulation.cost import CostModel
 from peek.simulation.workload import Workload
 
-CONTEXT_TOKENS = 16384
 KNOWN = {str(policy.value) for kind in (CacheAwarePolicy, CacheAgnosticPolicy) for policy in kind}
 STOCK = {
-    "fcfs+lru": ("fcfs", True),
-    "lpm+lru": ("lpm", True),
-    "lpm-nolimit+lru": ("lpm", False),
-    "dfs-weight+lru": ("dfs-weight", True),
-    "hrrn-limit+lru": ("hrrn", True),
-    "hrrn+lru": ("hrrn", False),
-    "spf+lru": ("shortest-prefill-first", True),
+    "fcfs+lru": "fcfs",
+    "lpm+lru": "lpm",
+    "lpm-nolimit+lru": "lpm",
+    "dfs-weight+lru": "dfs-weight",
+    "hrrn-limit+lru": "hrrn",
+    "hrrn+lru": "hrrn",
+    "spf+lru": "shortest-prefill-first",
 }
-"""SGLang's own policies: its name, and whether its limit of 128 waiting (beyond: arrival order) holds."""
+"""SGLang's own policies, by its names."""
+UNLIMITED = ("lpm-nolimit+lru", "hrrn+lru")
+"""Without its limit of 128 waiting, beyond which it keeps arrival order."""
 
 
-class RealSglang(VirtualSglang):
-    """`VirtualSglang` under a policy of the evaluation, measuring the CPU time of each `calc_priority`."""
+class RealEngine(VirtualSglang):
+    """`VirtualSglang` for every label of the evaluation; `options`: further ones of the adapter."""
 
     def __init__(self, workload: Workload, label: str, cost: CostModel, **options: Any) -> None:
-        policy, limited = STOCK.get(label, ("fcfs", True))
-        world = make_world(
-            workload.arena_tokens,
-            policy=policy,
-            max_running=workload.max_running,
-            context=max(CONTEXT_TOKENS, longest(workload.requests)),
-        )
+        name, seats = STOCK.get(label, "fcfs"), workload.max_running
+        if name not in KNOWN:
+            raise EngineMissing(f"this SGLang has no policy {name}")
+        context = context_tokens(workload)
+        world = make_world(workload.arena_tokens, policy=name, max_running=seats, context=context)
         own = world.policy
-        if not limited:  # SGLang has no switch for it
+        if label in UNLIMITED:  # SGLang has no switch for it
             own._determine_active_policy = lambda _queue: own.policy
         if label not in STOCK:  # `peek` as its plug-in puts it there; a variant brings its planner
             beside = attach(world, base_of(label), **options)
-            if label in VARIANTS:
+            if base_of(label) != label:
                 beside.adapter.planner = planner_for(label, blocks=False)
-        self.schedule_s: list[float] = []
-        own.calc_priority = timed(own.calc_priority, self.schedule_s)
+        self.decision = own, "calc_priority"
         super().__init__(workload, cost, world)

@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from itertools import product
 from statistics import fmean
 
-from bench.evaluation.plans import ALL, LANES, NAMES, REAL, SIMULATED, W1, W1_MODERATE, W2, WINDOW
-from bench.evaluation.results import STOCKS, Results, stock_of
-from bench.evaluation.sections import FULL_STACK, STEP
-from bench.evaluation.studies import PAIRS, pair_of
-from bench.evaluation.text import span
+from bench.evaluation import plans
+from bench.evaluation.plans import ALL, FULL_STACK, NAMES, REAL, W1, stock_of
+from bench.evaluation.results import STOCKS, Results, change
+from bench.evaluation.tables import PAIRS, STEP, pair_of
 
 
-def bullets(sentences: Callable[[Results], Iterator[str]]) -> Callable[[Results], str]:
-    """The sentences as a Markdown list."""
-    return lambda results: "\n".join(f"- {line}" for line in sentences(results))
+def span(values: Iterable[float], form: str) -> str:
+    """ "smallest to largest", each in `form`."""
+    known = list(values)
+    return f"{min(known):{form}} to {max(known):{form}}"
 
 
-@bullets
 def gaps(results: Results) -> Iterator[str]:
     """The range of the gaps to the best stock policy, and how often that one wins."""
-    for name, cells in results.by_engine(REAL, (*W1, *W1_MODERATE, *W2), "peek"):
+    for name, cells in results.by_engine(REAL, (*W1, *plans.W1_MODERATE, *plans.W2), "peek"):
         for figure, what in STEP.items():
-            found = [(cell.mean("peek", figure) / cell.best(figure)[1] - 1.0, cell.title) for cell in cells]
+            found = [(cell.against_best(figure)[0], cell.title) for cell in cells]
             (low, lowest), (high, highest) = min(found), max(found)
-            better = sum((gap > 0) == (figure == "rps") for gap, _ in found)
+            better = sum((ratio > 1) == (figure == "rps") for ratio, _ in found)
             yield (
-                f"{name}, {what}: {100 * low:+.1f} % ({lowest}) to {100 * high:+.1f} % ({highest});"
+                f"{name}, {what}: {change(low)} ({lowest}) to {change(high)} ({highest});"
                 f" ahead in {better} of {len(found)} W1 and W2 cells."
             )
 
 
-@bullets
 def first_figures(results: Results) -> Iterator[str]:
     """What earlier, smaller runs had found, over the W1 cells."""
     for name, cells in results.by_engine(REAL, W1, "peek"):
-        factors = [cell.gain("fcfs+lru", "peek")[1] for cell in cells]
-        gains = [100 * (1 - cell.gain("peek", "lpm-nolimit+lru")[1]) for cell in cells]
-        hits = [cell.gain("clpm+gm+pe", "clpm+gm")[0] for cell in cells if cell.has("clpm+gm+pe")]
+        factors = [cell.ratio("fcfs+lru", "peek") for cell in cells]
+        gains = [100 * (1 - cell.ratio("peek", "lpm-nolimit+lru")) for cell in cells]
+        hits = [cell.points("clpm+gm+pe", "clpm+gm") for cell in cells if cell.has("clpm+gm+pe")]
         yield (
             f"{name}, W1: mean TTFT {span(factors, '.1f')} times shorter than in FCFS order;"
             f" {span(gains, '+.1f')} % shorter than under LPM without limit (negative: longer);"
@@ -45,24 +44,20 @@ def first_figures(results: Results) -> Iterator[str]:
         )
 
 
-@bullets
 def on_front(results: Results) -> Iterator[str]:
     """In which W1 cells no stock policy has both a shorter mean and a shorter p99."""
     for name, cells in results.by_engine(REAL, W1, "peek"):
-        behind: list[str] = []
-        for cell in cells:
-            mean, p99 = cell.means("peek", "ttft", "ttft_p99")
-            behind += [
-                f"{cell.title} (`{policy}`)"
-                for policy in filter(cell.has, STOCKS)
-                if cell.mean(policy, "ttft") < mean and cell.mean(policy, "ttft_p99") < p99
-            ]
+        behind = [
+            f"{cell.title} (`{policy}`)"
+            for cell in cells
+            for policy in filter(cell.has, STOCKS)
+            if all(cell.ratio(policy, "peek", figure) < 1.0 for figure in ("ttft", "ttft_p99"))
+        ]
         found = f"a stock policy is better in both in {', '.join(behind)}."
         verdict = found if behind else "`peek` is on it in every W1 cell."
         yield f"{name}, front of mean against p99 TTFT: {verdict}"
 
 
-@bullets
 def ablation(results: Results) -> Iterator[str]:
     """The paper's four directions, each with the range found here."""
     claims = (
@@ -73,10 +68,11 @@ def ablation(results: Results) -> Iterator[str]:
     )
     for which, (claim, question) in enumerate(zip(claims, PAIRS, strict=False)):
         for name, cells in results.by_engine(REAL, W1):
-            gains = [cell.gain(*pair) for cell in cells if cell.has(*(pair := pair_of(cell, question)))]
-            if not gains or not any(cell.has("clpm+gm+dl") for cell in cells):
+            pairs = [(cell, pair) for cell in cells if cell.has(*(pair := pair_of(cell, question)))]
+            if not pairs or not any(cell.has("clpm+gm+dl") for cell in cells):
                 continue
-            points, changes = [gain[0] for gain in gains], [100 * (gain[1] - 1) for gain in gains]
+            points = [cell.points(*pair) for cell, pair in pairs]
+            changes = [100 * (cell.ratio(*pair) - 1) for cell, pair in pairs]
             largest = max(-min(points), max(points))
             holds = (largest <= 3.0, largest <= 1.0, max(changes) > 0.0, min(changes) < 0.0)[which]
             always = which < 2 or min(changes) * max(changes) > 0
@@ -87,23 +83,22 @@ def ablation(results: Results) -> Iterator[str]:
             )
 
 
-@bullets
 def lanes(results: Results) -> Iterator[str]:
     """What each way to charge costs in hit, and what it does to mean and longest wait, against cLPM alone."""
-    for label in LANES:
+    for label in plans.LANES:
         for name, cells in results.by_engine(ALL, W1, label):
-            hits, means = zip(*(cell.gain(label, "clpm") for cell in cells), strict=True)
-            longest = [cell.mean(label, "wait_max") / cell.mean("clpm", "wait_max") for cell in cells]
+            hits = span((cell.points(label, "clpm") for cell in cells), "+.1f")
+            means = span((cell.ratio(label, "clpm") for cell in cells), ".2f")
+            longest = span((cell.ratio(label, "clpm", "wait_max") for cell in cells), ".2f")
             yield (
-                f"`{label}`, {name}: hit {span(hits, '+.1f')} points, mean TTFT {span(means, '.2f')} times,"
-                f" longest wait {span(longest, '.2f')} times that of `clpm`."
+                f"`{label}`, {name}: hit {hits} points, mean TTFT {means} times,"
+                f" longest wait {longest} times that of `clpm`."
             )
 
 
-@bullets
 def twins(results: Results) -> Iterator[str]:
     """How far the simulated engines are from the real ones, over the W1 cells and every policy both ran."""
-    for real, twin in zip(REAL, SIMULATED, strict=True):
+    for real, twin in zip(REAL, plans.SIMULATED, strict=True):
         pairs = [
             (run, theirs)
             for cell in results.cells(W1, (real,))
@@ -121,21 +116,16 @@ def twins(results: Results) -> Iterator[str]:
             )
 
 
-@bullets
 def against_paper(results: Results) -> Iterator[str]:
     """Which cells are within 8 points (stock) and 5 points (published policy) of the paper's hit."""
-    groups = {"W1 and W2": (*W1, *W2), "W1 with a client window": WINDOW}
+    groups = {"W1 and W2": (*W1, *plans.W2), "W1 with a client window": plans.WINDOW}
     limits = [(engine, *one) for engine in REAL for one in ((stock_of(engine), 8.0), (FULL_STACK, 5.0))]
-    for engine, policy, limit in limits:
-        for group, streams in groups.items():
-            for name, cells in results.by_engine((engine,), streams, policy):
-                pairs = [(cell, cell.paper(policy)) for cell in cells]
-                off = [(cell, 100 * cell.mean(policy, "hit") - paper.hit) for cell, paper in pairs if paper]
-                outside = [f"{cell.title} ({gap:+.1f})" for cell, gap in off if abs(gap) > limit]
-                end = f"; outside: {', '.join(outside)}." if outside else "."
-                if not off:
-                    continue
-                yield (
-                    f"{name}, `{policy}`, {group}: {len(off) - len(outside)} of"
-                    f" {len(off)} cells within {limit:.0f} points of hit{end}"
-                )
+    for (engine, policy, limit), (group, streams) in product(limits, groups.items()):
+        cells = results.cells(streams, (engine,), policy)
+        pairs = [(cell, theirs) for cell in cells if (theirs := cell.paper(policy))]
+        off = [(cell, 100 * cell.mean(policy, "hit") - theirs.hit) for cell, theirs in pairs]
+        outside = [f"{cell.title} ({gap:+.1f})" for cell, gap in off if abs(gap) > limit]
+        end = f"; outside: {', '.join(outside)}." if outside else "."
+        within = f"{len(off) - len(outside)} of {len(off)} cells within {limit:.0f} points of hit{end}"
+        if off:
+            yield f"{NAMES[engine]}, `{policy}`, {group}: {within}"

@@ -124,22 +124,26 @@ class PendingTree:
 
         Sets `request.sequence` and `request.length`.  Errors and cost as `insert`.
         """
+        packed = pack(request.key)  # may run code of the key's own, so nothing is held yet
         self.enter("PendingTree.add")
-        try:
-            request_id = request.request_id
-            if request_id in self._handles:
-                raise DuplicateRequest(f"request {request_id!r} is already waiting")
-            packed = pack(request.key)
-            terminator = Terminator(request, self._shape.grow(request.namespace, packed))
-            link_terminator(terminator)
-            self._handles[request_id] = terminator
-            self._sequence += 1
-            self.version += 1
-            request.sequence = self._sequence
-            request.length = len(packed) >> 2
-            request.key = None
-        finally:
+        request_id = request.request_id
+        if request_id in self._handles:
             self.leave()
+            raise DuplicateRequest(f"request {request_id!r} is already waiting")
+        try:
+            leaf = self._shape.grow(request.namespace, packed)
+        except Exception:
+            self.leave()
+            raise
+        terminator = Terminator(request, leaf)
+        link_terminator(terminator)
+        self._handles[request_id] = terminator
+        self._sequence += 1
+        self.version += 1
+        request.sequence = self._sequence
+        request.length = len(packed) >> 2
+        request.key = None
+        self.leave()
 
     def remove(self, request_id: str) -> PendingRequest:
         """Take a request out; returns its object.  O(d); `UnknownRequest` if it does not wait."""
