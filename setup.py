@@ -39,6 +39,7 @@ COMPILED = (
     "peek/offline/batch_trie.py",
     "peek/offline/residency.py",
     "peek/simulation/radix_cache.py",
+    "peek/simulation/radix_node.py",
     "peek/simulation/block_cache.py",
     "peek/adapters/vllm/mirror.py",
     "peek/adapters/vllm/groups.py",

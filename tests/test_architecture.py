@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "peek": BELOW_PLANNER | {"_version", "planner", "offline"},
     "simulation": BELOW_PLANNER | {"planner"},
     "testing": BELOW_PLANNER | {"planner"},  # and nothing imports it
-    "adapters": BELOW_PLANNER | {"_version", "planner", "peek"},
+    "adapters": BELOW_PLANNER | {"_version", "planner", "peek", "simulation"},
     "cli": BELOW_PLANNER
     | {"_version", "planner", "peek", "simulation", "adapters"}
     | {"offline", "offline.formats", "offline.scale"},

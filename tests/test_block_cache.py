@@ -297,3 +297,29 @@ def test_it_is_a_cache_view_but_no_tree() -> None:
     assert isinstance(cache, CacheView)
     assert not isinstance(cache, CacheTree)
     assert cache.unit_tokens == 32
+
+
+def test_a_block_turns_out_to_have_another_name() -> None:
+    cache = BlockCache(4)
+    blocks = cache.take(3)
+    for block, symbol in zip(blocks, (7, -1, -2), strict=True):
+        cache.name(block, symbol)
+    version = cache.version
+    cache.rename(-1, 8)
+    assert cache.version > version
+    assert cache.match([7, 8], 9) == blocks[:2]
+    for symbol, other in ((-2, 8), (-5, 9)):  # the name is taken; nobody has that one
+        cache.rename(symbol, other)
+        assert cache.match([7, 8, 9], 9) == blocks[:2]
+    cache.check()
+
+
+def test_names_that_no_prompt_asks_for_change_no_answer() -> None:
+    cache = BlockCache(2)
+    for symbol in (-1, -2):
+        cache.name(cache.take(1)[0], symbol)
+    version = cache.version
+    cache.release([0, 1])
+    cache.take(2)
+    assert cache.version == version
+    assert not cache.holds(-1)

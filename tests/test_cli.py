@@ -527,6 +527,22 @@ def test_doctor_tells_what_is_active(
 
 
 @pytest.mark.parametrize(
+    ("mode", "said"), [("on", ""), ("off", "off at start"), ("shadow", "shadow at start")]
+)
+def test_doctor_tells_the_mode(
+    mode: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PEEK_CONFIG", json.dumps({"policy": "peek", "mode": mode}))
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert said in shown
+    assert ("peek_shadow_hit_tokens_total" in shown) == (mode == "shadow")
+    assert ("\nmode " in shown) == (mode != "on")
+    assert main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mode"] == mode
+
+
+@pytest.mark.parametrize(
     ("name", "value", "named"),
     [
         ("PEEK_POLICY", "best", "'best'"),

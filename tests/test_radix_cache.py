@@ -297,3 +297,44 @@ def test_symbols_of_generated_tokens_are_negative() -> None:
     cache, _ = filled([1, 2, -1], [1, 2, -(2**31)], [1, 2, 2**31 - 1])
     cache.check()
     assert [cached(cache, [1, 2, last]) for last in (-1, -(2**31), 2**31 - 1, 0)] == [3, 3, 3, 2]
+
+
+def test_a_node_turns_out_to_hold_something_else() -> None:
+    cache = RadixCache()
+    cache.insert(packed([1, 2]), "")
+    leaf = cache.insert(packed([1, 2, -1, -2, -3]), "").uid
+    cache.rename(leaf, packed([7, 8]))
+    cache.check()
+    assert walk(cache, ("", (1, 2, 7, 8, -3)))[0] == 5
+    assert walk(cache, ("", (1, 2, -1)))[0] == 2
+    cache.insert(packed([1, 2, 9]), "")
+    for symbols in ([9, 9], []):  # there is such a child already; nothing is told
+        cache.rename(leaf, packed(symbols))
+        assert walk(cache, ("", (1, 2, 7, 8, -3)))[0] == 5
+    cache.rename(leaf, packed([5] * 9))
+    assert walk(cache, ("", (1, 2, *[5] * 9)))[0] == 5
+    cache.evict(100)
+    cache.rename(leaf, packed([7]))  # it is gone
+    cache.check()
+    assert cache.cached_tokens == 0
+
+
+@given(
+    keys=st.lists(PLACES, min_size=1, max_size=6), answer=st.lists(st.integers(0, 2), min_size=1, max_size=4)
+)
+def test_a_renamed_answer_is_found_like_an_inserted_one(keys: Keys, answer: list[int]) -> None:
+    """Wherever it can be renamed: where no other prompt goes on as it does."""
+    namespace, prompt = keys[0]
+    renamed, inserted = RadixCache(), RadixCache()
+    for cache in (renamed, inserted):
+        for place in keys:
+            cache.insert(packed(place[1]), place[0])
+    taken = walk(renamed, (namespace, (*prompt, answer[0])))[0] > len(prompt)
+    generated = packed([*prompt, *range(-len(answer), 0)])
+    leaf = renamed.insert(generated, namespace).uid
+    renamed.rename(leaf, packed(answer))
+    renamed.check()
+    if not taken:
+        inserted.insert(packed([*prompt, *answer]), namespace)
+        assert walk(renamed, (namespace, (*prompt, *answer)))[0] == len(prompt) + len(answer)
+        assert renamed.cached_tokens == inserted.cached_tokens

@@ -6,6 +6,7 @@ The engine itself is `RealScheduler` of tests/vllm, which must be on Python's pa
 from __future__ import annotations
 
 import os
+from typing import Any
 
 os.environ.setdefault("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
 
@@ -21,10 +22,10 @@ from peek.simulation.workload import Workload
 class RealEngine(simulated_worker.RealScheduler):
     """`RealScheduler` for every label of the evaluation."""
 
-    def __init__(self, workload: Workload, label: str, cost: CostModel) -> None:
+    def __init__(self, workload: Workload, label: str, cost: CostModel, **options: Any) -> None:
         context = context_tokens(workload)
         vllm_lab.TINY_LLAMA["max_position_embeddings"] = simulated_worker.MAX_MODEL_LEN = context
-        super().__init__(workload, base_of(label), cost)
+        super().__init__(workload, base_of(label), cost, **options)
         if base_of(label) != label:
             self.scheduler.peek.adapter.planner = planner_for(label, blocks=True)
         self.decision = self.scheduler, "schedule"

@@ -14,6 +14,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from peek.adapters.activation import KNOWN_VARIABLES, Settings, misspelled
 from peek.adapters.engine_info import EngineInfo
+from peek.adapters.foretold import Foretold, Shadowing
 from peek.adapters.metrics import Counted, EngineMetrics
 from peek.adapters.observed import Observations, ObservedPlanner
 from peek.adapters.shield import BackOff, Shield
@@ -36,6 +37,7 @@ class Attachment(Generic[A]):
         why_stand_aside: why this engine cannot be served, None if it can.
         make: makes the adapter, given the shield for whatever the engine calls back.
         about: which engine it is; for the log and the metrics.
+        make_shadow: makes what foretells the gain while in shadow, or says why it cannot; None without one.
 
     Attributes:
         adapter: None where the engine runs as it would without us.
@@ -53,6 +55,7 @@ class Attachment(Generic[A]):
         why_stand_aside: Callable[[], str | None],
         make: Callable[[Shield], A],
         about: Callable[[], EngineInfo],
+        make_shadow: Callable[[A], Shadowing | str] | None = None,
     ) -> None:
         self.settings = settings
         self.back_off = BackOff()
@@ -66,6 +69,7 @@ class Attachment(Generic[A]):
         self._switch: Switch | None = None
         self._metrics: EngineMetrics | None = None
         self.about = self.shield.call(about) or EngineInfo("engine", ranks=0)
+        self.foretold = Foretold(settings.strict, make_shadow if self.about.speaks else None)
         self.shield = Shield(settings.strict, then=self.back_off.then)  # who it is matters to nobody's order
         if self.about.logger:
             speak_through(self.about.logger)
@@ -110,6 +114,10 @@ class Attachment(Generic[A]):
         """`function(...)`, a method of the adapter; None if it fails or has failed before."""
         return self.shield.call(function, *args, **kwargs)
 
+    def observe(self, event: str, *args: Any) -> None:
+        """Tell the shadow, if there is one, of something the engine does: the name of a method of it."""
+        self.foretold.tell(event, *args)
+
     def count(self) -> None:
         """Pass the counters on; once a step."""
         if self._metrics is None:
@@ -118,6 +126,7 @@ class Attachment(Generic[A]):
             "peek_fallbacks": self.shield.fallbacks,
             "peek_shadow_reordered_cycles": self.seen.shadow_reordered,
             **self.back_off.counters(),
+            **self.foretold.counters(),
         }
         try:
             self._metrics.update(self.adapter, self.shield, self.state, self.active, attempts)
@@ -191,6 +200,7 @@ class Attachment(Generic[A]):
             self.adapter = None
         else:
             cast(Any, self.adapter.planner).shadow = mode == "shadow"
+        self.foretold.follow(self.adapter if mode == "shadow" else None)
         self.count()
 
     def _attach(self) -> None:
@@ -201,6 +211,7 @@ class Attachment(Generic[A]):
             observed: Any = ObservedPlanner(self.adapter.planner, self.seen)
             observed.shadow = self.mode == "shadow"
             self.adapter.planner = observed
+            self.foretold.follow(self.adapter if self.mode == "shadow" else None)
             how = "in shadow: plans, and leaves the order alone" if self.mode == "shadow" else "active"
             logger.info("peek: %s; %s; %s", how, self.about, self.settings)
         elif self.aside:
@@ -225,6 +236,7 @@ class Attachment(Generic[A]):
         if self.adapter is not None:
             self.shield.undo(self.adapter.detach)
         self.adapter = None
+        self.foretold.follow(None)
         self.back_off.failed()
         self.count()
 

@@ -33,6 +33,13 @@ PACKAGES: Final = {
 
 ADAPTERS: Final = ("vllm", "sglang")
 
+MODES: Final = {
+    "off": "off at start: nothing is planned",
+    "shadow": "shadow at start: never reorders; of peek_shadow_prompt_tokens_total the tokens"
+    " peek_shadow_hit_tokens_total would be cached with peek, peek_shadow_stock_hit_tokens_total are",
+}
+"""How a mode is said; the mode "on" is not."""
+
 
 def doctor_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -40,15 +47,18 @@ def doctor_command(
     """Show the build, the engines found and what is active from the environment."""
     fault = ""
     active = None
+    mode = "on"
     try:
         label = os.environ.get("PEEK_POLICY", "")
         if label:
             policy_of(label)
         asked = os.environ.get("PEEK_CONFIG", "").strip()
-        active = describe(settings_from(os.environ).config, "" if asked else label)
+        settings = settings_from(os.environ)
+        mode = settings.mode
+        active = describe(settings.config, "" if asked else label)
     except InvalidConfig as error:
         fault = str(error)
-    findings = {**_findings(), "active": active, "misspelled": misspelled(os.environ)}
+    findings = {**_findings(), "active": active, "mode": mode, "misspelled": misspelled(os.environ)}
     if as_json:
         print(json.dumps({**findings, "error": fault or None}, indent=2))
     else:
@@ -104,6 +114,7 @@ def _print(findings: dict[str, Any]) -> None:
     for name, path in findings["policies"].items():
         rows.append((f"policy {name}", path))
     rows.append(("active", findings["active"] or "nothing: the environment is invalid"))
+    rows += [("mode", MODES[findings["mode"]])] if findings["mode"] in MODES else []
     for name, meant in findings["misspelled"].items():
         rows.append((name, f"unknown, nothing reads it; is {meant} meant?"))
     width = max(len(name) for name, _ in rows)

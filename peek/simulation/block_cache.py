@@ -5,7 +5,8 @@ in the free queue until it is handed out again; a freed request gives its blocks
 first, so a chain is lost from its end; blocks without a name go to the front of the queue.
 
 Names are *symbols*: small integers for chained hashes, equal exactly when all tokens up to and
-including the block are equal.  It is also a `CacheView` over such symbols.
+including the block are equal; one below 0 is for a block that no prompt asks for.  It is also a
+`CacheView` over such symbols.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from peek.eviction.victims import victims
 from peek.trie.keys import symbol_at
 from peek.trie.tree_view import edge_bytes
 
-NAMELESS = -1
+NAMELESS = -(2**31)
 
 
 @final
@@ -64,7 +65,9 @@ class BlockCache:
         self.block_symbols = 1
         self.n_blocks = n_blocks
         self.version: i64 = 0
-        """Grows with every name given or forgotten."""
+        """Grows with every name given or forgotten that a prompt may ask for."""
+        self.lone_requests: i64 = -1
+        """Waiting requests known to share with nobody and to hit nothing; -1 where nobody has looked."""
         self._users: list[int] = [0] * n_blocks
         self._names: list[int] = [NAMELESS] * n_blocks
         self._blocks: dict[int, int] = {}
@@ -107,6 +110,10 @@ class BlockCache:
             found.append(block)
         return found
 
+    def holds(self, symbol: int) -> bool:
+        """Whether a block of that name is cached.  O(1)."""
+        return symbol in self._blocks
+
     def idle(self, blocks: list[int]) -> int:
         """How many of `blocks` sit in the free queue and would leave it when used."""
         return sum(1 for block in blocks if self._users[block] == 0)
@@ -145,7 +152,15 @@ class BlockCache:
         if symbol not in self._blocks:
             self._blocks[symbol] = block
             self._names[block] = symbol
-            self.version += 1
+            if symbol >= 0:
+                self.version += 1
+
+    def rename(self, symbol: int, other: int) -> None:
+        """What a block holds turns out to have another name; nothing happens if that is taken.  O(1)."""
+        block = self._blocks.get(symbol, -1)
+        if block >= 0 and other not in self._blocks:
+            self._forget(block)
+            self.name(block, other)
 
     def release(self, blocks: list[int]) -> None:
         """One request less uses `blocks` (in order of the prompt)."""
@@ -160,7 +175,8 @@ class BlockCache:
         symbol = self._names[block]
         if symbol != NAMELESS:
             del self._blocks[symbol]
-            self.version += 1
+            if symbol >= 0:
+                self.version += 1
             self._names[block] = NAMELESS
 
     def check(self) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from peek.planner import Planner
 from peek.simulation.block_cache import BlockCache, SymbolTable
-from peek.simulation.cost import CostModel, chunk_pairs
+from peek.simulation.cost import StepTimes, chunk_pairs
 from peek.simulation.engine import Job, SimEngine, StepWork
 from peek.simulation.workload import SimRequest, Workload
 
@@ -45,7 +45,7 @@ class BlockEngine(SimEngine):
         self,
         workload: Workload,
         planner: Planner | None,
-        cost: CostModel,
+        cost: StepTimes,
         progress: Callable[[int], None] | None = None,
         max_batched_tokens: int = MAX_BATCHED_TOKENS,
     ) -> None:

@@ -17,10 +17,18 @@ which puts one prefill token of Qwen2.5-32B at 0.165 ms; it is not tuned per cel
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 BYTES_PER_VALUE: Final = 2
 """bf16."""
+
+
+class StepTimes(Protocol):
+    """Whatever tells how long a step takes."""
+
+    def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
+        """Seconds for one step; see `CostModel.step_s`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

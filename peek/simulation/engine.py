@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from peek.planner import Planner
+from peek.planner import Plan, Planner
 from peek.request import PendingRequest
-from peek.simulation.cost import CostModel
+from peek.simulation.cost import StepTimes
 from peek.simulation.workload import SimRequest, Workload
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class Job:
     """One request on its way through the engine.
 
     Tokens count prompt and output alike: `computed` of `prompt_tokens + generated` are in the KV
-    cache.  Times are virtual seconds, negative until they happened.
+    cache.  The answer ends with `output_tokens`; all that the engine may know is `allowed_tokens`, no
+    fewer.  Times are virtual seconds, negative until they happened.
     """
 
     def __init__(self, request: SimRequest, arrival_s: float, symbols: list[int]) -> None:
@@ -40,6 +41,7 @@ class Job:
         self.symbols = symbols
         self.prompt_tokens: int = request.num_tokens
         self.output_tokens: int = request.output_tokens
+        self.allowed_tokens: int = request.output_tokens
         self.computed: int = 0
         self.generated: int = 0
         self.cached_at_admission: int = -1
@@ -97,7 +99,7 @@ class SimEngine(ABC):
         self,
         workload: Workload,
         planner: Planner | None,
-        cost: CostModel,
+        cost: StepTimes,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self.workload = workload
@@ -109,6 +111,8 @@ class SimEngine(ABC):
         self.waiting: list[Job] = []
         self.running: list[Job] = []
         self.jobs: dict[str, Job] = {}
+        self._placed: Plan | None = None
+        """The plan that the queue is in the order of."""
         self._just_arrived: list[Job] = []
         self._just_admitted: dict[str, Job] = {}
         self._arrivals: list[tuple[float, int, SimRequest]] = []
@@ -150,29 +154,35 @@ class SimEngine(ABC):
         """Run to the end; all jobs in order of arrival."""
         self._submit(self.workload.requests)
         while self._finished < len(self.workload.requests):
-            self._admit_arrivals()
-            work = self.step()
-            self.steps += 1
-            if not work.jobs:
+            self.admit_arrivals()
+            if not self.turn():
                 self._sleep()
-                continue
-            self.now += self.cost.step_s(work.computed_tokens, work.attention_pairs, work.kv_tokens)
-            self.complete(work)
-            self._collect_tokens(work)
         return list(self.jobs.values())
+
+    def turn(self) -> bool:
+        """One step and the time it takes; False if there was nothing to compute."""
+        work = self.step()
+        self.steps += 1
+        if not work.jobs:
+            return False
+        self.now += self.cost.step_s(work.computed_tokens, work.attention_pairs, work.kv_tokens)
+        self.complete(work)
+        self._collect_tokens(work)
+        return True
 
     def _submit(self, requests: Sequence[SimRequest]) -> None:
         for request in requests:
             if request.after is None:
-                self._schedule_arrival(request, request.arrival_s)
+                self.schedule_arrival(request, request.arrival_s)
             else:
                 self._followers.setdefault(request.after, []).append(request)
 
-    def _schedule_arrival(self, request: SimRequest, at_s: float) -> None:
+    def schedule_arrival(self, request: SimRequest, at_s: float) -> None:
+        """The request will arrive at `at_s`.  O(log arrivals to come)."""
         self._rank += 1
         heappush(self._arrivals, (at_s, self._rank, request))
 
-    def _admit_arrivals(self) -> None:
+    def admit_arrivals(self) -> None:
         """Requests whose time has come join the queue, as far as the client's cap allows."""
         while self._arrivals and self._arrivals[0][0] <= self.now:
             at_s, _, request = heappop(self._arrivals)
@@ -212,16 +222,17 @@ class SimEngine(ABC):
                 job.first_token_s = self.now
             job.generated += 1
             if job.generated >= job.output_tokens:
-                self._finish(job)
+                self.finish(job)
 
-    def _finish(self, job: Job) -> None:
+    def finish(self, job: Job) -> None:
+        """The job has its last token."""
         job.finished_s = self.now
         self.running.remove(job)
         self.release(job)
         self._finished += 1
         self._outstanding -= 1
         for request in self._followers.pop(job.request_id, []):
-            self._schedule_arrival(request, max(request.arrival_s, self.now + request.think_s))
+            self.schedule_arrival(request, max(request.arrival_s, self.now + request.think_s))
         if self._held_back:
             self._enqueue(self._held_back.popleft(), self.now)
         if self.progress is not None:
@@ -232,8 +243,18 @@ class SimEngine(ABC):
     def enqueue(self, job: Job) -> None:
         """`job` waits, for the first time or again; the planner hears of it in the next cycle."""
         self.waiting.append(job)
+        self._placed = None
         if self._just_admitted.pop(job.request_id, None) is None:
             self._just_arrived.append(job)
+
+    def withdraw(self, job: Job) -> None:
+        """A job that waits is gone; the planner hears of it at once.  O(waiting)."""
+        self.waiting.remove(job)
+        self._placed = None
+        if job in self._just_arrived:
+            self._just_arrived.remove(job)
+        elif self.planner is not None:
+            self.planner.remove(job.request_id, admitted=False)
 
     def leave(self, count: int) -> None:
         """The first `count` waiting jobs were admitted; the planner hears of it in the next cycle."""
@@ -254,7 +275,14 @@ class SimEngine(ABC):
         self._just_admitted.clear()
         self._just_arrived.clear()
         if self.waiting:
-            self.waiting = [self.jobs[name] for name in planner.plan(self.cache_view(), self.now)]
+            plan = planner.plan(self.cache_view(), self.planner_now())
+            if plan is not self._placed:
+                self._placed = plan
+                self.waiting = [self.jobs[name] for name in plan]
+
+    def planner_now(self) -> float:
+        """The time on the planner's clock, which is that of `Job.arrival_s`."""
+        return self.now
 
     def eviction_score(self) -> Callable[[int], float] | None:
         """The planner's view of who is needed, None to leave eviction to recency."""

@@ -15,38 +15,12 @@ from typing import TYPE_CHECKING, final
 from mypy_extensions import i64
 from sortedcontainers import SortedList
 
+from peek.simulation.radix_node import RadixNode, RadixPlace
 from peek.trie.keys import match_edge, match_span, symbol_at
 from peek.trie.tree_view import edge_bytes
 
 if TYPE_CHECKING:
     Leaves = SortedList[tuple[int, int]]
-
-
-@final
-class RadixNode:
-    """One cached run of symbols."""
-
-    __slots__ = ("depth", "edge", "kids", "last_access", "locks", "parent", "uid")
-
-    def __init__(self, edge: bytes, parent: RadixNode | None, uid: i64, depth: i64) -> None:
-        self.edge = edge
-        self.parent: RadixNode | None = parent
-        self.uid: i64 = uid
-        self.depth: i64 = depth
-        self.kids: i64 = 0
-        self.locks: i64 = 0
-        self.last_access: i64 = 0
-
-
-@final
-class RadixPlace:
-    """A cursor: `at` bytes into the edge of `node`."""
-
-    __slots__ = ("at", "node")
-
-    def __init__(self, node: RadixNode, at: i64) -> None:
-        self.node = node
-        self.at: i64 = at
 
 
 @final
@@ -152,6 +126,23 @@ class RadixCache:
         leaf.last_access = self._clock
         self._leaves.add((leaf.last_access, leaf.uid))
         return leaf
+
+    def rename(self, uid: int, symbols: bytes) -> None:
+        """What node `uid` holds turns out to begin with other symbols; as many as it has.  O(symbols).
+
+        Nothing happens if it is gone, or if its parent has a child of that first symbol.
+        """
+        node = self._nodes.get(uid)
+        parent = None if node is None else node.parent
+        if node is None or parent is None or not symbols:
+            return
+        slot: i64 = (parent.uid << 32) | symbol_at(symbols, 0)
+        if slot in self._edges:
+            return
+        del self._edges[(parent.uid << 32) | symbol_at(node.edge, 0)]
+        node.edge = symbols[: len(node.edge)] + node.edge[len(symbols) :]
+        self._edges[slot] = node
+        self.version += 1
 
     def lock(self, node: RadixNode) -> None:
         """A running request needs the path to `node`."""

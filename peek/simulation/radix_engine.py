@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from peek.planner import Planner
-from peek.simulation.cost import CostModel, chunk_pairs
+from peek.simulation.cost import StepTimes, chunk_pairs
 from peek.simulation.engine import Job, SimEngine, StepWork
-from peek.simulation.radix_cache import RadixCache, RadixNode
+from peek.simulation.radix_cache import RadixCache
+from peek.simulation.radix_node import RadixNode
 from peek.simulation.workload import SimRequest, Workload
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class RadixEngine(SimEngine):
         self,
         workload: Workload,
         planner: Planner | None,
-        cost: CostModel,
+        cost: StepTimes,
         progress: Callable[[int], None] | None = None,
         chunk_tokens: int = CHUNK_TOKENS,
         touch_limit: int = 0,
@@ -74,6 +75,7 @@ class RadixEngine(SimEngine):
         self.unit: int = workload.unit_tokens
         self.cache = RadixCache(workload.unit_tokens)
         self.chunk_tokens: int = chunk_tokens
+        self.max_prefill_tokens: int = MAX_PREFILL_TOKENS
         self.private_tokens: int = 0
         self._capacity: int = workload.arena_tokens
         self._ratio: float = INIT_RATIO
@@ -90,7 +92,7 @@ class RadixEngine(SimEngine):
     def planner_key(self, job: Job) -> object:
         assert isinstance(job, RadixJob)
         # A prompt shorter than a page has no symbol; it stands alone under a name of its own.
-        return job.key or self._fresh_symbols(1)
+        return job.key or self.fresh_symbols(1)
 
     @property
     def available(self) -> int:
@@ -120,7 +122,7 @@ class RadixEngine(SimEngine):
         if self._chunked is None and (self._full or not self.waiting):
             return work
         chunk = self.chunk_tokens
-        input_budget: int = MAX_PREFILL_TOKENS
+        input_budget = self.max_prefill_tokens
         continued = self._chunked
         held = 0
         if continued is not None:
@@ -131,7 +133,7 @@ class RadixEngine(SimEngine):
             input_budget -= tokens
             if continued.computed == continued.total_tokens:
                 self._chunked = None
-                held = min(continued.output_tokens - continued.generated, CLIP_NEW_TOKENS)
+                held = min(continued.allowed_tokens - continued.generated, CLIP_NEW_TOKENS)
         room = self.available - self._expected_output() - held
         if self._chunked is None and self.waiting and chunk > 0 and not self._full:
             self.plan()
@@ -142,7 +144,7 @@ class RadixEngine(SimEngine):
         """Tokens the running requests are expected to generate yet."""
         total = 0.0
         for job in self.running:
-            total += min(job.output_tokens - job.generated, CLIP_NEW_TOKENS) * self._ratio
+            total += min(job.allowed_tokens - job.generated, CLIP_NEW_TOKENS) * self._ratio
         return total
 
     def _admit(self, work: StepWork, room: float, chunk: int, input_budget: int) -> None:
@@ -155,7 +157,7 @@ class RadixEngine(SimEngine):
             node = self.cache.match(waiting.key, waiting.request.namespace, self._match_limit(waiting))
             cached = int(node.depth) * self.unit
             tokens = waiting.total_tokens - cached
-            output = min(waiting.output_tokens - waiting.generated, CLIP_NEW_TOKENS)
+            output = min(waiting.allowed_tokens - waiting.generated, CLIP_NEW_TOKENS)
             before = self.cache.locked_tokens
             self.cache.lock(node)
             room -= int(self.cache.locked_tokens - before)
@@ -222,7 +224,7 @@ class RadixEngine(SimEngine):
             job.preemptions += 1
             self.enqueue(job)
         generated = sum(job.generated for job in by_progress)
-        allowed = sum(min(job.output_tokens, CLIP_NEW_TOKENS) for job in by_progress)
+        allowed = sum(min(job.allowed_tokens, CLIP_NEW_TOKENS) for job in by_progress)
         self._ratio = min(1.0, (generated + RETRACT_STEPS * len(by_progress)) / (allowed + 1))
 
     # -- memory ------------------------------------------------------------------------------------
@@ -263,9 +265,13 @@ class RadixEngine(SimEngine):
         # The last token was generated but never computed; the rest of the answer stays in the tree.
         symbols = (job.computed - (len(job.key) >> 2) * self.unit) // self.unit
         if symbols > 0:
-            self.cache.insert(job.key + self._fresh_symbols(symbols), job.request.namespace)
+            self.keep_answer(job, symbols)
         self._let_go(job)
         self._full = False
+
+    def keep_answer(self, job: RadixJob, symbols: int) -> None:
+        """The job's answer, so many symbols behind its key, enters the tree."""
+        self.cache.insert(job.key + self.fresh_symbols(symbols), job.request.namespace)
 
     def _let_go(self, job: RadixJob) -> None:
         if job.node is not None:
@@ -273,8 +279,8 @@ class RadixEngine(SimEngine):
             job.node = None
         self._hold_private(job, 0)
 
-    def _fresh_symbols(self, count: int) -> bytes:
-        """Symbols that no prompt has: prompts are non-negative."""
+    def fresh_symbols(self, count: int) -> bytes:
+        """So many symbols that no prompt has: prompts are non-negative."""
         first = self._next_symbol
         self._next_symbol = first - count if first - count > -(2**31) else -1
         return np.arange(first, first - count, -1, dtype=np.int64).astype(np.int32).tobytes()

@@ -31,6 +31,7 @@ MODEL = SimpleNamespace(vocab_size=VOCABULARY, is_encoder_decoder=False, is_matr
 class Stepper:
     """Plays the scheduler; `waiting_queue` and `running` are what SGLang calls so.
 
+    To the plug-in's hooks it is a scheduler: what they ask of one has SGLang's name.
     `overlap`: the results of a batch are processed after the next one has been formed.  `ratio` is the
     share of the tokens still to be generated that an admission reserves: below 1 requests get retracted.
     """
@@ -48,8 +49,8 @@ class Stepper:
         self.world = world
         self.policy = world.policy
         self.overlap = overlap
-        self.chunk = chunk
-        self.max_running = max_running
+        self.chunk = self.chunked_prefill_size = chunk
+        self.max_running = self.max_running_requests = max_running
         self.max_prefill_tokens = max_prefill_tokens
         self.ratio = ratio
         self.waiting_queue: list[Any] = []
@@ -62,6 +63,10 @@ class Stepper:
         self.admissions: list[Admission] = []
         self._aborted_chunk: Any = None
         self._results: deque[tuple[Any, list[int]]] = deque()
+
+    @property
+    def running_batch(self) -> Any:
+        return self.running
 
     # -- what comes from outside --------------------------------------------------------------------------
 

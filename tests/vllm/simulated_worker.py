@@ -30,9 +30,12 @@ MAX_MODEL_LEN = 8192
 
 
 class RealScheduler(SimEngine):
-    """Clock, arrivals and records of the simulated engine; every decision is vLLM's scheduler's."""
+    """Clock, arrivals and records of the simulated engine; every decision is vLLM's scheduler's.
 
-    def __init__(self, workload: Workload, label: str, cost: CostModel) -> None:
+    `options`: further ones of the adapter.
+    """
+
+    def __init__(self, workload: Workload, label: str, cost: CostModel, **options: Any) -> None:
         super().__init__(workload, None, cost)
         stock = label == "fcfs+lru"
         self.scheduler = make_scheduler(
@@ -42,7 +45,7 @@ class RealScheduler(SimEngine):
                 max_num_seqs=workload.max_running,
                 max_num_batched_tokens=MAX_BATCHED_TOKENS,
                 max_model_len=MAX_MODEL_LEN,
-                options=None if stock else {"policy": label, "strict": True},
+                options=None if stock else {"policy": label, "strict": True, **options},
             ),
         )
         if not stock:

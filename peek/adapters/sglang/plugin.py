@@ -15,9 +15,10 @@ from typing import Any
 from peek.adapters.activation import Settings, requested_settings
 from peek.adapters.attachment import Attachment
 from peek.adapters.engine_info import EngineInfo, sglang_info
-from peek.adapters.sglang.adapter import SglangAdapter
+from peek.adapters.sglang.adapter import NOMINAL_TOKEN_S, SglangAdapter
 from peek.adapters.sglang.ranks import agreement, ranks_of_one_queue
 from peek.adapters.sglang.seams import REPLACE_ANY, why_stand_aside
+from peek.adapters.sglang.shadow import SglangShadow, why_no_shadow
 from peek.errors import InvalidConfig, PeekError
 
 logger = logging.getLogger("peek")
@@ -48,6 +49,7 @@ def attach(
         lambda: why_stand_aside(policy, replaces_any),
         lambda shield: SglangAdapter(policy, settings, shield),
         about,
+        lambda _adapter: why_no_shadow(policy) or SglangShadow(policy, settings, NOMINAL_TOKEN_S),
     )
 
 
@@ -58,6 +60,7 @@ def planned_priority(
     adapter = attachment.working
     if adapter is None:
         return stock()
+    attachment.observe("looked_at", queue)
     ordered = attachment.call(adapter.order, queue)
     attachment.count()
     if not ordered:
@@ -95,8 +98,11 @@ def after_prefill(found: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> No
     An idle scheduler does not ask for an order; counters would stand still and differ between ranks.
     """
     attachment: Attachment[SglangAdapter] | None = getattr(scheduler.policy, "peek", None)
+    if attachment is None:
+        return
     batch = getattr(found, "batch_to_run", found)  # wrapped in later versions
-    if attachment is None or batch is None:
+    attachment.observe("turned", scheduler, batch, getattr(found, "running_batch", None))
+    if batch is None:
         return
     adapter = attachment.adapter  # `working` counts the calls, and this belongs to the same one
     if adapter is not None:

@@ -14,6 +14,7 @@ from peek.adapters.attachment import Attachment
 from peek.adapters.engine_info import vllm_info
 from peek.adapters.vllm.adapter import VllmAdapter
 from peek.adapters.vllm.layout import why_stand_aside
+from peek.adapters.vllm.shadow import VllmShadow, why_no_shadow
 from peek.errors import InvalidConfig
 
 
@@ -30,6 +31,7 @@ def attach(scheduler: Any, vllm_config: Any) -> Attachment[VllmAdapter]:
         lambda: why_stand_aside(scheduler),
         lambda shield: VllmAdapter(scheduler, settings, shield),
         lambda: vllm_info(scheduler, vllm_config),
+        lambda adapter: why_no_shadow(scheduler) or VllmShadow(scheduler, settings, lambda: adapter.clock()),
     )
 
 
@@ -56,9 +58,11 @@ def scheduler_class(name: str, base: Any) -> Any:
             adapter = self.peek.working
             if adapter is None:
                 return super().schedule(*args, **kwargs)
+            self.peek.observe("before_schedule")
             self.peek.call(adapter.before_schedule)
             output = super().schedule(*args, **kwargs)
             self.peek.call(adapter.after_schedule, output)
+            self.peek.observe("after_schedule", output)
             self.peek.count()
             return output
 

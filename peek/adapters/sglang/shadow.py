@@ -1,0 +1,192 @@
+"""The shadow beside an SGLang scheduler: tells `peek.adapters.shadow` what it does.
+
+SGLang asks for an order only when it may admit, so the shadow looks at the scheduler in each turn of its
+loop, right after it has looked for prefills.  It reads and changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+from weakref import ref
+
+from peek.adapters.activation import Settings
+from peek.adapters.sglang.caches import is_bigram, is_hybrid
+from peek.adapters.sglang.seams import prompt_of, request_namespace
+from peek.adapters.shadow import Shadow
+from peek.simulation.cost import chunk_pairs
+from peek.simulation.live import Limits, LiveRadix, folded, page_names
+
+SWEEP_EVERY: Final = 64
+"""Turns between two looks for requests that left the queue otherwise than into a batch."""
+
+RECOUNT_EVERY: Final = 16
+"""Decode steps between two counts of the running requests' tokens."""
+
+UNLIMITED: Final = 2**31
+
+
+def why_no_shadow(policy: Any) -> str | None:
+    """Why the virtual engine is not like this one, None if it is."""
+    cache = policy.tree_cache
+    if policy.enable_priority_scheduling:
+        return "requests are scheduled by priority"
+    if is_hybrid(cache) or is_bigram(cache):
+        return "the model's KV cache is of several kinds, or shared with a draft model"
+    if getattr(cache, "cache_controller", None) is not None:
+        return "KV is kept on the host, too"
+    return None
+
+
+class _Here:
+    """A request that SGLang has not ended; it is not kept alive."""
+
+    __slots__ = ("admitted", "output_ids", "request", "rest")
+
+    def __init__(self, request: Any, rest: Any) -> None:
+        self.request = ref(request)
+        self.rest = rest
+        """Tokens of the prompt behind its last whole page; None where its key ends before that."""
+        self.output_ids = request.output_ids  # grows in place
+        self.admitted = False
+
+    def ended(self) -> bool:
+        request = self.request()
+        return request is None or bool(request.finished())
+
+
+class SglangShadow:
+    """What happens in the scheduler of `policy`, told to a `Shadow`.  O(what changed + running) a turn.
+
+    Args:
+        token_s: nominal seconds of a prompt token on the clock of the adapter's planner.
+        clock: seconds; never goes back.
+
+    Attributes:
+        account: None before the first turn, which tells the scheduler's limits.
+    """
+
+    def __init__(
+        self, policy: Any, settings: Settings, token_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.account: Shadow | None = None
+        self.clock = clock
+        self._cache = policy.tree_cache
+        self._config = settings.config
+        self._token_s = token_s
+        self._page = int(self._cache.page_size)
+        self._here: dict[str, _Here] = {}
+        self._turns = 0
+        self._went_on = False
+        self._decoding = (0, 0, 0)
+        """Requests, their tokens, and decode steps since these were counted."""
+
+    def _begin(self, scheduler: Any) -> Shadow:
+        limits = Limits(
+            arena_tokens=int(self._cache.token_to_kv_pool_allocator.size) // self._page * self._page,
+            unit_tokens=self._page,
+            max_running=int(scheduler.max_running_requests),
+            step_tokens=int(scheduler.chunked_prefill_size or UNLIMITED),
+            prefill_tokens=int(scheduler.max_prefill_tokens),
+        )
+        self.account = Shadow(partial(LiveRadix, limits, self._config, token_s=self._token_s))
+        return self.account
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def looked_at(self, queue: list[Any]) -> None:
+        """SGLang is about to order its queue; its own policy may move those who have arrived."""
+        if self.account is not None:
+            self._arrivals(self.account, queue, self.clock())
+
+    def turned(self, scheduler: Any, batch: Any, running: Any) -> None:
+        """SGLang has looked for prefills.
+
+        Args:
+            batch: what it found, None if it goes on decoding.
+            running: the batch that decodes, None where the scheduler still has it.
+        """
+        account = self.account or self._begin(scheduler)
+        now = self.clock()
+        queue = scheduler.waiting_queue
+        self._arrivals(account, queue, now)
+        requests = [] if batch is None else batch.reqs
+        self._arrivals(account, requests, now)
+        for request in requests:
+            entry = self._here.get(request.rid)
+            if entry is not None and not entry.admitted:
+                entry.admitted = True
+                account.admitted(request.rid, int(request.cached_tokens))
+        self._departures(account, queue)
+        account.step(now)
+        self._note_step(account, now, batch, scheduler.running_batch if running is None else running)
+
+    def _arrivals(self, account: Shadow, queue: list[Any], now: float) -> None:
+        """Who stands behind the last one known; whoever was retracted is known and stands among them."""
+        new = []
+        for request in reversed(queue):
+            entry = self._here.get(request.rid)
+            if entry is None or entry.request() is not request:
+                new.append(request)
+            elif not entry.output_ids:
+                break
+        for request in reversed(new):
+            if not request.output_ids:
+                self._arrive(account, request, now)
+
+    def _arrive(self, account: Shadow, request: Any, now: float) -> None:
+        tokens, limit = prompt_of(request)
+        prompt = len(tokens)
+        usable = tokens if limit >= prompt - 1 else tokens[:limit]
+        allowed = int(request.sampling_params.max_new_tokens)
+        whole = usable is tokens
+        self._here[request.rid] = _Here(
+            request, list(tokens[prompt // self._page * self._page :]) if whole else None
+        )
+        key = self._names(usable)
+        account.arrived(request.rid, key, prompt, allowed, now, request_namespace(request))
+
+    def _names(self, tokens: Any) -> bytes:
+        return folded(tokens) if self._page == 1 else page_names(tokens, self._page)
+
+    def _departures(self, account: Shadow, queue: list[Any]) -> None:
+        gone = [rid for rid, entry in self._here.items() if entry.admitted and entry.ended()]
+        self._turns += 1
+        if self._turns % SWEEP_EVERY == 0:
+            present = {id(request) for request in queue}
+            gone += [
+                rid
+                for rid, entry in self._here.items()
+                if not entry.admitted and id(entry.request()) not in present
+            ]
+        for rid in gone:
+            entry = self._here.pop(rid)
+            answer = b"" if entry.rest is None else self._names([*entry.rest, *entry.output_ids])
+            account.ended(rid, len(entry.output_ids), answer)
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def _note_step(self, account: Shadow, now: float, batch: Any, running: Any) -> None:
+        pairs = 0.0
+        tokens = kv_tokens = 0
+        if batch is not None:
+            for start, count in zip(batch.prefix_lens, batch.extend_lens, strict=True):
+                tokens += int(count)
+                pairs += chunk_pairs(int(start), int(count))
+            self._decoding = (0, 0, 0)
+        else:
+            tokens, kv_tokens = self._decoded(running.reqs)
+        if tokens:
+            account.steps.note(now, self._went_on, tokens, pairs, kv_tokens)
+        self._went_on = tokens > 0
+
+    def _decoded(self, requests: list[Any]) -> tuple[int, int]:
+        """How many decode, and the tokens that they have together."""
+        count, kv_tokens, age = self._decoding
+        if count != len(requests) or age >= RECOUNT_EVERY:
+            count, age = len(requests), 0
+            kv_tokens = sum(len(request.origin_input_ids) + len(request.output_ids) for request in requests)
+        self._decoding = (count, kv_tokens + count, age + 1)
+        return count, kv_tokens

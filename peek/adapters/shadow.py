@@ -1,0 +1,226 @@
+"""What the order of `peek` would have found in the cache, foretold while the engine keeps its own.
+
+Beside the real engine a virtual one runs in the same time (`peek.simulation.live`): it gets the requests as
+they arrive, and orders its own queue with a planner of its own, against its own cache of the real one's
+size.  Since its order saves work it may be well ahead of the real engine, so it goes by time and not by
+steps: its steps take as long as the real engine's are seen to take for as much work.
+
+What counts is a pair: of each request what the real engine found in its cache, and what the virtual one did.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from peek.simulation.live import Live
+from peek.simulation.step_times import MeasuredSteps
+from peek.simulation.workload import SimRequest
+
+logger = logging.getLogger("peek")
+
+MOST_STEPS: Final = 32
+"""Virtual steps to one real step: what a planner in front of the engine could gain, and more."""
+
+MOST_GHOSTS: Final = 2000
+"""Requests that only the virtual engine still has, above the number that the real one has."""
+
+REPORT_EVERY: Final = 1000
+"""Requests between two lines in the log."""
+
+
+class AnswerLengths:
+    """How long the answers of an engine are, to guess the next one's."""
+
+    def __init__(self, keep: int = 256) -> None:
+        self._last: deque[tuple[int, bool]] = deque(maxlen=keep)
+        self._turn = 0
+
+    def note(self, tokens: int, allowed: int) -> None:
+        """An answer ended after so many of the tokens that it was allowed."""
+        self._last.append((tokens, tokens >= allowed))
+
+    def guess(self, allowed: int) -> int:
+        """As long as one of the last ones, each in its turn; one that was cut off says nothing but that."""
+        if not self._last:
+            return allowed
+        self._turn = (self._turn + 1) % len(self._last)
+        tokens, cut_off = self._last[self._turn]
+        return allowed if cut_off else min(tokens, allowed)
+
+
+class _Pair:
+    """One request in both engines; -1 is not known yet."""
+
+    __slots__ = ("allowed", "ended", "name", "prompt", "real", "virtual")
+
+    def __init__(self, name: str, prompt: int, allowed: int) -> None:
+        self.name = name
+        self.prompt = prompt
+        self.allowed = allowed
+        self.real = -1
+        self.virtual = -1
+        self.ended = False  # in the real engine
+
+
+class Shadow:
+    """The virtual engine and the account, told things by an engine's own part (`VllmShadow`, `SglangShadow`).
+
+    O(log n) an arrival; memory for the requests that either engine has, at most `MOST_GHOSTS` and twice those
+    of the real one, and for the cache's symbols.
+
+    Args:
+        make: a new virtual engine with these step times.
+
+    Attributes:
+        steps: how long the real engine's steps take.
+        requests, prompt_tokens: how many requests both engines have admitted.
+        hit_tokens: of their prompts, what the virtual engine found in its cache.
+        stock_hit_tokens: of their prompts, what the real engine found in its own.
+        restarts: times that the virtual engine fell too far behind and was made anew.
+    """
+
+    def __init__(self, make: Callable[[MeasuredSteps], Live]) -> None:
+        self._make = make
+        self.steps = MeasuredSteps()
+        self.lengths = AnswerLengths()
+        self.requests = 0
+        self.prompt_tokens = 0
+        self.hit_tokens = 0
+        self.stock_hit_tokens = 0
+        self.restarts = 0
+        self._engine = self._made()
+        self._pairs: dict[str, _Pair] = {}
+        self._by_name: dict[str, str] = {}
+        self._count = 0
+        self._ghosts = 0
+
+    def __contains__(self, request_id: object) -> bool:
+        """Whether a request is here and the real engine has not ended it."""
+        pair = self._pairs.get(request_id) if isinstance(request_id, str) else None
+        return pair is not None and not pair.ended
+
+    # -- what the real engine does -----------------------------------------------------------------
+
+    def arrived(
+        self, request_id: str, key: bytes, prompt: int, allowed: int, at_s: float, namespace: str = ""
+    ) -> None:
+        """A request waits.
+
+        Args:
+            key: its whole units as packed symbols, see `peek.simulation.live`.
+            prompt, allowed: tokens of its prompt, and at most of its answer.
+            at_s: when it arrived, on the clock of `step`.
+        """
+        if request_id in self._pairs:
+            self._forget(request_id)  # its id came back
+        self._count += 1
+        pair = self._pairs[request_id] = _Pair(f"{self._count}", prompt, allowed)
+        self._by_name[pair.name] = request_id
+        self._engine.offer(SimRequest(pair.name, at_s, key, prompt, max(1, allowed), namespace))
+
+    def admitted(self, request_id: str, cached: int) -> None:
+        """The real engine admitted it, so many prompt tokens were cached.  Only the first time counts."""
+        pair = self._pairs.get(request_id)
+        if pair is not None and pair.real < 0:
+            pair.real = cached
+            self._settle(pair)
+
+    def ended(self, request_id: str, output_tokens: int, answer: bytes = b"") -> None:
+        """The real engine is done with it; one that it had not admitted was withdrawn.
+
+        `answer`: the symbols behind those of its key, as far as they are known.
+        """
+        pair = self._pairs.get(request_id)
+        if pair is None or pair.ended:
+            return
+        if pair.real < 0:
+            self._forget(request_id)
+            return
+        pair.ended = True
+        self.lengths.note(output_tokens, pair.allowed)
+        self._engine.correct(pair.name, output_tokens, answer)
+        if pair.virtual >= 0:
+            self._drop(request_id)
+        else:
+            self._ghosts += 1
+
+    def step(self, now: float) -> None:
+        """It is `now`: the virtual engine comes up to it, once enough is known of the real one's steps."""
+        if not self.steps.known:
+            return
+        self._engine.advance(now, MOST_STEPS)
+        for job in self._engine.entered:
+            request_id = self._by_name.get(job.request_id)
+            if request_id is not None:
+                pair = self._pairs[request_id]
+                pair.virtual = job.cached_at_admission
+                self._settle(pair)
+                if pair.ended:
+                    self._ghosts -= 1
+                    self._drop(request_id)
+        self._engine.entered.clear()
+        if self._ghosts > MOST_GHOSTS + len(self._pairs) - self._ghosts:
+            self._start_anew()
+
+    # -- the account -------------------------------------------------------------------------------
+
+    def _settle(self, pair: _Pair) -> None:
+        if pair.real < 0 or pair.virtual < 0:
+            return
+        self.requests += 1
+        self.prompt_tokens += pair.prompt
+        self.hit_tokens += pair.virtual
+        self.stock_hit_tokens += pair.real
+        if self.requests % REPORT_EVERY == 0:
+            logger.info("peek: %s", self)
+
+    def _made(self) -> Live:
+        engine = self._make(self.steps)
+        engine.length_of = self._length_of
+        return engine
+
+    def _length_of(self, request: SimRequest) -> int:
+        """A guess."""
+        request_id = self._by_name.get(request.request_id)
+        if request_id is None:
+            return 1  # it was withdrawn
+        return self.lengths.guess(self._pairs[request_id].allowed)
+
+    def _drop(self, request_id: str) -> None:
+        del self._by_name[self._pairs.pop(request_id).name]
+
+    def _forget(self, request_id: str) -> None:
+        pair = self._pairs[request_id]
+        self._ghosts -= pair.ended
+        self._engine.give_up(pair.name)
+        self._drop(request_id)
+
+    def _start_anew(self) -> None:
+        """Forget who is there and go on with those who come."""
+        self.restarts += 1
+        logger.warning("peek: the shadow fell behind and starts anew")
+        self._engine = self._made()
+        self._pairs.clear()
+        self._by_name.clear()
+        self._ghosts = 0
+
+    def counters(self) -> dict[str, float]:
+        """What to export."""
+        return {
+            "peek_shadow_prompt_tokens": self.prompt_tokens,
+            "peek_shadow_hit_tokens": self.hit_tokens,
+            "peek_shadow_stock_hit_tokens": self.stock_hit_tokens,
+        }
+
+    def __str__(self) -> str:
+        """What it has come to."""
+        if not self.prompt_tokens:
+            return "the shadow has seen no request through yet"
+        ours, theirs = (100 * hit / self.prompt_tokens for hit in (self.hit_tokens, self.stock_hit_tokens))
+        return (
+            f"of {self.prompt_tokens} prompt tokens of {self.requests} requests {theirs:.1f} % were cached;"
+            f" in the order of peek it would have been {ours:.1f} % ({ours - theirs:+.1f} points)"
+        )

@@ -1,0 +1,112 @@
+"""The shadow beside a vLLM scheduler: tells `peek.adapters.shadow` what it does.
+
+Reads the tracked waiting queue before the adapter does and the scheduler's output after it; changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from peek.adapters.activation import Settings
+from peek.adapters.shadow import Shadow
+from peek.adapters.vllm.layout import Layout, layout_of
+from peek.simulation.cost import chunk_pairs
+from peek.simulation.live import Limits, LiveBlocks, folded
+
+
+def why_no_shadow(scheduler: Any) -> str | None:
+    """Why the virtual engine is not like this one, None if it is."""
+    from vllm.v1.core.sched.request_queue import SchedulingPolicy
+
+    if scheduler.policy != SchedulingPolicy.FCFS:
+        return "requests are scheduled by priority"
+    layout = layout_of(scheduler)
+    if not isinstance(layout, Layout) or len(layout.full) != 1 or layout.others or layout.dropped:
+        return "the model's KV cache has several groups, or a draft model"
+    return None
+
+
+class VllmShadow:
+    """What happens in `scheduler`, told to a `Shadow`.  O(what changed + running) a step.
+
+    Args:
+        clock: seconds on the clock of `Request.arrival_time`; read at each call.
+    """
+
+    def __init__(self, scheduler: Any, settings: Settings, clock: Callable[[], float]) -> None:
+        layout = layout_of(scheduler)
+        assert isinstance(layout, Layout)
+        pool = scheduler.kv_cache_manager.block_pool
+        limits = Limits(
+            arena_tokens=(int(pool.num_gpu_blocks) - 1) * layout.unit_tokens,  # one is the null block
+            unit_tokens=layout.unit_tokens,
+            max_running=int(scheduler.max_num_running_reqs),
+            step_tokens=int(scheduler.max_num_scheduled_tokens),
+        )
+        self.account = Shadow(lambda steps: LiveBlocks(limits, settings.config, steps))
+        self._scheduler = scheduler
+        self._clock = clock
+        self._unit = layout.unit_tokens
+        self._here: dict[str, Any] = {}
+        """Requests that vLLM has not ended, by id."""
+        self._now = 0.0
+        self._went_on = False
+        for request in scheduler.waiting:
+            self._arrive(request)
+
+    def before_schedule(self) -> None:
+        """Before the adapter's own: it forgets who came and went."""
+        waiting = self._scheduler.waiting
+        for request_id, request in waiting.touched.items():
+            if waiting.members.get(request_id) is request:
+                self._arrive(request)
+            elif request.is_finished() and self._here.get(request_id) is request:
+                self._end(request_id)  # aborted while it waited
+        self._now = self._clock()
+        self._went_on = bool(self._scheduler.running)
+        self.account.step(self._now)
+
+    def _arrive(self, request: Any) -> None:
+        request_id = request.request_id
+        if self._here.get(request_id) is request or request.num_computed_tokens or request.num_preemptions:
+            return
+        prompt = int(request.num_tokens)
+        key = self._names(request, 0, prompt // self._unit)
+        self._here[request_id] = request
+        self.account.arrived(request_id, key, prompt, int(request.max_tokens), float(request.arrival_time))
+
+    def _names(self, request: Any, start: int, stop: int | None) -> bytes:
+        """The symbols of some of its blocks; none where it does not look into the cache."""
+        if getattr(request, "skip_reading_prefix_cache", False):
+            return b""
+        hashes = request.block_hashes[start:stop]
+        return folded([int.from_bytes(name[:8], "little", signed=True) for name in hashes])
+
+    def after_schedule(self, output: Any) -> None:
+        """The step that vLLM has put together begins now."""
+        for admitted in output.scheduled_new_reqs:
+            self.account.admitted(admitted.req_id, int(admitted.num_computed_tokens))
+        for request_id in output.finished_req_ids:
+            self._end(request_id)
+        self._note_step(output)
+
+    def _end(self, request_id: str) -> None:
+        request = self._here.pop(request_id, None)
+        if request is not None:
+            answer = self._names(request, int(request.num_prompt_tokens) // self._unit, None)
+            self.account.ended(request_id, int(request.num_output_tokens), answer)
+
+    def _note_step(self, output: Any) -> None:
+        tokens = kv_tokens = 0
+        pairs = 0.0
+        for request_id, count in output.num_scheduled_tokens.items():
+            request = self._here.get(request_id)
+            computed = 0 if request is None else int(request.num_computed_tokens)
+            tokens += count
+            if count == 1:
+                kv_tokens += computed
+            else:
+                pairs += chunk_pairs(computed - count, count)
+        if tokens:
+            self.account.steps.note(self._now, self._went_on, tokens, pairs, kv_tokens)

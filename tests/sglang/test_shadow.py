@@ -1,0 +1,140 @@
+"""What shadow mode foretells comes true over SGLang's own parts, and it changes nothing there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from sglang_lab import CORES, World, make_request, make_world, token_at
+from sglang_plays import INTERLEAVED, Play, check_outcome, perform, plays
+from sglang_small import attach
+from sglang_stepper import STEP_S, Stepper
+from sglang_virtual import VirtualSglang
+from support.followed import conversations, foretold, grouped, hit
+
+from peek.adapters.sglang.plugin import after_prefill
+from peek.adapters.sglang.shadow import SWEEP_EVERY, SglangShadow
+from peek.simulation.cost import CostModel
+from peek.simulation.workload import Workload
+
+POINTS = 2.0
+
+
+def played(workload: Workload, mode: str, page: int = 1, core: str | None = None) -> tuple[float, Any]:
+    """The hit, and the account of the shadow if there is one."""
+    world = make_world(
+        workload.arena_tokens, max_running=workload.max_running, context=4096, page_size=page, core=core
+    )
+    beside = attach(world, "peek", mode=mode)
+    rate = hit(VirtualSglang(workload, CostModel(), world).run())
+    shadow = beside.foretold.shadow
+    return rate, None if shadow is None else shadow.account
+
+
+@pytest.mark.parametrize(("seed", "page"), [(1, 1), (2, 1), (3, 16)])
+def test_foretold_is_what_comes_true(seed: int, page: int) -> None:
+    workload = grouped(seed)
+    stock, account = played(workload, "shadow", page, CORES[-1])
+    planned, none = played(workload, "on", page, CORES[-1])
+    ours, theirs = foretold(account)
+    assert none is None
+    assert theirs == pytest.approx(stock, abs=1e-9)
+    assert account.requests == len(workload.requests)
+    assert ours - theirs == pytest.approx(planned - stock, abs=POINTS)
+    assert planned - stock > 15, "there is something to foretell"
+
+
+def test_nothing_is_foretold_where_nothing_is_shared() -> None:
+    stock, account = played(grouped(1, alone=True), "shadow")
+    assert (stock, *foretold(account)) == (0.0, 0.0, 0.0)
+
+
+def test_answers_are_found_by_who_repeats_them() -> None:
+    """Conversations in an engine with room: the order does not matter, and so nothing is gained or lost."""
+    stock, account = played(conversations(token_at), "shadow")
+    ours, theirs = foretold(account)
+    assert account.requests == 160
+    assert theirs == pytest.approx(stock, abs=1e-9)
+    assert stock > 60
+    assert ours == pytest.approx(theirs, abs=0.5)
+
+
+def shadow_of(world: World) -> SglangShadow:
+    found: SglangShadow = world.policy.peek.foretold.shadow
+    return found
+
+
+class Told(Stepper):
+    """A stepper that calls the hook behind SGLang's search for prefills."""
+
+    def _prefill_batch(self) -> Any:
+        batch = super()._prefill_batch()
+        after_prefill(batch, self)
+        return batch
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_random_schedules(overlap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang decides as it would alone, and the account is over those it admitted."""
+    monkeypatch.setattr("peek.simulation.step_times.ENOUGH", 4)
+    monkeypatch.setattr("peek.simulation.step_times._SOLVE_EVERY", 1)
+    monkeypatch.setattr("sglang_plays.Stepper", Told)
+    seen = {"requests": 0, "aborted": 0}
+
+    def beside(stepper: Stepper) -> Any:
+        made = attach(stepper.world, "peek", mode="shadow")
+        made.foretold.shadow.clock = lambda: stepper.at * STEP_S
+        return made
+
+    @settings(max_examples=40)
+    @given(plays())
+    @example(INTERLEAVED)
+    def random_schedule(play: Play) -> None:
+        alone = perform(play, overlap=overlap)
+        outcome = perform(play, beside, overlap=overlap)
+        check_outcome(play, outcome)
+        assert outcome.batches == alone.batches
+        shadow = shadow_of(outcome.world)
+        for _ in range(SWEEP_EVERY):
+            shadow.turned(outcome.stepper, None, None)
+        assert not shadow._here
+        account = shadow.account
+        if account is None:  # everybody was aborted at once
+            return
+        for later in range(1, 200):
+            account.step(outcome.steps + 10.0 * later)
+        firsts = [record.admissions[0] for record in outcome.records.values() if record.admissions]
+        if account.steps.known:
+            assert not account._pairs
+            assert account.requests == len(firsts)
+            assert account.stock_hit_tokens == sum(first.prefix_len for first in firsts)
+        seen["requests"] += account.requests
+        seen["aborted"] += sum(record.aborted for record in outcome.records.values())
+
+    random_schedule()
+    assert min(seen.values()) > 0
+
+
+def test_who_arrives_is_seen_wherever_the_policy_puts_them() -> None:
+    """`lpm` sorts the queue, a retracted request stands at its end, and nobody is told of twice."""
+    world = make_world(2000, policy="lpm")
+    attach(world, "peek", mode="shadow")
+    stepper = Told(world)
+    stepper.add(make_request("first", [1] * 40, 1))
+    stepper.step()
+    shadow = shadow_of(world)
+    for number in range(5):
+        stepper.add(make_request(f"r{number}", [1] * (10 + number), 1))
+        if number % 2:
+            shadow.looked_at(stepper.waiting_queue)
+            stepper.waiting_queue.sort(key=lambda request: -len(request.origin_input_ids))
+    shadow.looked_at(stepper.waiting_queue)
+    assert {name for name in shadow._here if name != "first"} == {f"r{number}" for number in range(5)}
+    assert shadow.account is not None
+    assert shadow.account._count == 6
+
+
+def test_who_is_not_followed() -> None:
+    world = make_world(2000, priority=True)
+    assert attach(world, "peek", mode="shadow").foretold.shadow is None

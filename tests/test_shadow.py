@@ -1,0 +1,324 @@
+"""What a shadow foretells is what comes true, in simulated engines, and its account adds up."""
+
+from __future__ import annotations
+
+import logging
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.followed import (
+    CONFIG,
+    FollowedBlocks,
+    FollowedRadix,
+    foretold,
+    grouped,
+    hit,
+    in_blocks,
+    limits_of,
+)
+
+from peek import PeekConfig
+from peek.adapters import shadow as shadows
+from peek.adapters.foretold import Foretold
+from peek.adapters.shadow import AnswerLengths, Shadow
+from peek.planner import Planner
+from peek.simulation.block_engine import BlockEngine
+from peek.simulation.cost import CostModel
+from peek.simulation.engine import Job, SimEngine
+from peek.simulation.live import LiveBlocks, LiveRadix, folded, page_names
+from peek.simulation.radix_engine import RadixEngine
+from peek.simulation.simulate import make_planner
+from peek.simulation.workload import SimRequest, Workload, pack_tokens
+
+KINDS: dict[str, tuple[Any, Any]] = {
+    "blocks": (FollowedBlocks, BlockEngine),
+    "radix": (FollowedRadix, RadixEngine),
+}
+POINTS = 2.0
+
+# -- foretold against what comes true ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("allowed", [1, 4])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_foretold_is_what_comes_true(kind: str, seed: int, allowed: int) -> None:
+    """`allowed`: answers end well before they must, and nobody knows when."""
+    followed, engine = KINDS[kind]
+    workload = grouped(seed)
+    real = followed(workload, CostModel())
+    real.allowed = allowed
+    stock = hit(real.run())
+    planned = hit(engine(workload, make_planner(CONFIG, kind, None), CostModel()).run())
+    ours, theirs = foretold(real.shadow)
+    assert real.shadow.requests == len(workload.requests)
+    assert theirs == pytest.approx(stock, abs=1e-9)
+    assert ours - theirs == pytest.approx(planned - stock, abs=POINTS)
+    assert planned - stock > 20, "there is something to foretell"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_foretold_where_nothing_is_shared(kind: str) -> None:
+    real = KINDS[kind][0](grouped(1, alone=True), CostModel())
+    real.run()
+    assert foretold(real.shadow) == (0.0, 0.0)
+    assert real.shadow.requests == 400
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_order_in_force_gains_nothing(kind: str) -> None:
+    """A shadow of the policy that the engine has: first come, first served."""
+    real = KINDS[kind][0](grouped(2), CostModel(), PeekConfig("fcfs", lanes="none"))
+    real.run()
+    ours, theirs = foretold(real.shadow)
+    assert ours == pytest.approx(theirs, abs=POINTS)
+
+
+# -- the virtual engine is the simulated one -----------------------------------------------------------
+
+
+def live(kind: str, workload: Workload, config: PeekConfig) -> tuple[SimEngine, Any]:
+    """A simulated engine, and the live one with the same step times."""
+    planner = Planner(config, in_flight_gate=kind == "radix" and config.waits_for_prefills, plan_lasts_s=inf)
+    if kind == "blocks":
+        limits = limits_of(workload, workload.unit_tokens)
+        return BlockEngine(workload, planner, CostModel()), LiveBlocks(limits, config, CostModel())
+    limits = limits_of(workload)
+    return RadixEngine(workload, planner, CostModel()), LiveRadix(limits, config, CostModel(), 0.0)
+
+
+def times(jobs: list[Job]) -> list[tuple[str, int, float]]:
+    return sorted((job.request_id, job.cached_at_admission, job.admitted_s) for job in jobs)
+
+
+@pytest.mark.parametrize(("kind", "label"), [("blocks", "peek"), ("radix", "lpm-nolimit+lru")])
+@settings(max_examples=25)
+@given(pieces=st.lists(st.floats(0.01, 8.0), min_size=1, max_size=12), most=st.integers(1, 400))
+def test_a_live_engine_is_the_simulated_one(kind: str, label: str, pieces: list[float], most: int) -> None:
+    """However often it is told the time.  For radix a policy without a clock: the live one has its own."""
+    workload = in_blocks(grouped(5, 40)) if kind == "blocks" else grouped(5, 40)
+    simulated, told = live(kind, workload, PeekConfig.from_label(label))
+    expected = times(simulated.run())
+    entered: list[Job] = []
+    coming, now, turn = list(workload.requests), 0.0, 0
+    while len(entered) < len(workload.requests) or told.jobs:
+        now += pieces[turn % len(pieces)]
+        turn += 1
+        while coming and coming[0].arrival_s <= now:
+            told.offer(coming.pop(0))
+        told.advance(now, most)
+        entered += told.entered
+        told.entered.clear()
+    assert times(entered) == expected
+    told.cache.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_never_fits_is_passed_over(kind: str) -> None:
+    workload = grouped(1, 3)
+    _, told = live(kind, workload, CONFIG)
+    for place, tokens in enumerate((100, 20_000, 100)):
+        key = pack_tokens(range(place * 30_000, place * 30_000 + tokens))
+        units = tokens if kind == "radix" else tokens // 16
+        told.offer(SimRequest(f"r{place}", 0.1 * place, key[: 4 * units], tokens, 4))
+    told.advance(50.0, 10_000)
+    assert [job.request_id for job in told.entered] == ["r0", "r2"]
+    assert not told.jobs
+    assert told.now >= 50.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_withdrawn_and_corrected(kind: str) -> None:
+    _, told = live(kind, grouped(1, 3), CONFIG)
+    for place in range(3):
+        key = pack_tokens(range(place * 9000, place * 9000 + 6000))
+        told.offer(SimRequest(f"r{place}", 0.0, key[: 24_000 if kind == "radix" else 1500], 6000, 1000))
+    told.advance(1.2, 100)  # there is room for one
+    assert [job.request_id for job in told.running] == ["r0"]
+    told.give_up("r1")
+    told.correct("r0", 20)
+    told.advance(60.0, 10_000)
+    assert [job.request_id for job in told.entered] == ["r0", "r2"]
+    assert [job.generated for job in told.entered] == [20, 1000]
+    assert not told.jobs
+    assert "r1" not in told.planner
+
+
+# -- the account ---------------------------------------------------------------------------------------
+
+
+class Book:
+    """A shadow with a virtual engine whose steps are known from the start."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("peek.simulation.step_times.ENOUGH", 0)
+        limits = limits_of(grouped(1, 3), 16)
+        self.shadow = Shadow(lambda _: LiveBlocks(limits, CONFIG, CostModel()))
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["arrive", "arrive", "admit", "end", "step", "step"]), st.integers(0, 7)),
+    max_size=80,
+)
+
+
+@given(events=EVENTS)
+def test_the_account_adds_up_whatever_comes_first(events: list[tuple[str, int]]) -> None:
+    """Each request counts once, when both have admitted it; nobody is left behind."""
+    with pytest.MonkeyPatch.context() as patch:
+        shadow = Book(patch).shadow
+        now, real, prompts = 0.0, {}, []
+        for event, number in [*events, *[("step", 0)] * 60]:
+            name = f"r{number}"
+            now += 0.5
+            if event == "arrive":
+                real[name] = -1
+                shadow.arrived(name, pack_tokens(range(number, number + 8)), 130 + number, 6, now)
+            elif event == "admit" and name in shadow:
+                if real[name] < 0:
+                    prompts.append(130 + number)
+                real[name] = max(real[name], 0)
+                shadow.admitted(name, 16)
+            elif event == "end":
+                shadow.ended(name, 3)
+            shadow.step(now)
+            assert shadow.stock_hit_tokens == 16 * shadow.requests
+            assert shadow.hit_tokens <= shadow.prompt_tokens
+            assert shadow.requests <= len(prompts)
+        for number in range(8):
+            shadow.ended(f"r{number}", 3)
+        for _ in range(20):
+            now += 5.0
+            shadow.step(now)
+        assert not shadow._pairs
+        assert not shadow._by_name
+        assert shadow._ghosts == 0
+
+
+def test_one_that_falls_behind_starts_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shadows, "MOST_GHOSTS", 10)
+    shadow = Book(monkeypatch).shadow
+    for number in range(40):  # the real engine is a thousand times as fast
+        shadow.arrived(f"r{number}", pack_tokens(range(number * 90, number * 90 + 60)), 970, 100, 0.0)
+        shadow.admitted(f"r{number}", 0)
+        shadow.ended(f"r{number}", 100)
+        shadow.step(0.001 * number)
+    assert shadow.restarts >= 1
+    assert len(shadow._pairs) <= 11
+    assert "the shadow fell behind and starts anew" in caplog.text
+
+
+def test_what_it_says(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(shadows, "REPORT_EVERY", 2)
+    shadow = Book(monkeypatch).shadow
+    assert str(shadow) == "the shadow has seen no request through yet"
+    key = pack_tokens(range(8))
+    with caplog.at_level(logging.INFO, "peek"):
+        for number, name in enumerate("ab"):
+            shadow.arrived(name, key, 130, 2, 5.0 * number)
+            shadow.admitted(name, 13)
+            shadow.step(5.0 * number + 4.0)
+    line = (
+        "of 260 prompt tokens of 2 requests 10.0 % were cached;"
+        " in the order of peek it would have been 49.2 % (+39.2 points)"
+    )
+    assert str(shadow) == line
+    assert f"peek: {line}" in caplog.text
+    assert shadow.counters() == {
+        "peek_shadow_prompt_tokens": 260,
+        "peek_shadow_hit_tokens": 128,
+        "peek_shadow_stock_hit_tokens": 26,
+    }
+
+
+def test_lengths_of_answers() -> None:
+    lengths = AnswerLengths(keep=3)
+    assert lengths.guess(70) == 70, "nothing is known: as long as it may be"
+    lengths.note(10, 100)
+    lengths.note(50, 50)  # cut off
+    lengths.note(30, 100)
+    assert [lengths.guess(40) for _ in range(6)] == [40, 30, 10, 40, 30, 10]
+    assert lengths.guess(20) == 20
+    lengths.note(5, 100)
+    assert sorted(lengths.guess(40) for _ in range(3)) == [5, 30, 40]
+
+
+# -- symbols -------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30))
+def test_symbols_are_from_zero_on(values: list[int]) -> None:
+    packed = folded(values)
+    symbols = [int.from_bytes(packed[at : at + 4], "little") for at in range(0, len(packed), 4)]
+    assert len(symbols) == len(values)
+    assert all(0 <= symbol < 2**31 for symbol in symbols)
+    small = [value for value in values if 0 <= value < 2**31]
+    assert folded(small) == pack_tokens(small)
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 3), max_size=40), st.integers(2, 5))
+def test_equal_pages_have_equal_names(one: list[int], other: list[int], page: int) -> None:
+    names = [page_names(tokens, page) for tokens in (one, other)]
+    assert [len(name) // 4 for name in names] == [len(one) // page, len(other) // page]
+    for at in range(min(len(one), len(other)) // page):
+        pages = [tokens[at * page : (at + 1) * page] for tokens in (one, other)]
+        same = names[0][4 * at : 4 * at + 4] == names[1][4 * at : 4 * at + 4]
+        assert same == (pages[0] == pages[1])
+
+
+# -- in an attachment ----------------------------------------------------------------------------------
+
+
+class Toy:
+    """An engine's part of a shadow."""
+
+    def __init__(self, account: Shadow | None) -> None:
+        self.account = account
+        self.told: list[object] = []
+
+    def event(self, what: object) -> None:
+        if what == "fails":
+            raise RuntimeError("injected")
+        self.told.append(what)
+
+
+def test_a_shadow_that_fails_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    book = Book(monkeypatch).shadow
+    book.arrived("a", pack_tokens(range(8)), 130, 2, 0.0)
+    book.admitted("a", 13)
+    book.step(4.0)
+    made = [Toy(book), Toy(None)]
+    foretold = Foretold(False, lambda _: made.pop(0))
+    foretold.tell("event", "before there is one")
+    assert foretold.counters() == {}
+    foretold.follow("an adapter")
+    first = foretold.shadow
+    foretold.tell("event", 1)
+    foretold.tell("event", "fails")
+    foretold.tell("event", 2)
+    assert (first.told, foretold.shadow) == ([1], None)
+    assert "the shadow failed, and foretells nothing more" in caplog.text
+    assert foretold.counters()["peek_shadow_prompt_tokens"] == 130
+    foretold.follow("an adapter")
+    assert foretold.counters()["peek_shadow_prompt_tokens"] == 130, "counters never go back"
+    foretold.follow(None)
+    assert foretold.shadow is None
+    strict = Foretold(True, lambda _: Toy(None))
+    strict.follow("an adapter")
+    with pytest.raises(RuntimeError, match="injected"):
+        strict.tell("event", "fails")
+
+
+def test_why_there_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    foretold = Foretold(False, lambda _: "requests are scheduled by priority")
+    foretold.follow("an adapter")
+    assert foretold.shadow is None
+    assert "does not foretell the hits: requests are scheduled by priority" in caplog.text
+    Foretold(False, None).follow("an adapter")
