@@ -11,8 +11,8 @@ DEPS := .venv/.stamp-deps
 BUILT := .venv/.stamp-built
 PURE := build/pure/.stamp
 SOURCES := $(shell find peek -name '*.py')
-# 0.32.0 runs whole on the CPU, the scheduler of the others does.  An environment each: $(VLLM_ENV)VERSION.
-VLLM_VERSIONS ?= 0.32.0 0.24.0 0.19.1
+# 0.32.0 and 0.33.0 run whole on the CPU, the scheduler of the others does.  An environment each: $(VLLM_ENV)VERSION.
+VLLM_VERSIONS ?= 0.33.0 0.32.0 0.24.0 0.19.1
 VLLM_ENV ?= $(CURDIR)/.venv-vllm-
 VLLM_ARGS ?=
 # Each of them runs whole on the CPU.
@@ -35,7 +35,7 @@ export PROMETHEUS
 
 .DELETE_ON_ERROR:
 .PHONY: help venv build demo test test-compiled test-interpreted prometheus test-vllm test-sglang bench bench-against soak \
-  eval eval-full eval-report docs check format clean
+  soak-vllm soak-sglang eval eval-full eval-report docs check format clean
 
 help:
 	@echo 'make demo    build, then simulate the main workload under six policies'
@@ -46,6 +46,7 @@ help:
 	@echo 'make bench   benchmarks, on the compiled build, and how much slower the pure one is'
 	@echo 'make bench-against BASE=../other    the benchmarks on this build and on another checkout, in turns'
 	@echo 'make soak    does memory stay flat, is the tree equal to its twin?  millions of operations (about five minutes)'
+	@echo 'make soak-vllm soak-sglang    50,000 requests through each engine'"'"'s real scheduler (minutes)'
 	@echo 'make eval    a part of the evaluation, on the engines that are built; fails if a hit has moved'
 	@echo 'make eval-full    all of it (an hour or two), and docs/evaluation.md from it'
 	@echo 'make docs    the documentation, into build/site'
@@ -160,6 +161,21 @@ bench-against: $(BUILT)
 soak: $(BUILT)
 	$(BIN)/python -m bench.soak
 	$(BIN)/python -m bench.soak_tree
+
+# The newest of each; elsewhere `soak-vllm SOAK_VLLM=0.24.0`.  tests/ is on the path for what both share.
+SOAK_VLLM ?= 0.32.0
+SOAK_SGLANG ?= 0.5.23
+SOAK_ARGS ?=
+
+soak-vllm: $(VLLM_ENV)$(SOAK_VLLM)/.stamp-peek
+	@mkdir -p build/vllm
+	cd build/vllm && PYTHONPATH='$(CURDIR)/tests' OMP_NUM_THREADS=1 \
+	  '$(VLLM_ENV)$(SOAK_VLLM)/bin/python' '$(CURDIR)/tests/vllm/soak.py' $(SOAK_ARGS)
+
+soak-sglang: $(SGLANG_ENV)$(SOAK_SGLANG)/.stamp-peek
+	@mkdir -p build/sglang
+	cd build/sglang && PYTHONPATH='$(CURDIR)/tests' OMP_NUM_THREADS=1 \
+	  '$(SGLANG_ENV)$(SOAK_SGLANG)/bin/python' '$(CURDIR)/tests/sglang/soak.py' $(SOAK_ARGS)
 
 # -- evaluation ---------------------------------------------------------------------------------------
 

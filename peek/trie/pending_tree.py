@@ -124,12 +124,12 @@ class PendingTree:
 
         Sets `request.sequence` and `request.length`.  Errors and cost as `insert`.
         """
-        packed = pack(request.key)  # may run code of the key's own, so nothing is held yet
         self.enter("PendingTree.add")
         try:
             request_id = request.request_id
             if request_id in self._handles:
                 raise DuplicateRequest(f"request {request_id!r} is already waiting")
+            packed = pack(request.key)
             leaf = self._shape.grow(request.namespace, packed)
         finally:
             self.leave()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sglang_lab import CORES, RELEASE
+from sglang_lab import CORES, HAS_CORES, RELEASE
 from sglang_model import write_model
 
 pytestmark = pytest.mark.slow
@@ -91,3 +91,23 @@ def test_installed_and_not_asked_for(stock: dict[str, Any], tmp_path: Path) -> N
         run["engine_class"] = "peek.adapters.sglang.Engine"
     row, _ = run_engine(tmp_path / "run", run)
     assert row == stock
+
+
+@pytest.mark.skipif(not HAS_CORES, reason="takes minutes, and the ranks of older versions do the same")
+def test_two_ranks_come_to_one_order(tmp_path: Path) -> None:
+    """Tensor parallelism: each rank sorts a queue of its own, and they compute together what each has picked.
+
+    Ranks of different orders wait for each other in vain, or compute nonsense.
+    """
+    rows, logs = [], []
+    for name, asked in (("stock", {}), ("planned", {"PEEK_POLICY": "peek"})):
+        run = job(**asked)
+        run["environ"] = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1", **asked}
+        run["engine"] = {**ENGINE, "tp_size": 2, "log_level": "info"}
+        row, log = run_engine(tmp_path / name, run)
+        rows.append(row)
+        logs.append(log)
+    assert cached(rows[0]) == 0
+    assert cached(rows[1]) == 5 * SHARED
+    assert rows[1]["tokens"] == rows[0]["tokens"]
+    assert logs[1].count("peek: active") == 2

@@ -35,6 +35,20 @@ def test_what_is_replaced_is_said(name: str, caplog: pytest.LogCaptureFixture) -
     assert f"takes the place of --schedule-policy {name}" in caplog.text
 
 
+def test_arguments_by_name_do_not_meet_our_own_names() -> None:
+    """SGLang may call what is hooked with `policy=` and `waiting_queue=`."""
+    world = make_world(4000)
+    after_policy(settings_of("peek"))(None, world.policy, policy="fcfs", tree_cache=world.tree)
+    queue = [make_request(f"r{i}", [*(A, B)[i % 2], i]) for i in range(4)]
+    plugin.around(settings_of("peek"))(None, world.policy, waiting_queue=queue)
+    assert world.policy.peek.seen.plan_s.total == 1
+    asked: list[Any] = []
+    names = {"waiting_queue": queue, "policy": 1, "stock": 2}
+    aside = make_world(4000, policy="lof").policy
+    plugin.around(settings_of("peek"))(lambda *_, **named: asked.append(named), aside, **names)
+    assert asked == [names]
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_policy_stays_unless_told_otherwise(name: str, caplog: pytest.LogCaptureFixture) -> None:
     world = make_world(1000, policy=name)

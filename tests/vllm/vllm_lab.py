@@ -27,6 +27,7 @@ with warnings.catch_warnings():
     import torch
     import vllm
     from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+    from vllm.config.cache import MambaCacheMode
     from vllm.lora.request import LoRARequest
     from vllm.pooling_params import PoolingParams
     from vllm.sampling_params import SamplingParams, StructuredOutputsParams
@@ -39,7 +40,7 @@ with warnings.catch_warnings():
     from vllm.v1.request import Request, RequestStatus
     from vllm.v1.structured_output import StructuredOutputManager
 
-__all__ = ["AsyncScheduler", "Request", "RequestStatus", "Scheduler", "vllm"]
+__all__ = ["AsyncScheduler", "MambaCacheMode", "Request", "RequestStatus", "Scheduler", "vllm"]
 
 BLOCK = 16
 
@@ -123,6 +124,10 @@ def make_vllm_config(
     return config
 
 
+LOOKS_AHEAD = hasattr(VllmConfig, "num_hash_lookahead_tokens")
+"""0.33: with a draft model a block's hash covers the next token too, and no block is dropped."""
+
+
 class Draft:
     """What a scheduler reads off a `SpeculativeConfig` of EAGLE; drafts nothing."""
 
@@ -131,10 +136,16 @@ class Draft:
     max_num_new_slots_for_drafting = 0
     method = "eagle"
 
+    def __init__(self, ahead: bool) -> None:
+        self.disable_lookahead_block_hashes = not ahead
+
     def use_eagle(self) -> bool:
         return True
 
     def use_eagle_block_drop(self) -> bool:
+        return True
+
+    def needs_eagle_block_drop(self) -> bool:
         return True
 
     def __getattr__(self, name: str) -> Any:
@@ -155,6 +166,7 @@ def make_scheduler(
     config: Any = None,
     shards: int = 1,
     eagle: bool = False,
+    ahead: bool = False,
     **settings: Any,
 ) -> Any:
     """A scheduler over `num_blocks` blocks (one of them is vLLM's null block).
@@ -162,17 +174,20 @@ def make_scheduler(
     Args:
         specs: of the KV cache groups; one of full attention where none is given.
         shards: ranks that a block of so many tokens is spread over (decode context parallelism).
-        eagle: as with a draft model that shares the prefix cache.
+        eagle: as with a draft model that shares the prefix cache; `ahead` with hashes that look ahead.
     """
     if config is None:
         config = make_vllm_config(block_size=block_size, **settings)
     config.parallel_config.decode_context_parallel_size = shards
     if eagle:
-        config.speculative_config = Draft()
+        config.speculative_config = Draft(ahead)
     config.cache_config.num_gpu_blocks = num_blocks
-    groups = [
-        KVCacheGroupSpec([f"layer{i}"], spec) for i, spec in enumerate(specs or [full_attention(block_size)])
-    ]
+    specs = list(specs or [full_attention(block_size)])
+    modes = {spec.mamba_cache_mode for spec in specs if hasattr(spec, "mamba_cache_mode")}
+    config.cache_config.mamba_cache_mode = max(modes, default="none")
+    groups = [KVCacheGroupSpec([f"layer{i}"], spec) for i, spec in enumerate(specs)]
+    if eagle and hasattr(groups[0], "is_eagle_group"):
+        groups[0].is_eagle_group = True
     cache = KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
     try:  # newer versions need the registry of specs filled
         from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
@@ -193,9 +208,14 @@ def make_scheduler(
 
 
 @lru_cache
-def _hasher(block_size: int) -> Any:
+def _hasher(block_size: int, ahead: int = 0) -> Any:
     init_none_hash(sha256)
-    return get_request_block_hasher(block_size, sha256)
+    return get_request_block_hasher(block_size, sha256, *([ahead] if ahead else []))
+
+
+def hash_lookahead(scheduler: Any) -> int:
+    """Tokens behind a block that its hash covers, for `make_request`."""
+    return int(getattr(scheduler, "num_hash_lookahead_tokens", 0))
 
 
 def make_request(
@@ -209,6 +229,7 @@ def make_request(
     skip_reading: bool | None = None,
     grammar: bool = False,
     pooling: bool = False,
+    ahead: int = 0,
     **more: Any,
 ) -> Any:
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True, temperature=0)
@@ -223,7 +244,7 @@ def make_request(
         prompt_token_ids=tokens,
         sampling_params=None if pooling else sampling,
         pooling_params=pools if pooling else None,
-        block_hasher=_hasher(block_size) if hashed else None,
+        block_hasher=_hasher(block_size, ahead) if hashed else None,
         **more,
     )
 

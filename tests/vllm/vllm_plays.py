@@ -17,6 +17,7 @@ from vllm_lab import (
     expected_tokens,
     fake_output,
     free_blocks,
+    hash_lookahead,
     make_request,
     make_scheduler,
     queued,
@@ -44,7 +45,7 @@ class Job:
     def prompt(self) -> int:
         return self.prefix_tokens + self.tail
 
-    def request(self, name: str, number: int) -> Any:
+    def request(self, name: str, number: int, ahead: int = 0) -> Any:
         shared = [10 + self.prefix] * self.prefix_tokens
         own = [100 + number % 800] * self.tail
         return make_request(
@@ -55,6 +56,7 @@ class Job:
             skip_reading=True if self.skip else None,
             cache_salt=self.salt,
             arrival_time=self.arrival * STEP_S + number * 1e-6,
+            ahead=ahead,
         )
 
 
@@ -178,7 +180,7 @@ def _run(play: Play, outcome: Outcome, depth: int, each_step: Callable[[Any, Any
         assert at < MAX_STEPS, f"unfinished: {sorted(scheduler.requests)}"
         while arrivals and arrivals[0][1].arrival <= at:
             number, job = arrivals.popleft()
-            scheduler.add_request(job.request(f"r{number}", number))
+            scheduler.add_request(job.request(f"r{number}", number, hash_lookahead(scheduler)))
         for name in [name for name, due in aborts.items() if due <= at]:
             del aborts[name]
             if name in scheduler.requests and name not in outcome.finished:

@@ -72,13 +72,17 @@ def planned_priority(
 
 
 def around(settings: Settings, replaces_any: bool = False) -> Callable[..., Any]:
-    """The hook around `calc_priority(self, waiting_queue, ...)`; attaches on a policy's first call."""
+    """The hook around `calc_priority(self, waiting_queue, ...)`; attaches on a policy's first call.
 
-    def calc_priority(stock: Any, policy: Any, queue: list[Any], *args: Any, **kwargs: Any) -> Any:
+    Arguments go on as they came: SGLang's own names must not meet ours.
+    """
+
+    def calc_priority(stock: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
         attachment = getattr(policy, "peek", None)
         if attachment is None:
             attachment = policy.peek = attach(policy, settings, replaces_any)
-        return planned_priority(attachment, lambda: stock(policy, queue, *args, **kwargs), queue)
+        queue = args[0] if args else kwargs["waiting_queue"]
+        return planned_priority(attachment, lambda: stock(policy, *args, **kwargs), queue)
 
     return calc_priority
 
@@ -86,13 +90,13 @@ def around(settings: Settings, replaces_any: bool = False) -> Callable[..., Any]
 def after_policy(settings: Settings, replaces_any: bool = False) -> Callable[..., None]:
     """The hook after `Scheduler.init_schedule_policy`: attaches, so that the log says what is replaced."""
 
-    def made(_found: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
+    def made(_found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) -> None:
         scheduler.policy.peek = attach(scheduler.policy, settings, replaces_any, scheduler)
 
     return made
 
 
-def after_prefill(found: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
+def after_prefill(found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) -> None:
     """The hook after `Scheduler.get_new_batch_prefill`: who was admitted is told at once.
 
     An idle scheduler does not ask for an order; counters would stand still and differ between ranks.

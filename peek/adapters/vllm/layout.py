@@ -94,5 +94,11 @@ def _unknown(scheduler: Any, coordinator: Any, managers: Any) -> str | None:
 
 
 def _drops_a_block(coordinator: Any) -> bool:
-    """Whether the last block of a match is dropped for a draft model (EAGLE, MTP)."""
-    return bool(getattr(coordinator, "eagle_group_ids", False) or getattr(coordinator, "use_eagle", False))
+    """Whether the last block of a match is dropped for a draft model (EAGLE, MTP).
+
+    Since 0.33 a draft model's groups keep their mark and drop nothing where block hashes look ahead.
+    """
+    for name in ("drop_eagle_group_ids", "eagle_group_ids", "use_eagle"):
+        if hasattr(coordinator, name):
+            return bool(getattr(coordinator, name))
+    return False

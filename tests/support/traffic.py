@@ -1,0 +1,104 @@
+# ruff: noqa: T201
+"""Long runs on an engine's real scheduler: requests without end, and what must not grow meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+MIB = 2**20
+MAX_GROWTH_MIB = 4.0
+"""Resident memory may grow by so much after the first fifth of a run."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One request."""
+
+    name: str
+    tokens: list[int]
+    max_tokens: int
+    salt: str | None
+    lora: str | None
+
+
+class Traffic:
+    """Conversations that grow round by round, prompts behind a shared head, prompts of nobody else.
+
+    About 45 % are the next round of one of up to 20 conversations, 40 % begin one behind one of 12 heads of
+    64 to 400 tokens, 15 % share nothing; prompts of 20 to 960 tokens, answers of 1 to 120.
+    """
+
+    def __init__(self, seed: int = 1, vocabulary: int = 1000) -> None:
+        self.rnd = random.Random(seed)
+        self.vocabulary = vocabulary
+        self.made = 0
+        self._heads = [self._some(self.rnd.choice([64, 200, 400])) for _ in range(12)]
+        self._conversations: list[list[int]] = []
+
+    def arrival(self) -> Arrival:
+        """The next request."""
+        self.made += 1
+        rnd = self.rnd
+        return Arrival(
+            name=f"r{self.made}",
+            tokens=self._prompt(),
+            max_tokens=rnd.choice([1, 2, 4, 8, 40, 120]),
+            salt="t1" if rnd.random() < 0.05 else None,
+            lora="en" if rnd.random() < 0.1 else None,
+        )
+
+    def _prompt(self) -> list[int]:
+        kind = self.rnd.random()
+        if kind < 0.15:
+            return self._some(self.rnd.randrange(20, 500))
+        if kind < 0.6 and self._conversations:
+            told = self.rnd.choice(self._conversations)
+            told.extend(self._some(self.rnd.randrange(5, 60)))
+            if len(told) > 900:
+                self._conversations.remove(told)
+            return list(told)
+        opened = self.rnd.choice(self._heads) + self._some(self.rnd.randrange(5, 80))
+        if len(self._conversations) < 20:
+            self._conversations.append(list(opened))
+        return opened
+
+    def _some(self, count: int) -> list[int]:
+        return [self.rnd.randrange(10, self.vocabulary) for _ in range(count)]
+
+
+class Log:
+    """Counts of a run, and its resident memory at every fifth of `requests`."""
+
+    def __init__(self, requests: int) -> None:
+        self.requests = requests
+        self.counts: Counter[str] = Counter()
+        self.samples: list[float] = []
+
+    def made(self, number: int) -> None:
+        """To be called when so many requests have been made; more than one sample at once are one."""
+        if number * 5 // self.requests > len(self.samples):
+            gc.collect()
+            pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+            self.samples.append(pages * PAGE / MIB)
+
+    @property
+    def growth(self) -> float:
+        """MiB after the first sample."""
+        return max(self.samples) - self.samples[0]
+
+    def verdict(self, title: str, must_be_none: dict[str, int], ended: Callable[[], int]) -> int:
+        """Prints what was seen; exit status 1 if anything that must not be is there."""
+        print(f"{title}: {self.requests} requests, {ended()} ended")
+        print("  " + ", ".join(f"{count} {name}" for name, count in sorted(self.counts.items())))
+        print("  must be none: " + ", ".join(f"{count} {name}" for name, count in must_be_none.items()))
+        print("  MiB at every fifth: " + " ".join(f"{sample:.1f}" for sample in self.samples), flush=True)
+        bad = any(must_be_none.values()) or self.growth > MAX_GROWTH_MIB or ended() != self.requests
+        print("  " + ("NOT as it should be" if bad else "as it should be"))
+        return int(bad)
