@@ -29,6 +29,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "clpm, lanes by work": {"lanes": "work", "fair_share": SHARE},
     **{f"peek, exponent {k}": {"exponent": float(k)} for k in (1, 3, 4, 6, 8)},
     "peek, no lanes": {"lanes": "none"},
+    **{f"index, bias {bias:g}": {"mean_bias": bias} for bias in (0.3, 1.0)},
 }
 """Of the variants that have settings of their own."""
 

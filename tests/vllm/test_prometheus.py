@@ -107,10 +107,11 @@ def live(server: Server, prometheus: Prometheus, folder: Path) -> None:
     everybody = [asked for asked in burst(150) if asked.kind not in ("structured", "toolong")]
     for word in ("on", "shadow", "on"):
         say(folder, word)
-        for _ in range(20):  # until a scrape comes while somebody waits
+        for _ in range(20):  # until a scrape comes while somebody waits, and shadow has steps enough
             all_at_once(lambda asked: ask(server, asked), everybody)
             seen(server, prometheus)
-            if all(prometheus.now(f"max_over_time({gauge}[10m])") > 0 for gauge in QUEUES):
+            foretold = word != "shadow" or prometheus.now("peek_shadow_prompt_tokens_total") > 0
+            if foretold and all(prometheus.now(f"max_over_time({gauge}[10m])") > 0 for gauge in QUEUES):
                 break
     (folder / "fail").touch()
     all_at_once(lambda asked: ask(server, asked), everybody)
