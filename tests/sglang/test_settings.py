@@ -36,9 +36,9 @@ def test_what_is_replaced_is_said(name: str, caplog: pytest.LogCaptureFixture) -
 
 
 def test_arguments_by_name_do_not_meet_our_own_names() -> None:
-    """SGLang may call what is hooked with `policy=` and `waiting_queue=`."""
+    """SGLang may call what is hooked by name: `scheduler=`, `policy=`, `waiting_queue=`."""
     world = make_world(4000)
-    after_policy(settings_of("peek"))(None, world.policy, policy="fcfs", tree_cache=world.tree)
+    after_policy(settings_of("peek"))(None, world, scheduler="stock", policy="fcfs")
     queue = [make_request(f"r{i}", [*(A, B)[i % 2], i]) for i in range(4)]
     plugin.around(settings_of("peek"))(None, world.policy, waiting_queue=queue)
     assert world.policy.peek.seen.plan_s.total == 1
