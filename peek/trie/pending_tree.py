@@ -17,7 +17,7 @@ docs/pending_tree.md argues each choice.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, final
+from typing import final
 
 from mypy_extensions import i64
 
@@ -28,8 +28,6 @@ from peek.trie.keys import pack
 from peek.trie.node import Node, Terminator, link_terminator, root_above, shared_node, unlink_terminator
 from peek.trie.signals import Cluster, refresh_below
 from peek.trie.structure import PrefixStructure
-
-_NOWHERE: Final = Node(b"", None, 0, 0, 0)  # where a request ends that is not in the tree yet
 
 
 @final
@@ -56,6 +54,7 @@ class PendingTree:
     __slots__ = (
         "_handles",
         "_holder",
+        "_sequence",
         "_shape",
         "_theta",
         "chained",
@@ -68,6 +67,7 @@ class PendingTree:
         self.chained = chained
         self._shape = PrefixStructure(chained)
         self._handles: dict[str, Terminator] = {}
+        self._sequence: i64 = 0
         self._theta: i64 = 1
         self._holder = ""
         self.epoch: i64 = 0
@@ -124,21 +124,21 @@ class PendingTree:
 
         Sets `request.sequence` and `request.length`.  Errors and cost as `insert`.
         """
-        request_id = request.request_id
-        terminator = Terminator(request, _NOWHERE)
         self.enter("PendingTree.add")
         try:
-            if self._handles.setdefault(request_id, terminator) is not terminator:
+            request_id = request.request_id
+            if request_id in self._handles:
                 raise DuplicateRequest(f"request {request_id!r} is already waiting")
             packed = pack(request.key)
-            terminator.node = self._shape.grow(request.namespace, packed)
+            leaf = self._shape.grow(request.namespace, packed)
         finally:
-            if terminator.node is _NOWHERE and self._handles[request_id] is terminator:
-                del self._handles[request_id]
             self.leave()
+        terminator = Terminator(request, leaf)
         link_terminator(terminator)
+        self._handles[request_id] = terminator
+        self._sequence += 1
         self.version += 1
-        request.sequence = self.version
+        request.sequence = self._sequence
         request.length = len(packed) >> 2
         request.key = None
 
