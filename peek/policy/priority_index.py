@@ -35,7 +35,7 @@ from peek.policy.base import AdmissionPolicy, Cycle
 from peek.policy.deferral import siblings_last
 from peek.request import PendingRequest
 from peek.settings import require_one_of, require_within
-from peek.trie.node import Node, next_preorder
+from peek.trie.node import Node, next_preorder, uncached_symbols
 
 UNSHARED: Final = ("index", "arrival")
 
@@ -186,10 +186,10 @@ class Competition:
                 self._add_own(pieces, node, top.at_risk)
                 kid = node.kid
                 while kid is not None:
-                    matched = kid.walk_matched if kid.walk_epoch == self._epoch else node.depth
-                    cached = max(0, matched - node.depth) * self._unit
+                    uncached = uncached_symbols(kid, node, self._epoch)
+                    cached = (kid.depth - node.depth - uncached) * self._unit
                     at_risk = top.at_risk + float(cached) / float(kid.count)
-                    if matched >= kid.depth:
+                    if uncached == 0:
                         open_nodes.append(Piece(kid, None, at_risk))
                     else:
                         pieces.append(self._prefix(kid, at_risk, top.at_risk))
@@ -264,9 +264,7 @@ def _sum_up_node(node: Node, unit_tokens: i64, epoch: i64) -> None:
         terminator = terminator.next
     parent = node.parent
     if parent is not None:
-        # Where the walk left the branch above, the marks are old and the cache holds nothing of the edge.
-        known = node.walk_matched if node.walk_epoch == epoch else parent.depth
-        node.acc_work += (node.depth - max(known, parent.depth)) * unit_tokens
+        node.acc_work += uncached_symbols(node, parent, epoch) * unit_tokens
         parent.acc_sum += node.acc_sum
         parent.acc_work += node.acc_work
         parent.acc_first = min(parent.acc_first, node.acc_first)

@@ -29,7 +29,7 @@ from peek.policy.deferral import has_pioneer
 from peek.policy.sections import PIONEER, SIBLING, WARM
 from peek.request import PendingRequest
 from peek.settings import require_number
-from peek.trie.node import Node, next_preorder
+from peek.trie.node import Node, next_preorder, uncached_symbols
 from peek.trie.pending_tree import PendingTree
 
 _MIN_WAIT_S = 1e-3
@@ -99,10 +99,7 @@ def _accumulate_node(
         terminator = terminator.next
     parent = node.parent
     if parent is not None:
-        # Where the walk left the branch above, the marks are old and the cache holds nothing of the edge.
-        known = node.walk_matched if node.walk_epoch == epoch else parent.depth
-        uncached = node.depth - max(known, parent.depth)
-        node.acc_work += uncached * unit_tokens
+        node.acc_work += uncached_symbols(node, parent, epoch) * unit_tokens
         parent.acc_sum += node.acc_sum
         parent.acc_work += node.acc_work
         parent.acc_first = min(parent.acc_first, node.acc_first)

@@ -168,6 +168,15 @@ def shared_node(leaf: Node) -> Node | None:
     return parent
 
 
+def uncached_symbols(node: Node, parent: Node, epoch: i64) -> i64:
+    """Symbols of the edge from `parent` to `node` that the cache did not hold in dual-walk `epoch`.  O(1).
+
+    Where that walk left the branch above, the marks are old and the cache holds nothing of the edge.
+    """
+    known = node.walk_matched if node.walk_epoch == epoch else parent.depth
+    return node.depth - max(known, parent.depth)
+
+
 def root_above(node: Node) -> Node:
     """The root above a node."""
     current = node
