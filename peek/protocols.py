@@ -48,6 +48,9 @@ class CacheView(Protocol):
 
     - `version`: changes whenever an answer of `advance` could; walks between two changes only ask about
       new requests.  Without it every walk asks anew.
+    - `changed_since(version) -> list[int] | None`: the symbols whose answers may be others than at an
+      earlier `version`; None if that may be any.  For chained keys, where a symbol stands for all before
+      it.  Walks then look at these and at new requests only.
     - `block_symbols`: symbols per block that the cache matches whole, at least 1; see above.
     - `lone_requests`: how many waiting requests it knows to share with nobody and to hit nothing; where
       that is all of them, nothing is walked.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sortedcontainers import SortedList
 
 from peek.adapters.reasons import Decisions, facts
-from peek.planner import Plan, Planner
+from peek.planner import LazyPlan, Plan, Planner
 from peek.request import PendingRequest
 
 if TYPE_CHECKING:
@@ -84,9 +84,10 @@ class ObservedPlanner:
         self._arrivals = 0
         self.shadow = False
         self._now = 0.0
-        self._last: Plan | None = None
+        self._last: Plan | LazyPlan | None = None
         self._answered: Plan | None = None
         self._answer = Plan()
+        self._shadow_lazy = (self._answer, LazyPlan.of(self._answer))
         self.order_matters = planner.order_matters
         self.request = planner.request
         self.needs = planner.needs
@@ -137,17 +138,33 @@ class ObservedPlanner:
     def plan(self, cache: CacheView, now: float) -> Plan:
         """`Planner.plan`."""
         plan = self.observed.plan(cache, now)
-        new = plan is not self._last  # one that stands is the same object
-        self._last = plan
-        if new:
-            self._now = now
-            self._seen.plan_s.note(self.observed.totals()["last_plan_s"])
+        new = self._note(plan, now)
         if not self.shadow:
             return plan
         self._seen.shadow_reordered += new and plan.reordered
         if plan is not self._answered:  # one answer for one plan: adapters compare by identity
             self._answered, self._answer = plan, Plan(self._numbers, False, IN_SHADOW, stood_aside=True)
         return self._answer
+
+    def lazy_plan(self, cache: CacheView, now: float) -> LazyPlan:
+        """`Planner.lazy_plan`; in shadow the whole plan is made, to know whether it differs."""
+        if self.shadow:
+            answer = self.plan(cache, now)
+            if self._shadow_lazy[0] is not answer:
+                self._shadow_lazy = (answer, LazyPlan.of(answer))
+            return self._shadow_lazy[1]
+        plan = self.observed.lazy_plan(cache, now)
+        self._note(plan, now)
+        return plan
+
+    def _note(self, plan: Plan | LazyPlan, now: float) -> bool:
+        """Whether this plan is a new one; one that stands is the same object."""
+        if plan is self._last:
+            return False
+        self._last = plan
+        self._now = now
+        self._seen.plan_s.note(self.observed.totals()["last_plan_s"])
+        return True
 
     def explain(self, request_id: str) -> dict[str, Any] | None:
         """Why a request that waits, or was admitted of late, stands or stood where it does.  O(waiting)."""

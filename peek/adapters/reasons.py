@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final
 
-from peek.planner import Plan
+from peek.planner import LazyPlan, Plan
 from peek.planner.plan import ORDERED
 from peek.policy.lanes import CACHE_LANE, FAIR_LANE
 from peek.request import PendingRequest
@@ -18,7 +18,7 @@ logger = logging.getLogger("peek")
 _LANES: Final = {CACHE_LANE: "cache", FAIR_LANE: "fair"}
 
 
-def facts(request: PendingRequest, plan: Plan | None, now: float, earlier: int) -> dict[str, Any]:
+def facts(request: PendingRequest, plan: Plan | LazyPlan | None, now: float, earlier: int) -> dict[str, Any]:
     """What a plan knew of a request that waits.  O(place in the plan).
 
     Args:
@@ -26,9 +26,8 @@ def facts(request: PendingRequest, plan: Plan | None, now: float, earlier: int) 
         now: the time it was made at, on the clock of `arrival_time`.
         earlier: requests that arrived before it and still wait.
     """
-    place = None
-    if plan is not None and request.request_id in plan:
-        place = plan.index(request.request_id) + 1
+    places = enumerate(plan or (), 1)
+    place = next((number for number, name in places if name == request.request_id), None)
     return {
         "request_id": request.request_id,
         "place": place,
@@ -44,7 +43,7 @@ def facts(request: PendingRequest, plan: Plan | None, now: float, earlier: int) 
     }
 
 
-def _reason(request: PendingRequest, plan: Plan | None, place: int | None) -> str:
+def _reason(request: PendingRequest, plan: Plan | LazyPlan | None, place: int | None) -> str:
     if plan is None or place is None:
         return "no plan has been made since it came"
     if plan.reason != ORDERED:

@@ -19,9 +19,10 @@ class ArrivalOrder:
     them; only once one did not does this sort.
     """
 
-    __slots__ = ("_in_order", "_latest", "_requests", "_version")
+    __slots__ = ("_in_order", "_latest", "_requests", "_unsized", "_version")
 
     def __init__(self) -> None:
+        self._unsized: list[PendingRequest] = []
         self._requests: list[PendingRequest] = []
         self._version: i64 = -1
         self._in_order: bool = True
@@ -33,6 +34,15 @@ class ArrivalOrder:
             self._in_order = False
         else:
             self._latest = request.arrival_time
+        if request.num_tokens == 0:
+            self._unsized.append(request)
+
+    def fill_lengths(self, unit_tokens: i64) -> None:
+        """Prompt lengths in tokens, where the caller left them to the key.  O(those added since)."""
+        for request in self._unsized:
+            if request.num_tokens == 0:
+                request.num_tokens = (request.length + request.tail) * unit_tokens
+        self._unsized = []
 
     def of(self, tree: PendingTree) -> list[PendingRequest]:
         """The tree's requests, first to arrive first; the same list until the tree changes.
@@ -49,13 +59,6 @@ class ArrivalOrder:
 
 def _arrival(request: PendingRequest) -> tuple[float, int]:
     return (request.arrival_time, request.sequence)
-
-
-def fill_lengths(queue: list[PendingRequest], unit_tokens: i64) -> None:
-    """Prompt lengths in tokens, where the caller left them to the key.  O(n)."""
-    for request in queue:
-        if request.num_tokens == 0:
-            request.num_tokens = (request.length + request.tail) * unit_tokens
 
 
 def kept_order(queue: list[PendingRequest], reason: str, stood_aside: bool) -> Plan:

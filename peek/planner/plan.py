@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
 
 ORDERED: Final = "ordered by the policy"
 NOTHING_TO_GAIN: Final = "nothing that waits is shared, cached or under way"
@@ -34,3 +34,64 @@ class Plan(list[str]):
         self.reordered = reordered
         self.reason = reason
         self.stood_aside = stood_aside
+
+
+class Source(Protocol):
+    """Where a lazy plan comes from."""
+
+    def next_id(self) -> str | None:
+        """Who goes next, None at the end or when the order no longer stands."""
+        ...
+
+
+class WorkedOut:
+    """An order that is there already, as a `Source`."""
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        self._ids = iter(ids)
+
+    def next_id(self) -> str | None:
+        return next(self._ids, None)
+
+
+class LazyPlan:
+    """An admission order that is worked out as far as somebody asks.
+
+    The same order as `Plan` for as long as nobody comes or goes; then what has not been asked for is gone.
+
+    Args:
+        source: tells one after another.
+        reason, stood_aside: see `Plan`.
+    """
+
+    __slots__ = ("_known", "_source", "reason", "stood_aside")
+
+    def __init__(self, source: Source, reason: str = ORDERED, stood_aside: bool = False) -> None:
+        self._source = source
+        self._known: list[str] = []
+        self.reason = reason
+        self.stood_aside = stood_aside
+
+    @classmethod
+    def of(cls, plan: Plan) -> LazyPlan:
+        """One that has been worked out."""
+        return cls(WorkedOut(plan), plan.reason, plan.stood_aside)
+
+    def at(self, place: int) -> str | None:
+        """Who goes as number `place`, from 0; None behind the last one known.
+
+        O(1), and the cost of working out whoever has not been asked for before.
+        """
+        known = self._known
+        while len(known) <= place:
+            following = self._source.next_id()
+            if following is None:
+                return None
+            known.append(following)
+        return known[place]
+
+    def __iter__(self) -> Iterator[str]:
+        place = 0
+        while (request_id := self.at(place)) is not None:
+            yield request_id
+            place += 1

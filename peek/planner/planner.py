@@ -21,18 +21,18 @@ from mypy_extensions import i64
 
 from peek.config import PeekConfig
 from peek.errors import InvalidKey, PolicyFault
-from peek.planner.arrivals import ArrivalOrder, fill_lengths, kept_order
 from peek.planner.demand import Demand
 from peek.planner.in_flight import PrefillsInFlight
+from peek.planner.making import PlanMaker
 from peek.planner.ordering import Ordering
-from peek.planner.plan import NOTHING_TO_GAIN, ORDERED, Plan
+from peek.planner.plan import LazyPlan, Plan
 from peek.planner.signals import Signals
 from peek.planner.standing import StandingPlan
 from peek.planner.stats import PlannerStats
-from peek.policy.base import AdmissionPolicy, Cycle
+from peek.planner.sync import synchronise
+from peek.policy.base import AdmissionPolicy
 from peek.policy.lanes import FAIR_LANE, Lanes
 from peek.request import PendingRequest
-from peek.trie.cache_answers import unit_tokens_of
 from peek.trie.pending_tree import PendingTree
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ class Planner:
         self.tree = PendingTree(chained)
         self.stats = PlannerStats()
         self._ordering = Ordering(settings.build_policy() if policy is None else policy, lanes)
-        self._arrivals = ArrivalOrder()
         self._in_flight: PrefillsInFlight | None = PrefillsInFlight() if in_flight_gate else None
         self._signals = Signals(self.tree, self._in_flight)
+        self._maker = PlanMaker(self.tree, self._ordering, self._signals, self.stats, in_flight_gate, strict)
         eviction = settings.build_eviction()
         self._demand: Demand | None = None
         if eviction is not None:
@@ -100,7 +100,7 @@ class Planner:
         """A request arrived, or came back after preemption.  Cost and errors of `PendingTree.add`."""
         self.tree.add(request)
         request.arrival_work = self.stats.uncached_admitted
-        self._arrivals.note(request)
+        self._maker.arrivals.note(request)
 
     def extend(self, request_id: str, key: object) -> None:
         """More of a request's key matters than was given.  Cost and errors of `PendingTree.extend`."""
@@ -140,7 +140,7 @@ class Planner:
         try:
             self._ordering.charge(request, cost)
         except PolicyFault as fault:
-            self._count(fault)
+            self._maker.count(fault)
         return cost
 
     def prefilled(self, request_id: str) -> None:
@@ -180,9 +180,7 @@ class Planner:
         So it is where the policy lives on sharing, no two waiting requests share a prefix, and the policy
         does not read the cache or the cache knows that nobody who waits can hit it (`lone_requests`).
         """
-        if self.tree.has_sharing or not self._ordering.needs_sharing:
-            return True
-        return self._ordering.reads_cache and getattr(cache, "lone_requests", -1) != len(self.tree)
+        return self._maker.order_matters(cache)
 
     def plan(self, cache: CacheView, now: float) -> Plan:
         """The admission order of all waiting requests, first to admit first.
@@ -199,55 +197,42 @@ class Planner:
             InvalidKey: `now` is not a finite number.
             PolicyFault: with `strict`, see there.
         """
+        standing = self._standing.find(self.tree, cache, now)
+        if isinstance(standing, Plan):
+            return standing
+        plan = self._next_plan(cache, now, False)
+        assert isinstance(plan, Plan)
+        return plan
+
+    def lazy_plan(self, cache: CacheView, now: float) -> LazyPlan:
+        """The same order for an engine that admits a few: worked out only as far as it asks.
+
+        For the policies `peek` and `index` without lanes and gate: O(what has changed in queue and cache
+        since the last call + n vector operations), if the cache tells its changes (`changed_since`), and a
+        few hundred nanoseconds for each request that is asked for.  Others plan the whole queue.
+
+        Arguments and errors of `plan`.
+        """
+        standing = self._standing.find(self.tree, cache, now)
+        if isinstance(standing, LazyPlan):
+            return standing
+        plan = self._next_plan(cache, now, True)
+        assert isinstance(plan, LazyPlan)
+        return plan
+
+    def _next_plan(self, cache: CacheView, now: float, lazily: bool) -> Plan | LazyPlan:
         if not isfinite(now):
             raise InvalidKey(f"now is {now!r}, not a finite number")
-        standing = self._standing.find(self.tree, cache, now)
-        if standing is not None:
-            return standing
         timer: Any = self._timer
         started: float = timer() if timer is not None else 0.0
         self.tree.enter("Planner.plan")
         try:
-            plan = self._new_plan(self._arrivals.of(self.tree), cache, now)
+            plan = self._maker.make(cache, now, lazily)
         finally:
             self.tree.leave()
         self._standing.keep(plan, self.tree, cache, now)
-        self.stats.note_plan(len(plan), timer() - started if timer is not None else 0.0)
+        self.stats.note_plan(len(self.tree), timer() - started if timer is not None else 0.0)
         return plan
-
-    def _new_plan(self, queue: list[PendingRequest], cache: CacheView, now: float) -> Plan:
-        unit: i64 = unit_tokens_of(cache)
-        self._signals.look_at(cache)
-        fill_lengths(queue, unit)
-        if not self._finds_something(queue, cache):
-            self.stats.stood_aside += 1
-            return kept_order(queue, NOTHING_TO_GAIN, True)
-        if self._ordering.reads_cache:
-            self.stats.cache_calls += self._signals.match_cache()
-        if self._ordering.reads_tree:
-            self._signals.match_queue(self._ordering.theta, unit)
-        cycle = Cycle(self.tree, now, unit, self.stats.uncached_admitted, self._in_flight is not None)
-        try:
-            ordered = self._ordering.order(queue, cycle)
-        except PolicyFault as fault:
-            self._count(fault)
-            return kept_order(queue, f"arrival order: {fault}", False)
-        return Plan([request.request_id for request in ordered], ordered != queue, ORDERED)
-
-    def _finds_something(self, queue: list[PendingRequest], cache: CacheView) -> bool:
-        """Whether anything that waits is shared, cached or under way, or the policy does not care."""
-        if self.tree.has_sharing or not self._ordering.needs_sharing:
-            return True
-        if not self.order_matters(cache):
-            return False
-        self.stats.cache_calls += self._signals.match_cache()
-        gated = self._in_flight is not None
-        return any(request.cached_len > 0 or (gated and request.coming_len > 0) for request in queue)
-
-    def _count(self, fault: PolicyFault) -> None:
-        self.stats.policy_faults += 1
-        if self.strict:
-            raise fault
 
     def cycle(self, queue: WaitingQueue, cache: CacheView, now: float) -> Plan:
         """For queues that do not tell who came and went: compare, plan, and reorder the queue.
@@ -256,15 +241,7 @@ class Planner:
         top of `add`, `remove` and `plan`.
         """
         waiting: list[str] = list(queue.waiting_ids())
-        arrived = [request_id for request_id in waiting if request_id not in self.tree]
-        if len(waiting) - len(arrived) != len(self.tree):
-            present = set(waiting)
-            for request in self.tree.requests():
-                if request.request_id not in present:
-                    cost: int = queue.uncached_tokens(request.request_id)
-                    self.remove(request.request_id, cost >= 0, cost if cost >= 0 else None)
-        for request_id in arrived:
-            self.add(queue.translate(request_id))
+        synchronise(self, queue, waiting)
         plan = self.plan(cache, now)
         if plan != waiting:
             self.stats.reordered += 1

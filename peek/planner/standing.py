@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
 
-from peek.planner.plan import Plan
+from peek.planner.plan import LazyPlan, Plan
 from peek.trie.pending_tree import PendingTree
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ class StandingPlan:
 
     def __init__(self, lasts_s: float) -> None:
         self._lasts_s: float = lasts_s
-        self._plan: Plan | None = None
+        self._plan: Plan | LazyPlan | None = None
         self._planned_at: float = 0.0
         self._tree_version: i64 = -1
         self._cache: object = None
         self._cache_version: object = None
 
-    def find(self, tree: PendingTree, cache: CacheView, now: float) -> Plan | None:
+    def find(self, tree: PendingTree, cache: CacheView, now: float) -> Plan | LazyPlan | None:
         """The plan that still stands, None if there is none.  O(1)."""
         if self._plan is None or self._tree_version != tree.version or self._cache is not cache:
             return None
@@ -44,7 +44,7 @@ class StandingPlan:
             return None
         return self._plan
 
-    def keep(self, plan: Plan, tree: PendingTree, cache: CacheView, now: float) -> None:
+    def keep(self, plan: Plan | LazyPlan, tree: PendingTree, cache: CacheView, now: float) -> None:
         """Remember a plan with what it was made from."""
         version: object = getattr(cache, "version", None)
         self._plan = None if version is None else plan

@@ -25,22 +25,21 @@ siblings of a prefill under way, or of one earlier in the order, go last.
 
 from __future__ import annotations
 
-import heapq
 import math
-from typing import Final, final
+from typing import Final
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import mypyc_attr
 
 from peek.policy.base import AdmissionPolicy, Cycle
+from peek.policy.best_first import BestFirst
+from peek.policy.columns import MIN_WAIT_S
 from peek.policy.deferral import siblings_last
+from peek.policy.frontier import Frontier
 from peek.request import PendingRequest
 from peek.settings import require_one_of, require_within
-from peek.trie.node import Node, next_preorder, uncached_symbols
 
 UNSHARED: Final = ("index", "arrival")
 
-_MIN_WAIT_S: Final = 1e-3
-"""Requests that have just come wait this long, so that indices do not all become zero."""
 _BETA: Final = 0.05
 _GAMMA: Final = 0.3
 """The exponents at the end of the dial that favours the tail, ..."""
@@ -59,44 +58,11 @@ def check_unshared(unshared: object) -> None:
     require_one_of("unshared", unshared, UNSHARED)
 
 
-@final
-class Piece:
-    """What competes for the next place: a request whose path is cached or paid, or a prefix that is not.
-
-    Attributes:
-        key: the negated index; smallest first.
-        rank: place of its oldest request in the order of arrival; breaks ties.
-        node: the top of the prefix, or where the request ends.
-        request: None for a prefix.
-        at_risk: cached and paid tokens above the node, each edge divided among those that wait below it.
-    """
-
-    __slots__ = ("at_risk", "key", "node", "rank", "request")
-
-    def __init__(self, node: Node, request: PendingRequest | None, at_risk: float) -> None:
-        self.key: float = 0.0
-        self.rank: i64 = 0
-        self.node = node
-        self.request: PendingRequest | None = request
-        self.at_risk: float = at_risk
-
-
-@final
-class Run:
-    """Pieces that came up together, best first, and how many of them have gone."""
-
-    __slots__ = ("at", "pieces")
-
-    def __init__(self, pieces: list[Piece]) -> None:
-        self.pieces = pieces
-        self.at: i64 = 0
-
-
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PriorityIndex(AdmissionPolicy):
     """Largest index first over the pieces of the pending tree, see the module.
 
-    O(nodes + n + p log p) with p pieces, at most n + nodes.
+    O(n log n + nodes).
 
     Args:
         mean_bias: from 0.0, short tail, to 1.0, short mean; see docs/policies.md for the front between.
@@ -111,10 +77,33 @@ class PriorityIndex(AdmissionPolicy):
         self.beta: float = _BETA + mean_bias * _MORE_BETA
         self.gamma: float = _GAMMA + mean_bias * _MORE_GAMMA
 
+        self._frontier: Frontier | None = None
+
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
-        for rank, request in enumerate(queue):
-            request.rank = rank
-        return siblings_last(Competition(queue, cycle, self.beta, self.gamma).ordered(), cycle)
+        return siblings_last(everybody(self.stream(cycle, len(queue))), cycle)
+
+    def stream(self, cycle: Cycle, most: int = 0) -> BestFirst:
+        """The order one request at a time, siblings of a prefill under way in their places.
+
+        What the pieces are made of is kept for the next call: O(what has changed in tree and cache since the
+        last one + pieces vector operations + m log m) for the first `most`.  It stands until either changes.
+        """
+        frontier = self._frontier
+        if frontier is None or not frontier.is_of(cycle.tree, self.beta, self.gamma):
+            frontier = Frontier(cycle.tree, self.beta, self.gamma)
+            self._frontier = frontier
+        frontier.follow(cycle.unit_tokens)
+        return BestFirst(frontier, cycle.now, most)
+
+
+def everybody(stream: BestFirst) -> list[PendingRequest]:
+    """All that are left of a stream.  O(n log n + nodes)."""
+    ordered: list[PendingRequest] = []
+    request = stream.next()
+    while request is not None:
+        ordered.append(request)
+        request = stream.next()
+    return ordered
 
 
 def index(
@@ -122,171 +111,5 @@ def index(
 ) -> float:
     """The index of one piece; see the module for units."""
     leverage = 1.0 + at_risk / work
-    sharing = 1.0 if count == 1.0 else math.pow(count, beta)
-    return max(_MIN_WAIT_S, age_s) * sharing * leverage * leverage * leverage / math.pow(length, gamma)
-
-
-@final
-class Competition:
-    """One queue's pieces and who of them goes first.
-
-    Args:
-        queue: in arrival order, each with its place there as `rank`.
-        cycle: its tree with the marks of this cycle's walk.
-        beta, gamma: exponents of count and length.
-    """
-
-    __slots__ = ("_beta", "_epoch", "_gamma", "_now", "_queue", "_tree", "_unit")
-
-    def __init__(self, queue: list[PendingRequest], cycle: Cycle, beta: float, gamma: float) -> None:
-        self._queue = queue
-        self._tree = cycle.tree
-        self._epoch: i64 = cycle.tree.epoch
-        self._now: float = cycle.now
-        self._unit: i64 = cycle.unit_tokens
-        self._beta: float = beta
-        self._gamma: float = gamma
-
-    def ordered(self) -> list[PendingRequest]:
-        """All requests, best first; a prefix that goes leaves a run of what is below it.
-
-        Those who follow a pioneer mostly go at once, so the run in hand is only left for a better one.
-        """
-        run = Run(_sorted(self._pieces()))
-        others: list[tuple[float, int, Run]] = []  # a heap, by the first piece of each run
-        ordered: list[PendingRequest] = []
-        while True:
-            if run.at == len(run.pieces):
-                if not others:
-                    return ordered
-                run = heapq.heappop(others)[2]
-            piece = run.pieces[run.at]
-            if others and others[0][0] <= piece.key:
-                run = heapq.heappushpop(others, (piece.key, piece.rank, run))[2]
-                piece = run.pieces[run.at]
-            run.at += 1
-            while piece.request is None:
-                if run.at < len(run.pieces):
-                    following = run.pieces[run.at]
-                    heapq.heappush(others, (following.key, following.rank, run))
-                run = Run(_sorted(self._below(piece)))
-                piece = run.pieces[0]
-                run.at = 1
-            ordered.append(piece.request)
-
-    def _pieces(self) -> list[Piece]:
-        """All pieces of the tree as the cache stands.  O(nodes + n)."""
-        pieces: list[Piece] = []
-        for _, root in self._tree.roots():
-            sum_up(root, self._unit, self._epoch)
-            open_nodes: list[Piece] = [Piece(root, None, 0.0)]
-            while open_nodes:
-                top = open_nodes.pop()
-                node = top.node
-                self._add_own(pieces, node, top.at_risk)
-                kid = node.kid
-                while kid is not None:
-                    uncached = uncached_symbols(kid, node, self._epoch)
-                    cached = (kid.depth - node.depth - uncached) * self._unit
-                    at_risk = top.at_risk + float(cached) / float(kid.count)
-                    if uncached == 0:
-                        open_nodes.append(Piece(kid, None, at_risk))
-                    else:
-                        pieces.append(self._prefix(kid, at_risk, top.at_risk))
-                    kid = kid.next
-        return pieces
-
-    def _below(self, piece: Piece) -> list[Piece]:
-        """What competes below a prefix once it is paid.  O(children and requests of the node)."""
-        node = piece.node
-        parent = node.parent
-        assert parent is not None
-        paid = float((node.depth - parent.depth) * self._unit)
-        at_risk = piece.at_risk + paid / float(node.count)
-        below: list[Piece] = []
-        self._add_own(below, node, at_risk)
-        kid = node.kid
-        while kid is not None:
-            below.append(self._prefix(kid, at_risk, at_risk))
-            kid = kid.next
-        return below
-
-    def _prefix(self, node: Node, at_risk: float, above: float) -> Piece:
-        """The piece of an uncached prefix; `at_risk` counts the part of it that is cached, `above` not."""
-        piece = Piece(node, None, above)
-        piece.rank = node.acc_first
-        count = float(node.count)
-        age_s = self._now - self._queue[node.acc_first].arrival_time
-        work = float(max(1, node.acc_work))
-        length = node.acc_sum / count
-        piece.key = -index(age_s, count, work, at_risk * count, length, self._beta, self._gamma)
-        return piece
-
-    def _add_own(self, pieces: list[Piece], node: Node, at_risk: float) -> None:
-        """Append a piece for each request that ends in `node`."""
-        terminator = node.terminator
-        while terminator is not None:
-            request = terminator.request
-            piece = Piece(node, request, at_risk)
-            piece.rank = request.rank
-            work = float(max(1, request.num_tokens - node.depth * self._unit))
-            age_s = self._now - request.arrival_time
-            length = float(max(1, request.num_tokens))
-            piece.key = -index(age_s, 1.0, work, at_risk, length, self._beta, self._gamma)
-            pieces.append(piece)
-            terminator = terminator.next
-
-
-def sum_up(root: Node, unit_tokens: i64, epoch: i64) -> None:
-    """Write into every node what waits below it: prompt tokens, work, oldest.  O(n + nodes)."""
-    nodes: list[Node] = []
-    node: Node | None = root
-    while node is not None:
-        nodes.append(node)
-        node.acc_sum = 0.0
-        node.acc_work = 0
-        node.acc_first = 1 << 62
-        node = next_preorder(node)
-    i: i64 = len(nodes) - 1
-    while i >= 0:
-        _sum_up_node(nodes[i], unit_tokens, epoch)
-        i -= 1
-
-
-def _sum_up_node(node: Node, unit_tokens: i64, epoch: i64) -> None:
-    """Add the node's own requests and edge, then hand the sums to its parent (children are done)."""
-    terminator = node.terminator
-    while terminator is not None:
-        request = terminator.request
-        node.acc_sum += float(max(1, request.num_tokens))
-        node.acc_work += max(1, request.num_tokens - node.depth * unit_tokens)
-        node.acc_first = min(node.acc_first, request.rank)
-        terminator = terminator.next
-    parent = node.parent
-    if parent is not None:
-        node.acc_work += uncached_symbols(node, parent, epoch) * unit_tokens
-        parent.acc_sum += node.acc_sum
-        parent.acc_work += node.acc_work
-        parent.acc_first = min(parent.acc_first, node.acc_first)
-
-
-def _sorted(pieces: list[Piece]) -> list[Piece]:
-    """The same list, best first; ties by age."""
-    n: i64 = len(pieces)
-    if n > 1:
-        pieces.sort(key=_key)  # floats compare much faster than tuples, and ties are rare
-        i: i64 = 1
-        while i < n:
-            if pieces[i].key == pieces[i - 1].key:
-                pieces.sort(key=_key_then_rank)
-                break
-            i += 1
-    return pieces
-
-
-def _key(piece: Piece) -> float:
-    return piece.key
-
-
-def _key_then_rank(piece: Piece) -> tuple[float, int]:
-    return (piece.key, piece.rank)
+    sharing = math.pow(count, beta)
+    return max(MIN_WAIT_S, age_s) * leverage * leverage * leverage * (sharing / math.pow(length, gamma))

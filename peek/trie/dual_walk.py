@@ -14,7 +14,9 @@ end of an edge.  The children are then asked for from that boundary, with the re
 of their edge.  An edge on which a whole block or more is missing is where such a cache stops.
 
 A cache may carry a `version` that changes whenever an answer could.  While it stands still, the marks
-of the last walk are good and only nodes that are new since then are asked for.
+of the last walk are good and only nodes that are new since then are asked for.  One of chained symbols
+may tell which of them have changed (`changed_since`): a walk then looks at these and at what is new in
+the tree, and at nothing else.
 
 Plan: pre-order over the tree by its links.  Each node remembers how far the cache followed its path
 and the cursor there (`walk_*`); the demand index of `peek.eviction` reads these marks afterwards.
@@ -36,7 +38,9 @@ from peek.trie.cache_answers import (
     unit_tokens_of,
     whole_number,
 )
+from peek.trie.journal import Bookmark
 from peek.trie.keys import COMPILED
+from peek.trie.marks import forget_below, is_cached, write_own, write_subtree
 from peek.trie.node import Node, next_branch, next_preorder
 from peek.trie.pending_tree import PendingTree
 
@@ -56,7 +60,9 @@ class DualWalk:
     """
 
     __slots__ = (
+        "_advance",
         "_block",
+        "_bookmark",
         "_cache",
         "_cache_version",
         "_single",
@@ -77,6 +83,8 @@ class DualWalk:
         self._block: i64 = 1
         self._unit: i64 = 1
         self._worth: object = None
+        self._advance: object = None
+        self._bookmark = Bookmark()
         self.advances: i64 = 0
         """Calls of `CacheView.advance` in the last walk."""
 
@@ -109,22 +117,30 @@ class DualWalk:
         block: i64 = max(1, declared)
         worth = getattr(cache, "worth", None)
         version: object = getattr(cache, "version", None)
-        unchanged = version is not None and cache is self._cache and version == self._cache_version
-        if not unchanged or block != self._block or self.epoch != self._tree.epoch:
+        stands = version is not None and cache is self._cache and block == self._block
+        stands = stands and self.epoch == self._tree.epoch
+        start = self._bookmark.at
+        changed = self._changed_since(cache, stands)
+        if changed is None and not (stands and version == self._cache_version):
             self.epoch = self._tree.begin_walk(block)
         self._cache = cache
         self._cache_version = version
         self._block = block
         self._unit = unit
         self._worth = worth
+        self._advance = cache.advance
         self.advances = 0
         whole = False
         try:
-            for namespace, root in self._tree.roots():
-                root.walk_matched = 0
-                root.walk_cursor = cache.root(namespace)
-                root.walk_epoch = self.epoch
-                self._walk_below(root, cache)
+            if changed is None:
+                for namespace, root in self._tree.roots():
+                    self._mark_root(root, cache.root(namespace))
+                    self._walk_below(root, None, False)
+            else:
+                for namespace, root in self._tree.roots():
+                    if root.walk_epoch != self.epoch:
+                        self._mark_root(root, cache.root(namespace))
+                self._go_on(changed, start)
             if declared == 0 and self.advances > 0 and cache is not self._single:
                 self._note_granularity(cache)
             if self.advances > 0:
@@ -133,6 +149,20 @@ class DualWalk:
         finally:
             if not whole:
                 self._forget()
+
+    def _changed_since(self, cache: CacheView, stands: bool) -> list[int] | None:
+        """Symbols whose answers may be others than in the last walk; None if that may be any.
+
+        Where it is known, what is new in the tree is known, too.
+        """
+        ask: Any = getattr(cache, "changed_since", None)
+        if ask is None or not self._tree.chained:
+            return None
+        known = self._bookmark.catch_up(self._tree.journal())
+        if not (known and stands):
+            return None
+        changed: list[int] | None = ask(self._cache_version)
+        return changed
 
     def _note_granularity(self, cache: CacheView) -> None:
         if matches_single_symbols(self._tree, cache):
@@ -157,44 +187,98 @@ class DualWalk:
             raise InvalidCache(f"worth(cursor, {matched}) answered {value}; need 0 to {tokens} tokens")
         return value
 
-    def _walk_below(self, root: Node, cache: CacheView) -> None:
-        # A cache is looked up dynamically: adapters are ordinary Python objects.
-        advance: Any = cache.advance
+    def _mark_root(self, root: Node, cursor: object) -> None:
+        root.walk_matched = 0
+        root.walk_cursor = cursor
+        root.walk_epoch = self.epoch
+
+    def _walk_below(self, top: Node, stop: Node | None, anew: bool) -> None:
+        """Ask about what is below `top`, whose path the cache holds, down to where the cache stops.
+
+        `stop` comes behind the branch of `top`.  Nodes with marks of this epoch are asked about only if
+        `anew`.
+        """
         epoch = self.epoch
         block = self._block
-        calls: i64 = 0
-        node = root
+        node = top
         while True:
             if node.terminator is not None:
-                _write_terminators(node, self._tokens_at(node))
+                write_own(node, self._tokens_at(node))
             following = next_preorder(node)
-            while following is not None:
-                if following.walk_epoch != epoch:
-                    parent = following.parent
-                    assert parent is not None
-                    start = parent.walk_matched
-                    asked = following.depth - start
-                    view = following.view
-                    if start != parent.depth:
-                        view = rest_and_edge(parent, following)
-                    elif view is None:
-                        view = memoryview(following.edge).cast("i")
-                        following.view = view
-                    calls += 1
-                    step = _step(advance(parent.walk_cursor, view, start), asked)
-                    if not 0 <= step[0] <= asked:
-                        raise out_of_range(step[0], asked)
-                    following.walk_matched = start + step[0]
-                    following.walk_cursor = step[1]
-                    following.walk_epoch = epoch
+            while following is not stop and following is not None:
+                if anew or following.walk_epoch != epoch:
+                    self._ask(following)
                 if following.depth - following.walk_matched < block:
                     break
-                _write_subtree(following, self._tokens_at(following))
+                write_subtree(following, self._tokens_at(following))
                 following = next_branch(following)
-            if following is None:
-                self.advances += calls
+            if following is stop or following is None:
                 return
             node = following
+
+    def _ask(self, node: Node) -> None:
+        """Mark one node by what the cache says.  Its parent has marks."""
+        parent = node.parent
+        assert parent is not None
+        start = parent.walk_matched
+        asked = node.depth - start
+        view = node.view
+        if start != parent.depth:
+            view = rest_and_edge(parent, node)
+        elif view is None:
+            view = memoryview(node.edge).cast("i")
+            node.view = view
+        self.advances += 1
+        advance: Any = self._advance  # looked up dynamically: views are ordinary Python objects
+        step = _step(advance(parent.walk_cursor, view, start), asked)
+        if not 0 <= step[0] <= asked:
+            raise out_of_range(step[0], asked)
+        node.walk_matched = start + step[0]
+        node.walk_cursor = step[1]
+        node.walk_epoch = self.epoch
+
+    # -- going on from the last walk ---------------------------------------------------------------
+
+    def _go_on(self, changed: list[int], start: i64) -> None:
+        """Bring the marks up to date: where answers may have changed, and where the tree has since entry
+        `start` of its journal.  O(depth) each, and what came into or fell out of the cache below."""
+        journal = self._tree.journal()
+        fresh = journal.nodes[start:]
+        for symbol in changed:
+            node = self._tree.owner(symbol)
+            if node is not None and node.parent is not None and is_cached(node.parent, self.epoch):
+                self._look_again(node)
+        for node in fresh:
+            if node.count > 0:
+                self._reach(node)
+        self._bookmark.catch_up(journal)
+
+    def _look_again(self, node: Node) -> None:
+        """Ask about a node whose parent's path is cached, and see to what is below."""
+        known = node.walk_epoch == self.epoch
+        before = node.walk_matched
+        self._ask(node)
+        if known and before == node.walk_matched:
+            return
+        self._tree.journal().note(node)
+        if node.walk_matched == node.depth:
+            self._walk_below(node, next_branch(node), known)
+            return
+        forget_below(node)
+        write_subtree(node, self._tokens_at(node))
+
+    def _reach(self, node: Node) -> None:
+        """Ask along the path to a node, from where the last walk has been."""
+        path: list[Node] = []
+        known = node
+        while known.walk_epoch != self.epoch:
+            path.append(known)
+            assert known.parent is not None  # roots have marks
+            known = known.parent
+        while path and known.walk_matched == known.depth:
+            known = path.pop()
+            self._look_again(known)
+        write_own(node, self._tokens_at(known))
 
 
 def _step(answer: Any, asked: i64) -> tuple[i64, object]:
@@ -206,22 +290,3 @@ def _step(answer: Any, asked: i64) -> tuple[i64, object]:
         except (TypeError, ValueError, OverflowError):
             pass  # not what it should be, or not of Python's own types
     return checked_step(answer, asked)
-
-
-def _write_terminators(node: Node, cached_len: i64) -> None:
-    terminator = node.terminator
-    while terminator is not None:
-        terminator.request.cached_len = cached_len
-        terminator = terminator.next
-
-
-def _write_subtree(top: Node, cached_len: i64) -> None:
-    """The same cached length for every request at or below `top`."""
-    if top.kid is None:
-        _write_terminators(top, cached_len)
-        return
-    stop = next_branch(top)
-    node: Node | None = top
-    while node is not None and node is not stop:
-        _write_terminators(node, cached_len)
-        node = next_preorder(node)

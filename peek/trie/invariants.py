@@ -5,8 +5,17 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from peek.trie.keys import symbol_at
-from peek.trie.node import Node
+from peek.trie.node import Node, Terminator, root_above
 from peek.trie.structure import PrefixStructure
+
+
+def check_tree(shape: PrefixStructure, handles: dict[str, Terminator]) -> None:
+    """Verify every invariant of the shape, and that each request hangs where it should; errors as below."""
+    assert check_structure(shape) == len(handles), "terminator count"
+    for request_id, terminator in handles.items():
+        request = terminator.request
+        assert request.request_id == request_id, "handle of another request"
+        assert root_above(terminator.node) is shape.roots.get(request.namespace), "namespace"
 
 
 def check_structure(shape: PrefixStructure) -> int:

@@ -18,7 +18,8 @@ class Node:
     """One tree node and the edge that leads to it.
 
     `depth` counts symbols from the root and never changes: a split gives the upper half a new node,
-    a merge keeps the lower one.  The `acc_*` fields are scratch space of traversals of the whole tree.
+    a merge keeps the lower one.  The `acc_*` fields are scratch space of traversals of the whole tree; the
+    `below_*`, `slot` and `group` belong to an order that is kept current (`peek.policy.frontier`).
 
     `walk_matched` is how many symbols of the path from the root the cache held in dual-walk number
     `walk_epoch`, and `walk_cursor` the place in the cache behind them.  A node whose `walk_epoch` is not
@@ -33,14 +34,21 @@ class Node:
         "acc_score",
         "acc_sum",
         "acc_work",
+        "below_first",
+        "below_round",
+        "below_since",
+        "below_tokens",
+        "below_work",
         "count",
         "depth",
         "edge",
+        "group",
         "kid",
         "n_kids",
         "next",
         "parent",
         "prev",
+        "slot",
         "terminator",
         "uid",
         "view",
@@ -68,6 +76,13 @@ class Node:
         self.acc_work: i64 = 0
         self.acc_first: i64 = 0
         self.acc_claimed: i64 = 0
+        self.below_tokens: float = 0.0
+        self.below_work: i64 = 0
+        self.below_since: float = 0.0
+        self.below_first: i64 = 0
+        self.below_round: i64 = 0
+        self.slot: i64 = -1
+        self.group: i64 = -1
         self.walk_matched: i64 = 0
         self.walk_cursor: object = None
         self.walk_epoch: i64 = 0
@@ -75,15 +90,19 @@ class Node:
 
 @final
 class Terminator:
-    """The handle of one waiting request: where its key ends in the tree."""
+    """The handle of one waiting request: where its key ends in the tree.
 
-    __slots__ = ("next", "node", "prev", "request")
+    Among those of a node the newest is the first.
+    """
+
+    __slots__ = ("next", "node", "prev", "request", "slot")
 
     def __init__(self, request: PendingRequest, node: Node) -> None:
         self.request = request
         self.node = node
         self.prev: Terminator | None = None
         self.next: Terminator | None = None
+        self.slot: i64 = -1
 
 
 def link(parent: Node, child: Node) -> None:

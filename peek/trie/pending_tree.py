@@ -23,10 +23,11 @@ from mypy_extensions import i64
 
 from peek.errors import DuplicateRequest, InvalidKey, PlannerBusy, UnknownRequest
 from peek.request import PendingRequest
-from peek.trie.invariants import check_structure
+from peek.trie.invariants import check_tree
+from peek.trie.journal import Journal
 from peek.trie.keys import pack
-from peek.trie.node import Node, Terminator, link_terminator, root_above, shared_node, unlink_terminator
-from peek.trie.signals import Cluster, refresh_below
+from peek.trie.node import Node, Terminator, link_terminator, shared_node, unlink_terminator
+from peek.trie.signals import Cluster, refresh_below, score_of
 from peek.trie.structure import PrefixStructure
 
 
@@ -59,6 +60,7 @@ class PendingTree:
         "_theta",
         "chained",
         "epoch",
+        "frontier",
         "version",
         "walks",
     )
@@ -76,6 +78,8 @@ class PendingTree:
         """Grows with every change; equal versions mean equal trees."""
         self.walks: i64 = 0
         """Grows with every dual-walk that left a mark, one that went on from earlier marks included."""
+        self.frontier: object = None
+        """Whose `slot` and `group` the nodes carry."""
 
     def __len__(self) -> int:
         """Waiting requests.  O(1)."""
@@ -135,6 +139,7 @@ class PendingTree:
             self.leave()
         terminator = Terminator(request, leaf)
         link_terminator(terminator)
+        self._shape.note(leaf)
         self._handles[request_id] = terminator
         self._sequence += 1
         self.version += 1
@@ -150,6 +155,7 @@ class PendingTree:
             del self._handles[request_id]
             self.version += 1
             unlink_terminator(terminator.node, terminator)
+            self._shape.free_slot(terminator)
             self._shape.shrink(terminator.request.namespace, terminator.node)
             return terminator.request
         finally:
@@ -171,13 +177,19 @@ class PendingTree:
             old = terminator.node
             terminator.node = self._shape.grow(request.namespace, packed)  # it may refuse the key
             unlink_terminator(old, terminator)
+            self._shape.free_slot(terminator)
             link_terminator(terminator)
+            self._shape.note(terminator.node)
             self._shape.shrink(request.namespace, old)
             request.length = len(packed) >> 2
             request.tail = 0
             self.version += 1
         finally:
             self.leave()
+
+    def journal(self) -> Journal:
+        """What changes from now on, or from whenever this was first asked for.  O(1)."""
+        return self._shape.written(len(self._handles))
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -239,15 +251,7 @@ class PendingTree:
 
     def score(self, request_id: str) -> int:
         """Sum of pending_count x edge length over the request's path (Eq. 1).  O(d)."""
-        handle = self._handle(request_id)
-        node = handle.node
-        total: i64 = handle.request.tail
-        parent = node.parent
-        while parent is not None:
-            total += node.count * (node.depth - parent.depth)
-            node = parent
-            parent = node.parent
-        return total
+        return score_of(self._handle(request_id))
 
     def scores(self) -> dict[str, int]:
         """Scores of all requests, in one traversal.  O(n + nodes)."""
@@ -293,7 +297,4 @@ class PendingTree:
 
     def check(self) -> None:
         """Verify every invariant; `AssertionError` names the one that is broken.  O(n + nodes)."""
-        assert check_structure(self._shape) == len(self._handles), "terminator count"
-        for request_id, terminator in self._handles.items():
-            assert terminator.request.request_id == request_id, "handle of another request"
-            assert root_above(terminator.node) is self.root(terminator.request.namespace), "namespace"
+        check_tree(self._shape, self._handles)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from mypy_extensions import i64
 
 from peek.request import SINGLETON
-from peek.trie.node import Node, next_preorder, shared_node
+from peek.trie.node import Node, Terminator, next_preorder, shared_node
 
 
 class Cluster(NamedTuple):
@@ -60,3 +60,15 @@ def _refresh_terminators(node: Node) -> None:
         request.cluster_depth = depth
         request.cluster_size = size
         terminator = terminator.next
+
+
+def score_of(handle: Terminator) -> int:
+    """Sum of pending_count x edge length over the path of one request (Eq. 1), in symbols.  O(d)."""
+    node = handle.node
+    total: i64 = handle.request.tail
+    parent = node.parent
+    while parent is not None:
+        total += node.count * (node.depth - parent.depth)
+        node = parent
+        parent = node.parent
+    return total

@@ -16,8 +16,9 @@ from typing import final
 from mypy_extensions import i64
 
 from peek.errors import InvalidKey
+from peek.trie.journal import Journal
 from peek.trie.keys import match_edge, symbol_at
-from peek.trie.node import Node, copy_marks, link, unlink
+from peek.trie.node import Node, Terminator, copy_marks, link, unlink
 
 
 @final
@@ -35,6 +36,7 @@ class PrefixStructure:
         "chained",
         "edges",
         "free_uids",
+        "journal",
         "n_nodes",
         "n_shared",
         "owners",
@@ -52,6 +54,8 @@ class PrefixStructure:
         self.n_shared: i64 = 0
         self._next_uid: i64 = 1
         self.free_uids: list[int] = []
+        self.journal: Journal | None = None
+        """Changes of the shape, once somebody reads them."""
 
     def grow(self, namespace: str, packed: bytes) -> Node:
         """Count one more key on its path, making the path where it is missing; the node of its end.
@@ -103,8 +107,11 @@ class PrefixStructure:
         if current.count == 0:
             del self.roots[namespace]
             self.free_uids.append(current.uid)
+            self.note(current)
         if lowest is not None and lowest.terminator is None and lowest.n_kids == 1:
             self._merge(lowest)
+        elif lowest is not None:
+            self.note(lowest)
 
     def find(self, namespace: str, packed: bytes) -> Node | None:
         """The node at or below the end of `packed`; None if no key starts with it."""
@@ -126,6 +133,26 @@ class PrefixStructure:
             root = Node(b"", None, self._take_uid(), 0, 0)
             self.roots[namespace] = root
         return root
+
+    def note(self, node: Node) -> None:
+        """An entry in the journal, if there is one.  O(1)."""
+        if self.journal is not None:
+            self.journal.note(node)
+
+    def written(self, waiting: i64) -> Journal:
+        """The journal, begun if need be and not too long for so many who wait.  O(1)."""
+        journal = self.journal
+        if journal is None:
+            journal = Journal()
+            self.journal = journal
+        journal.shorten(waiting)
+        return journal
+
+    def free_slot(self, terminator: Terminator) -> None:
+        """A request leaves its place, and the slot that an order had given it.  O(1)."""
+        if terminator.slot >= 0 and self.journal is not None:
+            self.journal.freed.append(terminator.slot)
+            terminator.slot = -1
 
     def _take_uid(self) -> i64:
         """Node ids are reused, so that `uid << 32` stays a native integer however long we run."""
@@ -157,6 +184,7 @@ class PrefixStructure:
         unlink(parent, child)
         upper = Node(edge[:at], parent, self._take_uid(), child.count, parent.depth + (at >> 2))
         self._hang(parent, upper)
+        self.note(upper)
         if child.count > 1:
             self.n_shared += 1
         child.edge = edge[at:]
@@ -192,6 +220,7 @@ class PrefixStructure:
         child.view = None
         child.parent = parent
         link(parent, child)
+        self.note(child)
         if node.count > 1:
             self.n_shared -= 1
         if node.walk_epoch > child.walk_epoch and node.depth - node.walk_matched >= self.block:
@@ -208,6 +237,7 @@ class PrefixStructure:
         node.walk_cursor = None
         self.free_uids.append(node.uid)
         self.n_nodes -= 1
+        self.note(node)
 
     def _own(self, edge: bytes, node: Node) -> None:
         owners = self.owners

@@ -125,7 +125,7 @@ class Soak:
     def _compare(self) -> None:
         adapter = self._adapter
         adapter.sync()
-        if adapter._table is None:
+        if adapter._watch._table is None:
             return
         anew = matched(self.engine)
         adapter.planner.plan(adapter.mirror, adapter.clock())

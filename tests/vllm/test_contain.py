@@ -140,7 +140,8 @@ def test_whatever_fails_in_translating_does_not_trip_the_shield(method: str) -> 
         adapter.planner = Broken(adapter.planner, method, 1)
     else:
         adapter.mirror = Broken(adapter.mirror, method, 1)
-        adapter._table = None
+        adapter._watch._mirror = adapter.mirror
+        adapter._watch._table = None
     for i in range(4):
         for name, tokens in (("a", [*A, i]), ("b", [*B, i]), ("short", [i])):
             engine.add_request(make_request(f"{name}{i}", tokens, 1))
@@ -152,7 +153,7 @@ def test_whatever_fails_in_translating_does_not_trip_the_shield(method: str) -> 
 
 def test_a_planning_error_still_trips_it() -> None:
     engine = make_scheduler(PeekScheduler, num_blocks=100, options=LENIENT)
-    engine.peek.adapter.planner = Broken(engine.peek.adapter.planner, "plan", 0)
+    engine.peek.adapter.planner = Broken(engine.peek.adapter.planner, "lazy_plan", 0)
     for i in range(4):
         engine.add_request(make_request(f"r{i}", [*A, i], 1))
     assert len(run_out(engine)) == 4

@@ -113,7 +113,7 @@ def test_configs_share_nothing() -> None:
 
 
 # What fails for one request alone, in translating it, is in test_contain.py.
-PLANNER = ("remove", "plan", "eviction_score")
+PLANNER = ("remove", "lazy_plan", "eviction_score")
 MIRROR = ("pop_outgrown", "release", "block_cached")
 
 
@@ -123,7 +123,8 @@ def sabotage(engine: Any, method: str, after: int) -> None:
         adapter.planner = Broken(adapter.planner, method, after)
         return
     adapter.mirror = Broken(adapter.mirror, method, after)
-    adapter._table = None  # the pool's table knows the methods of the mirror it was made for
+    adapter._watch._mirror = adapter.mirror
+    adapter._watch._table = None  # the pool's table knows the methods of the mirror it was made for
 
 
 def busy_run(engine: Any) -> list[str]:
@@ -221,7 +222,7 @@ def test_an_error_when_a_wanted_block_is_let_go() -> None:
     assert_stock_objects(engine)
 
 
-@pytest.mark.parametrize("method", ["add", "remove", "plan", "eviction_score", "intern", "release"])
+@pytest.mark.parametrize("method", ["add", "remove", "lazy_plan", "eviction_score", "intern", "release"])
 def test_strict_raises(method: str) -> None:
     engine = make(strict=True)
     sabotage(engine, method, 0)
@@ -231,7 +232,7 @@ def test_strict_raises(method: str) -> None:
 
 def test_after_an_error_the_order_is_the_stock_order() -> None:
     engine = make(strict=False)
-    sabotage(engine, "plan", 0)
+    sabotage(engine, "lazy_plan", 0)
     stock = make_scheduler(num_blocks=26, max_num_seqs=3)
     assert busy_run(engine) == busy_run(stock)
 
@@ -259,7 +260,7 @@ def test_an_error_while_the_stock_objects_are_put_back(
 ) -> None:
     monkeypatch.setattr("peek.adapters.vllm.adapter.restore_stock", lambda scheduler: 1 / 0)
     engine = make(strict=False)
-    sabotage(engine, "plan", 0)
+    sabotage(engine, "lazy_plan", 0)
     assert "r0" in busy_run(engine)
     assert len([record for record in caplog.records if "put back" in record.getMessage()]) == 1
 

@@ -96,7 +96,7 @@ class Comparison:
                 pool._maybe_evict_cached_block(block)
         tree, mirror = adapter.planner.tree, adapter.mirror
         adapter.sync()
-        if adapter._table is None:
+        if adapter._watch._table is None:
             return
         anew = matched(engine)
         adapter.planner.plan(mirror, adapter.clock())

@@ -32,7 +32,7 @@ class Comparison:
         tree, mirror = adapter.planner.tree, adapter.mirror
         assert len(mirror) == 0 or len(tree) > 0, "symbols that nobody waits for"
         adapter.sync()  # a lone request is looked at again when its first block is cached
-        if adapter._table is None:
+        if adapter._watch._table is None:
             assert not tree.has_sharing
             self.seen["asleep"] += 1
             return
@@ -197,10 +197,10 @@ def test_a_reset_of_the_prefix_cache_on_the_way_to_sleep(monkeypatch: pytest.Mon
     for name in ("a1", "a2", "b"):  # shares, so the pool is watched
         engine.add_request(make_request(name, [ord(name[0])] * 100, 3))
     run_out(engine)
-    assert engine.peek.adapter._table is not None, "not asleep yet"
+    assert engine.peek.adapter._watch._table is not None, "not asleep yet"
     assert engine.reset_prefix_cache()
     step(engine)
-    assert engine.peek.adapter._table is None, "watches a table that is gone"
+    assert engine.peek.adapter._watch._table is None, "watches a table that is gone"
     engine.add_request(make_request("a3", [ord("a")] * 100, 30))
     step(engine)
     engine.add_request(make_request("a4", [ord("a")] * 100, 1))

@@ -127,7 +127,7 @@ def test_the_mirror_equals_vllms_own_answer(rows: list[tuple[int, int, int, int]
         step(engine)
         adapter = engine.peek.adapter
         adapter.sync()
-        if adapter._table is not None and len(adapter.planner) > 1:
+        if adapter._watch._table is not None and len(adapter.planner) > 1:
             adapter.planner.plan(adapter.mirror, adapter.clock())
             for name in adapter._keys:
                 assert adapter.planner.cached_len(name) == cached_now(engine, engine.requests[name]), name
@@ -174,7 +174,7 @@ def test_after_an_error_the_queue_is_vllms_own() -> None:
         engine.add_request(request)
     engine.max_num_running_reqs = 2
     engine.peek.adapter.before_schedule()
-    engine.peek.adapter.planner = Broken(engine.peek.adapter.planner, "plan", 0)
+    engine.peek.adapter.planner = Broken(engine.peek.adapter.planner, "lazy_plan", 0)
     engine.finish_requests(made[0].request_id, RequestStatus.FINISHED_ABORTED)
     engine.schedule()
     engine.schedule()

@@ -22,6 +22,7 @@ from vllm_plays import essence
 from vllm_small import A, B, interleaved, matched, run_out, scheduler, step
 
 from peek.adapters.vllm import PeekAsyncScheduler, PeekScheduler
+from peek.planner import LazyPlan, Plan
 
 
 def test_preempted_requests_keep_their_precedence() -> None:
@@ -92,7 +93,7 @@ def test_when_nothing_is_shared_any_more_arrival_order_comes_back() -> None:
     assert waiting_names(engine) != [f"{'AB'[i % 2]}{i}" for i in range(6)]
     for name in ("A2", "A4", "B3", "B5"):
         engine.finish_requests(name, RequestStatus.FINISHED_ABORTED)
-    engine.peek.adapter.scheduler.waiting.place(list(reversed(engine.waiting)))
+    engine.waiting.follow(LazyPlan.of(Plan(reversed(waiting_names(engine)))))
     engine.peek.adapter.before_schedule()
     assert engine.peek.adapter.planner.stats.stood_aside == 1
     assert waiting_names(engine) == ["A0", "B1"]

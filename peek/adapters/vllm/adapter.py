@@ -24,17 +24,19 @@ from peek.adapters.vllm.seams import (
     least_needed,
     require_seams,
     restore_stock,
-    unwatch_hashes,
-    watch_hashes,
 )
 from peek.adapters.vllm.tracking import tracked_queue
+from peek.adapters.vllm.watching import PoolWatch
 from peek.errors import EngineMismatch
-from peek.planner import Plan, Planner
+from peek.planner import LazyPlan, Planner
 from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES
 
-_QUIET_STEPS: Final = 16
-"""Steps in a row with nothing shared or cached until the pool is no longer watched."""
+_BLOCKS_A_STEP: Final = 2**16
+"""Blocks of prompts that are translated in one step, about 20 ms; what an arrival costs besides counts as
+`_BLOCKS_AN_ARRIVAL`."""
+
+_BLOCKS_AN_ARRIVAL: Final = 32
 
 
 class VllmAdapter:
@@ -57,7 +59,7 @@ class VllmAdapter:
         self.clock = clock
         self.planner: Any = self._make_planner(settings)
         self.reordered = 0
-        """Steps that changed the order of vLLM's queue."""
+        """Steps that admitted somebody before one who had come earlier."""
         self.cached_real = 0
         """Prompt tokens of admitted requests that vLLM found in its cache."""
         self.protected_evictions = 0
@@ -75,16 +77,15 @@ class VllmAdapter:
         self._waits = (RequestStatus.WAITING, RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR)
         self._loads = RequestStatus.WAITING_FOR_REMOTE_KVS
         self._shield = shield
-        self._table: object = None
-        """The pool's hash table if it is watched, else None."""
-        self._quiet_steps = 0
-        self._placed: Plan | None = None
-        """The plan that the queue is in the order of, None if vLLM has moved somebody since."""
+        self._watch = PoolWatch(self._pool, self.mirror, shield)
+        self._followed: LazyPlan | None = None
+        """The plan that the queue follows, None if somebody has come or gone since."""
         self._away = False
         """Whether the queue may be in another order than vLLM's own."""
         if self.planner.evicts:
             install_free_queue(self._pool, lambda in_order, n: shield.call(self._choose, in_order, n))
         scheduler.waiting = tracked_queue(scheduler.waiting)
+        scheduler.waiting.guard = shield.call
         self._attached = True
 
     def _make_planner(self, settings: Settings) -> Planner | PriorityPlanners:
@@ -117,11 +118,12 @@ class VllmAdapter:
         planner = self.planner
         if self._full() or len(planner) < 2 or not (self._away or planner.order_matters(self.mirror)):
             return
-        plan = planner.plan(self.mirror, self.clock())
-        if plan is not self._placed:
+        plan = planner.lazy_plan(self.mirror, self.clock())
+        if plan is not self._followed:
             if self._away or not plan.stood_aside:
-                self._place(plan)
-            self._placed = plan
+                self.scheduler.waiting.follow(None if plan.stood_aside else plan)
+            self._away = not plan.stood_aside
+            self._followed = plan
 
     def sync(self) -> None:
         """Tell planner and mirror what the engine has done since the last call."""
@@ -129,11 +131,11 @@ class VllmAdapter:
         self._take_back(waiting)
         if len(waiting) != len(waiting.members):
             raise EngineMismatch("this vLLM changes its waiting queue in a way unknown to the adapter")
-        if waiting.touched:
-            self._note_changes(waiting.touched, waiting.members)
-            waiting.touched.clear()
-            self._placed = None
-        self._watch_or_sleep()
+        if waiting.entered or waiting.gone:
+            self._followed = None
+            self._let_go(waiting.gone)
+            self._let_in(waiting)
+        self._watch.update(self.planner.evicts or self.planner.order_matters(self.mirror))
         for request_id in self.mirror.pop_outgrown():
             if request_id in self._keys and not self.quarantine.accepts(
                 request_id, partial(self._extend, request_id)
@@ -152,32 +154,6 @@ class VllmAdapter:
                 apart.remove_requests(back)
                 waiting.prepend_requests(reversed(back))
 
-    def _watch_or_sleep(self) -> None:
-        """Watch the pool while its blocks can matter.
-
-        Asleep, each arrival still asks for its first block.  A first block that is cached later, by a
-        request that was running already or shares with nobody, goes unnoticed by those who wait.
-        """
-        replaced = self._table is not None and self._pool.cached_block_hash_to_block is not self._table
-        if not (self.planner.evicts or self.planner.order_matters(self.mirror)):
-            self._quiet_steps += 1
-            if replaced:  # the prefix cache was reset, and the new table is vLLM's own
-                self._table = None
-            elif self._quiet_steps == _QUIET_STEPS and self._table is not None:
-                self._table = None
-                unwatch_hashes(self._pool)
-            return
-        self._quiet_steps = 0
-        if self._table is None or replaced:
-            call, mirror = self._shield.call, self.mirror
-            self._table = watch_hashes(
-                self._pool,
-                mirror.wanted(),
-                lambda key: call(mirror.block_cached, key),
-                lambda key: call(mirror.block_gone, key),
-            )
-            mirror.reset()  # asleep, or the prefix cache was reset
-
     def _full(self) -> bool:
         """Whether every seat is taken, so that the order of the queue does not matter now."""
         scheduler = self.scheduler
@@ -191,17 +167,33 @@ class VllmAdapter:
             and request.num_preemptions == 0
         )
 
-    def _note_changes(self, touched: dict[str, Any], members: dict[str, Any]) -> None:
-        for request_id, request in touched.items():
+    def _let_go(self, gone: dict[str, Any]) -> None:
+        for request_id in gone:
+            if request_id in self._known:
+                self._remove(request_id, None)
+            self.quarantine.let_go(request_id)
+        gone.clear()
+
+    def _let_in(self, waiting: Any) -> None:
+        """Translate who has entered, first come first, as far as one step can bear.
+
+        The rest stand behind those in the plan, in the order they came.
+        """
+        left = _BLOCKS_A_STEP
+        while waiting.entered and left > 0:
+            request_id, request = waiting.entered.popitem(last=False)
+            takes_part = self._takes_part(request)
             known = self._known.get(request_id)
-            stays = members.get(request_id) is request and self._takes_part(request)
-            if known is not None and not (stays and known is request):
-                self._remove(request_id, None)  # gone, or its id came back with another prompt
+            if known is not None and not (takes_part and known is request):
+                self._remove(request_id, None)
                 known = None
-            if not stays:
-                self.quarantine.let_go(request_id)
-            elif known is None and request_id not in self.quarantine:
+            if takes_part and known is None and request_id not in self.quarantine:
+                left -= _BLOCKS_AN_ARRIVAL + len(request.block_hashes)
                 self.quarantine.accepts(request_id, partial(self._add, request))
+            if takes_part and request_id not in self.quarantine:
+                waiting.take_part(request)
+            else:
+                waiting.keep_place(request)
 
     def _add(self, request: Any) -> None:
         """Translate a request and hand it to the planner; if anything raises, nothing has changed."""
@@ -244,20 +236,6 @@ class VllmAdapter:
         del self._known[request_id]
         self.mirror.release(self._keys.pop(request_id), self.planner.needs)
 
-    def _place(self, plan: Plan) -> None:
-        """Fill the places of those who take part in the plan's order; everybody else stays put."""
-        known = self._known
-        waiting = self.scheduler.waiting
-        ordered = [known[request_id] for request_id in plan]
-        queue = list(waiting)
-        if len(ordered) < len(queue):
-            planned = iter(ordered)
-            ordered = [next(planned) if request.request_id in known else request for request in queue]
-        self._away = not plan.stood_aside
-        if ordered != queue:
-            waiting.place(ordered)
-            self.reordered += 1
-
     def detach(self) -> None:
         """Leave the scheduler with objects of vLLM's own classes again.  Between steps only; O(n) once."""
         if self._attached:
@@ -268,9 +246,11 @@ class VllmAdapter:
 
     def after_schedule(self, output: Any) -> None:
         """Learn who was admitted and what it cost.  O(admitted + those who entered or left)."""
+        self.reordered += self.scheduler.waiting.overtook
+        self.scheduler.waiting.overtook = False
         for admitted in output.scheduled_new_reqs:
             self._admitted(admitted.req_id, int(admitted.num_computed_tokens))
-        for request in self.scheduler.waiting.touched.values():
+        for request in self.scheduler.waiting.gone.values():
             if request.status == self._loads:  # holds blocks, and will compute what is not loaded
                 self._admitted(request.request_id, int(request.num_computed_tokens))
 

@@ -99,6 +99,10 @@ class GroupMirror(BlockMirror):
                 agree = False
         return agree
 
+    def changed_since(self, version: int) -> list[int] | None:
+        """None: a change reaches all that is below it, by way of the cursor."""
+        return None
+
     def _other_holds(self, group: OtherGroup, symbol: int) -> bool:
         state = group.state[symbol]
         if state == _UNKNOWN:
@@ -146,7 +150,7 @@ class GroupMirror(BlockMirror):
         symbol = self.symbol_of(key)
         if symbol < 0:
             return
-        self.version += 1
+        self._forget_changes()
         self._forget(symbol)
         if symbol in self._lone and self._holds(symbol):
             self._outgrow(symbol)

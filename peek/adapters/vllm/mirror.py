@@ -27,6 +27,9 @@ _UNKNOWN: Final = 0
 _ABSENT: Final = 1
 _CACHED: Final = 2
 
+_MOST_CHANGES: Final = 65536
+"""Changes that are remembered until somebody walks."""
+
 
 class BlockMirror:
     """`CacheView` over interned block hashes.
@@ -51,6 +54,8 @@ class BlockMirror:
         self._free: list[int] = []
         self._lone: dict[int, str] = {}
         self._outgrown: list[str] = []
+        self._changes: list[int] = []
+        self._changes_from: i64 = 0
 
     def __len__(self) -> int:
         """Symbols in use."""
@@ -71,6 +76,24 @@ class BlockMirror:
 
     def node_id(self, cursor: object) -> int:
         return -1  # demand is looked up by symbol, see `PendingTree.owner`
+
+    def changed_since(self, version: int) -> list[int] | None:
+        """Symbols whose answers may have changed since a `version`; None if that may be any."""
+        if version < self._changes_from:
+            return None
+        return self._changes[version - self._changes_from :]
+
+    def _note_change(self, symbol: int) -> None:
+        if len(self._changes) >= _MOST_CHANGES:
+            self._forget_changes()
+        self._changes.append(symbol)
+        self.version += 1
+
+    def _forget_changes(self) -> None:
+        """Any answer may be another one since the version before this."""
+        self.version += 1
+        self._changes = []
+        self._changes_from = self.version
 
     def _holds(self, symbol: int) -> bool:
         state = self._state[symbol]
@@ -182,7 +205,7 @@ class BlockMirror:
             return
         if self._state[symbol] != _CACHED:
             self._state[symbol] = _CACHED
-            self.version += 1
+            self._note_change(symbol)
         self._outgrow(symbol)
 
     def block_gone(self, key: bytes) -> None:
@@ -190,11 +213,11 @@ class BlockMirror:
         symbol = self.symbols.get(key, -1)
         if symbol >= 0 and self._state[symbol] == _CACHED:
             self._state[symbol] = _UNKNOWN
-            self.version += 1
+            self._note_change(symbol)
 
     def reset(self) -> None:
         """The pool's table was replaced: ask about every symbol anew.  O(symbols)."""
-        self.version += 1
+        self._forget_changes()
         for symbol in self.symbols.values():
             self._forget(symbol)
         for symbol in list(self._lone):

@@ -13,7 +13,7 @@ from typing import Any
 from peek.adapters.vllm.mirror import BlockMirror
 from peek.config import PeekConfig
 from peek.errors import UnknownRequest
-from peek.planner import Plan, Planner
+from peek.planner import LazyPlan, Plan, Planner
 from peek.planner.plan import NOTHING_TO_GAIN, ORDERED
 from peek.request import PendingRequest
 
@@ -40,6 +40,7 @@ class PriorityPlanners:
         self._where: dict[str, int] = {}
         self._parts: list[Plan] = []
         self._plan = Plan()
+        self._lazy: tuple[Plan, LazyPlan] = (self._plan, LazyPlan.of(self._plan))
         model = make()
         self.config: PeekConfig = model.config
         self.evicts = model.evicts
@@ -119,6 +120,13 @@ class PriorityPlanners:
             aside,
         )
         return self._plan
+
+    def lazy_plan(self, cache: BlockMirror, now: float) -> LazyPlan:
+        """As `Planner.lazy_plan`, worked out at once."""
+        plan = self.plan(cache, now)
+        if plan is not self._lazy[0]:
+            self._lazy = (plan, LazyPlan.of(plan))
+        return self._lazy[1]
 
     # -- the cache ---------------------------------------------------------------------------------
 

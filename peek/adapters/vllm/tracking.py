@@ -1,39 +1,52 @@
-"""vLLM's waiting queue, remembering who entered and left.
+"""vLLM's waiting queue under `--scheduling-policy priority`: tells who came and went, and follows plans.
 
-With it the adapter's cost per step goes with what changed, not with how many wait.
+Here a plan is laid out when it comes.  docs/vllm.md says what that costs; first come, first served has
+`peek.adapters.vllm.planned`.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+
+from peek.adapters.vllm.planned import Planned
+
+if TYPE_CHECKING:
+    from peek.planner import LazyPlan
 
 
 class Tracking:
-    """Mixed into vLLM's `FCFSRequestQueue` or `Ranked`, whose every way in and out passes here.
+    """Mixed into `Ranked`, whose every way in and out passes here.
 
     The set of members is vLLM's business, the order vLLM's or the planner's (`place`).
 
     Attributes:
         members: who is in the queue, by request id.
-        touched: who entered or left since somebody last cleared it, by request id.
+        entered, gone: as those of `peek.adapters.vllm.planned.Planned`.
     """
 
     def __init__(self, requests: Iterable[Any]) -> None:
         super().__init__(requests)  # type: ignore[call-arg]
         self.members: dict[str, Any] = {}
-        self.touched: dict[str, Any] = {}
+        self.entered: OrderedDict[str, Any] = OrderedDict()
+        self.gone: dict[str, Any] = {}
         self._enter(requests)
 
     def _enter(self, requests: Iterable[Any]) -> None:
         for request in requests:
-            self.members[request.request_id] = self.touched[request.request_id] = request
+            name = request.request_id
+            self.members[name] = self.entered[name] = request
+            if self.gone.get(name) is request:
+                del self.gone[name]
 
     def _leave(self, requests: Iterable[Any]) -> None:
         for request in requests:
-            if self.members.pop(request.request_id, None) is not None:
-                self.touched[request.request_id] = request
+            name = request.request_id
+            if self.members.pop(name, None) is not None:
+                self.entered.pop(name, None)
+                self.gone[name] = request
 
     def add_request(self, request: Any) -> None:
         super().add_request(request)  # type: ignore[misc]
@@ -61,11 +74,6 @@ class Tracking:
         requests = list(requests)
         super().remove_requests(requests)  # type: ignore[misc]
         self._leave(requests)
-
-    def place(self, requests: list[Any]) -> None:
-        """The same members in another order.  O(n)."""
-        self.clear()  # type: ignore[attr-defined]  # nothing can fail between here and the next line
-        self.extend(requests)  # type: ignore[attr-defined]
 
 
 class Ranked:
@@ -123,18 +131,44 @@ class Ranked:
 
 
 class PlacedByPriority(Tracking):
-    """`Tracking` over a `Ranked` queue."""
+    """`Tracking` over a `Ranked` queue, with the calls of `peek.adapters.vllm.planned.Planned`.
+
+    Whoever is in no plan keeps his place among all.
+    """
+
+    def __init__(self, requests: Iterable[Any]) -> None:
+        super().__init__(requests)
+        self.overtook = False
+
+    def follow(self, plan: LazyPlan | None) -> None:
+        """The order of this plan, ascending in priority; None for vLLM's own.  O(n log n)."""
+        queue = list(cast(Iterable[Any], self))
+        ids = [] if plan is None else list(plan)
+        planned = iter(ids)
+        members, taking_part = self.members, set(ids)
+        ordered = sorted(queue) if plan is None else queue
+        if plan is not None:
+            ordered = [members[next(planned)] if r.request_id in taking_part else r for r in queue]
+        if ordered != queue:
+            self.place(ordered)
+            self.overtook = True
 
     def place(self, requests: list[Any]) -> None:
         """The same members in another order, ascending in priority.  O(n)."""
         self._ranks = {request.request_id: rank for rank, request in enumerate(requests, 1)}
         self._heap = [(request.priority, rank, request) for rank, request in enumerate(requests, 1)]
 
+    def keep_place(self, request: Any) -> None:
+        """A member takes part in no plan: nothing to do."""
+
+    def take_part(self, request: Any) -> None:
+        """A member takes part in plans: nothing to do."""
+
 
 def tracked_queue(stock: Any) -> Any:
-    """A queue of vLLM's own kind, with the same requests, that tracks its members and can be put in order."""
-    from vllm.v1.core.sched.request_queue import FCFSRequestQueue, PriorityRequestQueue
+    """A queue of vLLM's own kind, with the same requests, that tells who came and went and follows plans."""
+    from vllm.v1.core.sched.request_queue import PriorityRequestQueue, RequestQueue
 
     if isinstance(stock, PriorityRequestQueue):
         return type("TrackedPriorityQueue", (PlacedByPriority, Ranked, PriorityRequestQueue), {})(list(stock))
-    return type("TrackedQueue", (Tracking, FCFSRequestQueue), {})(list(stock))
+    return type("PlannedQueue", (Planned, RequestQueue), {})(list(stock))

@@ -1,0 +1,53 @@
+"""What waits at or below a node of the pending tree: prompt tokens, work, and the oldest of them.
+
+A node's `below_*` fields hold the sums; whoever writes them goes from the leaves up.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from mypy_extensions import i64
+
+from peek.trie.node import Node, uncached_symbols
+
+_LATE: Final = 1 << 62
+
+
+def sum_own(node: Node, unit_tokens: i64, epoch: i64) -> None:
+    """The node's own requests and the uncached part of its edge, as of dual-walk `epoch`.  O(requests)."""
+    parent = node.parent
+    assert parent is not None
+    node.below_tokens = 0.0
+    node.below_work = uncached_symbols(node, parent, epoch) * unit_tokens
+    node.below_since = math.inf
+    node.below_first = _LATE
+    terminator = node.terminator
+    while terminator is not None:
+        request = terminator.request
+        node.below_tokens += float(max(1, request.num_tokens))
+        node.below_work += max(1, request.num_tokens - node.depth * unit_tokens)
+        note_oldest(node, request.arrival_time, request.sequence)
+        terminator = terminator.next
+
+
+def edge_at_risk(node: Node, parent: Node, unit_tokens: i64) -> float:
+    """A whole edge, cached or paid, divided among those that wait below it."""
+    return float((node.depth - parent.depth) * unit_tokens) / float(node.count)
+
+
+def note_oldest(node: Node, since: float, first: i64) -> None:
+    """Somebody waits at or below a node: is he the first who came?"""
+    if since < node.below_since or (since == node.below_since and first < node.below_first):
+        node.below_since = since
+        node.below_first = first
+
+
+def add_to_parent(node: Node) -> None:
+    """Add what waits at or below a node to the sums of its parent."""
+    parent = node.parent
+    assert parent is not None
+    parent.below_tokens += node.below_tokens
+    parent.below_work += node.below_work
+    note_oldest(parent, node.below_since, node.below_first)

@@ -1,0 +1,206 @@
+"""Requests one after another, best first, as far as somebody asks.
+
+The best piece of the frontier goes.  If it is a prefix that is not cached, the best request below it pays for
+it, and the others compete anew with the prefix paid.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from peek.policy.below import edge_at_risk
+from peek.policy.columns import MIN_WAIT_S, vector
+from peek.policy.frontier import Frontier
+from peek.request import PendingRequest
+from peek.trie.node import Node
+
+_FIRST_LOOK: Final[i64] = 64
+"""Pieces that are put in order at first; all of them once these have gone."""
+
+_SHORT: Final[i64] = 24
+"""Pieces up to which comparing natively beats sorting by boxed keys."""
+
+
+@final
+class Piece:
+    """What competes for the next place: a request whose path is cached or paid, or a prefix that is not.
+
+    Attributes:
+        key: the negated index; smallest first.
+        node: the top of the prefix, or where the request ends.
+        request: None for a prefix.
+    """
+
+    __slots__ = ("key", "node", "request")
+
+    def __init__(self, key: float, node: Node, request: PendingRequest | None) -> None:
+        self.key = key
+        self.node = node
+        self.request: PendingRequest | None = request
+
+
+@final
+class Run:
+    """Pieces that came up together, best first, and how many of them have gone.
+
+    Args:
+        at_risk: tokens at risk above them for one request; nothing for the frontier's own, which differ.
+    """
+
+    __slots__ = ("at", "at_risk", "pieces")
+
+    def __init__(self, pieces: list[Piece], at_risk: float) -> None:
+        self.pieces = pieces
+        self.at_risk: float = at_risk
+        self.at: i64 = 0
+
+
+@final
+class BestFirst:
+    """The order of a frontier that is up to date, for as long as tree and cache stand.
+
+    Args:
+        frontier: the pieces.
+        now: seconds, on the clock of `arrival_time`.
+        most: requests that will be asked for, as far as is known.
+    """
+
+    __slots__ = ("_above", "_frontier", "_indices", "_now", "_others", "_run", "_surface")
+
+    def __init__(self, frontier: Frontier, now: float, most: int) -> None:
+        self._frontier = frontier
+        self._now: float = now
+        self._above = frontier.above()
+        self._indices: object = frontier.columns.indices(now, vector(self._above))
+        self._surface = Run([], 0.0)
+        self._look(max(_FIRST_LOOK, most))
+        self._run = self._surface
+        self._others: list[tuple[float, float, int, Run]] = []  # a heap, by the next piece of each
+
+    def _look(self, most: i64) -> None:
+        """Put more of the frontier's pieces in order."""
+        run = self._surface
+        frontier = self._frontier
+        slots, keys = frontier.columns.best(self._indices, most, frontier.live)
+        i: i64 = len(run.pieces)
+        while i < len(slots):
+            run.pieces.append(self._piece(slots[i], keys[i]))
+            i += 1
+
+    def _piece(self, slot: i64, key: float) -> Piece:
+        owner = self._frontier.owners[slot]
+        if isinstance(owner, Node):
+            return Piece(key, owner, only_request(owner))
+        assert owner is not None
+        return Piece(key, owner.node, owner.request)
+
+    def next(self) -> PendingRequest | None:
+        """Whoever goes next; None at the end.
+
+        O(log) amortised, plus what is below a prefix when that goes.
+        """
+        run = self._run
+        while not self._has_more(run):
+            if not self._others:
+                return None
+            run = heapq.heappop(self._others)[3]
+        piece = run.pieces[run.at]
+        if self._others and self._others[0][0] <= piece.key:
+            run = heapq.heappushpop(self._others, entry(run))[3]
+            piece = run.pieces[run.at]
+        run.at += 1
+        while piece.request is None:
+            if self._has_more(run):
+                heapq.heappush(self._others, entry(run))
+            run = self._below(piece.node, run)
+            piece = run.pieces[0]
+            run.at = 1
+        self._run = run
+        return piece.request
+
+    def _has_more(self, run: Run) -> bool:
+        if run.at == len(run.pieces) and run is self._surface and run.at < self._frontier.live:
+            self._look(self._frontier.live)
+        return run.at < len(run.pieces)
+
+    def _below(self, node: Node, run: Run) -> Run:
+        """What competes below a prefix of a run once it is paid.  O(m log m) with m children and requests."""
+        parent = node.parent
+        assert parent is not None
+        frontier = self._frontier
+        above = self._above[parent.group] if run is self._surface else run.at_risk
+        at_risk = above + edge_at_risk(node, parent, frontier.unit)
+        below: list[Piece] = []
+        terminator = node.terminator
+        while terminator is not None:
+            request = terminator.request
+            work = float(max(1, request.num_tokens - node.depth * frontier.unit))
+            weight = frontier.weight(1.0, float(max(1, request.num_tokens)))
+            below.append(Piece(self._key(request.arrival_time, at_risk / work, weight), node, request))
+            terminator = terminator.next
+        kid = node.kid
+        while kid is not None:
+            count = float(kid.count)
+            weight = frontier.weight(count, kid.below_tokens / count)
+            risk = at_risk * count / float(max(1, kid.below_work))
+            below.append(Piece(self._key(kid.below_since, risk, weight), kid, only_request(kid)))
+            kid = kid.next
+        put_in_order(below)
+        return Run(below, at_risk)
+
+    def _key(self, since: float, risk: float, weight: float) -> float:
+        leverage = 1.0 + risk
+        return -(max(MIN_WAIT_S, self._now - since) * leverage * leverage * leverage * weight)
+
+
+def entry(run: Run) -> tuple[float, float, int, Run]:
+    """Sorts runs by their next pieces, ties by age."""
+    piece = run.pieces[run.at]
+    return (*_key_then_age(piece), run)
+
+
+def only_request(node: Node) -> PendingRequest | None:
+    """The request of a prefix that is one request's alone: it goes when the prefix does.  O(1)."""
+    terminator = node.terminator
+    return terminator.request if node.count == 1 and terminator is not None else None
+
+
+def put_in_order(pieces: list[Piece]) -> None:
+    """Best first; ties by age."""
+    n: i64 = len(pieces)
+    i: i64 = 1
+    if n > _SHORT:
+        pieces.sort(key=_key)  # floats compare much faster than tuples, and ties are rare
+        while i < n and pieces[i].key != pieces[i - 1].key:
+            i += 1
+        if i < n:
+            pieces.sort(key=_key_then_age)
+        return
+    while i < n:
+        piece = pieces[i]
+        at = i
+        while at > 0 and goes_before(piece, pieces[at - 1]):
+            pieces[at] = pieces[at - 1]
+            at -= 1
+        pieces[at] = piece
+        i += 1
+
+
+def goes_before(one: Piece, other: Piece) -> bool:
+    if one.key != other.key:
+        return one.key < other.key
+    return _key_then_age(one) < _key_then_age(other)
+
+
+def _key(piece: Piece) -> float:
+    return piece.key
+
+
+def _key_then_age(piece: Piece) -> tuple[float, float, int]:
+    request = piece.request
+    if request is None:
+        return (piece.key, piece.node.below_since, piece.node.below_first)
+    return (piece.key, request.arrival_time, request.sequence)

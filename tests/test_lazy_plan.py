@@ -1,0 +1,155 @@
+"""Orders that are kept current and worked out on demand against orders made anew from everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.blocks import UNIT, Pool, World, chain
+from support.queues import Scene, planner_of, scenes
+
+from peek import InvalidKey, PeekConfig, PendingRequest, Planner
+from peek.adapters.vllm.mirror import BlockMirror
+from peek.config import PRESETS
+from peek.planner import LazyPlan, Plan
+from peek.planner.plan import ORDERED
+from peek.trie.dual_walk import DualWalk
+
+INDEX = PeekConfig.from_label("index")
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["arrive"] * 4 + ["abort", "admit", "cache", "cache", "evict", "replace"]),
+        st.lists(st.integers(0, 2), min_size=1, max_size=6),
+        st.integers(0, 20),
+        st.booleans(),
+    ),
+    max_size=40,
+)
+
+
+class AsksAnew:
+    """The same answers, from a cache that says nothing of its changes."""
+
+    def __init__(self, mirror: BlockMirror) -> None:
+        self.unit_tokens = mirror.unit_tokens
+        self.block_symbols = 1
+        self.root = mirror.root
+        self.advance = mirror.advance
+        self.node_id = mirror.node_id
+
+
+def made_anew(side_planner: Planner, mirror: BlockMirror, now: float) -> list[str]:
+    """What a planner that has never seen this queue before makes of it."""
+    fresh = Planner(INDEX, chained=True)
+    for request in side_planner.tree.requests():
+        key = side_planner.tree.key_of(request.request_id)
+        fresh.add(
+            PendingRequest(
+                request.request_id,
+                key,
+                request.arrival_time,
+                num_tokens=request.num_tokens,
+                tail=request.tail,
+            )
+        )
+    return list(fresh.plan(AsksAnew(mirror), now))
+
+
+@given(events=EVENTS, asked=st.integers(0, 8))
+def test_what_is_kept_equals_what_is_made_anew(
+    events: Sequence[tuple[str, list[int], int, bool]], asked: int
+) -> None:
+    """Whatever happens between two plans, and however many of them were asked for."""
+    world = World("index")
+    planner, mirror = world.whole.planner, world.whole.mirror
+    for at, (event, blocks, pick, plans) in enumerate(events):
+        world.happen(at, event, chain(blocks), pick)
+        if plans:
+            now = at + 0.5
+            lazy = planner.lazy_plan(mirror, now)
+            first = [name for place in range(asked) if (name := lazy.at(place)) is not None]
+            expected = made_anew(planner, mirror, now)
+            assert first == expected[:asked]
+            assert list(lazy) == expected
+            for name, hashes in world.prompts.items():
+                cached = planner.request(name).cached_len
+                assert cached == world.pool.cached_blocks(hashes) * UNIT
+            planner.tree.check()
+
+
+@given(events=EVENTS)
+def test_marks_are_those_of_a_walk_made_anew(events: Sequence[tuple[str, list[int], int, bool]]) -> None:
+    """Node by node, so that demand for what is cached is the same, too."""
+    world = World("index")
+    planner, mirror = world.whole.planner, world.whole.mirror
+    for at, (event, blocks, pick, plans) in enumerate(events):
+        world.happen(at, event, chain(blocks), pick)
+        if plans:
+            planner.lazy_plan(mirror, float(at))
+            ours = marks(planner)
+            DualWalk(planner.tree).walk(AsksAnew(mirror))
+            assert ours == marks(planner)
+
+
+def marks(planner: Planner) -> dict[int, int]:
+    """Symbols that the cache follows, for the nodes that it follows beyond their parents."""
+    found: dict[int, int] = {}
+    for _, root in planner.tree.roots():
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if node.parent is not None and node.walk_matched > node.parent.depth:
+                found[node.uid] = node.walk_matched
+            if node.walk_epoch == planner.tree.epoch and node.walk_matched == node.depth:
+                kid = node.kid
+                while kid is not None:
+                    stack.append(kid)
+                    kid = kid.next
+    return found
+
+
+@pytest.mark.parametrize("label", sorted(PRESETS))
+@given(scene=scenes(max_size=6), gate=st.booleans())
+def test_a_lazy_plan_is_the_plan(label: str, scene: Scene, gate: bool) -> None:
+    config = PRESETS[label]
+    plan = planner_of(scene.rows, config, in_flight_gate=gate).plan(scene.cache(), scene.now)
+    lazy = planner_of(scene.rows, config, in_flight_gate=gate).lazy_plan(scene.cache(), scene.now)
+    assert list(lazy) == plan
+    assert (lazy.reason, lazy.stood_aside) == (plan.reason, plan.stood_aside)
+
+
+def test_only_a_few_are_worked_out() -> None:
+    """A thousand wait and two are asked for: the order of the others has not been looked at."""
+    planner, pool = Planner(INDEX, chained=True), Pool()
+    mirror = BlockMirror(UNIT, pool.is_cached)
+    for i in range(1000):
+        hashes = chain([i % 7, i % 251, 2])
+        planner.add(PendingRequest(f"r{i}", mirror.intern_all(hashes, 3), float(i), num_tokens=49))
+    lazy = planner.lazy_plan(mirror, 2000.0)
+    assert [lazy.at(0), lazy.at(1)] == planner.plan(mirror, 2000.0)[:2]
+    planner.remove("r999")
+    assert (lazy.at(1), lazy.at(2)) == (list(lazy)[1], None), "who has not been asked for is gone"
+    assert len(list(lazy)) == 2
+
+
+def test_unchanged_it_is_the_same_object() -> None:
+    planner = Planner(INDEX, chained=True, plan_lasts_s=60.0)
+    mirror = BlockMirror(UNIT, Pool().is_cached)
+    planner.add(PendingRequest("a", mirror.intern_all(chain([1]), 1), 0.0))
+    lazy = planner.lazy_plan(mirror, 1.0)
+    assert planner.lazy_plan(mirror, 2.0) is lazy
+    assert planner.plan(mirror, 2.0) == ["a"]
+    assert isinstance(planner.lazy_plan(mirror, 2.0), LazyPlan)
+    assert isinstance(planner.plan(mirror, 2.0), Plan)
+
+
+def test_a_time_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidKey, match="now is nan, not a finite number"):
+        Planner(INDEX).lazy_plan(BlockMirror(1, Pool().is_cached), float("nan"))
+
+
+def test_an_order_that_was_worked_out_says_why() -> None:
+    assert LazyPlan.of(Plan(["a", "b"])).reason == ORDERED
+    assert LazyPlan.of(Plan(["a", "b"])).at(2) is None

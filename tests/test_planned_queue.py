@@ -1,0 +1,160 @@
+"""vLLM's waiting queue in the order of a plan, against a list that is put in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peek.adapters.vllm.planned import Planned
+from peek.planner import LazyPlan, Plan
+
+
+@dataclass(eq=False)
+class Request:
+    request_id: str
+
+
+class Listed:
+    """The same queue, laid out.  `taking_part` are in plans; the others stand where as many must leave."""
+
+    def __init__(self) -> None:
+        self.slots: list[Request | None] = []
+        self.taking_part: list[Request] = []
+        self.head: list[Request] = []
+        self.plan: list[str] = []
+
+    def order(self) -> list[Request]:
+        """Places of those who take part are filled in the plan's order, then by entry."""
+        here = {request.request_id: request for request in self.taking_part}
+        planned = [here[name] for name in self.plan if name in here]
+        rest = [request for request in self.taking_part if request.request_id not in set(self.plan)]
+        filling = iter([*planned, *rest])
+        return self.head + [next(filling) if slot is None else slot for slot in self.slots]
+
+    def leave(self, request: Request) -> None:
+        if request in self.head:
+            self.head.remove(request)
+        elif request in self.taking_part:
+            self.taking_part.remove(request)
+            self.slots.remove(None)
+        else:
+            self.slots.remove(request)
+
+
+def ids(requests: Sequence[Request]) -> list[str]:
+    return [request.request_id for request in requests]
+
+
+@given(
+    events=st.lists(
+        st.tuples(
+            st.sampled_from(["add", "add", "add", "stay", "pop", "pop", "prepend", "plan"]), st.randoms()
+        ),
+        max_size=40,
+    )
+)
+def test_it_goes_in_the_order_of_the_list(events: list[tuple[str, object]]) -> None:
+    """As long as those who leave are those who are up: vLLM's own way to take somebody out."""
+    queue, twin = Planned(), Listed()
+    for at, (event, random) in enumerate(events):
+        request = Request(f"r{at}")
+        if event == "add":
+            queue.add_request(request)
+            twin.slots.append(None)
+            twin.taking_part.append(request)
+        elif event == "stay":
+            queue.add_request(request)
+            queue.keep_place(request)
+            twin.slots.append(request)
+        elif event == "prepend":
+            queue.prepend_request(request)
+            twin.head.insert(0, request)
+        elif event == "plan":
+            twin.plan = ids(twin.taking_part)
+            random.shuffle(twin.plan)  # type: ignore[attr-defined]
+            queue.follow(LazyPlan.of(Plan(twin.plan)))
+        elif len(queue) > 0:
+            expected = twin.order()[0]
+            assert queue.peek_request() is expected
+            assert queue.pop_request() is expected
+            twin.leave(expected)
+        assert ids(list(queue)) == ids(twin.order())
+        assert ids(list(queue)) == ids(list(queue)), "looking changes nothing"
+        assert len(queue) == len(twin.order())
+        assert bool(queue) == (len(queue) > 0)
+
+
+def test_it_tells_who_came_and_went() -> None:
+    a, b, c = map(Request, "abc")
+    queue = Planned([a, b])
+    assert queue.entered == queue.members == {"a": a, "b": b}
+    queue.entered.clear()
+    queue.prepend_requests([c])
+    assert queue.pop_request() is c
+    queue.remove_requests([b])
+    assert (queue.members, queue.entered, queue.gone) == ({"a": a}, {}, {"c": c, "b": b})
+    queue.prepend_request(b)
+    assert (queue.entered, queue.gone) == ({"b": b}, {"c": c}), "nothing has happened to him"
+
+
+def test_whoever_vllm_puts_at_the_head_is_planned_once_he_takes_part() -> None:
+    a, b = map(Request, "ab")
+    queue = Planned([a])
+    queue.prepend_request(b)
+    queue.follow(LazyPlan.of(Plan(["a", "b"])))
+    assert ids(list(queue)) == ["b", "a"]
+    queue.take_part(b)
+    assert ids(list(queue)) == ["a", "b"]
+    queue.follow(None)
+    assert ids(list(queue)) == ["b", "a"]
+
+
+def test_whom_no_plan_knows_stands_behind_it() -> None:
+    a, b, c = map(Request, "abc")
+    queue = Planned([a, b])
+    queue.follow(LazyPlan.of(Plan(["b", "gone", "a"])))
+    queue.add_request(c)
+    assert ids(list(queue)) == ["b", "a", "c"]
+    assert not queue.overtook
+    assert queue.pop_request() is b
+    assert queue.overtook
+
+
+def test_he_who_leaves_early_lets_those_behind_him_move_up() -> None:
+    a, stays, c = map(Request, "asc")
+    queue = Planned([a, stays, c])
+    queue.keep_place(stays)
+    queue.follow(LazyPlan.of(Plan(["c", "a"])))
+    assert ids(list(queue)) == ["c", "s", "a"]
+    queue.remove_request(a)
+    assert ids(list(queue)) == ["s", "c"]
+
+
+def test_nobody_is_lost_when_an_id_comes_twice() -> None:
+    one, other = Request("a"), Request("a")
+    queue = Planned([one])
+    queue.add_request(other)
+    queue.prepend_request(other)
+    assert len(queue) == 3 != len(queue.members)
+    assert list(queue) == [one, other, other]
+    queue.remove_request(other)
+    assert [queue.pop_request(), queue.pop_request()] == [one, other]
+
+
+def test_an_empty_queue_says_so() -> None:
+    for call in (Planned().peek_request, Planned().pop_request):
+        with pytest.raises(IndexError, match="peek from an empty queue"):
+            call()
+    with pytest.raises(ValueError, match="not in"):
+        Planned().remove_request(Request("a"))
+
+
+def test_a_thousand_leave_from_the_front() -> None:
+    """In the order of entry, without looking at those who have left again."""
+    requests = [Request(f"r{i}") for i in range(1000)]
+    queue = Planned(requests)
+    assert [queue.pop_request() for _ in requests] == requests
