@@ -51,6 +51,10 @@ class CacheView(Protocol):
     - `changed_since(version) -> list[int] | None`: the symbols whose answers may be others than at an
       earlier `version`; None if that may be any.  For chained keys, where a symbol stands for all before
       it.  Walks then look at these and at new requests only.
+    - `inserted_since(version) -> list[tuple[str, bytes]] | None`: the keys, packed int32 symbols with their
+      namespaces, that were put into the cache since an earlier `version`; None if not known.  Nothing else
+      may have come in, anything may have gone.  Walks then look along these, at what was cached and at new
+      requests only.
     - `block_symbols`: symbols per block that the cache matches whole, at least 1; see above.
     - `lone_requests`: how many waiting requests it knows to share with nobody and to hit nothing; where
       that is all of them, nothing is walked.

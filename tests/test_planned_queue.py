@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -158,3 +158,19 @@ def test_a_thousand_leave_from_the_front() -> None:
     requests = [Request(f"r{i}") for i in range(1000)]
     queue = Planned(requests)
     assert [queue.pop_request() for _ in requests] == requests
+
+
+def test_whom_vllm_has_looked_at_is_whom_it_takes_out() -> None:
+    """It makes room in between, and what fails there may take the plan away."""
+    a, b = map(Request, "ab")
+    queue, calls = Planned([a, b]), []
+
+    def guard(function: Callable[..., object], *args: object) -> object:
+        calls.append(args)
+        return None if len(calls) > 1 else function(*args)
+
+    queue.guard = guard
+    queue.follow(LazyPlan.of(Plan(["b", "a"])))
+    assert queue.peek_request() is b
+    assert queue.pop_request() is b
+    assert queue.pop_request() is a

@@ -14,9 +14,9 @@ end of an edge.  The children are then asked for from that boundary, with the re
 of their edge.  An edge on which a whole block or more is missing is where such a cache stops.
 
 A cache may carry a `version` that changes whenever an answer could.  While it stands still, the marks
-of the last walk are good and only nodes that are new since then are asked for.  One of chained symbols
-may tell which of them have changed (`changed_since`): a walk then looks at these and at what is new in
-the tree, and at nothing else.
+of the last walk are good and only nodes that are new since then are asked for.  It may also tell what
+has changed: symbols, if keys are chained (`changed_since`), or keys that came in (`inserted_since`).  A
+walk then looks at these, at what is new in the tree, and in the second case at what was cached before.
 
 Plan: pre-order over the tree by its links.  Each node remembers how far the cache followed its path
 and the cursor there (`walk_*`); the demand index of `peek.eviction` reads these marks afterwards.
@@ -41,6 +41,7 @@ from peek.trie.cache_answers import (
 from peek.trie.journal import Bookmark
 from peek.trie.keys import COMPILED
 from peek.trie.marks import forget_below, is_cached, write_own, write_subtree
+from peek.trie.news import followed, on_paths, owners_of
 from peek.trie.node import Node, next_branch, next_preorder
 from peek.trie.pending_tree import PendingTree
 
@@ -120,7 +121,7 @@ class DualWalk:
         stands = version is not None and cache is self._cache and block == self._block
         stands = stands and self.epoch == self._tree.epoch
         start = self._bookmark.at
-        changed = self._changed_since(cache, stands)
+        changed = self._changed(cache, version, stands)
         if changed is None and not (stands and version == self._cache_version):
             self.epoch = self._tree.begin_walk(block)
         self._cache = cache
@@ -150,19 +151,25 @@ class DualWalk:
             if not whole:
                 self._forget()
 
-    def _changed_since(self, cache: CacheView, stands: bool) -> list[int] | None:
-        """Symbols whose answers may be others than in the last walk; None if that may be any.
+    def _changed(self, cache: CacheView, version: object, stands: bool) -> list[Node] | None:
+        """Nodes about which the cache may answer differently than in the last walk; None if that may be any.
 
         Where it is known, what is new in the tree is known, too.
         """
-        ask: Any = getattr(cache, "changed_since", None)
-        if ask is None or not self._tree.chained:
+        changed: Any = getattr(cache, "changed_since", None) if self._tree.chained else None
+        inserted: Any = getattr(cache, "inserted_since", None)
+        if (changed is None and inserted is None) or self._block != 1:
             return None
         known = self._bookmark.catch_up(self._tree.journal())
         if not (known and stands):
             return None
-        changed: list[int] | None = ask(self._cache_version)
-        return changed
+        if version == self._cache_version:
+            return []
+        if changed is not None:
+            symbols = changed(self._cache_version)
+            return None if symbols is None else owners_of(self._tree, symbols)
+        keys = inserted(self._cache_version)
+        return None if keys is None else followed(self._tree, self.epoch) + on_paths(self._tree, keys)
 
     def _note_granularity(self, cache: CacheView) -> None:
         if matches_single_symbols(self._tree, cache):
@@ -239,14 +246,13 @@ class DualWalk:
 
     # -- going on from the last walk ---------------------------------------------------------------
 
-    def _go_on(self, changed: list[int], start: i64) -> None:
+    def _go_on(self, changed: list[Node], start: i64) -> None:
         """Bring the marks up to date: where answers may have changed, and where the tree has since entry
         `start` of its journal.  O(depth) each, and what came into or fell out of the cache below."""
         journal = self._tree.journal()
         fresh = journal.nodes[start:]
-        for symbol in changed:
-            node = self._tree.owner(symbol)
-            if node is not None and node.parent is not None and is_cached(node.parent, self.epoch):
+        for node in changed:
+            if node.parent is not None and is_cached(node.parent, self.epoch):
                 self._look_again(node)
         for node in fresh:
             if node.count > 0:

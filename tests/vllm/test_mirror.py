@@ -51,7 +51,7 @@ class Comparison:
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("policy", ["clpm+gm+dl+pe", "peek"], ids=["always", "sleeps"])
 def test_mirror_equals_the_pool(asynchronous: bool, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.adapter._QUIET_STEPS", 1)
+    monkeypatch.setattr("peek.adapters.vllm.watching._QUIET_STEPS", 1)
     compare = Comparison()
 
     @settings(max_examples=60)
@@ -137,7 +137,7 @@ def test_reset_prefix_cache_is_seen() -> None:
 
 
 def test_what_changes_while_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.adapter._QUIET_STEPS", 3)
+    monkeypatch.setattr("peek.adapters.vllm.watching._QUIET_STEPS", 3)
     engine = make_scheduler(PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "peek"})
     pool = engine.kv_cache_manager.block_pool
     for name in ("a", "b"):  # takes the seats, is the prefix of nobody waiting
@@ -168,7 +168,7 @@ def test_what_changes_while_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_asleep_an_arrival_that_hits_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.adapter._QUIET_STEPS", 3)
+    monkeypatch.setattr("peek.adapters.vllm.watching._QUIET_STEPS", 3)
     engine = make_scheduler(
         PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "peek", "lanes": "none"}
     )
@@ -192,7 +192,7 @@ def test_asleep_an_arrival_that_hits_is_noticed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_reset_of_the_prefix_cache_on_the_way_to_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.adapter._QUIET_STEPS", 100)
+    monkeypatch.setattr("peek.adapters.vllm.watching._QUIET_STEPS", 100)
     engine = make_scheduler(PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "peek"})
     for name in ("a1", "a2", "b"):  # shares, so the pool is watched
         engine.add_request(make_request(name, [ord(name[0])] * 100, 3))

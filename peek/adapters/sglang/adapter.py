@@ -28,6 +28,7 @@ from peek.adapters.sglang.caches import (
     takes_strategy,
     touch,
 )
+from peek.adapters.sglang.core_view import CoreView
 from peek.adapters.sglang.eviction import DemandStrategy
 from peek.adapters.sglang.seams import entry_time, require_seams, schedule_policy
 from peek.adapters.sglang.translation import Translator
@@ -271,7 +272,9 @@ class SglangAdapter:
                 touch(self.policy.tree_cache, request, cached)
 
     def detach(self) -> None:
-        """Give the cache its own strategy back.  O(1)."""
+        """Give the cache its own strategy and methods back.  O(1)."""
+        if isinstance(self.view, CoreView):
+            self.view.close()
         if self._stock_strategy is not None:
             stock, self._stock_strategy = self._stock_strategy, None
             set_strategy(self.policy.tree_cache, stock)

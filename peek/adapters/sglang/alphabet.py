@@ -76,6 +76,22 @@ class Alphabet:
             symbols[wide == letter.value] = letter.symbol
         return symbols.astype("<i4").tobytes(), letters
 
+    def known(self, tokens: Any) -> bytes:
+        """Token ids of 64 bits as packed symbols, up to the first wide one that nobody holds.  O(tokens)."""
+        wide = np.asarray(tokens, dtype=np.int64)
+        apart = (wide < 0) | (wide >= FIRST_LETTER)
+        if not apart.any():
+            return wide.astype("<i4").tobytes()
+        symbols = wide.copy()
+        end = len(wide)
+        for value in np.unique(wide[apart]).tolist():
+            letter = self._by_value.get(value)
+            if letter is None:
+                end = min(end, int(np.argmax(wide == value)))
+            else:
+                symbols[wide == value] = letter.symbol
+        return symbols[:end].astype("<i4").tobytes()
+
     def _letter(self, value: int) -> Letter:
         letter = self._by_value.get(value)
         if letter is None:

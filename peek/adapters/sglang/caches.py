@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from peek.adapters.guard import require
 from peek.adapters.sglang.core_view import CoreView
+from peek.adapters.sglang.insertions import Insertions
 from peek.adapters.sglang.node_view import HAS_STATE, HAS_WINDOW, NodeView
 
 if TYPE_CHECKING:
@@ -138,7 +139,15 @@ def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
     """A read-only `CacheView` of SGLang's prefix cache, for keys that `door` has made."""
     core = tree_core(cache)
     if not shows_nodes(cache):
-        return CoreView(_core_match(core), cache.page_size, door.pages, door.alphabet)
+        insertions = None if _fed_from_elsewhere(cache) else Insertions(cache, door)
+        return CoreView(
+            _core_match(core),
+            cache.page_size,
+            door.pages,
+            door.alphabet,
+            insertions,
+            lambda: int(core.evictable_size() + core.protected_size()),
+        )
     hybrid = is_hybrid(cache)
     return NodeView(
         lambda: core.root_node,
@@ -162,11 +171,16 @@ def _version_of(cache: Any) -> Callable[[], object] | None:
     """
     core = tree_core(cache)
     nodes = type(core.root_node)
-    on_host = "HiRadixCache" in {base.__name__ for base in type(cache).__mro__}
-    linked = getattr(cache, "cache_controller", None) or getattr(cache, "linker", None)
-    if is_hybrid(cache) or on_host or linked is not None or not hasattr(nodes, "counter"):
+    if is_hybrid(cache) or _fed_from_elsewhere(cache) or not hasattr(nodes, "counter"):
         return None
     return lambda: (nodes.counter, core.evictable_size() + core.protected_size())
+
+
+def _fed_from_elsewhere(cache: Any) -> bool:
+    """Whether KV may come in from the host or another engine."""
+    on_host = "HiRadixCache" in {base.__name__ for base in type(cache).__mro__}
+    linked = getattr(cache, "cache_controller", None) or getattr(cache, "linker", None)
+    return on_host or linked is not None
 
 
 def _on_host(node: Any) -> bool | None:

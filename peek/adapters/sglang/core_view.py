@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from peek.adapters.sglang.alphabet import Alphabet
+from peek.adapters.sglang.insertions import Insertions
 from peek.adapters.sglang.namespaces import ALONE, first_of, owner_of
 from peek.adapters.sglang.pages import PageTable
 from peek.trie.tree_view import edge_bytes
@@ -42,6 +43,8 @@ class CoreView:
         page_tokens: SGLang's page size.
         pages: the table of pages, None for pages of one token.
         alphabet: what spells symbols.
+        insertions: notes what comes in; None where it may come in unnoticed.
+        sizes: tokens that could be evicted and that are locked, which grow smaller by eviction only.
     """
 
     def __init__(
@@ -50,12 +53,30 @@ class CoreView:
         page_tokens: int,
         pages: PageTable | None,
         alphabet: Alphabet,
+        insertions: Insertions | None = None,
+        sizes: Callable[[], int] = int,
     ) -> None:
         self.unit_tokens = page_tokens
         self.block_symbols = 1
         self._match = match
         self._pages = pages
         self._alphabet = alphabet
+        self._insertions = insertions
+        self._sizes = sizes
+
+    @property
+    def version(self) -> tuple[int, int] | None:
+        """Insertions so far, and how much the cache holds."""
+        return None if self._insertions is None else (self._insertions.count, self._sizes())
+
+    def inserted_since(self, version: tuple[int, int]) -> list[tuple[str, bytes]] | None:
+        """See `CacheView`."""
+        return None if self._insertions is None else self._insertions.since(version[0])
+
+    def close(self) -> None:
+        """Leave the cache as it was."""
+        if self._insertions is not None:
+            self._insertions.close()
 
     def root(self, namespace: str) -> object:
         if namespace.startswith(ALONE):

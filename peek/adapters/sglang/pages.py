@@ -47,6 +47,18 @@ class PageTable:
             at += self._page_bytes
         return pack(symbols)
 
+    def known(self, tokens: bytes) -> bytes:
+        """The same up to the first page that nobody has; nothing is interned.  O(pages)."""
+        symbols: list[int] = []
+        at: i64 = 0
+        while at + self._page_bytes <= len(tokens):
+            symbol = self._symbols.get(tokens[at : at + self._page_bytes], -1)
+            if symbol < 0:
+                break
+            symbols.append(symbol)
+            at += self._page_bytes
+        return pack(symbols) if symbols else b""
+
     def _new(self, page: bytes) -> int:
         if self._free:
             symbol = self._free.pop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from peek.adapters.sglang.alphabet import Alphabet, Letter
-from peek.adapters.sglang.namespaces import ALONE, behind
+from peek.adapters.sglang.namespaces import ALONE, behind, namespace_of
 from peek.adapters.sglang.pages import PageTable
 from peek.adapters.sglang.seams import prompt_of, request_namespace
 from peek.errors import InvalidKey
@@ -66,6 +66,17 @@ class Translator:
                 made.namespace = behind(tokens[0], made.namespace)
             made.symbols = symbols if self.pages is None else self.pages.intern(symbols)
         return made
+
+    def known(self, tokens: Any, extra_key: str | None, cache_salt: str | None) -> tuple[str, bytes]:
+        """Namespace and packed symbols of a key of the cache, as far as a waiting prompt may have them.
+
+        O(tokens); nothing is kept.
+        """
+        namespace = namespace_of(extra_key, cache_salt)
+        if self.bigram and len(tokens):
+            namespace, tokens = behind(int(tokens[0]), namespace), tokens[1:]
+        symbols = self.alphabet.known(tokens)
+        return namespace, symbols if self.pages is None else self.pages.known(symbols)
 
     def release(self, made: Translated) -> None:
         """Nobody compares with it any more.  O(pages)."""

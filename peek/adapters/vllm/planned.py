@@ -50,6 +50,8 @@ class Planned:
         self._strays: list[Any] = []
         self._plan: LazyPlan | None = None
         self._at = 0
+        self._next: Any = None
+        """Whoever was asked for last: vLLM looks, makes room, and then takes out whom it has seen."""
         for request in requests:
             self.add_request(request)
 
@@ -59,16 +61,19 @@ class Planned:
         """Go on in the order of this plan; None for the order of entry.  O(1)."""
         self._plan = plan
         self._at = 0
+        self._next = None
 
     def keep_place(self, request: Any) -> None:
         """A member takes part in no plan.  O(log n)."""
         name = request.request_id
+        self._next = None
         if self._body.pop(name, None) is not None:
             heapq.heappush(self._turns, (self._numbers[name], name))
 
     def take_part(self, request: Any) -> None:
         """A member takes part in plans.  O(1), but O(n) for one at the head."""
         name = request.request_id
+        self._next = None
         if name not in self._body:
             if request in self._head:
                 self._head.remove(request)
@@ -99,13 +104,19 @@ class Planned:
         if name in self.members:
             self._strays.append(request)
             return False
+        self._next = None
         self.members[name] = self.entered[name] = request
         if self.gone.get(name) is request:
             del self.gone[name]
         return True
 
     def peek_request(self) -> Any:
-        """Who goes next.  O(1) but for what the plan has to work out."""
+        """Who goes next; the same until somebody enters or leaves.  O(1) but for what the plan works out."""
+        if self._next is None:
+            self._next = self._find_next()
+        return self._next
+
+    def _find_next(self) -> Any:
         if self._head:
             return self._head[0]
         turn = self._next_turn()
@@ -152,6 +163,7 @@ class Planned:
 
     def remove_request(self, request: Any) -> None:
         name = request.request_id
+        self._next = None
         if self.members.get(name) is not request:
             self._strays.remove(request)
             return
