@@ -258,6 +258,11 @@ class Planner:
         self.stats.cache_calls += self._signals.match_cache_now("Planner.cached_len")
         return self.tree.request(request_id).cached_len
 
+    def cached_lens(self, request_ids: list[str]) -> list[int]:
+        """The same of many, as far as the policy looked.  O(n); `UnknownRequest`."""
+        tree = self.tree
+        return [tree.request(request_id).cached_len for request_id in request_ids]
+
     @property
     def evicts(self) -> bool:
         """Whether eviction scores are in use; if not, the engine's own eviction stands."""

@@ -142,8 +142,8 @@ class SglangAdapter:
             self.reordered += 1
         self._away = not plan.stood_aside
         if hasattr(planned[0], "num_matched_prefix_tokens"):  # read by SGLang's load snapshots
-            for request in planned:
-                request.num_matched_prefix_tokens = int(planner.request(request.rid).cached_len)
+            for request, cached_len in zip(planned, planner.cached_lens(plan), strict=True):
+                request.num_matched_prefix_tokens = cached_len
         if self._touches:
             self._touch_needed([request for request in queue if not self._is_apart(request)])
         self._standing = Standing(queue, self.view, self._away)
@@ -165,10 +165,12 @@ class SglangAdapter:
     def _sync(self, queue: list[Any]) -> None:
         present: set[str] = set()
         arrived = []
+        known = self._waiting.get
         for request in queue:
-            entry = self._waiting.get(request.rid)
+            rid = request.rid
+            entry = known(rid)
             if entry is not None and entry.is_of(request):
-                present.add(request.rid)
+                present.add(rid)
             elif not self._is_apart(request):
                 arrived.append(request)  # new, or retracted since: it was away
         if len(present) != len(self._waiting):
