@@ -31,6 +31,8 @@ _OTHER_VARIABLES: Final = (
 
 _MOST: Final = 1_000_000
 
+TENANTS: Final = ("named", "namespace")
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -43,6 +45,8 @@ class Settings:
         control_file: a file that says the mode while the engine runs (`peek.adapters.switch`), "" for none.
         control_every: calls of the scheduler between two looks at it.
         explain: how many admissions to keep and log with the reason for their place; 0 for none.
+        tenants: who requests are accounted to (`PeekConfig.tenant_lead`): "named", the tenant that one
+            names, or "namespace", else its LoRA adapter, extra key or cache salt.
     """
 
     config: PeekConfig
@@ -51,6 +55,7 @@ class Settings:
     control_file: str = ""
     control_every: int = 50
     explain: int = 0
+    tenants: str = "named"
 
     def __post_init__(self) -> None:
         require_flag("strict", self.strict)
@@ -59,6 +64,7 @@ class Settings:
             raise InvalidConfig(f"control_file is {self.control_file!r}; need the name of a file")
         _require_whole("control_every", self.control_every, 1)
         _require_whole("explain", self.explain, 0)
+        require_one_of("tenants", self.tenants, TENANTS)
 
     def __str__(self) -> str:
         """All options as in force, on one line."""

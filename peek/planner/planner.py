@@ -164,12 +164,14 @@ class Planner:
             self._standing.drop()
 
     def generated(self, tenant: str, tokens: int) -> None:
-        """So many tokens were generated for a tenant since he was last charged.  O(1).
-
-        They count `DECODE_WEIGHT` times.  Where nobody tells, only prompts count.
-        """
+        """So many tokens more were generated for a tenant; they count `DECODE_WEIGHT` times.  O(1)."""
         if self._accounts is not None:
             self._accounts.charge(tenant, DECODE_WEIGHT * float(tokens))
+            self._standing.drop()
+
+    def served(self) -> dict[str, float]:
+        """The tenants' accounts in tokens; none of those who would start level.  O(tenants)."""
+        return {} if self._accounts is None else dict(self._accounts.served)
 
     def __len__(self) -> int:
         """Requests waiting."""
@@ -225,11 +227,9 @@ class Planner:
     def lazy_plan(self, cache: CacheView, now: float) -> LazyPlan:
         """The same order for an engine that admits a few: worked out only as far as it asks.
 
-        For the policies `peek` and `index` without lanes and gate: O(what has changed in queue and cache
-        since the last call + n vector operations), if the cache tells its changes (`changed_since`), and a
-        few hundred nanoseconds for each request that is asked for.  Others plan the whole queue.
-
-        Arguments and errors of `plan`.
+        For the policy `index` without lanes and gate: O(what has changed in queue and cache since the last
+        call + n vector operations), if the cache tells its changes (`changed_since`), and a few hundred
+        nanoseconds for each who is asked for.  Others plan the whole queue.  Arguments and errors of `plan`.
         """
         standing = self._standing.find(self.tree, cache, now)
         if isinstance(standing, LazyPlan):

@@ -30,10 +30,11 @@ from peek.adapters.sglang.caches import (
 )
 from peek.adapters.sglang.core_view import CoreView
 from peek.adapters.sglang.eviction import DemandStrategy
-from peek.adapters.sglang.seams import entry_time, require_seams, schedule_policy
+from peek.adapters.sglang.seams import entry_time, require_seams, schedule_policy, tenant_of
 from peek.adapters.sglang.translation import Translator
 from peek.adapters.sglang.waiting import Arrivals, Standing, Waiting
 from peek.adapters.shield import Shield
+from peek.adapters.tenants import Generated
 from peek.errors import DuplicateRequest
 from peek.planner import Planner
 from peek.request import PendingRequest
@@ -65,6 +66,8 @@ class SglangAdapter:
             strict=settings.strict,
             plan_lasts_s=inf,  # the clock moves with admissions only
         )
+        self._by_namespace = settings.tenants == "namespace"
+        self._generated = Generated(self._charge, lambda request: len(request.output_ids))
         self.reordered = 0
         """Calls that changed the order of SGLang's queue."""
         self._work_done = 0
@@ -119,6 +122,7 @@ class SglangAdapter:
         O(queue) for the comparison, plus the plan; O(in flight) while neither queue nor cache changes.
         """
         self._settle()
+        self._generated.count()
         if self._standing is not None and self._standing.is_of(queue, self.view):
             return self._standing.answer
         self._standing = None
@@ -221,6 +225,8 @@ class SglangAdapter:
             self._door.release(entry.translated)
             return
         request = entry.request()
+        if request is not None:
+            self._generated.runs(request, self.planner.request(rid).tenant)
         uncached = None  # of a request that is gone or retracted SGLang does not tell: the plan's expectation
         if request is not None and not getattr(request, "retracted_stain", False):
             cached = int(request.cached_tokens)
@@ -234,6 +240,10 @@ class SglangAdapter:
             self._in_flight[rid] = entry  # its pages are still compared with
         self._work_done += self.planner.remove(rid, True, uncached)
 
+    def _charge(self, tenant: str, tokens: int) -> None:
+        self.planner.generated(tenant, tokens)
+        self._standing = None
+
     def _add(self, request: Any) -> None:
         """Hand a request to the planner; everything is as it was if this raises."""
         rid = request.rid
@@ -244,11 +254,18 @@ class SglangAdapter:
         translated = self._door.translate(request)
         try:
             arrival = self._arrivals.of(request, self.now)
+            tenant = tenant_of(request, self._by_namespace)
             self.planner.add(
                 PendingRequest(
-                    rid, translated.key, arrival, translated.namespace, num_tokens=translated.num_tokens
+                    rid,
+                    translated.key,
+                    arrival,
+                    translated.namespace,
+                    num_tokens=translated.num_tokens,
+                    tenant=tenant,
                 )
             )
+            self._generated.seen(tenant)
         except Exception:
             self._door.release(translated)
             raise

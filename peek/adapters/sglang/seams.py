@@ -10,6 +10,7 @@ from typing import Any
 from peek.adapters.guard import require
 from peek.adapters.sglang.caches import require_cache, why_not_understood
 from peek.adapters.sglang.namespaces import ALONE, namespace_of
+from peek.adapters.tenants import first_text
 
 REPLACED = ("fcfs", "lpm")
 """Values of `--schedule-policy` that `peek` takes the place of without being told to."""
@@ -67,6 +68,12 @@ def request_namespace(request: Any) -> str:
     if getattr(request, "positional_embed_overrides", None) is not None:
         return ALONE + str(request.rid)
     return namespace_of(request.extra_key, getattr(request, "cache_salt", None))
+
+
+def tenant_of(request: Any, by_namespace: bool) -> str:
+    """Whom a request is accounted to: its routing key, or, `by_namespace`, its extra key or cache salt."""
+    names = ("routing_key", "extra_key", "cache_salt") if by_namespace else ("routing_key",)
+    return first_text(getattr(request, name, None) for name in names)
 
 
 def was_admitted(request: Any, outputs_before: int) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from peek.adapters.activation import Settings
 from peek.adapters.quarantine import Quarantine
 from peek.adapters.shield import Shield
+from peek.adapters.tenants import Generated
 from peek.adapters.vllm.layout import layout_of
 from peek.adapters.vllm.priorities import PriorityPlanners
 from peek.adapters.vllm.seams import (
@@ -24,6 +25,7 @@ from peek.adapters.vllm.seams import (
     least_needed,
     require_seams,
     restore_stock,
+    tenant_of,
 )
 from peek.adapters.vllm.tracking import tracked_queue
 from peek.adapters.vllm.watching import PoolWatch
@@ -58,6 +60,11 @@ class VllmAdapter:
         self.scheduler = scheduler
         self.clock = clock
         self.planner: Any = self._make_planner(settings)
+        self._by_namespace = settings.tenants == "namespace"
+        self._generated = Generated(
+            lambda tenant, tokens: self.planner.generated(tenant, tokens),
+            lambda request: int(request.num_output_tokens),
+        )
         self.reordered = 0
         """Steps that admitted somebody before one who had come earlier."""
         self.cached_real = 0
@@ -199,11 +206,18 @@ class VllmAdapter:
         """Translate a request and hand it to the planner; if anything raises, nothing has changed."""
         key, tail = self._translate(request)
         try:
+            tenant = tenant_of(request, self._by_namespace)
             self.planner.add(
                 PendingRequest(
-                    request.request_id, key, request.arrival_time, num_tokens=request.num_tokens, tail=tail
+                    request.request_id,
+                    key,
+                    request.arrival_time,
+                    num_tokens=request.num_tokens,
+                    tail=tail,
+                    tenant=tenant,
                 )
             )
+            self._generated.seen(tenant)
         except Exception:
             self.mirror.release(key, self.planner.needs)
             raise
@@ -248,6 +262,7 @@ class VllmAdapter:
         """Learn who was admitted and what it cost.  O(admitted + those who entered or left)."""
         self.reordered += self.scheduler.waiting.overtook
         self.scheduler.waiting.overtook = False
+        self._generated.count()
         for admitted in output.scheduled_new_reqs:
             self._admitted(admitted.req_id, int(admitted.num_computed_tokens))
         for request in self.scheduler.waiting.gone.values():
@@ -257,7 +272,9 @@ class VllmAdapter:
     def _admitted(self, request_id: str, cached: int) -> None:
         if request_id in self._keys:
             self.cached_real += cached
-            prompt = int(self.planner.request(request_id).num_tokens)
+            pending = self.planner.request(request_id)
+            prompt = int(pending.num_tokens)
+            self._generated.runs(self._known[request_id], pending.tenant)
             self._remove(request_id, prompt - cached)
 
     # -- eviction ----------------------------------------------------------------------------------

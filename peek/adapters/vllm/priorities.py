@@ -76,6 +76,11 @@ class PriorityPlanners:
             raise UnknownRequest(f"request {request_id!r} is not waiting")
         return self._planners[self._where[request_id]]
 
+    def generated(self, tenant: str, tokens: int) -> None:
+        """As `Planner.generated`, in the accounts of every priority."""
+        for planner in self._planners.values():
+            planner.generated(tenant, tokens)
+
     def __len__(self) -> int:
         return len(self._where)
 

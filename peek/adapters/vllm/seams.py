@@ -7,9 +7,10 @@ Everything here is set on instances; no class of vLLM is changed.  Checked again
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
-from typing import Any
+from typing import Any, Final
 
 from peek.adapters.guard import require
+from peek.adapters.tenants import first_text
 from peek.errors import EngineMismatch
 from peek.eviction.victims import victims
 
@@ -101,6 +102,17 @@ def group_lookup(pool: Any, suffixes: list[bytes]) -> Callable[[bytes], bool]:
         return all(table.get_one_block(block_hash + suffix) is not None for suffix in suffixes)
 
     return is_cached
+
+
+TENANT: Final = "peek_tenant"
+"""The name of a request's tenant in `vllm_xargs` (the OpenAI server) or `SamplingParams.extra_args`."""
+
+
+def tenant_of(request: Any, by_namespace: bool) -> str:
+    """Whom a request is accounted to: the tenant it names; else, `by_namespace`, its LoRA or cache salt."""
+    named = getattr(request.sampling_params, "extra_args", None) or {}
+    lora = getattr(request.lora_request, "lora_name", None)
+    return first_text((named.get(TENANT), *((lora, request.cache_salt) if by_namespace else ())))
 
 
 def install_free_queue(pool: Any, choose: Callable[[Iterator[Any], int], list[Any] | None]) -> None:

@@ -1,0 +1,60 @@
+"""What was generated for whom, counted as it comes, for the tenants' accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+from weakref import ref
+
+
+class Generated:
+    """Charges the tokens of running requests to their tenants.
+
+    Does nothing until a second tenant has been seen: with one there are no turns.  Keeps no request alive.
+
+    Args:
+        charge: `charge(tenant, tokens)`.
+        outputs: how many tokens a request has generated so far.
+    """
+
+    def __init__(self, charge: Callable[[str, int], Any], outputs: Callable[[Any], int]) -> None:
+        self._charge = charge
+        self._outputs = outputs
+        self._first: str | None = None
+        self.several = False
+        """Whether more than one tenant has been seen."""
+        self._running: dict[int, tuple[ref[Any], str, int]] = {}
+
+    def seen(self, tenant: str) -> None:
+        """Somebody of this tenant has arrived.  O(1)."""
+        if self._first is None:
+            self._first = tenant
+        self.several |= tenant != self._first
+
+    def runs(self, request: Any, tenant: str) -> None:
+        """A request was admitted.  O(1)."""
+        if self.several:
+            self._running[id(request)] = (ref(request), tenant, self._outputs(request))
+
+    def count(self) -> None:
+        """Charge what has come since the last call; once a step.  O(running), nothing with one tenant."""
+        for key, (where, tenant, before) in list(self._running.items()):
+            request = where()
+            now = before if request is None else self._outputs(request)
+            if now > before:
+                self._charge(tenant, now - before)
+            if request is None or _has_ended(request):
+                del self._running[key]
+            else:
+                self._running[key] = (where, tenant, now)
+
+
+def _has_ended(request: Any) -> bool:
+    """Both engines' requests tell by a method, of two names."""
+    ended = getattr(request, "is_finished", None) or request.finished
+    return bool(ended())
+
+
+def first_text(candidates: Iterable[object]) -> str:
+    """The first that is a text with something in it; "" without."""
+    return next((text for text in candidates if isinstance(text, str) and text), "")
