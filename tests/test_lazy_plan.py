@@ -16,6 +16,7 @@ from peek.config import PRESETS
 from peek.planner import LazyPlan, Plan
 from peek.planner.plan import ORDERED
 from peek.trie.dual_walk import DualWalk
+from peek.trie.keys import pack
 
 INDEX = PeekConfig.from_label("index")
 EVENTS = st.lists(
@@ -90,6 +91,79 @@ def test_marks_are_those_of_a_walk_made_anew(events: Sequence[tuple[str, list[in
             planner.lazy_plan(mirror, float(at))
             ours = marks(planner)
             DualWalk(planner.tree).walk(AsksAnew(mirror))
+            assert ours == marks(planner)
+
+
+class Told:
+    """A cache of single symbols that says which keys were put into it, and not what has gone."""
+
+    unit_tokens = 1
+    block_symbols = 1
+
+    def __init__(self) -> None:
+        self.held: set[tuple[int, ...]] = {()}
+        self.keys: list[tuple[str, bytes]] = []
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return len(self.keys), len(self.held)
+
+    def inserted_since(self, version: tuple[int, int]) -> list[tuple[str, bytes]]:
+        return self.keys[version[0] :]
+
+    def insert(self, symbols: list[int]) -> None:
+        self.keys.append(("", pack(symbols)))
+        self.held.update(tuple(symbols[:end]) for end in range(len(symbols) + 1))
+
+    def evict(self, symbols: list[int]) -> None:
+        """This prefix and all that begins with it."""
+        gone = tuple(symbols)
+        self.held -= {path for path in self.held if path[: len(gone)] == gone}
+
+    def root(self, namespace: str) -> tuple[int, ...]:
+        return ()
+
+    def advance(self, cursor: tuple[int, ...], segment: memoryview, offset: int) -> tuple[int, object]:
+        done = 0
+        while done < len(segment) and (*cursor, segment[done]) in self.held:
+            cursor = (*cursor, segment[done])
+            done += 1
+        return done, cursor
+
+    def node_id(self, cursor: object) -> int:
+        return 0
+
+
+@given(events=EVENTS)
+def test_keys_that_came_in_are_news_enough(events: Sequence[tuple[str, list[int], int, bool]]) -> None:
+    """What has gone is found where it was; nothing else is asked about."""
+    planner, cache = Planner(INDEX), Told()
+    waiting: dict[str, list[int]] = {}
+    for at, (event, symbols, pick, plans) in enumerate(events):
+        if event == "arrive":
+            waiting[f"r{at}"] = symbols
+            planner.add(PendingRequest(f"r{at}", symbols, float(at), num_tokens=len(symbols) + 1))
+        elif event in ("abort", "admit") and waiting:
+            name = sorted(waiting)[pick % len(waiting)]
+            del waiting[name]
+            planner.remove(name, event == "admit")
+        elif event == "cache":
+            cache.insert(symbols)
+        elif event in ("evict", "replace"):
+            cache.evict(symbols)
+        if plans:
+            now = at + 0.5
+            lazy = list(planner.lazy_plan(cache, now))
+            fresh = Planner(INDEX)
+            for name, key in waiting.items():
+                fresh.add(PendingRequest(name, key, float(name[1:]), num_tokens=len(key) + 1))
+            fresh_cache = Told()
+            fresh_cache.held = cache.held
+            assert lazy == fresh.plan(fresh_cache, now)
+            for name in waiting:
+                assert planner.request(name).cached_len == fresh.request(name).cached_len
+            ours = marks(planner)
+            DualWalk(planner.tree).walk(fresh_cache)
             assert ours == marks(planner)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from mypy_extensions import i64
 
 from peek.errors import InvalidCache
-from peek.trie.keys import MAX_SYMBOL, SYMBOL_BYTES
+from peek.trie.keys import COMPILED, MAX_SYMBOL, SYMBOL_BYTES
 from peek.trie.node import Node, next_branch, next_preorder
 from peek.trie.pending_tree import PendingTree
 
@@ -64,6 +64,17 @@ def checked_step(answer: object, asked: i64) -> tuple[i64, object]:
     if not 0 <= count <= asked:
         raise out_of_range(count, asked)
     return count, answer[1]
+
+
+def read_step(answer: Any, asked: i64) -> tuple[i64, object]:
+    """An answer of `advance`; the usual one is unpacked natively."""
+    if COMPILED:
+        try:
+            step: tuple[i64, object] = answer
+            return step
+        except (TypeError, ValueError, OverflowError):
+            pass  # not what it should be, or not of Python's own types
+    return checked_step(answer, asked)
 
 
 def out_of_range(count: int, asked: i64) -> InvalidCache:

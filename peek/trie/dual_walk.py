@@ -31,15 +31,14 @@ from mypy_extensions import i64
 from peek.errors import InvalidCache
 from peek.trie.cache_answers import (
     block_symbols_of,
-    checked_step,
     matches_single_symbols,
     out_of_range,
+    read_step,
     rest_and_edge,
     unit_tokens_of,
     whole_number,
 )
 from peek.trie.journal import Bookmark
-from peek.trie.keys import COMPILED
 from peek.trie.marks import forget_below, is_cached, write_own, write_subtree
 from peek.trie.news import followed, on_paths, owners_of
 from peek.trie.node import Node, next_branch, next_preorder
@@ -64,6 +63,7 @@ class DualWalk:
         "_advance",
         "_block",
         "_bookmark",
+        "_by_symbol",
         "_cache",
         "_cache_version",
         "_single",
@@ -86,6 +86,7 @@ class DualWalk:
         self._worth: object = None
         self._advance: object = None
         self._bookmark = Bookmark()
+        self._by_symbol = False
         self.advances: i64 = 0
         """Calls of `CacheView.advance` in the last walk."""
 
@@ -121,8 +122,9 @@ class DualWalk:
         stands = version is not None and cache is self._cache and block == self._block
         stands = stands and self.epoch == self._tree.epoch
         start = self._bookmark.at
-        changed = self._changed(cache, version, stands)
-        if changed is None and not (stands and version == self._cache_version):
+        told = self._told(cache, stands)
+        changed = version != self._cache_version
+        if told is None and (changed or not stands):
             self.epoch = self._tree.begin_walk(block)
         self._cache = cache
         self._cache_version = version
@@ -133,7 +135,7 @@ class DualWalk:
         self.advances = 0
         whole = False
         try:
-            if changed is None:
+            if told is None:
                 for namespace, root in self._tree.roots():
                     self._mark_root(root, cache.root(namespace))
                     self._walk_below(root, None, False)
@@ -141,7 +143,10 @@ class DualWalk:
                 for namespace, root in self._tree.roots():
                     if root.walk_epoch != self.epoch:
                         self._mark_root(root, cache.root(namespace))
-                self._go_on(changed, start)
+                self._go_on(start)
+                if changed:
+                    self._look_where(told)
+                self._bookmark.catch_up(self._tree.journal())
             if declared == 0 and self.advances > 0 and cache is not self._single:
                 self._note_granularity(cache)
             if self.advances > 0:
@@ -151,25 +156,21 @@ class DualWalk:
             if not whole:
                 self._forget()
 
-    def _changed(self, cache: CacheView, version: object, stands: bool) -> list[Node] | None:
-        """Nodes about which the cache may answer differently than in the last walk; None if that may be any.
+    def _told(self, cache: CacheView, stands: bool) -> list[Any] | None:
+        """What the cache tells of its changes since the last walk, symbols or keys; None: anything.
 
-        Where it is known, what is new in the tree is known, too.
+        Where it tells, the tree tells, too.
         """
         changed: Any = getattr(cache, "changed_since", None) if self._tree.chained else None
-        inserted: Any = getattr(cache, "inserted_since", None)
-        if (changed is None and inserted is None) or self._block != 1:
+        ask: Any = changed or getattr(cache, "inserted_since", None)
+        self._by_symbol = changed is not None
+        if ask is None or self._block != 1:
             return None
         known = self._bookmark.catch_up(self._tree.journal())
         if not (known and stands):
             return None
-        if version == self._cache_version:
-            return []
-        if changed is not None:
-            symbols = changed(self._cache_version)
-            return None if symbols is None else owners_of(self._tree, symbols)
-        keys = inserted(self._cache_version)
-        return None if keys is None else followed(self._tree, self.epoch) + on_paths(self._tree, keys)
+        told: list[Any] | None = ask(self._cache_version)
+        return told
 
     def _note_granularity(self, cache: CacheView) -> None:
         if matches_single_symbols(self._tree, cache):
@@ -217,6 +218,8 @@ class DualWalk:
                     self._ask(following)
                 if following.depth - following.walk_matched < block:
                     break
+                if anew:
+                    forget_below(following)
                 write_subtree(following, self._tokens_at(following))
                 following = next_branch(following)
             if following is stop or following is None:
@@ -237,7 +240,7 @@ class DualWalk:
             node.view = view
         self.advances += 1
         advance: Any = self._advance  # looked up dynamically: views are ordinary Python objects
-        step = _step(advance(parent.walk_cursor, view, start), asked)
+        step = read_step(advance(parent.walk_cursor, view, start), asked)
         if not 0 <= step[0] <= asked:
             raise out_of_range(step[0], asked)
         node.walk_matched = start + step[0]
@@ -246,18 +249,21 @@ class DualWalk:
 
     # -- going on from the last walk ---------------------------------------------------------------
 
-    def _go_on(self, changed: list[Node], start: i64) -> None:
-        """Bring the marks up to date: where answers may have changed, and where the tree has since entry
-        `start` of its journal.  O(depth) each, and what came into or fell out of the cache below."""
-        journal = self._tree.journal()
-        fresh = journal.nodes[start:]
-        for node in changed:
-            if node.parent is not None and is_cached(node.parent, self.epoch):
-                self._look_again(node)
-        for node in fresh:
+    def _go_on(self, start: i64) -> None:
+        """Ask about what is new in the tree since entry `start` of its journal.  O(depth) each."""
+        for node in self._tree.journal().nodes[start:]:
             if node.count > 0:
                 self._reach(node)
-        self._bookmark.catch_up(journal)
+
+    def _look_where(self, told: list[Any]) -> None:
+        """Ask again where an answer may be another one, parents first; what is new in the tree has marks."""
+        tree = self._tree
+        nodes = (
+            owners_of(tree, told) if self._by_symbol else followed(tree, self.epoch) + on_paths(tree, told)
+        )
+        for node in nodes:
+            if node.parent is not None and is_cached(node.parent, self.epoch):
+                self._look_again(node)
 
     def _look_again(self, node: Node) -> None:
         """Ask about a node whose parent's path is cached, and see to what is below."""
@@ -274,25 +280,14 @@ class DualWalk:
         write_subtree(node, self._tokens_at(node))
 
     def _reach(self, node: Node) -> None:
-        """Ask along the path to a node, from where the last walk has been."""
+        """Ask along the path to a node what has not been asked; marks below where it stops mean nothing."""
         path: list[Node] = []
-        known = node
-        while known.walk_epoch != self.epoch:
-            path.append(known)
-            assert known.parent is not None  # roots have marks
-            known = known.parent
-        while path and known.walk_matched == known.depth:
-            known = path.pop()
-            self._look_again(known)
-        write_own(node, self._tokens_at(known))
-
-
-def _step(answer: Any, asked: i64) -> tuple[i64, object]:
-    """An answer of `advance`; the usual one is unpacked natively."""
-    if COMPILED:
-        try:
-            step: tuple[i64, object] = answer
-            return step
-        except (TypeError, ValueError, OverflowError):
-            pass  # not what it should be, or not of Python's own types
-    return checked_step(answer, asked)
+        at = node
+        while at.parent is not None:
+            path.append(at)
+            at = at.parent
+        while path and at.walk_matched == at.depth:
+            at = path.pop()
+            if at.walk_epoch != self.epoch:
+                self._look_again(at)
+        write_own(node, self._tokens_at(at))
