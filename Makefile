@@ -58,9 +58,12 @@ venv: $(DEPS)
 build: $(BUILT)
 
 # The packages first, with an uncompiled install: a change of sources then needs the compiler only.
+# Old shared libraries go before it: the install would take one of them away, and the others lean on that one.
 $(DEPS): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo 'installing the environment into .venv'
+	@find peek -name '*.so' -exec rm -f {} +
+	@rm -f *__mypyc.*.so
 	@PEEK_PURE=1 $(BIN)/python -m pip install --quiet --editable '.[dev,plot,offline]'
 	@touch $@
 

@@ -1,8 +1,27 @@
-"""`python -m peek` is the `peek` command."""
+"""The command `peek`, also as `python -m peek`.
+
+Where another distribution has overwritten files of this package, that is told instead of a failed import.
+"""
+
+from __future__ import annotations
 
 import sys
 
-from peek.cli.main import main
+from peek.cli.clash import advice, others
+
+
+def main() -> int:
+    """Run the command line of this process; the exit code."""
+    try:
+        from peek.cli.main import main as command
+    except ImportError:
+        names = others()
+        if not names:
+            raise
+        sys.stderr.write(f"peek: {', '.join(names)} {advice(names)}\n")
+        return 1
+    return command()
+
 
 if __name__ == "__main__":
     sys.exit(main())
