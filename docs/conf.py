@@ -21,8 +21,8 @@ exclude_patterns = ["**/.*"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 
-default_role = "code"
-"""Docstrings write code in single backticks."""
+default_role = "py:obj"
+"""Docstrings write names in single backticks: a link where there is one, code in any case."""
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
@@ -44,17 +44,21 @@ html_show_sphinx = False
 LISTED = re.compile(r" +\w[\w, ]*: \S")
 """A line of a docstring that says what one attribute is."""
 
+SHARED = re.compile(r"^ +\w+(, \w+)+: (?=\S)")
+"""The names on such a line that tells of several."""
+
 SECTIONS = ("Args:", "Attributes:", "Raises:", "Returns:")
 
 
 def prepare(*event: Any) -> None:
     """Make of a docstring (the last argument, lines), in place, what napoleon and docutils read as meant.
 
-    A list of attributes may stand below a sentence of its own instead of a heading, and bars around a word
-    are the paper's sign for the size of a set.
+    A list of attributes may stand below a sentence of its own instead of a heading, several may share a line,
+    and bars around a word are the paper's sign for the size of a set.
     """
     lines: list[str] = event[-1]
     lines[:] = [re.sub(r"\|(\w+)\|", r"\\|\1\\|", line) for line in lines]
+    lines[:] = [SHARED.sub(lambda match: match[0].replace(", ", "/"), line) for line in lines]
     for place in reversed(range(len(lines))):
         above = next((line for line in reversed(lines[:place]) if line.strip()), "")
         if LISTED.match(lines[place]) and above.endswith(":") and above.strip() not in SECTIONS:

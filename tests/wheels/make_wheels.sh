@@ -24,7 +24,7 @@ for python in "$@"; do
     "$python" -m venv "$work/env"
     PEEK_PURE=0 "$work/env/bin/pip" wheel --quiet --no-deps --wheel-dir "$work/raw" "$sdist"
     case $(uname -s) in
-    Linux) PATH=$work/tools/bin:$PATH auditwheel --quiet repair --wheel-dir "$work/repaired" "$work"/raw/*.whl ;;
+    Linux) PATH=$work/tools/bin:$PATH auditwheel repair --wheel-dir "$work/repaired" "$work"/raw/*.whl 2>"$work/repair.log" || { cat "$work/repair.log"; exit 1; } ;;
     *) mv "$work/raw" "$work/repaired" ;;
     esac
     "$work/env/bin/pip" install --quiet --only-binary :all: "$work"/repaired/*.whl hypothesis matplotlib pytest
