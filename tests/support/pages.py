@@ -130,6 +130,45 @@ def commands_of(text: str) -> Iterator[tuple[str, str]]:
         yield "".join(lines[:length]), "".join(lines[length:])
 
 
+@dataclass(frozen=True)
+class Launch:
+    """An engine's server as a page starts it.
+
+    Attributes:
+        where: page and line of the first that does.
+        environ: what is set before the command.
+        module: behind `python -m`.
+        flags: the others, without the model.
+        files: modules of the page's that it names, by file name.
+    """
+
+    where: str
+    environ: dict[str, str]
+    module: str
+    flags: list[str]
+    files: dict[str, str]
+
+
+def launches(engine: str) -> list[Launch]:
+    """How the pages start this engine's server, each way once."""
+    found: dict[str, Launch] = {}
+    for page in pages():
+        steps = steps_of(page)
+        module_text = next((step.text for step in steps if step.kind == "python"), "")
+        for step in steps:
+            for command, _ in commands_of(step.text) if step.suite == engine else ():
+                words = shlex.split(command.replace("\\\n", " "))
+                count = next(i for i, word in enumerate(words) if "=" not in word)
+                environ = dict(word.split("=", 1) for word in words[:count])
+                python, dash_m, module, model, dots, *flags = words[count:]
+                assert (python, dash_m, dots) == ("python", "-m", "..."), step.where
+                assert model in ("--model", "--model-path"), step.where
+                own, colon, _ = environ["PEEK_POLICY"].partition(":")
+                files = {f"{own}.py": module_text} if colon else {}
+                found.setdefault(" ".join(words), Launch(step.where, environ, module, flags, files))
+    return list(found.values())
+
+
 def run_console(step: Step) -> None:
     """Each command in a shell, in the working directory.
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # make_wheels.sh FOLDER PYTHON...: the source distribution and, of it, a compiled wheel for each Python that is there,
-# repaired so that an index takes it.  Each wheel is then tried in an environment of its own that finds no compiler:
+# repaired so that an index takes it.  Each is then tried in an environment of its own, in which nothing is compiled:
 # the code of the pages runs, and the paper's examples come out.
 set -eu
 
@@ -30,7 +30,7 @@ for python in "$@"; do
     "$work/env/bin/pip" install --quiet --only-binary :all: "$work"/repaired/*.whl hypothesis matplotlib pytest
     (
         cd "$work"
-        PATH=$work/env/bin PEEK_EXPECT_BACKEND=compiled HYPOTHESIS_PROFILE=ci OMP_NUM_THREADS=1 \
+        PATH=$work/env/bin:$PATH PEEK_EXPECT_BACKEND=compiled HYPOTHESIS_PROFILE=ci OMP_NUM_THREADS=1 \
             "$work/env/bin/pytest" -q -p no:cacheprovider -c "$root/pyproject.toml" --rootdir "$root" \
             "$root/tests/test_docs.py" "$root/tests/test_paper_examples.py"
     )
