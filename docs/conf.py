@@ -18,7 +18,6 @@ version = release = peek.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["**/.*"]
 
-myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 
 default_role = "py:obj"
@@ -39,7 +38,6 @@ html_static_path = ["_static"]
 html_css_files = ["peek.css"]
 html_copy_source = False
 html_show_sphinx = False
-
 
 LISTED = re.compile(r" +\w[\w, ]*: \S")
 """A line of a docstring that says what one attribute is."""

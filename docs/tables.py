@@ -37,6 +37,9 @@ VARIABLES = {
 }
 """What each variable is for; the names themselves are those of the code."""
 
+_SHOWN = ("admission", "lanes", "fair_share", "dynamic_share", "eviction")
+"""What is told of each label."""
+
 
 def tables() -> dict[str, str]:
     """Name of the table -> its lines."""
@@ -76,9 +79,6 @@ def _options(kind: Any) -> Iterator[tuple[str, ...]]:
                 f"`{_json(field.default)}`",
                 " ".join(told[field.name].split()).rstrip("."),
             )
-
-
-_SHOWN = ("admission", "lanes", "fair_share", "dynamic_share", "eviction")
 
 
 def _labels() -> Iterator[tuple[str, ...]]:

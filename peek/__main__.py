@@ -1,13 +1,14 @@
 """The command `peek`, also as `python -m peek`.
 
-Where another distribution has overwritten files of this package, that is told instead of a failed import.
+Where another distribution has overwritten files of this package or taken them away, that is told instead of a
+failed import.
 """
 
 from __future__ import annotations
 
 import sys
 
-from peek.cli.clash import advice, others
+from peek.cli.clash import why_broken
 
 
 def main() -> int:
@@ -15,10 +16,10 @@ def main() -> int:
     try:
         from peek.cli.main import main as command
     except ImportError:
-        names = others()
-        if not names:
+        reason = why_broken()
+        if not reason:
             raise
-        sys.stderr.write(f"peek: {', '.join(names)} {advice(names)}\n")
+        sys.stderr.write(f"peek: {reason}\n")
         return 1
     return command()
 

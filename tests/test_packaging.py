@@ -10,11 +10,12 @@ import sys
 import tarfile
 from email.parser import Parser
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import peek
-from peek.cli.clash import advice, others
+from peek.cli.clash import advice, others, why_broken
 from peek.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,6 +94,13 @@ def test_doctor_names_a_clash(
     assert main(["doctor"]) == 0
     assert f"{OTHER}  " in (shown := capsys.readouterr().out)
     assert advice([OTHER]) in shown
+
+
+def test_a_package_without_its_own_file_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `pip uninstall peek-python` leaves it, whose `__init__.py` was ours."""
+    assert why_broken() == ""
+    monkeypatch.setitem(sys.modules, "peek", ModuleType("peek"))
+    assert why_broken() == "files of peek-kv are missing: `pip install --force-reinstall peek-kv`"
 
 
 @pytest.mark.parametrize("is_known", [True, False])

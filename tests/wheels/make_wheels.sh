@@ -22,7 +22,7 @@ for python in "$@"; do
     echo "== $python"
     rm -rf "$work/env" "$work/raw" "$work/repaired"
     "$python" -m venv "$work/env"
-    PEEK_PURE=0 "$work/env/bin/pip" wheel --quiet --no-deps --wheel-dir "$work/raw" "$sdist"
+    PEEK_PURE=0 "$work/env/bin/pip" wheel --quiet --no-cache-dir --no-deps --wheel-dir "$work/raw" "$sdist"
     case $(uname -s) in
     Linux) PATH=$work/tools/bin:$PATH auditwheel repair --wheel-dir "$work/repaired" "$work"/raw/*.whl 2>"$work/repair.log" || { cat "$work/repair.log"; exit 1; } ;;
     *) mv "$work/raw" "$work/repaired" ;;
