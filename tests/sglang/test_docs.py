@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from sglang_server import serving
-from support.pages import Launch, launches
+from support.pages import Launch, engine_pages, launches, run_engine_page
 from test_engine import ENGINE, HAS_PLUGINS, worked_prompts
 
 pytestmark = pytest.mark.slow
@@ -30,3 +30,10 @@ def test_the_server_of_a_page_serves(launch: Launch, tmp_path: Path) -> None:
     assert "peek: active" in log
     assert f"admission={launch.environ['PEEK_POLICY']} " in log
     assert "internal error" not in log
+
+
+@pytest.mark.parametrize("page", engine_pages("sglang"))
+@pytest.mark.skipif(not HAS_PLUGINS, reason="this version has no plug-ins")
+def test_the_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_engine_page("sglang", page, SGLANG_USE_CPU_ENGINE="1", TORCH_COMPILE_DISABLE="1")

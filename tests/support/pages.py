@@ -169,6 +169,27 @@ def launches(engine: str) -> list[Launch]:
     return list(found.values())
 
 
+def engine_pages(engine: str) -> list[str]:
+    """The pages that have Python of this engine's, as `page_run` takes them."""
+    ours = {str(page.relative_to(ROOT)): steps_of(page) for page in pages()}
+    return [
+        name
+        for name, steps in ours.items()
+        if any((step.suite, step.kind) == (engine, "python") for step in steps)
+    ]
+
+
+def run_engine_page(engine: str, page: str, **environ: str) -> None:
+    """The Python of a page that belongs to an engine, in a process of its own, in the working directory."""
+    path = [ROOT / "tests", ROOT / "tests" / engine, os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, "-m", "support.page_run", engine, page],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "HF_HUB_OFFLINE": "1", **environ},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
 def run_console(step: Step) -> None:
     """Each command in a shell, in the working directory.
 
