@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from math import inf
 from typing import Any, Final
 
 from peek.errors import InvalidConfig
@@ -18,6 +19,7 @@ from peek.policy.base import AdmissionPolicy
 from peek.policy.lanes import CycleLanes, LaneController, Lanes, check_share, check_slo
 from peek.policy.priority_index import PriorityIndex, check_mean_bias, check_unshared
 from peek.policy.response_ratio import ClusterResponseRatio, check_exponent
+from peek.policy.tenants import TenantAccounts, check_tenant_lead
 from peek.settings import require_flag, require_number, require_one_of
 
 ADMISSIONS = tuple(registry.BUILT_IN)
@@ -41,6 +43,8 @@ class PeekConfig:
         fair_share: the fair lane's share (the paper's 1 - alpha), in (0, 1).
         dynamic_share: let the share follow the queue.
         slo_s: seconds of waiting at which a singleton's age pressure is full.
+        tenant_lead: tokens that a waiting tenant may be served ahead of the least served one; infinity for no
+            turns among tenants.  In JSON a number larger than any account will do.
         eviction: "lru" leaves eviction to the engine, else a mode of `DemandEviction`.
     """
 
@@ -53,6 +57,7 @@ class PeekConfig:
     exponent: float = 5.0
     mean_bias: float = 0.0
     unshared: str = "index"
+    tenant_lead: float = 32768.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.admission, str):
@@ -67,6 +72,7 @@ class PeekConfig:
         check_exponent(self.exponent)
         check_mean_bias(self.mean_bias)
         check_unshared(self.unshared)
+        check_tenant_lead(self.tenant_lead)
         require_flag("dynamic_share", self.dynamic_share)
 
     @classmethod
@@ -153,14 +159,25 @@ class PeekConfig:
         kind = CycleLanes if self.lanes == "cycle" else LaneController
         return kind(self.fair_share, self.dynamic_share, self.slo_s)
 
+    def build_tenants(self) -> TenantAccounts | None:
+        """Accounts at zero, or None for no turns among tenants."""
+        return None if self.tenant_lead == inf else TenantAccounts(self.tenant_lead)
+
     def build_eviction(self) -> EvictionPolicy | None:
         """The demand eviction, or None for the engine's own."""
         return None if self.eviction == "lru" else DemandEviction(self.eviction)
 
 
 def _published(admission: str, lanes: str = "none", eviction: str = "lru") -> PeekConfig:
-    """The paper's policies and the baselines: cache lane 0.7 (alpha), dynamic with the lanes."""
-    return PeekConfig(admission, lanes, fair_share=0.3, dynamic_share=lanes != "none", eviction=eviction)
+    """The paper's policies and the baselines: cache lane 0.7 (alpha), dynamic with the lanes; no tenants."""
+    return PeekConfig(
+        admission,
+        lanes,
+        fair_share=0.3,
+        dynamic_share=lanes != "none",
+        eviction=eviction,
+        tenant_lead=inf,
+    )
 
 
 PRESETS: dict[str, PeekConfig] = {

@@ -1,4 +1,4 @@
-"""What a setting may be: four checks that name the setting, the value and what is valid.
+"""What a setting may be: five checks that name the setting, the value and what is valid.
 
 Each setting is checked in one place, next to what it means, by one of these.
 """
@@ -6,7 +6,7 @@ Each setting is checked in one place, next to what it means, by one of these.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import isfinite
+from math import inf, isfinite
 
 from peek.errors import InvalidConfig
 
@@ -28,6 +28,13 @@ def require_within(name: str, value: object, least: float, most: float) -> None:
     number = _finite(value)
     if number is None or not least <= number <= most:
         raise InvalidConfig(f"{name} is {value!r}; need a number from {least:g} to {most:g}")
+
+
+def require_lead(name: str, value: object) -> None:
+    """`InvalidConfig` unless `value` is a number, 0 or more, or infinity."""
+    number = _finite(value)
+    if value != inf and (number is None or number < 0.0):
+        raise InvalidConfig(f"{name} is {value!r}; need a number from 0, or infinity")
 
 
 def require_one_of(name: str, value: object, valid: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ from typing import final
 
 from mypy_extensions import i64
 
-from peek.policy.best_first import BestFirst
+from peek.policy.stream import RequestStream
 from peek.trie.pending_tree import PendingTree
 
 
@@ -20,14 +20,14 @@ class Following:
 
     __slots__ = ("_stream", "_tree", "_version", "_walks")
 
-    def __init__(self, stream: BestFirst, tree: PendingTree) -> None:
+    def __init__(self, stream: RequestStream, tree: PendingTree) -> None:
         self._stream = stream
         self._tree = tree
         self._version: i64 = tree.version
         self._walks: i64 = tree.walks
 
     def next_id(self) -> str | None:
-        """Who goes next.  Cost of `BestFirst.next`."""
+        """Who goes next.  Cost of the stream's own `next`."""
         if self._version != self._tree.version or self._walks != self._tree.walks:
             return None
         request = self._stream.next()

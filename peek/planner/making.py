@@ -14,6 +14,9 @@ from peek.planner.plan import NOTHING_TO_GAIN, ORDERED, LazyPlan, Plan
 from peek.planner.signals import Signals
 from peek.planner.stats import PlannerStats
 from peek.policy.base import Cycle
+from peek.policy.stream import Listed, RequestStream, everybody
+from peek.policy.tenants import TenantAccounts, Turns
+from peek.request import PendingRequest
 from peek.trie.cache_answers import unit_tokens_of
 from peek.trie.pending_tree import PendingTree
 
@@ -30,9 +33,10 @@ class PlanMaker:
         ordering: policy and lanes.
         gated: siblings of a prefill under way wait for it.
         strict: raise a `PolicyFault`; else count it and keep arrival order.
+        accounts: what tenants have been served; None for no turns among them.
     """
 
-    __slots__ = ("_gated", "_ordering", "_signals", "_stats", "_strict", "_tree", "arrivals")
+    __slots__ = ("_accounts", "_gated", "_ordering", "_signals", "_stats", "_strict", "_tree", "arrivals")
 
     def __init__(
         self,
@@ -42,7 +46,9 @@ class PlanMaker:
         stats: PlannerStats,
         gated: bool,
         strict: bool,
+        accounts: TenantAccounts | None,
     ) -> None:
+        self._accounts = accounts
         self.arrivals = ArrivalOrder()
         self._tree = tree
         self._ordering = ordering
@@ -53,7 +59,7 @@ class PlanMaker:
 
     def order_matters(self, cache: CacheView) -> bool:
         """`Planner.order_matters`."""
-        if self._tree.has_sharing or not self._ordering.needs_sharing:
+        if self._tree.has_sharing or not self._ordering.needs_sharing or self._tenants_take_turns():
             return True
         return self._ordering.reads_cache and getattr(cache, "lone_requests", -1) != len(self._tree)
 
@@ -67,8 +73,11 @@ class PlanMaker:
         self._signals.look_at(cache)
         self.arrivals.fill_lengths(unit)
         if not self._finds_something(cache):
+            queue = self.arrivals.of(self._tree)
+            if self._tenants_take_turns():
+                return _plan(self._in_turns(Listed(queue)), queue)
             self._stats.stood_aside += 1
-            return kept_order(self.arrivals.of(self._tree), NOTHING_TO_GAIN, True)
+            return kept_order(queue, NOTHING_TO_GAIN, True)
         if self._ordering.reads_cache:
             self._stats.cache_calls += self._signals.match_cache()
         if self._ordering.reads_tree:
@@ -76,14 +85,23 @@ class PlanMaker:
         cycle = Cycle(self._tree, now, unit, self._stats.uncached_admitted, self._gated)
         stream = self._ordering.stream(cycle) if lazily else None
         if stream is not None:
-            return LazyPlan(Following(stream, self._tree))
+            return LazyPlan(Following(self._in_turns(stream), self._tree))
         queue = self.arrivals.of(self._tree)
         try:
             ordered = self._ordering.order(queue, cycle)
         except PolicyFault as fault:
             self.count(fault)
             return kept_order(queue, f"arrival order: {fault}", False)
-        return Plan([request.request_id for request in ordered], ordered != queue, ORDERED)
+        return _plan(self._in_turns(Listed(ordered)), queue)
+
+    def _tenants_take_turns(self) -> bool:
+        return self._accounts is not None and self._accounts.several
+
+    def _in_turns(self, order: RequestStream) -> RequestStream:
+        """The order itself unless several tenants wait."""
+        if self._accounts is None or not self._accounts.several:
+            return order
+        return Turns(order, self._accounts)
 
     def _finds_something(self, cache: CacheView) -> bool:
         """Whether anything that waits is shared, cached or under way, or the policy does not care."""
@@ -100,3 +118,8 @@ class PlanMaker:
         self._stats.policy_faults += 1
         if self._strict:
             raise fault
+
+
+def _plan(stream: RequestStream, queue: list[PendingRequest]) -> Plan:
+    ordered = everybody(stream)
+    return Plan([request.request_id for request in ordered], ordered != queue, ORDERED)

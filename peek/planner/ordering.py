@@ -13,9 +13,9 @@ from mypy_extensions import i64
 
 from peek.errors import InvalidConfig, PolicyFault
 from peek.policy.base import AdmissionPolicy, Cycle
-from peek.policy.best_first import BestFirst
 from peek.policy.lanes import Lanes
 from peek.policy.priority_index import PriorityIndex
+from peek.policy.stream import RequestStream
 from peek.request import PendingRequest
 from peek.trie.pending_tree import PendingTree
 
@@ -76,7 +76,7 @@ class Ordering:
             restore(queue, given)
         return ordered
 
-    def stream(self, cycle: Cycle) -> BestFirst | None:
+    def stream(self, cycle: Cycle) -> RequestStream | None:
         """The same order one by one, where that is cheaper; None where it is not."""
         policy = self._policy
         if self._lanes is not None or cycle.defers_siblings or not isinstance(policy, PriorityIndex):

@@ -32,6 +32,7 @@ from peek.planner.stats import PlannerStats
 from peek.planner.sync import synchronise
 from peek.policy.base import AdmissionPolicy
 from peek.policy.lanes import FAIR_LANE, Lanes
+from peek.policy.tenants import DECODE_WEIGHT
 from peek.request import PendingRequest
 from peek.trie.pending_tree import PendingTree
 
@@ -86,7 +87,10 @@ class Planner:
         self._ordering = Ordering(settings.build_policy() if policy is None else policy, lanes)
         self._in_flight: PrefillsInFlight | None = PrefillsInFlight() if in_flight_gate else None
         self._signals = Signals(self.tree, self._in_flight)
-        self._maker = PlanMaker(self.tree, self._ordering, self._signals, self.stats, in_flight_gate, strict)
+        self._accounts = settings.build_tenants()
+        self._maker = PlanMaker(
+            self.tree, self._ordering, self._signals, self.stats, in_flight_gate, strict, self._accounts
+        )
         eviction = settings.build_eviction()
         self._demand: Demand | None = None
         if eviction is not None:
@@ -101,6 +105,8 @@ class Planner:
         self.tree.add(request)
         request.arrival_work = self.stats.uncached_admitted
         self._maker.arrivals.note(request)
+        if self._accounts is not None:
+            self._accounts.arrived(request.tenant)
 
     def extend(self, request_id: str, key: object) -> None:
         """More of a request's key matters than was given.  Cost and errors of `PendingTree.extend`."""
@@ -126,6 +132,8 @@ class Planner:
         in_flight = self._in_flight
         key = self.tree.key_of(request_id) if admitted and in_flight is not None else b""
         request = self.tree.remove(request_id)
+        if self._accounts is not None:
+            self._accounts.left(request.tenant)
         if not admitted:
             if in_flight is not None:
                 in_flight.withdrawn(request_id)
@@ -134,6 +142,8 @@ class Planner:
         cost: i64 = request.num_tokens - request.cached_len
         if uncached_tokens is not None:
             cost = uncached_tokens
+        if self._accounts is not None:
+            self._accounts.charge(request.tenant, float(cost))
         self.stats.note_admission(request.num_tokens, request.cached_len, cost, request.lane == FAIR_LANE)
         if in_flight is not None:
             in_flight.admit(request_id, key, request.namespace)
@@ -152,6 +162,14 @@ class Planner:
         if self._in_flight is not None:
             self._in_flight.ended(request_id, request_id in self.tree)
             self._standing.drop()
+
+    def generated(self, tenant: str, tokens: int) -> None:
+        """So many tokens were generated for a tenant since he was last charged.  O(1).
+
+        They count `DECODE_WEIGHT` times.  Where nobody tells, only prompts count.
+        """
+        if self._accounts is not None:
+            self._accounts.charge(tenant, DECODE_WEIGHT * float(tokens))
 
     def __len__(self) -> int:
         """Requests waiting."""

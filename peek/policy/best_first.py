@@ -14,6 +14,7 @@ from mypy_extensions import i64
 from peek.policy.below import edge_at_risk
 from peek.policy.columns import MIN_WAIT_S, vector
 from peek.policy.frontier import Frontier
+from peek.policy.stream import RequestStream
 from peek.request import PendingRequest
 from peek.trie.node import Node
 
@@ -59,7 +60,7 @@ class Run:
 
 
 @final
-class BestFirst:
+class BestFirst(RequestStream):
     """The order of a frontier that is up to date, for as long as tree and cache stand.
 
     Args:

@@ -35,6 +35,7 @@ from peek.policy.best_first import BestFirst
 from peek.policy.columns import MIN_WAIT_S
 from peek.policy.deferral import siblings_last
 from peek.policy.frontier import Frontier
+from peek.policy.stream import everybody
 from peek.request import PendingRequest
 from peek.settings import require_one_of, require_within
 
@@ -94,16 +95,6 @@ class PriorityIndex(AdmissionPolicy):
             self._frontier = frontier
         frontier.follow(cycle.unit_tokens)
         return BestFirst(frontier, cycle.now, most)
-
-
-def everybody(stream: BestFirst) -> list[PendingRequest]:
-    """All that are left of a stream.  O(n log n + nodes)."""
-    ordered: list[PendingRequest] = []
-    request = stream.next()
-    while request is not None:
-        ordered.append(request)
-        request = stream.next()
-    return ordered
 
 
 def index(

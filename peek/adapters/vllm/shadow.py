@@ -58,10 +58,10 @@ class VllmShadow:
     def before_schedule(self) -> None:
         """Before the adapter's own: it forgets who came and went."""
         waiting = self._scheduler.waiting
-        for request_id, request in waiting.touched.items():
-            if waiting.members.get(request_id) is request:
-                self._arrive(request)
-            elif request.is_finished() and self._here.get(request_id) is request:
+        for request in waiting.entered.values():
+            self._arrive(request)
+        for request_id, request in waiting.gone.items():
+            if request.is_finished() and self._here.get(request_id) is request:
                 self._end(request_id)  # aborted while it waited
         self._now = self._clock()
         self._went_on = bool(self._scheduler.running)
