@@ -22,6 +22,7 @@ from peek.cli.doctor import doctor_command
 from peek.cli.reorder import reorder_command
 from peek.cli.restore import restore_command
 from peek.cli.simulate import simulate_command
+from peek.cli.trace import trace_command
 from peek.offline.formats.echo import clipped
 
 DONE: Final = 0
@@ -59,6 +60,7 @@ def _peek(
 app.command("simulate")(simulate_command)
 app.command("reorder")(reorder_command)
 app.command("restore")(restore_command)
+app.command("trace")(trace_command)
 app.command("doctor")(doctor_command)
 
 

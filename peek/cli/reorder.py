@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from peek import PeekError, WorkloadError
+from peek import PeekError
 from peek.cli.compression import COMPRESSED
 from peek.cli.options import parse_count
 from peek.cli.places import (
@@ -104,8 +104,7 @@ def reorder_command(
     job = ReorderJob(source, targets, order_path, encode, cache_tokens, block_tokens, engine, explain)
     is_large = _is_large(source) if out_of_core is None else out_of_core
     bad = reorder_large(job) if is_large else reorder_in_memory(job)
-    if bad:
-        raise WorkloadError(f"{source}: {bad} bad line{'s' * (bad > 1)} left out")
+    bad.complain()
 
 
 def _check_options(cache_tokens: int, block_tokens: int, engine: str, replicas: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from peek import WorkloadError
 from peek.cli.reorder_job import ReorderJob
-from peek.cli.request_lines import RequestLines
+from peek.cli.request_lines import BadLines, RequestLines
 from peek.cli.writing import write_whole
 from peek.offline.formats.lines import end_swap
 from peek.offline.formats.order_file import as_text, find_repeated, order_line, repeated_id_error
@@ -28,8 +28,8 @@ class _Lines:
     bare: int = -1
 
 
-def reorder_in_memory(job: ReorderJob) -> int:
-    """Returns how many lines are bad."""
+def reorder_in_memory(job: ReorderJob) -> BadLines:
+    """Returns which lines are bad."""
     requests = RequestLines(job.source, job.encode)
     lines = _read(requests)
     repeated = find_repeated(lines.numbers, lines.ids)

@@ -37,7 +37,7 @@ class BatchRequest:
 def parse_request(line: bytes, loads: Callable[[bytes], Any]) -> BatchRequest:
     """Read one line; `loads` parses JSON.  `WorkloadError` says what is wrong, in a few words."""
     try:
-        return _request_of(loads(line))
+        return request_of(loads(line))
     except ValueError as error:
         if isinstance(error, WorkloadError):
             raise
@@ -46,7 +46,8 @@ def parse_request(line: bytes, loads: Callable[[bytes], Any]) -> BatchRequest:
         raise WorkloadError("nested too deeply") from None
 
 
-def _request_of(row: Any) -> BatchRequest:
+def request_of(row: Any) -> BatchRequest:
+    """As `parse_request`, of a line that is parsed."""
     if not isinstance(row, dict):
         raise WorkloadError(f"a JSON {type(row).__name__}, not an object")
     custom_id = row.get("custom_id", "")
@@ -114,6 +115,11 @@ def _plain(value: Any, name: str) -> str | list[int]:
         if all(isinstance(part, list) for part in value):
             return [token for part in value for token in part]
     raise WorkloadError(f"{name} is neither text nor token ids")
+
+
+def kind_of(prompt: str | list[int]) -> str:
+    """What keeps token ids from sharing with text, where the same number means something else."""
+    return "" if isinstance(prompt, str) else "ids"
 
 
 def text_symbols(text: str) -> bytes:
