@@ -25,9 +25,9 @@ def test_a_log_is_traced(form: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     heads = [[rnd.randrange(20, 1000) for _ in range(256)] for _ in range(4)]
     prompts = [rnd.choice(heads) + [rnd.randrange(20, 1000) for _ in range(20)] for _ in range(REQUESTS)]
     flags = [*SIZES, "--log-requests", "--log-requests-level=3", f"--log-requests-format={form}"]
-    with serving(tmp_path, *flags, "--schedule-policy=fcfs", PEEK_CONFIG=OFF) as server:
-        with ThreadPoolExecutor(12) as clients:
-            answers = list(clients.map(lambda i: server.generate(prompts[i], 4 + i % 5), range(REQUESTS)))
+    started = serving(tmp_path, *flags, "--schedule-policy=fcfs", PEEK_CONFIG=OFF)
+    with started as server, ThreadPoolExecutor(12) as clients:
+        answers = list(clients.map(lambda i: server.generate(prompts[i], 4 + i % 5), range(REQUESTS)))
     cached = sum(answer["meta_info"]["cached_tokens"] for answer in answers)
     trace = tmp_path / "trace.jsonl"
     assert main(["trace", str(tmp_path / "server.log"), str(trace)]) == 0

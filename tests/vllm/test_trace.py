@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +36,7 @@ class Told(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """A stock server under a load that keeps a queue, and its log."""
     rnd = random.Random(0)
     heads = [[rnd.randrange(3, 1000) for _ in range(8 * BLOCK)] for _ in range(10)]
@@ -52,7 +51,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
             "/v1/chat/completions", model="m", max_tokens=7, ignore_eos=True, chat_template=CHAT,
             messages=[{"role": "user", "content": "it's me\n"}],
         )  # fmt: skip
-    yield Told(server.log, hits / queries, answers, chat["usage"]["completion_tokens"])
+    return Told(server.log, hits / queries, answers, chat["usage"]["completion_tokens"])
 
 
 def test_a_traced_log_is_simulated_as_it_was(
