@@ -25,6 +25,7 @@ class RequestLine(NamedTuple):
         has_end: False for the last line of a file that does not end in a line end.
         custom_id: the request's, "" where it has none.
         namespace: requests of different namespaces share nothing.
+        system: the text of its system prompt, "" where it has none.
         key: the prompt, packed.
     """
 
@@ -33,6 +34,7 @@ class RequestLine(NamedTuple):
     has_end: bool
     custom_id: str
     namespace: str
+    system: str
     key: bytes
 
 
@@ -83,4 +85,6 @@ class RequestLines:
                 self.bad.leave_out(number, error)
                 continue
             namespace = f"{request.namespace}/{kind_of(request.prompt)}"
-            yield RequestLine(number, content + end, bool(end), request.custom_id, namespace, key)
+            yield RequestLine(
+                number, content + end, bool(end), request.custom_id, namespace, request.system, key
+            )

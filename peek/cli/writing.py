@@ -13,6 +13,7 @@ import io
 import os
 import secrets
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -148,12 +149,21 @@ def _locked(folders: set[Path]) -> Iterator[None]:
 
 
 @contextmanager
-def work_folder(targets: Sequence[Path]) -> Iterator[Path]:
-    """A new folder, for the time being; beside the first regular file among the targets, if there is one."""
+def work_folder(targets: Sequence[Path], precious: str = "") -> Iterator[Path]:
+    """A new folder, for the time being; beside the first regular file among the targets, if there is one.
+
+    If something fails and the file `precious` in it holds anything, the folder stays, and stderr says so.
+    """
     places = [real_path(path) for path in targets if is_regular(path)]
     name, parent = (f"{places[0].name[:NAME_CHARACTERS]}.", places[0].parent) if places else ("peek.", None)
     folder = Path(tempfile.mkdtemp(".work", name, parent))
     try:
         yield folder
-    finally:
+    except BaseException:
+        kept = folder / precious
+        if precious and kept.exists() and kept.stat().st_size:
+            print(f"peek: what there is of results is kept in {kept}", file=sys.stderr)
+            raise
         shutil.rmtree(folder)
+        raise
+    shutil.rmtree(folder)

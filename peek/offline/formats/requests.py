@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
 from peek.errors import WorkloadError
@@ -17,6 +18,8 @@ from peek.offline.formats.echo import clipped, echoed
 from peek.trie.keys import pack
 
 SYMBOL_BYTES: Final = 4
+
+SYSTEM_ROLES: Final = ("system", "developer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +30,13 @@ class BatchRequest:
         custom_id: the line's, "" where it has none.
         namespace: the model; requests of different models share nothing.
         prompt: text, or token ids.
+        system: what of the text comes before the first message that is not the system's, if it is a chat.
     """
 
     custom_id: str
     namespace: str
     prompt: str | list[int]
+    system: str = ""
 
 
 def parse_request(line: bytes, loads: Callable[[bytes], Any]) -> BatchRequest:
@@ -60,7 +65,7 @@ def request_of(row: Any) -> BatchRequest:
     prompt = _prompt_of(body)
     if not prompt:
         raise WorkloadError("the prompt is empty")
-    return BatchRequest(custom_id, model if isinstance(model, str) else repr(model), prompt)
+    return BatchRequest(custom_id, model if isinstance(model, str) else repr(model), prompt, _system_of(body))
 
 
 def _prompt_of(body: dict[str, Any]) -> str | list[int]:
@@ -80,6 +85,14 @@ def _head(body: dict[str, Any]) -> str:
     """What templates put before the messages."""
     parts = [body[name] for name in ("tools", "instructions") if body.get(name)]
     return "".join(f"{part if isinstance(part, str) else repr(part)}\n" for part in parts)
+
+
+def _system_of(body: dict[str, Any]) -> str:
+    messages = body.get("messages", body.get("input"))
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        return ""
+    leading = list(takewhile(lambda message: message.get("role") in SYSTEM_ROLES, messages))
+    return _head(body) + (_chat(leading) if leading else "")
 
 
 def _chat(messages: Any) -> str:
