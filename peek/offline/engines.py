@@ -14,6 +14,9 @@ from peek.offline.reordering import reorder
 
 Encode = Callable[[str], list[int]]
 
+NOTHING: Final = [0]
+"""In place of an empty prompt, of which the engine shall say what it thinks."""
+
 _VLLM_PER_PROMPT: Final = ("sampling_params", "lora_request", "priority")
 """Arguments of `LLM.generate` that may be a sequence with an item for each prompt."""
 
@@ -95,7 +98,7 @@ def generate_sglang(
     batch = _one_of(prompt, input_ids)
     size = sglang_cache(engine) if cache_tokens is None else CacheSize(cache_tokens, 1)
     encode = None if prompt is None else _tokenizer(getattr(engine, "tokenizer_manager", None), "tokenizer")
-    tokens = [encode(each) for each in batch] if encode is not None else batch
+    tokens = [(each if encode is None else encode(each)) if len(each) else NOTHING for each in batch]
     loras = options.get("lora_path")
     namespaces = [str(each or "") for each in loras] if isinstance(loras, list) else None
     plan = reorder(
@@ -162,7 +165,8 @@ def _vllm_tokens(prompt: Any, llm: Any) -> Any:
     if isinstance(prompt, dict):
         ids = prompt.get("prompt_token_ids")
         prompt = ids if ids is not None else prompt.get("prompt", "")
-    return llm.get_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt
+    tokens = llm.get_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt
+    return tokens if len(tokens) else NOTHING
 
 
 def _vllm_namespace(prompt: Any, lora: Any, place: int) -> str:
