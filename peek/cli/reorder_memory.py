@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from peek import WorkloadError
+from peek import PeekError, WorkloadError
 from peek.cli.reorder_job import ReorderJob
 from peek.cli.request_lines import BadLines, RequestLines
+from peek.cli.tables import copy_rows, is_table
 from peek.cli.writing import write_whole
 from peek.offline.formats.lines import end_swap
 from peek.offline.formats.order_file import as_text, find_repeated, order_line, repeated_id_error
@@ -40,7 +41,7 @@ class _Lines:
 def reorder_in_memory(job: ReorderJob) -> BadLines:
     """Returns which lines are bad."""
     requests = RequestLines(job.source, job.encode)
-    lines = _read(requests)
+    lines = _read(requests, job)
     repeated = find_repeated(lines.numbers, lines.ids)
     if repeated is not None:
         raise WorkloadError(f"{job.source}: {repeated_id_error(*repeated)}")
@@ -56,12 +57,16 @@ def reorder_in_memory(job: ReorderJob) -> BadLines:
     return requests.bad
 
 
-def _read(requests: RequestLines) -> _Lines:
+def _read(requests: RequestLines, job: ReorderJob) -> _Lines:
     lines = _Lines()
+    total = 0
     systems: dict[tuple[str, str], int] = {}
     for line in requests:
         if not line.has_end:
             lines.bare = len(lines.raw)
+        total += len(line.raw)
+        if job.memory_bytes and total > job.memory_bytes:
+            raise PeekError(f"{job.source}: unpacks to more than {total:,} bytes: choose --out-of-core")
         lines.raw.append(line.raw)
         lines.numbers.append(line.number)
         lines.ids.append(line.custom_id)
@@ -75,10 +80,14 @@ def _write(lines: _Lines, orders: list[list[int]], job: ReorderJob) -> None:
     last = next((order[-1] for order in reversed(orders) if order), -1)
     swap = end_swap(lines.bare, last, lines.raw[last] if lines.raw else b"", len(orders))
     with write_whole(job.outputs) as (order_file, *streams):
-        for stream, order in zip(streams, orders, strict=True):
+        for target, stream, order in zip(job.targets, streams, orders, strict=True):
+            for index in order:
+                order_file.write(order_line(lines.numbers[index], as_text(lines.ids[index])))
+            if is_table(target):
+                copy_rows(job.source, [lines.numbers[index] for index in order], stream)
+                continue
             for index in order:
                 stream.write(swap.apply(index, lines.raw[index]))
-                order_file.write(order_line(lines.numbers[index], as_text(lines.ids[index])))
 
 
 def _explain(result: Reordering, lines: _Lines, shape: BatchShape, job: ReorderJob) -> None:

@@ -103,6 +103,11 @@ class _Output:
         if self.folder is not None:
             self._aside.replace(self._place)
 
+    def withdraw(self) -> None:
+        """Take the old file away."""
+        if self.folder is not None:
+            self._place.unlink(missing_ok=True)
+
     def discard(self) -> None:
         """Take everything back that can be taken back."""
         for each in (self.stream, self._raw):
@@ -123,6 +128,8 @@ def write_whole(paths: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
         for output in outputs:
             output.finish()
         with _locked({output.folder for output in outputs if output.folder is not None}):
+            for output in outputs[1:]:  # killed between two renames, no old file stands beside a new one
+                output.withdraw()
             for output in outputs:
                 output.publish()
     except BaseException:

@@ -71,7 +71,7 @@ def request_of(row: Any) -> BatchRequest:
 def _prompt_of(body: dict[str, Any]) -> str | list[int]:
     if "messages" in body:
         return _head(body) + _chat(body["messages"])
-    for name in ("prompt", "input"):
+    for name in ("prompt", "input", "prompt_token_ids", "tokens"):
         if name in body:
             value = body[name]
             if name == "input" and isinstance(value, list) and value and isinstance(value[0], dict):
