@@ -259,10 +259,7 @@ def killed(here: Path, job: str) -> list[list[object]]:
 def test_reorder_killed_at_any_moment(here: Path) -> None:
     """OUT and its order file are of one run, each whole; OUT may be missing, but never be another run's."""
     for turn in range(2):
-        write(
-            here / f"in{turn}.jsonl",
-            [row.replace('"r-', f'"run{turn}-') for row in json_rows(1500, seed=turn)],
-        )
+        write(here / f"in{turn}.jsonl", run_rows(turn))
     states = killed(here, "reorder")
     assert sum(bool(was_killed) for was_killed, *_ in states) > 0
     for _, _, first, sizes in states:
