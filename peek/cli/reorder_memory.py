@@ -66,7 +66,7 @@ def _read(requests: RequestLines, job: ReorderJob) -> _Lines:
             lines.bare = len(lines.raw)
         total += len(line.raw)
         if job.memory_bytes and total > job.memory_bytes:
-            raise PeekError(f"{job.source}: unpacks to more than {total:,} bytes: choose --out-of-core")
+            raise PeekError(f"{job.source}: holds more than {job.memory_bytes:,} bytes: choose --out-of-core")
         lines.raw.append(line.raw)
         lines.numbers.append(line.number)
         lines.ids.append(line.custom_id)

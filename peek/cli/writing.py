@@ -3,8 +3,9 @@
 A regular file is written beside its place, under a name that no other file has, synced and then renamed:
 until then the old file stands, and if anything fails the new one goes.  Two runs at a time never share a
 name, and the files of one run are renamed together, so that an order file always belongs to its output.  A
-process that is killed leaves a file `NAME.<letters>.partial` behind, which nothing ever reads.  Devices,
-pipes and standard output cannot be replaced and get their bytes at once.
+process that is killed leaves a file `NAME.<letters>.partial` behind, or between two renames the old ones as
+`NAME.<letters>.old`; nothing ever reads them.  Devices, pipes and standard output cannot be replaced and get
+their bytes at once.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class _Output:
         self.stream: Any = None
         self.folder: Path | None = None
         self._path = path
+        self._published = False
         if path == STREAM:
             self._raw = standard_output()
         elif is_regular(path):
@@ -73,6 +75,7 @@ class _Output:
             self.folder = self._place.parent
             name = f"{self._place.name[:NAME_CHARACTERS]}.{secrets.token_hex(6)}.partial"
             self._aside = self._place.with_name(name)
+            self._old = self._aside.with_suffix(".old")
             self._raw = open_to_write(self._aside, os.O_CREAT | os.O_EXCL, path)
         else:
             self._raw = open_to_write(path, 0)
@@ -102,11 +105,18 @@ class _Output:
         """Put the file in its place."""
         if self.folder is not None:
             self._aside.replace(self._place)
+            self._published = True
 
     def withdraw(self) -> None:
-        """Take the old file away."""
+        """Take the old file out of its place, for the moment."""
         if self.folder is not None:
-            self._place.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                self._place.replace(self._old)
+
+    def forget(self) -> None:
+        """The old file is no longer needed."""
+        if self.folder is not None:
+            self._old.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Take everything back that can be taken back."""
@@ -115,7 +125,9 @@ class _Output:
                 with suppress(OSError, ValueError, PeekError):  # it may be what has failed
                     each.close()
         if self.folder is not None:
-            self._aside.unlink(missing_ok=True)
+            (self._place if self._published else self._aside).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                self._old.replace(self._place)
 
 
 @contextmanager
@@ -128,10 +140,12 @@ def write_whole(paths: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
         for output in outputs:
             output.finish()
         with _locked({output.folder for output in outputs if output.folder is not None}):
-            for output in outputs[1:]:  # killed between two renames, no old file stands beside a new one
-                output.withdraw()
+            for output in outputs if len(outputs) > 1 else ():
+                output.withdraw()  # killed between two renames, no old file stands beside a new one
             for output in outputs:
                 output.publish()
+            for output in outputs:
+                output.forget()
     except BaseException:
         for output in outputs:
             output.discard()

@@ -70,20 +70,20 @@ class RequestRows:
         else:
             request = request_of({"body": body})
         tenant = _at(row, fields.tenant) if fields.tenant else None
-        yield Arrival(
-            name,
-            self._time(row, body),
-            request.prompt,
-            request.namespace,
-            "" if tenant is None else str(tenant),
-            next((body[key] for key in _ALLOWED_NAMES if _is_count(body.get(key))), 0),
-        )
+        allowed = next((body[key] for key in _ALLOWED_NAMES if _is_count(body.get(key))), 0)
+        ending = self._ending(row, name)  # before anything is told: what is wrong with it leaves all out
+        at_s = self._time(row, body)
+        who = "" if tenant is None else str(tenant)
+        yield Arrival(name, at_s, request.prompt, request.namespace, who, allowed)
+        yield ending
+
+    def _ending(self, row: dict[str, Any], name: str) -> Ending:
         usage = _usage(row)
         details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
         cached = details.get("cached_tokens") if isinstance(details, dict) else None
         prompt_tokens = usage.get("prompt_tokens") or usage.get("input_tokens")
         known = _is_count(prompt_tokens) and isinstance(cached, int)
-        yield Ending(name, self._output(row, usage), *((prompt_tokens, cached) if known else ()))
+        return Ending(name, self._output(row, usage), *((prompt_tokens, cached) if known else ()))
 
     def _time(self, row: dict[str, Any], body: dict[str, Any]) -> float | None:
         if self._fields.time:
@@ -102,7 +102,11 @@ class RequestRows:
         value = _at(row, self._fields.output)
         if isinstance(value, str):
             encode = self._encode
-            return -(-len(value.encode()) // SYMBOL_BYTES) if encode is None else len(encode(value))
+            return (
+                -(-len(value.encode("utf-8", "surrogatepass")) // SYMBOL_BYTES)
+                if encode is None
+                else len(encode(value))
+            )
         if isinstance(value, list):
             return len(value)
         if value is None or _is_count(value) or value == 0:
