@@ -161,7 +161,7 @@ def _tokenizer(holder: Any, name: str) -> Encode:
 
 
 def _vllm_tokens(prompt: Any, llm: Any) -> Any:
-    """Token ids of a prompt in any of vLLM's forms; an encoder's are not shared, so the text is as good."""
+    """Token ids of a prompt in any of vLLM's forms."""
     if isinstance(prompt, dict):
         ids = prompt.get("prompt_token_ids")
         prompt = ids if ids is not None else prompt.get("prompt", "")
