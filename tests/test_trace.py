@@ -456,6 +456,8 @@ def test_every_policy(traced: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--per-request", "TRACE"], 2, "is the same file as trace"),
         (["--per-request", "x.csv", "--rate-scale", "1", "--rate-scale", "2"], 2, "takes one --rate-scale"),
         (["--per-request", "no/x.csv"], 1, "no such folder"),
+        (["--plot", "x.png", "--rate-scale", "1", "--rate-scale", "2"], 2, "takes one --rate-scale"),
+        (["--plot", "x.png", "--per-request", "x.png"], 2, "is the same file as --plot"),
     ],
 )
 def test_machines_and_files_that_are_refused(

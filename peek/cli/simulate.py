@@ -99,9 +99,7 @@ def simulate_command(
     """
     policy = list(PRESETS) if policy == [ALL] else policy
     _check_options(ctx, policy, cache, trace is not None)
-    if per_request is not None and len(rate_scale) > 1:
-        raise typer.BadParameter("takes one --rate-scale", param_hint="--per-request")
-    _check_files([path for path in (trace, trace_file) if path], plot, per_request)
+    _check_files([path for path in (trace, trace_file) if path], plot, per_request, len(rate_scale))
     cost = None
     if any(_is_given(ctx, name) for name in _MACHINE):
         cost = machine(card, cards, model)
@@ -148,13 +146,15 @@ def _check_options(ctx: typer.Context, policies: list[str], cache: str, is_trace
             raise typer.BadParameter(f"{shown} {why}", param_hint=option)
 
 
-def _check_files(read: list[Path], plot: Path | None, per_request: Path | None) -> None:
-    """Files that are one, and what could not be written after the runs."""
-    written = [("--plot", plot)] if plot is not None else []
-    if per_request is not None:
-        written.append(("--per-request", per_request))
-        check_target(per_request)
+def _check_files(read: list[Path], plot: Path | None, per_request: Path | None, rates: int) -> None:
+    """Files that are one or cannot hold several speeds, and what could not be written after the runs."""
+    asked = {"--plot": plot, "--per-request": per_request}
+    written = [(option, path) for option, path in asked.items() if path is not None]
+    if written and rates > 1:
+        raise typer.BadParameter("takes one --rate-scale", param_hint=written[0][0])
     refuse_clashes([("trace", path) for path in read], written)
+    if per_request is not None:
+        check_target(per_request)
     if plot is not None:
         check_plot(plot)
 
