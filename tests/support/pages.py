@@ -37,9 +37,6 @@ SHOWN = ("text", "json", "yaml", "toml", "{toctree}", "{eval-rst}", "{include}")
 PROGRAMS = ("cat", "echo", "make", "peek", "pip", "python")
 """What a command may begin with: nothing else is let loose on a machine."""
 
-NOT_YET = ("offline.md", "trace.md", "fleet.md")
-"""Pages whose blocks carry no comments yet, and are tested otherwise or not at all."""
-
 _PIECE = re.compile(
     r"^(?P<fence>```+)(?P<language>[^\s`]*)[^\n]*\n(?P<text>.*?)^(?P=fence)$|^<!-- (?P<note>.*?) ?-->$",
     re.DOTALL | re.MULTILINE,
@@ -67,8 +64,7 @@ class Step:
 
 def pages() -> list[Path]:
     """The readme, the contributing guide and all pages of the site."""
-    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return [page for page in found if page.name not in NOT_YET]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def steps_of(page: Path) -> list[Step]:
