@@ -35,7 +35,7 @@ export PROMETHEUS
 
 .DELETE_ON_ERROR:
 .PHONY: help venv build demo test test-compiled test-interpreted prometheus test-vllm test-sglang bench bench-against soak \
-  soak-vllm soak-sglang eval eval-full eval-report docs check format clean
+  soak-vllm soak-sglang eval eval-full eval-report docs tables wheels check format clean
 
 help:
 	@echo 'make demo    build, then simulate the main workload under six policies'
@@ -49,7 +49,8 @@ help:
 	@echo 'make soak-vllm soak-sglang    50,000 requests through each engine'"'"'s real scheduler (minutes)'
 	@echo 'make eval    a part of the evaluation, on the engines that are built; fails if a hit has moved'
 	@echo 'make eval-full    all of it (an hour or two), and docs/evaluation.md from it'
-	@echo 'make docs    the documentation, into build/site'
+	@echo 'make docs    the documentation, into build/site;  make tables, the tables of docs/options.md from the code'
+	@echo 'make wheels  source distribution and repaired wheels into dist, each tried (WHEEL_PYTHONS)'
 	@echo 'make build   (re)compile in place;  make format, make venv, make clean'
 
 # -- environment and builds ---------------------------------------------------------------------------
@@ -58,9 +59,12 @@ venv: $(DEPS)
 build: $(BUILT)
 
 # The packages first, with an uncompiled install: a change of sources then needs the compiler only.
+# Old shared libraries go before it: the install would take one of them away, and the others lean on that one.
 $(DEPS): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo 'installing the environment into .venv'
+	@find peek -name '*.so' -exec rm -f {} +
+	@rm -f *__mypyc.*.so
 	@PEEK_PURE=1 $(BIN)/python -m pip install --quiet --editable '.[dev,plot,offline]'
 	@touch $@
 
@@ -200,6 +204,14 @@ eval-full: $(BUILT)
 eval-report: $(BUILT)
 	$(BIN)/python -m bench.evaluation.report bench/evaluation/results.jsonl
 
+# -- a release ----------------------------------------------------------------------------------------
+
+# A wheel that an index takes for each of these Pythons, from the source distribution, and each tried.
+WHEEL_PYTHONS ?= python3.10 python3.11 python3.12 python3.13 python3.14
+
+wheels:
+	tests/wheels/make_wheels.sh dist $(WHEEL_PYTHONS)
+
 # -- checks and documentation -------------------------------------------------------------------------
 
 check: $(DEPS)
@@ -212,9 +224,16 @@ format: $(DEPS)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(DEPS)
-	$(BIN)/mkdocs build --strict --quiet
+# From the uncompiled build, whose signatures have types.  A warning is an error; so is a link that leads nowhere.
+docs: $(PURE)
+	@rm -rf build/site
+	PYTHONPATH=build/pure $(BIN)/sphinx-build -q -W --keep-going -b html -d build/doctrees docs build/site
+	$(BIN)/python docs/links.py build/site
 	@echo 'documentation: build/site/index.html'
+
+# What docs/options.md says of options, variables, labels and commands, from the code.
+tables: $(BUILT)
+	$(BIN)/python docs/tables.py
 
 clean:
 	rm -rf .venv .venv-* build dist *.egg-info *__mypyc.*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -85,6 +85,9 @@ DOC_PLACES = (
 """Where the C code of mypyc has room for a docstring: behind the signature of a function or method, behind
 that of a class, and in a property."""
 
+RELATIVE_LINK = r"\[([^\]]+)\]\((?!https?:)[^)]+\)"
+"""A link of the readme that leads to a file beside it, which a package index has not."""
+
 PROBE = "#include <Python.h>\nPyMODINIT_FUNC PyInit_peek_probe(void) { return NULL; }\n"
 
 
@@ -197,6 +200,12 @@ def c_literal(text: str) -> str:
     return "".join(plain.get(byte, f"\\{byte:03o}") for byte in text.encode())
 
 
+def readme() -> str:
+    """The readme as a package index shows it: what links to files of the project becomes plain words."""
+    text = (Path(__file__).resolve().parent / "README.md").read_text(encoding="utf-8")
+    return re.sub(RELATIVE_LINK, r"\1", text)
+
+
 def extensions() -> list[Extension]:
     """The extension modules of this build, none for a pure one; prints which build it is and why."""
     wish = os.environ.get("PEEK_PURE", "")
@@ -215,4 +224,8 @@ def extensions() -> list[Extension]:
 
 
 if __name__ == "__main__":
-    setup(ext_modules=extensions())
+    setup(
+        ext_modules=extensions(),
+        long_description=readme(),
+        long_description_content_type="text/markdown",
+    )

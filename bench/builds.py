@@ -28,9 +28,13 @@ def expose(build: Path, folder: Path) -> Path:
     libraries = list(build.glob("peek__mypyc*"))
     if not libraries:
         raise SystemExit(f"{build} holds no compiled build: run `make build` there")
-    folder.mkdir(parents=True)
-    for path in (build / "peek", *libraries):
+    (folder / "peek").mkdir(parents=True)
+    for path in libraries:
         (folder / path.name).symlink_to(path.resolve())
+    for path in (build / "peek").iterdir():
+        (folder / "peek" / path.name).symlink_to(path.resolve())
+    if not (build / "peek" / "timing").exists():  # an older checkout: it is measured, not what measures it
+        (folder / "peek" / "timing").symlink_to(ROOT / "peek" / "timing")
     return folder
 
 

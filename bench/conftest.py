@@ -19,7 +19,8 @@ import pytest
 
 import peek
 from bench.measure import TURNS, Measure, Turns
-from bench.timing import CLOCK, TimingTable
+from bench.timing import TimingTable
+from peek.timing.rounds import CLOCK
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture

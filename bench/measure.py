@@ -15,7 +15,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import peek
-from bench.timing import CLOCK, Timing, TimingTable
+from bench.timing import Timing, TimingTable
+from peek.timing.rounds import Rounds
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
@@ -24,23 +25,6 @@ TURNS = "BENCH_TURNS"
 """Environment variable: two file descriptors, `read,write`, over which turns are taken."""
 SLICES = 8
 """The rounds of a benchmark are done in so many turns."""
-
-
-class Rounds:
-    """Times `action(*setup())`, a few rounds at a time; `setup` is not timed."""
-
-    def __init__(self, action: Callable[..., object], setup: Callable[[], tuple[object, ...]]) -> None:
-        self._action = action
-        self._setup = setup
-        self.times_s: list[float] = []
-        action(*setup())  # to warm up
-
-    def do(self, count: int) -> None:
-        for _ in range(count):
-            arguments = self._setup()
-            started = CLOCK()
-            self._action(*arguments)
-            self.times_s.append(CLOCK() - started)
 
 
 class Turns:

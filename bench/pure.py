@@ -15,9 +15,9 @@ from pathlib import Path
 
 import peek
 from bench.builds import PYTHON, environment, require_compiled
-from bench.rig import Rig
-from bench.timing import CLOCK
+from bench.rig import rig_of
 from bench.worksets import work_set
+from peek.timing.rounds import CLOCK
 
 MAX_RATIO = 10.0
 ROUNDS = 15
@@ -27,7 +27,7 @@ def measure() -> dict[str, float]:
     """Seconds of the fastest round of what is compared, on whichever build this process has."""
     work = work_set("A")
     ids, keys = work.ids(), work.packed()
-    rig = Rig(work, "peek")
+    rig = rig_of(work, "peek")
     filling = cycle = draining = float("inf")
     for _ in range(ROUNDS):
         tree = peek.PendingTree()

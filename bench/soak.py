@@ -25,7 +25,8 @@ import numpy as np
 import peek
 from bench.builds import require_compiled
 from bench.planners import make_planner
-from bench.rig import RadixCache, random_key
+from peek.simulation.radix_cache import RadixCache
+from peek.timing.rig import random_key
 
 WINDOW = 1_000
 PLAN_EVERY = 1_000

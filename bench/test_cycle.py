@@ -8,21 +8,16 @@ import pytest
 import peek
 from bench.measure import Measure
 from bench.planners import make_planner
-from bench.rig import NOW, RadixCache, Rig, half_cached
-from bench.timing import best_of
+from bench.rig import half_cached, rig_of
 from bench.worksets import WorkSet, work_set
+from peek.simulation.radix_cache import RadixCache
+from peek.timing.rig import NOW, match_each
+from peek.timing.rounds import best_of
 
 LABELS = ("peek", "index", "clpm", "clpm+gm+dl+pe", "lpm-nolimit+lru", "hrrn+lru")
 ROUNDS = {"A": 500, "B": 300, "C": 300, "D": 60, "D10": 500}
 WHOLE_MAX_S = {"A": 1e-3, "D": 12e-3}
 ONE_ARRIVAL_MAX_S = {"A": 0.3e-3, "D": 0.0}
-
-
-def match_each(cache: RadixCache, keys: list[bytes]) -> None:
-    """What an engine does without a pending tree."""
-    match = cache.match
-    for key in keys:
-        match(key, "", len(key) >> 2)
 
 
 def naive_s(work: WorkSet, cache: RadixCache) -> float:
@@ -55,7 +50,7 @@ def test_walk(measure: Measure, name: str, changed: bool) -> None:
 def test_whole_cycle(measure: Measure, name: str, label: str) -> None:
     """One admitted, one arrived, another state of the cache: nothing of the last cycle holds."""
     work = work_set(name)
-    rig = Rig(work, label)
+    rig = rig_of(work, label)
     yardstick_s = naive_s(work, half_cached(work))
 
     def setup() -> tuple[()]:
@@ -77,7 +72,7 @@ def test_whole_cycle(measure: Measure, name: str, label: str) -> None:
 @pytest.mark.parametrize("name", ["A", "D"])
 def test_one_arrival(measure: Measure, name: str, label: str) -> None:
     """One request more, the cache as it was."""
-    rig = Rig(work_set(name), label)
+    rig = rig_of(work_set(name), label)
 
     def setup() -> tuple[()]:
         rig.one_arrival()
@@ -90,8 +85,8 @@ def test_one_arrival(measure: Measure, name: str, label: str) -> None:
 @pytest.mark.parametrize("label", LABELS)
 def test_growth(measure: Measure, label: str) -> None:
     """Ten times the requests and the prefixes, the same sharing."""
-    small = Rig(work_set("D10"), label)
-    large = Rig(work_set("D"), label)
+    small = rig_of(work_set("D10"), label)
+    large = rig_of(work_set("D"), label)
     small_s = float("inf")
     for _ in range(ROUNDS["D10"]):
         small.turn_over()

@@ -7,10 +7,11 @@ import pytest
 
 import peek
 from bench.measure import Measure
-from bench.rig import NOW, RadixCache, random_key
-from bench.timing import best_of
 from bench.worksets import work_set
 from peek.eviction.victims import victims
+from peek.simulation.radix_cache import RadixCache
+from peek.timing.rig import NOW, random_key
+from peek.timing.rounds import best_of
 
 N_LEAVES = 40_000
 MAX_S = 1e-3

@@ -12,8 +12,8 @@ import pytest
 from support.offline_batches import branching
 
 from bench.measure import Measure
-from bench.worksets import VOCABULARY
 from peek.offline import reorder
+from peek.timing.rig import VOCABULARY
 
 Prompts = list[list[int]]
 

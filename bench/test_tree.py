@@ -8,8 +8,8 @@ import pytest
 
 import peek
 from bench.measure import Measure
-from bench.timing import best_of
 from bench.worksets import work_set
+from peek.timing.rounds import best_of
 from peek.trie.keys import pack
 
 SETS = ("A", "B", "C", "D")

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import thread_time
 
-CLOCK = thread_time
-"""Processor time of the one thread there is: on a shared machine wall time counts the neighbours, too."""
+from peek.timing.rounds import aligned, best_of, readable
 
 REFERENCE_S = 22e-6
 """`struct.pack` of 4096 ints on the machine of the targets (18 .. 26 us)."""
@@ -92,34 +89,6 @@ class TimingTable:
         rows = [vars(one) | {"ratio": one.ratio, "verdict": one.verdict(self.factor)} for one in self.timings]
         content = {"backend": self.backend, "machine_factor": self.factor, "rows": rows}
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def aligned(lines: Sequence[Sequence[str]], sides: str) -> list[str]:
-    """Cells as text in columns, each to the side that `sides` says (`<` or `>`)."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join(
-            f"{cell:{side}{width}}" for cell, width, side in zip(line, widths, sides, strict=True)
-        ).rstrip()
-        for line in lines
-    ]
-
-
-def readable(seconds: float) -> str:
-    """A time with three digits or so."""
-    if seconds >= 1e-3:
-        return f"{seconds * 1e3:.2f} ms"
-    return f"{seconds * 1e6:.2f} us" if seconds < 1e-4 else f"{seconds * 1e6:.0f} us"
-
-
-def best_of(rounds: int, action: Callable[[], object]) -> float:
-    """Seconds of the fastest of `rounds` calls."""
-    best = float("inf")
-    for _ in range(rounds):
-        started = CLOCK()
-        action()
-        best = min(best, CLOCK() - started)
-    return best
 
 
 def machine_yardstick() -> float:

@@ -17,7 +17,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-VOCABULARY = 150_000
+from peek.timing.rig import VOCABULARY
 
 Tokens = npt.NDArray[np.int32]
 

@@ -44,18 +44,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "planner": BELOW_PLANNER,
     "peek": BELOW_PLANNER | {"_version", "planner", "offline"},
     "simulation": BELOW_PLANNER | {"planner"},
+    "timing": LEAVES | {"config", "planner", "simulation", "trie", "offline"},
+    "traffic": {"errors", "offline.formats"},
     "testing": BELOW_PLANNER | {"planner"},  # and nothing imports it
     "adapters": BELOW_PLANNER | {"_version", "planner", "peek", "simulation"},
     "cli": BELOW_PLANNER
     | {"_version", "planner", "peek", "simulation", "adapters"}
-    | {"offline", "offline.formats", "offline.scale"},
+    | {"offline", "offline.formats", "offline.scale", "timing", "traffic"},
     "__main__": {"cli"},
 }
 
 MAY_IMPORT_FOR_TYPES: dict[str, set[str]] = {"protocols": {"request"}}
 """Further imports, allowed under `if TYPE_CHECKING:` only."""
 
-OUTER_PARTS = {"adapters", "cli", "simulation", "__main__"}
+OUTER_PARTS = {"adapters", "cli", "simulation", "timing", "traffic", "__main__"}
 """Where the outside world begins; every other part is core."""
 
 OUTSIDE_WORLD: dict[str, str] = {

@@ -195,7 +195,7 @@ def test_table_in_a_pipe(tmp_path: Path, trace: Path, columns: str) -> None:
     assert words["fcfs+lru"].count("x1.0") == 2
     assert len(words["peek"]) == len(words["policy"]) == 13
     assert words["ideal"][1] == "cache"
-    footnote = " ".join(lines[-4:])
+    footnote = " ".join(lines[-7:])
     for fact in (
         "trace talk", "60 requests", "arena of 12,000 tokens", "radix cache", "SGLang-like",
         "Qwen2.5-32B on H100-SXM-80GB", peek.backend(), "times better than fcfs+lru",

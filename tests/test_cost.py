@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peek.errors import WorkloadError
+from peek.simulation.cards import CARDS, card_named, model_named, model_of
 from peek.simulation.cells import CELL_NAMES
 from peek.simulation.cost import (
     GEMMA2_27B,
@@ -20,6 +23,7 @@ from peek.simulation.cost import (
     CostModel,
     Hardware,
     Model,
+    arena_tokens,
     chunk_pairs,
     cost_model_for,
 )
@@ -91,7 +95,7 @@ def test_attention_of_a_4096_token_prefill() -> None:
 
 
 def test_weights_and_compute_overlap_kv_reads_do_not() -> None:
-    hardware = Hardware("unit", flops=1000.0, bandwidth=100.0, mfu=0.5, overhead_s=1.0)
+    hardware = Hardware("unit", flops=1000.0, bandwidth=100.0, memory_gib=1.0, mfu=0.5, overhead_s=1.0)
     cost = CostModel(hardware, Model("unit", parameters=50.0, layers=1, heads=1, kv_heads=1, head_dim=1))
     assert cost.step_s(0, 0.0, 0) == 2.0  # 100 bytes of weights take 1 s
     assert cost.step_s(4, 0.0, 0) == 2.0  # 400 FLOP at 500 FLOP/s stay behind them
@@ -138,3 +142,70 @@ def test_every_cell_has_a_pairing() -> None:
 def test_figures_of_hardware_cannot_be_changed_in_place() -> None:
     with pytest.raises(FrozenInstanceError):
         H100.mfu = 1.0  # type: ignore[misc]
+
+
+# -- cards and models -------------------------------------------------------------------------------------
+
+CONFIGS: dict[str, dict[str, Any]] = {  # of the published config.json
+    "qwen2.5-32b": {
+        "hidden_size": 5120, "num_hidden_layers": 64, "num_attention_heads": 40, "num_key_value_heads": 8,
+        "intermediate_size": 27648, "vocab_size": 152064,
+    },
+    "llama-3.1-8b": {
+        "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "intermediate_size": 14336, "vocab_size": 128256, "layer_types": ["full_attention"] * 32,
+    },
+    "qwen3-32b": {
+        "hidden_size": 5120, "num_hidden_layers": 64, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "intermediate_size": 25600, "vocab_size": 151936, "head_dim": 128,
+    },
+    "mistral-7b": {
+        "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "intermediate_size": 14336, "vocab_size": 32768, "head_dim": None,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_model_by_its_config_is_the_model_by_its_name(name: str) -> None:
+    named, counted = model_named(name), model_of(name, CONFIGS[name])
+    assert counted.parameters == pytest.approx(named.parameters, rel=0.002)
+    assert replace(counted, parameters=0.0) == replace(named, name=name, parameters=0.0)
+
+
+def test_tied_embeddings_count_once() -> None:
+    config = {**CONFIGS["llama-3.1-8b"], "tie_word_embeddings": True}
+    both, once = model_of("m", CONFIGS["llama-3.1-8b"]), model_of("m", config)
+    assert both.parameters - once.parameters == 128256 * 4096
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"vocab_size": 0}, "vocab_size is '0', not a size"),
+        ({"hidden_size": True}, "hidden_size is 'True'"),
+        ({"num_key_value_heads": "8"}, "num_key_value_heads is '8'"),
+        ({"kv_lora_rank": 512}, "has kv_lora_rank"),
+        ({"num_local_experts": 8}, "has num_local_experts"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "has layer_types"),
+    ],
+)
+def test_models_that_the_formula_does_not_fit(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(WorkloadError, match=named):
+        model_of("m", {**CONFIGS["llama-3.1-8b"], **change})
+
+
+def test_cards_together() -> None:
+    one, four = card_named("l40s"), card_named("l40s", 4)
+    assert (four.flops, four.bandwidth, four.memory_gib) == (1448e12, 3.456e12, 180.0)
+    assert (four.name, four.mfu, four.overhead_s) == ("4xL40S-48GB TP=4", one.mfu, one.overhead_s)
+    assert card_named("h100") is H100
+    assert all(card.memory_gib > 16 for card in CARDS.values())
+
+
+def test_what_a_card_leaves_for_the_cache() -> None:
+    # 79.6 GiB x 0.88 = 75.214e9 bytes; less 16.06e9 of weights; 131,072 bytes a token
+    assert arena_tokens(H100, model_named("llama-3.1-8b")) == 451_000
+    assert arena_tokens(H100, model_named("llama-3.1-8b"), 0.5, 4.0) == 170_000
+    with pytest.raises(WorkloadError, match=r"Llama-3.1-8B does not fit L4-24GB at 0.5 of 22.5 GiB"):
+        arena_tokens(card_named("l4"), model_named("llama-3.1-8b"), 0.5)

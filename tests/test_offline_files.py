@@ -522,3 +522,27 @@ def test_processes_that_write_one_file(here: Path) -> None:
     assert len({each.partition("-")[0] for each in ids}) == 1
     assert len(ids) == 400
     assert not [name for name in names(here) if name.endswith((".partial", ".work"))]
+
+
+@pytest.mark.parametrize("fails_at", [0, 1])
+@pytest.mark.parametrize("exist", [["order", "out"], ["out"], ["order"], []])
+def test_a_rename_that_fails_brings_the_old_files_back(
+    here: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int, exist: list[str]
+) -> None:
+    paths = [here / "order", here / "out"]
+    for name in exist:
+        (here / name).write_text("old")
+    before = contents(here)
+    publish = writing._Output.publish
+    published: list[writing._Output] = []
+
+    def failing(output: writing._Output) -> None:
+        if len(published) == fails_at:
+            raise OSError(28, "No space left on device")
+        published.append(output)
+        publish(output)
+
+    monkeypatch.setattr(writing._Output, "publish", failing)
+    with pytest.raises(OSError, match="No space left"), write_whole(paths) as (first, _):
+        first.write(b"new")
+    assert contents(here) == before

@@ -18,7 +18,7 @@ from peek import InvalidConfig
 from peek.cli.main import main
 from peek.offline import reorder, split
 from peek.offline.scale.duckdb_order import OutOfCoreOrder
-from peek.offline.scale.ray_data import Columns, reorder_dataset
+from peek.offline.scale.ray_data import Columns, process_dataset, reorder_dataset
 from peek.offline.shape import contract, depth_first, shape_of
 
 batches = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=30)
@@ -136,8 +136,12 @@ class LocalDataset:
     def repartition(self, count: int) -> LocalDataset:
         return self
 
-    def sort(self, columns: list[str]) -> LocalDataset:
-        return LocalDataset(sorted(self.rows, key=lambda row: [row[column] for column in columns]))
+    def sort(self, columns: str | list[str]) -> LocalDataset:
+        names = [columns] if isinstance(columns, str) else columns
+        return LocalDataset(sorted(self.rows, key=lambda row: [row[name] for name in names]))
+
+    def union(self, *others: LocalDataset) -> LocalDataset:
+        return LocalDataset([row for each in (self, *others) for row in each.rows])
 
     def materialize(self) -> LocalDataset:
         return self
@@ -183,6 +187,24 @@ def test_the_parts_of_a_pipeline_are_even() -> None:
     assert list(chain.from_iterable(orders)) == depth_first(shape).tolist()
     work = [split(shape, order, 1, 16)[0].uncached_tokens for order in orders]
     assert max(work) <= 1.05 * min(work)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_processor_works_in_order_and_its_rows_come_back(replicas: int) -> None:
+    batch = mixed(random.Random(3))
+    rows = [{"number": i, "tokens": prompt} for i, prompt in enumerate(batch)]
+    seen: list[list[int]] = []
+
+    def processor(part: LocalDataset) -> LocalDataset:
+        seen.append([row["number"] for row in part.rows])
+        return LocalDataset([{"number": row["number"], "answer": len(row["tokens"])} for row in part.rows])
+
+    done = process_dataset(
+        LocalDataset(rows), processor, columns=Columns(row="number"), replicas=replicas, partitions=2
+    )
+    assert len(seen) == replicas
+    assert [number for part in seen for number in part] == reorder(batch, simulate=False).order
+    assert done.take_all() == [{"number": i, "answer": len(prompt)} for i, prompt in enumerate(batch)]
 
 
 def test_the_old_name_of_the_pipeline() -> None:

@@ -19,14 +19,13 @@ from peek.settings import require_flag, require_one_of
 KNOWN_VARIABLES: Final = ("PEEK_POLICY", "PEEK_CONFIG", *VARIABLES)
 """What the environment may say to an adapter."""
 
-_OTHER_VARIABLES: Final = (
+OTHER_VARIABLES: Final = (
     "PEEK_PURE",
     "PEEK_EXPECT_BACKEND",
-    "PEEK_COLOR",
     "PEEK_REPLACE_SCHEDULE_POLICY",
     "PEEK_METRICS_DIR",
 )
-"""Names of the build, the tests, the command line, one engine only, and between processes."""
+"""Names of the build, the tests, one engine only, and between processes."""
 
 
 _MOST: Final = 1_000_000
@@ -151,6 +150,6 @@ def _parsed(text: str) -> dict[str, Any]:
 
 def misspelled(environ: Mapping[str, str]) -> dict[str, str]:
     """Names in an environment that begin like ours and are none, each with the known name nearest to it."""
-    known = (*KNOWN_VARIABLES, *_OTHER_VARIABLES)
+    known = (*KNOWN_VARIABLES, *OTHER_VARIABLES)
     found = sorted(name for name in environ if name.upper().startswith("PEEK_") and name not in known)
     return {name: (get_close_matches(name.upper(), known, 1, 0.0) or [""])[0] for name in found}

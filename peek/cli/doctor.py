@@ -19,6 +19,7 @@ import typer
 import peek
 from peek import InvalidConfig, PeekConfig, __version__, backend
 from peek.adapters.activation import misspelled, settings_from
+from peek.cli import clash
 from peek.cli.options import policy_of
 from peek.policy.registry import installed as installed_policies
 
@@ -86,6 +87,7 @@ def _findings() -> dict[str, Any]:
         "location": str(Path(peek.__file__).parent),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "executable": sys.executable,
+        "clashes": clash.others(),
         "packages": {name: installed(names) for name, names in PACKAGES.items()},
         "policies": installed_policies(),
         "adapters": {name: find_spec(f"peek.adapters.{name}") is not None for name in ADAPTERS},
@@ -107,6 +109,7 @@ def _print(findings: dict[str, Any]) -> None:
         ("peek", f"{findings['peek']}, {findings['backend']}, from {findings['location']}"),
         ("python", f"{findings['python']}, {findings['executable']}"),
     ]
+    rows += [(name, clash.advice([name])) for name in findings["clashes"]]
     for name, found in findings["packages"].items():
         rows.append((name, found or "not found"))
     for name, included in findings["adapters"].items():

@@ -18,10 +18,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from peek import PeekError, __version__
+from peek.cli.batch import batch_command
+from peek.cli.bench import bench_command
 from peek.cli.doctor import doctor_command
 from peek.cli.reorder import reorder_command
 from peek.cli.restore import restore_command
 from peek.cli.simulate import simulate_command
+from peek.cli.trace import trace_command
 from peek.offline.formats.echo import clipped
 
 DONE: Final = 0
@@ -59,6 +62,9 @@ def _peek(
 app.command("simulate")(simulate_command)
 app.command("reorder")(reorder_command)
 app.command("restore")(restore_command)
+app.command("batch")(batch_command)
+app.command("trace")(trace_command)
+app.command("bench")(bench_command)
 app.command("doctor")(doctor_command)
 
 

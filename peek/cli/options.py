@@ -45,6 +45,14 @@ def parse_rate(text: str) -> float:
     return rate
 
 
+def parse_part(text: str) -> float:
+    """A number above 0 and up to 1."""
+    part = parse_rate(text)
+    if part > 1.0:
+        raise typer.BadParameter(f"{str(text)!r} is not in 0..1")
+    return part
+
+
 def policy_of(label: str) -> PeekConfig:
     """The settings behind a policy label; `module:Class` is also looked for in the working directory.
 

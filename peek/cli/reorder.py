@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from peek import PeekError, WorkloadError
+from peek import PeekError
 from peek.cli.compression import COMPRESSED
 from peek.cli.options import parse_count
 from peek.cli.places import (
@@ -29,6 +29,7 @@ from peek.cli.places import (
 from peek.cli.reorder_job import ReorderJob
 from peek.cli.reorder_large import reorder_large
 from peek.cli.reorder_memory import reorder_in_memory
+from peek.cli.tables import check_tables
 from peek.cli.tokenizing import load_tokenizer, tokenizer_file
 from peek.offline.pioneers import ENGINES
 from peek.offline.reordering import BLOCK_TOKENS, CACHE_TOKENS
@@ -40,7 +41,9 @@ LARGEST_REPLICAS: Final = 1000
 
 InArgument = Annotated[
     Path,
-    typer.Argument(parser=parse_source, metavar="IN", help="Batch file: .jsonl, .gz, .zst; -: stdin."),
+    typer.Argument(
+        parser=parse_source, metavar="IN", help="Batch file: .jsonl, .gz, .zst, .parquet; -: stdin."
+    ),
 ]
 OutArgument = Annotated[
     Path,
@@ -100,12 +103,13 @@ def reorder_command(
     refuse_clashes(read.items(), [("--order", order_path), *(("OUT", path) for path in targets)])
     for path in (order_path, *targets):
         check_target(path)
-    encode = None if tokenizer is None else load_tokenizer(tokenizer)
-    job = ReorderJob(source, targets, order_path, encode, cache_tokens, block_tokens, engine, explain)
     is_large = _is_large(source) if out_of_core is None else out_of_core
+    check_tables(source, target, is_large)
+    encode = None if tokenizer is None else load_tokenizer(tokenizer)
+    limit = OUT_OF_CORE_BYTES if out_of_core is None else 0
+    job = ReorderJob(source, targets, order_path, encode, cache_tokens, block_tokens, engine, explain, limit)
     bad = reorder_large(job) if is_large else reorder_in_memory(job)
-    if bad:
-        raise WorkloadError(f"{source}: {bad} bad line{'s' * (bad > 1)} left out")
+    bad.complain()
 
 
 def _check_options(cache_tokens: int, block_tokens: int, engine: str, replicas: int) -> None:

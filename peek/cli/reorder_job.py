@@ -23,6 +23,7 @@ class ReorderJob:
         cache_tokens, block_tokens: of the engine.
         engine: its name.
         explain: print what was found.
+        memory_bytes: of lines that are kept in memory at most; 0: no limit.
     """
 
     source: Path
@@ -33,6 +34,7 @@ class ReorderJob:
     block_tokens: int
     engine: str
     explain: bool
+    memory_bytes: int = 0
 
     @property
     def outputs(self) -> list[Path]:

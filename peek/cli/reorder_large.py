@@ -14,7 +14,7 @@ from typing import IO, Final
 from peek import PeekError, WorkloadError
 from peek.cli.extras import needs
 from peek.cli.reorder_job import ReorderJob
-from peek.cli.request_lines import RequestLine, RequestLines
+from peek.cli.request_lines import BadLines, RequestLine, RequestLines
 from peek.cli.writing import open_to_write, work_folder, write_whole
 from peek.offline.formats.echo import clipped
 from peek.offline.formats.lines import end_swap
@@ -28,8 +28,8 @@ CHUNK_LINES: Final = 20_000
 CHUNK_BYTES: Final = 64_000_000
 
 
-def reorder_large(job: ReorderJob) -> int:
-    """Returns how many lines are bad.  Always reorders: no cache is simulated."""
+def reorder_large(job: ReorderJob) -> BadLines:
+    """Returns which lines are bad.  Always reorders: no cache is simulated."""
     try:
         import duckdb
     except ImportError:

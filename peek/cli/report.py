@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from peek import __version__, backend
+from peek.cli.verdict import significant, verdict
 from peek.simulation.cost import CostModel
 from peek.simulation.workload import Workload
 
@@ -42,7 +43,8 @@ class Batch:
         """What was run, in a few words."""
         workload = self.workload
         if workload.load == "trace":
-            return f"trace {workload.name}"
+            scale = workload.rate_scale
+            return f"trace {workload.name}" + ("" if scale == 1.0 else f", arrivals {scale:g} times as fast")
         return f"{workload.name} {workload.load}, seed {workload.seed}"
 
     @property
@@ -55,13 +57,20 @@ class Batch:
             f"({ENGINE_KINDS[self.cache]} engine), {cost.model.name} on {cost.hardware.name}"
         )
 
+    @property
+    def verdict(self) -> str:
+        """What it comes to; "" for a cell, whose answer is the evaluation."""
+        return verdict(self.runs) if self.workload.load == "trace" else ""
+
 
 # -- JSON -----------------------------------------------------------------------------------------------
 
 
 def as_json_text(batches: list[Batch]) -> str:
-    """One JSON object with every run of every batch."""
-    return json.dumps({"runs": [rounded(run) for batch in batches for run in batch.runs]}, indent=2)
+    """One JSON object with every run of every batch, and a verdict on each trace."""
+    found: dict[str, Any] = {"runs": [rounded(run) for batch in batches for run in batch.runs]}
+    said = [batch.verdict for batch in batches if batch.verdict]
+    return json.dumps({**found, "verdicts": said} if said else found, indent=2)
 
 
 def rounded(value: Any) -> Any:
@@ -83,7 +92,8 @@ def print_batches(batches: list[Batch]) -> None:
         if number:
             console.print()
         _print_table(console, _table(batch, console.width >= ROOMY_COLUMNS))
-        print(fill(_footnote(batch), console.width, break_long_words=False, break_on_hyphens=False))
+        for text in filter(None, (_footnote(batch), batch.verdict)):
+            print(fill(text, console.width, break_long_words=False, break_on_hyphens=False))
 
 
 def _print_table(console: Console, table: Table) -> None:
@@ -102,16 +112,6 @@ def _footnote(batch: Batch) -> str:
     if len(batch.runs) > 1:
         text += f" x: times better than {batch.runs[0]['policy']}."
     return text
-
-
-def significant(value: float) -> str:
-    """Three significant digits, all digits of what is larger, and no more than three decimals."""
-    if value == 0.0:
-        return "0"
-    for decimals, limit in ((3, 0.9995), (2, 9.995), (1, 99.95)):
-        if value < limit:
-            return f"{value:.{decimals}f}"
-    return f"{value:.0f}"
 
 
 def times_better(gain: float) -> str:

@@ -11,7 +11,7 @@ from peek import InvalidKey, WorkloadError
 from peek.cli.extras import json_loads
 from peek.cli.reading import read_lines
 from peek.offline.formats.echo import clipped
-from peek.offline.formats.requests import BatchRequest, key_of, parse_request
+from peek.offline.formats.requests import key_of, kind_of, parse_request
 
 SHOWN_BAD_LINES: Final = 20
 
@@ -25,6 +25,7 @@ class RequestLine(NamedTuple):
         has_end: False for the last line of a file that does not end in a line end.
         custom_id: the request's, "" where it has none.
         namespace: requests of different namespaces share nothing.
+        system: the text of its system prompt, "" where it has none.
         key: the prompt, packed.
     """
 
@@ -33,7 +34,32 @@ class RequestLine(NamedTuple):
     has_end: bool
     custom_id: str
     namespace: str
+    system: str
     key: bytes
+
+
+class BadLines:
+    """Names lines that are left out, the first ones on stderr.
+
+    Attributes:
+        count: so far.
+    """
+
+    def __init__(self, source: Path) -> None:
+        self.count = 0
+        self._source = source
+
+    def leave_out(self, number: int, error: WorkloadError | InvalidKey) -> None:
+        """Line `number` is no good."""
+        self.count += 1
+        if self.count <= SHOWN_BAD_LINES:
+            reason = str(error) if isinstance(error, WorkloadError) else clipped(str(error))
+            print(f"peek: {self._source}: line {number}:", " ".join(reason.split()), file=sys.stderr)
+
+    def complain(self) -> None:
+        """`WorkloadError` if there were any: the work is done, but not on all of the file."""
+        if self.count:
+            raise WorkloadError(f"{self._source}: {self.count} bad line{'s' * (self.count > 1)} left out")
 
 
 class RequestLines:
@@ -44,7 +70,7 @@ class RequestLines:
     """
 
     def __init__(self, source: Path, encode: Callable[[str], list[int]] | None) -> None:
-        self.bad = 0
+        self.bad = BadLines(source)
         self._source = source
         self._encode = encode
         self._loads = json_loads()
@@ -56,18 +82,9 @@ class RequestLines:
                 request = parse_request(content, self._loads)
                 key = key_of(request.prompt, self._encode)
             except (WorkloadError, InvalidKey) as error:
-                self._leave_out(number, error)
+                self.bad.leave_out(number, error)
                 continue
-            yield RequestLine(number, content + end, bool(end), request.custom_id, namespace_of(request), key)
-
-    def _leave_out(self, number: int, error: WorkloadError | InvalidKey) -> None:
-        self.bad += 1
-        if self.bad <= SHOWN_BAD_LINES:
-            reason = str(error) if isinstance(error, WorkloadError) else clipped(str(error))
-            print(f"peek: {self._source}: line {number}:", " ".join(reason.split()), file=sys.stderr)
-
-
-def namespace_of(request: BatchRequest) -> str:
-    """Token ids never share with text: the same number means something else."""
-    kind = "" if isinstance(request.prompt, str) else "ids"
-    return f"{request.namespace}/{kind}"
+            namespace = f"{request.namespace}/{kind_of(request.prompt)}"
+            yield RequestLine(
+                number, content + end, bool(end), request.custom_id, namespace, request.system, key
+            )

@@ -14,6 +14,7 @@ from peek import WorkloadError
 from peek.cli.extras import json_loads
 from peek.cli.places import check_target, parse_source, parse_target, refuse_clashes
 from peek.cli.reading import read_lines
+from peek.cli.tables import check_tables, copy_rows, is_table
 from peek.cli.writing import write_whole
 from peek.offline.formats.lines import end_swap
 from peek.offline.formats.order_file import read_order
@@ -42,6 +43,7 @@ def restore_command(results: ResultsArgument, target: OutArgument, order: OrderO
     """
     refuse_clashes([("RESULTS", results), ("--order", order)], [("OUT", target)])
     check_target(target)
+    check_tables(results, target, out_of_core=False)
     loads = json_loads()
     with _naming(order):
         numbers, ids = read_order(read_lines(order), loads)
@@ -53,8 +55,11 @@ def restore_command(results: ResultsArgument, target: OutArgument, order: OrderO
     bare = len(lines) - 1 if lines and not lines[-1].end else -1
     swap = end_swap(bare, ranked[-1], raw[ranked[-1]]) if bare in placed else end_swap(-1, -1, b"")
     with write_whole([target]) as (stream,):
-        for index in ranked:
-            stream.write(swap.apply(index, raw[index]))
+        if is_table(target):
+            copy_rows(results, [lines[index].number for index in ranked], stream)
+        else:
+            for index in ranked:
+                stream.write(swap.apply(index, raw[index]))
     for fault in faults[:SHOWN_FAULTS]:
         print(f"peek: {results}: {fault}", file=sys.stderr)
     if faults:

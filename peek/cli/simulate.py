@@ -11,21 +11,46 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
 from peek import PRESETS, InvalidConfig, WorkloadError, backend
-from peek.cli.options import parse_count, parse_rate, parse_seed, policy_of
-from peek.cli.places import refuse_clashes
+from peek.cli.machines import arena_of, machine
+from peek.cli.options import policy_of
+from peek.cli.per_request import PerRequest
+from peek.cli.places import check_target, refuse_clashes
 from peek.cli.plot import check_plot, save_plot
 from peek.cli.progress import ProgressBar
 from peek.cli.report import Batch, as_json_text, print_batches
+from peek.cli.simulate_options import (
+    ALL,
+    ArenaOption,
+    BlockOption,
+    CacheOption,
+    CardOption,
+    CardsOption,
+    JsonOption,
+    LimitOption,
+    LoadOption,
+    MemoryOption,
+    ModelOption,
+    PerRequestOption,
+    PlotOption,
+    PolicyOption,
+    RateOption,
+    RunningOption,
+    SeedOption,
+    TraceFileOption,
+    TraceOption,
+    WorkloadOption,
+)
 from peek.simulation.block_engine import BLOCK_TOKENS
 from peek.simulation.cells import CELL_NAMES, LOADS, cell
-from peek.simulation.cost import CostModel, cost_model_for
+from peek.simulation.cost import UTILISATION, CostModel, cost_model_for
+from peek.simulation.engine import Job
 from peek.simulation.simulate import CACHES, simulate
-from peek.simulation.trace import MOONCAKE_BLOCK_TOKENS, read_mooncake
+from peek.simulation.trace import faster, read_mooncake
 from peek.simulation.workload import Workload
 
 DEFAULT_POLICIES: Final = [
@@ -35,49 +60,14 @@ DEFAULT_POLICIES: Final = [
 
 DEFAULT_SEEDS: Final = [42]
 
+DEFAULT_RATES: Final = [1.0]
+
 ENGINE_OF: Final = {"radix": "sglang", "blocks": "vllm"}
 """Whose column of a cell's rates and caps goes with an engine kind."""
 
 _CELL_ONLY: Final = ("workload", "load", "seed", "trace_file")
 _TRACE_ONLY: Final = ("trace_block", "rate_scale", "limit")
-
-# -- the options ----------------------------------------------------------------------------------------
-
-WorkloadOption = Annotated[str, typer.Option(help=f"A cell of the paper: {', '.join(CELL_NAMES)}.")]
-LoadOption = Annotated[str, typer.Option(help=f"Load of the cell: {', '.join(LOADS)}.")]
-PolicyOption = Annotated[
-    list[str],
-    typer.Option(
-        metavar="LABEL",
-        help="Policy, repeatable; the others are compared with the first.  Valid: "
-        f"{', '.join(PRESETS)}, or module:Class of your own.",
-    ),
-]
-SeedOption = Annotated[
-    list[int], typer.Option(parser=parse_seed, metavar="INT", help="Seed of the cell, repeatable.")
-]
-ArenaOption = Annotated[
-    int | None,
-    typer.Option(parser=parse_count, metavar="INT", help="KV arena in tokens, not the workload's."),
-]
-CacheOption = Annotated[str, typer.Option(help="Engine kind: radix (SGLang-like), blocks (vLLM-like).")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")]
-PlotOption = Annotated[Path | None, typer.Option(help="Write a figure: .png, .svg or .pdf.")]
-TraceOption = Annotated[
-    Path | None, typer.Option(help="A Mooncake trace (JSONL, .gz too) in place of a cell.")
-]
-BlockOption = Annotated[
-    int, typer.Option(parser=parse_count, metavar="INT", help="Tokens per hash id of the trace.")
-]
-RateOption = Annotated[
-    float, typer.Option(parser=parse_rate, metavar="FLOAT", help="Replay the trace so many times faster.")
-]
-LimitOption = Annotated[
-    int | None, typer.Option(parser=parse_count, metavar="INT", help="Take only the first rows of the trace.")
-]
-TraceFileOption = Annotated[
-    Path | None, typer.Option(help="Mooncake's conversation trace, for w4 and w4-shared.")
-]
+_MACHINE: Final = ("card", "cards", "model", "memory_utilization")
 
 
 def simulate_command(
@@ -91,36 +81,50 @@ def simulate_command(
     as_json: JsonOption = False,
     plot: PlotOption = None,
     trace: TraceOption = None,
-    trace_block: BlockOption = MOONCAKE_BLOCK_TOKENS,
-    rate_scale: RateOption = 1.0,
+    trace_block: BlockOption = None,
+    rate_scale: RateOption = DEFAULT_RATES,
     limit: LimitOption = None,
     trace_file: TraceFileOption = None,
+    card: CardOption = None,
+    cards: CardsOption = 1,
+    model: ModelOption = None,
+    memory_utilization: MemoryOption = UTILISATION,
+    max_running: RunningOption = None,
+    per_request: PerRequestOption = None,
 ) -> None:
     """Compare policies on the embedded engine, in virtual time.
 
     The engine's steps take the time of a roofline model of the paper's hardware and model, so the
     figures depend on the arguments alone, save the planning times, which are measured.
     """
+    policy = list(PRESETS) if policy == [ALL] else policy
     _check_options(ctx, policy, cache, trace is not None)
-    if plot is not None:
-        refuse_clashes([("trace", path) for path in (trace, trace_file) if path], [("--plot", plot)])
-        check_plot(plot)
+    _check_files([path for path in (trace, trace_file) if path], plot, per_request, len(rate_scale))
+    cost = None
+    if any(_is_given(ctx, name) for name in _MACHINE):
+        cost = machine(card, cards, model)
+        arena_tokens = arena_tokens or arena_of(cost, memory_utilization)
     if trace is None:
         workloads = _cells(workload, load, seed, ENGINE_OF[cache], trace_file)
-        cost = cost_model_for(workload)
     else:
-        _check_block(cache, trace_block)
-        workloads = [read_mooncake(trace, block_tokens=trace_block, rate_scale=rate_scale, limit=limit)]
-        cost = CostModel()
-    if arena_tokens is not None:
-        workloads = [replace(each, arena_tokens=arena_tokens) for each in workloads]
-    batches = _run_all(workloads, policy, cache, cost)
-    if plot is not None:
-        save_plot(plot, batches)
+        workloads = _traces(trace, trace_block, limit, rate_scale, cache)
+    workloads = [_limited(each, arena_tokens, max_running) for each in workloads]
+    requests = None if per_request is None else PerRequest()
+    batches = _run_all(workloads, policy, cache, cost or cost_model_for(workload), requests)
+    _save(batches, plot, requests, per_request)
     if as_json:
         print(as_json_text(batches))
     else:
         print_batches(batches)
+
+
+def _save(
+    batches: list[Batch], plot: Path | None, requests: PerRequest | None, per_request: Path | None
+) -> None:
+    if plot is not None:
+        save_plot(plot, batches)
+    if requests is not None and per_request is not None:
+        requests.write(per_request)
 
 
 # -- wrong usage ----------------------------------------------------------------------------------------
@@ -142,6 +146,19 @@ def _check_options(ctx: typer.Context, policies: list[str], cache: str, is_trace
             raise typer.BadParameter(f"{shown} {why}", param_hint=option)
 
 
+def _check_files(read: list[Path], plot: Path | None, per_request: Path | None, rates: int) -> None:
+    """Files that are one or cannot hold several speeds, and what could not be written after the runs."""
+    asked = {"--plot": plot, "--per-request": per_request}
+    written = [(option, path) for option, path in asked.items() if path is not None]
+    if written and rates > 1:
+        raise typer.BadParameter("takes one --rate-scale", param_hint=written[0][0])
+    refuse_clashes([("trace", path) for path in read], written)
+    if per_request is not None:
+        check_target(per_request)
+    if plot is not None:
+        check_plot(plot)
+
+
 def _is_given(ctx: typer.Context, name: str) -> bool:
     """True if the option is on the command line, even with its default as value."""
     source = ctx.get_parameter_source(name)
@@ -153,8 +170,8 @@ def _check_choice(option: str, value: str, valid: Sequence[str]) -> None:
         raise typer.BadParameter(f"{value!r} is unknown; valid: {', '.join(valid)}", param_hint=option)
 
 
-def _check_block(cache: str, trace_block: int) -> None:
-    if cache == "blocks" and trace_block < BLOCK_TOKENS and BLOCK_TOKENS % trace_block:
+def _check_block(cache: str, trace_block: int | None) -> None:
+    if trace_block and cache == "blocks" and trace_block < BLOCK_TOKENS and BLOCK_TOKENS % trace_block:
         raise typer.BadParameter(
             f"{trace_block} does not divide the block of {BLOCK_TOKENS} tokens of --cache blocks",
             param_hint="--trace-block",
@@ -178,7 +195,32 @@ def _cells(name: str, load: str, seeds: list[int], engine: str, trace_file: Path
         raise typer.BadParameter(str(error), param_hint="--workload") from None
 
 
-def _run_all(workloads: list[Workload], policies: list[str], cache: str, cost: CostModel) -> list[Batch]:
+def _traces(
+    trace: Path, trace_block: int | None, limit: int | None, rate_scales: list[float], cache: str
+) -> list[Workload]:
+    """One workload per speed."""
+    _check_block(cache, trace_block)
+    recorded = read_mooncake(trace, block_tokens=trace_block, limit=limit)
+    _check_block(cache, recorded.unit_tokens)
+    return [faster(recorded, scale) for scale in rate_scales]
+
+
+def _limited(workload: Workload, arena_tokens: int | None, max_running: int | None) -> Workload:
+    """With limits of the command line in place of its own."""
+    return replace(
+        workload,
+        arena_tokens=arena_tokens or workload.arena_tokens,
+        max_running=max_running or workload.max_running,
+    )
+
+
+def _run_all(
+    workloads: list[Workload],
+    policies: list[str],
+    cache: str,
+    cost: CostModel,
+    per_request: PerRequest | None,
+) -> list[Batch]:
     batches = []
     requests = sum(len(workload.requests) for workload in workloads) * len(policies)
     with ProgressBar(requests) as progress:
@@ -186,17 +228,27 @@ def _run_all(workloads: list[Workload], policies: list[str], cache: str, cost: C
             runs = []
             for label in policies:
                 progress.next_part(f"{label}, seed {workload.seed}" if len(workloads) > 1 else label)
-                runs.append(_run(workload, label, cache, cost, progress))
+                runs.append(_run(workload, label, cache, cost, progress, per_request))
             batches.append(Batch(workload, cache, cost, runs))
     return batches
 
 
 def _run(
-    workload: Workload, label: str, cache: str, cost: CostModel, progress: ProgressBar
+    workload: Workload,
+    label: str,
+    cache: str,
+    cost: CostModel,
+    progress: ProgressBar,
+    per_request: PerRequest | None,
 ) -> dict[str, Any]:
     """The figures of the contract, and what they hold for."""
-    figures = simulate(workload, label, cache, time.perf_counter, cost, progress.show)
-    return {
+
+    def watch(jobs: list[Job]) -> None:
+        if per_request is not None:
+            per_request.add(jobs, label, workload.seed)
+
+    figures = simulate(workload, label, cache, time.perf_counter, cost, progress.show, watch)
+    found = {
         **figures,
         "warmup": workload.warmup,
         "arena_tokens": workload.arena_tokens,
@@ -205,3 +257,4 @@ def _run(
         "model": cost.model.name,
         "backend": backend(),
     }
+    return {**found, "rate_scale": workload.rate_scale} if workload.load == "trace" else found

@@ -3,8 +3,9 @@
 A regular file is written beside its place, under a name that no other file has, synced and then renamed:
 until then the old file stands, and if anything fails the new one goes.  Two runs at a time never share a
 name, and the files of one run are renamed together, so that an order file always belongs to its output.  A
-process that is killed leaves a file `NAME.<letters>.partial` behind, which nothing ever reads.  Devices,
-pipes and standard output cannot be replaced and get their bytes at once.
+process that is killed leaves a file `NAME.<letters>.partial` behind, or between two renames the old ones as
+`NAME.<letters>.old`; nothing ever reads them.  Devices, pipes and standard output cannot be replaced and get
+their bytes at once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import io
 import os
 import secrets
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -65,6 +67,7 @@ class _Output:
         self.stream: Any = None
         self.folder: Path | None = None
         self._path = path
+        self._published = False
         if path == STREAM:
             self._raw = standard_output()
         elif is_regular(path):
@@ -72,6 +75,7 @@ class _Output:
             self.folder = self._place.parent
             name = f"{self._place.name[:NAME_CHARACTERS]}.{secrets.token_hex(6)}.partial"
             self._aside = self._place.with_name(name)
+            self._old = self._aside.with_suffix(".old")
             self._raw = open_to_write(self._aside, os.O_CREAT | os.O_EXCL, path)
         else:
             self._raw = open_to_write(path, 0)
@@ -101,6 +105,18 @@ class _Output:
         """Put the file in its place."""
         if self.folder is not None:
             self._aside.replace(self._place)
+            self._published = True
+
+    def withdraw(self) -> None:
+        """Take the old file out of its place, for the moment."""
+        if self.folder is not None:
+            with suppress(FileNotFoundError):
+                self._place.replace(self._old)
+
+    def forget(self) -> None:
+        """The old file is no longer needed."""
+        if self.folder is not None:
+            self._old.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Take everything back that can be taken back."""
@@ -109,7 +125,9 @@ class _Output:
                 with suppress(OSError, ValueError, PeekError):  # it may be what has failed
                     each.close()
         if self.folder is not None:
-            self._aside.unlink(missing_ok=True)
+            (self._place if self._published else self._aside).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                self._old.replace(self._place)
 
 
 @contextmanager
@@ -122,8 +140,12 @@ def write_whole(paths: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
         for output in outputs:
             output.finish()
         with _locked({output.folder for output in outputs if output.folder is not None}):
+            for output in outputs if len(outputs) > 1 else ():
+                output.withdraw()  # killed between two renames, no old file stands beside a new one
             for output in outputs:
                 output.publish()
+            for output in outputs:
+                output.forget()
     except BaseException:
         for output in outputs:
             output.discard()
@@ -148,12 +170,21 @@ def _locked(folders: set[Path]) -> Iterator[None]:
 
 
 @contextmanager
-def work_folder(targets: Sequence[Path]) -> Iterator[Path]:
-    """A new folder, for the time being; beside the first regular file among the targets, if there is one."""
+def work_folder(targets: Sequence[Path], precious: str = "") -> Iterator[Path]:
+    """A new folder, for the time being; beside the first regular file among the targets, if there is one.
+
+    If something fails and the file `precious` in it holds anything, the folder stays, and stderr says so.
+    """
     places = [real_path(path) for path in targets if is_regular(path)]
     name, parent = (f"{places[0].name[:NAME_CHARACTERS]}.", places[0].parent) if places else ("peek.", None)
     folder = Path(tempfile.mkdtemp(".work", name, parent))
     try:
         yield folder
-    finally:
+    except BaseException:
+        kept = folder / precious
+        if precious and kept.exists() and kept.stat().st_size:
+            print(f"peek: what there is of results is kept in {kept}", file=sys.stderr)
+            raise
         shutil.rmtree(folder)
+        raise
+    shutil.rmtree(folder)

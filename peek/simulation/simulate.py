@@ -36,6 +36,7 @@ def simulate(
     timer: Callable[[], float] | None = None,
     cost: CostModel | None = None,
     progress: Callable[[int], None] | None = None,
+    watch: Callable[[list[Job]], None] | None = None,
 ) -> dict[str, Any]:
     """Run `workload` under the policy `label`; the figures as in `peek simulate --json`.
 
@@ -46,6 +47,7 @@ def simulate(
         timer: seconds of real time, for `plan_us`; without it these figures are 0.
         cost: step times; by default those of the paper's hardware and model for this cell.
         progress: called with the number of finished requests.
+        watch: called with all jobs, in order of arrival, when they are done.
     """
     config = PeekConfig.from_label(label)
     meter = PlanMeter(timer)
@@ -58,6 +60,8 @@ def simulate(
         touch_limit = TOUCHING.get(config.admission, 0)
         engine = RadixEngine(workload, planner, model, progress, touch_limit=touch_limit)
     jobs = engine.run()
+    if watch is not None:
+        watch(jobs)
     return {
         "workload": workload.name,
         "load": workload.load,

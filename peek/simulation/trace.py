@@ -3,7 +3,8 @@
 One JSON object per line, plain or gzip-compressed:
 `{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [...]}` with one
 hash id per block of the prompt, the last block possibly partial.  Ids are chained (equal id, equal
-prefix up to there), so they can serve as key symbols as they are.
+prefix up to there), so they can serve as key symbols as they are.  Rows may also say how many tokens a
+block has (`"block_tokens"`, as those of `peek trace` do) and whose request it is (`"tenant"`).
 
 Operations to support: iterate over the rows, and build a `Workload` from them.  Whatever is wrong
 with the file ends in a `WorkloadError` that names the file, the line and the value.
@@ -18,7 +19,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import isfinite
 from os import PathLike
@@ -55,12 +56,14 @@ class TraceRow:
     input_tokens: int
     output_tokens: int
     hash_ids: tuple[int, ...]
+    block_tokens: int = MOONCAKE_BLOCK_TOKENS
+    tenant: str = ""
 
 
 def read_mooncake(
     path: str | PathLike[str],
     *,
-    block_tokens: int = MOONCAKE_BLOCK_TOKENS,
+    block_tokens: int | None = None,
     rate_scale: float = 1.0,
     limit: int | None = None,
 ) -> Workload:
@@ -72,7 +75,7 @@ def read_mooncake(
 
     Args:
         path: JSONL file; gzip is recognised by `.gz` or by content.
-        block_tokens: tokens per hash id, becomes `unit_tokens`.
+        block_tokens: tokens per hash id, becomes `unit_tokens`; None: what the rows say, else 512.
         rate_scale: how many times faster than recorded the requests arrive.
         limit: read only the first `limit` rows of the file.
 
@@ -85,18 +88,18 @@ def read_mooncake(
     Raises:
         WorkloadError: unreadable or malformed file (file, line, reason), or a bad argument.
     """
-    _check_positive("block_tokens", block_tokens)
+    if block_tokens is not None:
+        _check_positive("block_tokens", block_tokens)
     if limit is not None:
         _check_positive("limit", limit)
-    if not (isfinite(rate_scale) and rate_scale > 0):
+    if not (isfinite(rate_scale) and rate_scale > 0):  # before the file is read
         raise WorkloadError(f"rate_scale is {rate_scale!r}, not a finite number above 0")
     rows = sorted(islice(iter_rows(path, block_tokens), limit), key=lambda row: row.timestamp_ms)
-    requests = _requests(rows, block_tokens, rate_scale)
-    if not isfinite(requests[-1].arrival_s):
-        raise WorkloadError(f"rate_scale is {rate_scale!r}: arrival times grow beyond every number")
+    block_tokens = rows[0].block_tokens
+    requests = _requests(rows, block_tokens)
     longest = max(row.input_tokens + row.output_tokens for row in rows)
     arena_blocks = -(-max(ARENA_FLOOR_TOKENS, ARENA_LONGEST_PROMPTS * longest) // block_tokens)
-    return Workload(
+    workload = Workload(
         name=Path(path).name.removesuffix(".gz").removesuffix(".jsonl"),
         load="trace",
         seed=0,
@@ -106,9 +109,18 @@ def read_mooncake(
         arena_tokens=arena_blocks * block_tokens,
         unit_tokens=block_tokens,
     )
+    return faster(workload, rate_scale)
 
 
-def _requests(rows: list[TraceRow], block_tokens: int, rate_scale: float) -> tuple[SimRequest, ...]:
+def faster(workload: Workload, rate_scale: float) -> Workload:
+    """The same requests, arriving so many times faster than recorded; `WorkloadError` if a time overflows."""
+    requests = tuple(replace(each, arrival_s=each.arrival_s / rate_scale) for each in workload.requests)
+    if not isfinite(requests[-1].arrival_s):
+        raise WorkloadError(f"rate_scale is {rate_scale!r}: arrival times grow beyond every number")
+    return replace(workload, requests=requests, rate_scale=rate_scale)
+
+
+def _requests(rows: list[TraceRow], block_tokens: int) -> tuple[SimRequest, ...]:
     """Translate rows, ascending in time, to requests."""
     dense: dict[int, int] = {}
     start_ms = rows[0].timestamp_ms
@@ -119,17 +131,22 @@ def _requests(rows: list[TraceRow], block_tokens: int, rate_scale: float) -> tup
         requests.append(
             SimRequest(
                 request_id=f"trace-{position}",
-                arrival_s=(row.timestamp_ms - start_ms) / 1000.0 / rate_scale,
+                arrival_s=(row.timestamp_ms - start_ms) / 1000.0,
                 key=pack_tokens(symbols),
                 num_tokens=row.input_tokens,
                 output_tokens=row.output_tokens,
+                tenant=row.tenant,
             )
         )
     return tuple(requests)
 
 
-def iter_rows(path: str | PathLike[str], block_tokens: int = MOONCAKE_BLOCK_TOKENS) -> Iterator[TraceRow]:
+def iter_rows(path: str | PathLike[str], block_tokens: int | None = None) -> Iterator[TraceRow]:
     """Yield the rows of a trace file in file order; blank lines are skipped.
+
+    Args:
+        path: as for `read_mooncake`.
+        block_tokens: of every row; None: what the first row says, 512 if it does not.
 
     Raises:
         WorkloadError: while iterating, at the first thing that is wrong; also for a file without rows.
@@ -140,9 +157,11 @@ def iter_rows(path: str | PathLike[str], block_tokens: int = MOONCAKE_BLOCK_TOKE
             continue
         empty = False
         try:
-            yield _parse(line, block_tokens)
+            row = _parse(line, block_tokens)
         except WorkloadError as error:
             raise WorkloadError(f"{path}, line {line_number}: {error}") from None
+        block_tokens = row.block_tokens
+        yield row
     if empty:
         raise WorkloadError(f"{path}: empty trace, no rows")
 
@@ -169,7 +188,7 @@ def _lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
         raise WorkloadError(f"{str(path)!r}: cannot read: {error}") from None
 
 
-def _parse(line: str, block_tokens: int) -> TraceRow:
+def _parse(line: str, wanted: int | None) -> TraceRow:
     """Check one line; the `WorkloadError` says what is wrong, the caller adds where."""
     try:
         row = json.loads(line)
@@ -193,6 +212,7 @@ def _parse(line: str, block_tokens: int) -> TraceRow:
     hash_ids = row["hash_ids"]
     if not isinstance(hash_ids, list):
         raise WorkloadError(f"hash_ids is {_short(hash_ids)}, not a list")
+    block_tokens = _block_tokens(row.get("block_tokens"), wanted)
     blocks = -(-input_tokens // block_tokens)
     if len(hash_ids) != blocks:
         raise WorkloadError(
@@ -200,7 +220,21 @@ def _parse(line: str, block_tokens: int) -> TraceRow:
             f"{block_tokens} tokens"
         )
     checked_ids = tuple(_whole("hash_ids entry", item) for item in hash_ids)
-    return TraceRow(float(timestamp), input_tokens, output_tokens, checked_ids)
+    tenant = row.get("tenant", "")
+    if not isinstance(tenant, str):
+        raise WorkloadError(f"tenant is {_short(tenant)}, not a string")
+    return TraceRow(float(timestamp), input_tokens, output_tokens, checked_ids, block_tokens, tenant)
+
+
+def _block_tokens(said: object, wanted: int | None) -> int:
+    """Tokens of a block: as the row says, which must be what is wanted, or what is wanted."""
+    if said is None:
+        return MOONCAKE_BLOCK_TOKENS if wanted is None else wanted
+    block_tokens = _whole("block_tokens", said)
+    _check_positive("block_tokens", block_tokens)
+    if wanted not in (None, block_tokens):
+        raise WorkloadError(f"block_tokens is {block_tokens}, not {wanted}")
+    return block_tokens
 
 
 def _whole(field: str, value: object) -> int:

@@ -44,6 +44,7 @@ class SimRequest:
         namespace: what keeps equal keys from sharing cache (LoRA, cache salt).
         after: id of the request that must finish first, None where nothing is waited for.
         think_s: seconds between the end of `after` and the arrival of this request.
+        tenant: whose request it is; "" for all: one tenant.
     """
 
     request_id: str
@@ -54,6 +55,7 @@ class SimRequest:
     namespace: str = ""
     after: str | None = None
     think_s: float = 0.0
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,7 @@ class Workload:
         unit_tokens: tokens per key symbol.
         client_concurrency: the client's cap on outstanding (waiting + running) requests; set only
             for closed loops, where every request is ready at t = 0.
+        rate_scale: how many times faster than recorded the requests of a trace arrive.
     """
 
     name: str
@@ -82,6 +85,7 @@ class Workload:
     arena_tokens: int
     unit_tokens: int = 1
     client_concurrency: int | None = None
+    rate_scale: float = 1.0
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 PIECES: Final = ((1,), (2, 2), (3,) * 31, (3,) * 32, (3,) * 31 + (4,), (5,) * 40, (6,) * 33)
-"""What prompts are put together from: lengths around theta and tau, heads that part late."""
+"""What prompts are put together from; lengths around theta and tau, heads that part late."""
 
 NAMESPACES: Final = ("", "", "", "lora")
 

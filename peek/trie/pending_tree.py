@@ -73,7 +73,7 @@ class PendingTree:
         self._theta: i64 = 1
         self._holder = ""
         self.epoch: i64 = 0
-        """Number of the last dual-walk that went anew; equal to `node.walk_epoch`: fresh marks."""
+        """Number of the last dual-walk that went anew; marks with an equal `walk_epoch` are fresh."""
         self.version: i64 = 0
         """Grows with every change; equal versions mean equal trees."""
         self.walks: i64 = 0

@@ -22,18 +22,23 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 
-def run(model: str, job: dict[str, Any]) -> dict[str, Any]:
-    from vllm import LLM, SamplingParams, TokensPrompt
-
-    llm = LLM(
+def make(llm: Any, model: str, sizes: dict[str, Any]) -> Any:
+    """An engine; `llm` is the class."""
+    return llm(
         model=model,
         load_format="dummy",
         skip_tokenizer_init=True,
         enforce_eager=True,
         enable_prefix_caching=True,
         seed=0,
-        **job["engine"],
+        **sizes,
     )
+
+
+def run(model: str, job: dict[str, Any]) -> dict[str, Any]:
+    from vllm import LLM, SamplingParams, TokensPrompt
+
+    llm = make(LLM, model, job["engine"])
     sampling = [
         SamplingParams(max_tokens=job["max_tokens"][name], temperature=0, ignore_eos=True, detokenize=False)
         for name in job["prompts"]

@@ -1,21 +1,27 @@
-"""A known batch through vLLM's whole engine, as it came and reordered: `offline_run.py [RESULT.json]`.
+"""A known batch through vLLM's whole engine, as it came and through `generate_vllm`.
+
+    offline_run.py [RESULT.json]
 
 500 prompts of 20 groups, in random order, on the CPU with a tiny model, and a KV cache with room for the
-prefixes of two groups.  This is also how to use `peek.offline` with `LLM.generate`: see `generate`.
+prefixes of two groups.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine_run import run
+import engine_run  # sets up the environment, before vLLM is imported
 
-from peek.offline import reorder
+from peek.offline import generate_vllm, reorder
+from peek.offline.engines import vllm_cache
 
 BLOCK = 32
 PREFIX_BLOCKS = 8
@@ -40,37 +46,51 @@ def batch() -> list[list[int]]:
     return [rnd.choice(prefixes) + tokens for tokens in own]
 
 
-def generate(model: str, prompts: list[list[int]], order: list[int]) -> tuple[int, list[list[int]]]:
-    """Run the prompts in `order`; cached tokens, and what was generated, in the prompts' own order."""
-    names = [str(index) for index in order]
-    job = {
-        "prompts": {name: prompts[int(name)] for name in names},
-        "max_tokens": dict.fromkeys(names, 4),
-        "engine": ENGINE,
-    }
-    result = run(model, job)
-    return sum(result["cached"].values()), [result["tokens"][str(i)] for i in range(len(prompts))]
+def played(model: str, prompts: list[list[int]], generate: Callable[..., list[Any]]) -> dict[str, Any]:
+    """What a new engine answers; `generate` is called as `LLM.generate` is."""
+    from vllm import LLM, SamplingParams, TokensPrompt
+
+    llm = engine_run.make(LLM, model, ENGINE)
+    asked = [TokensPrompt(prompt_token_ids=tokens) for tokens in prompts]
+    lengths = [3 + place % 3 for place in range(len(prompts))]
+    sampling = [
+        SamplingParams(max_tokens=length, temperature=0, ignore_eos=True, detokenize=False)
+        for length in lengths
+    ]
+    size = vllm_cache(llm)
+    started = time.perf_counter()
+    outputs = generate(llm, asked, sampling, use_tqdm=False)
+    seconds = time.perf_counter() - started
+    tokens = [list(output.outputs[0].token_ids) for output in outputs]
+    assert [len(each) for each in tokens] == lengths
+    cached = sum(output.num_cached_tokens for output in outputs)
+    del llm, outputs
+    gc.collect()
+    return {"cached": cached, "tokens": tokens, "seconds": seconds, "cache_tokens": size.tokens}
 
 
 def main(where: str | None) -> None:
+    from vllm import LLM
     from vllm_lab import write_model
 
     prompts = batch()
-    plan = reorder(prompts, cache_tokens=(BLOCKS - 1) * BLOCK, block_tokens=BLOCK)
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder, "model"))
-        stock_cached, stock_tokens = generate(model, prompts, list(range(len(prompts))))
-        cached, tokens = generate(model, prompts, plan.order)
+        stock = played(model, prompts, LLM.generate)
+        ours = played(model, prompts, generate_vllm)
+    plan = reorder(prompts, cache_tokens=ours["cache_tokens"], block_tokens=BLOCK)
     total = sum(map(len, prompts))
     found: dict[str, Any] = {
         "prompt_tokens": total,
-        "cached_stock": stock_cached,
-        "cached_reordered": cached,
-        "hit_stock": stock_cached / total,
-        "hit_reordered": cached / total,
+        "cache_tokens": ours["cache_tokens"],
+        "cached_stock": stock["cached"],
+        "cached_reordered": ours["cached"],
+        "hit_stock": stock["cached"] / total,
+        "hit_reordered": ours["cached"] / total,
         "expected_before": plan.expected_hit_before,
         "expected_after": plan.expected_hit_after,
-        "same_results": tokens == stock_tokens,
+        "same_results": stock["tokens"] == ours["tokens"],
+        "seconds": [stock["seconds"], ours["seconds"]],
     }
     text = json.dumps(found, indent=2)
     if where is None:

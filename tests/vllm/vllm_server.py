@@ -70,7 +70,7 @@ def free_port() -> int:
 def serving(
     folder: Path,
     scheduler: str,
-    options: dict[str, Any],
+    options: dict[str, Any] | None,
     *flags: str,
     words: bool = False,
     engine: dict[str, int] | None = None,
@@ -81,7 +81,7 @@ def serving(
     Args:
         folder: on the path of its modules, and this one, too.
         scheduler: for `--scheduler-cls`.
-        options: of `peek`.
+        options: of `peek`; None: what `flags` and `environ` say is all.
         flags: of the server's own.
         words: whether it has a tokenizer, for structured output.
         engine: sizes that differ from those of the worked check's engine.
@@ -93,7 +93,8 @@ def serving(
     command += ["--model", write_model(folder / "model"), "--served-model-name", "m"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy", *sizes]
     command += ["--enforce-eager", "--enable-prefix-caching", "--seed", "0", "--enable-prompt-tokens-details"]
-    command += ["--scheduler-cls", scheduler, "--additional-config", json.dumps({"peek": options})]
+    if options is not None:
+        command += ["--scheduler-cls", scheduler, "--additional-config", json.dumps({"peek": options})]
     if words:
         from support.tokenizers import write_tokenizer
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
 from peek.errors import WorkloadError
@@ -17,6 +18,8 @@ from peek.offline.formats.echo import clipped, echoed
 from peek.trie.keys import pack
 
 SYMBOL_BYTES: Final = 4
+
+SYSTEM_ROLES: Final = ("system", "developer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +30,19 @@ class BatchRequest:
         custom_id: the line's, "" where it has none.
         namespace: the model; requests of different models share nothing.
         prompt: text, or token ids.
+        system: what of the text comes before the first message that is not the system's, if it is a chat.
     """
 
     custom_id: str
     namespace: str
     prompt: str | list[int]
+    system: str = ""
 
 
 def parse_request(line: bytes, loads: Callable[[bytes], Any]) -> BatchRequest:
     """Read one line; `loads` parses JSON.  `WorkloadError` says what is wrong, in a few words."""
     try:
-        return _request_of(loads(line))
+        return request_of(loads(line))
     except ValueError as error:
         if isinstance(error, WorkloadError):
             raise
@@ -46,7 +51,8 @@ def parse_request(line: bytes, loads: Callable[[bytes], Any]) -> BatchRequest:
         raise WorkloadError("nested too deeply") from None
 
 
-def _request_of(row: Any) -> BatchRequest:
+def request_of(row: Any) -> BatchRequest:
+    """As `parse_request`, of a line that is parsed."""
     if not isinstance(row, dict):
         raise WorkloadError(f"a JSON {type(row).__name__}, not an object")
     custom_id = row.get("custom_id", "")
@@ -59,13 +65,13 @@ def _request_of(row: Any) -> BatchRequest:
     prompt = _prompt_of(body)
     if not prompt:
         raise WorkloadError("the prompt is empty")
-    return BatchRequest(custom_id, model if isinstance(model, str) else repr(model), prompt)
+    return BatchRequest(custom_id, model if isinstance(model, str) else repr(model), prompt, _system_of(body))
 
 
 def _prompt_of(body: dict[str, Any]) -> str | list[int]:
     if "messages" in body:
         return _head(body) + _chat(body["messages"])
-    for name in ("prompt", "input"):
+    for name in ("prompt", "input", "prompt_token_ids", "tokens"):
         if name in body:
             value = body[name]
             if name == "input" and isinstance(value, list) and value and isinstance(value[0], dict):
@@ -79,6 +85,14 @@ def _head(body: dict[str, Any]) -> str:
     """What templates put before the messages."""
     parts = [body[name] for name in ("tools", "instructions") if body.get(name)]
     return "".join(f"{part if isinstance(part, str) else repr(part)}\n" for part in parts)
+
+
+def _system_of(body: dict[str, Any]) -> str:
+    messages = body.get("messages", body.get("input"))
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        return ""
+    leading = list(takewhile(lambda message: message.get("role") in SYSTEM_ROLES, messages))
+    return _head(body) + (_chat(leading) if leading else "")
 
 
 def _chat(messages: Any) -> str:
@@ -114,6 +128,11 @@ def _plain(value: Any, name: str) -> str | list[int]:
         if all(isinstance(part, list) for part in value):
             return [token for part in value for token in part]
     raise WorkloadError(f"{name} is neither text nor token ids")
+
+
+def kind_of(prompt: str | list[int]) -> str:
+    """What keeps token ids from sharing with text, where the same number means something else."""
+    return "" if isinstance(prompt, str) else "ids"
 
 
 def text_symbols(text: str) -> bytes:

@@ -1,0 +1,68 @@
+"""How Sphinx makes the site of these pages (`make docs`).
+
+The reference is read from the uncompiled build: there signatures have their types.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import peek
+
+project = "peek"
+author = "the peek authors"
+copyright = "the peek authors, Apache-2.0"  # noqa: A001 - Sphinx reads it under this name
+version = release = peek.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+exclude_patterns = ["**/.*"]
+
+myst_heading_anchors = 4
+
+default_role = "py:obj"
+"""Docstrings write names in single backticks: a link where there is one, code in any case."""
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+
+copybutton_prompt_text = "$ "
+copybutton_line_continuation_character = "\\"
+
+html_theme = "furo"
+html_title = f"peek {version}"
+html_static_path = ["_static"]
+html_css_files = ["peek.css"]
+html_copy_source = False
+html_show_sphinx = False
+
+LISTED = re.compile(r" +\w[\w, ]*: \S")
+"""A line of a docstring that says what one attribute is."""
+
+SHARED = re.compile(r"^ +\w+(, \w+)+: (?=\S)")
+"""The names on such a line that tells of several."""
+
+SECTIONS = ("Args:", "Attributes:", "Raises:", "Returns:")
+
+
+def prepare(*event: Any) -> None:
+    """Make of a docstring (the last argument, lines), in place, what napoleon and docutils read as meant.
+
+    A list of attributes may stand below a sentence of its own instead of a heading, several may share a line,
+    and bars around a word are the paper's sign for the size of a set.
+    """
+    lines: list[str] = event[-1]
+    lines[:] = [re.sub(r"\|(\w+)\|", r"\\|\1\\|", line) for line in lines]
+    lines[:] = [SHARED.sub(lambda match: match[0].replace(", ", "/"), line) for line in lines]
+    for place in reversed(range(len(lines))):
+        above = next((line for line in reversed(lines[:place]) if line.strip()), "")
+        if LISTED.match(lines[place]) and above.endswith(":") and above.strip() not in SECTIONS:
+            lines[place:place] = ["", "Attributes:"]
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", prepare, priority=100)  # before napoleon

@@ -1,0 +1,150 @@
+"""`peek bench`: how long `peek` takes on one's own prompts, on this machine, with this build."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import numpy as np
+import typer
+
+from peek import InvalidConfig, WorkloadError, __version__, backend
+from peek.cli.extras import json_loads
+from peek.cli.options import parse_count, policy_of
+from peek.cli.places import STREAM, parse_source
+from peek.cli.progress import ProgressBar
+from peek.cli.reading import read_lines
+from peek.cli.request_lines import RequestLines
+from peek.cli.tokenizing import load_tokenizer, tokenizer_file
+from peek.offline.reordering import BLOCK_TOKENS
+from peek.simulation.trace import iter_rows
+from peek.simulation.workload import pack_tokens
+from peek.timing.figures import Bench, Figure
+from peek.timing.rig import random_key
+from peek.timing.rounds import aligned, readable
+
+WAITING: Final = 1000
+ROUNDS: Final = 50
+LARGEST_ROUNDS: Final = 10_000
+
+DRAWN: Final = "drawn: one of 100 prefixes of 2,048 tokens and 128 of its own"
+
+InArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        parser=parse_source, metavar="[IN]", help="Requests as JSONL or a trace; without it they are drawn."
+    ),
+]
+WaitingOption = Annotated[
+    int,
+    typer.Option(parser=parse_count, metavar="INT", help="Requests that wait; as many before them."),
+]
+PolicyOption = Annotated[str, typer.Option(metavar="LABEL", help="Policy, or module:Class of your own.")]
+RoundsOption = Annotated[
+    int, typer.Option(parser=parse_count, metavar="INT", help="Rounds of a measurement.")
+]
+TokenizerOption = Annotated[
+    Path | None, typer.Option(help="Local tokenizer file; without one, four bytes of text count as a token.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")]
+
+
+def bench_command(
+    source: InArgument = None,
+    waiting: WaitingOption = WAITING,
+    policy: PolicyOption = "peek",
+    rounds: RoundsOption = ROUNDS,
+    tokenizer: TokenizerOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure tree, walk, plan and offline order on one's own prompts.
+
+    Times are processor time of one thread.  Half of the requests before those that wait are in the cache.
+    """
+    try:
+        policy_of(policy)
+    except InvalidConfig as error:
+        raise typer.BadParameter(str(error), param_hint="--policy") from None
+    if rounds > LARGEST_ROUNDS:
+        raise typer.BadParameter(f"{rounds} is not in 1..{LARGEST_ROUNDS}", param_hint="--rounds")
+    work = _drawn(2 * waiting) if source is None else _read(source, 2 * waiting, tokenizer)
+    fitting = min(waiting, max(1, len(work.keys) // 2))
+    bench = Bench(work.keys, fitting, policy, rounds, work.block_symbols)
+    with ProgressBar(None, "measuring") as progress:
+        figures = []
+        for figure in bench.figures():
+            figures.append(figure)
+            progress.next_part(figure.what)
+    setting: dict[str, Any] = {
+        "peek": __version__,
+        "backend": backend(),
+        "prompts": work.what,
+        "policy": policy,
+        "waiting": len(bench.waiting),
+        "waiting_symbols": sum(map(len, bench.waiting)) // 4,
+        "cached_prompts": len(bench.cached),
+        "rounds": rounds,
+    }
+    if as_json:
+        print(json.dumps({**setting, "rows": [vars(figure) for figure in figures]}, indent=2))
+    else:
+        _print(setting, figures)
+
+
+class _Work(NamedTuple):
+    """Prompts as keys, in words, and the symbols of a cache block."""
+
+    keys: list[bytes]
+    what: str
+    block_symbols: int = BLOCK_TOKENS
+
+
+def _drawn(count: int) -> _Work:
+    rng = np.random.default_rng(0)
+    heads = [random_key(rng, 2048) for _ in range(100)]
+    drawn = rng.integers(0, len(heads), size=count).tolist()
+    return _Work([heads[head] + random_key(rng, 128) for head in drawn], DRAWN)
+
+
+def _read(source: Path, limit: int, tokenizer: Path | None) -> _Work:
+    """The first prompts of a file."""
+    if source == STREAM:
+        raise typer.BadParameter("standard input cannot be read twice", param_hint="IN")
+    if _is_trace(source):
+        rows = list(islice(iter_rows(source), limit))
+        dense: dict[int, int] = {}
+        keys = [pack_tokens([dense.setdefault(each, len(dense)) for each in row.hash_ids]) for row in rows]
+        return _Work(keys, f"{source}, a symbol is a block of {rows[0].block_tokens} tokens", 1)
+    encode = None if tokenizer is None else load_tokenizer(tokenizer_file(tokenizer))
+    requests = RequestLines(source, encode)
+    keys = [line.key for line in islice(requests, limit)]
+    if not keys:
+        raise WorkloadError(f"{source}: holds no request that is understood")
+    return _Work(keys, f"{source}, a symbol is a token")
+
+
+def _is_trace(source: Path) -> bool:
+    first = next(read_lines(source), None)
+    if first is None:
+        return False
+    try:
+        row = json_loads()(first.content)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(row, dict) and "hash_ids" in row
+
+
+def _print(setting: dict[str, Any], figures: list[Figure]) -> None:
+    lines = [("", "best", "median", "x")]
+    for figure in figures:
+        ratio = f"{figure.ratio:.2f}" if figure.ratio else ""
+        lines.append((figure.what, readable(figure.best_s), readable(figure.median_s), ratio))
+    print("\n".join(aligned(lines, "<>>>")))
+    print(
+        f"\npeek {setting['peek']}, {setting['backend']}, policy {setting['policy']}; {setting['prompts']};\n"
+        f"{setting['waiting']:,} wait with {setting['waiting_symbols']:,} symbols, "
+        f"{setting['cached_prompts']:,} earlier ones are cached.\n"
+        f"Processor time of {setting['rounds']} rounds; x: times one cache match per request."
+    )

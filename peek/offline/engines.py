@@ -1,0 +1,209 @@
+"""A batch through an engine that is at hand, with one call: reordered on the way in, put back on the way out.
+
+The engine is the user's object, vLLM's `LLM` or SGLang's `Engine`.  It is asked for its tokenizer and the
+size of its cache, and then for what it would have been asked for anyway; nothing is imported or changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from peek.errors import EngineMismatch, InvalidConfig
+from peek.offline.reordering import reorder
+
+Encode = Callable[[str], list[int]]
+
+NOTHING: Final = [0]
+"""In place of an empty prompt, of which the engine shall say what it thinks."""
+
+_VLLM_PER_PROMPT: Final = ("sampling_params", "lora_request", "priority")
+"""Arguments of `LLM.generate` that may be a sequence with an item for each prompt."""
+
+
+class CacheSize(NamedTuple):
+    """Tokens of an engine's KV cache, and of one of its blocks."""
+
+    tokens: int
+    block_tokens: int
+
+
+def generate_vllm(
+    llm: Any,
+    prompts: Sequence[Any],
+    sampling_params: Any = None,
+    *,
+    cache_tokens: int | None = None,
+    **options: Any,
+) -> list[Any]:
+    """`llm.generate(prompts, sampling_params, ...)` in an order that the prefix cache likes.
+
+    Args:
+        llm: a `vllm.LLM`.
+        prompts: as `LLM.generate` takes them: texts, token ids, dictionaries.
+        sampling_params: one, or one for each prompt.
+        cache_tokens: of the KV cache; None: what `llm` says.
+        options: whatever else `LLM.generate` takes; `lora_request` and `priority` may be sequences, too.
+
+    Returns:
+        The outputs in the order of `prompts`.
+
+    Raises:
+        EngineMismatch: `llm` does not say how large its cache is.
+        InvalidConfig: a sequence is not as long as `prompts`.
+
+    Cost: that of `reorder`, and for texts one more tokenization.
+    """
+    options["sampling_params"] = sampling_params
+    size = vllm_cache(llm) if cache_tokens is None else CacheSize(cache_tokens, _vllm_block(llm))
+    tokens = [_vllm_tokens(prompt, llm) for prompt in prompts]
+    loras = options.get("lora_request")
+    namespaces = [
+        _vllm_namespace(prompt, loras[place] if isinstance(loras, Sequence) else None, place)
+        for place, prompt in enumerate(prompts)
+    ]
+    plan = reorder(
+        tokens, cache_tokens=size.tokens, block_tokens=size.block_tokens, namespaces=namespaces
+    )  # fmt: skip
+    given = _permuted(options, _VLLM_PER_PROMPT, plan.order)
+    return _back(llm.generate([prompts[place] for place in plan.order], **given), plan.order)
+
+
+def generate_sglang(
+    engine: Any,
+    prompt: Sequence[str] | None = None,
+    sampling_params: Any = None,
+    input_ids: Sequence[Sequence[int]] | None = None,
+    *,
+    cache_tokens: int | None = None,
+    **options: Any,
+) -> list[Any]:
+    """`engine.generate(prompt, sampling_params, input_ids, ...)` in an order that the radix cache likes.
+
+    Args:
+        engine: a `sglang.Engine`.
+        prompt: texts, or
+        input_ids: token ids.
+        sampling_params: one, or one for each prompt.
+        cache_tokens: of the KV cache; None: what `engine` says.
+        options: whatever else `Engine.generate` takes; a list as long as the batch goes by prompt.
+
+    Returns:
+        The outputs in the order they were asked for.
+
+    Raises:
+        EngineMismatch: `engine` does not say how large its cache is, or has no tokenizer for texts.
+        InvalidConfig: neither or both of `prompt` and `input_ids`, or a batch of another length.
+    """
+    batch = _one_of(prompt, input_ids)
+    size = sglang_cache(engine) if cache_tokens is None else CacheSize(cache_tokens, 1)
+    encode = None if prompt is None else _tokenizer(getattr(engine, "tokenizer_manager", None), "tokenizer")
+    tokens = [(each if encode is None else encode(each)) if len(each) else NOTHING for each in batch]
+    loras = options.get("lora_path")
+    namespaces = [str(each or "") for each in loras] if isinstance(loras, list) else None
+    plan = reorder(
+        tokens,
+        cache_tokens=size.tokens,
+        block_tokens=size.block_tokens,
+        engine="sglang",
+        namespaces=namespaces,
+    )
+    options["sampling_params"] = sampling_params
+    n = len(batch)
+    per_prompt = [name for name, value in options.items() if isinstance(value, list) and len(value) == n]
+    given = _permuted(options, per_prompt, plan.order)
+    given["input_ids" if prompt is None else "prompt"] = [batch[place] for place in plan.order]
+    return _back(engine.generate(**given), plan.order)
+
+
+# -- what the engines say of themselves ---------------------------------------------------------------------
+
+
+def vllm_cache(llm: Any) -> CacheSize:
+    """Of a `vllm.LLM`; `EngineMismatch` if it does not say."""
+    blocks = _followed(llm, "llm_engine.vllm_config.cache_config.num_gpu_blocks", "cache_tokens")
+    block_tokens = _vllm_block(llm)
+    return CacheSize((blocks - 1) * block_tokens, block_tokens)  # one block is vLLM's own, and empty
+
+
+def _vllm_block(llm: Any) -> int:
+    return _followed(llm, "llm_engine.vllm_config.cache_config.block_size", "cache_tokens")
+
+
+def sglang_cache(engine: Any) -> CacheSize:
+    """Of a `sglang.Engine`; `EngineMismatch` if it does not say."""
+    info = engine.get_server_info()
+    tokens, page = info.get("max_total_num_tokens"), info.get("page_size")
+    if not isinstance(tokens, int):
+        raise EngineMismatch("SGLang's get_server_info has no max_total_num_tokens: give cache_tokens")
+    return CacheSize(tokens, page if isinstance(page, int) else 1)
+
+
+def _followed(start: Any, path: str, argument: str) -> int:
+    """The number at the end of a path of attributes."""
+    found = start
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    if not isinstance(found, int) or found < 1:
+        raise EngineMismatch(f"{type(start).__name__}.{path} is {found!r}: give {argument}")
+    return found
+
+
+def _tokenizer(holder: Any, name: str) -> Encode:
+    tokenizer = getattr(holder, name, None)
+    if tokenizer is None:
+        raise EngineMismatch("the engine has no tokenizer: give token ids")
+    encode: Encode = tokenizer.encode
+    return encode
+
+
+# -- prompts and answers ------------------------------------------------------------------------------------
+
+
+def _vllm_tokens(prompt: Any, llm: Any) -> Any:
+    """Token ids of a prompt in any of vLLM's forms."""
+    if isinstance(prompt, dict):
+        ids = prompt.get("prompt_token_ids")
+        prompt = ids if ids is not None else prompt.get("prompt", "")
+    tokens = llm.get_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt
+    return tokens if len(tokens) else NOTHING
+
+
+def _vllm_namespace(prompt: Any, lora: Any, place: int) -> str:
+    """What keeps a prompt from sharing: LoRA adapter, salt; one with images shares with nobody here."""
+    salt = ""
+    if isinstance(prompt, dict):
+        salt = str(prompt.get("cache_salt") or "")
+        if prompt.get("multi_modal_data"):
+            salt += f"/media {place}"
+    name = "" if lora is None else str(getattr(lora, "lora_name", lora))
+    return f"{name}/{salt}" if name or salt else ""
+
+
+def _one_of(prompt: Any, input_ids: Any) -> Sequence[Any]:
+    if (prompt is None) == (input_ids is None):
+        raise InvalidConfig("give one of prompt and input_ids")
+    batch: Sequence[Any] = input_ids if prompt is None else prompt
+    if isinstance(batch, str) or (len(batch) and isinstance(batch[0], int)):
+        raise InvalidConfig("a batch is a list of prompts, not one prompt")
+    return batch
+
+
+def _permuted(options: dict[str, Any], names: Sequence[str], order: list[int]) -> dict[str, Any]:
+    """The options, those that go with each prompt in this order."""
+    given = dict(options)
+    for name in names:
+        value = options.get(name)
+        if isinstance(value, Sequence):
+            if len(value) != len(order):
+                raise InvalidConfig(f"{name} has {len(value)} items for {len(order)} prompts")
+            given[name] = [value[place] for place in order]
+    return given
+
+
+def _back(outputs: Sequence[Any], order: list[int]) -> list[Any]:
+    """What came out, in the order of what was asked."""
+    found: list[Any] = [None] * len(order)
+    for place, output in zip(order, outputs, strict=True):
+        found[place] = output
+    return found

@@ -1,0 +1,149 @@
+"""`peek bench`: all is measured, on the prompts it was given.  What comes out is no test's business."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.batch_files import json_rows, write
+
+import peek
+from peek.cli.main import main
+from peek.simulation.radix_cache import RadixCache
+from peek.timing.figures import Bench
+from peek.timing.rig import Rig
+from peek.timing.rounds import Rounds, aligned, best_of, readable
+from peek.trie.keys import pack
+
+MEASURED = [
+    "tree, insert one", "tree, remove one", "one cache match per request", "dual-walk, cache changed",
+    "plan, one left, one came, cache changed", "plan, one came",
+]  # fmt: skip
+
+
+def bench(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+    assert main(["bench", *map(str, words), "--rounds", "2", "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def assert_rows(found: dict[str, Any], prompts: int) -> None:
+    rows = found["rows"]
+    assert [row["what"] for row in rows] == [*MEASURED, f"offline order of {prompts:,} prompts"]
+    assert all(0.0 < row["best_s"] <= row["median_s"] for row in rows)
+    assert [row["ratio"] > 0.0 for row in rows] == [False, False, True, True, True, True, False]
+    assert found["backend"] == peek.backend()
+
+
+def test_drawn_prompts(capsys: pytest.CaptureFixture[str]) -> None:
+    found = bench(capsys, "--waiting", 40, "--policy", "clpm+gm")
+    assert_rows(found, 80)
+    assert (found["waiting"], found["waiting_symbols"], found["cached_prompts"]) == (40, 40 * 2176, 20)
+    assert found["policy"] == "clpm+gm"
+
+
+@pytest.mark.parametrize(("count", "waiting", "cached"), [(60, 30, 15), (1, 1, 0)])
+def test_requests(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int, waiting: int, cached: int
+) -> None:
+    found = bench(capsys, write(tmp_path / "in.jsonl.gz", json_rows(count)))
+    assert_rows(found, count)
+    assert (found["waiting"], found["cached_prompts"]) == (waiting, cached)
+    assert found["prompts"].endswith("in.jsonl.gz, a symbol is a token")
+
+
+def test_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"timestamp": 1, "input_length": 1000, "output_length": 2, "hash_ids": [5, 9]}
+    path = write(tmp_path / "t.jsonl", [json.dumps(row)] * 20)
+    found = bench(capsys, path, "--waiting", 4)
+    assert_rows(found, 8)
+    assert (found["waiting"], found["waiting_symbols"]) == (4, 8)
+    assert found["prompts"].endswith("a symbol is a block of 512 tokens")
+
+
+def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--waiting", "20", "--rounds", "1"]) == 0
+    out = capsys.readouterr().out
+    assert f"peek {peek.__version__}, {peek.backend()}, policy peek; drawn" in out
+    assert [line for line in out.splitlines() if line.startswith("tree, insert one ")]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "named"),
+    [
+        (["-"], 2, "standard input cannot be read twice"),
+        (["--rounds", "20000"], 2, "20000 is not in 1..10000"),
+        (["--waiting", "0"], 2, "0 is not in 1.."),
+        (["--policy", "lru"], 2, "'lru'"),
+        (["absent.jsonl"], 1, "absent.jsonl: No such file"),
+        (["empty.jsonl"], 1, "empty.jsonl: holds no request that is understood"),
+        (["torn.jsonl"], 1, "torn.jsonl, line 2: not JSON"),
+    ],
+)
+def test_what_is_refused(
+    words: list[str],
+    code: int,
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = {"timestamp": 1, "input_length": 5, "output_length": 2, "hash_ids": [5]}
+    Path("empty.jsonl").touch()
+    Path("torn.jsonl").write_text(json.dumps(row) + '\n{"hash_ids"')
+    assert main(["bench", *words]) == code
+    assert named in capsys.readouterr().err
+
+
+# -- the parts --------------------------------------------------------------------------------------------
+
+
+def test_rounds_time_the_action_and_nothing_else() -> None:
+    calls: list[str] = []
+
+    def setup() -> tuple[str]:
+        calls.append("setup")
+        return ("x",)
+
+    rounds = Rounds(calls.append, setup)
+    rounds.do(2)
+    assert calls == ["setup", "x"] * 3
+    assert len(rounds.times_s) == 2
+    assert best_of(3, lambda: calls.append("y")) >= 0.0
+    assert calls[-3:] == ["y"] * 3
+
+
+def test_a_rig_turns_over_and_takes_one_more() -> None:
+    rnd = random.Random(0)
+    keys = [pack([1, 2, 3, *(rnd.randrange(9) for _ in range(5))]) for _ in range(6)]
+    cache = RadixCache(1)
+    cache.insert(keys[0], "")
+    rig = Rig(keys, cache, "clpm", own_at=3)
+    first, version = rig.queue.ids[0], cache.version
+    rig.turn_over()
+    assert first not in rig.queue.ids
+    assert len(rig.queue.ids) == 6
+    assert cache.version > version
+    rig.cycle()
+    for _ in range(3):
+        rig.one_arrival()
+        assert len(rig.queue.ids) == 7
+        rig.cycle()
+        assert sorted(rig.planner.tree.scores()) == sorted(rig.queue.ids)
+    assert rig.queue.keys[f"request-{len(rig.queue.keys) - 1}"][:12] == keys[0][:12]
+
+
+def test_what_waits_and_what_is_cached() -> None:
+    keys = [pack([number]) for number in range(10)]
+    bench = Bench(keys, 4, "peek", 1, 1)
+    assert (bench.waiting, bench.cached) == (keys[6:], keys[:6:2])
+    assert [figure.what for figure in bench.figures()][:6] == MEASURED
+
+
+def test_times_as_text() -> None:
+    assert [readable(each) for each in (0.0123, 0.000456, 1.5e-6)] == ["12.30 ms", "456 us", "1.50 us"]
+    assert aligned([("a", "b"), ("long", "1")], "<>") == ["a     b", "long  1"]

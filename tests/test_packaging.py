@@ -1,0 +1,126 @@
+"""What is handed to users: the source distribution, its metadata, and the command where names clash."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from email.parser import Parser
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import peek
+from peek.cli.clash import advice, others, why_broken
+from peek.cli.main import main
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def files_of_the_repository() -> list[str]:
+    """Of a checkout; also what is new and not ignored."""
+    command = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("needs git")
+    if found.returncode != 0:
+        pytest.skip("not a checkout")
+    return [name for name in found.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The source distribution made of a copy of the repository: path -> content."""
+    source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("made")
+    for name in files_of_the_repository():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, source / name)
+    command = [sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(made)]
+    subprocess.run(command, cwd=source, capture_output=True, check=True)
+    (archive,) = made.iterdir()
+    with tarfile.open(archive) as tar:
+        return {
+            member.name.partition("/")[2]: tar.extractfile(member).read()  # type: ignore[union-attr]
+            for member in tar
+            if member.isfile()
+        }
+
+
+def test_the_sdist_holds_the_repository(sdist: dict[str, bytes]) -> None:
+    made_by_setuptools = {name for name in sdist if ".egg-info/" in name} | {"PKG-INFO", "setup.cfg"}
+    assert set(sdist) - made_by_setuptools == set(files_of_the_repository())
+
+
+def test_the_readme_of_an_index_links_to_no_file(sdist: dict[str, bytes]) -> None:
+    shown = Parser().parsestr(sdist["PKG-INFO"].decode()).get_payload()
+    assert isinstance(shown, str)
+    assert re.findall(r"\]\((?!https?:)", shown) == []
+    source = (ROOT / "README.md").read_text(encoding="utf-8")
+    words = re.sub(r"\]\([^)]*\)|\[", "", source)
+    assert words.split() == re.sub(r"\]\([^)]*\)|\[", "", shown).split(), "more than links has changed"
+
+
+def test_only_what_compiled_tables_need_is_bounded_above(sdist: dict[str, bytes]) -> None:
+    metadata = Parser().parsestr(sdist["PKG-INFO"].decode())
+    needed = [text for text in metadata.get_all("Requires-Dist") or [] if 'extra == "dev"' not in text]
+    assert len(needed) > 10
+    assert [re.split(r"[<>=;\[]", text)[0] for text in needed if "<" in text] == ["librt"]
+    assert metadata["Requires-Python"] == ">=3.10"
+
+
+OTHER = "peek-python"
+
+
+def install_another(folder: Path) -> None:
+    """What pip leaves of a distribution with a package `peek`, as far as it can be asked about."""
+    info = folder / "peek_python-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {OTHER}\nVersion: 1.0\n")
+    (info / "top_level.txt").write_text("peek\n")
+
+
+def test_doctor_names_a_clash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert others() == []
+    install_another(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert others() == [OTHER]
+    assert main(["doctor"]) == 0
+    assert f"{OTHER}  " in (shown := capsys.readouterr().out)
+    assert advice([OTHER]) in shown
+
+
+def test_a_package_without_its_own_file_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `pip uninstall peek-python` leaves it, whose `__init__.py` was ours."""
+    assert why_broken() == ""
+    monkeypatch.setitem(sys.modules, "peek", ModuleType("peek"))
+    assert why_broken() == "files of peek-kv are missing: `pip install --force-reinstall peek-kv`"
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_the_command_survives_an_overwritten_package(tmp_path: Path, is_known: bool) -> None:
+    package = Path(peek.__file__).parent
+    shutil.copytree(package, tmp_path / "peek", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    (tmp_path / "peek" / "__init__.py").write_text("from .peek import *\n")
+    (tmp_path / "peek" / "peek.py").write_text("__version__ = '1.0'\n")
+    if is_known:
+        install_another(tmp_path)
+    told = subprocess.run(
+        [sys.executable, "-m", "peek", "doctor"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 1
+    if is_known:
+        assert told.stderr == f"peek: {OTHER} {advice([OTHER])}\n"
+    else:
+        assert "ImportError" in told.stderr

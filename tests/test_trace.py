@@ -1,0 +1,479 @@
+"""`peek trace`: logs of every kind become one trace, which holds nothing of what was asked."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peek import PRESETS, InvalidKey, WorkloadError
+from peek.cli.main import main
+from peek.simulation.trace import iter_rows, read_mooncake
+from peek.simulation.workload import ideal_hit
+from peek.traffic.engine_logs import CUT, EngineLog
+from peek.traffic.events import Arrival, Ending
+from peek.traffic.request_rows import Fields, RequestRows
+from peek.traffic.times import seconds
+from peek.traffic.tracer import Tracer
+
+IDS = [list(range(10, 50)), list(range(10, 42)) + [7] * 8, [3, 4, 5]]
+"""Two prompts that share two blocks of 16 and part of a third, and one of its own."""
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt") as stream:
+        return [json.loads(line) for line in stream]
+
+
+def shared_blocks(one: dict[str, Any], two: dict[str, Any]) -> int:
+    pairs = list(zip(one["hash_ids"], two["hash_ids"], strict=False))
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+
+
+def trace(tmp_path: Path, text: str, *words: str, code: int = 0, name: str = "in") -> list[dict[str, Any]]:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert main(["trace", str(tmp_path / name), str(tmp_path / "out.jsonl"), *words]) == code
+    return rows_of(tmp_path / "out.jsonl")
+
+
+# -- hashes -----------------------------------------------------------------------------------------------
+
+PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=8)
+
+
+@given(PROMPTS, st.integers(1, 4))
+def test_ids_are_equal_exactly_where_prefixes_are(prompts: list[list[int]], block: int) -> None:
+    tracer = Tracer(b"salt", block, None)
+    for at_s, prompt in enumerate(prompts):
+        tracer.take(Arrival(str(at_s), float(at_s), prompt))
+    rows = list(tracer.rows(1))
+    assert [row["input_length"] for row in rows] == [len(prompt) for prompt in prompts]
+    assert [len(row["hash_ids"]) for row in rows] == [-(-len(prompt) // block) for prompt in prompts]
+    chains = {}
+    for row, prompt in zip(rows, prompts, strict=True):
+        for number, found in enumerate(row["hash_ids"]):
+            assert chains.setdefault(found, prompt[: (number + 1) * block]) == prompt[: (number + 1) * block]
+    assert len(chains) == len({tuple(chain) for chain in chains.values()})
+
+
+def test_namespaces_and_kinds_of_prompt_share_nothing() -> None:
+    tracer = Tracer(b"salt", 1, None)
+    prompts = [("abcd", ""), ("abcd", "lora"), ([0x64636261], ""), ("abcd", "")]
+    for number, (prompt, namespace) in enumerate(prompts):
+        tracer.take(Arrival(str(number), float(number), prompt, namespace))
+    (a,), (b,), (c,), (d,) = (row["hash_ids"] for row in tracer.rows(1))
+    assert a == d
+    assert len({a, b, c}) == 3
+
+
+def test_another_salt_other_ids() -> None:
+    found = []
+    for salt in (b"one", b"two", b"two", b"x" * 200, b"x" * 199):
+        tracer = Tracer(salt, 16, None)
+        tracer.take(Arrival("r", 0.0, IDS[0], tenant="me"))
+        (row,) = tracer.rows(1)
+        found.append((*row["hash_ids"], row["tenant"]))
+    assert found[1] == found[2]
+    assert len(set(found)) == 4
+    assert not set(found[0]) & set(found[1])
+
+
+# -- rows of requests -------------------------------------------------------------------------------------
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "SECRET and more"}], "max_tokens": 70}
+
+
+def test_a_log_of_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    usage = {"prompt_tokens": 40, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 32}}
+    lines = [
+        {"timestamp": 12.5, "body": {"prompt": IDS[1]}, "usage": usage},
+        {"timestamp": 10, "body": {"prompt": IDS[0]}, "response": {"body": {"usage": usage}}},
+        {"timestamp": 11, "request": CHAT, "who": {"id": 7}},
+        {"timestamp": 13, **CHAT, "who": {"id": 7}},
+        {"timestamp": 14, "prompt": IDS[2], "who": {"id": 8}},
+    ]
+    text = "\n".join(map(json.dumps, lines))
+    rows = trace(tmp_path, text, "--tenant-field", "who.id", "--output-tokens", "33")
+    assert [row["timestamp"] for row in rows] == [0.0, 1000.0, 2500.0, 3000.0, 4000.0]
+    assert [row["output_length"] for row in rows] == [9, 70, 9, 70, 33]
+    assert [row["input_length"] for row in rows] == [40, 6, 40, 6, 3]
+    assert shared_blocks(rows[0], rows[2]) == 2
+    assert rows[1]["hash_ids"] == rows[3]["hash_ids"]
+    assert [row.get("tenant") for row in rows[:2]] == [None, rows[3]["tenant"]]
+    assert rows[4]["tenant"] != rows[3]["tenant"]
+    err = capsys.readouterr().err
+    assert "5 requests, 95 tokens in blocks of 16 (four bytes" in err
+    assert "2 told, 2 as allowed, 1 as 33" in err
+    assert "80.0 % of 80 tokens were cached" in err
+
+
+@given(st.text("SECRETab \n", min_size=30, max_size=200), st.integers(0, 2**32))
+def test_nothing_of_the_content_is_in_the_trace(words: str, seed: int) -> None:
+    tracer = Tracer(random.Random(seed).randbytes(32), 16, None)
+    row = {"body": {"messages": [{"role": "user", "content": words}], "model": words}, "ts": 1, "user": words}
+    for event in RequestRows(Fields(tenant="user")).events(row, words):
+        tracer.take(event)
+    (found,) = tracer.rows(1)
+    assert set(found) == {"timestamp", "input_length", "output_length", "hash_ids", "block_tokens", "tenant"}
+    assert re.fullmatch(r"[0-9a-f]{12}", found["tenant"])
+    assert all(isinstance(found[name], (int, float)) for name in found if name not in ("hash_ids", "tenant"))
+
+
+def test_fields_by_name(tmp_path: Path) -> None:
+    row = {"at": {"start": "2026-11-22T05:40:00.25Z"}, "q": {"text": "x" * 64}, "a": ["y" * 40]}
+    later = {"at": {"start": "2026-11-22T06:40:01+01:00"}, "q": {"text": [1, 2, 3]}, "a": [[5, 6]]}
+    chat = {"at": {"start": 1795326001.5}, "q": {"text": CHAT["messages"]}, "a": [None]}
+    words = ["--time-field", "at.start", "--prompt-field", "q.text", "--output-field", "a.0"]
+    rows = trace(tmp_path, "\n".join(map(json.dumps, (row, later, chat))), *words)
+    assert [row["timestamp"] for row in rows] == [0.0, 750.0, 1250.0]
+    assert [row["input_length"] for row in rows] == [16, 3, 6]
+    assert [row["output_length"] for row in rows] == [10, 2, 128]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "found"),
+    [
+        (12, "", 12.0),
+        ("12.5", "", 12.5),
+        (1500, "ms", 1.5),
+        (1795326001, "", 1795326001.0),
+        (1795326001500, "", 1795326001.5),
+        (1795326001500000, "", 1795326001.5),
+        (1795326001500000000, "", 1795326001.5),
+        ("2026-11-22 05:40:01.5", "", 1795326001.5),
+        ("2026-11-22T05:40:01.500000000Z", "", 1795326001.5),
+        ("2026-11-22T07:40:01.5+02:00", "s", 1795326001.5),
+    ],
+)
+def test_times(value: object, unit: str, found: float) -> None:
+    assert seconds(value, unit) == pytest.approx(found, abs=1e-6)
+
+
+@pytest.mark.parametrize("value", [True, None, [], {}, "", "soon", -1, float("nan"), float("inf"), "nan"])
+def test_what_is_no_time(value: object) -> None:
+    with pytest.raises(WorkloadError, match="not a time"):
+        seconds(value)
+
+
+def test_bad_lines_are_named_and_the_rest_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = json.dumps({"ts": 1, "prompt": [1, 2]})
+    bad = ["{", "[]", '{"ts": 1}', '{"ts": "soon", "prompt": "x"}', '{"ts": 1, "prompt": [9999999999]}']
+    bad += ['{"ts": 1, "prompt": ""}', "[" * 100_000]
+    assert len(trace(tmp_path, "\n".join([good, *bad, good]), code=1)) == 2
+    err = capsys.readouterr().err.splitlines()
+    for number, said in enumerate(("JSON", "list", "none of", "time", "2**31", "empty", "JSON"), start=2):
+        assert any(f"line {number}: " in line and said in line for line in err), (number, said, err)
+    assert err[-1].endswith(": 7 bad lines left out")
+    assert all(len(line) < 400 for line in err)
+
+
+def test_no_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "\n".join(json.dumps({"prompt": ids}) for ids in IDS)
+    rows = trace(tmp_path, text, "--rate", "4")
+    assert [row["timestamp"] for row in rows] == [0.0, 250.0, 500.0]
+    before = (tmp_path / "out.jsonl").read_bytes()
+    assert main(["trace", str(tmp_path / "in"), str(tmp_path / "out.jsonl")]) == 1
+    assert "3 of 3 requests have no time: name their place with --time-field, or" in capsys.readouterr().err
+    assert (tmp_path / "out.jsonl").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.jsonl"]
+
+
+def test_requests_of_one_second_are_spread_over_it(tmp_path: Path) -> None:
+    times = [5, 7, 7, 7, 7, 9]
+    rows = trace(tmp_path, "\n".join(json.dumps({"created": at, "prompt": [at, 1]}) for at in times))
+    assert [row["timestamp"] for row in rows] == [0.0, 2000.0, 2250.0, 2500.0, 2750.0, 4000.0]
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "INFO started\nINFO stopped\n"])
+def test_nothing_to_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    (tmp_path / "in").write_text(text)
+    assert main(["trace", str(tmp_path / "in"), str(tmp_path / "out.jsonl")]) == 1
+    assert "holds no request that is understood" in capsys.readouterr().err
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["in", "in"], "in is the same file as IN"),
+        (["in", "out", "--salt-file", "out"], "OUT out is the same file as --salt-file"),
+        (["in", "out.jsonl.zst"], "out.jsonl.zst: traces are read plain or as .gz"),
+        (["in", "out", "--format", "csv"], "'csv' is unknown; valid: auto, jsonl, log"),
+        (["in", "out", "--time-unit", "min"], "'min' is unknown; valid: s, ms, us, ns"),
+        (["in", "out", "--block-tokens", "0"], "0 is not in 1.."),
+        (["in", "out", "--rate", "0"], "'0' is not a finite number above 0"),
+    ],
+)
+def test_wrong_usage(
+    words: list[str],
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in").write_text('{"ts": 1, "prompt": [1]}')
+    assert main(["trace", *words]) == 2
+    assert named in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_salt_of_a_file_and_a_pressed_trace(tmp_path: Path) -> None:
+    (tmp_path / "salt").write_text("tell nobody\n")
+    (tmp_path / "in").write_text("\n".join(json.dumps({"ts": 0.5, "prompt": ids}) for ids in IDS))
+    for name in ("a.jsonl.gz", "b.jsonl.gz"):
+        words = [str(tmp_path / "in"), str(tmp_path / name), "--salt-file", str(tmp_path / "salt")]
+        assert main(["trace", *words]) == 0
+    assert rows_of(tmp_path / "a.jsonl.gz") == rows_of(tmp_path / "b.jsonl.gz")
+    (tmp_path / "salt").write_text(" \n")
+    assert main(["trace", *words]) == 1
+
+
+# -- logs of engines --------------------------------------------------------------------------------------
+
+
+ANSWER = "Generated response a (streaming delta) details: output_token_ids: [5, 6]"
+PARAMS = "SamplingParams(n=1, max_tokens=20, min_tokens=0)"
+
+
+def vllm_lines(name: str, ids: list[int], at: str, lora: str = "None") -> list[str]:
+    """As vLLM 0.32 writes them."""
+    where = f"{at} [entrypoints/.../utils/request_logger.py:55]"
+    told = f"prompt: None, prompt_token_ids: {ids}, prompt_embeds shape: None."
+    return [
+        f"(APIServer pid=1) DEBUG {where} Request {name} details: {told}",
+        f"(APIServer pid=1) INFO {where} Received request {name}: params: {PARAMS}, lora_request: {lora}.",
+        f'(APIServer pid=1) INFO {where} 127.0.0.1:5 - "POST /v1/completions HTTP/1.1" 200 OK',
+    ]
+
+
+def test_vllms_log(tmp_path: Path) -> None:
+    coloured, *more = vllm_lines("a", IDS[1], "01-01 00:00:01")
+    quoted = (
+        """Request d details: prompt: 'it\\'s "4 b"', prompt_token_ids: None, prompt_embeds shape: None."""
+    )
+    text = [
+        "INFO 12-31 23:59:58 [core.py:1] Initializing",
+        *vllm_lines("cmpl-1-0", IDS[0], "12-31 23:59:59"),
+        "\x1b[0;36m" + coloured.replace("DEBUG", "\x1b[37mDEBUG\x1b[0m"),
+        *more,
+        f"DEBUG 01-01 00:00:01 [x.py:1] {ANSWER}",
+        "DEBUG 01-01 00:00:02 [x.py:1] Generated response a (streaming delta) details: output_token_ids: [7]",
+        "INFO 01-01 00:00:02 [x.py:1] Generated response a (streaming complete): output: 'Request'",
+        *vllm_lines("b", IDS[0], "01-01 00:00:02", "LoRARequest(lora_name='en', lora_int_id=1)"),
+        vllm_lines("c", IDS[0], "01-01 00:00:03")[0],  # the log ends before its second line
+        f"DEBUG 01-01 00:00:03 [x.py:1] {quoted}",
+    ]
+    rows = trace(tmp_path, "\n".join(text))
+    assert [row["timestamp"] for row in rows] == [0.0, 2000.0, 3000.0, 4000.0, 4500.0]
+    assert [row["output_length"] for row in rows] == [20, 3, 20, 128, 128]
+    assert [row["input_length"] for row in rows] == [40, 40, 40, 40, 3]
+    assert [shared_blocks(rows[0], row) for row in rows] == [3, 2, 0, 3, 0]
+
+
+def test_vllms_log_as_json(tmp_path: Path) -> None:
+    text = []
+    for number, ids in enumerate(IDS[:2]):
+        for line in vllm_lines(f"r{number}", ids, "01-01 00:00:00"):
+            message = line.split("] ", 1)[1]
+            at = f"2026-01-01 00:00:0{number},250"
+            text.append(json.dumps({"asctime": at, "levelname": "DEBUG", "message": message}))
+    rows = trace(tmp_path, "\n".join(text))
+    assert [row["timestamp"] for row in rows] == [0.0, 1000.0]
+    assert shared_blocks(*rows) == 2
+
+
+def sglang_asked(**more: Any) -> dict[str, Any]:
+    fields = {"session_id": None, "text": None, "input_ids": None, "image_data": None}
+    return fields | {"sampling_params": {"max_new_tokens": 30, "stop": None}, "lora_path": None} | more
+
+
+def sglang_lines(as_json: bool, rid: Any, answers: list[str], **more: Any) -> list[str]:
+    """As SGLang 0.5.23 writes them."""
+    asked = {"rid": rid, **sglang_asked(**more)}
+    meta = {"id": "x", "prompt_tokens": 40, "completion_tokens": 6, "cached_tokens": 32}
+    if as_json:
+        head = {
+            "timestamp": "2026-11-22T05:46:56.500000",
+            "event": "request.received",
+            "rid": rid,
+            "obj": asked,
+        }
+        end = {"event": "request.finished", "out": {"meta_info": meta}}
+        lines = [json.dumps(row) for row in (head, *({**head, **end, "rid": one} for one in answers))]
+    else:
+        fields = "GenerateReqInput(" + ", ".join(f"{name}={value!r}" for name, value in asked.items()) + ")"
+        out = {"text": "'meta_info': {'completion_tokens': 99}", "meta_info": meta}
+        lines = [f"Receive: obj={fields}"]
+        lines += [f"Finish: obj={fields.replace(repr(rid), repr(one))}, out={out}" for one in answers]
+    return [f"[2026-11-22 05:46:56] {line}" for line in lines]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_sglangs_log(tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
+    spoof = "it's \"\n rid='x', input_ids=[1, 2], sampling_params={'max_new_tokens': 4}"
+    text = [
+        "[2026-11-22 05:46:50] server_args=ServerArgs(log_requests=True)",
+        *sglang_lines(as_json, "late", ["gone"], text="abcd" * 40, lora_path="en"),
+        *sglang_lines(as_json, "a", ["a"], input_ids=IDS[0]),
+        *sglang_lines(as_json, "b", [], input_ids=IDS[1]),
+        *sglang_lines(as_json, ["c", "d"], ["d", "c"], text=["one two", spoof]),
+        *sglang_lines(as_json, "e", [], input_ids=None),
+    ]
+    rows = trace(tmp_path, "\n".join(text))
+    assert [row["input_length"] for row in rows] == [40, 40, 40, 2, -(-len(spoof) // 4)]
+    assert [row["output_length"] for row in rows] == [30, 6, 30, 6, 6]
+    assert [shared_blocks(rows[1], row) for row in rows] == [0, 3, 2, 0, 0]
+    err = capsys.readouterr().err
+    assert "80.0 % of 120 tokens were cached" in err
+    assert "1 answers to requests that are not in the log" in err
+
+
+def test_a_log_that_has_cut_prompts_says_so() -> None:
+    half = list(range(1024))
+    cut = [
+        sglang_lines(True, "r", [], input_ids=[*half, "...", *half])[0],
+        sglang_lines(True, "r", [], text="x" * 1024 + "..." + "y" * 1024)[0],
+        sglang_lines(False, "r", [], text="X")[0].replace("'X'", f"{'x' * 1024!r} ... {'y' * 1024!r}"),
+        sglang_lines(False, "r", [], input_ids=[9])[0].replace("[9]", f"{half} ... {half}"),
+    ]
+    for line in cut:
+        with pytest.raises(WorkloadError, match=CUT):
+            list(EngineLog(json.loads).events(line))
+
+
+LOGGED = [
+    *vllm_lines("v", IDS[2], "01-01 00:00:01"),
+    f"DEBUG 01-01 00:00:01 [x.py:1] {ANSWER}",
+    *sglang_lines(True, "s", ["s"], input_ids=IDS[2]),
+    *sglang_lines(False, "t", ["t"], text="q"),
+]
+ODD = st.one_of(st.text(max_size=60), st.sampled_from(LOGGED))
+
+
+@given(ODD, st.integers(0, 400), st.integers(0, 30), st.text("'[]{}\\\"\n:,0", max_size=3))
+def test_a_damaged_line_is_an_error_of_ours_or_nothing(line: str, at: int, size: int, other: str) -> None:
+    damaged = line[:at] + other + line[at + size :]
+    log, tracer = EngineLog(json.loads), Tracer(b"s", 4, None)
+    try:
+        for event in [*log.events(damaged), *log.rest()]:
+            assert isinstance(event, (Arrival, Ending))
+            tracer.take(event)
+    except (WorkloadError, InvalidKey) as caught:
+        said = str(caught)
+        assert len(said) < 500
+
+
+# -- from a trace to an answer ----------------------------------------------------------------------------
+
+
+def talk(path: Path, requests: int = 200, groups: int = 5) -> Path:
+    """Requests of a few shared prompts, in a queue that is always long."""
+    rnd = random.Random(0)
+    heads = [[rnd.randrange(1000) for _ in range(1600)] for _ in range(groups)]
+    with path.open("w") as stream:
+        for number in range(requests):
+            prompt = rnd.choice(heads) + [rnd.randrange(1000) for _ in range(50)]
+            row = {"ts": number / 50, "prompt": prompt, "max_tokens": 16}
+            stream.write(json.dumps(row) + "\n")
+    return path
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> Path:
+    path = tmp_path / "talk.jsonl"
+    assert main(["trace", str(talk(tmp_path / "requests.jsonl")), str(path)]) == 0
+    return path
+
+
+def test_the_simulator_reads_what_was_traced(traced: Path) -> None:
+    rows = list(iter_rows(traced))
+    workload = read_mooncake(traced)
+    assert workload.unit_tokens == rows[0].block_tokens == 16
+    assert ideal_hit(workload, include_warmup=True) == pytest.approx(195 * 1600 / (200 * 1650))
+    assert all(one.arrival_s <= two.arrival_s for one, two in pairwise(workload.requests))
+    with pytest.raises(WorkloadError, match="line 1: block_tokens is 16, not 512"):
+        read_mooncake(traced, block_tokens=512)
+
+
+def test_would_it_help_me(traced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "--trace", str(traced), "--arena-tokens", "5000", "--cache", "blocks"]
+    words += ["--policy", "fcfs+lru", "--policy", "clpm+gm", "--max-running", "4"]
+    assert main([*words, "--per-request", str(tmp_path / "each.csv")]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Under clpm+gm instead of fcfs+lru the mean time to first token falls from" in out
+    assert "the cache hit rises from" in out
+    header, *lines = (tmp_path / "each.csv").read_text().splitlines()
+    assert header == (
+        "request_id,tenant,arrival_s,admitted_s,first_token_s,finished_s,prompt_tokens,cached_tokens,"
+        "output_tokens,policy,seed"
+    )
+    assert len(lines) == 400
+    assert {line.split(",")[-2] for line in lines} == {"fcfs+lru", "clpm+gm"}
+    times = [[float(cell) for cell in line.split(",")[2:6]] for line in lines]
+    assert all(times_s == sorted(times_s) for times_s in times)
+
+
+def test_rates_and_verdicts(traced: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "--trace", str(traced), "--json", "--policy", "fcfs+lru", "--policy", "clpm"]
+    words += ["--rate-scale", "0.01", "--rate-scale", "1", "--card", "h200", "--model", "qwen2.5-7b"]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [run["rate_scale"] for run in found["runs"]] == [0.01, 0.01, 1.0, 1.0]
+    assert {run["hardware"] for run in found["runs"]} == {"H200-SXM-141GB"}
+    assert {run["arena_tokens"] for run in found["runs"]} == {2_047_000}
+    lazy, busy = found["verdicts"]
+    assert lazy.startswith("Nothing changes under clpm: 99 of 100 requests wait less than 1 ms")
+    assert busy
+
+
+def test_every_policy(traced: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--trace", str(traced), "--limit", "20", "--json", "--policy", "all"]) == 0
+    assert [run["policy"] for run in json.loads(capsys.readouterr().out)["runs"]] == list(PRESETS)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "named"),
+    [
+        (["--card", "tpu"], 2, "card 'tpu' is unknown; valid: h100"),
+        (["--model", "gpt"], 2, "model 'gpt' is unknown; valid: qwen2.5-7b"),
+        (["--card", "l4", "--model", "llama-3.1-70b"], 2, "does not fit L4-24GB at 0.88 of 22.5 GiB"),
+        (["--cards", "2000"], 2, "2000 is not in 1..1024"),
+        (["--memory-utilization", "1.5"], 2, "'1.5' is not in 0..1"),
+        (["--model", "absent.json"], 1, "absent.json: No such file"),
+        (["--model", "list.json"], 1, "list.json: not a JSON object"),
+        (["--model", "bad.json"], 1, "bad.json: hidden_size is 'None', not a size"),
+        (["--model", "moe.json"], 1, "moe.json: has num_experts"),
+        (["--per-request", "TRACE"], 2, "is the same file as trace"),
+        (["--per-request", "x.csv", "--rate-scale", "1", "--rate-scale", "2"], 2, "takes one --rate-scale"),
+        (["--per-request", "no/x.csv"], 1, "no such folder"),
+        (["--plot", "x.png", "--rate-scale", "1", "--rate-scale", "2"], 2, "takes one --rate-scale"),
+        (["--plot", "x.png", "--per-request", "x.png"], 2, "is the same file as --plot"),
+    ],
+)
+def test_machines_and_files_that_are_refused(
+    words: list[str],
+    code: int,
+    named: str,
+    traced: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(traced.parent)
+    Path("list.json").write_text("[]")
+    Path("bad.json").write_text("{}")
+    Path("moe.json").write_text('{"num_experts": 8}')
+    before = traced.read_bytes()
+    words = [str(traced) if word == "TRACE" else word for word in words]
+    assert main(["simulate", "--trace", str(traced), *words]) == code
+    assert named in capsys.readouterr().err
+    assert traced.read_bytes() == before
