@@ -19,6 +19,7 @@ import peek
 # No deadlines: a shared machine is slow at times, and the suite does not measure.
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("dev"), max_examples=80, derandomize=True)
+settings.register_profile("many", settings.get_profile("dev"), max_examples=10_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 

@@ -1,0 +1,62 @@
+"""`FleetPlanner` in front of a simulated fleet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from peek.fleet import FleetConfig, FleetPlanner
+from peek.request import PendingRequest
+from peek.simulation.routers import Arrival, Router, Site
+
+
+class PeekRouter(Router):
+    """`FleetPlanner`, which holds requests until a replica has room, or chooses one at once (`early`).
+
+    Args:
+        early: choose when a request arrives.
+        exact: show it the caches; otherwise it guesses from what it sent.
+        config: of the fleet; `unit_tokens` is filled in, and what may queue covers late news.
+    """
+
+    def __init__(self, early: bool = False, exact: bool = False, config: FleetConfig | None = None) -> None:
+        super().__init__()
+        self.fleet = FleetPlanner(config)
+        self._early = early
+        self._exact = exact
+        self._placed: list[tuple[str, int]] = []
+
+    def joined(self, site: Site) -> None:
+        super().joined(site)
+        if len(self.sites) == 1 and self.fleet.config.unit_tokens != site.unit_tokens:
+            self.fleet = FleetPlanner(replace(self.fleet.config, unit_tokens=site.unit_tokens))
+        view = site.view if self._exact else None
+        self.fleet.join(str(site.name), cache_tokens=site.arena_tokens, view=view, speed=site.speed)
+
+    def lost(self, name: int) -> None:
+        del self.sites[name]
+        for request_id in self.fleet.lost(str(name), requeue=not self._early):
+            if self._early:
+                self.arrived(self.requests[request_id])
+
+    def arrived(self, arrival: Arrival) -> None:
+        self.requests[arrival.request_id] = arrival
+        request = PendingRequest(
+            arrival.request_id, arrival.key, arrival.arrival_s, arrival.namespace, arrival.prompt_tokens
+        )
+        if self._early:
+            self._placed.append((arrival.request_id, int(self.fleet.place(request, arrival.output_tokens))))
+        else:
+            self.fleet.add(request, arrival.output_tokens)
+
+    def ready(self, now: float) -> list[tuple[str, int]]:
+        if self._early:
+            placed, self._placed = self._placed, []
+            return placed
+        return [(request_id, int(name)) for request_id, name in self.fleet.dispatch(now)]
+
+    def started(self, request_id: str, name: int) -> None:
+        self.fleet.started(request_id, str(name))
+
+    def finished(self, request_id: str, name: int) -> None:
+        if self.fleet.finished(request_id, str(name)):
+            del self.requests[request_id]
