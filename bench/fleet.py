@@ -19,14 +19,14 @@ from itertools import accumulate
 from random import Random
 from statistics import mean, median
 from time import thread_time
-from typing import Any, Final
+from typing import Final
 
 from bench.builds import require_compiled
 from peek import PendingRequest
 from peek.fleet import FleetPlanner
 from peek.simulation.cells import cell
 from peek.simulation.fleet_run import ROUTERS, FleetShape, simulate_fleet
-from peek.simulation.workload import SYMBOL_BYTES, Workload, unique_tokens
+from peek.simulation.workload import SYMBOL_BYTES, Workload, faster, unique_tokens
 
 PREFIX: Final = 4096 * SYMBOL_BYTES
 """Bytes of a prompt that its group shares, in W1 C and D."""
@@ -58,13 +58,9 @@ class FleetCell:
 
     def workload(self, seed: int) -> Workload:
         base = cell(self.name, "heavy", seed, "vllm")
-        requests = base.requests
         if self.rate:
-            factor = len(requests) / self.rate / requests[-1].arrival_s
-            requests = [replace(each, arrival_s=each.arrival_s * factor) for each in requests]
-        if self.skew:
-            requests = skewed(base, self.skew)
-        return replace(base, requests=tuple(requests))
+            base = faster(base, self.rate * base.requests[-1].arrival_s / len(base.requests))
+        return skewed(base, self.skew) if self.skew else base
 
     def shape(self, router: str) -> FleetShape:
         return FleetShape(router, self.speeds, self.stale_s, self.losses, self.joins)
@@ -90,7 +86,7 @@ CELLS: Final = {
 }  # fmt: skip
 
 
-def skewed(base: Workload, exponent: float) -> list[Any]:
+def skewed(base: Workload, exponent: float) -> Workload:
     """The same arrivals, each with a prompt of a group drawn anew and a tail of its own."""
     groups = {each.key[:PREFIX]: each for each in base.requests}
     models = [groups[name] for name in sorted(groups)]
@@ -103,7 +99,7 @@ def skewed(base: Workload, exponent: float) -> list[Any]:
         model = models[drawn]
         own = unique_tokens(f"{base.seed}/tail/{number}", 200_000 + number, model.num_tokens - 4096)
         found.append(replace(request, key=model.key[:PREFIX] + own, num_tokens=model.num_tokens))
-    return found
+    return replace(base, requests=found)
 
 
 # -- routers --------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ a run.  Every combination of seed and policy is a run; the runs of one seed shar
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -24,9 +24,10 @@ from peek.cli.report import Batch, as_json_text, print_batches
 from peek.simulation.block_engine import BLOCK_TOKENS
 from peek.simulation.cells import CELL_NAMES, LOADS, cell
 from peek.simulation.cost import CostModel, cost_model_for
+from peek.simulation.fleet_run import ROUTERS, FleetShape, simulate_fleet
 from peek.simulation.simulate import CACHES, simulate
 from peek.simulation.trace import MOONCAKE_BLOCK_TOKENS, read_mooncake
-from peek.simulation.workload import Workload
+from peek.simulation.workload import Workload, faster
 
 DEFAULT_POLICIES: Final = [
     "fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek",
@@ -34,12 +35,16 @@ DEFAULT_POLICIES: Final = [
 """What `make demo` compares."""
 
 DEFAULT_SEEDS: Final = [42]
+DEFAULT_ROUTERS: Final = ["round-robin", "prefix-hash", "peek"]
+FLEET_POLICIES: Final = ["peek"]
+"""What the engines of a fleet run where no policy is named."""
 
 ENGINE_OF: Final = {"radix": "sglang", "blocks": "vllm"}
 """Whose column of a cell's rates and caps goes with an engine kind."""
 
 _CELL_ONLY: Final = ("workload", "load", "seed", "trace_file")
 _TRACE_ONLY: Final = ("trace_block", "rate_scale", "limit")
+_FLEET_ONLY: Final = ("router", "stale_s")
 
 # -- the options ----------------------------------------------------------------------------------------
 
@@ -75,6 +80,19 @@ RateOption = Annotated[
 LimitOption = Annotated[
     int | None, typer.Option(parser=parse_count, metavar="INT", help="Take only the first rows of the trace.")
 ]
+ReplicasOption = Annotated[
+    int | None,
+    typer.Option(
+        parser=parse_count, metavar="INT",
+        help="So many engines behind a router; a cell's requests then come so many times as fast.",
+    ),
+]  # fmt: skip
+RouterOption = Annotated[
+    list[str], typer.Option(metavar="NAME", help=f"Router, repeatable: {', '.join(ROUTERS)}.")
+]
+StaleOption = Annotated[
+    float, typer.Option(metavar="FLOAT", help="Seconds until a router hears of anything; --cache blocks.")
+]
 TraceFileOption = Annotated[
     Path | None, typer.Option(help="Mooncake's conversation trace, for w4 and w4-shared.")
 ]
@@ -95,6 +113,9 @@ def simulate_command(
     rate_scale: RateOption = 1.0,
     limit: LimitOption = None,
     trace_file: TraceFileOption = None,
+    replicas: ReplicasOption = None,
+    router: RouterOption = DEFAULT_ROUTERS,
+    stale_s: StaleOption = 0.0,
 ) -> None:
     """Compare policies on the embedded engine, in virtual time.
 
@@ -102,6 +123,9 @@ def simulate_command(
     figures depend on the arguments alone, save the planning times, which are measured.
     """
     _check_options(ctx, policy, cache, trace is not None)
+    shapes = _shapes(ctx, replicas, router, stale_s, cache)
+    if shapes and not _is_given(ctx, "policy"):
+        policy = FLEET_POLICIES
     if plot is not None:
         refuse_clashes([("trace", path) for path in (trace, trace_file) if path], [("--plot", plot)])
         check_plot(plot)
@@ -112,9 +136,11 @@ def simulate_command(
         _check_block(cache, trace_block)
         workloads = [read_mooncake(trace, block_tokens=trace_block, rate_scale=rate_scale, limit=limit)]
         cost = CostModel()
+    if replicas is not None and trace is None:
+        workloads = [faster(each, replicas) for each in workloads]
     if arena_tokens is not None:
         workloads = [replace(each, arena_tokens=arena_tokens) for each in workloads]
-    batches = _run_all(workloads, policy, cache, cost)
+    batches = _run_all(workloads, policy, shapes, cache, cost)
     if plot is not None:
         save_plot(plot, batches)
     if as_json:
@@ -140,6 +166,24 @@ def _check_options(ctx: typer.Context, policies: list[str], cache: str, is_trace
             shown = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
             why = "is given together with --trace, which replaces the cell" if is_trace else "needs --trace"
             raise typer.BadParameter(f"{shown} {why}", param_hint=option)
+
+
+def _shapes(
+    ctx: typer.Context, replicas: int | None, routers: list[str], stale_s: float, cache: str
+) -> list[FleetShape]:
+    """The fleets to run, none for a single engine."""
+    if replicas is None:
+        for name in _FLEET_ONLY:
+            if _is_given(ctx, name):
+                option = f"--{name.replace('_', '-')}"
+                raise typer.BadParameter(f"{ctx.params[name]} needs --replicas", param_hint=option)
+        return []
+    if stale_s > 0.0 and cache != "blocks":
+        raise typer.BadParameter(f"{stale_s} needs --cache blocks", param_hint="--stale-s")
+    try:
+        return [FleetShape(name, [1.0] * replicas, stale_s) for name in routers]
+    except InvalidConfig as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _is_given(ctx: typer.Context, name: str) -> bool:
@@ -178,24 +222,38 @@ def _cells(name: str, load: str, seeds: list[int], engine: str, trace_file: Path
         raise typer.BadParameter(str(error), param_hint="--workload") from None
 
 
-def _run_all(workloads: list[Workload], policies: list[str], cache: str, cost: CostModel) -> list[Batch]:
+def _run_all(
+    workloads: list[Workload], policies: list[str], shapes: list[FleetShape], cache: str, cost: CostModel
+) -> list[Batch]:
     batches = []
-    requests = sum(len(workload.requests) for workload in workloads) * len(policies)
+    fleets: list[FleetShape | None] = [*shapes] or [None]
+    requests = sum(len(workload.requests) for workload in workloads) * len(policies) * len(fleets)
     with ProgressBar(requests) as progress:
         for workload in workloads:
             runs = []
             for label in policies:
-                progress.next_part(f"{label}, seed {workload.seed}" if len(workloads) > 1 else label)
-                runs.append(_run(workload, label, cache, cost, progress))
+                for shape in fleets:
+                    name = label if shape is None else f"{shape.router}, {label}"
+                    progress.next_part(f"{name}, seed {workload.seed}" if len(workloads) > 1 else name)
+                    runs.append(_run(workload, label, shape, cache, cost, progress.show))
             batches.append(Batch(workload, cache, cost, runs))
     return batches
 
 
 def _run(
-    workload: Workload, label: str, cache: str, cost: CostModel, progress: ProgressBar
+    workload: Workload,
+    label: str,
+    shape: FleetShape | None,
+    cache: str,
+    cost: CostModel,
+    progress: Callable[[int], None],
 ) -> dict[str, Any]:
     """The figures of the contract, and what they hold for."""
-    figures = simulate(workload, label, cache, time.perf_counter, cost, progress.show)
+    timer = time.perf_counter
+    if shape is None:
+        figures = simulate(workload, label, cache, timer, cost, progress)
+    else:
+        figures = simulate_fleet(workload, label, shape, cache, timer, cost, progress)
     return {
         **figures,
         "warmup": workload.warmup,

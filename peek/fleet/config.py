@@ -25,6 +25,9 @@ class FleetConfig:
             before the next news from it.
         window_tokens: while fewer uncached tokens than that queue there, any number may.
         warm_requests: so many may queue there at most.
+        news_s: seconds until it is known here that a replica has computed a prompt.  What may queue grows by
+            what a replica computes in that time, `warm_requests` by as many for each second.
+        tokens_per_s: prompt tokens that a replica of speed 1.0 computes in a second; of use with `news_s`.
         max_waiting: requests that wait in the fleet; one more is refused.
     """
 
@@ -34,6 +37,8 @@ class FleetConfig:
     window_requests: int = 2
     window_tokens: int = 512
     warm_requests: int = 32
+    news_s: float = 0.0
+    tokens_per_s: float = 6000.0
     max_waiting: int = 100_000
 
     def __post_init__(self) -> None:
@@ -42,4 +47,6 @@ class FleetConfig:
         require_within("window_tokens", self.window_tokens, 0, _MOST)
         require_within("window_requests", self.window_requests, 1, _MOST)
         require_within("warm_requests", self.warm_requests, self.window_requests, _MOST)
+        require_within("news_s", self.news_s, 0.0, 3600.0)
+        require_within("tokens_per_s", self.tokens_per_s, 0.0, _MOST)
         require_within("max_waiting", self.max_waiting, 1, _MOST)

@@ -43,7 +43,7 @@ class Dispatcher:
         self._tickets = tickets
         self._stats = stats
         self._stickiness: float = config.stickiness
-        self._windows = Windows(config.window_tokens, config.window_requests, config.warm_requests)
+        self._windows = Windows(config)
         self.waiting: i64 = 0
         """Requests that wait, those without a home included."""
 
@@ -52,19 +52,18 @@ class Dispatcher:
         sent: list[tuple[str, str]] = []
         if self.waiting == 0:
             return sent
-        idle: list[Replica] = []
         for replica in self._members.all:
-            if not replica.accepting:
-                continue
-            if len(replica.planner) == 0:
-                idle.append(replica)
-            elif self._windows.may_send(replica):
+            if replica.accepting and len(replica.planner) > 0 and self._windows.may_send(replica):
                 self._send(replica, now, sent)
-        if self.waiting > 0 and idle:
+        helped = True
+        while helped and self.waiting > 0:  # whoever was helped may be able to help now, or have to be
+            helped = False
+            idle = [each for each in self._members.all if each.accepting and len(each.planner) == 0]
             idle.sort(key=_backlog)
             for replica in idle:
                 if self._help(replica):
                     self._send(replica, now, sent)
+                    helped = True
         return sent
 
     def send_to(self, replica: Replica, now: float) -> list[tuple[str, str]]:
@@ -95,6 +94,7 @@ class Dispatcher:
         if not taken:
             thief.fruitless = settled
             return False
+        self._homes.settled += 1
         self._stats.steals += 1
         self._stats.stolen += len(taken)
         for request_id in taken:

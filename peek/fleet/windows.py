@@ -6,6 +6,7 @@ from typing import final
 
 from mypy_extensions import i64
 
+from peek.fleet.config import FleetConfig
 from peek.fleet.replica import Replica
 from peek.fleet.ticket import Ticket
 
@@ -15,23 +16,24 @@ class Windows:
     """How much queues at a replica: enough to keep it busy, and little that could still go elsewhere.
 
     Args:
-        tokens: uncached tokens without a first token, from which a mostly uncached request is held back.
-        requests: so many may always queue.
-        warm_requests: at which all are held back.
+        config: settings of the fleet.
     """
 
-    __slots__ = ("_requests", "_tokens", "_warm_requests")
+    __slots__ = ("_late_tokens", "_requests", "_tokens", "_warm_requests")
 
-    def __init__(self, tokens: i64, requests: i64, warm_requests: i64) -> None:
-        self._tokens: i64 = tokens
-        self._requests: i64 = requests
-        self._warm_requests: i64 = warm_requests
+    def __init__(self, config: FleetConfig) -> None:
+        self._tokens: float = float(config.window_tokens)
+        self._late_tokens: float = config.news_s * config.tokens_per_s
+        self._requests: i64 = config.window_requests
+        self._warm_requests: i64 = int(config.warm_requests * (1.0 + config.news_s))
 
     def has_room(self, replica: Replica) -> bool:
         """Whether it may be sent a request that it does not hold.  O(1)."""
         if replica.unstarted >= self._warm_requests:
             return False
-        return replica.unstarted < self._requests or replica.unstarted_tokens < self._tokens
+        if replica.unstarted < self._requests:
+            return True
+        return float(replica.unstarted_tokens) < self._tokens + self._late_tokens * replica.speed
 
     def may_send(self, replica: Replica) -> bool:
         """Whether there is anything for `fill` to do where somebody waits.  O(1)."""

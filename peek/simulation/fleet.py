@@ -147,7 +147,7 @@ class SimFleet:
 
     def _welcome(self, member: Member, view: CacheView, speed: float) -> None:
         tokens = self.workload.arena_tokens
-        self.router.joined(Site(member.name, view, tokens, view.unit_tokens, speed))
+        self.router.joined(Site(member.name, view, tokens, view.unit_tokens, speed, self._stale_s))
         self._send()
 
     def lose(self, name: int) -> None:

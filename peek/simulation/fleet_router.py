@@ -15,7 +15,7 @@ class PeekRouter(Router):
     Args:
         early: choose when a request arrives.
         exact: show it the caches; otherwise it guesses from what it sent.
-        config: of the fleet; `unit_tokens` is filled in, and what may queue covers late news.
+        config: of the fleet; `unit_tokens` and `news_s` are filled in.
     """
 
     def __init__(self, early: bool = False, exact: bool = False, config: FleetConfig | None = None) -> None:
@@ -27,8 +27,9 @@ class PeekRouter(Router):
 
     def joined(self, site: Site) -> None:
         super().joined(site)
-        if len(self.sites) == 1 and self.fleet.config.unit_tokens != site.unit_tokens:
-            self.fleet = FleetPlanner(replace(self.fleet.config, unit_tokens=site.unit_tokens))
+        if not self.requests and not self.fleet.status():
+            config = replace(self.fleet.config, unit_tokens=site.unit_tokens, news_s=site.news_s)
+            self.fleet = FleetPlanner(config)
         view = site.view if self._exact else None
         self.fleet.join(str(site.name), cache_tokens=site.arena_tokens, view=view, speed=site.speed)
 

@@ -47,6 +47,8 @@ class Site:
     arena_tokens: int
     unit_tokens: int
     speed: float = 1.0
+    news_s: float = 0.0
+    """Seconds until the router hears of what happens there."""
     queued: dict[str, int] = field(default_factory=dict)
     """Uncached tokens of the requests sent there that have no first token, by id."""
     running: dict[str, None] = field(default_factory=dict)
