@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "peek": BELOW_PLANNER | {"_version", "planner", "fleet", "offline"},
     "simulation": BELOW_PLANNER | {"planner", "fleet"},
     "testing": BELOW_PLANNER | {"planner"},  # and nothing imports it
-    "adapters": BELOW_PLANNER | {"_version", "planner", "peek", "simulation"},
+    "adapters": BELOW_PLANNER | {"_version", "planner", "fleet", "peek", "simulation"},
     "cli": BELOW_PLANNER
     | {"_version", "planner", "peek", "simulation", "adapters"}
     | {"offline", "offline.formats", "offline.scale"},
@@ -78,7 +78,7 @@ OUTSIDE_WORLD: dict[str, str] = {
 
 OUTSIDE_CALLS = {"open": "files", "input": "input", "print": "output"}
 
-ENGINES = {"vllm", "sglang"}
+ENGINES = {"vllm", "sglang", "verl"}
 
 CATCH_ALL = {"Exception", "BaseException"}
 

@@ -12,6 +12,8 @@ from peek.simulation.routers import Arrival, Router, Site
 class PeekRouter(Router):
     """`FleetPlanner`, which holds requests until a replica has room, or chooses one at once (`early`).
 
+    An answer is expected to be as long as those so far were on average.
+
     Args:
         early: choose when a request arrives.
         exact: show it the caches; otherwise it guesses from what it sent.
@@ -24,6 +26,8 @@ class PeekRouter(Router):
         self._early = early
         self._exact = exact
         self._placed: list[tuple[str, int]] = []
+        self._answers = 0
+        self._answered_tokens = 0
 
     def joined(self, site: Site) -> None:
         super().joined(site)
@@ -44,10 +48,11 @@ class PeekRouter(Router):
         request = PendingRequest(
             arrival.request_id, arrival.key, arrival.arrival_s, arrival.namespace, arrival.prompt_tokens
         )
+        expected = self._answered_tokens // max(1, self._answers)
         if self._early:
-            self._placed.append((arrival.request_id, int(self.fleet.place(request, arrival.output_tokens))))
+            self._placed.append((arrival.request_id, int(self.fleet.place(request, expected))))
         else:
-            self.fleet.add(request, arrival.output_tokens)
+            self.fleet.add(request, expected)
 
     def ready(self, now: float) -> list[tuple[str, int]]:
         if self._early:
@@ -60,4 +65,5 @@ class PeekRouter(Router):
 
     def finished(self, request_id: str, name: int) -> None:
         if self.fleet.finished(request_id, str(name)):
-            del self.requests[request_id]
+            self._answers += 1
+            self._answered_tokens += self.requests.pop(request_id).output_tokens
