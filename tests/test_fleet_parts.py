@@ -102,7 +102,7 @@ def wait(replica: Replica, queue: list[tuple[Prompt, int]]) -> dict[str, Ticket]
     for number, ((namespace, key), answer) in enumerate(queue):
         request = PendingRequest(f"r{number}", None, float(number), namespace, 10 * len(key))
         ticket = Ticket(request, pack(key), answer)
-        replica.hold(ticket, replica.added_tokens(ticket))
+        replica.hold(ticket, replica.added_tokens(request, ticket.key))
         tickets[request.request_id] = ticket
     return tickets
 
@@ -125,8 +125,9 @@ def test_help_never_makes_the_longest_backlog_longer(
     taken = Raid(victim, thief, tickets, stickiness).choose()
     assert len(set(taken)) == len(taken)
     for request_id in taken:
-        victim.release(tickets[request_id])
-        thief.hold(tickets[request_id], thief.added_tokens(tickets[request_id]))
+        ticket = tickets[request_id]
+        victim.release(ticket)
+        thief.hold(ticket, thief.added_tokens(ticket.request, ticket.key))
     slack = len(taken) / thief.speed  # each counts with a token at least
     assert thief.backlog <= before + slack
     assert victim.backlog <= before

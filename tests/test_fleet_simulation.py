@@ -106,7 +106,7 @@ def test_shapes_that_cannot_be(changes: dict[str, Any], message: str) -> None:
 
 
 def test_late_news_needs_blocks() -> None:
-    with pytest.raises(InvalidConfig, match="stale_s is 1[.]0; late news needs engines of kind 'blocks'"):
+    with pytest.raises(InvalidConfig, match="late news needs engines of kind 'blocks'"):
         simulate_fleet(part_of("w1c", 3), "peek", FleetShape("peek", [1.0], 1.0), "radix")
 
 

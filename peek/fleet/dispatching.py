@@ -28,7 +28,7 @@ class Dispatcher:
         stats: counts what is sent and stolen.
     """
 
-    __slots__ = ("_homes", "_members", "_stats", "_stickiness", "_tickets", "_windows", "waiting")
+    __slots__ = ("_homes", "_members", "_sent", "_stats", "_stickiness", "_tickets", "_windows", "waiting")
 
     def __init__(
         self,
@@ -44,17 +44,18 @@ class Dispatcher:
         self._stats = stats
         self._stickiness: float = config.stickiness
         self._windows = Windows(config)
+        self._sent: list[tuple[str, str]] = []
         self.waiting: i64 = 0
         """Requests that wait, those without a home included."""
 
     def send_all(self, now: float) -> list[tuple[str, str]]:
         """Whom to send where: every replica from its own queue, then the idle ones from others'."""
-        sent: list[tuple[str, str]] = []
         if self.waiting == 0:
-            return sent
+            return self._posted()
+        self._homes.settle()
         for replica in self._members.all:
             if replica.accepting and len(replica.planner) > 0 and self._windows.may_send(replica):
-                self._send(replica, now, sent)
+                self._send(replica, now)
         helped = True
         while helped and self.waiting > 0:  # whoever was helped may be able to help now, or have to be
             helped = False
@@ -62,22 +63,45 @@ class Dispatcher:
             idle.sort(key=_backlog)
             for replica in idle:
                 if self._help(replica):
-                    self._send(replica, now, sent)
+                    self._send(replica, now)
                     helped = True
-        return sent
+        return self._posted()
 
     def send_to(self, replica: Replica, now: float) -> list[tuple[str, str]]:
         """Whom to send to one replica, out of its own queue or, where nobody waits for it, another's."""
-        sent: list[tuple[str, str]] = []
+        self._homes.settle()
         if replica.accepting and (len(replica.planner) > 0 or self._help(replica)):
-            self._send(replica, now, sent)
+            self._send(replica, now)
+        return self._posted()
+
+    def _posted(self) -> list[tuple[str, str]]:
+        """What was sent since the last answer; also by a call that a view or policy ended with an error."""
+        sent = self._sent
+        self._sent = []
         return sent
 
-    def _send(self, replica: Replica, now: float, sent: list[tuple[str, str]]) -> None:
-        for request_id in self._windows.fill(replica, self._tickets, now):
-            self.waiting -= 1
-            self._stats.dispatched += 1
-            sent.append((request_id, replica.name))
+    def _send(self, replica: Replica, now: float) -> None:
+        """Send a replica those who wait for it, first to be served first, as far as they may.
+
+        Orders anew after requests that it did not hold: others may share what they bring.
+        """
+        replica.due = False
+        brought = True
+        while brought and len(replica.planner) > 0:
+            brought = False
+            for request_id in replica.planner.plan(replica.view, now):
+                if self._windows.is_full(replica):
+                    replica.due = True
+                    return
+                request = replica.planner.request(request_id)
+                if 2 * replica.planner.cached_len(request_id) < request.num_tokens:
+                    if not self._windows.has_room(replica):
+                        return
+                    brought = True
+                replica.send(self._tickets[request_id])
+                self.waiting -= 1
+                self._stats.dispatched += 1
+                self._sent.append((request_id, replica.name))
 
     def _help(self, thief: Replica) -> bool:
         """Let a replica for which nobody waits take over some of the longest backlog; whether it got any."""
@@ -99,8 +123,9 @@ class Dispatcher:
         self._stats.stolen += len(taken)
         for request_id in taken:
             ticket = self._tickets[request_id]
+            work = thief.added_tokens(ticket.request, victim.planner.tree.key_of(request_id))
             victim.release(ticket)
-            thief.hold(ticket, thief.added_tokens(ticket))
+            thief.hold(ticket, work)
         return True
 
 

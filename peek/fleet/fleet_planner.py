@@ -44,8 +44,9 @@ CACHE_TOKENS: Final = 200_000
 class FleetPlanner:
     """One queue in front of many replicas.
 
-    For one thread at a time.  Names of replicas and requests are the caller's.  Costs: R replicas, k symbols
-    of a key, n requests that wait for the replica in question.
+    For one thread at a time.  What a view raises goes to the caller; nobody is lost by it or sent unseen, and
+    the next call goes on where that one ended.  Names of replicas and requests are the caller's.  Costs: R
+    replicas, k symbols of a key, n requests that wait for the replica in question.
 
     >>> fleet = FleetPlanner()
     >>> fleet.join("gpu0"); fleet.join("gpu1")
@@ -89,7 +90,7 @@ class FleetPlanner:
         Raises `InvalidConfig` for a name that is taken and for numbers and views that cannot be.
         """
         self._members.add(new_replica(name, self.config, view, cache_tokens, speed))
-        self._homes.settle_homeless()
+        self._homes.settle()
 
     def pause(self, name: str) -> None:
         """Send it nothing until `resume`.  Those who wait for it go on waiting, unless another is idle."""
@@ -113,9 +114,10 @@ class FleetPlanner:
         replica = self._members.find(name)
         replica.accepting = False
         replica.leaving = True
-        self._rehome(replica)
+        self._turn_out(replica)
         if not replica.under_way:
             self._members.drop(replica)
+        self._homes.settle()
 
     def lost(self, name: str, requeue: bool = True) -> list[str]:
         """A replica is gone with all it had.  O(R + k) for each request that waited for it or was there.
@@ -130,31 +132,31 @@ class FleetPlanner:
         replica = self._members.find(name)
         replica.leaving = True
         self._members.drop(replica)
-        self._rehome(replica)
-        tickets = list(replica.under_way.values())
-        for ticket in tickets:
+        self._turn_out(replica)
+        for request_id, ticket in replica.under_way.items():
             if requeue:
                 ticket.sent = False
                 ticket.started = False
                 self._dispatcher.waiting += 1
                 self.stats.requeued += 1
-                self._homes.settle(ticket)
+                self._homes.wait(ticket)
             else:
-                del self._tickets.by_id[ticket.request.request_id]
-        return [ticket.request.request_id for ticket in tickets]
+                del self._tickets.by_id[request_id]
+        self._homes.settle()
+        return list(replica.under_way)
 
     def forget_caches(self) -> None:
         """All replicas have emptied their prefix caches (new weights, say).  O(prompts remembered)."""
         for replica in self._members.all:
             replica.history.clear()
 
-    def _rehome(self, replica: Replica) -> None:
-        """Those who wait for a replica wait elsewhere."""
+    def _turn_out(self, replica: Replica) -> None:
+        """Those who wait for a replica have no home any more."""
         for request in replica.planner.tree.requests():
             ticket = self._tickets.by_id[request.request_id]
             replica.release(ticket)
             self.stats.moved += 1
-            self._homes.settle(ticket)
+            self._homes.wait(ticket)
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -198,10 +200,12 @@ class FleetPlanner:
         if self._dispatcher.waiting >= self._max_waiting:
             self.stats.refused += 1
             raise QueueFull(f"{self._dispatcher.waiting} requests wait, max_waiting is {self._max_waiting}")
-        ticket = self._tickets.open(request, decode_tokens)
+        ticket = self._tickets.made_for(request, decode_tokens)
+        self._tickets.keep(ticket)
         self.stats.added += 1
         self._dispatcher.waiting += 1
-        self._homes.settle(ticket)
+        self._homes.wait(ticket)
+        self._homes.settle()
         return "" if ticket.replica is None else ticket.replica.name
 
     def place(self, request: PendingRequest, decode_tokens: int = 0) -> str:
@@ -209,11 +213,11 @@ class FleetPlanner:
 
         Raises `NoReplica` if none is accepting, `DuplicateRequest`, `InvalidKey`; nothing has changed then.
         """
-        ticket = self._tickets.open(request, decode_tokens)
+        ticket = self._tickets.made_for(request, decode_tokens)
         replica, work = self._homes.choose(ticket)
         if replica is None or not replica.accepting:
-            del self._tickets.by_id[request.request_id]
             raise NoReplica(f"none of {len(self._members.all)} replicas accepts requests")
+        self._tickets.keep(ticket)
         replica.begin(ticket, work)
         self.stats.added += 1
         self.stats.dispatched += 1

@@ -54,7 +54,7 @@ class Homes:
                 continue
             if best is not None and best.accepting and not replica.accepting:
                 continue
-            work = replica.added_tokens(ticket)
+            work = replica.added_tokens(ticket.request, ticket.key)
             cost = replica.backlog + self._stickiness * float(work) / replica.speed
             if best is None or cost < best_cost or (replica.accepting and not best.accepting):
                 best = replica
@@ -64,24 +64,22 @@ class Homes:
             self._stats.sticky += 1
         return best, best_work
 
-    def settle(self, ticket: Ticket) -> None:
-        """Let a request wait at its home, or without one until a replica joins.  O(k) more than `choose`."""
+    def wait(self, ticket: Ticket) -> None:
+        """A request waits, without a home until `settle`.  O(1)."""
         self.settled += 1
-        replica, work = self.choose(ticket)
-        if replica is None:
-            ticket.replica = None
-            self._homeless[ticket.request.request_id] = ticket
-        else:
-            if 2 * replica.cold_tokens(ticket) <= ticket.request.num_tokens:
-                replica.due = True
-            replica.hold(ticket, work)
+        ticket.replica = None
+        self._homeless[ticket.request.request_id] = ticket
 
-    def settle_homeless(self) -> None:
-        """There is a replica now.  Cost of `settle` for each who waits without a home."""
-        homeless = list(self._homeless.values())
-        self._homeless.clear()
-        for ticket in homeless:
-            self.settle(ticket)
+    def settle(self) -> None:
+        """Give those without a home one, if there is a replica.  For each the cost of `choose`, and O(k)."""
+        for request_id, ticket in list(self._homeless.items()):
+            replica, work = self.choose(ticket)
+            if replica is None:
+                return
+            if 2 * replica.cold_tokens(ticket.request, ticket.key) <= ticket.request.num_tokens:
+                replica.due = True
+            del self._homeless[request_id]
+            replica.hold(ticket, work)
 
     def give_up(self, ticket: Ticket) -> None:
         """Somebody no longer waits.  O(k)."""

@@ -13,6 +13,7 @@ from peek.fleet.held import HeldView
 from peek.fleet.history import History
 from peek.fleet.ticket import Ticket
 from peek.planner.planner import Planner
+from peek.request import PendingRequest
 from peek.settings import require_within
 from peek.trie.cache_answers import block_symbols_of, unit_tokens_of
 from peek.trie.pending_tree import PendingTree
@@ -104,26 +105,24 @@ class Replica:
         """Tokens it has to compute and decode, as a replica of speed 1.0 would count them.  O(1)."""
         return float(self.waiting_tokens + self.unstarted_tokens + self.decode_tokens) / self.speed
 
-    def cold_tokens(self, ticket: Ticket) -> i64:
+    def cold_tokens(self, request: PendingRequest, key: bytes) -> i64:
         """Prompt tokens of a request that its cache lacks, at least 1.  O(common part)."""
-        request = ticket.request
         view = self.view
-        segment = memoryview(ticket.key).cast("i")
+        segment = memoryview(key).cast("i")
         held: i64 = view.advance(view.root(request.namespace), segment, 0)[0]
         return max(1, request.num_tokens - held * self.unit_tokens)
 
-    def added_tokens(self, ticket: Ticket) -> i64:
+    def added_tokens(self, request: PendingRequest, key: bytes) -> i64:
         """Prompt tokens that a request adds to its work, at least 1.  O(common part).
 
         A prefix that it holds adds nothing, nor does one that somebody who waits for it has.
         """
-        request = ticket.request
-        cold = self.cold_tokens(ticket)
+        cold = self.cold_tokens(request, key)
         tree = self.planner.tree
         root = tree.root(request.namespace)
         if root is None:
             return cold
-        shared = follow(tree, ticket.key, Place(root, 0))[0] >> 2
+        shared = follow(tree, key, Place(root, 0))[0] >> 2
         return min(cold, max(1, request.num_tokens - shared * self.unit_tokens))
 
     # -- the way of a request ------------------------------------------------------------------------
@@ -138,17 +137,23 @@ class Replica:
         ticket.work = work
         self.waiting_tokens += work + ticket.decode_tokens
 
-    def release(self, ticket: Ticket, admitted: bool = False) -> None:
+    def release(self, ticket: Ticket) -> None:
         """A request no longer waits for this replica; its ticket has the key again.  O(len(key))."""
         request_id = ticket.request.request_id
         ticket.key = self.planner.tree.key_of(request_id)
-        self.waiting_tokens -= ticket.work + ticket.decode_tokens
-        if admitted:
-            ticket.work = self.cold_tokens(ticket)
-            self.planner.remove(request_id, True, ticket.work)
-        else:
-            self.planner.remove(request_id, False)
         ticket.replica = None
+        self.waiting_tokens -= ticket.work + ticket.decode_tokens
+        self.planner.remove(request_id, False)
+
+    def send(self, ticket: Ticket) -> None:
+        """A request that waited for this replica goes there.  O(len(key))."""
+        request = ticket.request
+        key = self.planner.tree.key_of(request.request_id)
+        work = self.cold_tokens(request, key)
+        ticket.key = key
+        self.waiting_tokens -= ticket.work + ticket.decode_tokens
+        self.planner.remove(request.request_id, True, work)
+        self.begin(ticket, work)
 
     def begin(self, ticket: Ticket, work: i64) -> None:
         """A request goes to this replica, which has `work` prompt tokens of it to compute.  O(len(key))."""

@@ -55,11 +55,10 @@ class Tickets:
         self._unit: i64 = unit_tokens
         self.by_id: dict[str, Ticket] = {}
 
-    def open(self, request: PendingRequest, decode_tokens: int) -> Ticket:
-        """A request comes in; fills its `num_tokens` where they are left to the key.  O(k).
+    def made_for(self, request: PendingRequest, decode_tokens: int) -> Ticket:
+        """A ticket for a request that comes in, not kept yet; fills its `num_tokens` if the key tells.  O(k).
 
-        Raises `DuplicateRequest`, `InvalidKey`, and `InvalidConfig` for tokens that no answer has; nothing
-        has changed then.
+        Raises `DuplicateRequest`, `InvalidKey`, and `InvalidConfig` for tokens that no answer has.
         """
         if request.request_id in self.by_id:
             raise DuplicateRequest(f"request {request.request_id!r} waits or is under way already")
@@ -67,9 +66,11 @@ class Tickets:
         key = pack(request.key)
         if request.num_tokens == 0:
             request.num_tokens = ((len(key) >> 2) + request.tail) * self._unit
-        ticket = Ticket(request, key, decode_tokens)
-        self.by_id[request.request_id] = ticket
-        return ticket
+        return Ticket(request, key, decode_tokens)
+
+    def keep(self, ticket: Ticket) -> None:
+        """The request is in the fleet from now on.  O(1)."""
+        self.by_id[ticket.request.request_id] = ticket
 
     def find(self, request_id: str) -> Ticket:
         """The ticket of a request.  O(1); `UnknownRequest`."""
