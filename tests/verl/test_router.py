@@ -140,16 +140,16 @@ def test_after_an_error_of_ours_verls_own_balancer_decides() -> None:
 
     async def scenario() -> None:
         lb = FleetLoadBalancer({"s0": "a", "s1": "b"}, {"max_inflight": 1})
-        await lb.acquire_server("1", prompt_ids=[1] * 10)
+        first, _ = await lb.acquire_server("1", prompt_ids=[1] * 10)
         await lb.acquire_server("2", prompt_ids=[2] * 10)
         waiting = asyncio.create_task(lb.acquire_server("3", prompt_ids=[3] * 10))
         await asyncio.sleep(0)
         lb._clock = lambda: float("nan")  # what no plan can be made at
-        lb.release_server("s0", request_id="1")
+        lb.release_server(first, request_id="1")
         assert (await waiting)[0] in ("s0", "s1")
         server, _ = await lb.acquire_server("4", prompt_ids=[4])
         lb.release_server(server, request_id="4")
         lb.remove_servers(["s0"])
         assert (await lb.acquire_server("5", prompt_ids=[5]))[0] == "s1"
 
-    asyncio.run(scenario())
+    asyncio.run(asyncio.wait_for(scenario(), 20))
