@@ -11,7 +11,7 @@ from peek.fleet.homes import Homes
 from peek.fleet.members import Members
 from peek.fleet.replica import Replica
 from peek.fleet.stats import FleetStats
-from peek.fleet.stealing import Raid
+from peek.fleet.stealing import Raid, budget
 from peek.fleet.ticket import Ticket
 from peek.fleet.windows import Windows
 
@@ -105,18 +105,19 @@ class Dispatcher:
 
     def _help(self, thief: Replica) -> bool:
         """Let a replica for which nobody waits take over some of the longest backlog; whether it got any."""
-        settled = self._homes.settled
-        if thief.fruitless == settled or not self._windows.has_room(thief):
+        if not self._windows.has_room(thief):
             return False
         victim: Replica | None = None
         for replica in self._members.all:
             if len(replica.planner) > 0 and (victim is None or _needs_more_help(replica, victim)):
                 victim = replica
-        if victim is None:
+        if victim is None or self._is_known_to_spare(thief, victim):
             return False
         taken = Raid(victim, thief, self._tickets, self._stickiness).choose()
         if not taken:
-            thief.fruitless = settled
+            thief.fruitless = self._homes.settled
+            thief.spared = victim
+            thief.spared_budget = budget(victim, thief)
             return False
         self._homes.settled += 1
         self._stats.steals += 1
@@ -127,6 +128,12 @@ class Dispatcher:
             victim.release(ticket)
             thief.hold(ticket, work)
         return True
+
+    def _is_known_to_spare(self, thief: Replica, victim: Replica) -> bool:
+        """Whether it took nothing from this one when it could have paid as much, and nobody came since."""
+        if thief.fruitless != self._homes.settled or thief.spared is not victim:
+            return False
+        return budget(victim, thief) <= thief.spared_budget
 
 
 def _needs_more_help(replica: Replica, other: Replica) -> bool:

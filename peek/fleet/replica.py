@@ -45,6 +45,7 @@ class Replica:
         leaving: it is gone once its last request has ended.
         due: somebody may wait for it of whose prompt it holds half.
         fruitless: `Homes.settled` when it last found nothing to take over; -1 after news from it.
+        spared, spared_budget: of whom, and what it might have cost.
         waiting_tokens: uncached and decode tokens of those who wait for it.
         unstarted_tokens: uncached tokens of those sent there who have no first token.
         decode_tokens: tokens of the answers of those sent there.
@@ -63,6 +64,8 @@ class Replica:
         "leaving",
         "name",
         "planner",
+        "spared",
+        "spared_budget",
         "speed",
         "under_way",
         "unit_tokens",
@@ -94,6 +97,8 @@ class Replica:
         self.leaving: bool = False
         self.due: bool = False
         self.fruitless: i64 = -1
+        self.spared: Replica | None = None
+        self.spared_budget: float = 0.0
         self.waiting_tokens: i64 = 0
         self.unstarted_tokens: i64 = 0
         self.decode_tokens: i64 = 0
