@@ -19,6 +19,10 @@ VLLM_ARGS ?=
 SGLANG_VERSIONS ?= 0.5.23 0.5.17 0.5.9
 SGLANG_ENV ?= $(CURDIR)/.venv-sglang-
 SGLANG_ARGS ?=
+# Its router module alone, on a real Ray.
+VERL_VERSION ?= 0.9.1
+VERL_ENV ?= $(CURDIR)/.venv-verl-
+VERL_ARGS ?=
 # The engines of the evaluation, where their environments have been built; recorded traffic, where there is any.
 EVAL_VLLM ?= 0.32.0
 EVAL_SGLANG ?= 0.5.23
@@ -34,7 +38,7 @@ unexport PYTHONPATH PEEK_POLICY
 export PROMETHEUS
 
 .DELETE_ON_ERROR:
-.PHONY: help venv build demo test test-compiled test-interpreted prometheus test-vllm test-sglang bench bench-against soak \
+.PHONY: help venv build demo test test-compiled test-interpreted prometheus test-vllm test-sglang test-verl bench bench-against soak \
   soak-vllm soak-sglang eval eval-full eval-report docs tables wheels check format clean
 
 help:
@@ -42,6 +46,7 @@ help:
 	@echo 'make test    the core suite on both builds, compiled and interpreted'
 	@echo 'make test-vllm    the adapter on the real vLLM, in environments of its own (gigabytes, minutes)'
 	@echo 'make test-sglang  the adapter on the real SGLang, likewise'
+	@echo 'make test-verl    the load balancer on verl'"'"'s own router module and a real Ray, likewise'
 	@echo 'make check   ruff, mypy --strict, architecture test'
 	@echo 'make bench   benchmarks, on the compiled build, and how much slower the pure one is'
 	@echo 'make bench-against BASE=../other    the benchmarks on this build and on another checkout, in turns'
@@ -150,6 +155,20 @@ test-sglang: $(SGLANG_VERSIONS:%=$(SGLANG_ENV)%/.stamp-peek)
 	  OMP_NUM_THREADS=1 PEEK_EXPECT_BACKEND=compiled "$(SGLANG_ENV)$$version/bin/pytest" -p no:cacheprovider \
 	    -c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' '$(CURDIR)/tests/sglang' $(SGLANG_ARGS) || exit 1; \
 	done
+
+.PRECIOUS: $(VERL_ENV)%/.stamp-deps
+$(VERL_ENV)%/.stamp-deps: tests/verl/requirements.txt tests/verl/make_env.sh
+	@PYTHON='$(PYTHON)' tests/verl/make_env.sh '$*' '$(VERL_ENV)$*'
+	@touch $@
+
+$(VERL_ENV)%/.stamp-peek: $(VERL_ENV)%/.stamp-deps $(WHEEL)
+	@'$(VERL_ENV)$*/bin/python' -m pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
+	@touch $@
+
+test-verl: $(VERL_ENV)$(VERL_VERSION)/.stamp-peek
+	@mkdir -p build/verl
+	@cd build/verl && PEEK_EXPECT_BACKEND=compiled '$(VERL_ENV)$(VERL_VERSION)/bin/pytest' -p no:cacheprovider \
+	  -c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' '$(CURDIR)/tests/verl' $(VERL_ARGS)
 
 # bench/conftest.py ends the run if the build is not the compiled one; the table is also in build/bench.json.
 bench: $(BUILT) $(PURE)

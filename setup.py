@@ -36,6 +36,7 @@ COMPILED = (
     "peek/eviction/*.py",
     "peek/planner/[!p]*.py",
     "peek/planner/planner.py",
+    "peek/fleet/[!c]*.py",
     "peek/offline/batch_trie.py",
     "peek/offline/residency.py",
     "peek/simulation/radix_cache.py",

@@ -4,7 +4,7 @@ The public names, nothing else.  Engines are wired in by `peek.adapters`, which 
 import.
 """
 
-from peek import offline
+from peek import fleet, offline
 from peek._version import __version__
 from peek.config import PRESETS, PeekConfig
 from peek.errors import (
@@ -13,9 +13,12 @@ from peek.errors import (
     InvalidCache,
     InvalidConfig,
     InvalidKey,
+    NoReplica,
     PeekError,
     PlannerBusy,
     PolicyFault,
+    QueueFull,
+    UnknownReplica,
     UnknownRequest,
     WorkloadError,
 )
@@ -61,6 +64,7 @@ __all__ = [
     "InvalidKey",
     "LaneController",
     "LongestPrefix",
+    "NoReplica",
     "PeekConfig",
     "PeekError",
     "PendingRequest",
@@ -71,12 +75,15 @@ __all__ = [
     "PlannerStats",
     "PolicyFault",
     "PriorityIndex",
+    "QueueFull",
     "ShortestPrefill",
+    "UnknownReplica",
     "UnknownRequest",
     "WaitingQueue",
     "WorkloadError",
     "__version__",
     "backend",
+    "fleet",
     "offline",
 ]
 

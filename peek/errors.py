@@ -30,6 +30,21 @@ class UnknownRequest(PeekError, KeyError):
         return str(self.args[0]) if self.args else ""
 
 
+class UnknownReplica(PeekError, KeyError):
+    """The caller named a replica that is not in the fleet."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class QueueFull(PeekError, RuntimeError):
+    """A fleet has no room for one more waiting request; the message says how many wait."""
+
+
+class NoReplica(PeekError, RuntimeError):
+    """A request was to be placed at once and no replica takes any."""
+
+
 class InvalidCache(PeekError, ValueError):
     """A `CacheView` gave an answer that no cache can give; the message names the call and the answer."""
 

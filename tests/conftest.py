@@ -12,13 +12,16 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 import peek
 
 # No deadlines: a shared machine is slow at times, and the suite does not measure.
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("dev"), max_examples=80, derandomize=True)
+settings.register_profile(
+    "many", settings.get_profile("dev"), max_examples=10_000, phases=[Phase.explicit, Phase.generate]
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 

@@ -42,12 +42,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "offline.distributed": {"offline.scale"},  # an old name of something in it
     "config": LEAVES | {"settings", "trie", "policy", "eviction"},
     "planner": BELOW_PLANNER,
-    "peek": BELOW_PLANNER | {"_version", "planner", "offline"},
-    "simulation": BELOW_PLANNER | {"planner"},
+    "fleet": BELOW_PLANNER | {"planner"},
+    "peek": BELOW_PLANNER | {"_version", "planner", "fleet", "offline"},
+    "simulation": BELOW_PLANNER | {"planner", "fleet"},
     "timing": LEAVES | {"config", "planner", "simulation", "trie", "offline"},
     "traffic": {"errors", "offline.formats"},
     "testing": BELOW_PLANNER | {"planner"},  # and nothing imports it
-    "adapters": BELOW_PLANNER | {"_version", "planner", "peek", "simulation"},
+    "adapters": BELOW_PLANNER | {"_version", "planner", "fleet", "peek", "simulation"},
     "cli": BELOW_PLANNER
     | {"_version", "planner", "peek", "simulation", "adapters"}
     | {"offline", "offline.formats", "offline.scale", "timing", "traffic"},
@@ -79,7 +80,7 @@ OUTSIDE_WORLD: dict[str, str] = {
 
 OUTSIDE_CALLS = {"open": "files", "input": "input", "print": "output"}
 
-ENGINES = {"vllm", "sglang"}
+ENGINES = {"vllm", "sglang", "verl"}
 
 CATCH_ALL = {"Exception", "BaseException"}
 
@@ -398,6 +399,8 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (imports_go_one_way, "peek.request", "from peek import trie"),
     (imports_go_one_way, "peek.protocols", "from peek.request import PendingRequest"),
     (imports_go_one_way, "peek.planner", "from peek.simulation import engine"),
+    (imports_go_one_way, "peek.planner.planner", "from peek.fleet.history import History"),
+    (imports_go_one_way, "peek.fleet.homes", "from peek.simulation import engine"),
     (imports_go_one_way, "peek", "from peek.simulation.engine import SimEngine"),
     (imports_go_one_way, "peek.cli.main", "def f():\n    from peek.testing import check_policy"),
     (imports_go_one_way, "peek.testing.twins", "from peek.simulation.engine import SimEngine"),
@@ -412,6 +415,7 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (only_adapters_meet_engines, "peek.adapters.vllm.scheduler", "from vllm.v1.core.sched import scheduler"),
     (only_adapters_meet_engines, "peek.cli.doctor", "def f():\n    import sglang.srt"),
     (core_knows_no_outside_world, "peek.config", "import os"),
+    (core_knows_no_outside_world, "peek.fleet.dispatching", "import time"),
     (core_knows_no_outside_world, "peek.planner", "def f():\n    from time import monotonic"),
     (core_knows_no_outside_world, "peek.policy.base", "import numpy as np\nx = np.random.default_rng()"),
     (core_knows_no_outside_world, "peek.policy.base", "from numpy import random"),

@@ -128,6 +128,38 @@ def test_same_arguments_same_json_but_for_planning_times(tmp_path: Path, trace: 
     }
 
 
+def test_a_fleet_in_json_and_as_a_table(tmp_path: Path, trace: Path) -> None:
+    arguments = ("simulate", "--trace", trace, "--arena-tokens", 12000, "--replicas", 3)
+    runs = runs_of(run(*arguments, "--json", cwd=tmp_path))
+    assert [(each["router"], each["policy"]) for each in runs] == [
+        ("round-robin", "peek"), ("prefix-hash", "peek"), ("peek", "peek"),
+    ]  # fmt: skip
+    for each in runs:
+        assert_shape(each, {**CONTRACT, "replicas": 4, "router": "peek", "imbalance": 1.2})
+        assert (each["replicas"], each["finished"]) == (3, 60)
+    result = run(*arguments, "--router", "lmetric", "--policy", "fcfs+lru", "--policy", "peek", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert [line for line in lines if line.startswith("lmetric, fcfs+lru ")]
+    footnote = " ".join(lines[-4:])
+    assert "3 replicas" in footnote
+    assert "times better than lmetric, fcfs+lru" in footnote
+
+
+def test_a_cell_comes_faster_to_a_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans: list[float] = []
+
+    def note(workload: Workload, *_: object) -> dict[str, Any]:
+        spans.append(workload.requests[-1].arrival_s)
+        return {}
+
+    monkeypatch.setattr("peek.cli.simulate.simulate", note)
+    monkeypatch.setattr("peek.cli.simulate.simulate_fleet", note)
+    assert main(["simulate", "--json", "--policy", "peek"]) == 0
+    assert main(["simulate", "--json", "--policy", "peek", "--replicas", "4", "--router", "peek"]) == 0
+    assert spans[1] == pytest.approx(spans[0] / 4)
+
+
 class Recorder:
     """Stands in for `simulate`: notes what it is asked to run."""
 
@@ -338,6 +370,13 @@ WRONG_USAGE: list[tuple[list[str], list[str]]] = [
     (["simulate", "--workload", "w4"], ["w4", "--trace-file"]),
     (["simulate", "--workload", "w1a", "--trace-file", "x.gz"], ["--trace-file", "x.gz", "w1a"]),
     (["simulate", "--limit", "5"], ["--limit", "5", "--trace"]),
+    (["simulate", "--router", "peek"], ["--router", "peek", "--replicas"]),
+    (["simulate", "--stale-s", "1"], ["--stale-s", "1.0", "--replicas"]),
+    (["simulate", "--replicas", "2", "--router", "best"], ["'best'", "round-robin", "peek"]),
+    (["simulate", "--replicas", "0"], ["--replicas", "0 is"]),
+    (["simulate", "--replicas", "257"], ["257", "256"]),
+    (["simulate", "--replicas", "2", "--stale-s", "1"], ["--stale-s", "1.0", "--cache blocks"]),
+    (["simulate", "--replicas", "2", "--cache", "blocks", "--stale-s", "-1"], ["stale_s", "-1"]),
     (["simulate", "--trace-block", "512"], ["--trace-block", "512"]),
     (["simulate", "--plot", "figure.gif"], ["--plot", "figure.gif", ".png"]),
     (["simulate", "--plot", "figure"], ["--plot", "figure", ".png"]),

@@ -54,13 +54,18 @@ class Batch:
         return (
             f"{len(workload.requests):,} requests (the first {workload.warmup} warm up, unmeasured), "
             f"arena of {workload.arena_tokens:,} tokens, {self.cache} cache "
-            f"({ENGINE_KINDS[self.cache]} engine), {cost.model.name} on {cost.hardware.name}"
+            f"({ENGINE_KINDS[self.cache]} engine), {cost.model.name} on {cost.hardware.name}{self._fleet}"
         )
 
     @property
     def verdict(self) -> str:
         """What it comes to; "" for a cell, whose answer is the evaluation."""
         return verdict(self.runs) if self.workload.load == "trace" else ""
+
+    @property
+    def _fleet(self) -> str:
+        replicas = self.runs[0].get("replicas")
+        return "" if replicas is None else f", {replicas} replicas"
 
 
 # -- JSON -----------------------------------------------------------------------------------------------
@@ -96,6 +101,12 @@ def print_batches(batches: list[Batch]) -> None:
             print(fill(text, console.width, break_long_words=False, break_on_hyphens=False))
 
 
+def name_of(run: dict[str, Any]) -> str:
+    """What tells a run from the others of its batch."""
+    router = run.get("router")
+    return str(run["policy"]) if router is None else f"{router}, {run['policy']}"
+
+
 def _print_table(console: Console, table: Table) -> None:
     """In full width: a narrow terminal wraps the lines, figures cut to "1…" would be worse."""
     shown = console.width
@@ -110,7 +121,7 @@ def _print_table(console: Console, table: Table) -> None:
 def _footnote(batch: Batch) -> str:
     text = f"{batch.title}: {batch.setting}; peek {__version__}, {backend()}."
     if len(batch.runs) > 1:
-        text += f" x: times better than {batch.runs[0]['policy']}."
+        text += f" x: times better than {name_of(batch.runs[0])}."
     return text
 
 
@@ -189,14 +200,15 @@ def _table(batch: Batch, roomy: bool) -> Table:
         pad_edge=False,
         header_style="bold",
     )
-    table.add_column("\n\npolicy", no_wrap=True)
+    what = "policy" if "router" not in runs[0] else "router, policy"
+    table.add_column(f"\n\n{what}", no_wrap=True)
     for column in COLUMNS.values():
         heading = column.heading.replace("thru-", "through-") if roomy else column.heading
         table.add_column(heading, justify="right", no_wrap=True)
         if column.compared and len(runs) > 1:
             table.add_column("\n\nx", justify="right", no_wrap=True)
     for run in runs:
-        table.add_row(run["policy"], *_figures(run, runs), end_section=run is runs[-1])
+        table.add_row(name_of(run), *_figures(run, runs), end_section=run is runs[-1])
     table.add_row("ideal cache", _percent(runs[0]["ideal_hit"]))
     return table
 

@@ -39,8 +39,11 @@ from peek.cli.simulate_options import (
     PlotOption,
     PolicyOption,
     RateOption,
+    ReplicasOption,
+    RouterOption,
     RunningOption,
     SeedOption,
+    StaleOption,
     TraceFileOption,
     TraceOption,
     WorkloadOption,
@@ -49,9 +52,10 @@ from peek.simulation.block_engine import BLOCK_TOKENS
 from peek.simulation.cells import CELL_NAMES, LOADS, cell
 from peek.simulation.cost import UTILISATION, CostModel, cost_model_for
 from peek.simulation.engine import Job
+from peek.simulation.fleet_run import FleetShape, simulate_fleet
 from peek.simulation.simulate import CACHES, simulate
-from peek.simulation.trace import faster, read_mooncake
-from peek.simulation.workload import Workload
+from peek.simulation.trace import at_rate, read_mooncake
+from peek.simulation.workload import Workload, faster
 
 DEFAULT_POLICIES: Final = [
     "fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek",
@@ -59,6 +63,9 @@ DEFAULT_POLICIES: Final = [
 """What `make demo` compares."""
 
 DEFAULT_SEEDS: Final = [42]
+DEFAULT_ROUTERS: Final = ["round-robin", "prefix-hash", "peek"]
+FLEET_POLICIES: Final = ["peek"]
+"""What the engines of a fleet run where no policy is named."""
 
 DEFAULT_RATES: Final = [1.0]
 
@@ -68,6 +75,7 @@ ENGINE_OF: Final = {"radix": "sglang", "blocks": "vllm"}
 _CELL_ONLY: Final = ("workload", "load", "seed", "trace_file")
 _TRACE_ONLY: Final = ("trace_block", "rate_scale", "limit")
 _MACHINE: Final = ("card", "cards", "model", "memory_utilization")
+_FLEET_ONLY: Final = ("router", "stale_s")
 
 
 def simulate_command(
@@ -91,6 +99,9 @@ def simulate_command(
     memory_utilization: MemoryOption = UTILISATION,
     max_running: RunningOption = None,
     per_request: PerRequestOption = None,
+    replicas: ReplicasOption = None,
+    router: RouterOption = DEFAULT_ROUTERS,
+    stale_s: StaleOption = 0.0,
 ) -> None:
     """Compare policies on the embedded engine, in virtual time.
 
@@ -99,6 +110,11 @@ def simulate_command(
     """
     policy = list(PRESETS) if policy == [ALL] else policy
     _check_options(ctx, policy, cache, trace is not None)
+    shapes = _shapes(ctx, replicas, router, stale_s, cache)
+    if shapes and not _is_given(ctx, "policy"):
+        policy = FLEET_POLICIES
+    if shapes and per_request is not None:
+        raise typer.BadParameter("is of one engine", param_hint="--per-request")
     _check_files([path for path in (trace, trace_file) if path], plot, per_request, len(rate_scale))
     cost = None
     if any(_is_given(ctx, name) for name in _MACHINE):
@@ -108,9 +124,11 @@ def simulate_command(
         workloads = _cells(workload, load, seed, ENGINE_OF[cache], trace_file)
     else:
         workloads = _traces(trace, trace_block, limit, rate_scale, cache)
+    if replicas is not None and trace is None:
+        workloads = [faster(each, replicas) for each in workloads]
     workloads = [_limited(each, arena_tokens, max_running) for each in workloads]
     requests = None if per_request is None else PerRequest()
-    batches = _run_all(workloads, policy, cache, cost or cost_model_for(workload), requests)
+    batches = _run_all(workloads, policy, shapes, cache, cost or cost_model_for(workload), requests)
     _save(batches, plot, requests, per_request)
     if as_json:
         print(as_json_text(batches))
@@ -159,6 +177,24 @@ def _check_files(read: list[Path], plot: Path | None, per_request: Path | None, 
         check_plot(plot)
 
 
+def _shapes(
+    ctx: typer.Context, replicas: int | None, routers: list[str], stale_s: float, cache: str
+) -> list[FleetShape]:
+    """The fleets to run, none for a single engine."""
+    if replicas is None:
+        for name in _FLEET_ONLY:
+            if _is_given(ctx, name):
+                option = f"--{name.replace('_', '-')}"
+                raise typer.BadParameter(f"{ctx.params[name]} needs --replicas", param_hint=option)
+        return []
+    if stale_s > 0.0 and cache != "blocks":
+        raise typer.BadParameter(f"{stale_s} needs --cache blocks", param_hint="--stale-s")
+    try:
+        return [FleetShape(name, [1.0] * replicas, stale_s) for name in routers]
+    except InvalidConfig as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 def _is_given(ctx: typer.Context, name: str) -> bool:
     """True if the option is on the command line, even with its default as value."""
     source = ctx.get_parameter_source(name)
@@ -202,7 +238,7 @@ def _traces(
     _check_block(cache, trace_block)
     recorded = read_mooncake(trace, block_tokens=trace_block, limit=limit)
     _check_block(cache, recorded.unit_tokens)
-    return [faster(recorded, scale) for scale in rate_scales]
+    return [at_rate(recorded, scale) for scale in rate_scales]
 
 
 def _limited(workload: Workload, arena_tokens: int | None, max_running: int | None) -> Workload:
@@ -217,18 +253,22 @@ def _limited(workload: Workload, arena_tokens: int | None, max_running: int | No
 def _run_all(
     workloads: list[Workload],
     policies: list[str],
+    shapes: list[FleetShape],
     cache: str,
     cost: CostModel,
     per_request: PerRequest | None,
 ) -> list[Batch]:
     batches = []
-    requests = sum(len(workload.requests) for workload in workloads) * len(policies)
+    fleets: list[FleetShape | None] = [*shapes] or [None]
+    requests = sum(len(workload.requests) for workload in workloads) * len(policies) * len(fleets)
     with ProgressBar(requests) as progress:
         for workload in workloads:
             runs = []
             for label in policies:
-                progress.next_part(f"{label}, seed {workload.seed}" if len(workloads) > 1 else label)
-                runs.append(_run(workload, label, cache, cost, progress, per_request))
+                for shape in fleets:
+                    name = label if shape is None else f"{shape.router}, {label}"
+                    progress.next_part(f"{name}, seed {workload.seed}" if len(workloads) > 1 else name)
+                    runs.append(_run(workload, label, shape, cache, cost, progress, per_request))
             batches.append(Batch(workload, cache, cost, runs))
     return batches
 
@@ -236,6 +276,7 @@ def _run_all(
 def _run(
     workload: Workload,
     label: str,
+    shape: FleetShape | None,
     cache: str,
     cost: CostModel,
     progress: ProgressBar,
@@ -247,7 +288,11 @@ def _run(
         if per_request is not None:
             per_request.add(jobs, label, workload.seed)
 
-    figures = simulate(workload, label, cache, time.perf_counter, cost, progress.show, watch)
+    timer = time.perf_counter
+    if shape is None:
+        figures = simulate(workload, label, cache, timer, cost, progress.show, watch)
+    else:
+        figures = simulate_fleet(workload, label, shape, cache, timer, cost, progress.show)
     found = {
         **figures,
         "warmup": workload.warmup,

@@ -10,6 +10,7 @@ import typer
 from peek import PRESETS
 from peek.cli.options import parse_count, parse_part, parse_rate, parse_seed
 from peek.simulation.cells import CELL_NAMES, LOADS
+from peek.simulation.fleet_run import ROUTERS
 
 ALL: Final = "all"
 """In place of a policy: every one that has a name."""
@@ -72,4 +73,17 @@ RunningOption = Annotated[
 ]
 PerRequestOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write a CSV line for each request of each run; .gz too.")
+]
+ReplicasOption = Annotated[
+    int | None,
+    typer.Option(
+        parser=parse_count, metavar="INT",
+        help="So many engines behind a router; a cell's requests then come so many times as fast.",
+    ),
+]  # fmt: skip
+RouterOption = Annotated[
+    list[str], typer.Option(metavar="NAME", help=f"Router, repeatable: {', '.join(ROUTERS)}.")
+]
+StaleOption = Annotated[
+    float, typer.Option(metavar="FLOAT", help="Seconds until a router hears of anything; --cache blocks.")
 ]

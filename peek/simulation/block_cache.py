@@ -114,6 +114,10 @@ class BlockCache:
         """Whether a block of that name is cached.  O(1)."""
         return symbol in self._blocks
 
+    def names(self) -> frozenset[int]:
+        """The symbols of all blocks that have one.  O(blocks)."""
+        return frozenset(self._blocks)
+
     def idle(self, blocks: list[int]) -> int:
         """How many of `blocks` sit in the free queue and would leave it when used."""
         return sum(1 for block in blocks if self._users[block] == 0)

@@ -48,14 +48,21 @@ class BlockEngine(SimEngine):
         cost: StepTimes,
         progress: Callable[[int], None] | None = None,
         max_batched_tokens: int = MAX_BATCHED_TOKENS,
+        symbols: SymbolTable | None = None,
     ) -> None:
+        """As `SimEngine`.
+
+        Args:
+            max_batched_tokens: token budget of a step.
+            symbols: names of blocks, where several engines are to call equal ones the same.
+        """
         super().__init__(workload, planner, cost, progress)
         # Whole units: 16 tokens where the unit is one, one page of a trace where that is longer.
         self.block_tokens: int = -(-BLOCK_TOKENS // workload.unit_tokens) * workload.unit_tokens
         self.cache = BlockCache(workload.arena_tokens // self.block_tokens, self.block_tokens)
         self.max_batched_tokens: int = max_batched_tokens
         self.preempted: list[BlockJob] = []
-        self._symbols = SymbolTable()
+        self._symbols = SymbolTable() if symbols is None else symbols
         self._block_bytes: int = 4 * (self.block_tokens // workload.unit_tokens)
 
     def cache_view(self) -> CacheView:

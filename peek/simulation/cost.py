@@ -132,6 +132,18 @@ class CostModel:
         return self.hardware.overhead_s + max(self._weights_s, compute) + kv_tokens * self._kv_s
 
 
+class Faster:
+    """Step times of a machine that is `speed` times as fast as another."""
+
+    def __init__(self, times: StepTimes, speed: float) -> None:
+        self._times = times
+        self._speed = speed
+
+    def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
+        """See `CostModel.step_s`."""
+        return self._times.step_s(computed_tokens, attention_pairs, kv_tokens) / self._speed
+
+
 def chunk_pairs(start: int, tokens: int) -> float:
     """Attention pairs of a prefill chunk of `tokens` behind `start` context tokens."""
     return tokens * (start + 0.5 * tokens)

@@ -190,13 +190,15 @@ class SimEngine(ABC):
             if limit is not None and self._outstanding >= limit:
                 self._held_back.append(request)
                 continue
-            self._enqueue(request, at_s)
+            self.accept(request, at_s)
 
-    def _enqueue(self, request: SimRequest, at_s: float) -> None:
+    def accept(self, request: SimRequest, at_s: float) -> Job:
+        """`request`, which arrived at `at_s`, joins the queue now."""
         job = self.make_job(request, at_s)
         self.jobs[job.request_id] = job
         self.enqueue(job)
         self._outstanding += 1
+        return job
 
     def _sleep(self) -> None:
         """Nothing to compute: on to the next arrival."""
@@ -234,7 +236,7 @@ class SimEngine(ABC):
         for request in self._followers.pop(job.request_id, []):
             self.schedule_arrival(request, max(request.arrival_s, self.now + request.think_s))
         if self._held_back:
-            self._enqueue(self._held_back.popleft(), self.now)
+            self.accept(self._held_back.popleft(), self.now)
         if self.progress is not None:
             self.progress(self._finished)
 

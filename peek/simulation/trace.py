@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from peek.errors import WorkloadError
-from peek.simulation.workload import SimRequest, Workload, pack_tokens
+from peek.simulation.workload import SimRequest, Workload, faster, pack_tokens
 
 MOONCAKE_BLOCK_TOKENS: Final = 512
 """Tokens per hash id in the published Mooncake traces."""
@@ -112,12 +112,12 @@ def read_mooncake(
     return faster(workload, rate_scale)
 
 
-def faster(workload: Workload, rate_scale: float) -> Workload:
+def at_rate(workload: Workload, rate_scale: float) -> Workload:
     """The same requests, arriving so many times faster than recorded; `WorkloadError` if a time overflows."""
-    requests = tuple(replace(each, arrival_s=each.arrival_s / rate_scale) for each in workload.requests)
-    if not isfinite(requests[-1].arrival_s):
+    scaled = faster(workload, rate_scale)
+    if not isfinite(scaled.requests[-1].arrival_s):
         raise WorkloadError(f"rate_scale is {rate_scale!r}: arrival times grow beyond every number")
-    return replace(workload, requests=requests, rate_scale=rate_scale)
+    return replace(scaled, rate_scale=rate_scale)
 
 
 def _requests(rows: list[TraceRow], block_tokens: int) -> tuple[SimRequest, ...]:

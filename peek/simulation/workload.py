@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -86,6 +86,12 @@ class Workload:
     unit_tokens: int = 1
     client_concurrency: int | None = None
     rate_scale: float = 1.0
+
+
+def faster(workload: Workload, factor: float) -> Workload:
+    """The same requests, arriving `factor` times as fast.  O(N)."""
+    requests = [replace(each, arrival_s=each.arrival_s / factor) for each in workload.requests]
+    return replace(workload, requests=requests)
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:

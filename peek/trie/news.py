@@ -12,13 +12,13 @@ from peek.trie.pending_tree import PendingTree
 
 
 def owners_of(tree: PendingTree, symbols: Iterable[int]) -> list[Node]:
-    """The nodes whose edges hold these symbols of chained keys.  O(symbols)."""
-    nodes: list[Node] = []
+    """The nodes whose edges hold these symbols of chained keys, each once.  O(symbols)."""
+    nodes: dict[int, Node] = {}
     for symbol in symbols:
         node = tree.owner(symbol)
         if node is not None:
-            nodes.append(node)
-    return nodes
+            nodes[node.uid] = node
+    return list(nodes.values())
 
 
 def followed(tree: PendingTree, epoch: i64) -> list[Node]:

@@ -1,0 +1,210 @@
+"""What a router in front of several engines is worth: every router, with `peek` engines behind it.
+
+    python -m bench.fleet                       the cells of docs/fleet.md, as its tables
+    python -m bench.fleet --cells zipf --seeds 42 --stock
+    python -m bench.fleet --decisions           how long the decisions of `FleetPlanner` take
+
+Simulated vLLM-like engines in virtual time; the figures depend on the arguments alone, save the times of
+decisions, which are processor time of this machine.  Each cell is a load of the paper on several replicas, at
+an arrival rate of its own; `zipf` redraws the prompts so that few prefixes are asked for by many.
+"""
+
+from __future__ import annotations
+
+import argparse
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from random import Random
+from statistics import mean, median
+from time import thread_time
+from typing import Final
+
+from bench.builds import require_compiled
+from peek import PendingRequest
+from peek.fleet import FleetPlanner
+from peek.simulation.cells import cell
+from peek.simulation.fleet_run import ROUTERS, FleetShape, simulate_fleet
+from peek.simulation.workload import SYMBOL_BYTES, Workload, faster, unique_tokens
+
+PREFIX: Final = 4096 * SYMBOL_BYTES
+"""Bytes of a prompt that its group shares, in W1 C and D."""
+
+SEEDS: Final = (42, 142, 242)
+
+
+@dataclass(frozen=True)
+class FleetCell:
+    """A load for a fleet.
+
+    Attributes:
+        name: a cell of the paper.
+        title: what it is.
+        rate: requests a second at the fleet; 0 for a closed loop.
+        speeds: one replica for each.
+        skew: exponent of the popularity of prefixes, 0 for the cell's own.
+        stale_s, losses, joins: as in `FleetShape`.
+    """
+
+    name: str
+    title: str
+    rate: float = 0.0
+    speeds: Sequence[float] = (1.0,) * 4
+    skew: float = 0.0
+    stale_s: float = 0.0
+    losses: Sequence[tuple[float, int]] = field(default=())
+    joins: Sequence[tuple[float, float]] = field(default=())
+
+    def workload(self, seed: int) -> Workload:
+        base = cell(self.name, "heavy", seed, "vllm")
+        if self.rate:
+            base = faster(base, self.rate * base.requests[-1].arrival_s / len(base.requests))
+        return skewed(base, self.skew) if self.skew else base
+
+    def shape(self, router: str) -> FleetShape:
+        return FleetShape(router, self.speeds, self.stale_s, self.losses, self.joins)
+
+
+CELLS: Final = {
+    "uniform": FleetCell("w1d", "W1 D, 40 req/s", 40.0),
+    "zipf": FleetCell("w1d", "W1 D, Zipf 1.4, 30 req/s", 30.0, skew=1.4),
+    "calm": FleetCell("w1d", "W1 D, 14 req/s", 14.0),
+    "w1c": FleetCell("w1c", "W1 C, 14 req/s", 14.0),
+    "w3b": FleetCell("w3b", "W3 B, closed loop, 2 replicas", speeds=(1.0, 1.0)),
+    "w3c": FleetCell("w3c", "W3 C, closed loop, 2 replicas", speeds=(1.0, 1.0)),
+    "mixed": FleetCell("w1d", "W1 D, 14 req/s, speeds 1, 1, 1/2, 1/2", 14.0, (1.0, 1.0, 0.5, 0.5)),
+    "stale1": FleetCell("w1d", "W1 D, Zipf 1.4, 30 req/s, news 1 s late", 30.0, skew=1.4, stale_s=1.0),
+    "stale5": FleetCell("w1d", "W1 D, Zipf 1.4, 30 req/s, news 5 s late", 30.0, skew=1.4, stale_s=5.0),
+    "stale5calm": FleetCell("w1d", "W1 D, 14 req/s, news 5 s late", 14.0, stale_s=5.0),
+    "death": FleetCell(
+        "w1d", "W1 D, 14 req/s, one dies after 30 s, one joins after 60 s", 14.0,
+        losses=((30.0, 0),), joins=((60.0, 1.0),),
+    ),
+    "short": FleetCell("w5-short", "W5 short (nothing shared), 200 req/s", 200.0),
+    "many": FleetCell("w1d", "W1 D, 100 req/s, 16 replicas", 100.0, (1.0,) * 16),
+}  # fmt: skip
+
+
+def skewed(base: Workload, exponent: float) -> Workload:
+    """The same arrivals, each with a prompt of a group drawn anew and a tail of its own."""
+    groups = {each.key[:PREFIX]: each for each in base.requests}
+    models = [groups[name] for name in sorted(groups)]
+    rng = Random(base.seed)
+    rng.shuffle(models)
+    weights = list(accumulate(1.0 / (rank + 1) ** exponent for rank in range(len(models))))
+    found = []
+    for number, request in enumerate(base.requests):
+        drawn = bisect_right(weights, rng.random() * weights[-1], 0, len(models) - 1)
+        model = models[drawn]
+        own = unique_tokens(f"{base.seed}/tail/{number}", 200_000 + number, model.num_tokens - 4096)
+        found.append(replace(request, key=model.key[:PREFIX] + own, num_tokens=model.num_tokens))
+    return replace(base, requests=found)
+
+
+# -- routers --------------------------------------------------------------------------------------------
+
+
+def run(chosen: FleetCell, seeds: Sequence[int], policy: str, router: str) -> dict[str, float]:
+    """Means over the seeds."""
+    runs = [simulate_fleet(chosen.workload(seed), policy, chosen.shape(router)) for seed in seeds]
+    return {
+        "hit": mean(each["cache_hit"] for each in runs),
+        "mean": mean(each["ttft_s"]["mean"] for each in runs),
+        "p50": mean(each["ttft_s"]["p50"] for each in runs),
+        "p99": mean(each["ttft_s"]["p99"] for each in runs),
+        "rps": mean(each["throughput_rps"] for each in runs),
+        "imbalance": mean(each["imbalance"] for each in runs),
+    }
+
+
+def table(chosen: FleetCell, seeds: Sequence[int], routers: Sequence[str], stock: bool) -> None:
+    print(f"\n### {chosen.title}\n")
+    print("| router | engines | hit | mean TTFT, s | p50, s | p99, s | req/s | imbalance |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    for router in routers:
+        for policy in ("fcfs+lru", "peek") if stock else ("peek",):
+            found = run(chosen, seeds, policy, router)
+            engines = "stock" if policy == "fcfs+lru" else policy
+            print(
+                f"| {router} | {engines} | {found['hit']:.3f} | {found['mean']:.2f} | {found['p50']:.2f} | "
+                f"{found['p99']:.1f} | {found['rps']:.2f} | {found['imbalance']:.2f} |",
+                flush=True,
+            )
+
+
+# -- decisions ------------------------------------------------------------------------------------------
+
+
+class Filled:
+    """A fleet with so many waiting, ten to a prefix of 256 blocks; some are under way."""
+
+    def __init__(self, replicas: int, waiting: int) -> None:
+        self._rng = Random(1)
+        self._prefixes = [unique_tokens(f"prefix/{group}", group, 256) for group in range(waiting // 10)]
+        self._serial = 0
+        self.fleet = FleetPlanner()
+        self.under_way: list[tuple[str, str]] = []
+        for number in range(replicas):
+            self.fleet.join(f"gpu{number}", cache_tokens=3125)
+        while len(self.fleet) < waiting:
+            self.arrive()
+            if self._serial % 16 == 0:
+                self.dispatch()
+
+    def arrive(self) -> None:
+        self._serial += 1
+        own = unique_tokens(f"own/{self._serial}", self._serial, 4)
+        key = self._rng.choice(self._prefixes) + own
+        self.fleet.add(PendingRequest(f"r{self._serial}", key, float(self._serial)), 128)
+
+    def dispatch(self) -> int:
+        sent = self.fleet.dispatch(float(self._serial))
+        self.under_way += sent
+        return len(sent)
+
+
+def decisions(replicas: int, waiting: int, rounds: int = 300) -> None:
+    """Times an arrival with its home, and news of a replica with all that is sent in consequence."""
+    filled = Filled(replicas, waiting)
+    arrival_us, news_us, sent = [], [], 0
+    for _ in range(rounds):
+        filled.fleet.finished(*filled.under_way.pop(0))
+        began = thread_time()
+        sent += filled.dispatch()
+        news_us.append((thread_time() - began) * 1e6)
+        while len(filled.fleet) < waiting:
+            began = thread_time()
+            filled.arrive()
+            arrival_us.append((thread_time() - began) * 1e6)
+    print(
+        f"| {replicas} | {waiting:,} | {median(arrival_us):.0f} | {median(news_us):.0f} | "
+        f"{sorted(news_us)[int(0.99 * rounds)]:.0f} | {sent / rounds:.1f} | "
+        f"{(sum(news_us) + sum(arrival_us)) / sent:.0f} |",
+        flush=True,
+    )
+
+
+def main() -> None:
+    require_compiled()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--cells", nargs="*", choices=list(CELLS), default=list(CELLS), metavar="CELL")
+    parser.add_argument(
+        "--routers", nargs="*", choices=list(ROUTERS), default=list(ROUTERS), metavar="ROUTER"
+    )
+    parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
+    parser.add_argument("--stock", action="store_true", help="each router with stock engines, too")
+    parser.add_argument("--decisions", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.decisions:
+        print("| replicas | waiting | arrival, µs | news, µs | p99 | sent | µs in all for each sent |")
+        print("|---|---|---|---|---|---|---|")
+        for replicas, waiting in ((4, 500), (16, 5_000), (64, 20_000), (256, 100_000)):
+            decisions(replicas, waiting)
+        return
+    for name in arguments.cells:
+        table(CELLS[name], arguments.seeds, arguments.routers, arguments.stock)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""verl: a load balancer for its rollout servers, see `load_balancer`."""

@@ -1,0 +1,243 @@
+"""A load balancer for verl's rollout servers: `FleetPlanner` behind verl's own `router_class` seam.
+
+In the YAML file that `rollout.router_config_path` names:
+
+    router_class: peek.adapters.verl.load_balancer.FleetLoadBalancer
+    max_inflight: 32          # requests at a server before those it does not hold are held back
+    cache_tokens: 200000      # prefix cache of a server
+
+verl makes an actor of the class.  `acquire_server` is asynchronous: a request that is held back waits in it.
+verl tells when a request ends and not when its prompt is computed, so what is at a server counts as queued
+until it ends; hence windows of the size of a batch.  After an internal error verl's own balancer decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from peek.config import PeekConfig
+from peek.errors import InvalidConfig, InvalidKey, QueueFull
+from peek.fleet import FleetConfig, FleetPlanner
+from peek.request import PendingRequest
+
+logger = logging.getLogger(__name__)
+
+NO_SERVERS: Final = "No available servers in load balancer"
+"""verl's clients look for these words, and try again."""
+
+OPTIONS: Final = {
+    "policy": "peek",
+    "max_inflight": 32,
+    "max_warm_inflight": 256,
+    "cache_tokens": 200_000,
+    "stickiness": 4.0,
+    "decode_tokens": 0,
+    "max_waiting": 100_000,
+}
+"""What the YAML file may say besides `router_class`, and what holds where it does not."""
+
+
+class FleetLoadBalancer:
+    """verl's `RequestLoadBalancer` (0.9).
+
+    Args:
+        servers: handles by server id; may be empty.
+        options: the YAML file, see `OPTIONS`.
+        clock: seconds.
+
+    Raises `InvalidConfig` for an unknown option or value.
+    """
+
+    def __init__(
+        self,
+        servers: Mapping[str, Any],
+        options: Mapping[str, Any],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        unknown = sorted(set(options) - set(OPTIONS) - {"router_class"})
+        if unknown:
+            raise InvalidConfig(f"router option {unknown[0]!r} is unknown; valid: {', '.join(OPTIONS)}")
+        self._options = {**OPTIONS, **options}
+        self._clock = clock
+        self._fleet = FleetPlanner(
+            FleetConfig(
+                order=PeekConfig.from_label(self._options["policy"]),
+                stickiness=self._options["stickiness"],
+                window_requests=self._options["max_inflight"],
+                window_tokens=0,
+                warm_requests=self._options["max_warm_inflight"],
+                max_waiting=self._options["max_waiting"],
+            )
+        )
+        self._servers: dict[str, Any] = {}
+        self._under_way: dict[str, dict[str, list[str]]] = {}
+        """By server and verl's request id: ids of ours."""
+        self._waiting: dict[str, asyncio.Future[str]] = {}
+        self._serial = 0
+        self._stock: Any = None
+        self.add_servers(servers)
+
+    # -- requests --------------------------------------------------------------------------------------
+
+    async def acquire_server(
+        self, request_id: str, prompt_ids: list[int] | None = None, **_: Any
+    ) -> tuple[str, Any]:
+        """The server for a request, and its handle; waits until there is room for it.
+
+        `RuntimeError` if there is no server, `QueueFull` if too many wait.
+        """
+        server = ""
+        while server not in self._servers:  # the chosen one may be gone by now
+            if not self._servers:
+                raise RuntimeError(NO_SERVERS)
+            self._serial += 1
+            ours = f"{request_id}#{self._serial}"
+            server = await self._wait_for_server(request_id, ours, prompt_ids or [self._serial])
+        self._under_way[server].setdefault(request_id, []).append(ours)
+        return server, self._servers[server]
+
+    async def _wait_for_server(self, request_id: str, ours: str, prompt_ids: list[int]) -> str:
+        if self._stock is None:
+            future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            self._waiting[ours] = future
+            try:
+                self._add(ours, prompt_ids)
+                return await future
+            except asyncio.CancelledError:
+                self._client_left(ours)
+                raise
+            finally:
+                self._waiting.pop(ours, None)
+        return self._stock_server(request_id)
+
+    def _add(self, ours: str, prompt_ids: list[int]) -> None:
+        try:
+            now = self._clock()
+            tokens = self._options["decode_tokens"]
+            try:
+                self._fleet.add(PendingRequest(ours, prompt_ids, now), tokens)
+            except InvalidKey:  # a prompt that is none: it shares nothing
+                self._fleet.add(PendingRequest(ours, [self._serial], now), tokens)
+            self._send()
+        except QueueFull:
+            raise
+        except Exception:
+            self._fall_back()
+
+    def _client_left(self, ours: str) -> None:
+        if self._stock is None and ours in self._fleet:
+            self._fleet.cancel(ours)
+            self._send()
+
+    def release_server(self, server_id: str, request_id: str | None = None) -> None:
+        """A request has ended at a server; unknown ones are ignored."""
+        at_server = self._under_way.get(server_id, {})
+        name = request_id if request_id is not None else next(iter(at_server), "")
+        ours = at_server.get(name)
+        if not ours:
+            return
+        ended = ours.pop(0)
+        if not ours:
+            del at_server[name]
+        if self._stock is not None:
+            self._stock.release_server(server_id)
+            return
+        try:
+            self._fleet.finished(ended, server_id)
+            self._send()
+        except Exception:
+            self._fall_back()
+
+    def require_acquire_fields(self) -> list[str]:
+        """What `acquire_server` is to be told."""
+        return ["prompt_ids"]
+
+    def require_release_fields(self) -> list[str]:
+        """What `release_server` is to be told."""
+        return ["request_id"]
+
+    def _send(self) -> None:
+        for ours, server in self._fleet.dispatch(self._clock()):
+            future = self._waiting[ours]
+            if future.done():  # its client went away a moment ago
+                self._fleet.cancel(ours)
+            else:
+                future.set_result(server)
+
+    # -- servers ---------------------------------------------------------------------------------------
+
+    def add_servers(self, servers: Mapping[str, Any]) -> None:
+        """Servers that are there from now on; one that is there already gets its new handle."""
+        for server, handle in servers.items():
+            if server not in self._servers:
+                self._under_way[server] = {}
+                self._fleet.join(server, cache_tokens=self._options["cache_tokens"])
+            self._servers[server] = handle
+        if self._stock is not None:
+            self._stock.add_servers(servers)
+        elif self._waiting:
+            self._send()
+
+    def remove_servers(self, server_ids: list[str]) -> None:
+        """Servers that are gone; who waits for one waits for another, unknown ids are ignored."""
+        for server in server_ids:
+            if server in self._servers:
+                del self._servers[server], self._under_way[server]
+                self._fleet.lost(server, requeue=False)
+        if self._stock is not None:
+            self._stock.remove_servers(server_ids)
+        elif self._servers:
+            self._send()
+        else:
+            for ours, future in self._waiting.items():
+                self._fleet.cancel(ours)
+                future.set_exception(RuntimeError(NO_SERVERS))
+
+    def get_all_servers(self) -> list[str]:
+        """Ids of all servers."""
+        return list(self._servers)
+
+    def get_inflight_count(self, server_id: str) -> int:
+        """Requests at a server, 0 for an unknown one."""
+        return sum(map(len, self._under_way.get(server_id, {}).values()))
+
+    def get_total_inflight(self) -> int:
+        """Requests at all servers; those held back here are not among them."""
+        return sum(map(self.get_inflight_count, self._servers))
+
+    def get_status(self) -> dict[str, Any]:
+        """The load, as verl's own balancer tells it, with who waits here and the fleet's counters."""
+        return {
+            "servers": {server: self.get_inflight_count(server) for server in self._servers},
+            "total_inflight": self.get_total_inflight(),
+            "active_servers": len(self._servers),
+            "registered_handles": list(self._servers),
+            "waiting": len(self._waiting),
+            **self._fleet.stats.as_dict(),
+        }
+
+    def clear_sticky_cache(self) -> dict[str, Any]:
+        """The servers' caches are empty or about to be (new weights): nobody has to go where he was."""
+        self._fleet.forget_caches()
+        loads = {server: self.get_inflight_count(server) for server in self._servers}
+        return {"cleared_entries": 0, "server_loads": loads}
+
+    # -- when something of ours goes wrong -------------------------------------------------------------
+
+    def _fall_back(self) -> None:
+        """From now on verl's own balancer decides, for those who wait, too."""
+        from verl.workers.rollout.router import GlobalRequestLoadBalancer
+
+        logger.exception("peek's load balancer failed; verl's own decides from now on")
+        self._stock = GlobalRequestLoadBalancer(self._servers)
+        for ours, future in self._waiting.items():
+            if not future.done():
+                future.set_result(self._stock_server(ours.rpartition("#")[0]))
+
+    def _stock_server(self, request_id: str) -> str:
+        server: str = self._stock.acquire_server(request_id)[0]
+        return server

@@ -1,0 +1,9 @@
+"""One queue in front of many replicas: an algorithm without I/O, and what it is made of."""
+
+from peek.fleet.config import FleetConfig
+from peek.fleet.fleet_planner import FleetPlanner
+from peek.fleet.history import History
+from peek.fleet.stats import FleetStats
+from peek.fleet.status import ReplicaStatus
+
+__all__ = ["FleetConfig", "FleetPlanner", "FleetStats", "History", "ReplicaStatus"]

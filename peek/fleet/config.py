@@ -1,0 +1,52 @@
+"""Settings of a fleet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from peek.config import PeekConfig
+from peek.settings import require_within
+
+_MOST: Final = 2**40
+
+
+@dataclass(frozen=True)
+class FleetConfig:
+    """Settings of one `FleetPlanner`.
+
+    Attributes:
+        order: the order among those who wait for one replica.
+        unit_tokens: tokens per symbol of all keys.
+        stickiness: what a token counts that is computed in a second place; 1.0 sends everybody where the end
+            is nearest, more keeps together what shares a prefix.
+        window_requests: how many may queue at a replica before it is sent another of which it holds less than
+            half.  Few leave open for long who goes next, and where; but a replica must not run out of work
+            before the next news from it.
+        window_tokens: while fewer uncached tokens than that queue there, any number may.
+        warm_requests: so many may queue there at most.
+        news_s: seconds until it is known here that a replica has computed a prompt.  What may queue grows by
+            what a replica computes in that time, `warm_requests` by as many for each second.
+        tokens_per_s: prompt tokens that a replica of speed 1.0 computes in a second; of use with `news_s`.
+        max_waiting: requests that wait in the fleet; one more is refused.
+    """
+
+    order: PeekConfig = field(default_factory=PeekConfig)
+    unit_tokens: int = 1
+    stickiness: float = 4.0
+    window_requests: int = 2
+    window_tokens: int = 512
+    warm_requests: int = 32
+    news_s: float = 0.0
+    tokens_per_s: float = 6000.0
+    max_waiting: int = 100_000
+
+    def __post_init__(self) -> None:
+        require_within("unit_tokens", self.unit_tokens, 1, 2**31 - 1)
+        require_within("stickiness", self.stickiness, 1.0, 1e6)
+        require_within("window_tokens", self.window_tokens, 0, _MOST)
+        require_within("window_requests", self.window_requests, 1, _MOST)
+        require_within("warm_requests", self.warm_requests, self.window_requests, _MOST)
+        require_within("news_s", self.news_s, 0.0, 3600.0)
+        require_within("tokens_per_s", self.tokens_per_s, 0.0, _MOST)
+        require_within("max_waiting", self.max_waiting, 1, _MOST)

@@ -1,0 +1,231 @@
+"""What an idle replica takes over from the one with the most to do.
+
+Plan.  The prompts that wait for the victim form a tree.  Who takes a whole branch near its root leaves hardly
+anything that is computed twice; who takes a part of one computes what leads there once more.  So the search
+begins with the branches below the root: those that fit are taken, cheapest in tokens computed twice first.
+Where none fits, it goes on below the largest that did not, and so on down to single requests.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from math import inf
+from typing import Any, final
+
+from mypy_extensions import i64
+
+from peek.fleet.replica import Replica
+from peek.fleet.ticket import Ticket
+from peek.request import PendingRequest
+from peek.trie.node import Node, next_branch, next_preorder
+
+
+@final
+class Branch:
+    """Requests with a common prefix, and what they cost.
+
+    Attributes:
+        node: the tree node that all of them pass; None for one request that ends where the branch hangs.
+        request: that one.
+        own_tokens: prompts and answers below the branch's parent, what they share counted once.
+        victim_tokens, thief_tokens: what of them either would still have to compute.
+        path_tokens: what the thief lacks of the prefix that leads there.
+        edge_tokens: what the thief lacks of the first edge.
+        victim_cursor, thief_cursor: the views behind that edge, None for one that does not hold it all.
+    """
+
+    __slots__ = (
+        "edge_tokens",
+        "node",
+        "path_tokens",
+        "request",
+        "thief_cursor",
+        "thief_tokens",
+        "victim_cursor",
+        "victim_tokens",
+    )
+
+    def __init__(
+        self, node: Node | None, request: PendingRequest | None, own_tokens: i64, path_tokens: i64
+    ) -> None:
+        self.node = node
+        self.request = request
+        self.victim_tokens: i64 = own_tokens
+        self.thief_tokens: i64 = own_tokens
+        self.path_tokens: i64 = path_tokens
+        self.edge_tokens: i64 = 0
+        self.victim_cursor: object = None
+        self.thief_cursor: object = None
+
+
+@final
+class Raid:
+    """Chooses what `thief` takes from `victim`.
+
+    It takes no more than half of what the victim has more to do: then neither ends later than the victim
+    would have alone.  From a paused victim it takes whatever there is.  Tokens that are computed twice in
+    consequence count `stickiness` times.
+
+    Args:
+        victim, thief: replicas of one fleet.
+        tickets: all requests by id.
+        stickiness: at least 1.0.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_budget",
+        "_serial",
+        "_stickiness",
+        "_thief",
+        "_tickets",
+        "_unit",
+        "_victim",
+        "taken",
+    )
+
+    def __init__(
+        self, victim: Replica, thief: Replica, tickets: dict[str, Ticket], stickiness: float
+    ) -> None:
+        self._victim = victim
+        self._thief = thief
+        self._tickets = tickets
+        self._stickiness: float = stickiness
+        self._unit: i64 = victim.unit_tokens
+        self._budget: float = budget(victim, thief)
+        self._ahead: list[tuple[int, int, Branch]] = []
+        self._serial: i64 = 0
+        self.taken: list[str] = []
+
+    def choose(self) -> list[str]:
+        """Ids of the requests to take; none if each costs more than there is to gain.
+
+        O(n) for n who wait for the victim, one call into either view a branch, and sorting.
+        """
+        tree = self._victim.planner.tree
+        if self._budget < 1.0:
+            return self.taken
+        for namespace, root in tree.roots():
+            sum_up(root, self._tickets, self._unit)
+            top = Branch(root, None, 0, 0)
+            top.victim_cursor = self._victim.view.root(namespace)
+            top.thief_cursor = self._thief.view.root(namespace)
+            self._look_later(top)
+        while self._ahead and not self.taken:
+            self._take_below(heappop(self._ahead)[2])
+        return self.taken
+
+    def _take_below(self, top: Branch) -> None:
+        """Take what fits of the branches below `top`; those that do not are looked at later."""
+        branches = self._below(top)
+        branches.sort(key=_extra_work)
+        path: i64 = top.path_tokens + top.edge_tokens
+        for branch in branches:
+            price = self._price(branch, path)
+            if price <= self._budget:
+                self._budget -= price
+                path = 0  # computed once for all that come along
+                self._take(branch)
+            elif branch.node is not None:
+                self._look_later(branch)
+
+    def _look_later(self, branch: Branch) -> None:
+        """Below the largest first."""
+        self._serial += 1
+        heappush(self._ahead, (-branch.thief_tokens, self._serial, branch))
+
+    def _price(self, branch: Branch, path: i64) -> float:
+        """Tokens that the thief computes and decodes, those that are computed twice with their weight."""
+        work = float(branch.thief_tokens + path)
+        twice = work - float(branch.victim_tokens)
+        return work if twice <= 0.0 else work + (self._stickiness - 1.0) * twice
+
+    def _take(self, branch: Branch) -> None:
+        if branch.node is None:
+            assert branch.request is not None
+            self.taken.append(branch.request.request_id)
+            return
+        stop = next_branch(branch.node)
+        node: Node | None = branch.node
+        while node is not None and node is not stop:
+            terminator = node.terminator
+            while terminator is not None:
+                self.taken.append(terminator.request.request_id)
+                terminator = terminator.next
+            node = next_preorder(node)
+
+    def _below(self, top: Branch) -> list[Branch]:
+        """Branches and requests that hang directly below a branch."""
+        assert top.node is not None
+        found: list[Branch] = []
+        depth = top.node.depth
+        path = top.path_tokens + top.edge_tokens
+        terminator = top.node.terminator
+        while terminator is not None:
+            request = terminator.request
+            own = request.num_tokens - depth * self._unit
+            own += self._tickets[request.request_id].decode_tokens
+            found.append(Branch(None, request, max(1, own), path))
+            terminator = terminator.next
+        kid = top.node.kid
+        while kid is not None:
+            found.append(self._branch(kid, top, path))
+            kid = kid.next
+        return found
+
+    def _branch(self, node: Node, top: Branch, path: i64) -> Branch:
+        assert top.node is not None
+        depth = top.node.depth
+        branch = Branch(node, None, node.acc_work, path)
+        segment = memoryview(node.edge).cast("i")
+        held, branch.victim_cursor = _step(self._victim.view, top.victim_cursor, segment, depth)
+        branch.victim_tokens = max(1, branch.victim_tokens - held * self._unit)
+        held, branch.thief_cursor = _step(self._thief.view, top.thief_cursor, segment, depth)
+        branch.thief_tokens = max(1, branch.thief_tokens - held * self._unit)
+        branch.edge_tokens = (node.depth - depth - held) * self._unit
+        return branch
+
+
+def budget(victim: Replica, thief: Replica) -> float:
+    """Half of what the victim has more to do, in tokens of the thief; no limit if it is paused.  O(1)."""
+    if not victim.accepting:
+        return inf
+    return (victim.backlog - thief.backlog) / 2.0 * thief.speed
+
+
+def _extra_work(branch: Branch) -> tuple[float, int]:
+    """Sort key: little that is computed twice, then much work."""
+    return float(branch.thief_tokens) / float(branch.victim_tokens), -branch.thief_tokens
+
+
+def _step(view: Any, cursor: object, segment: memoryview, depth: i64) -> tuple[i64, object]:
+    """Symbols that a view holds of an edge, and its cursor behind them, None if that is not all."""
+    if cursor is None:
+        return 0, None
+    held: i64 = 0
+    held, behind = view.advance(cursor, segment, depth)
+    return held, (behind if held == len(segment) else None)
+
+
+def sum_up(root: Node, tickets: dict[str, Ticket], unit_tokens: i64) -> None:
+    """Write `acc_work` of every node below a root: tokens on its edge and below, each edge once.  O(n)."""
+    nodes: list[Node] = []
+    node: Node | None = root
+    while node is not None:
+        node.acc_work = 0
+        terminator = node.terminator
+        while terminator is not None:
+            request = terminator.request
+            own = request.num_tokens - node.depth * unit_tokens
+            node.acc_work += max(1, own + tickets[request.request_id].decode_tokens)
+            terminator = terminator.next
+        nodes.append(node)
+        node = next_preorder(node)
+    i: i64 = len(nodes) - 1
+    while i > 0:
+        node = nodes[i]
+        parent = node.parent
+        assert parent is not None
+        node.acc_work += (node.depth - parent.depth) * unit_tokens
+        parent.acc_work += node.acc_work
+        i -= 1

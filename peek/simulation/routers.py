@@ -1,0 +1,253 @@
+"""The routers that people put in front of their engines, as a simulated fleet drives them.
+
+Most choose a replica when a request arrives (`EarlyRouter`).  Two hold requests until a replica has room:
+one queue in order of arrival, and `peek`'s own (`fleet_router.py`).  Of the replicas they know what they are
+told.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Final, NamedTuple
+from zlib import crc32
+
+from peek.fleet import History
+from peek.simulation.workload import SYMBOL_BYTES
+
+if TYPE_CHECKING:
+    from peek.protocols import CacheView
+
+HASHED_TOKENS: Final = 1024
+"""A static hash looks at so much of a prompt."""
+
+WINDOW_TOKENS: Final = 8192
+"""Uncached tokens that a router that holds requests lets queue at an engine: one step's."""
+
+
+class Arrival(NamedTuple):
+    """A request as a router sees it; `key` in the symbols of the replicas' caches."""
+
+    request_id: str
+    key: bytes
+    prompt_tokens: int
+    output_tokens: int
+    arrival_s: float
+    namespace: str
+
+
+@dataclass
+class Site:
+    """A replica as a router sees it."""
+
+    name: int
+    view: CacheView
+    arena_tokens: int
+    unit_tokens: int
+    speed: float = 1.0
+    news_s: float = 0.0
+    """Seconds until the router hears of what happens there."""
+    queued: dict[str, int] = field(default_factory=dict)
+    """Uncached tokens of the requests sent there that have no first token, by id."""
+    running: dict[str, None] = field(default_factory=dict)
+    """Requests that have one."""
+
+    @property
+    def queued_tokens(self) -> int:
+        """Uncached tokens that it has to compute."""
+        return sum(self.queued.values())
+
+    @property
+    def outstanding(self) -> list[str]:
+        """Requests sent there that have not ended."""
+        return [*self.queued, *self.running]
+
+    def uncached(self, arrival: Arrival) -> int:
+        """Prompt tokens that its cache lacks, as far as is known."""
+        segment = memoryview(arrival.key).cast("i")
+        held = self.view.advance(self.view.root(arrival.namespace), segment, 0)[0]
+        return max(1, arrival.prompt_tokens - held * self.unit_tokens)
+
+
+class Router(ABC):
+    """Told who arrives, starts and ends, and who joins and is lost; says whom to send where."""
+
+    def __init__(self) -> None:
+        self.sites: dict[int, Site] = {}
+        self.requests: dict[str, Arrival] = {}
+        """All that have not ended."""
+
+    def joined(self, site: Site) -> None:
+        """One more replica."""
+        self.sites[site.name] = site
+
+    def lost(self, name: int) -> None:
+        """A replica is gone; what it had is routed again."""
+        for request_id in self.sites.pop(name).outstanding:
+            self.arrived(self.requests[request_id])
+
+    @abstractmethod
+    def arrived(self, arrival: Arrival) -> None:
+        """A request is there, for the first time or because its replica was lost."""
+
+    @abstractmethod
+    def ready(self, now: float) -> list[tuple[str, int]]:
+        """Who is to be sent now, and where."""
+
+    def send(self, arrival: Arrival, site: Site) -> tuple[str, int]:
+        """Count a request with a replica that it is sent to; the pair that `ready` returns."""
+        site.queued[arrival.request_id] = site.uncached(arrival)
+        return arrival.request_id, site.name
+
+    def started(self, request_id: str, name: int) -> None:
+        """News: the first token of a request was there."""
+        site = self.sites.get(name)
+        if site is not None and site.queued.pop(request_id, None) is not None:
+            site.running[request_id] = None
+
+    def finished(self, request_id: str, name: int) -> None:
+        """News: a request was answered."""
+        self.started(request_id, name)
+        site = self.sites.get(name)
+        if site is not None:
+            del site.running[request_id]
+            del self.requests[request_id]
+
+
+class EarlyRouter(Router):
+    """Chooses a replica when a request arrives.  What arrives while there is none waits for one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._arrived: list[Arrival] = []
+        self._turn = -1
+
+    def arrived(self, arrival: Arrival) -> None:
+        self.requests[arrival.request_id] = arrival
+        self._arrived.append(arrival)
+
+    def ready(self, now: float) -> list[tuple[str, int]]:
+        sent = []
+        while self._arrived and self.sites:
+            arrival = self._arrived.pop(0)
+            sent.append(self.send(arrival, self.choose(arrival, self.in_turn())))
+        return sent
+
+    def in_turn(self) -> list[Site]:
+        """All replicas, the next one first each time: so each wins ties in its turn."""
+        sites = list(self.sites.values())
+        self._turn += 1
+        start = self._turn % len(sites)
+        return sites[start:] + sites[:start]
+
+    @abstractmethod
+    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
+        """The replica for a request."""
+
+
+class RoundRobin(EarlyRouter):
+    """One after the other."""
+
+    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
+        return sites[0]
+
+
+class LeastOutstanding(EarlyRouter):
+    """Fewest requests under way."""
+
+    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
+        return min(sites, key=lambda site: len(site.outstanding))
+
+
+class PrefixHash(EarlyRouter):
+    """By the prompt's beginning alone; rendezvous hashing, so that few move when the fleet changes."""
+
+    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
+        head = arrival.key[: SYMBOL_BYTES * max(1, HASHED_TOKENS // sites[0].unit_tokens)]
+        seed = crc32(arrival.namespace.encode(), crc32(head))
+        return max(sites, key=lambda site: crc32(b"%d" % site.name, seed))
+
+
+class TokenBalance(EarlyRouter):
+    """Fewest uncached tokens to compute, this prompt's included."""
+
+    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
+        return min(sites, key=lambda site: site.queued_tokens + site.uncached(arrival))
+
+
+class LMetric(EarlyRouter):
+    """Uncached tokens to compute, times requests under way."""
+
+    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
+        return min(
+            sites,
+            key=lambda site: (site.queued_tokens + site.uncached(arrival)) * (len(site.outstanding) + 1),
+        )
+
+
+class RayPrefix(EarlyRouter):
+    """Ray Serve's prefix affinity, by its documented rule.
+
+    While the longest queue has at most `imbalance` requests more than the shortest: the replica that was sent
+    the longest prefix of this prompt, if that is a tenth of it or more; else the one that was sent the
+    least.  Otherwise the shorter queue of two drawn by chance.  The record of what was sent is not bounded.
+    """
+
+    def __init__(self, imbalance: int = 10, match_rate: float = 0.1) -> None:
+        super().__init__()
+        self._imbalance = imbalance
+        self._match_rate = match_rate
+        self._random = Random(0)
+        self._sent: dict[int, History] = {}
+
+    def joined(self, site: Site) -> None:
+        super().joined(site)
+        self._sent[site.name] = History(2**40, site.unit_tokens)
+
+    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
+        queues = [len(site.outstanding) for site in sites]
+        if max(queues) - min(queues) > self._imbalance:
+            drawn = self._random.sample(sites, min(2, len(sites)))
+            site = min(drawn, key=lambda each: len(each.outstanding))
+        else:
+            site = self._by_prefix(arrival, sites)
+        self._sent[site.name].note(arrival.request_id, arrival.key, arrival.namespace)
+        return site
+
+    def _by_prefix(self, arrival: Arrival, sites: list[Site]) -> Site:
+        segment = memoryview(arrival.key).cast("i")
+        matched = {}
+        for site in sites:
+            sent = self._sent[site.name]
+            matched[site.name] = sent.advance(sent.root(arrival.namespace), segment, 0)[0]
+        best = max(matched.values())
+        if best >= self._match_rate * len(segment):
+            candidates = [site for site in sites if matched[site.name] == best]
+        else:
+            least = min(self._sent[site.name].symbols for site in sites)
+            candidates = [site for site in sites if self._sent[site.name].symbols == least]
+        return min(candidates, key=lambda site: len(site.outstanding))
+
+
+class CentralFifo(Router):
+    """One queue in order of arrival; its head goes where there is room and least is under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._queue: deque[Arrival] = deque()
+
+    def arrived(self, arrival: Arrival) -> None:
+        self.requests[arrival.request_id] = arrival
+        self._queue.append(arrival)
+
+    def ready(self, now: float) -> list[tuple[str, int]]:
+        sent = []
+        while self._queue:
+            free = [site for site in self.sites.values() if site.queued_tokens < WINDOW_TOKENS]
+            if not free:
+                break
+            site = min(free, key=lambda each: len(each.outstanding))
+            sent.append(self.send(self._queue.popleft(), site))
+        return sent

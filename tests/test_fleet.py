@@ -1,0 +1,504 @@
+"""The fleet against its naive twin, under every history hypothesis thinks of.
+
+Requests come, go away, start and end; replicas join, pause, leave and die.  Nothing is lost, nothing is sent
+twice, a home is one of the cheapest, and no replica idles while another has work worth taking over.
+`HYPOTHESIS_PROFILE=many` tries ten thousand histories.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from random import Random
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.fleets import ModelReplica, NaiveCacheOf, tokens_of
+
+from peek import (
+    DuplicateRequest,
+    InvalidConfig,
+    InvalidKey,
+    NoReplica,
+    PeekConfig,
+    PendingRequest,
+    QueueFull,
+    UnknownReplica,
+    UnknownRequest,
+)
+from peek.fleet import FleetConfig, FleetPlanner
+
+NAMESPACES = st.sampled_from(["", "lora"])
+PIECES = st.sampled_from([(1,) * 3, (2,) * 3, (3,), (4, 5)])
+KEYS = st.lists(PIECES, min_size=1, max_size=4).map(lambda pieces: [s for piece in pieces for s in piece])
+UNIT = 10
+MAX_WAITING = 12
+
+
+class FleetMachine(RuleBasedStateMachine):
+    """A fleet, and beside it plain lists of who is where."""
+
+    @initialize(
+        stickiness=st.sampled_from([1.0, 4.0]),
+        label=st.sampled_from(["peek", "index", "fcfs"]),
+        warm=st.integers(2, 5),
+    )
+    def begin(self, stickiness: float, label: str, warm: int) -> None:
+        self.config = FleetConfig(
+            order=PeekConfig.from_label(label), unit_tokens=UNIT, stickiness=stickiness, window_tokens=50,
+            window_requests=2, warm_requests=warm, max_waiting=MAX_WAITING,
+        )  # fmt: skip
+        self.fleet = FleetPlanner(self.config)
+        self.replicas: dict[str, ModelReplica] = {}
+        self.keys: dict[str, tuple[str, list[int]]] = {}
+        self.answers: dict[str, int] = {}
+        self.waiting: set[str] = set()
+        self.serial = 0
+        self.clock = 0.0
+
+    # -- helpers ---------------------------------------------------------------------------------------
+
+    def name(self, letter: str) -> str:
+        self.serial += 1
+        return f"{letter}{self.serial}"
+
+    def request(self, key: list[int], namespace: str, answer: int) -> PendingRequest:
+        name = self.name("r")
+        self.keys[name] = (namespace, key)
+        self.answers[name] = answer
+        return PendingRequest(name, key, self.clock, namespace)
+
+    def forget(self, name: str) -> None:
+        del self.keys[name], self.answers[name]
+
+    def some_replica(self, data: st.DataObject) -> str:
+        return data.draw(st.sampled_from(sorted(self.replicas)), label="replica")
+
+    def sent(self) -> dict[str, str]:
+        return {request: name for name, replica in self.replicas.items() for request in replica.under_way}
+
+    def backlogs(self) -> dict[str, float]:
+        return {status.name: status.backlog for status in self.fleet.status()}
+
+    def waits_at(self, name: str) -> list[str]:
+        return [request for request in sorted(self.waiting) if self.fleet.home(request) == name]
+
+    def added_tokens(self, request: str, name: str) -> int:
+        """Prompt tokens that neither the replica nor those who wait for it have in common with a request."""
+        beside = [self.keys[other] for other in self.waits_at(name) if other != request]
+        return self.replicas[name].cold_tokens(self.keys[request], beside, UNIT)
+
+    def assert_cheapest(self, request: str, home: str, backlogs: dict[str, float]) -> None:
+        """`home` is one of the replicas that end with it first; `backlogs` are those without it."""
+        staying = {name: replica for name, replica in self.replicas.items() if not replica.leaving}
+        accepting = [name for name, replica in staying.items() if replica.accepting]
+        costs = {
+            name: backlogs[name]
+            + self.config.stickiness * self.added_tokens(request, name) / self.replicas[name].speed
+            for name in accepting or staying
+        }
+        assert home in costs
+        assert costs[home] <= min(costs.values()) * (1 + 1e-9)
+
+    def note_sent(self, pairs: list[tuple[str, str]]) -> None:
+        for request, name in pairs:
+            assert request in self.waiting, "sent twice, or never came"
+            self.waiting.remove(request)
+            replica = self.replicas[name]
+            assert replica.accepting
+            replica.begin(request, self.keys[request], UNIT)
+            assert len(replica.coming) <= self.config.warm_requests
+
+    # -- replicas --------------------------------------------------------------------------------------
+
+    @rule(speed=st.sampled_from([0.5, 1.0, 2.0]), capacity=st.integers(0, 30), told=st.booleans())
+    def join(self, speed: float, capacity: int, told: bool) -> None:
+        if len(self.replicas) >= 4:
+            return
+        name = self.name("g")
+        view = NaiveCacheOf([("", [1] * 6)], UNIT) if told else None
+        self.replicas[name] = ModelReplica(speed, capacity, view)
+        self.fleet.join(name, cache_tokens=capacity * UNIT, view=view, speed=speed)
+        with pytest.raises(InvalidConfig, match=f"'{name}' is in the fleet already"):
+            self.fleet.join(name)
+
+    @precondition(lambda self: self.replicas)
+    @rule(data=st.data())
+    def pause_or_resume(self, data: st.DataObject) -> None:
+        name = self.some_replica(data)
+        replica = self.replicas[name]
+        if replica.accepting:
+            self.fleet.pause(name)
+            replica.accepting = False
+        elif replica.leaving:
+            with pytest.raises(InvalidConfig, match="leaves the fleet"):
+                self.fleet.resume(name)
+        else:
+            self.fleet.resume(name)
+            replica.accepting = True
+
+    @precondition(lambda self: self.replicas)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        name = self.some_replica(data)
+        self.fleet.leave(name)
+        self.replicas[name].accepting = False
+        self.replicas[name].leaving = True
+        self.drop_those_who_left()
+        assert not [request for request in self.waiting if self.fleet.home(request) == name]
+
+    def drop_those_who_left(self) -> None:
+        gone = [name for name, replica in self.replicas.items() if replica.leaving and not replica.under_way]
+        for name in gone:
+            del self.replicas[name]
+
+    @precondition(lambda self: self.replicas)
+    @rule(data=st.data(), requeue=st.booleans())
+    def die(self, data: st.DataObject, requeue: bool) -> None:
+        name = self.some_replica(data)
+        back = self.fleet.lost(name, requeue=requeue)
+        assert sorted(back) == sorted(self.replicas.pop(name).under_way)
+        for request in back:
+            if requeue:
+                self.waiting.add(request)
+            else:
+                self.forget(request)
+            assert not self.fleet.started(request, name)
+            assert not self.fleet.finished(request, name)
+
+    @rule()
+    def empty_caches(self) -> None:
+        self.fleet.forget_caches()
+        for replica in self.replicas.values():
+            replica.computed.clear()
+
+    # -- requests --------------------------------------------------------------------------------------
+
+    @rule(key=KEYS, namespace=NAMESPACES, answer=st.integers(0, 40))
+    def arrive(self, key: list[int], namespace: str, answer: int) -> None:
+        self.clock += 1.0
+        request = self.request(key, namespace, answer)
+        if len(self.waiting) >= MAX_WAITING:
+            with pytest.raises(QueueFull, match=f"^{len(self.waiting)} requests wait"):
+                self.fleet.add(request, answer)
+            self.forget(request.request_id)
+            return
+        backlogs = self.backlogs()
+        home = self.fleet.add(request, answer)
+        self.waiting.add(request.request_id)
+        assert home == self.fleet.home(request.request_id)
+        if any(not replica.leaving for replica in self.replicas.values()):
+            self.assert_cheapest(request.request_id, home, backlogs)
+        else:
+            assert home == ""
+        with pytest.raises(DuplicateRequest):
+            self.fleet.place(PendingRequest(request.request_id, [1], 0.0))
+
+    @rule(key=KEYS, namespace=NAMESPACES, answer=st.integers(0, 40))
+    def place(self, key: list[int], namespace: str, answer: int) -> None:
+        request = self.request(key, namespace, answer)
+        backlogs = self.backlogs()
+        if not any(replica.accepting for replica in self.replicas.values()):
+            with pytest.raises(NoReplica):
+                self.fleet.place(request, answer)
+            self.forget(request.request_id)
+            return
+        home = self.fleet.place(request, answer)
+        self.assert_cheapest(request.request_id, home, backlogs)
+        self.replicas[home].begin(request.request_id, self.keys[request.request_id], UNIT)
+
+    @precondition(lambda self: self.keys)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from(sorted(self.keys)), label="request")
+        assert self.fleet.cancel(request) == self.sent().get(request, "")
+        self.waiting.discard(request)
+        for replica in self.replicas.values():
+            replica.give_up(request)
+        self.forget(request)
+        self.drop_those_who_left()
+        with pytest.raises(UnknownRequest):
+            self.fleet.cancel(request)
+
+    @precondition(lambda self: self.sent())
+    @rule(data=st.data(), ends=st.booleans())
+    def hear_of(self, data: st.DataObject, ends: bool) -> None:
+        sent = self.sent()
+        request = data.draw(st.sampled_from(sorted(sent)), label="request")
+        self.tell(request, sent[request], ends)
+
+    def tell(self, request: str, name: str, ends: bool) -> None:
+        assert not self.fleet.finished(request, "somewhere else")
+        replica = self.replicas[name]
+        replica.start(request)
+        if ends:
+            assert self.fleet.finished(request, name)
+            replica.under_way.remove(request)
+            self.forget(request)
+            self.drop_those_who_left()
+        else:
+            assert self.fleet.started(request, name)
+
+    # -- who goes where --------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.replicas)
+    @rule(data=st.data())
+    def take(self, data: st.DataObject) -> None:
+        name = self.some_replica(data)
+        self.clock += 1.0
+        self.note_sent([(request, name) for request in self.fleet.take(name, self.clock)])
+
+    @rule()
+    def dispatch(self) -> None:
+        self.clock += 1.0
+        self.note_sent(self.fleet.dispatch(self.clock))
+        for name, replica in self.replicas.items():
+            if replica.accepting and self.has_room(name):
+                assert not self.waits_at(name), "held back although there is room"
+                self.assert_no_help_is_due(name)
+        assert self.fleet.dispatch(self.clock) == [], "the same queue twice"
+
+    def has_room(self, name: str) -> bool:
+        queued = self.replicas[name].coming
+        tokens = self.replicas[name].unstarted_tokens
+        if len(queued) >= self.config.warm_requests:
+            return False
+        return len(queued) < self.config.window_requests or tokens < self.config.window_tokens
+
+    def assert_no_help_is_due(self, thief: str) -> None:
+        """The stated bound: nobody waits at the longest backlog whom it would pay to take over."""
+        status = {each.name: each for each in self.fleet.status() if each.waiting}
+        if not status:
+            return
+        victim = max(status.values(), key=lambda each: (not each.accepting, each.backlog))
+        half = (victim.backlog - self.backlogs()[thief]) / 2 * self.replicas[thief].speed
+        budget = half if victim.accepting else inf
+        for request in self.waits_at(victim.name):
+            own = self.replicas[thief].cold_tokens(self.keys[request], [], UNIT) + self.answers[request]
+            rest = self.added_tokens(request, victim.name) + self.answers[request]
+            price = own + (self.config.stickiness - 1.0) * max(0, own - rest)
+            slack = self.config.stickiness  # a request counts with a token at least, here or there
+            assert price > budget * (1 - 1e-9) - slack
+
+    # -- always ----------------------------------------------------------------------------------------
+
+    @invariant()
+    def books_are_in_order(self) -> None:
+        self.fleet.check()
+        assert len(self.fleet) == len(self.waiting)
+        assert {status.name: status.under_way for status in self.fleet.status()} == {
+            name: len(replica.under_way) for name, replica in self.replicas.items()
+        }
+        assert all(request in self.fleet for request in self.keys)
+
+    def teardown(self) -> None:
+        """Whoever waits is sent, and answered, in as many rounds as there are requests."""
+        if not hasattr(self, "fleet"):
+            return
+        self.join(1.0, 10, False)
+        for name, replica in self.replicas.items():
+            if not replica.accepting and not replica.leaving:
+                self.fleet.resume(name)
+                replica.accepting = True
+        if not any(replica.accepting for replica in self.replicas.values()):
+            return
+        for _ in range(len(self.keys) + 1):
+            self.dispatch()
+            for request, name in self.sent().items():
+                self.tell(request, name, ends=True)
+        assert not self.keys
+        assert len(self.fleet) == 0
+
+
+TestHistories = FleetMachine.TestCase
+
+
+# -- by hand -------------------------------------------------------------------------------------------
+
+
+def ask(name: str, key: list[int], at_s: float = 0.0, namespace: str = "") -> PendingRequest:
+    return PendingRequest(name, key, at_s, namespace)
+
+
+def fleet_of(*names: str, **options: object) -> FleetPlanner:
+    fleet = FleetPlanner(FleetConfig(**options))  # type: ignore[arg-type]
+    for name in names:
+        fleet.join(name, cache_tokens=100_000)
+    return fleet
+
+
+def test_a_family_has_one_home_and_families_spread() -> None:
+    fleet = fleet_of("a", "b", "c", "d")
+    homes = [
+        {fleet.add(ask(f"{family}/{member}", [family] * 3000 + [member])) for member in range(5)}
+        for family in range(8)
+    ]
+    assert all(len(home) == 1 for home in homes)
+    assert sorted(home.pop() for home in homes) == ["a", "a", "b", "b", "c", "c", "d", "d"]
+
+
+def test_a_shared_system_prompt_does_not_gather_everybody() -> None:
+    fleet = fleet_of("a", "b", "c", "d")
+    for session in range(40):
+        fleet.add(ask(str(session), [7] * 1000 + [100 + session] * 2000))
+    assert [status.waiting for status in fleet.status()] == [10, 10, 10, 10]
+
+
+def test_a_session_goes_where_its_first_round_went() -> None:
+    fleet = fleet_of("a", "b", "c")
+    words = list(range(1000, 4000))
+    fleet.add(ask("other", [1] * 100))
+    first = fleet.add(ask("round 1", words[:2000]))
+    for request, name in fleet.dispatch(1.0):
+        fleet.finished(request, name)
+    assert fleet.add(ask("round 2", words)) == first
+    assert fleet.stats.sticky == 1
+
+
+def test_a_namespace_shares_nothing_with_another() -> None:
+    fleet = fleet_of("a", "b")
+    first = fleet.add(ask("1", [5] * 3000))
+    assert fleet.add(ask("2", [5] * 3000, namespace="lora")) != first
+    assert fleet.add(ask("3", [5] * 3000)) == first
+
+
+def test_what_is_held_goes_at_once_and_the_rest_waits() -> None:
+    fleet = fleet_of("a", order=PeekConfig.from_label("lpm-nolimit"))
+    for number in range(4):
+        fleet.add(ask(f"cold {number}", [number] * 1000))
+    assert len(fleet.dispatch(1.0)) == 2
+    fleet.add(ask("warm", [0] * 1000 + [9]))
+    assert fleet.dispatch(2.0) == [("warm", "a")]
+    assert len(fleet) == 2
+
+
+def test_who_arrived_first_among_equals_goes_first_also_after_a_death() -> None:
+    fleet = fleet_of("a")
+    for number in range(6):
+        fleet.add(ask(str(number), [number] * 1000, at_s=float(number)))
+    went = [request for request, _ in fleet.dispatch(10.0)]
+    assert fleet.lost("a") == went
+    fleet.join("b")
+    assert [request for request, _ in fleet.dispatch(11.0)] == went
+
+
+def test_an_idle_replica_takes_a_whole_cold_family_rather_than_half_a_hot_one() -> None:
+    fleet = fleet_of("a")
+    fleet.add(ask("hot", [1] * 3000))
+    fleet.dispatch(0.0)
+    fleet.started("hot", "a")
+    for family in (2, 3, 4):
+        for member in range(3):
+            fleet.add(ask(f"{family}/{member}", [family] * 3000 + [member]))
+    for member in range(200):
+        fleet.add(ask(f"hot/{member}", [1] * 3000 + [member] * 10))
+    fleet.dispatch(1.0)
+    fleet.join("b")
+    got = [request for request, name in fleet.dispatch(2.0) if name == "b"]
+    assert got
+    assert not [request for request in got if request.startswith("hot")]
+    assert len({request.split("/")[0] for request in got}) == 1
+    assert fleet.stats.steals == 1
+
+
+def test_who_waits_for_a_paused_replica_goes_to_an_idle_one() -> None:
+    fleet = fleet_of("a")
+    fleet.add(ask("1", [1] * 1000))
+    fleet.pause("a")
+    assert fleet.dispatch(1.0) == []
+    fleet.join("b")
+    assert fleet.dispatch(2.0) == [("1", "b")]
+
+
+def test_a_replica_that_leaves_ends_its_work_first() -> None:
+    fleet = fleet_of("a")
+    fleet.add(ask("1", [1] * 10))
+    fleet.dispatch(0.0)
+    fleet.leave("a")
+    assert [status.accepting for status in fleet.status()] == [False]
+    assert fleet.add(ask("2", [1] * 10)) == ""
+    assert fleet.finished("1", "a")
+    assert fleet.status() == []
+    fleet.join("b")
+    assert fleet.dispatch(1.0) == [("2", "b")]
+
+
+def test_counters_tell_what_happened() -> None:
+    fleet = fleet_of("a", max_waiting=1)
+    fleet.add(ask("1", [1]))
+    with pytest.raises(QueueFull, match="1 requests wait, max_waiting is 1"):
+        fleet.add(ask("2", [1]))
+    fleet.dispatch(0.0)
+    fleet.lost("a")
+    fleet.cancel("1")
+    counted = {name: count for name, count in fleet.stats.as_dict().items() if count}
+    assert counted == {"added": 1, "refused": 1, "dispatched": 1, "requeued": 1, "cancelled": 1}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"unit_tokens": 0}, {"stickiness": 0.5}, {"window_tokens": -1}, {"window_requests": 0},
+        {"warm_requests": 1, "window_requests": 2}, {"max_waiting": 0},
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_be(options: dict[str, float]) -> None:
+    with pytest.raises(InvalidConfig, match=f"{next(iter(options))} is "):
+        FleetConfig(**options)  # type: ignore[arg-type]
+
+
+def test_wrong_calls_say_what_was_wrong_and_change_nothing() -> None:
+    fleet = fleet_of("a")
+    with pytest.raises(UnknownReplica, match="replica 'x' is not in the fleet; there are: a"):
+        fleet.take("x", 0.0)
+    with pytest.raises(InvalidConfig, match="speed is 0"):
+        fleet.join("b", speed=0.0)
+    with pytest.raises(
+        InvalidConfig, match="view of 'b' has 4 tokens a symbol and 1 symbols a block; need 1 and 1"
+    ):
+        fleet.join("b", view=NaiveCacheOf([], 4))
+    with pytest.raises(InvalidKey):
+        fleet.add(ask("1", []))
+    with pytest.raises(InvalidConfig, match="decode_tokens is -1"):
+        fleet.add(ask("1", [1]), decode_tokens=-1)
+    with pytest.raises(UnknownRequest, match="request '1' neither waits nor is under way"):
+        fleet.home("1")
+    fleet.check()
+    assert (len(fleet), len(fleet.status())) == (0, 1)
+
+
+class Flaky(NaiveCacheOf):
+    """Holds nothing, and fails at one question in ten."""
+
+    chance = Random(1)
+
+    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+        if self.chance.random() < 0.1:
+            raise ConnectionError("no news from that replica")
+        return super().advance(cursor, segment, offset)
+
+
+def test_a_view_that_fails_now_and_then_loses_nobody() -> None:
+    fleet = fleet_of("a")
+    fleet.join("b", view=Flaky([], 1))
+    sent: list[str] = []
+    failures = 0
+    for turn in range(200):
+        try:
+            if turn < 20:
+                fleet.add(ask(str(turn), [turn % 7] * 100 + [turn], at_s=float(turn)))
+            pairs = fleet.dispatch(float(turn))
+        except ConnectionError:
+            failures += 1
+            continue
+        sent += [request for request, _ in pairs]
+        for request, name in pairs:
+            assert fleet.finished(request, name)
+        fleet.check()
+    assert failures > 5
+    assert sorted(sent) == sorted(map(str, range(20)))
+    assert len(fleet) == 0
+
+
+def test_tokens_are_counted_by_hand() -> None:
+    assert tokens_of([("", [1, 2, 3]), ("", [1, 2]), ("x", [1])], 10) == 40

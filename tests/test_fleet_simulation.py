@@ -1,0 +1,190 @@
+"""The simulated fleet: one engine behind a router is that engine, and every router answers everybody once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.fleets import NaiveCacheOf
+
+from peek.errors import InvalidConfig, WorkloadError
+from peek.simulation.cells import cell
+from peek.simulation.fleet_router import PeekRouter
+from peek.simulation.fleet_run import ROUTERS, FleetShape, simulate_fleet
+from peek.simulation.routers import (
+    Arrival,
+    CentralFifo,
+    EarlyRouter,
+    LeastOutstanding,
+    LMetric,
+    PrefixHash,
+    RayPrefix,
+    RoundRobin,
+    Site,
+    TokenBalance,
+)
+from peek.simulation.simulate import CACHES, simulate
+from peek.simulation.workload import Workload, faster
+from peek.trie.keys import pack
+
+both_kinds = pytest.mark.parametrize("cache", CACHES)
+
+
+def part_of(name: str, count: int, speed_up: float = 1.0) -> Workload:
+    """The first requests of a cell."""
+    whole = cell(name, "heavy", 7, "vllm")
+    return faster(replace(whole, requests=whole.requests[:count], warmup=0), speed_up)
+
+
+def alike(run: dict[str, Any]) -> dict[str, Any]:
+    """What a run of a fleet has in common with one of a single engine."""
+    apart = {"replicas", "router", "stale_s", "imbalance", "decision_us"}
+    return {name: value for name, value in run.items() if name not in apart}
+
+
+@both_kinds
+@pytest.mark.parametrize("label", ["fcfs+lru", "peek"])
+@pytest.mark.parametrize("name", ["w1c", "w3c"])  # open and closed loop
+def test_one_replica_is_one_engine(cache: str, label: str, name: str) -> None:
+    workload = part_of(name, 150)
+    fleet = simulate_fleet(workload, label, FleetShape("round-robin", [1.0]), cache)
+    assert alike(fleet) == simulate(workload, label, cache)
+
+
+@both_kinds
+@pytest.mark.parametrize("router", ROUTERS)
+def test_everybody_is_answered_and_runs_can_be_repeated(router: str, cache: str) -> None:
+    workload = part_of("w1c", 60, 2.0)
+    shape = FleetShape(router, [1.0, 0.5, 1.0], losses=((2.0, 0),), joins=((3.0, 2.0),))
+    run = simulate_fleet(workload, "peek", shape, cache)
+    assert (run["finished"], run["replicas"], run["router"]) == (60, 3, router)
+    assert run["imbalance"] >= 1.0
+    assert simulate_fleet(workload, "peek", shape, cache) == run
+
+
+@pytest.mark.parametrize("stale_s", [0.5, 5.0])
+@pytest.mark.parametrize("router", ROUTERS)
+def test_late_news_costs_time_and_nobody(router: str, stale_s: float) -> None:
+    shape = FleetShape(router, [1.0, 1.0], stale_s, losses=((2.0, 1),), joins=((2.5, 1.0),))
+    assert simulate_fleet(part_of("w1c", 60, 2.0), "peek", shape)["finished"] == 60
+
+
+def test_a_cache_that_is_shown_is_used() -> None:
+    workload = part_of("w1c", 200, 2.0)
+    shape = FleetShape("peek", [1.0, 1.0])
+    told = simulate_fleet(workload, "peek", shape, router=PeekRouter(exact=True))
+    blind = simulate_fleet(workload, "peek", FleetShape("round-robin", [1.0, 1.0]))
+    assert told["cache_hit"] > blind["cache_hit"]
+
+
+def test_nobody_is_left_to_answer() -> None:
+    shape = FleetShape("peek", [1.0], losses=((1.0, 0),))
+    with pytest.raises(WorkloadError, match="requests wait for a replica, and none is left"):
+        simulate_fleet(part_of("w1c", 80), "peek", shape)
+
+
+def test_a_request_that_fits_nowhere() -> None:
+    workload = replace(part_of("w1c", 3), arena_tokens=2000)
+    with pytest.raises(MemoryError, match="the arena of 2000 tokens cannot hold request w1c-0"):
+        simulate_fleet(workload, "peek", FleetShape("peek", [1.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"router": "best"}, "router is 'best'; valid: round-robin"),
+        ({"speeds": []}, "replicas is 0"),
+        ({"speeds": [0.0]}, "speed is 0"),
+        ({"stale_s": -1.0}, "stale_s is -1"),
+        ({"losses": [(1.0, 2)]}, "there is no replica 2 to lose at 1.0 s"),
+    ],
+)
+def test_shapes_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidConfig, match=message):
+        FleetShape(**{"router": "peek", "speeds": [1.0, 1.0], **changes})
+
+
+def test_late_news_needs_blocks() -> None:
+    with pytest.raises(InvalidConfig, match="late news needs engines of kind 'blocks'"):
+        simulate_fleet(part_of("w1c", 3), "peek", FleetShape("peek", [1.0], 1.0), "radix")
+
+
+# -- the routers' rules, by hand --------------------------------------------------------------------------
+
+
+def ask(key: list[int], name: str = "new") -> Arrival:
+    return Arrival(name, pack(key), 10 * len(key), 1, 0.0, "")
+
+
+def sites(router: EarlyRouter | CentralFifo, *cached: list[int]) -> list[Site]:
+    found = []
+    for name, key in enumerate(cached):
+        found.append(Site(name, NaiveCacheOf([("", key)], 10), 1000, 10))
+        router.joined(found[-1])
+    return found
+
+
+def test_round_robin_takes_turns() -> None:
+    router = RoundRobin()
+    sites(router, [0], [0])
+    for name in "abc":
+        router.arrived(ask([1], name))
+    assert router.ready(0.0) == [("a", 0), ("b", 1), ("c", 0)]
+
+
+def test_least_outstanding_counts_requests() -> None:
+    router = LeastOutstanding()
+    there = sites(router, [0], [0])
+    there[0].queued["x"] = 1
+    there[1].running.update(dict.fromkeys("yz"))
+    assert router.choose(ask([1]), there) is there[0]
+
+
+def test_prefix_hash_sees_the_beginning_only_and_moves_few() -> None:
+    router = PrefixHash()
+    there = sites(router, *[[0]] * 4)
+    beginnings = [[number] * 200 for number in range(40)]
+    before = [router.choose(ask([*key, 1]), there) for key in beginnings]
+    assert [router.choose(ask([*key, 2]), there) for key in beginnings] == before
+    assert set(map(id, before)) == set(map(id, there))
+    after = [router.choose(ask(key), there[:3]) for key in beginnings]
+    assert all(new is old for new, old in zip(after, before, strict=True) if old is not there[3])
+
+
+def test_token_balance_adds_what_is_to_compute() -> None:
+    router = TokenBalance()
+    there = sites(router, [1, 1, 1, 1], [0])
+    there[0].queued["x"] = 35
+    assert router.choose(ask([1, 1, 1, 1, 2]), there) is there[0]  # 35 + 10 against 50
+    there[0].queued["x"] = 45
+    assert router.choose(ask([1, 1, 1, 1, 2]), there) is there[1]
+
+
+def test_lmetric_multiplies_with_requests() -> None:
+    router = LMetric()
+    there = sites(router, [1, 1], [0])
+    there[0].running.update(dict.fromkeys("abc"))
+    assert router.choose(ask([1, 1, 2]), there) is there[1]  # 10 x 4 against 30 x 1
+
+
+def test_ray_prefix_follows_the_longest_match_while_queues_are_even() -> None:
+    router = RayPrefix(imbalance=1)
+    there = sites(router, [0], [0])
+    first = router.choose(ask([1] * 10, "a"), there)
+    other = next(site for site in there if site is not first)
+    assert router.choose(ask([2] * 10, "b"), there) is other  # no match: who was sent least
+    assert router.choose(ask([1] * 9 + [3], "c"), there) is first
+    first.queued.update(dict.fromkeys("xy", 1))
+    assert router.choose(ask([1] * 10, "d"), there) is other  # uneven: the shorter queue
+
+
+def test_central_fifo_sends_the_oldest_where_there_is_room() -> None:
+    router = CentralFifo()
+    there = sites(router, [0], [0])
+    for name in "abc":
+        router.arrived(ask([1] * 1000, name))
+    assert router.ready(0.0) == [("a", 0), ("b", 1)]
+    router.started("b", 1)
+    assert router.ready(0.0) == [("c", 1)]
+    assert [len(site.outstanding) for site in there] == [1, 2]

@@ -1,0 +1,155 @@
+"""verl's own router module, a real Ray, and rollout servers that only take their time.
+
+The servers keep a cache of as many prompts as fit and take the simulated engine's time for the rest; the
+client is a loop of what verl's does: acquire, generate, release.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from verl.workers.rollout.router import get_router_handle
+
+CACHE = 4
+"""Groups that the cache of a server has room for."""
+
+PROMPT = 600
+TOKEN_S = 0.165e-3
+SECOND = 0.4
+"""Real seconds for a modelled one."""
+
+
+@ray.remote(num_cpus=0)
+class RolloutServer:
+    """Computes one prompt after the other; what it computed last is cached."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, None] = {}
+        self._busy = asyncio.Lock()
+        self.cached = 0
+
+    async def generate(self, prompt_ids: list[int]) -> int:
+        """Answers a prompt with a number that only the prompt decides."""
+        async with self._busy:
+            group = prompt_ids[0]
+            known = group in self._held
+            self.cached += PROMPT if known else 0
+            self._held.pop(group, None)
+            self._held[group] = None
+            while len(self._held) > CACHE:
+                del self._held[next(iter(self._held))]
+            await asyncio.sleep((len(prompt_ids) - (PROMPT if known else 0)) * TOKEN_S * SECOND)
+        return sum(prompt_ids) % 1009
+
+    async def cached_tokens(self) -> int:
+        return self.cached
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Any:
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def prompts() -> list[list[int]]:
+    """24 groups of 6 samples, in the order in which a GRPO trainer sends them: sample by sample."""
+    return [[group] * PROMPT + [1000 + sample] * 20 for sample in range(6) for group in range(24)]
+
+
+async def roll_out(router: Any) -> list[int]:
+    """Every prompt through `router`; the answers."""
+    wanted = await router.require_acquire_fields.remote()
+
+    async def one(number: int, prompt_ids: list[int]) -> int:
+        extra = {"prompt_ids": prompt_ids} if wanted else {}
+        server_id, server = await router.acquire_server.remote(request_id=f"r{number}", **extra)
+        try:
+            answer: int = await server.generate.remote(prompt_ids)
+            return answer
+        finally:
+            router.release_server.remote(server_id=server_id, request_id=f"r{number}")
+
+    return list(await asyncio.gather(*[one(*each) for each in enumerate(prompts())]))
+
+
+def rolled_out(router: Any, servers: dict[str, Any]) -> tuple[list[int], int]:
+    answers = asyncio.run(roll_out(router))
+    return answers, sum(ray.get([server.cached_tokens.remote() for server in servers.values()]))
+
+
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "router.yaml"
+    path.write_text(
+        "router_class: peek.adapters.verl.load_balancer.FleetLoadBalancer\n"
+        f"max_inflight: 4\ncache_tokens: {CACHE * (PROMPT + 20)}\n"
+    )
+    return str(path)
+
+
+def four_servers() -> dict[str, Any]:
+    return {f"s{number}": RolloutServer.remote() for number in range(4)}
+
+
+def test_groups_hit_and_answers_are_the_same(tmp_path: Path) -> None:
+    theirs, ours = four_servers(), four_servers()
+    stock, stock_cached = rolled_out(get_router_handle(theirs), theirs)
+    answers, cached = rolled_out(get_router_handle(ours, config(tmp_path)), ours)
+    assert answers == stock == [sum(prompt) % 1009 for prompt in prompts()]
+    assert cached > 1.5 * stock_cached
+
+
+def test_servers_are_removed_and_added_under_way(tmp_path: Path) -> None:
+    servers = four_servers()
+    router = get_router_handle(servers, config(tmp_path))
+
+    async def scenario() -> list[int]:
+        rolling = asyncio.create_task(roll_out(router))
+        await asyncio.sleep(0.5)
+        await router.remove_servers.remote(["s0", "s1"])
+        await router.add_servers.remote({"s4": RolloutServer.remote()})
+        return await rolling
+
+    answers = asyncio.run(scenario())
+    assert answers == [sum(prompt) % 1009 for prompt in prompts()]
+    assert ray.get(router.get_all_servers.remote()) == ["s2", "s3", "s4"]
+    assert ray.get(router.get_total_inflight.remote()) == 0
+
+
+def test_an_empty_pool_is_told_in_words_that_verls_client_knows(tmp_path: Path) -> None:
+    router = get_router_handle({}, config(tmp_path))
+    with pytest.raises(ray.exceptions.RayTaskError, match="No available servers in load balancer"):
+        ray.get(router.acquire_server.remote(request_id="a", prompt_ids=[1]))
+
+
+def test_what_verl_asks_of_a_balancer_is_there(tmp_path: Path) -> None:
+    router = get_router_handle(four_servers(), config(tmp_path))
+    status = ray.get(router.get_status.remote())
+    assert {"servers", "total_inflight", "active_servers"} <= set(status)
+    cleared = ray.get(router.clear_sticky_cache.remote())
+    assert {"cleared_entries", "server_loads"} <= set(cleared)
+    assert ray.get(router.require_release_fields.remote()) == ["request_id"]
+
+
+def test_after_an_error_of_ours_verls_own_balancer_decides() -> None:
+    from peek.adapters.verl.load_balancer import FleetLoadBalancer
+
+    async def scenario() -> None:
+        lb = FleetLoadBalancer({"s0": "a", "s1": "b"}, {"max_inflight": 1})
+        first, _ = await lb.acquire_server("1", prompt_ids=[1] * 10)
+        await lb.acquire_server("2", prompt_ids=[2] * 10)
+        waiting = asyncio.create_task(lb.acquire_server("3", prompt_ids=[3] * 10))
+        await asyncio.sleep(0)
+        lb._clock = lambda: float("nan")  # what no plan can be made at
+        lb.release_server(first, request_id="1")
+        assert (await waiting)[0] in ("s0", "s1")
+        server, _ = await lb.acquire_server("4", prompt_ids=[4])
+        lb.release_server(server, request_id="4")
+        lb.remove_servers(["s0"])
+        assert (await lb.acquire_server("5", prompt_ids=[5]))[0] == "s1"
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
