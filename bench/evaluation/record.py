@@ -25,8 +25,7 @@ from bench.evaluation.streams import as_tokens
 from peek.simulation.block_engine import BlockEngine
 from peek.simulation.cost import CostModel, cost_model_for
 from peek.simulation.engine import Job, SimEngine
-from peek.simulation.radix_engine import RadixEngine
-from peek.simulation.simulate import TOUCHING, figures
+from peek.simulation.simulate import figures, radix_kind
 from peek.simulation.workload import Workload
 
 
@@ -69,8 +68,8 @@ def play(engine: str, workload: Workload, label: str, cost: CostModel) -> tuple[
     else:
         readings, blocks = Readings(), engine == "simulated-blocks"
         planner = planner_for(label, blocks=blocks, timer=readings)
-        touch = TOUCHING.get(config_of(label).admission, 0)
-        radix = partial(RadixEngine, touch_limit=touch)
+        kind, touch_limit = radix_kind(config_of(label).admission)
+        radix = partial(kind, touch_limit=touch_limit)
         played = (BlockEngine if blocks else radix)(workload, planner, cost)
     played.run()
     return played, readings
