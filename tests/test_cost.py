@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peek.errors import WorkloadError
 from peek.simulation.cells import CELL_NAMES
 from peek.simulation.cost import (
     GEMMA2_27B,
@@ -20,6 +21,8 @@ from peek.simulation.cost import (
     CostModel,
     Hardware,
     Model,
+    arena_for,
+    arena_tokens,
     chunk_pairs,
     cost_model_for,
 )
@@ -91,7 +94,7 @@ def test_attention_of_a_4096_token_prefill() -> None:
 
 
 def test_weights_and_compute_overlap_kv_reads_do_not() -> None:
-    hardware = Hardware("unit", flops=1000.0, bandwidth=100.0, mfu=0.5, overhead_s=1.0)
+    hardware = Hardware("unit", flops=1000.0, bandwidth=100.0, memory_gib=1.0, mfu=0.5, overhead_s=1.0)
     cost = CostModel(hardware, Model("unit", parameters=50.0, layers=1, heads=1, kv_heads=1, head_dim=1))
     assert cost.step_s(0, 0.0, 0) == 2.0  # 100 bytes of weights take 1 s
     assert cost.step_s(4, 0.0, 0) == 2.0  # 400 FLOP at 500 FLOP/s stay behind them
@@ -138,3 +141,38 @@ def test_every_cell_has_a_pairing() -> None:
 def test_figures_of_hardware_cannot_be_changed_in_place() -> None:
     with pytest.raises(FrozenInstanceError):
         H100.mfu = 1.0  # type: ignore[misc]
+
+
+# -- what a card leaves for the cache -------------------------------------------------------------------
+
+
+def test_an_arena_is_what_the_weights_leave() -> None:
+    """By hand: 79.6 GiB x .88 less 2 x 23.6e9 bytes, at 2 x 40 x 8 x 128 x 2 bytes a token."""
+    by_hand = (79.6 * 0.88 * 1024**3 - 47.2e9) / 163_840
+    assert arena_tokens(H100, MISTRAL_24B) == int(by_hand / 1000) * 1000 == 170_000
+    assert (
+        arena_tokens(H100, MISTRAL_24B, overhead_gib=3.0)
+        == int(by_hand / 1000 - 3 * 1024**3 / 163.84e6) * 1000
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"), [("w1a", 36_000), ("w3c", 28_000), ("w4-shared", 170_000), ("w5-long", 55_000)]
+)
+def test_arenas_of_the_papers_pairings(name: str, tokens: int) -> None:
+    assert arena_for(name) == tokens
+
+
+@given(utilisation=st.floats(0.9, 1.0), overhead_gib=st.floats(0.0, 1.0))
+def test_an_arena_fits_the_card_and_a_thousand_more_would_not(
+    utilisation: float, overhead_gib: float
+) -> None:
+    for hardware, model in MODELS.values():
+        tokens = arena_tokens(hardware, model, utilisation, overhead_gib)
+        room = (hardware.memory_gib * utilisation - overhead_gib) * 2**30 - 2 * model.parameters
+        assert tokens * model.kv_bytes <= room < (tokens + 1000) * model.kv_bytes
+
+
+def test_weights_that_do_not_fit_are_named() -> None:
+    with pytest.raises(WorkloadError, match=r"Llama-3.1-70B does not fit H100-SXM-80GB at 0.88 of 79.6 GiB"):
+        arena_tokens(H100, LLAMA31_70B)

@@ -19,6 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from peek.errors import WorkloadError
+
 BYTES_PER_VALUE: Final = 2
 """bf16."""
 
@@ -38,6 +40,7 @@ class Hardware:
     Attributes:
         flops: dense bf16 peak, FLOP/s.
         bandwidth: memory bandwidth, bytes/s.
+        memory_gib: memory that the driver reports, GiB.
         mfu: part of `flops` that prefill reaches.
         overhead_s: launch and scheduling time per step, seconds.
     """
@@ -45,6 +48,7 @@ class Hardware:
     name: str
     flops: float
     bandwidth: float
+    memory_gib: float
     mfu: float = 0.40
     overhead_s: float = 0.0015
 
@@ -66,13 +70,42 @@ class Model:
         return 2 * self.layers * self.kv_heads * self.head_dim * BYTES_PER_VALUE
 
 
-H100 = Hardware("H100-SXM-80GB", 989e12, 3.35e12)
-H100_TP2 = Hardware("2xH100-SXM-80GB TP=2", 2 * 989e12, 2 * 3.35e12)
+H100 = Hardware("H100-SXM-80GB", 989e12, 3.35e12, 79.6)
+H100_TP2 = Hardware("2xH100-SXM-80GB TP=2", 2 * 989e12, 2 * 3.35e12, 2 * 79.6)
 
 QWEN25_32B = Model("Qwen2.5-32B", 32.8e9, 64, 40, 8, 128)
 LLAMA31_70B = Model("Llama-3.1-70B", 70.6e9, 80, 64, 8, 128)
 MISTRAL_24B = Model("Mistral-Small-24B", 23.6e9, 40, 32, 8, 128)
 GEMMA2_27B = Model("Gemma-2-27B", 27.2e9, 46, 32, 16, 128)
+
+
+UTILISATION: Final = 0.88
+"""Part of the card that weights and KV cache may fill.
+
+SGLang's `mem_fraction_static` as the paper sets it.  vLLM's 0.9 gives 1.6 GiB a card more, which its activation
+peak takes again.
+"""
+
+
+def arena_tokens(
+    hardware: Hardware, model: Model, utilisation: float = UTILISATION, overhead_gib: float = 0.0
+) -> int:
+    """Tokens of KV cache that a card leaves, in whole thousands.
+
+        (memory x utilisation - weights - overhead) / KV bytes of a token
+
+    Args:
+        overhead_gib: what else is taken of the share: captured graphs, a draft model, LoRA slots.
+
+    Raises:
+        WorkloadError: the weights alone do not fit.
+    """
+    free = (hardware.memory_gib * utilisation - overhead_gib) * 2**30 - model.parameters * BYTES_PER_VALUE
+    if free < 1000 * model.kv_bytes:
+        raise WorkloadError(
+            f"{model.name} does not fit {hardware.name} at {utilisation:g} of {hardware.memory_gib:g} GiB"
+        )
+    return int(free / model.kv_bytes) // 1000 * 1000
 
 
 class CostModel:
@@ -118,3 +151,9 @@ def cost_model_for(workload_name: str) -> CostModel:
     """The paper's pairing for its own cells, the default pairing for everything else."""
     hardware, model = MODELS.get(workload_name[:2], (H100, QWEN25_32B))
     return CostModel(hardware, model)
+
+
+def arena_for(workload_name: str) -> int:
+    """`arena_tokens` of the same pairing."""
+    cost = cost_model_for(workload_name)
+    return arena_tokens(cost.hardware, cost.model)
