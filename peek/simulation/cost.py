@@ -82,8 +82,8 @@ GEMMA2_27B = Model("Gemma-2-27B", 27.2e9, 46, 32, 16, 128)
 UTILISATION: Final = 0.88
 """Part of the card that weights and KV cache may fill.
 
-SGLang's `mem_fraction_static` as the paper sets it.  vLLM's 0.9 gives 1.6 GiB a card more, which its activation
-peak takes again.
+SGLang's `mem_fraction_static` as the paper sets it.  vLLM's 0.9 gives 1.6 GiB a card more, which its
+activation peak takes again.
 """
 
 
