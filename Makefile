@@ -187,7 +187,7 @@ EVAL_RUN = OMP_NUM_THREADS=1 $(BIN)/python -m bench.evaluation.run \
 
 eval: $(BUILT)
 	@rm -f build/eval.csv
-	$(EVAL_RUN) --plan quick --out build/eval.csv --minutes 9
+	$(EVAL_RUN) --plan quick --out build/eval.csv --jobs 2 --minutes 9
 	$(BIN)/python -m bench.evaluation.check build/eval.csv
 
 # Needs both engines and the recorded traffic; without them nothing is begun, and what is stored stays.  Goes on where
@@ -196,7 +196,7 @@ eval-full: $(BUILT)
 	$(EVAL_RUN) --plan full --out build/eval-full.csv --whole --jobs 2
 	$(MAKE) eval-store
 
-# The stored runs with one policy's made anew: `make eval-policy POLICY=peek`.
+# The stored runs with one policy's made anew: `make eval-policy POLICY=peek`; `make eval-full` goes on if it is cut short.
 eval-policy: $(BUILT)
 	@mkdir -p build
 	test -f build/eval-full.csv || cp bench/evaluation/results.csv build/eval-full.csv

@@ -78,9 +78,8 @@ def interpreters(arguments: argparse.Namespace) -> dict[str, str]:
     for engine in arguments.engines.split(","):
         if engine not in ALL:
             raise SystemExit(f"unknown engine {engine!r}; valid: {', '.join(ALL)}")
-        here = engine in SIMULATED or bool(find_spec(engine))
-        path = given.get(engine, sys.executable) if not here or engine in given else sys.executable
-        if here or (engine in given and Path(path).is_file()):
+        path = given.get(engine) or (sys.executable if engine in SIMULATED or find_spec(engine) else "")
+        if Path(path).is_file():
             found[engine] = path
         else:
             print(f"left out: {engine} is not installed here (give --python {engine}=PATH)", flush=True)
