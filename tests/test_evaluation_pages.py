@@ -14,6 +14,7 @@ sys.path.append(str(ROOT))  # behind everything: `peek` stays the one that is te
 
 from bench.evaluation import listing, plans, report, results, tables, traffic, verdicts  # noqa: E402
 from bench.evaluation.cells import Cell, Results, title  # noqa: E402
+from bench.evaluation.fit import nearest  # noqa: E402
 from bench.evaluation.streams import build  # noqa: E402
 
 PAGES = report.pages(results.RESULTS)
@@ -73,6 +74,16 @@ def test_peek_stands_against_the_best_of_each_figure_over_common_seeds() -> None
     )
     assert rows.count("W1 A heavy") == 1
     assert "| p99 | 33.0 / 30.0 |" in rows
+
+
+def test_the_fit_finds_the_constants_of_exact_power_laws() -> None:
+    points = [(arena, mfu) for arena in (30.0, 40.0, 50.0) for mfu in (0.4, 0.5)]
+
+    def figures(arena: float, mfu: float) -> list[float]:
+        return [2.0 * arena**0.7 * mfu**0.1, 3.0 * mfu**0.9, arena**0.2 * mfu**0.5]
+
+    found = nearest(points, [figures(*point) for point in points], figures(43.0, 0.47))
+    assert found == pytest.approx([43.0, 0.47])
 
 
 def test_a_run_comes_back_from_its_line(tmp_path: Path) -> None:

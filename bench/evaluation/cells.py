@@ -60,7 +60,7 @@ def title(stream: str) -> str:
     name = TRAFFIC_NAMES.get(kind) or " ".join(filter(None, (kind[:2].upper(), cell, load)))
     if kind.startswith(("mooncake", "azure")):
         name += f", {load} x recorded rate"
-    if kind == "map":
+    if kind == "map" and load:
         name += ", all at once" if load == "flash" else f", load {load} %"
     said = FORMS[form].format(number) + (f" of {number}" if form == "window" and number else "")
     return f"{name}, {said}" if form or number else name

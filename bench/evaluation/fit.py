@@ -35,7 +35,7 @@ GRID = {
     "vllm": ((36_000, 40_000, 44_000), (0.52, 0.60, 0.68)),
 }
 """Arenas in tokens and mfu; the answer must lie inside."""
-FITTED = ("hit", "rps", "tpot")
+FITTED = ("hit", "rps")
 
 
 def played(engine: str, arena_tokens: int, mfu: float) -> list[float]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench.evaluation import listing, plans, plots, tables, verdicts
 from bench.evaluation.cells import Results
+from bench.evaluation.check import TOLERANCE
 from bench.evaluation.plans import FULL, NAMES, SIMULATED
 from bench.evaluation.results import RESULTS, fitted, read
 
@@ -36,6 +37,13 @@ def computed(everything: Results, fresh: Results, paper: Results) -> dict[str, s
         return "\n".join(f"- {line}" for line in sentences) or "Not run."
 
     return {
+        "seeds": ", ".join(map(str, plans.FRESH)),
+        "paper_seeds": ", ".join(map(str, plans.SEEDS)),
+        "loss": f"{100 * tables.LOSS:.0f} %",
+        "moved": f"{100 * TOLERANCE['ttft']:.0f} %",
+        "hit_moved": f"{100 * TOLERANCE['hit']:.0f} points",
+        "traffic": tables.traffic(),
+        "arenas": tables.arenas(),
         "made": verdicts.made(everything, planned.total()),
         "answers": bullets(verdicts.answers(fresh, engines)),
         "summary": tables.summary(fresh, engines),
@@ -69,10 +77,8 @@ def computed(everything: Results, fresh: Results, paper: Results) -> dict[str, s
 
 
 def filled(name: str, parts: dict[str, str]) -> str:
-    """A page; where a part is empty, nothing is left of its place."""
-    place = re.compile(r"^\{(\w+)\}$", re.MULTILINE)
-    text = place.sub(lambda found: parts[found[1]].strip("\n"), (PAGES / f"{name}.md").read_text())
-    return re.sub(r"\n{3,}", "\n\n", text)
+    """A page with every {name} filled in."""
+    return re.sub(r"\{(\w+)\}", lambda found: parts[found[1]].strip("\n"), (PAGES / f"{name}.md").read_text())
 
 
 def pages(runs: Path) -> dict[str, str]:

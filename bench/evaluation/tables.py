@@ -8,6 +8,8 @@ from statistics import median
 from bench.evaluation import plans
 from bench.evaluation.cells import PAPER, Cell, Figures, Results, change, code, seconds, title
 from bench.evaluation.plans import FULL_STACK, NAMES, REAL, SIMULATED, STOCKS, stock_of
+from bench.evaluation.traffic import TRAFFIC
+from peek.simulation.cost import UTILISATION, arena_for, arena_tokens, cost_model_for
 
 PAIRS = {
     "cLPM alone against the full stack": ("clpm", FULL_STACK),
@@ -60,16 +62,14 @@ def summary(results: Results, engines: Sequence[str]) -> str:
             for figure in ("ttft", "ttft_p99"):
                 found = [versus.ratio for cell in cells if (versus := cell.against(figure))]
                 ahead = sum(ratio < 1.0 for ratio in found)
-                row.append(f"{spread(found)}; ahead in {ahead} of {len(found)}" if found else "not run")
+                row.append(f"{spread(found)}, {ahead} of {len(found)}" if found else "not run")
             factors = [cell.ratio(cell.stock, "peek") for cell in cells if cell.has(cell.stock)]
             row.append(f"{median(factors):.1f} ({min(factors):.1f} to {max(factors):.1f})" if factors else "")
             row += [shorter(cells, figure, FULL_STACK) for figure in ("ttft", "ttft_p99")]
             if cells:
                 rows.append(row)
-    head = ["engine", "streams", "mean TTFT against the best stock", "p99 against the best stock"]
-    return table(
-        [*head, "mean TTFT of the default / of `peek`", "mean shorter than published", "p99 shorter"], rows
-    )
+    head = ["engine", "streams", "mean TTFT, ahead in", "p99 TTFT, ahead in", "default / `peek`"]
+    return table([*head, "mean: before published", "p99"], rows)
 
 
 def losses(
@@ -213,6 +213,34 @@ def coverage(results: Results, planned: dict[str, int]) -> str:
         versions = ", ".join(sorted({run["version"] for run in runs} if engine in REAL else set())) or "-"
         rows.append([NAMES[engine], versions, f"{len(runs)} of {count}"])
     return table(["engine", "version", "runs stored of the full plan"], rows)
+
+
+def traffic() -> str:
+    """What the streams of traffic.py are made of."""
+    rows = []
+    for kind, found in TRAFFIC.items():
+        for source in found.sources:
+            shared = f"{source.prefixes} x {source.prefix:,}" if source.prefixes else ""
+            if source.copies:
+                shared = f"{source.prefix:,}, new for every {source.copies} requests"
+            own = f"{source.own:,}"
+            if source.turns > 1:
+                own += f", + {source.turn:,} a turn, {source.turns} turns, {source.pause_s:g} s between two"
+            watched = " (kept apart)" if source.name == found.watched else ""
+            rate = f"{source.per_s:g}" if source.per_s else f"{found.count:,}, {found.jobs} at a time"
+            rows.append([title(kind), source.name + watched, rate, shared, own, f"{source.output:,}"])
+    return table(["stream", "who", "a second", "prefixes x tokens", "own tokens", "answer"], rows)
+
+
+def arenas() -> str:
+    """What a card leaves of each pairing, see `peek.simulation.cost`."""
+    names = {"w1": "W1, W2", "w3": "W3", "w4": "W4", "w5": "W5"}
+    rows = []
+    for kind, name in names.items():
+        cost = cost_model_for(kind)
+        of_vllm = arena_tokens(cost.hardware, cost.model, 0.9)
+        rows.append([name, cost.model.name, cost.hardware.name, f"{arena_for(kind):,}", f"{of_vllm:,}"])
+    return table(["cells", "model", "cards", f"tokens at {UTILISATION} of the card", "at 0.9"], rows)
 
 
 def fits(fitted: dict[str, tuple[int, float]]) -> str:
