@@ -77,6 +77,7 @@ def change(ratio: float) -> str:
 
 
 def seconds(value: float) -> str:
+    """With as many digits as matter."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.3f}"
 
 
@@ -91,6 +92,7 @@ WRITTEN: dict[str, Callable[[float], str]] = {
 
 
 def code(names: Iterable[str]) -> list[str]:
+    """Each as code."""
     return [f"`{name}`" for name in names]
 
 
@@ -141,15 +143,12 @@ class Cell:
         """Seeds under which all policies were run: every mean is over the same ones."""
         return sorted(set.intersection(*(set(by_seed) for by_seed in self.runs.values())))
 
-    @property
-    def seeds_text(self) -> str:
-        return f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''}"
-
     def has(self, *policies: str) -> bool:
         """Whether all of these were run, under some seed that every policy has."""
         return bool(self.runs) and all(policy in self.runs for policy in policies) and bool(self.seeds)
 
     def mean(self, policy: str, figure: str) -> float:
+        """Of a policy that was run, over `seeds`."""
         by_seed = self.runs[policy]
         return fmean(by_seed[seed][figure] for seed in self.seeds)
 
@@ -178,19 +177,13 @@ class Cell:
         """How many times `other`'s mean `policy`'s is."""
         return self.mean(policy, figure) / self.mean(other, figure)
 
-    def points(self, policy: str, other: str) -> float:
-        """Hit of `policy` less that of `other`, in points."""
-        return 100 * (self.mean(policy, "hit") - self.mean(other, "hit"))
-
-    def against(self, figure: str, among: Sequence[str] = STOCKS, ours: str = "peek") -> Versus | None:
-        """`ours` against the one of these policies, of those that were run, with the smallest mean."""
+    def against(self, figure: str, among: Sequence[str] = STOCKS) -> Versus | None:
+        """`peek` against the one of these policies with the smallest mean; None if either was not run."""
         ran = [policy for policy in among if self.has(policy)]
-        if not self.has(ours) or not ran:
+        if not self.has("peek") or not ran:
             return None
         best = min(ran, key=lambda policy: self.mean(policy, figure))
-        if not self.mean(best, figure):
-            return None
-        return Versus(best, self.ratio(ours, best, figure), self.by_seed(ours, best, figure))
+        return Versus(best, self.ratio("peek", best, figure), self.by_seed("peek", best, figure))
 
     def by_seed(self, policy: str, other: str, figure: str) -> list[float]:
         """How many times `other`'s figure `policy`'s is, seed by seed."""

@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.evaluation.plans import QUICK, SIMULATED
-from bench.evaluation.results import KEYS, read
+from bench.evaluation.record import library
+from bench.evaluation.results import KEYS, RESULTS, read
 
 REFERENCE = Path(__file__).with_name("reference.json")
 TOLERANCE = {"hit": 0.03, "ttft": 0.05, "ttft_p99": 0.05}
@@ -90,6 +91,8 @@ def main() -> int:
     arguments = parser.parse_args()
     found = figures(arguments.results)
     if not arguments.store:
+        pages = sorted({run["peek"] for run in read(RESULTS) if run["policy"] == OURS})
+        print(f"the pages show {OURS} of the library {', '.join(pages) or 'none'}; this one is {library()}")
         return compare(found, json.loads(arguments.reference.read_text()))
     lines = (f" {json.dumps(name)}: {json.dumps(run)}" for name, run in found.items())
     arguments.reference.write_text("{\n" + ",\n".join(lines) + "\n}\n")

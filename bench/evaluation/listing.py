@@ -45,6 +45,7 @@ def place(cell: Cell) -> tuple[int, str, str]:
 
 
 def row(cell: Cell, policy: str, which: str) -> list[str]:
+    """In the columns of `HEAD`; what there is none of is empty."""
     runs = [cell.runs[policy][seed] for seed in cell.seeds]
     means = [written(cell.mean(policy, name)) if name in runs[0] else "" for name in MEANS]
     ends = [written(pick(run[name] for run in runs)) for name in SPREAD for pick in (min, max)]
@@ -54,10 +55,12 @@ def row(cell: Cell, policy: str, which: str) -> list[str]:
 
 
 def written(value: float) -> str:
+    """With four digits."""
     return f"{value:.4g}"
 
 
 def as_csv(fresh: Results, paper: Results) -> str:
+    """All rows below `HEAD`."""
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     out.writerow(HEAD)

@@ -52,6 +52,7 @@ W2 = ("w2b:moderate", "w2b:heavy")
 W3 = ("w3b:heavy", "w3c:heavy", "w3b:heavy:dp2", "w3c:heavy:dp2")
 W4 = tuple(map(":".join, product(("w4", "w4-shared"), ("moderate", "heavy"), ("sglang", "vllm"))))
 W4_HEAVY = tuple(stream for stream in W4 if ":heavy:" in stream)
+W4_MODERATE = tuple(stream for stream in W4 if ":moderate:" in stream)
 W5 = ("w5-long:heavy", "w5-short:heavy", "w5-long:moderate", "w5-short:moderate")
 W5_WINDOW = tuple(f"{stream}:window" for stream in W5[:2])
 """What stands beside the paper's W5: its E2E times throughput is near its cap, too."""
@@ -154,7 +155,7 @@ FULL = (  # what matters most first: a run that is cut short has the most of it
     Sweep(TRACES, SHORT, SIMULATED, (0,)),
     of_paper("sglang", (*W2, *W3, *W5_WINDOW, "w4:heavy:sglang", "w4-shared:heavy:sglang")),
     of_paper("vllm", (*W2, *W3, *W5_WINDOW, "w4:heavy:vllm", "w4-shared:heavy:vllm")),
-    Sweep((*W4[:2], *W4[4:6], *W5[2:]), SHORT, REAL),
+    Sweep((*W4_MODERATE, *W5[2:]), SHORT, REAL),
 )
 
 PLANS = {"quick": QUICK, "full": FULL}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
@@ -61,13 +62,17 @@ def draw(results: Results, folder: Path, engines: Sequence[str]) -> None:
     heat(results, folder / "evaluation-map.svg")
     ranks(results, folder / "evaluation-losses.svg", engines)
     cost(results, folder / "evaluation-cost.svg", engines)
-    for engine in SIMULATED:
-        family = engine.removeprefix("simulated-")
-        for figure, label in CURVES.items():
-            curves(results, folder / f"evaluation-load-{family}-{figure}.svg", engine, figure, label)
+    for engine, (figure, label) in product(SIMULATED, CURVES.items()):
+        curves(results, folder / curves_file(engine, figure), engine, figure, label)
+
+
+def curves_file(engine: str, figure: str) -> str:
+    """The name of a figure over the load."""
+    return f"evaluation-load-{engine.removeprefix('simulated-')}-{figure}.svg"
 
 
 def save(figure: Any, path: Path) -> None:
+    """Write a figure, without a date, and close it."""
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)

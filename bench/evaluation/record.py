@@ -30,7 +30,7 @@ from peek.simulation.engine import Job, SimEngine
 from peek.simulation.simulate import figures, radix_kind
 from peek.simulation.workload import Workload
 
-BESIDE = ("cli", "offline", "testing", "__main__.py")
+BESIDE = ("cli", "fleet", "offline", "testing", "__main__.py")
 """Parts of the library that no run looks at."""
 
 

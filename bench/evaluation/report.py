@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from bench.evaluation import listing, plans, plots, tables, verdicts
@@ -26,16 +27,8 @@ WRITTEN = ("evaluation", "evaluation_method", "evaluation_losses")
 """Pages that have places to fill; `evaluation_cells` is the listing's."""
 
 
-def computed(everything: Results, fresh: Results, paper: Results) -> dict[str, str]:
-    """What the pages name."""
-    engines = verdicts.engines_shown(fresh)
-    losses = partial(tables.losses, fresh)
-    all_engines = tuple(dict.fromkeys((*engines, *SIMULATED)))
-    planned = Counter(run[0] for run in dict.fromkeys(run for sweep in FULL for run in sweep.runs()))
-
-    def bullets(sentences: Iterator[str]) -> str:
-        return "\n".join(f"- {line}" for line in sentences) or "Not run."
-
+def constants() -> dict[str, str]:
+    """What the pages name and no run decides."""
     return {
         "seeds": ", ".join(map(str, plans.FRESH)),
         "paper_seeds": ", ".join(map(str, plans.SEEDS)),
@@ -44,27 +37,39 @@ def computed(everything: Results, fresh: Results, paper: Results) -> dict[str, s
         "hit_moved": f"{100 * TOLERANCE['hit']:.0f} points",
         "traffic": tables.traffic(),
         "arenas": tables.arenas(),
+        "fits": tables.fits({family: fitted(family) for family in ("sglang", "vllm")}),
+        "clients": tables.clients(),
+    }
+
+
+def bullets(sentences: Iterator[str]) -> str:
+    """A list of sentences."""
+    return "\n".join(f"- {line}" for line in sentences) or "Not run."
+
+
+def computed(everything: Results, fresh: Results, paper: Results) -> dict[str, str]:
+    """What the pages name and the runs decide."""
+    engines = verdicts.engines_shown(fresh)
+    losses = partial(tables.losses, fresh)
+    all_engines = tuple(dict.fromkeys((*engines, *SIMULATED)))
+    planned = Counter(run[0] for run in dict.fromkeys(run for sweep in FULL for run in sweep.runs()))
+    w1 = (tables.residuals(paper, streams, (engine,)) for engine, streams in plans.PAPER_W1.items())
+    return {
         "made": verdicts.made(everything, planned.total()),
         "answers": bullets(verdicts.answers(fresh, engines)),
         "summary": tables.summary(fresh, engines),
         "coverage": tables.coverage(everything, dict(planned)),
-        "fits": tables.fits({family: fitted(family) for family in ("sglang", "vllm")}),
         "near_paper": bullets(verdicts.near_paper(paper)),
-        "residuals_w1": "\n\n".join(
-            tables.residuals(paper, streams, (engine,)) for engine, streams in plans.PAPER_W1.items()
-        ),
+        "residuals_w1": "\n\n".join(w1),
         "residuals_others": tables.residuals(paper, (*plans.W2, *plans.W3, *plans.W4, *plans.W5_WINDOW)),
-        "clients": tables.clients(),
         "twins": bullets(verdicts.twins(everything)),
         "ablation": tables.ablation(paper),
         "bounds": tables.bounds(fresh),
         "offline_verdicts": bullets(verdicts.offline(fresh)),
         "offline": tables.offline(fresh),
         "load_figures": "\n\n".join(
-            f"![{label} over the load, {NAMES[engine]}](figures/evaluation-load-{kind}-{figure}.svg)"
-            for engine in SIMULATED
-            for figure, label in plots.CURVES.items()
-            for kind in (engine.removeprefix("simulated-"),)
+            f"![{label} over the load, {NAMES[engine]}](figures/{plots.curves_file(engine, figure)})"
+            for engine, (figure, label) in product(SIMULATED, plots.CURVES.items())
         ),
         "losses_shared": losses(plans.SHARED, all_engines),
         "losses_lengths": losses((*plans.W5, "azure-code:1.0"), all_engines),
@@ -86,7 +91,7 @@ def pages(runs: Path) -> dict[str, str]:
     records = read(runs)
     fresh = Results(run for run in records if run["seed"] not in plans.SEEDS)
     paper = Results(run for run in records if run["seed"] in plans.SEEDS)
-    parts = computed(Results(records), fresh, paper)
+    parts = constants() | computed(Results(records), fresh, paper)
     found = {f"{name}.md": filled(name, parts) for name in WRITTEN}
     return found | {"evaluation_cells.md": listing.as_page(listing.as_csv(fresh, paper))}
 

@@ -36,6 +36,7 @@ LOSS = 0.02
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
@@ -166,6 +167,7 @@ def pair_of(cell: Cell, question: str) -> list[str]:
 
 
 def ttft_falls(pair: Sequence[Figures]) -> bool:
+    """Whether the first of two has the shorter mean TTFT."""
     return pair[0].ttft < pair[1].ttft
 
 

@@ -50,6 +50,7 @@ def ratios(cells: Sequence[Cell], figure: str) -> list[float]:
 
 
 def where_shared(results: Results, engine: str) -> Iterator[str]:
+    """`peek` against the best stock policy of each cell of `SHARED`, and against the default."""
     cells = list(results.cells(plans.SHARED, (engine,), "peek"))
     means, tails = ratios(cells, "ttft"), ratios(cells, "ttft_p99")
     factors = [cell.ratio(cell.stock, "peek") for cell in cells if cell.has(cell.stock)]
@@ -66,6 +67,7 @@ def where_shared(results: Results, engine: str) -> Iterator[str]:
 
 
 def against_published(results: Results, engine: str) -> Iterator[str]:
+    """The same cells against the published policy."""
     cells = list(results.cells(plans.SHARED, (engine,), "peek", FULL_STACK))
     means, tails = ([cell.ratio("peek", FULL_STACK, name) for cell in cells] for name in ("ttft", "ttft_p99"))
     if cells:
@@ -77,6 +79,7 @@ def against_published(results: Results, engine: str) -> Iterator[str]:
 
 
 def where_not(results: Results, engines: Sequence[str]) -> Iterator[str]:
+    """How often `peek` is behind where little or nothing is shared."""
     cells = list(results.cells((*plans.W4, *plans.W5, *plans.RECORDED), engines, "peek"))
     means, tails = ratios(cells, "ttft"), ratios(cells, "ttft_p99")
     if means:
@@ -89,6 +92,7 @@ def where_not(results: Results, engines: Sequence[str]) -> Iterator[str]:
 
 
 def shorter(ratios: Sequence[float]) -> str:
+    """In how many cells the figure is smaller."""
     return f"{sum(ratio < 1.0 for ratio in ratios)} of {len(ratios)}"
 
 
@@ -184,4 +188,5 @@ def offline(results: Results) -> Iterator[str]:
 
 
 def span(values: Sequence[float]) -> str:
+    """The smallest and the largest."""
     return f"{min(values):.2f} to {max(values):.2f}"
