@@ -121,7 +121,7 @@ TRAFFIC = {
 }
 """By the kind of a stream."""
 
-SERVED_PER_S = {50: 1.5, 100: 2.3, 200: 4.1, 400: 6.6}
+SERVED_PER_S = {50: 1.5, 100: 2.4, 200: 4.2, 400: 6.8}
 """Requests a second of `map` that arrival order serves with an arena of so many thousand tokens.
 
 The throughput of `fcfs+lru` where all come at once (`map:flash`), the lower of both simulated engines'.
