@@ -39,7 +39,7 @@ export PROMETHEUS
 
 .DELETE_ON_ERROR:
 .PHONY: help venv build demo test test-compiled test-interpreted prometheus test-vllm test-sglang test-verl bench bench-against soak \
-  soak-vllm soak-sglang eval eval-full eval-report docs tables wheels check format clean
+  soak-vllm soak-sglang eval eval-full eval-policy eval-store eval-report docs tables wheels check format clean
 
 help:
 	@echo 'make demo    build, then simulate the main workload under six policies'
@@ -52,8 +52,8 @@ help:
 	@echo 'make bench-against BASE=../other    the benchmarks on this build and on another checkout, in turns'
 	@echo 'make soak    does memory stay flat, is the tree equal to its twin?  millions of operations (about five minutes)'
 	@echo 'make soak-vllm soak-sglang    50,000 requests through each engine'"'"'s real scheduler (minutes)'
-	@echo 'make eval    a part of the evaluation, on the engines that are built; fails if a hit has moved'
-	@echo 'make eval-full    all of it (an hour or two), and docs/evaluation.md from it'
+	@echo 'make eval    a part of the evaluation, on the engines that are built; fails if a figure has moved'
+	@echo 'make eval-full    all of it (hours), and its pages from it; eval-policy POLICY=peek: one policy anew'
 	@echo 'make docs    the documentation, into build/site;  make tables, the tables of docs/options.md from the code'
 	@echo 'make wheels  source distribution and repaired wheels into dist, each tried (WHEEL_PYTHONS)'
 	@echo 'make build   (re)compile in place;  make format, make venv, make clean'
@@ -209,19 +209,30 @@ EVAL_RUN = OMP_NUM_THREADS=1 $(BIN)/python -m bench.evaluation.run \
   $(if $(EVAL_DATA),--data '$(EVAL_DATA)') $(EVAL_ARGS)
 
 eval: $(BUILT)
-	@rm -f build/eval.jsonl
-	$(EVAL_RUN) --plan quick --out build/eval.jsonl --minutes 9
-	$(BIN)/python -m bench.evaluation.check build/eval.jsonl
+	@rm -f build/eval.csv
+	$(EVAL_RUN) --plan quick --out build/eval.csv --jobs 2 --minutes 9
+	$(BIN)/python -m bench.evaluation.check build/eval.csv
 
-# Goes on where it was cut short; `make clean` starts it afresh.
+# Needs both engines and the recorded traffic; without them nothing is begun, and what is stored stays.  Goes on where
+# it was cut short; `make clean` starts it afresh.
 eval-full: $(BUILT)
-	$(EVAL_RUN) --plan full --out build/eval-full.jsonl
-	cp build/eval-full.jsonl bench/evaluation/results.jsonl
-	$(BIN)/python -m bench.evaluation.check bench/evaluation/results.jsonl --store
+	$(EVAL_RUN) --plan full --out build/eval-full.csv --whole --jobs 2
+	$(MAKE) eval-store
+
+# The stored runs with one policy's made anew: `make eval-policy POLICY=peek`; `make eval-full` goes on if it is cut short.
+eval-policy: $(BUILT)
+	@mkdir -p build
+	test -f build/eval-full.csv || cp bench/evaluation/results.csv build/eval-full.csv
+	$(EVAL_RUN) --plan full --out build/eval-full.csv --whole --jobs 2 --again '$(POLICY)'
+	$(MAKE) eval-store
+
+eval-store: $(BUILT)
+	$(BIN)/python -m bench.evaluation.store build/eval-full.csv
+	$(BIN)/python -m bench.evaluation.check bench/evaluation/results.csv --store
 	$(MAKE) eval-report
 
 eval-report: $(BUILT)
-	$(BIN)/python -m bench.evaluation.report bench/evaluation/results.jsonl
+	$(BIN)/python -m bench.evaluation.report
 
 # -- a release ----------------------------------------------------------------------------------------
 

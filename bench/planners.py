@@ -7,23 +7,20 @@ from collections.abc import Callable
 from peek.config import PeekConfig
 from peek.planner import Planner
 from peek.policy.base import AdmissionPolicy
-from peek.policy.lanes import Lanes
 
 
 def make_planner(
     config: PeekConfig,
     policy: AdmissionPolicy | None = None,
     *,
-    lanes: Lanes | None = None,
     gated: bool = False,
     chained: bool = False,
     timer: Callable[[], float] | None = None,
 ) -> Planner:
-    """A planner, with `policy` and `lanes` in place of the configured ones.
+    """A planner, with `policy` in place of the configured one.
 
     `gated`: its engine shows a prefix to others only when its prefill ends; `chained`: its keys are chained
     block hashes.
     """
-    if policy is not None and lanes is None:
-        lanes = config.build_lanes()
+    lanes = None if policy is None else config.build_lanes()
     return Planner(config, policy, chained, timer, lanes=lanes, in_flight_gate=gated)

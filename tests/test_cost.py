@@ -23,6 +23,7 @@ from peek.simulation.cost import (
     CostModel,
     Hardware,
     Model,
+    arena_for,
     arena_tokens,
     chunk_pairs,
     cost_model_for,
@@ -209,3 +210,38 @@ def test_what_a_card_leaves_for_the_cache() -> None:
     assert arena_tokens(H100, model_named("llama-3.1-8b"), 0.5, 4.0) == 170_000
     with pytest.raises(WorkloadError, match=r"Llama-3.1-8B does not fit L4-24GB at 0.5 of 22.5 GiB"):
         arena_tokens(card_named("l4"), model_named("llama-3.1-8b"), 0.5)
+
+
+# -- what a card leaves for the cache -------------------------------------------------------------------
+
+
+def test_an_arena_is_what_the_weights_leave() -> None:
+    """By hand: 79.6 GiB x .88 less 2 x 23.6e9 bytes, at 2 x 40 x 8 x 128 x 2 bytes a token."""
+    by_hand = (79.6 * 0.88 * 1024**3 - 47.2e9) / 163_840
+    assert arena_tokens(H100, MISTRAL_24B) == int(by_hand / 1000) * 1000 == 170_000
+    assert (
+        arena_tokens(H100, MISTRAL_24B, overhead_gib=3.0)
+        == int(by_hand / 1000 - 3 * 1024**3 / 163.84e6) * 1000
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"), [("w1a", 36_000), ("w3c", 28_000), ("w4-shared", 170_000), ("w5-long", 55_000)]
+)
+def test_arenas_of_the_papers_pairings(name: str, tokens: int) -> None:
+    assert arena_for(name) == tokens
+
+
+@given(utilisation=st.floats(0.9, 1.0), overhead_gib=st.floats(0.0, 1.0))
+def test_an_arena_fits_the_card_and_a_thousand_more_would_not(
+    utilisation: float, overhead_gib: float
+) -> None:
+    for hardware, model in MODELS.values():
+        tokens = arena_tokens(hardware, model, utilisation, overhead_gib)
+        room = (hardware.memory_gib * utilisation - overhead_gib) * 2**30 - 2 * model.parameters
+        assert tokens * model.kv_bytes <= room < (tokens + 1000) * model.kv_bytes
+
+
+def test_weights_that_do_not_fit_are_named() -> None:
+    with pytest.raises(WorkloadError, match=r"Llama-3.1-70B does not fit H100-SXM-80GB at 0.88 of 79.6 GiB"):
+        arena_tokens(H100, LLAMA31_70B)

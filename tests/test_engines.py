@@ -14,11 +14,12 @@ from peek.simulation.block_engine import BlockEngine
 from peek.simulation.cost import CostModel
 from peek.simulation.engine import Job, SimEngine, StepWork
 from peek.simulation.radix_engine import RadixEngine
-from peek.simulation.simulate import TOUCHING, make_planner
+from peek.simulation.shortest_first import ShortestFirstEngine
+from peek.simulation.simulate import make_planner, radix_kind
 from peek.simulation.workload import SimRequest, Workload, pack_tokens, shared_symbols
 
 KINDS = ["radix", "blocks"]
-LABELS = [None, "fcfs+pe", "lpm+lru", "dfs-weight+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek"]
+LABELS = [None, "fcfs+pe", "lpm+lru", "dfs-weight+lru", "hrrn+lru", "spf+lru", "clpm+gm+dl+pe", "peek"]
 both_kinds = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -82,12 +83,18 @@ class WatchedRadix(Watched, RadixEngine):
             assert self.cache.advance(self.cache.root(job.request.namespace), segment, 0)[0] == depth
 
 
+class WatchedShortest(WatchedRadix, ShortestFirstEngine):
+    pass
+
+
 def engine_for(workload: Workload, kind: str, label: str | None = None, chunk: int = 8192) -> Watched:
     config = PeekConfig.from_label(label or "fcfs+lru")
     planner = None if label is None else make_planner(config, kind, None)
     if kind == "blocks":
         return WatchedBlocks(workload, planner, CostModel(), max_batched_tokens=chunk)
-    return WatchedRadix(workload, planner, CostModel(), None, chunk, TOUCHING.get(config.admission, 0))
+    kind, touch_limit = radix_kind(config.admission)
+    watched = WatchedShortest if kind is ShortestFirstEngine else WatchedRadix
+    return watched(workload, planner, CostModel(), None, chunk, touch_limit)
 
 
 def assert_empty(engine: Watched) -> None:
@@ -228,9 +235,10 @@ def test_the_stock_engine_admits_in_order_of_arrival(kind: str, workload: Worklo
 
 
 def run(
-    kind: str, *rows: tuple[list[int], int, float], arena: int, seats: int = 8, chunk: int = 8192
-) -> Watched:
-    """A finished stock engine; rows are prompt symbols, output tokens and arrival."""
+    kind: str, *rows: tuple[list[int], int, float], arena: int, seats: int = 8, chunk: int = 8192,
+    label: str | None = None,
+) -> Watched:  # fmt: skip
+    """A finished engine, stock without a label; rows are prompt symbols, output tokens and arrival."""
     requests = tuple(
         SimRequest(str(number), at_s, pack_tokens(symbols), len(symbols), output)
         for number, (symbols, output, at_s) in enumerate(rows)
@@ -239,7 +247,7 @@ def run(
         name="by hand", load="heavy", seed=0, requests=requests, warmup=0, max_running=seats,
         arena_tokens=arena,
     )  # fmt: skip
-    engine = engine_for(workload, kind, chunk=chunk)
+    engine = engine_for(workload, kind, label, chunk)
     engine.run()
     assert_empty(engine)
     return engine
@@ -296,3 +304,11 @@ def test_a_retracted_request_computes_its_answer_again_at_the_end_of_the_queue()
 def test_a_continued_chunk_counts_against_the_room() -> None:
     """The arena is checked in every step: 64 tokens and 24 must not run side by side in 80."""
     run("radix", ([1] * 64, 2, 0.0), ([2] * 24, 1, 0.0), arena=80, chunk=50)
+
+
+@pytest.mark.parametrize(("label", "steps"), [("lpm+lru", [0, 3, 3]), ("spf+lru", [0, 1, 1])])
+def test_under_shortest_first_a_chunk_leaves_room_for_shorter_prompts(label: str, steps: list[int]) -> None:
+    """The numbers of `test_shortest_first_leaves_room_beside_a_chunk` on the real SGLang."""
+    rows = ([1] * 200, 2, 0.0), ([2] * 30, 2, 0.001), ([3] * 28, 2, 0.001)
+    engine = run("radix", *rows, arena=1000, chunk=64, label=label)
+    assert sorted(step for step, _ in engine.admissions) == steps

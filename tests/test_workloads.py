@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peek.errors import WorkloadError
-from peek.simulation.cells import CELL_NAMES, LOADS, W3_ARENA_TOKENS, cell, draw_groups
+from peek.simulation.cells import CELL_NAMES, LOADS, cell, draw_groups
 from peek.simulation.trace import iter_rows, read_mooncake
 from peek.simulation.workload import (
     VOCABULARY,
@@ -137,7 +137,7 @@ def test_sizes_caps_and_rates(
         else:
             assert span == 0.0
             assert built.client_concurrency == cap
-            assert built.arena_tokens == W3_ARENA_TOKENS == 28_000
+            assert built.arena_tokens == 28_000
 
 
 @pytest.mark.parametrize("name", ["w1a", "w1c", "w2b", "w3b", "w3c"])
@@ -296,7 +296,7 @@ def sessions(tmp_path: Path) -> Path:
 def test_sessions_accumulate_their_prefix(sessions: Path, name: str, load: str, count: int) -> None:
     built = cell(name, load, trace=sessions)
     assert (len(built.requests), built.warmup) == (4 * count, 4 * count // 10)
-    assert (built.arena_tokens, built.max_running) == (50_000, 256)
+    assert (built.arena_tokens, built.max_running) == (170_000, 256)
     arrivals = [r.arrival_s for r in built.requests]
     assert arrivals == sorted(arrivals)
     by_id = {r.request_id: r for r in built.requests}

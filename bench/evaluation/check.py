@@ -1,10 +1,12 @@
-"""Compares a quick run with the stored reference: exit status 1 if a headline cell's hit has moved.
+"""Compares a quick run with the stored reference: exit status 1 if `peek` or anything else is not what it
+was.
 
-    python -m bench.evaluation.check build/eval.jsonl            compare
-    python -m bench.evaluation.check bench/evaluation/results.jsonl --store    make these the reference
+    python -m bench.evaluation.check build/eval.csv            compare
+    python -m bench.evaluation.check bench/evaluation/results.csv --store    make these the reference
 
-An engine that was not there is named and not compared; the simulated engines, and all runs of an engine that
-was there, must be.
+Two things are compared: the figures of every run (`TOLERANCE`), and whether `peek` still beats longest prefix
+match without its limit wherever it does in the reference.  An engine that was not there is named and not
+compared; the simulated engines, and all runs of an engine that was there, must be.
 """
 
 from __future__ import annotations
@@ -13,45 +15,89 @@ import argparse
 import json
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.evaluation.plans import QUICK, SIMULATED
-from bench.evaluation.results import KEYS, read
+from bench.evaluation.record import library
+from bench.evaluation.results import KEYS, RESULTS, read
 
 REFERENCE = Path(__file__).with_name("reference.json")
-TOLERANCE = 0.03
-"""Hit may move by so much: 3 points."""
+TOLERANCE = {"hit": 0.03, "ttft": 0.05, "ttft_p99": 0.05}
+"""A hit may move by so much, the others by this part of the reference."""
+OURS, RIVAL = "peek", "lpm-nolimit+lru"
+
+Figures = dict[str, dict[str, float]]
+"""Of each run, by a readable name that begins with the engine's and ends with the policy's."""
 
 
-def hits(path: Path) -> dict[str, float]:
-    """Hit of every run of the quick plan, by a readable name that begins with the engine's."""
+def figures(path: Path) -> Figures:
+    """What is compared of the quick plan's runs in a results file."""
     wanted = {run for sweep in QUICK for run in sweep.runs()}
     runs = {tuple(record[key] for key in KEYS): record for record in read(path)}
-    name = "{engine} | {stream} | {policy} | {seed}"
-    return {name.format(**runs[run]): round(runs[run]["hit"], 4) for run in wanted & runs.keys()}
+    name = "{engine} | {stream} | {seed} | {policy}"
+    return {
+        name.format(**runs[run]): {figure: runs[run][figure] for figure in TOLERANCE}
+        for run in sorted(wanted & runs.keys())
+    }
+
+
+def moved(found: Figures, reference: Figures) -> Iterator[str]:
+    """A line for every figure that is not what it was."""
+    for name in reference.keys() & found.keys():
+        for figure, tolerance in TOLERANCE.items():
+            was, is_now = reference[name][figure], found[name][figure]
+            allowed = tolerance if figure == "hit" else tolerance * was
+            if abs(is_now - was) > allowed:
+                yield f"moved: {name}: {figure} {was:.4g} -> {is_now:.4g}"
+
+
+def wins(of: Figures) -> set[tuple[str, str]]:
+    """Where, and in which figure, `OURS` is ahead of `RIVAL`."""
+    pairs = ((name, name.removesuffix(OURS) + RIVAL) for name in of if name.endswith(f"| {OURS}"))
+    return {
+        (name, figure)
+        for name, rival in pairs
+        if rival in of
+        for figure in ("ttft", "ttft_p99")
+        if of[name][figure] < of[rival][figure]
+    }
+
+
+def compare(found: Figures, reference: Figures) -> int:
+    """Print what differs, and the verdict as the last line; the exit status."""
+    absent = Counter(name.split(" | ")[0] for name in reference if name not in found)
+    begun = {*(name.split(" | ")[0] for name in found), *SIMULATED}
+    faults = [*moved(found, reference)]
+    faults += [
+        f"lost: {name}: no longer ahead of {RIVAL} in {figure}"
+        for name, figure in wins(reference) - wins(found)
+        if name in found and name.removesuffix(OURS) + RIVAL in found
+    ]
+    print(*sorted(faults), sep="\n", end="\n" if faults else "")
+    verdict = f"{len(reference) - absent.total()} of {len(reference)} runs compared, {len(faults)} faults"
+    without = [engine for engine in absent if engine not in begun]
+    cut = [f"{count} of {engine}" for engine, count in sorted(absent.items()) if engine in begun]
+    verdict += f"; not here: {', '.join(sorted(without))}" if without else ""
+    print(verdict + (f"; CUT SHORT, not run: {', '.join(cut)}" if cut else ""))
+    return 1 if faults or cut else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("results", type=Path)
+    parser.add_argument("--reference", type=Path, default=REFERENCE)
     parser.add_argument("--store", action="store_true")
     arguments = parser.parse_args()
-    found = hits(arguments.results)
-    if arguments.store:
-        REFERENCE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-        print(f"{len(found)} runs are the reference now")
-        return 0
-    reference: dict[str, float] = json.loads(REFERENCE.read_text())
-    absent = Counter(name.split(" | ")[0] for name in reference if name not in found)
-    moved = [name for name in reference if name in found and abs(found[name] - reference[name]) > TOLERANCE]
-    for name in moved:
-        print(f"moved: {name}: hit {reference[name]:.3f} -> {found[name]:.3f}")
-    for engine, count in sorted(absent.items()):
-        print(f"not compared: {count} runs of {engine}")
-    print(f"{len(reference) - absent.total()} of {len(reference)} runs compared, {len(moved)} moved")
-    # An engine is there or not; a run that was cut short is no verdict.
-    begun = {*(name.split(" | ")[0] for name in found), *SIMULATED}
-    return 1 if moved or begun & absent.keys() else 0
+    found = figures(arguments.results)
+    if not arguments.store:
+        pages = sorted({run["peek"] for run in read(RESULTS) if run["policy"] == OURS})
+        print(f"the pages show {OURS} of the library {', '.join(pages) or 'none'}; this one is {library()}")
+        return compare(found, json.loads(arguments.reference.read_text()))
+    lines = (f" {json.dumps(name)}: {json.dumps(run)}" for name, run in found.items())
+    arguments.reference.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print(f"{len(found)} runs are the reference now")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""Fits the one free constant of the step times, for one real engine, on one stock cell.
+"""Fits what is free of the model, for one real engine, on one cell: the KV arena and the speed of prefill.
 
-    PYTHONPATH=tests/sglang python -m bench.evaluation.fit --engine sglang     (in the engine's environment)
+    PYTHONPATH=.:tests/sglang python -m bench.evaluation.fit --engine sglang     (in the engine's environment)
 
-`mfu`, the part of the peak that prefill reaches, is set so that the engine's own policy on W1 A heavy has the
-paper's throughput, over three seeds, to three digits.  It is then the same for every other cell, policy and
-the engine's simulated twin.  The result goes into fit.json, with what the fit leaves unexplained.
+Two constants: the arena in tokens and `mfu`, the part of the peak that prefill reaches.  W1 A heavy is played
+under the stock and the published policy at the points of `GRID`, over the paper's seeds; each figure of
+`FITTED` is taken as a power law of both constants, which evens out the noise between runs, and the constants
+are those with the least squares of relative distance from the paper.  They then hold for every other W1 and
+W2 cell, every policy and the engine's simulated twin, and `mfu` for every stream.  What they do not explain
+is a table of the report.
 """
 
 from __future__ import annotations
@@ -12,41 +15,71 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-from statistics import fmean
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
+import numpy as np
+
 from bench.builds import require_compiled
-from bench.evaluation.plans import FAMILY, SEEDS, stock_of
+from bench.evaluation.cells import Cell
+from bench.evaluation.plans import FAMILY, FULL_STACK, PAPER_W1, SEEDS, stock_of
 from bench.evaluation.record import record
-from bench.evaluation.results import FIT, Cell
+from bench.evaluation.results import FIT
 from bench.evaluation.streams import build
 
-STREAM = "w1a:heavy"
-TPOT_MS = {"sglang": 45.9, "vllm": 43.5}
-"""The paper's, of stock on this stream."""
-LOW, HIGH, DIGITS = 0.2, 0.9, 3
+STREAM = {family: streams[0] for family, streams in PAPER_W1.items()}
+GRID = {
+    "sglang": ((36_000, 40_000, 44_000), (0.40, 0.46, 0.52)),
+    "vllm": ((36_000, 40_000, 44_000), (0.52, 0.60, 0.68)),
+}
+"""Arenas in tokens and mfu; the answer must lie inside."""
+FITTED = ("hit", "rps")
 
 
-def measure(engine: str, mfu: float) -> dict[str, float]:
-    """Means over the seeds of the stock engine's figures."""
-    workloads = [build(STREAM, seed, FAMILY[engine], None) for seed in SEEDS]
-    runs = [record(engine, STREAM, workload, stock_of(engine), mfu) for workload in workloads]
-    return {name: fmean(run[name] for run in runs) for name in ("rps", "hit", "ttft", "e2e", "tpot_ms")}
+def played(engine: str, arena_tokens: int, mfu: float) -> list[float]:
+    """The figures of `FITTED`, first the stock policy's, then the published one's; means over the seeds."""
+    family = FAMILY[engine]
+    found = []
+    for policy in (stock_of(engine), FULL_STACK):
+        cell = Cell(engine, STREAM[family])
+        for seed in SEEDS:
+            workloads = build(cell.stream, seed, family, None)
+            sized = [replace(workload, arena_tokens=arena_tokens) for workload in workloads]
+            cell.add(record(engine, cell.stream, sized, policy, mfu))
+        ours = cell.figures(policy)
+        assert ours is not None, "it was run"
+        found += [getattr(ours, figure) for figure in FITTED]
+    print(f"arena {arena_tokens}, mfu {mfu}: {' '.join(f'{value:.4g}' for value in found)}", flush=True)
+    return found
+
+
+def goals(engine: str) -> list[float]:
+    """The paper's figures, in the order of `played`."""
+    cell = Cell(engine, STREAM[FAMILY[engine]])
+    return [getattr(cell.paper(policy), name) for policy in (stock_of(engine), FULL_STACK) for name in FITTED]
+
+
+def nearest(
+    points: Sequence[tuple[float, float]], figures: Sequence[Sequence[float]], goal: Sequence[float]
+) -> list[float]:
+    """Where the power laws through `figures` at `points` come closest to `goal`, in relative squares."""
+    terms = np.column_stack([np.ones(len(points)), np.log(points)])
+    laws, *_ = np.linalg.lstsq(terms, np.log(figures), rcond=None)
+    place, *_ = np.linalg.lstsq(laws[1:].T, np.log(goal) - laws[0], rcond=None)
+    return [float(value) for value in np.exp(place)]
 
 
 def fit(engine: str) -> dict[str, Any]:
-    """What fit.json has of an engine: the constant, and the paper's figures and ours with it."""
-    goal = Cell(engine, STREAM).paper(stock_of(engine))
-    assert goal is not None
-    low, high = LOW, HIGH
-    while high - low > 0.5 * 10**-DIGITS:
-        middle = (low + high) / 2
-        slow = measure(engine, middle)["rps"] < goal.rps
-        low, high = (middle, high) if slow else (low, middle)
-    mfu = round((low + high) / 2, DIGITS)
-    paper = {**goal._asdict(), "hit": goal.hit / 100, "tpot_ms": TPOT_MS[FAMILY[engine]]}
-    ours = {name: round(value, 4) for name, value in measure(engine, mfu).items()}
-    return {"engine": engine, "policy": stock_of(engine), "mfu": mfu, "paper": paper, "ours": ours}
+    """What fit.json has of an engine."""
+    family = FAMILY[engine]
+    points = list(product(*GRID[family]))
+    arena_tokens, mfu = nearest(points, [played(engine, *point) for point in points], goals(engine))
+    for value, tried in zip((arena_tokens, mfu), GRID[family], strict=True):
+        assert min(tried) <= value <= max(tried), f"{value:g} is outside of the grid {tried}"
+    constants = {"arena_tokens": int(round(arena_tokens, -3)), "mfu": round(mfu, 3)}
+    return {"engine": engine, "stream": STREAM[family], **constants}
 
 
 def main() -> None:

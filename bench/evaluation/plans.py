@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from itertools import product
 
 SEEDS = (42, 142, 242)
+"""The paper's: for what stands beside its figures."""
+FRESH = (611, 6121, 61121)
+"""For every comparison with `peek`.  Nothing is ever tuned on them."""
 SIMULATED = ("simulated-radix", "simulated-blocks")
 REAL = ("sglang", "vllm")
 ALL = (*REAL, *SIMULATED)
@@ -17,42 +20,79 @@ NAMES = {
     "simulated-blocks": "simulated, blocks",
 }
 FAMILY = {"simulated-radix": "sglang", "sglang": "sglang", "simulated-blocks": "vllm", "vllm": "vllm"}
-"""Engine -> whose rates, caps, and fitted constant."""
+"""Engine -> whose rates, caps, and fitted constants."""
 BASELINE = {"sglang": "lpm+lru", "vllm": "fcfs+lru"}
 """The paper's "stock": LPM (0.5.9) on SGLang, FCFS with prefix caching (0.19.1) on vLLM."""
 
 STOCK = ("fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "dfs-weight+lru", "hrrn+lru", "spf+lru")
 """What a user can pick today; vLLM itself has the first only, the others are orders laid over it."""
 LIMITED = ("hrrn-limit+lru",)
+STOCKS = (*STOCK, *LIMITED)
 FULL_STACK = "clpm+gm+dl+pe"
 PUBLISHED = ("fcfs+pe", "lpm+pe", "clpm", "clpm+gm", "clpm+gm+dl", "clpm+gm+pe", FULL_STACK)
-MAIN = (*STOCK, "k-lpm+lru", *PUBLISHED, "peek")
 SHORT = ("fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "spf+lru", FULL_STACK, "peek")
-UNGUARDED = ("peek, no guard",)
-UNSECTIONED = ("peek, cached not first",)
-EXPONENTS = tuple(f"peek, exponent {k}" for k in (1, 3, 4, 6, 8))
-LANES = ("clpm, lanes by cycle", "clpm, lanes by admission", "clpm, lanes by work")
+LADDER = ("fcfs+lru", "lpm+lru", "lpm-nolimit+lru", FULL_STACK, "peek")
+"""Of the curves over the load."""
+OFFLINE = ("fcfs+lru", "lpm-nolimit+lru", "fcfs+pe", "fcfs+lru, reordered", "fcfs+pe, reordered", "peek")
+"""Arrival order, the best stock order, eviction only, reordering only, both; and `peek` online."""
+POLICIES = (*STOCKS, "k-lpm+lru", *PUBLISHED, "peek", *OFFLINE[3:5])
+"""All of them, in the order in which tables have them."""
 
-W1 = ("w1a:heavy", "w1c:moderate", "w1c:heavy", "w1d:heavy", "w1b:heavy")
-W1_MODERATE = ("w1a:moderate", "w1b:moderate", "w1d:moderate")
+W1_HEAVY = ("w1a:heavy", "w1b:heavy", "w1c:heavy", "w1d:heavy")
+WINDOW = tuple(f"{cell}:window" for cell in W1_HEAVY)
+PAPER_W1 = {"sglang": tuple(f"{cell}:window450" for cell in W1_HEAVY), "vllm": WINDOW}
+"""What stands beside the paper's heavy W1 cells.
+
+Its E2E times throughput says how many requests its clients had outstanding: on vLLM 164 to 172 in each cell,
+near the cap of 210 that it states; on SGLang 338 to 415 under stock, above the cap of 256 that it states.  In
+W1 A a window of 450 gives the paper's E2E there.
+"""
+W1_MODERATE = ("w1a:moderate", "w1b:moderate", "w1c:moderate", "w1d:moderate")
 W2 = ("w2b:moderate", "w2b:heavy")
 W3 = ("w3b:heavy", "w3c:heavy", "w3b:heavy:dp2", "w3c:heavy:dp2")
 W4 = tuple(map(":".join, product(("w4", "w4-shared"), ("moderate", "heavy"), ("sglang", "vllm"))))
+W4_HEAVY = tuple(stream for stream in W4 if ":heavy:" in stream)
+W4_MODERATE = tuple(stream for stream in W4 if ":moderate:" in stream)
 W5 = ("w5-long:heavy", "w5-short:heavy", "w5-long:moderate", "w5-short:moderate")
-W1_HEAVY = ("w1a:heavy", "w1b:heavy", "w1c:heavy", "w1d:heavy")
-WINDOW = tuple(f"{cell}:window" for cell in W1_HEAVY)
-ARENA_SIZES = (35, 40, 45)
-ARENA = tuple(f"{cell}:arena{size}" for cell in W1_HEAVY for size in ARENA_SIZES)
-RATES = tuple(f"w2b:heavy:rate{percent}" for percent in (70, 80, 90))
+W5_WINDOW = tuple(f"{stream}:window" for stream in W5[:2])
+"""What stands beside the paper's W5: its E2E times throughput is near its cap, too."""
+COLD = tuple(f"cold-behind-hot:new:arena{size}" for size in (100, 200, 400))
+AGENTS = tuple(f"agents-with-tools:new:arena{size}" for size in (100, 200, 400))
+FLOODS = ("flood-one-prefix:new", "flood-four-prefixes:new", "flood-small-groups:new")
+TENANTS = ("tenants:new:arena100", "tenants:new:arena200")
+NEW = (*COLD, *AGENTS, *TENANTS, *FLOODS)
 TRACES = tuple(map(":".join, product(("mooncake-conversation", "mooncake-synthetic"), ("0.04", "0.06"))))
 TRACE_STARTS = ("mooncake-conversation:0.06:1000", "mooncake-synthetic:0.06:1000")
 """What the real engines play in minutes; prompts have 14,000 tokens in the mean."""
 SESSIONS = ("agents-1:32k", "agents-4:32k")
+RECORDED = (*SESSIONS, *TRACE_STARTS, *TRACES, "azure-code:1.0")
 
-WAIT_STREAM = "w1c:heavy"
-"""Its distribution of waits is kept and drawn."""
-WAIT_SHARES = (0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99, 99.5, 100)
-"""Per cent of the requests that were admitted sooner."""
+MAP_LOADS, MAP_ARENAS = (60, 80, 95, 120, 160), (50, 100, 200, 400)
+MAP = tuple(f"map:{load}:arena{size}" for load, size in product(MAP_LOADS, MAP_ARENAS))
+FLASH = tuple(f"map:flash:arena{size}" for size in MAP_ARENAS)
+RATES = (40, 60, 80)
+"""Per cent of a cell's heavy rate; the cell itself is 100."""
+CURVES = ("w1a", "w1c", "w1d", "w2b", "w5-long", "w5-short")
+OVER_LOAD = {
+    **{cell: (*(f"{cell}:heavy:rate{rate}" for rate in RATES), f"{cell}:heavy") for cell in CURVES},
+    "w3c": (*(f"w3c:heavy:clients{count}" for count in (45, 90)), "w3c:heavy"),
+}
+"""Of each curve its streams, the lightest first; W3 is a closed loop, so its load is how many ask."""
+BATCHES = {
+    "prefix": (512, 1024, 2048, 4096),
+    "groups": (20, 50, 100, 200),
+    "jobs": (16, 64, 128, 256),
+    "sigma": (0, 20, 40, 60),
+}
+"""The paper's sweeps of a batch that is known beforehand, by what is changed."""
+BATCH = tuple(f"batch:offline:{what}{value}" for what, values in BATCHES.items() for value in values)
+CONTROL = ("batch:offline:prefix0",)
+"""Nothing shared."""
+
+SHARED = (*W1_HEAVY, *WINDOW, *W1_MODERATE, *W2, *W3)
+QUIET = (*W4, *W5, *NEW, *RECORDED)
+HEADLINE = (*SHARED, *QUIET)
+"""Every stream that `peek` is judged by."""
 
 
 def stock_of(engine: str) -> str:
@@ -74,42 +114,48 @@ class Sweep:
     streams: tuple[str, ...]
     policies: tuple[str, ...]
     engines: tuple[str, ...] = ALL
-    seeds: tuple[int, ...] = SEEDS
+    seeds: tuple[int, ...] = FRESH
 
     def runs(self) -> Iterator[tuple[str, str, int, str]]:
         """(engine, stream, seed, policy) of each."""
         return product(self.engines, self.streams, self.seeds, self.policies)
 
 
-GUIDES = ("lpm-nolimit+lru", FULL_STACK, "peek")
-QUICK = (
-    Sweep(W1[:4], ("fcfs+lru", "hrrn+lru", "clpm", *GUIDES), SIMULATED, (42,)),
-    Sweep(("w5-short:heavy",), ("fcfs+lru", "peek"), SIMULATED, (42,)),
-    Sweep(("w1a:heavy", "w1c:heavy"), GUIDES, REAL, (42,)),
-    Sweep(("w1a:heavy",), ("fcfs+lru",), REAL, (42,)),
-)
+def of_paper(engine: str, streams: tuple[str, ...], *more: str) -> Sweep:
+    """What stands beside the paper's figures on one engine."""
+    return Sweep(streams, (stock_of(engine), FULL_STACK, *more), (engine,), SEEDS)
 
+
+GUARDED = ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", "spf+lru", "clpm", FULL_STACK, "peek")
+"""What `peek` could be taken for: a check that cannot tell it from one of these is none."""
+QUICK = (
+    Sweep((*W1_HEAVY, "w1c:moderate", "w1a:heavy:window"), GUARDED, SIMULATED, FRESH[:1]),
+    Sweep(
+        (COLD[0], TENANTS[0], "w5-short:heavy"), ("fcfs+lru", "lpm-nolimit+lru", "peek"), SIMULATED, FRESH[:1]
+    ),
+    Sweep(("w1a:heavy", "w1c:heavy"), ("lpm-nolimit+lru", FULL_STACK, "peek"), REAL, FRESH[:1]),
+)
+LATTICE = ("clpm", "clpm+gm", "clpm+gm+dl", "clpm+gm+pe")
 FULL = (  # what matters most first: a run that is cut short has the most of it
-    Sweep(W1, (*MAIN, "peek, no gate"), ("sglang", "simulated-radix")),
-    Sweep(W1, LIMITED, ("sglang",)),
-    Sweep(W1, MAIN, ("vllm", "simulated-blocks")),
-    Sweep(W1, ("peek, no lanes",)),
-    Sweep(W1[:4], LANES),
-    Sweep(W1, EXPONENTS, SIMULATED),
-    Sweep(WINDOW, SHORT),
-    Sweep(ARENA, ("fcfs+lru", "lpm+lru", FULL_STACK), SIMULATED),
-    Sweep(RATES, ("fcfs+lru", "lpm+lru", FULL_STACK), SIMULATED),
-    Sweep(W5, SHORT),
-    Sweep(W4, SHORT),
-    Sweep(W3, SHORT),
-    Sweep(W2, SHORT),
-    Sweep(W1_MODERATE, SHORT),
-    Sweep(SESSIONS, SHORT),
+    of_paper("sglang", PAPER_W1["sglang"], "lpm+pe", *LATTICE),
+    of_paper("vllm", PAPER_W1["vllm"], "fcfs+pe", *LATTICE),
+    Sweep((*W1_HEAVY, *WINDOW, "w1c:moderate"), SHORT, REAL),
+    Sweep((*SHARED, *W4, *W5, *NEW, *SESSIONS), SHORT, SIMULATED),
+    Sweep(MAP, SHORT, SIMULATED),
+    Sweep(FLASH, ("fcfs+lru",), SIMULATED),
+    Sweep((*COLD, AGENTS[1], *FLOODS, *TENANTS), SHORT, REAL),
+    Sweep((*W5[:2], *W4_HEAVY), SHORT, REAL),
+    Sweep((*BATCH, *CONTROL), OFFLINE, SIMULATED),
+    Sweep(tuple(stream for curve in OVER_LOAD.values() for stream in curve), LADDER, SIMULATED),
+    Sweep(W1_MODERATE, SHORT, REAL),
+    Sweep((*W3, *W2), SHORT, REAL),
+    Sweep(W1_HEAVY, ("dfs-weight+lru", "k-lpm+lru", *LIMITED), ("sglang",)),
+    Sweep(SESSIONS, SHORT, REAL),
     Sweep((*TRACE_STARTS, "azure-code:1.0"), SHORT, seeds=(0,)),
     Sweep(TRACES, SHORT, SIMULATED, (0,)),
-    Sweep(("w4:heavy:vllm", "w5-short:heavy"), UNGUARDED, SIMULATED),
-    Sweep(("w4-shared:heavy:vllm", "w1c:heavy"), UNSECTIONED, SIMULATED),
-    Sweep(("azure-code:1.0",), UNGUARDED, SIMULATED, (0,)),
+    of_paper("sglang", (*W2, *W3, *W5_WINDOW, "w4:heavy:sglang", "w4-shared:heavy:sglang")),
+    of_paper("vllm", (*W2, *W3, *W5_WINDOW, "w4:heavy:vllm", "w4-shared:heavy:vllm")),
+    Sweep((*W4_MODERATE, *W5[2:]), SHORT, REAL),
 )
 
 PLANS = {"quick": QUICK, "full": FULL}

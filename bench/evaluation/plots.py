@@ -1,178 +1,231 @@
-"""Figures of the report, as small SVG files (text stays text)."""
+"""Figures of the pages, as SVG files 7.2 inches wide (text stays text, and can be read at 700 pixels)."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
+from itertools import product
+from math import exp, log
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import matplotlib as mpl
 
-from bench.evaluation.plans import FULL_STACK, REAL, W1, W1_HEAVY, WAIT_SHARES, WAIT_STREAM
-from bench.evaluation.results import STOCKS, Cell, Results, title
+from bench.evaluation.cells import Cell, Results
+from bench.evaluation.plans import (
+    FULL_STACK,
+    HEADLINE,
+    LADDER,
+    MAP_ARENAS,
+    MAP_LOADS,
+    NAMES,
+    OVER_LOAD,
+    SHARED,
+    SHORT,
+    SIMULATED,
+    STOCKS,
+    W1_HEAVY,
+    parts_of,
+)
 
 mpl.use("svg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-STOCK_COLOR, PUBLISHED_COLOR, PEEK_COLOR = "#6b7280", "#2563eb", "#d9480f"
-PRESSURE = dict(zip(W1_HEAVY, (2, 4, 8, 16), strict=True))
-"""Prefixes / KV arena of each heavy W1 cell."""
-LINES = {
-    "stock": (STOCK_COLOR, "-"),
-    "lpm-nolimit+lru": ("#0f766e", "-"),
-    "hrrn+lru": ("#0f766e", "--"),
-    "clpm": (PUBLISHED_COLOR, "--"),
-    FULL_STACK: (PUBLISHED_COLOR, "-"),
-    "peek": (PEEK_COLOR, "-"),
+WIDTH = 7.2
+COLORS = {
+    "fcfs+lru": "#9ca3af",
+    "lpm+lru": "#6b7280",
+    "lpm-nolimit+lru": "#0f766e",
+    "hrrn+lru": "#65a30d",
+    "spf+lru": "#7c3aed",
+    FULL_STACK: "#2563eb",
+    "peek": "#d9480f",
 }
-"""Policies that are drawn as lines; the dashed ones among the waits only."""
-STEPS = ("peek", FULL_STACK, "clpm+gm+pe", "clpm+gm+dl", "clpm+gm", "clpm", "lpm-nolimit+lru")
-LAST_SHARE = 0.1
-"""Where the logarithmic axis of the waits begins."""
-REACH = 2.2
-"""A front shows policies whose mean is within so many times of the best; the others are named below."""
+MEAN, TAIL = "#d9480f", "#1f2937"
+REACH = 2.0
+"""The front shows policies within so many times of the best; the others are named below."""
+FARTHEST = 3.2
+"""Times the best stock policy's; what is beyond is drawn as an arrow."""
+CURVES = {"ttft": "mean TTFT, s", "e2e": "mean E2E, s", "rps": "requests/s"}
 mpl.rc("svg", fonttype="none", hashsalt="peek")
-mpl.rc("font", size=9)
-mpl.rc("axes", grid=True, axisbelow=True)
+mpl.rc("font", size=8)
+mpl.rc("axes", grid=True, axisbelow=True, titlesize=8.5, titlelocation="left")
 mpl.rc("axes.spines", top=False, right=False)
 mpl.rc("grid", color="#e5e7eb")
 
 
-def draw(results: Results, folder: Path) -> list[tuple[str, str]]:
-    """Everything, for the real engines that were run; (title, file name) of each front."""
+def draw(results: Results, folder: Path, engines: Sequence[str]) -> None:
+    """The four figures of the first page, and the curves over the load; `engines`: of the first and third."""
     folder.mkdir(parents=True, exist_ok=True)
-    cells = list(results.cells([WAIT_STREAM], REAL, "peek"))
-    for figure, label in (("hit", "cache hit, %"), ("ttft", "mean TTFT, s (log)")):
-        one = partial(pressure, results, figure)
-        panels(folder / f"{figure}-pressure.svg", cells, one, 3.6, ylabel=label)
-    panels(folder / "ablation.svg", cells, ablation, 3.2, about=f", {title(WAIT_STREAM)}")
-    label = "% of the requests that wait longer (log)"
-    panels(folder / "waits.svg", cells, waits, 3.8, about=f", {title(WAIT_STREAM)}", ylabel=label)
-    made = []
-    for stream in W1:
-        if ran := list(results.cells([stream], [cell.engine for cell in cells], "peek")):
-            made.append((title(stream), f"front-{stream.replace(':', '-')}.svg"))
-            panels(folder / made[-1][1], ran, front, 4.2, heading=title(stream))
-    return made
+    front(results, folder / "evaluation-front.svg", engines)
+    heat(results, folder / "evaluation-map.svg")
+    ranks(results, folder / "evaluation-losses.svg", engines)
+    cost(results, folder / "evaluation-cost.svg", engines)
+    for engine, (figure, label) in product(SIMULATED, CURVES.items()):
+        curves(results, folder / curves_file(engine, figure), engine, figure, label)
 
 
-def panels(
-    path: Path, cells: Sequence[Cell], one: Callable[[Cell, Any], None], height: float, *,
-    about: str = "", heading: str = "", ylabel: str = "",
-) -> None:  # fmt: skip
-    """`one` for each cell, side by side, named after its engine, into `path`; `ylabel` is of all of them."""
-    size = (5.2 * len(cells), height)
-    figure, axes = plt.subplots(1, len(cells), figsize=size, squeeze=False, sharey=bool(ylabel))
-    for axis, cell in zip(axes[0], cells, strict=True):
-        one(cell, axis)
-        axis.set_title(cell.engine_name + about, fontsize=9, loc="left")
-    if ylabel:
-        axes[0][0].set_ylabel(ylabel)
-    if heading:
-        figure.suptitle(heading, fontsize=10)
+def curves_file(engine: str, figure: str) -> str:
+    """The name of a figure over the load."""
+    return f"evaluation-load-{engine.removeprefix('simulated-')}-{figure}.svg"
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure, without a date, and close it."""
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
 
 
-def color_of(policy: str) -> str:
-    if policy == "peek":
-        return PEEK_COLOR
-    return STOCK_COLOR if policy in (*STOCKS, "k-lpm+lru") else PUBLISHED_COLOR
+def standing(cells: Sequence[Cell], policy: str, figure: str, seed: int | None = None) -> float:
+    """Geometric mean over cells of a policy's figure, as so many times the best stock policy's."""
+    ratios = []
+    for cell in cells:
+        best = min(cell.mean(other, figure) for other in STOCKS if cell.has(other))
+        own = cell.mean(policy, figure) if seed is None else cell.runs[policy][seed][figure]
+        ratios.append(own / best)
+    return exp(fmean(map(log, ratios)))
 
 
-def front(cell: Cell, axis: Any) -> None:
-    """Mean against p99 TTFT, every policy a point."""
-    candidates = [policy for policy in cell.runs if "," not in policy]  # the others are studies
-    points = [(cell.mean(policy, "ttft"), cell.mean(policy, "ttft_p99"), policy) for policy in candidates]
-    reach = REACH * min(points)[0]
-    near = [point for point in points if point[0] <= reach]
-    far = [policy.removesuffix("+lru") for mean, _, policy in points if mean > reach]
-    for mean, p99, policy in near:
-        axis.scatter(mean, p99, s=34 if policy == "peek" else 20, color=color_of(policy), zorder=3)
-    label_points(axis, near)
-    axis.set_xlabel("mean TTFT, s")
-    axis.set_ylabel("p99 TTFT, s")
-    axis.margins(x=0.28, y=0.12)
-    if far:
-        note = textwrap.fill(f"beyond {REACH:g} x the best mean: {', '.join(far)}", 60)
-        place = {"transform": axis.transAxes, "ha": "right", "va": "bottom"}
-        axis.text(0.99, 0.01, note, fontsize=6.5, color=STOCK_COLOR, **place)
+def front(results: Results, path: Path, engines: Sequence[str]) -> None:
+    """Where each policy stands between mean and p99 over all streams that share; small dots are seeds."""
+    figure, axes = plt.subplots(1, len(engines), figsize=(WIDTH, 3.4), squeeze=False)
+    for axis, engine in zip(axes[0], engines, strict=True):
+        cells = list(results.cells(SHARED, (engine,), *SHORT))
+        far = []
+        for policy in SHORT if cells else ():
+            x, y = (standing(cells, policy, name) for name in ("ttft", "ttft_p99"))
+            if max(x, y) > REACH:
+                far.append(f"{policy.removesuffix('+lru')} ({x:.1f}, {y:.1f})")
+                continue
+            for seed in set.intersection(*(set(cell.seeds) for cell in cells)):
+                place = [standing(cells, policy, name, seed) for name in ("ttft", "ttft_p99")]
+                axis.scatter(*place, s=7, color=COLORS[policy], alpha=0.4, linewidths=0)
+            axis.scatter(x, y, s=42, color=COLORS[policy], zorder=3, label=policy.removesuffix("+lru"))
+        axis.set_title(f"{NAMES[engine]}: {len(cells)} cells that share prefixes")
+        axis.set_xlabel("mean TTFT / the best stock policy's")
+        axis.set_ylabel("p99 TTFT / the best stock policy's")
+        if cells:
+            axis.legend(frameon=False, fontsize=7.5)
+        note = f"beyond {REACH:g} times (mean, p99): {', '.join(far)}"
+        axis.text(0.0, -0.24, note if far else "", fontsize=7, color="#6b7280", transform=axis.transAxes)
+    save(figure, path)
 
 
-def label_points(axis: Any, points: Sequence[tuple[float, float, str]]) -> None:
-    """Names beside the points, moved up where they would overlap another name."""
-    means, tails = [point[0] for point in points], [point[1] for point in points]
-    gap = 0.045 * max(max(tails) - min(tails), 1e-9)
-    near = 0.3 * max(max(means) - min(means), 1e-9)
-    taken: list[tuple[float, float]] = []
-    for mean, p99, policy in sorted(points, key=lambda point: point[1]):
-        place = p99
-        for x, y in sorted(taken, key=lambda spot: spot[1]):
-            if abs(x - mean) < near and abs(y - place) < gap:
-                place = y + gap
-        taken.append((mean, place))
-        moved = place > p99 + gap / 2
-        axis.annotate(
-            policy.removesuffix("+lru"), (mean, p99), xytext=(mean * 1.03, place), fontsize=7,
-            color=color_of(policy), va="center",
-            arrowprops={"arrowstyle": "-", "color": "#d1d5db", "lw": 0.5} if moved else None,
-        )  # fmt: skip
+def heat(results: Results, path: Path) -> None:
+    """`peek` against the best stock policy over load and arena: colour and first figure mean, second p99."""
+    figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 3.1))
+    for axis, engine in zip(axes, SIMULATED, strict=True):
+        values = [[float("nan")] * len(MAP_LOADS) for _ in MAP_ARENAS]
+        for column, load in enumerate(MAP_LOADS):
+            for row, arena in enumerate(MAP_ARENAS):
+                cell = results.cell(engine, f"map:{load}:arena{arena}")
+                mean, tail = cell.against("ttft"), cell.against("ttft_p99")
+                if mean and tail:
+                    values[row][column] = 100 * (mean.ratio - 1)
+                    text = f"{values[row][column]:+.0f}\n{100 * (tail.ratio - 1):+.0f}"
+                    axis.text(column, row, text, ha="center", va="center", fontsize=8)
+        axis.imshow(values, cmap="RdYlGn_r", vmin=-30, vmax=30, aspect="auto", alpha=0.7)
+        axis.grid(visible=False)
+        axis.set_xticks(range(len(MAP_LOADS)), [f"{load} %" for load in MAP_LOADS])
+        axis.set_yticks(range(len(MAP_ARENAS)), [f"{arena}K" for arena in MAP_ARENAS])
+        axis.set_title(f"{NAMES[engine]}: mean / p99 TTFT, %")
+        axis.set_xlabel("load, of what arrival order can serve")
+        axis.set_ylabel("KV arena, tokens")
+    save(figure, path)
 
 
-def lines(cell: Cell) -> Iterator[tuple[str, str, str, str]]:
-    """Policy, label, colour and style of everything that is drawn as a line."""
-    for name, look in LINES.items():
-        yield (cell.stock, f"{cell.stock} (stock)", *look) if name == "stock" else (name, name, *look)
+def ranks(results: Results, path: Path, engines: Sequence[str]) -> None:
+    """Of each stream, `peek` against the best stock policy in mean and p99; lines span the seeds."""
+    shown = [
+        stream for stream in HEADLINE if any(results.cell(engine, stream).has("peek") for engine in engines)
+    ]
+    size = (WIDTH, 1.0 + 0.17 * len(shown))
+    figure, axes = plt.subplots(1, len(engines), figsize=size, sharey=True, squeeze=False)
+    for axis, engine in zip(axes[0], engines, strict=True):
+        for row, stream in enumerate(shown):
+            cell = results.cell(engine, stream)
+            for name, color, shift in (("ttft", MEAN, -0.16), ("ttft_p99", TAIL, 0.16)):
+                if versus := cell.against(name):
+                    low, high = min(versus.seeds), max(versus.seeds)
+                    axis.plot([low, high], [row + shift] * 2, color=color, lw=1, alpha=0.6)
+                    inside = versus.ratio < FARTHEST
+                    place = min(versus.ratio, FARTHEST)
+                    axis.plot(place, row + shift, "o" if inside else ">", ms=3.5, color=color, clip_on=False)
+        axis.axvline(1.0, color="#111827", lw=0.8)
+        axis.set_xscale("log")
+        axis.set_xlim(0.6, FARTHEST)
+        axis.set_xticks([0.7, 1.0, 1.4, 2.0, 3.0], ["-30 %", "0", "+40 %", "x 2", "x 3"])
+        axis.minorticks_off()
+        axis.set_title(NAMES[engine])
+    titles = [results.cell(engines[0], stream).title for stream in shown]
+    axes[0][0].set_yticks(range(len(shown)), titles, fontsize=7)
+    axes[0][0].set_ylim(len(shown) - 0.5, -0.5)
+    for color, label in ((MEAN, "mean TTFT"), (TAIL, "p99 TTFT")):
+        axes[0][-1].plot([], [], "o", ms=3.5, color=color, label=label)
+    axes[0][-1].legend(frameon=False, fontsize=7.5, loc="lower right")
+    save(figure, path)
 
 
-def pressure(results: Results, figure: str, cell: Cell, axis: Any) -> None:
-    """Hit or mean TTFT over the KV pressure of the heavy W1 cells; crosses are the paper's."""
-    cells = {x: results.cell(cell.engine, stream) for stream, x in PRESSURE.items()}
-    for policy, label, color, style in lines(cell):
-        ours, theirs = {"ms": 4, "lw": 1.6, "label": label}, {"ms": 5, "lw": 0.8}
-        for of, marks, look in ((Cell.figures, "o-", ours), (Cell.paper, "x--", theirs)):
-            known = [(x, getattr(found, figure)) for x, one in cells.items() if (found := of(one, policy))]
-            if known and style == "-":
-                axis.plot(*zip(*known, strict=True), marks, color=color, **look)
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(list(cells), [f"{x}x" for x in cells])
-    axis.set_xlabel("prefixes / KV arena")
-    axis.plot([], [], "x--", ms=5, lw=0.8, color="#111827", label="the paper's")
-    axis.legend(fontsize=7, frameon=False)
-    if figure != "hit":
-        axis.set_yscale("log")
+def cost(results: Results, path: Path, engines: Sequence[str]) -> None:
+    """CPU time of a scheduling decision, mean (bar) and p99 (mark), over the heavy W1 cells."""
+    figure, axes = plt.subplots(1, len(engines), figsize=(WIDTH, 2.4), squeeze=False)
+    for axis, engine in zip(axes[0], engines, strict=True):
+        cells = list(results.cells(W1_HEAVY, (engine,), "peek"))
+        ran = [policy for policy in SHORT if cells and all("cpu_us" in a_run(cell, policy) for cell in cells)]
+        for row, policy in enumerate(ran):
+            mean, tail = (
+                fmean(cell.mean(policy, name) for cell in cells) / 1e3 for name in ("cpu_us", "cpu_us_p99")
+            )
+            axis.barh(row, mean, color=COLORS[policy], height=0.6)
+            axis.plot(tail, row, "|", ms=9, color="#111827")
+        axis.set_yticks(range(len(ran)), [policy.removesuffix("+lru") for policy in ran])
+        axis.invert_yaxis()
+        axis.grid(axis="y", visible=False)
+        axis.set_title(f"{NAMES[engine]}: ms a decision (mark: p99)")
+    save(figure, path)
 
 
-def ablation(cell: Cell, axis: Any) -> None:
-    """Mean TTFT of each step of the published lattice."""
-    order = cell.stock.split("+")[0]
-    ran = list(filter(cell.has, (*STEPS, f"{order}+pe", f"{order}+lru")))
-    values = [cell.mean(policy, "ttft") for policy in ran]
-    bars = axis.barh(ran, values, color=list(map(color_of, ran)), height=0.65)
-    axis.bar_label(bars, fmt="%.1f", fontsize=7, padding=2)
-    axis.margins(x=0.12)
-    axis.grid(axis="y", visible=False)
-    axis.set_xlabel("mean TTFT, s")
+def a_run(cell: Cell, policy: str) -> dict[str, Any]:
+    """Any run of a policy, empty if there is none."""
+    return next(iter(cell.runs.get(policy, {}).values()), {})
 
 
-def waits(cell: Cell, axis: Any) -> None:
-    """Share of the requests that wait longer than so many seconds, first seed; stock leaves the frame."""
-    longer = [max(100.0 - share, LAST_SHARE) for share in WAIT_SHARES]
-    longest = 1.0
-    for policy, label, color, style in lines(cell):
-        by_seed = cell.runs.get(policy)
-        spans = by_seed[min(by_seed)].get("waits") if by_seed else None
-        if not spans:
-            continue
-        if policy == cell.stock:
-            label = f"{policy} (stock, up to {spans[-1]:.0f} s)"
-        else:
-            longest = max(longest, spans[-1])
-        axis.plot(spans, longer, style, lw=1.6, color=color, label=label)
-    axis.set_xlim(0.0, 1.1 * longest)
-    axis.set_yscale("log")
-    axis.set_xlabel("wait until first admission, s")
-    axis.legend(fontsize=7, frameon=False, loc="lower left")
+def curves(results: Results, path: Path, engine: str, name: str, label: str) -> None:
+    """A figure over the load, a panel for each cell; bands are seeds, crosses the paper's."""
+    figure, axes = plt.subplots(2, 4, figsize=(WIDTH, 4.0))
+    for axis, (kind, streams) in zip(axes.flat, OVER_LOAD.items(), strict=False):
+        cells = [results.cell(engine, stream) for stream in streams]
+        loads = [parts_of(stream)[3] or (180 if kind == "w3c" else 100) for stream in streams]
+        for policy in LADDER:
+            known = [(load, cell) for load, cell in zip(loads, cells, strict=True) if cell.has(policy)]
+            if not known:
+                continue
+            places = [load for load, _ in known]
+            by_seed = [[run[name] for run in cell.runs[policy].values()] for _, cell in known]
+            axis.plot(
+                places, [fmean(values) for values in by_seed], "o-", ms=2.5, lw=1.2, color=COLORS[policy]
+            )
+            axis.fill_between(
+                places, *([pick(values) for values in by_seed] for pick in (min, max)), color=COLORS[policy],
+                alpha=0.2, lw=0,
+            )  # fmt: skip
+            if paper := cells[-1].paper(policy):
+                axis.plot(loads[-1], getattr(paper, name), "x", ms=5, color=COLORS[policy])
+        axis.set_title(cells[-1].title)
+        axis.set_xlabel("clients" if kind == "w3c" else "% of the heavy rate", fontsize=7)
+        axis.tick_params(labelsize=7)
+        if name != "rps":
+            axis.set_yscale("log")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axis.yaxis.set_minor_locator(NullLocator())
+    axes[0][0].set_ylabel(label)
+    axes[1][0].set_ylabel(label)
+    for policy in LADDER:
+        axes[1][3].plot([], [], "o-", ms=2.5, color=COLORS[policy], label=policy.removesuffix("+lru"))
+    axes[1][3].plot([], [], "x", color="#111827", label="the paper's")
+    axes[1][3].legend(frameon=False, loc="center")
+    axes[1][3].axis("off")
+    save(figure, path)

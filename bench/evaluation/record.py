@@ -6,28 +6,32 @@ Four engines, one cost model: `sglang` and `vllm` are the real schedulers and ca
 
 from __future__ import annotations
 
-import json
+import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import peek
 from bench.evaluation.bounds import belady_hit
-from bench.evaluation.plans import FAMILY, SIMULATED, WAIT_SHARES, WAIT_STREAM
-from bench.evaluation.policies import EngineMissing, config_of, planner_for
-from bench.evaluation.results import FIT
-from bench.evaluation.streams import as_tokens
+from bench.evaluation.plans import FAMILY, SIMULATED, parts_of
+from bench.evaluation.policies import REORDERED, EngineMissing, config_of, planner_for
+from bench.evaluation.results import fitted
+from bench.evaluation.streams import as_tokens, reordered
+from bench.evaluation.traffic import TRAFFIC
 from peek.simulation.block_engine import BlockEngine
 from peek.simulation.cost import CostModel, cost_model_for
 from peek.simulation.engine import Job, SimEngine
-from peek.simulation.radix_engine import RadixEngine
-from peek.simulation.simulate import TOUCHING, figures
+from peek.simulation.simulate import figures, radix_kind
 from peek.simulation.workload import Workload
+
+BESIDE = ("cli", "fleet", "offline", "testing", "__main__.py")
+"""Parts of the library that no run looks at."""
 
 
 class Readings(list[float]):
@@ -56,7 +60,7 @@ def cost_for(workload: Workload, engine: str, mfu: float | None = None) -> CostM
     """Step times: the cell's hardware and model, with the engine's fitted `mfu` unless one is given."""
     model = cost_model_for(workload.name)
     if mfu is None:
-        mfu = json.loads(FIT.read_text())[FAMILY[engine]]["mfu"]
+        mfu = fitted(FAMILY[engine]).mfu
     return CostModel(replace(model.hardware, mfu=mfu), model.model)
 
 
@@ -69,8 +73,8 @@ def play(engine: str, workload: Workload, label: str, cost: CostModel) -> tuple[
     else:
         readings, blocks = Readings(), engine == "simulated-blocks"
         planner = planner_for(label, blocks=blocks, timer=readings)
-        touch = TOUCHING.get(config_of(label).admission, 0)
-        radix = partial(RadixEngine, touch_limit=touch)
+        kind, touch_limit = radix_kind(config_of(label).admission)
+        radix = partial(kind, touch_limit=touch_limit)
         played = (BlockEngine if blocks else radix)(workload, planner, cost)
     played.run()
     return played, readings
@@ -89,28 +93,36 @@ def version_of(engine: str) -> str:
     return peek.__version__ if engine in SIMULATED else str(import_module(f"{engine}.version").__version__)
 
 
+@cache
+def library() -> str:
+    """This library's version and a digest of the sources that decide a run, as in `0.1.0+1a2b3c4d`."""
+    home = Path(peek.__file__).parent
+    sources = sorted(path for path in home.rglob("*.py") if path.relative_to(home).parts[0] not in BESIDE)
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources))
+    return f"{peek.__version__}+{digest.hexdigest()[:8]}"
+
+
 def record(
     engine: str, stream: str, workloads: Sequence[Workload], label: str, mfu: float | None = None
 ) -> dict[str, Any]:
     """Play every replica; the figures of all requests together."""
+    if label.endswith(REORDERED):
+        workloads = [reordered(workload, engine) for workload in workloads]
     jobs: list[Job] = []
     spent_us: list[float] = []
-    steps = 0
     for workload in workloads:
         played, readings = play(engine, workload, label, cost_for(workload, engine, mfu))
         jobs += played.jobs.values()
-        steps += played.steps
         spent_us.extend(1e6 * np.diff(readings)[::2])
     whole = _together(workloads)
-    head = {"engine": engine, "version": version_of(engine), "stream": stream, "policy": label}
-    entry = {**head, "seed": whole.seed, **_flat(figures(whole, jobs)), "steps": steps}
-    entry["plans"] = len(spent_us)
-    entry["cpu_us"], entry["cpu_us_p99"] = np.mean(spent_us or 0.0), np.percentile(spent_us or 0.0, 99)
+    entry = {"engine": engine, "stream": stream, "seed": whole.seed, "policy": label}
+    entry |= {"version": version_of(engine), "peek": library(), "fit": str(fitted(FAMILY[engine]))}
+    entry |= _flat(figures(whole, jobs)) | _measured(whole, jobs, parts_of(stream)[0])
+    if spent_us:
+        entry["cpu_us"], entry["cpu_us_p99"] = np.mean(spent_us), np.percentile(spent_us, 99)
     if label in ("fcfs+lru", "peek") and whole.name.startswith(("w1", "w2")):
         entry["belady"] = belady_hit(whole, jobs)
-    if stream == WAIT_STREAM:
-        entry["waits"] = _waits(whole, jobs)
-    return {name: round(float(it), 6) if isinstance(it, float) else it for name, it in entry.items()}
+    return {name: float(it) if isinstance(it, float) else it for name, it in entry.items()}
 
 
 def _flat(found: dict[str, Any]) -> dict[str, Any]:
@@ -123,13 +135,26 @@ def _flat(found: dict[str, Any]) -> dict[str, Any]:
         "ttft_p50": found["ttft_s"]["p50"],
         "ttft_p99": found["ttft_s"]["p99"],
         "e2e": found["e2e_s"]["mean"],
+        "e2e_p99": found["e2e_s"]["p99"],
         "tpot_ms": found["tpot_ms"]["mean"],
-        "wait_p99": found["queue_wait_s"]["p99"],
         "wait_max": found["queue_wait_s"]["max"],
-        "prefill_tokens": found["prefill_tokens"],
         "preemptions": found["preemptions"],
         "unfinished": found["requests"] - found["finished"],
     }
+
+
+def _measured(workload: Workload, jobs: Sequence[Job], kind: str) -> dict[str, float]:
+    """Time between two tokens of an answer, over all tokens behind the warm-up; TTFT of what is watched."""
+    behind = {request.request_id for request in workload.requests[workload.warmup :]}
+    answers = [job for job in jobs if job.request_id in behind and job.generated > 1]
+    gaps = sum(job.generated - 1 for job in answers)
+    decoding_s = sum(job.finished_s - job.first_token_s for job in answers)
+    found = {"itl_ms": 1e3 * decoding_s / gaps} if gaps else {}
+    if kind in TRAFFIC and TRAFFIC[kind].watched:
+        own = [job for job in jobs if job.request_id.startswith(f"{TRAFFIC[kind].watched}-")]
+        ttft = [job.first_token_s - job.arrival_s for job in own if job.request_id in behind]
+        found |= {"watched": float(np.mean(ttft)), "watched_p99": float(np.percentile(ttft, 99))}
+    return found
 
 
 def _together(workloads: Sequence[Workload]) -> Workload:
@@ -139,10 +164,3 @@ def _together(workloads: Sequence[Workload]) -> Workload:
         parts.sort(key=lambda request: int(request.request_id.rpartition("-")[2]))
     warmup = sum(workload.warmup for workload in workloads)
     return replace(workloads[0], requests=tuple(parts), warmup=warmup)
-
-
-def _waits(workload: Workload, jobs: Sequence[Job]) -> list[float]:
-    """Seconds until first admission at the shares `WAIT_SHARES`."""
-    measured = {request.request_id for request in workload.requests[workload.warmup :]}
-    spans = [job.admitted_s - job.arrival_s for job in jobs if job.request_id in measured]
-    return [round(float(value), 3) for value in np.percentile(spans, WAIT_SHARES)]

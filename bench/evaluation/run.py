@@ -1,54 +1,55 @@
-"""Runs policies over request streams on real and simulated engines; JSON lines out.
+"""Runs policies over request streams on real and simulated engines; a CSV file with one line a run.
 
-    python -m bench.evaluation.run --plan quick --out build/eval.jsonl [--python vllm=PATH] [--data FOLDER]
+    python -m bench.evaluation.run --plan quick --out build/eval.csv [--python vllm=PATH] [--data FOLDER]
 
-One command for everything.  A real engine runs in a process of its own, in the interpreter given with
-`--python ENGINE=PATH` or in this one if it is installed here; otherwise it is left out with a line that says
-so.  Runs that are in the output already are not repeated.  All figures but `cpu_us` come from virtual time
-and are the same on every machine.
+Every engine runs in a process of its own, `--jobs` of them at a time: a real one in the interpreter given
+with `--python ENGINE=PATH`, or in this one if it is installed here; otherwise it is left out with a line that
+says so, and with `--whole` nothing is begun.  Runs that are in the output already, made with the present fit,
+are not repeated, unless their policy is named with `--again`.  The last line says whether all of the plan is
+there.  All figures but `cpu_us` come from virtual time and are the same on every machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import subprocess
 import sys
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from bench.builds import ROOT, require_compiled
-from bench.evaluation.plans import ALL, FAMILY, PLANS, SIMULATED
+from bench.evaluation.plans import ALL, FAMILY, PLANS, REAL, SIMULATED
 from bench.evaluation.policies import EngineMissing
 from bench.evaluation.record import record
-from bench.evaluation.results import KEYS, read
-from bench.evaluation.streams import build
+from bench.evaluation.results import fitted, line_of, missing, read, write
+from bench.evaluation.streams import build, recordings
 from bench.recorded import RecordingMissing
 
-DONE = "{engine:16} {stream:28} {seed:4} {policy:24} hit {hit:.3f}  ttft {ttft:8.2f} / {ttft_p99:8.2f}"
+DONE = "{engine:16} {stream:28} {seed:5} {policy:24} hit {hit:.3f}  ttft {ttft:8.2f} / {ttft_p99:8.2f}"
 
 
-def missing(engine: str, arguments: argparse.Namespace) -> list[tuple[str, int, str]]:
-    """(stream, seed, policy) of what the plan wants of an engine and the output lacks."""
-    done = {tuple(record[key] for key in KEYS) for record in read(arguments.out)}
-    only = [arguments.streams, [*arguments.seeds, 0] if arguments.seeds else [], arguments.policies]
-    planned = dict.fromkeys(run for sweep in PLANS[arguments.plan] for run in sweep.runs())
+def wanted(arguments: argparse.Namespace, *engines: str) -> list[tuple[Any, ...]]:
+    """(engine, stream, seed, policy) of what the plan wants of these engines and the output lacks."""
+    fits = {engine: str(fitted(FAMILY[engine])) for engine in engines}
+    only = [arguments.streams, arguments.seeds, arguments.policies]
     return [
-        run[1:]
-        for run in planned
-        if run[0] == engine and run not in done
+        run
+        for run in missing(read(arguments.out), PLANS[arguments.plan], fits)
         if all(not few or part in few for few, part in zip(only, run[1:], strict=True))
     ]
 
 
 def run_here(engine: str, arguments: argparse.Namespace, deadline: float) -> None:
-    """All missing runs of an engine, in this process, as long as there is time."""
+    """All wanted runs of an engine, in this process, as long as there is time."""
     absent: set[str] = set()
-    for (stream, seed), runs in groupby(missing(engine, arguments), key=lambda run: run[:2]):
+    for (_, stream, seed), runs in groupby(wanted(arguments, engine), key=lambda run: run[:3]):
         try:
             workloads = build(stream, seed, FAMILY[engine], arguments.data)
         except RecordingMissing as error:
@@ -56,43 +57,76 @@ def run_here(engine: str, arguments: argparse.Namespace, deadline: float) -> Non
                 print(f"left out: {stream}: {error}", flush=True)
             absent.add(stream)
             continue
-        for _, _, policy in runs:
+        for run in runs:
             if time.monotonic() > deadline:
-                print("time is up; the same command goes on from here", flush=True)
                 return
             started = time.perf_counter()
             try:
-                entry = record(engine, stream, workloads, policy)
+                entry = record(engine, stream, workloads, run[3])
             except EngineMissing as error:
-                print(f"left out: {engine} {stream} {policy}: {error}", flush=True)
+                print(f"left out: {engine} {stream} {run[3]}: {error}", flush=True)
                 continue
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(entry) + "\n")
+            with arguments.out.open("a") as file:  # one write: others append to it, too
+                file.write(line_of(entry))
             print(f"{DONE.format(**entry)}  ({time.perf_counter() - started:.1f} s)", flush=True)
 
 
-def run_elsewhere(engine: str, python: str, deadline: float) -> int:
-    """The same command for one real engine, where its lab in tests/ can be imported; the exit status."""
+def interpreters(arguments: argparse.Namespace) -> dict[str, str]:
+    """Of each engine that was asked for and is there, what runs it."""
+    given = dict(text.split("=", 1) for text in arguments.python)
+    found = {}
+    for engine in arguments.engines.split(","):
+        if engine not in ALL:
+            raise SystemExit(f"unknown engine {engine!r}; valid: {', '.join(ALL)}")
+        path = given.get(engine) or (sys.executable if engine in SIMULATED or find_spec(engine) else "")
+        if Path(path).is_file():
+            found[engine] = path
+        else:
+            print(f"left out: {engine} is not installed here (give --python {engine}=PATH)", flush=True)
+    return found
+
+
+def run_apart(engine: str, python: str, deadline: float) -> int:
+    """The same command for one engine, where its lab in tests/ can be imported; the exit status."""
     left = max(0.0, (deadline - time.monotonic()) / 60.0)
     command = [python, "-m", "bench.evaluation.run", *sys.argv[1:]]
-    command += ["--engines", engine, "--minutes", str(left)]  # the last of an option counts
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / engine)])
+    command += ["--engines", engine, "--minutes", str(left), "--here"]  # the last of an option counts
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / engine)] if engine in REAL else [str(ROOT)])
     settings = {"OMP_NUM_THREADS": "1", "SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": path}
     return subprocess.run(command, check=False, env={**os.environ, **settings}).returncode
+
+
+def begin(arguments: argparse.Namespace, engines: dict[str, str]) -> None:
+    """Refuse what cannot be whole; then an output without what is to be run again, or has another fit."""
+    if arguments.whole:
+        absent = [engine for engine in arguments.engines.split(",") if engine not in engines]
+        absent += recordings({run[1] for run in wanted(arguments, *engines)}, arguments.data)
+        if absent:
+            raise SystemExit(f"nothing begun: a whole run needs {', '.join(absent)}")
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    fits = {engine: str(fitted(FAMILY[engine])) for engine in ALL}
+    known = (run for run in read(arguments.out) if run["fit"] == fits[run["engine"]])
+    write(arguments.out, [run for run in known if run["policy"] not in arguments.again])
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--plan", choices=sorted(PLANS), default="quick")
-    parser.add_argument("--engines", default=",".join((*SIMULATED, "vllm", "sglang")))
+    parser.add_argument("--engines", default=",".join((*REAL, *SIMULATED)))
     for part, kind in (("seeds", int), ("streams", str), ("policies", str)):
         parser.add_argument(
             f"--{part}", type=kind, nargs="*", default=[], help=f"only these of the plan's {part}"
         )
-    parser.add_argument("--out", type=Path, default=Path("build/eval.jsonl"))
+    parser.add_argument("--again", nargs="*", default=[], help="forget what was run of these policies")
+    parser.add_argument("--out", type=Path, default=Path("build/eval.csv"))
     parser.add_argument("--data", type=Path, default=None, help="folder with the recorded traffic")
     parser.add_argument("--python", action="append", default=[], metavar="ENGINE=PATH")
+    parser.add_argument(
+        "--whole", action="store_true", help="begin only if every engine and recording is there"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="engines at a time")
     parser.add_argument("--minutes", type=float, default=600.0, help="start no run after so many minutes")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -101,20 +135,18 @@ def main() -> int:
     logging.disable(logging.WARNING)  # engines warn a lot about a machine without a GPU
     arguments = parse()
     deadline = time.monotonic() + 60.0 * arguments.minutes
-    pythons = dict(text.split("=", 1) for text in arguments.python)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    failed = 0
-    for engine in arguments.engines.split(","):
-        if engine not in ALL:
-            raise SystemExit(f"unknown engine {engine!r}; valid: {', '.join(ALL)}")
-        given = pythons.get(engine, sys.executable if find_spec(engine) else "")
-        if engine in SIMULATED or find_spec(f"{engine}_lab"):
-            run_here(engine, arguments, deadline)
-        elif Path(given).is_file():
-            failed |= run_elsewhere(engine, given, deadline)
-        else:
-            print(f"left out: {engine} is not installed here (give --python {engine}=PATH)", flush=True)
-    return failed
+    if arguments.here:
+        run_here(arguments.engines, arguments, deadline)
+        return 0
+    engines = interpreters(arguments)
+    begin(arguments, engines)
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        ends = pool.map(lambda engine: run_apart(engine, engines[engine], deadline), engines)
+        failed = any(list(ends))
+    left = Counter(run[0] for run in wanted(arguments, *arguments.engines.split(",")))
+    gaps = ", ".join(f"{count} of {engine}" for engine, count in left.items())
+    print(f"cut short, to go on with the same command: {gaps} not run" if gaps else "all of the plan was run")
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,18 @@
 """The request streams of the evaluation, by name: `cell:load` or `cell:load:form`.
 
-    w1c:heavy                the paper's cell, open loop
+    w1c:heavy                the paper's cell, open loop; W1 and W2 with the arena that was fitted
     w1c:heavy:window         the same, with the cell's cap on requests that the client has outstanding
-    w1c:heavy:arena40        the same with a KV arena of 40,000 tokens
+    w1c:heavy:window400      the same, with 400 of them
+    w1c:heavy:arena50        the same with a KV arena of 50,000 tokens
     w2b:heavy:rate80         the same with arrivals at 80 % of the cell's rate
+    w3c:heavy:clients90      a closed loop of 90 requests
     w3c:heavy:dp2            two replicas; the hash of the prompt's head picks one
     w4:heavy:sglang          the SGLang form of the client (rounds do not wait for answers); also `:vllm`
     mooncake-conversation:0.06    a recorded trace, so many times as fast as recorded
     mooncake-conversation:0.06:1000    its first 1,000 rows
     agents-1:32k             the first request (or first 4) of recorded coding-agent sessions
     azure-code:1.0           recorded arrivals and lengths, prompts that share nothing
+    map:80:arena200, ...     what traffic.py has
 
 Recorded data is not part of the project; `RecordingMissing` says what to get where.
 """
@@ -17,14 +20,19 @@ Recorded data is not part of the project; `RecordingMissing` says what to get wh
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from bench.evaluation.plans import parts_of
-from bench.recorded import RECORDED, file_of, longest, recorded
+from bench.evaluation.plans import FAMILY, parts_of
+from bench.evaluation.results import fitted
+from bench.evaluation.traffic import TRAFFIC
+from bench.evaluation.traffic import workload as traffic
+from bench.recorded import RECORDED, RecordingMissing, file_of, longest, recorded
+from peek.offline import reorder
 from peek.simulation.cells import cell
 from peek.simulation.workload import SimRequest, Workload, unique_tokens
 
@@ -42,20 +50,46 @@ def build(name: str, seed: int, engine: str, data: Path | None) -> list[Workload
         data: folder with the recorded data.
     """
     kind, load, form, number = parts_of(name)
+    if kind in TRAFFIC:
+        return [traffic(kind, load, form, number, seed)]
     if kind in RECORDED:
         return [recorded(kind, load, number, seed, data)]
     if kind.startswith("w4"):
         trace = file_of("mooncake-conversation", data)
         return [cell(kind, load, seed, engine, trace=trace, client=form or None)]
     workload = cell(kind, load, seed, engine)
+    if kind.startswith(("w1", "w2")):
+        workload = replace(workload, arena_tokens=fitted(engine).arena_tokens)
     if form == "window":
-        workload = replace(workload, client_concurrency=workload.max_running)
+        workload = replace(workload, client_concurrency=number or workload.max_running)
     elif form == "arena":
         workload = replace(workload, arena_tokens=1000 * number)
+    elif form == "clients":
+        workload = replace(workload, client_concurrency=number)
     elif form == "rate":
         slower = [replace(one, arrival_s=one.arrival_s / (number / 100)) for one in workload.requests]
         workload = replace(workload, requests=tuple(slower))
     return _replicas(workload) if form == "dp" else [workload]
+
+
+def recordings(names: Iterable[str], data: Path | None) -> list[str]:
+    """What these streams need of recorded data and `data` lacks."""
+    kinds = {parts_of(name)[0] for name in names}
+    needed = {"mooncake-conversation" if kind.startswith("w4") else kind for kind in kinds}
+    absent = []
+    for kind in sorted(needed & RECORDED.keys()):
+        try:
+            file_of(kind, data)
+        except RecordingMissing:
+            absent.append(RECORDED[kind])
+    return absent
+
+
+def reordered(workload: Workload, engine: str) -> Workload:
+    """The same batch in the order of `peek.offline.reorder`, for an engine of this family."""
+    keys = [request.key for request in workload.requests]
+    order = reorder(keys, cache_tokens=workload.arena_tokens, engine=FAMILY[engine]).order
+    return replace(workload, requests=tuple(workload.requests[place] for place in order))
 
 
 def as_tokens(workload: Workload) -> Workload:

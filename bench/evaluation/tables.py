@@ -1,131 +1,163 @@
-"""Tables of the report, as Markdown; one that takes an engine shows that engine's cells."""
+"""Tables of the pages, as Markdown."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from itertools import product
-from statistics import fmean
+from statistics import median
 
 from bench.evaluation import plans
-from bench.evaluation.plans import ALL, FULL_STACK, NAMES, SIMULATED, W1, WINDOW, stock_of
-from bench.evaluation.results import FIT, STOCKS, Cell, Figures, Results, change, code, percent, seconds
+from bench.evaluation.cells import PAPER, Cell, Figures, Results, change, code, seconds, title
+from bench.evaluation.plans import FULL_STACK, NAMES, REAL, SIMULATED, STOCKS, stock_of
+from bench.evaluation.traffic import TRAFFIC
+from peek.simulation.cost import UTILISATION, arena_for, arena_tokens, cost_model_for
 
-CELLS = (*W1, *plans.W1_MODERATE, *plans.W2, *plans.W3, *plans.W4, *plans.W5, *WINDOW)
-ORDER = (*plans.MAIN, *plans.LIMITED, "peek, no gate", "peek, no lanes", *plans.UNGUARDED, *plans.LANES)
-STEP = {"ttft": "mean TTFT", "ttft_p99": "p99 TTFT", "rps": "throughput"}
-THREE = "{hit}, {ttft}, {rps}"
 PAIRS = {
     "cLPM alone against the full stack": ("clpm", FULL_STACK),
     "eviction on the stock order": ("+pe", "+lru"),
     "GM added to cLPM": ("clpm+gm", "clpm"),
     "DL added to cLPM+GM": ("clpm+gm+dl", "clpm+gm"),
+    "PE added to cLPM+GM": ("clpm+gm+pe", "clpm+gm"),
     "PE added to cLPM+GM+DL": (FULL_STACK, "clpm+gm+dl"),
 }
 """Who is compared with whom; a label that begins with "+" goes behind the engine's stock order."""
+GROUPS = {
+    "W1, open loop": (*plans.W1_HEAVY, *plans.W1_MODERATE),
+    "W1, client window": plans.WINDOW,
+    "W2 and W3": (*plans.W2, *plans.W3),
+    "W4, agents": plans.W4,
+    "W5, nothing shared": plans.W5,
+    "cold sessions, floods, tenants": (*plans.COLD, *plans.FLOODS, *plans.TENANTS),
+    "agents with tools": plans.AGENTS,
+    "recorded traffic": plans.RECORDED,
+}
+"""What the summary puts together."""
+LOSS = 0.02
+"""A figure that is so much worse than the best stock policy's is a loss."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
-def headline(results: Results, engine: str, streams: Iterable[str]) -> str:
-    """`peek` against the best stock policy of each column."""
+def spread(values: Sequence[float]) -> str:
+    """Per cent of change: the median, and the range."""
+    low, middle, high = (100 * (value - 1) for value in (min(values), median(values), max(values)))
+    return f"{middle:+.0f} % ({low:+.0f} to {high:+.0f})"
+
+
+def shorter(cells: Sequence[Cell], figure: str, other: str) -> str:
+    """In how many cells `peek`'s figure is the smaller one."""
+    both = [cell for cell in cells if cell.has("peek", other)]
+    return f"{sum(cell.ratio('peek', other, figure) < 1.0 for cell in both)} of {len(both)}"
+
+
+def summary(results: Results, engines: Sequence[str]) -> str:
+    """`peek` against the best stock policy of each cell and figure, group by group."""
     rows = []
-    for cell in results.cells(streams, (engine,), "peek"):
-        row = [cell.title]
-        for figure in STEP:
-            ratio, policy = cell.against_best(figure)
-            row.append(f"**{change(ratio)}** ({cell.written('peek', f'{{{figure}}}')}; `{policy}`)")
-        rows.append([*row, f"{cell.ratio(cell.stock, 'peek'):.1f}", cell.seeds_text])
-    factor = f"mean TTFT of `{stock_of(engine)}` / of `peek`"
-    return table([NAMES[engine], *STEP.values(), factor, ""], rows)
-
-
-def coverage(results: Results) -> str:
-    """What was run, and what of the full plan was not."""
-    rows = []
-    for engine in ALL:
-        cells = [cell for cell in results.ran.values() if cell.engine == engine]
-        runs = sum(len(by_seed) for cell in cells for by_seed in cell.runs.values())
-        rows.append([NAMES[engine], results.versions.get(engine, "-"), str(len(cells)), str(runs)])
-    missing = results.missing()
-    verdict = "Not run, of the full plan:\n" if missing else "Everything in the full plan was run."
-    lines = [table(["engine", "version", "streams", "runs"], rows), "", verdict]
-    return "\n".join(lines + [f"- {line}" for line in missing])
-
-
-def fitted() -> str:
-    """The free constant, and what it leaves unexplained."""
-    rows = []
-    for family, fit in sorted(json.loads(FIT.read_text()).items()):
-        pairs = {figure: (theirs, fit["ours"][figure]) for figure, theirs in fit["paper"].items()}
-        row = [NAMES[family], f"`{fit['policy']}`", f"{fit['mfu']:.3f}"]
-        for theirs, ours in (pairs[figure] for figure in ("rps", "ttft", "e2e", "tpot_ms")):
-            row.append(f"{theirs:g} / {ours:.1f} ({change(ours / theirs)})")
-        rows.append([*row, " / ".join(map(percent, pairs["hit"]))])
-    head = ["engine", "policy", "mfu", "req/s (fitted)", "mean TTFT s", "mean E2E s", "TPOT ms", "hit %"]
-    return table(head, rows)
-
-
-def beside_paper(results: Results, engine: str) -> str:
-    """Hit of stock and published policy, theirs and ours, and the ratios of mean TTFT."""
-    rows = []
-    shown = (stock_of(engine), FULL_STACK)
-    for cell in results.cells(CELLS, (engine,), *shown, "peek"):
-        both = [(cell.paper(policy), cell.figures(policy)) for policy in shown]
-        pairs = [(theirs, ours) for theirs, ours in both if theirs and ours]
-        if len(pairs) == len(shown):
-            hits = [f"{a.hit:.1f} / {b.hit:.1f} ({b.hit - a.hit:+.1f})" for a, b in pairs]
-            waits = [f"{seconds(a.ttft)} / {seconds(b.ttft)}" for a, b in pairs]
-            peek = [cell.written("peek", form) for form in ("{hit}", "{ttft}")]
-            (stock, stock_here), (full, full_here) = pairs
-            ratios = f"{stock.ttft / full.ttft:.1f} / {stock_here.ttft / full_here.ttft:.1f}"
-            rows.append([cell.title, *hits, peek[0], *waits, peek[1], ratios])
-    head = [f"{figure} `{policy}`" for figure in ("hit %", "TTFT s") for policy in (*shown, "peek")]
-    return table([f"{NAMES[engine]}: paper / here", *head, "ratio of the two"], rows)
-
-
-def every_policy(results: Results, streams: Iterable[str], engines: Sequence[str]) -> str:
-    """A table for each cell, with all that was run."""
-    head = "policy | hit % | TTFT s | p50 | p99 | longest wait | req/s | E2E s | TPOT ms | preempted"
-    form = "{hit} | {ttft} | {ttft_p50} | {ttft_p99} | {wait_max} | {rps} | {e2e} | {tpot_ms} | {preemptions}"
-    parts = []
-    for cell in results.cells(streams, engines):
-        rows = [
-            [f"`{policy}`", cell.written(policy, form), str(cell.paper(policy) or "")]
-            for policy in filter(cell.has, ORDER)
-        ]
-        about = cell.written(next(iter(cell.runs)), f"{cell.seeds_text}, infinite cache {{ideal}} %")
-        parts.append(f"**{cell.title}, {cell.engine_name}** ({about})\n")
-        parts.append(table([*head.split(" | "), "paper: hit, TTFT, req/s"], rows) + "\n")
-    return "\n".join(parts)
+    for engine in engines:
+        for name, streams in GROUPS.items():
+            cells = list(results.cells(streams, (engine,), "peek"))
+            row = [NAMES[engine], name]
+            for figure in ("ttft", "ttft_p99"):
+                found = [versus.ratio for cell in cells if (versus := cell.against(figure))]
+                ahead = sum(ratio < 1.0 for ratio in found)
+                row.append(f"{spread(found)}, {ahead} of {len(found)}" if found else "not run")
+            factors = [cell.ratio(cell.stock, "peek") for cell in cells if cell.has(cell.stock)]
+            row.append(f"{median(factors):.1f} ({min(factors):.1f} to {max(factors):.1f})" if factors else "")
+            row += [shorter(cells, figure, FULL_STACK) for figure in ("ttft", "ttft_p99")]
+            if cells:
+                rows.append(row)
+    head = ["engine", "streams", "mean TTFT, ahead in", "p99 TTFT, ahead in", "default / `peek`"]
+    return table([*head, "mean: before published", "p99"], rows)
 
 
 def losses(
     results: Results, streams: Iterable[str], engines: Sequence[str], among: Sequence[str] = STOCKS
 ) -> str:
-    """Every column in which `peek` is more than 2 % behind the best of some stock policies."""
+    """Every figure in which `peek` is behind the best of some stock policies by more than `LOSS`."""
     rows = []
     for cell in results.cells(streams, engines, "peek"):
-        for figure, name in STEP.items():
-            ratio, policy = cell.against_best(figure, among)
-            if (1.0 / ratio if figure == "rps" else ratio) - 1.0 > 0.02:
-                seeds = cell.by_seed("peek", policy, figure)
-                rows.append([cell.title, cell.engine_name, name, change(ratio), f"`{policy}`", seeds])
-    head = ["stream", "engine", "figure", "`peek`", "against", "each seed"]
+        for figure, name in (("ttft", "mean"), ("ttft_p99", "p99")):
+            versus = cell.against(figure, among)
+            if versus and versus.ratio > 1.0 + LOSS:
+                written = " / ".join(
+                    cell.written(policy, f"{{{figure}}}") for policy in ("peek", versus.other)
+                )
+                rows.append([cell.title, cell.engine_name, name, written, str(versus), f"`{versus.other}`"])
+    head = ["stream", "engine", "TTFT", "`peek` / it, s", "change", "best stock policy"]
     return table(head, rows) if rows else "None.\n"
 
 
-def cpu(results: Results, engine: str) -> str:
-    """Scheduling CPU time: of `calc_priority` on SGLang, of all of `schedule()` on vLLM."""
-    shown = ("fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", FULL_STACK, "peek")
-    rows = [
-        [cell.title, *(cell.written(policy, "{cpu_us} / {cpu_us_p99}") for policy in shown)]
-        for cell in results.cells((*W1, *plans.W5), (engine,), "peek")
+def kept_apart(results: Results, engines: Sequence[str]) -> str:
+    """Mean / p99 TTFT of those whom others crowd out, and of all."""
+    shown = ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", "spf+lru", FULL_STACK, "peek")
+    rows = []
+    for cell in results.cells((*plans.COLD, *plans.TENANTS, *plans.FLOODS), engines, "peek"):
+        for form, whose in (("{watched} / {watched_p99}", "theirs"), ("{ttft} / {ttft_p99}", "everybody's")):
+            rows.append([cell.title, cell.engine_name, whose, *(cell.written(name, form) for name in shown)])
+    return table(["stream", "engine", "mean / p99 TTFT, s", *code(shown)], rows) if rows else "Not run.\n"
+
+
+def beside(ours: float | None, theirs: float | None, form: str = ".1f") -> str:
+    """The paper's / ours (per cent of change)."""
+    return f"{theirs:{form}} / {ours:{form}} ({change(ours / theirs)})" if ours and theirs else ""
+
+
+def residuals(results: Results, streams: Iterable[str], engines: Sequence[str] = REAL) -> str:
+    """The paper's figures beside ours, stock and published."""
+    rows = []
+    for cell in results.cells(streams, engines):
+        for policy in dict.fromkeys(("fcfs+lru", cell.stock, FULL_STACK)):
+            theirs, ours = cell.paper(policy), cell.figures(policy)
+            if theirs and ours:
+                pairs = (beside(a, b) for a, b in zip(ours[2:], theirs[2:], strict=True))
+                hits = f"{theirs.hit:.1f} / {ours.hit:.1f} ({ours.hit - theirs.hit:+.1f})"
+                rates = beside(ours.rps, theirs.rps, ".2f")
+                rows.append([f"{cell.title}, {cell.engine_name}", f"`{policy}`", hits, rates, *pairs])
+    head = ["paper / here", "policy", "hit %", "req/s", "TTFT s", "E2E s", "TPOT ms", "ITL ms"]
+    return table(head, rows) if rows else "Not run.\n"
+
+
+def clients() -> str:
+    """What the paper's own figures say of its clients and answers."""
+    rows = []
+    for family, cells in PAPER.items():
+        for stream in cells:
+            row = [title(stream), NAMES[family]]
+            for policy in (stock_of(family), FULL_STACK):
+                theirs = Figures(*cells[stream][policy])
+                answer = 1e3 * (theirs.e2e - theirs.ttft) / theirs.tpot
+                row.append(f"{theirs.e2e * theirs.rps:.0f}, {answer:.0f}")
+            rows.append(row)
+    return table(
+        ["the paper's: outstanding, tokens of an answer", "engine", "stock", f"`{FULL_STACK}`"], rows
+    )
+
+
+def ablation(results: Results) -> str:
+    """What each step of the published policy does in the paper's tables and here, over the heavy W1 cells."""
+    rows = []
+    for engine, streams in plans.PAPER_W1.items():
+        for question in PAIRS:
+            pairs = []
+            for cell in results.cells(streams, (engine,)):
+                both = pair_of(cell, question)
+                known = [
+                    [found for name in both if (found := of(cell, name))] for of in (Cell.paper, Cell.figures)
+                ]
+                if all(len(pair) == 2 for pair in known):
+                    pairs.append(known)
+            row = [NAMES[engine], question]
+            for side in (0, 1):
+                row += effects([pair[side] for pair in pairs])
+            same = sum(len({*map(ttft_falls, pair)}) == 1 for pair in pairs)
+            rows.append([*row, f"{same} of {len(pairs)}"])
+    sides = [
+        f"{side}: {what}" for side in ("paper", "here") for what in ("hit, points", "mean TTFT", "shorter in")
     ]
-    return table([f"{NAMES[engine]}, ms mean / p99", *code(shown)], rows)
+    return table(["engine", "step", *sides, "same direction"], rows)
 
 
 def pair_of(cell: Cell, question: str) -> list[str]:
@@ -134,97 +166,86 @@ def pair_of(cell: Cell, question: str) -> list[str]:
     return [order + name if name.startswith("+") else name for name in PAIRS[question]]
 
 
-def ablation(results: Results, engine: str) -> str:
-    """Change of hit in points and of mean TTFT in per cent; the paper's in brackets."""
-
-    def effect(added: Figures | None, base: Figures | None) -> str:
-        return f"{added.hit - base.hit:+.1f}, {change(added.ttft / base.ttft)}" if added and base else ""
-
-    def shown(cell: Cell, question: str) -> str:
-        pair = pair_of(cell, question)
-        ours, paper = effect(*map(cell.figures, pair)), effect(*map(cell.paper, pair))
-        return f"{ours} ({paper})" if ours and paper else ours or "not run"
-
-    cells = [results.cell(engine, stream) for stream in W1]
-    rows = [[cell.title, *(shown(cell, question) for question in PAIRS)] for cell in cells]
-    return table([NAMES[engine], *PAIRS], rows)
+def ttft_falls(pair: Sequence[Figures]) -> bool:
+    """Whether the first of two has the shorter mean TTFT."""
+    return pair[0].ttft < pair[1].ttft
 
 
-def variants(
-    results: Results, labels: Sequence[str], streams: Iterable[str], engines: Sequence[str] = ALL
-) -> str:
-    """hit, mean / p99 TTFT and longest wait of a few policies, side by side."""
-    form = "{hit}, {ttft} / {ttft_p99}, {wait_max}"
-    rows = [
-        [cell.title, cell.engine_name, *(cell.written(label, form) for label in labels)]
-        for cell in results.cells(streams, engines)
-        if any(map(cell.has, labels[1:]))
-    ]
-    return table(["stream", "engine", *code(labels)], rows)
+def effects(pairs: Sequence[Sequence[Figures]]) -> list[str]:
+    """Range of the change of hit, range of that of TTFT, and where TTFT gets shorter."""
+    if not pairs:
+        return ["not run"] * 3
+    points = [added.hit - base.hit for added, base in pairs]
+    changes = [100 * (added.ttft / base.ttft - 1) for added, base in pairs]
+    falls = sum(map(ttft_falls, pairs))
+    hits, times = f"{min(points):+.1f} to {max(points):+.1f}", f"{min(changes):+.0f} to {max(changes):+.0f} %"
+    return [hits, times, f"{falls} of {len(pairs)}"]
+
+
+def offline(results: Results) -> str:
+    """Of each batch: throughput against arrival order, hit, mean latency / p99 over mean."""
+    rows = []
+    for cell in results.cells((*plans.BATCH, *plans.CONTROL), SIMULATED, *plans.OFFLINE):
+        row = [cell.title.removeprefix("Batch offline, "), cell.engine_name]
+        for policy in plans.OFFLINE:
+            tail = cell.mean(policy, "e2e_p99") / cell.mean(policy, "e2e")
+            faster = cell.ratio(policy, "fcfs+lru", "rps")
+            late = f"{seconds(cell.mean(policy, 'e2e'))} s, {tail:.1f}"
+            row.append(f"**x {faster:.2f}**, {cell.written(policy, '{hit}')} %, {late}")
+        rows.append(row)
+    return table(["batch", "engine", *code(plans.OFFLINE)], rows) if rows else "Not run.\n"
 
 
 def bounds(results: Results) -> str:
     """Hit of stock and `peek`, of the best possible eviction in the same orders, and of an infinite cache."""
     rows = []
-    for engine in (*plans.REAL, "simulated-radix"):
-        for cell in results.cells((*W1, *plans.W2), (engine,), "peek", "fcfs+lru"):
-            stock = cell.written("fcfs+lru", "{hit} | {belady}")
-            peek = cell.written("peek", "{hit} | {belady} | {ideal}")
-            rows.append([cell.title, cell.engine_name, stock, peek])
-    head = ["cell", "engine", "`fcfs+lru`", "Belady, its order", "`peek`", "Belady, its order"]
-    return table([*head, "infinite cache"], rows)
+    for cell in results.cells((*plans.W1_HEAVY, *plans.W2), SIMULATED, "peek", "fcfs+lru"):
+        stock = cell.written("fcfs+lru", "{hit} | {belady}")
+        peek = cell.written("peek", "{hit} | {belady} | {ideal}")
+        rows.append([cell.title, cell.engine_name, stock, peek])
+    head = ["hit %", "engine", "`fcfs+lru`", "Belady, its order", "`peek`", "Belady, its order"]
+    return table([*head, "infinite cache"], rows) if rows else "Not run.\n"
 
 
-def window(results: Results, engine: str) -> str:
-    """The W1 cells with a cap on what the client has outstanding, between the open loop and the paper."""
+def coverage(results: Results, planned: dict[str, int]) -> str:
+    """What is stored, engine by engine, with what it was made with."""
     rows = []
-    shown = (stock_of(engine), FULL_STACK)
-    for cell in results.cells(WINDOW, (engine,), FULL_STACK):
-        opened = results.cell(engine, cell.stream.removesuffix(":window"))
-        row = [opened.title, cell.engine_name]
-        for policy in shown:
-            row += [str(cell.paper(policy) or ""), opened.written(policy, THREE), cell.written(policy, THREE)]
-        rows.append(row)
-    columns = [f"`{policy}`: {column}" for policy in shown for column in ("paper", "open loop", "window")]
-    return table(["hit %, TTFT s, req/s", "", *columns], rows) if rows else ""
+    for engine, count in planned.items():
+        runs = [run for run in results.records if run["engine"] == engine]
+        versions = ", ".join(sorted({run["version"] for run in runs} if engine in REAL else set())) or "-"
+        rows.append([NAMES[engine], versions, f"{len(runs)} of {count}"])
+    return table(["engine", "version", "runs stored of the full plan"], rows)
 
 
-def arena(results: Results) -> str:
-    """Hit of stock and published policy with smaller arenas, beside the paper's."""
-    sizes = [f"{size}K" for size in (*plans.ARENA_SIZES, 50)]
-    rows, off = [], []
-    for engine, stream in product(SIMULATED, plans.W1_HEAVY):
-        policies = (stock_of(engine), FULL_STACK)
-        forms = [*(f"{stream}:arena{size}" for size in plans.ARENA_SIZES), stream]
-        cells = list(results.cells(forms, (engine,), *policies))
-        if len(cells) < len(forms):
-            continue
-        row = [cells[-1].title, cells[-1].engine_name]
-        for policy in policies:
-            paper = cells[-1].paper(policy)
-            assert paper is not None, "it states all of these"
-            hits = [cell.written(policy, "{hit}") for cell in cells]
-            row += [f"{paper.hit:.1f}", " / ".join(hits)]
-            if policy != FULL_STACK:
-                off.append([abs(float(hit) - paper.hit) for hit in hits])
-        rows.append(row)
-    means = [
-        f"{size} {fmean(gaps):.1f} (at most {max(gaps):.1f})"
-        for size, gaps in zip(sizes, zip(*off, strict=True), strict=False)
-    ]
-    shown = " / ".join(sizes)
-    head = ["cell", "engine", "stock: paper", shown, f"`{FULL_STACK}`: paper", shown]
-    distance = f"Mean distance of the stock hit from the paper's, in points: {', '.join(means)}."
-    return f"{table(head, rows)}\n\n{distance}"
-
-
-def rates(results: Results) -> str:
-    """W2 B heavy with slower arrivals: hit, mean TTFT and throughput of stock and published policy."""
+def traffic() -> str:
+    """What the streams of traffic.py are made of."""
     rows = []
-    for engine in SIMULATED:
-        cells = [results.cell(engine, stream) for stream in (*plans.RATES, "w2b:heavy")]
-        for policy in (stock_of(engine), FULL_STACK):
-            shown = [cell.written(policy, THREE) for cell in cells]
-            rows.append([NAMES[engine], f"`{policy}`", str(cells[-1].paper(policy)), *shown])
-    slower = [f"{stream.rpartition('rate')[2]} % of its rate" for stream in plans.RATES]
-    return table(["W2 B heavy: hit %, TTFT s, req/s", "policy", "paper", *slower, "its rate"], rows)
+    for kind, found in TRAFFIC.items():
+        for source in found.sources:
+            shared = f"{source.prefixes} x {source.prefix:,}" if source.prefixes else ""
+            if source.copies:
+                shared = f"{source.prefix:,}, new for every {source.copies} requests"
+            own = f"{source.own:,}"
+            if source.turns > 1:
+                own += f", + {source.turn:,} a turn, {source.turns} turns, {source.pause_s:g} s between two"
+            watched = " (kept apart)" if source.name == found.watched else ""
+            rate = f"{source.per_s:g}" if source.per_s else f"{found.count:,}, {found.jobs} at a time"
+            rows.append([title(kind), source.name + watched, rate, shared, own, f"{source.output:,}"])
+    return table(["stream", "who", "a second", "prefixes x tokens", "own tokens", "answer"], rows)
+
+
+def arenas() -> str:
+    """What a card leaves of each pairing, see `peek.simulation.cost`."""
+    names = {"w1": "W1, W2", "w3": "W3", "w4": "W4", "w5": "W5"}
+    rows = []
+    for kind, name in names.items():
+        cost = cost_model_for(kind)
+        of_vllm = arena_tokens(cost.hardware, cost.model, 0.9)
+        rows.append([name, cost.model.name, cost.hardware.name, f"{arena_for(kind):,}", f"{of_vllm:,}"])
+    return table(["cells", "model", "cards", f"tokens at {UTILISATION} of the card", "at 0.9"], rows)
+
+
+def fits(fitted: dict[str, tuple[int, float]]) -> str:
+    """The constants of each family."""
+    rows = [[NAMES[family], f"{arena:,}", f"{mfu:.3f}"] for family, (arena, mfu) in fitted.items()]
+    return table(["engine", "KV arena, tokens", "mfu"], rows)

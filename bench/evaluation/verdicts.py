@@ -1,131 +1,192 @@
-"""Sentences of the report with figures in them: ranges over cells, claims confirmed or refuted."""
+"""Sentences of the pages with figures in them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import product
-from statistics import fmean
+from collections.abc import Iterator, Sequence
+from statistics import fmean, median
 
 from bench.evaluation import plans
-from bench.evaluation.plans import ALL, FULL_STACK, NAMES, REAL, W1, stock_of
-from bench.evaluation.results import STOCKS, Results, change
-from bench.evaluation.tables import PAIRS, STEP, pair_of
+from bench.evaluation.cells import Cell, Results, change
+from bench.evaluation.plans import FULL_STACK, NAMES, REAL, SIMULATED, STOCKS, stock_of
+from bench.evaluation.tables import GROUPS, LOSS
+
+NEAR = 0.15
+"""What is called near the paper."""
 
 
-def span(values: Iterable[float], form: str) -> str:
-    """ "smallest to largest", each in `form`."""
-    known = list(values)
-    return f"{min(known):{form}} to {max(known):{form}}"
+def made(results: Results, planned: int) -> str:
+    """Which library the figures are of, and how much of the plan there is."""
+    libraries = []
+    for is_ours in (True, False):
+        found = {run["peek"] for run in results.records if (run["policy"] == "peek") is is_ours}
+        libraries.append(", ".join(f"`{name}`" for name in sorted(found)) or "no run")
+    of_peek, of_others = libraries
+    apart = "" if of_peek == of_others else f" (those of the other policies of {of_others})"
+    return (
+        f"Figures of `peek` are of the library {of_peek}{apart}: its version, and a digest of its sources."
+        f" Stored: {len(results.records):,} of the {planned:,} runs of the full plan."
+    )
 
 
-def gaps(results: Results) -> Iterator[str]:
-    """The range of the gaps to the best stock policy, and how often that one wins."""
-    for name, cells in results.by_engine(REAL, (*W1, *plans.W1_MODERATE, *plans.W2), "peek"):
-        for figure, what in STEP.items():
-            found = [(cell.against_best(figure)[0], cell.title) for cell in cells]
-            (low, lowest), (high, highest) = min(found), max(found)
-            better = sum((ratio > 1) == (figure == "rps") for ratio, _ in found)
-            yield (
-                f"{name}, {what}: {change(low)} ({lowest}) to {change(high)} ({highest});"
-                f" ahead in {better} of {len(found)} W1 and W2 cells."
-            )
+def engines_shown(results: Results) -> Sequence[str]:
+    """The real engines if `peek` was run on both over the heavy W1 cells, else their simulated twins."""
+    ran = {cell.engine for cell in results.cells(plans.W1_HEAVY, REAL, "peek")}
+    return REAL if len(ran) == len(REAL) else SIMULATED
 
 
-def first_figures(results: Results) -> Iterator[str]:
-    """What earlier, smaller runs had found, over the W1 cells."""
-    for name, cells in results.by_engine(REAL, W1, "peek"):
-        factors = [cell.ratio("fcfs+lru", "peek") for cell in cells]
-        gains = [100 * (1 - cell.ratio("peek", "lpm-nolimit+lru")) for cell in cells]
-        hits = [cell.points("clpm+gm+pe", "clpm+gm") for cell in cells if cell.has("clpm+gm+pe")]
+def answers(results: Results, engines: Sequence[str]) -> Iterator[str]:
+    """The outcome in a few lines, an engine each where engines differ."""
+    for engine in engines:
+        yield from where_shared(results, engine)
+    for engine in engines:
+        yield from against_published(results, engine)
+    yield from where_not(results, engines)
+    yield from crowded_out(results, engines)
+
+
+def ratios(cells: Sequence[Cell], figure: str) -> list[float]:
+    """`peek` against the best stock policy of each cell."""
+    return [versus.ratio for cell in cells if (versus := cell.against(figure))]
+
+
+def where_shared(results: Results, engine: str) -> Iterator[str]:
+    """`peek` against the best stock policy of each cell of `SHARED`, and against the default."""
+    cells = list(results.cells(plans.SHARED, (engine,), "peek"))
+    means, tails = ratios(cells, "ttft"), ratios(cells, "ttft_p99")
+    factors = [cell.ratio(cell.stock, "peek") for cell in cells if cell.has(cell.stock)]
+    if means and factors:
+        free = len(cells) - sum(map(beaten, cells))
         yield (
-            f"{name}, W1: mean TTFT {span(factors, '.1f')} times shorter than in FCFS order;"
-            f" {span(gains, '+.1f')} % shorter than under LPM without limit (negative: longer);"
-            f" demand eviction added to a good order (cLPM+GM) changes hit by {span(hits, '+.1f')} points."
+            f"**Where prompts share prefixes**, {NAMES[engine]}: in {shorter(means)} cells (W1 with and"
+            " without a client window, W2, W3) the mean TTFT is shorter than under the best stock policy of"
+            f" that cell, {extremes(means)}; the p99 in {shorter(tails)}, {extremes(tails)}. In {free} of"
+            f" them no stock policy is better in both by more than {100 * LOSS:.0f} %. Against the"
+            f" engine's default (`{stock_of(engine)}`) the mean is {min(factors):.1f} to {max(factors):.1f}"
+            " times shorter."
         )
 
 
-def on_front(results: Results) -> Iterator[str]:
-    """In which W1 cells no stock policy has both a shorter mean and a shorter p99."""
-    for name, cells in results.by_engine(REAL, W1, "peek"):
-        behind = [
-            f"{cell.title} (`{policy}`)"
-            for cell in cells
-            for policy in filter(cell.has, STOCKS)
-            if all(cell.ratio(policy, "peek", figure) < 1.0 for figure in ("ttft", "ttft_p99"))
-        ]
-        found = f"a stock policy is better in both in {', '.join(behind)}."
-        verdict = found if behind else "`peek` is on it in every W1 cell."
-        yield f"{name}, front of mean against p99 TTFT: {verdict}"
+def against_published(results: Results, engine: str) -> Iterator[str]:
+    """The same cells against the published policy."""
+    cells = list(results.cells(plans.SHARED, (engine,), "peek", FULL_STACK))
+    means, tails = ([cell.ratio("peek", FULL_STACK, name) for cell in cells] for name in ("ttft", "ttft_p99"))
+    if cells:
+        yield (
+            f"**Against the published policy** (`{FULL_STACK}`), {NAMES[engine]}: mean TTFT shorter in"
+            f" {shorter(means)} of these cells, {extremes(means)}; p99 shorter in {shorter(tails)},"
+            f" {extremes(tails)}."
+        )
 
 
-def ablation(results: Results) -> Iterator[str]:
-    """The paper's four directions, each with the range found here."""
-    claims = (
-        "cLPM alone is within 3 points of hit of the full stack",
-        "eviction alone is worth about nothing (1 point, 2 %)",
-        "GM costs mean TTFT",
-        "DL gives some of it back",
+def where_not(results: Results, engines: Sequence[str]) -> Iterator[str]:
+    """How often `peek` is behind where little or nothing is shared."""
+    cells = list(results.cells((*plans.W4, *plans.W5, *plans.RECORDED), engines, "peek"))
+    means, tails = ratios(cells, "ttft"), ratios(cells, "ttft_p99")
+    if means:
+        behind, late = (sum(ratio > 1 + LOSS for ratio in some) for some in (means, tails))
+        yield (
+            "**Where little is shared** (W4, W5, recorded traffic): behind the best stock policy by more"
+            f" than {100 * LOSS:.0f} % in {behind} of {len(means)} cells in the mean, {extremes(means)}, and"
+            f" in {late} in p99, {extremes(tails)}."
+        )
+
+
+def shorter(ratios: Sequence[float]) -> str:
+    """In how many cells the figure is smaller."""
+    return f"{sum(ratio < 1.0 for ratio in ratios)} of {len(ratios)}"
+
+
+def beaten(cell: Cell) -> bool:
+    """Whether some stock policy is better than `peek` in mean and p99 by more than `LOSS`."""
+    return any(
+        all(cell.ratio("peek", policy, figure) > 1 + LOSS for figure in ("ttft", "ttft_p99"))
+        for policy in filter(cell.has, STOCKS)
     )
-    for which, (claim, question) in enumerate(zip(claims, PAIRS, strict=False)):
-        for name, cells in results.by_engine(REAL, W1):
-            pairs = [(cell, pair) for cell in cells if cell.has(*(pair := pair_of(cell, question)))]
-            if not pairs or not any(cell.has("clpm+gm+dl") for cell in cells):
-                continue
-            points = [cell.points(*pair) for cell, pair in pairs]
-            changes = [100 * (cell.ratio(*pair) - 1) for cell, pair in pairs]
-            largest = max(-min(points), max(points))
-            holds = (largest <= 3.0, largest <= 1.0, max(changes) > 0.0, min(changes) < 0.0)[which]
-            always = which < 2 or min(changes) * max(changes) > 0
-            verdict = ("confirmed" + ("" if always else " in some cells, not in all")) if holds else "refuted"
-            yield (
-                f"*{claim}*, {name}: {verdict}. Hit {span(points, '+.1f')} points,"
-                f" mean TTFT {span(changes, '+.0f')} %."
-            )
 
 
-def lanes(results: Results) -> Iterator[str]:
-    """What each way to charge costs in hit, and what it does to mean and longest wait, against cLPM alone."""
-    for label in plans.LANES:
-        for name, cells in results.by_engine(ALL, W1, label):
-            hits = span((cell.points(label, "clpm") for cell in cells), "+.1f")
-            means = span((cell.ratio(label, "clpm") for cell in cells), ".2f")
-            longest = span((cell.ratio(label, "clpm", "wait_max") for cell in cells), ".2f")
+def crowded_out(results: Results, engines: Sequence[str]) -> Iterator[str]:
+    """What becomes of those that are kept apart, against arrival order."""
+    streams = GROUPS["cold sessions, floods, tenants"]
+    cells = list(results.cells(streams, engines, "peek", "fcfs+lru", "lpm-nolimit+lru"))
+    if cells:
+        means = [cell.ratio("peek", "fcfs+lru", "watched") for cell in cells]
+        rivals = [cell.ratio("peek", "lpm-nolimit+lru", "watched") for cell in cells]
+        yield (
+            f"**Those whom others crowd out** (cold sessions behind a hot prefix, others during a flood, the"
+            f" small tenant): their mean TTFT is {min(means):.1f} to {max(means):.1f} times that of arrival"
+            f" order (median {median(means):.1f}), and {span(rivals)} times that under longest prefix match"
+            " without a limit."
+        )
+
+
+def extremes(ratios: Sequence[float]) -> str:
+    """From the best to the worst change."""
+    return f"{change(min(ratios))} to {change(max(ratios))}"
+
+
+def near_paper(results: Results) -> Iterator[str]:
+    """Of the heavy W1 cells, what is within `NEAR` of the paper and what is not; hit in points."""
+    names = {"rps": "throughput", "ttft": "TTFT", "e2e": "E2E", "tpot": "TPOT"}
+    for engine, streams in plans.PAPER_W1.items():
+        off: list[str] = []
+        hits: list[float] = []
+        count = 0
+        for cell in results.cells(streams, (engine,)):
+            for policy in (cell.stock, FULL_STACK):
+                ours, theirs = cell.figures(policy), cell.paper(policy)
+                if not ours or not theirs:
+                    continue
+                hits.append(abs(ours.hit - theirs.hit))
+                for name, said in names.items():
+                    ratio = getattr(ours, name) / getattr(theirs, name)
+                    count += 1
+                    if abs(ratio - 1) > NEAR:
+                        off.append(f"{said} of {cell.title}, `{policy}` ({change(ratio)})")
+        if count:
             yield (
-                f"`{label}`, {name}: hit {hits} points, mean TTFT {means} times,"
-                f" longest wait {longest} times that of `clpm`."
+                f"{NAMES[engine]}: {count - len(off)} of {count} figures (throughput, TTFT, E2E, TPOT) are"
+                f" within {100 * NEAR:.0f} % of the paper's; hits differ by {fmean(hits):.1f} points in the"
+                f" mean, {max(hits):.1f} at most. Outside: {'; '.join(off) or 'none'}."
             )
 
 
 def twins(results: Results) -> Iterator[str]:
-    """How far the simulated engines are from the real ones, over the W1 cells and every policy both ran."""
-    for real, twin in zip(REAL, plans.SIMULATED, strict=True):
+    """How far the simulated engines are from the real ones, over every stream and policy both ran."""
+    for real, twin in zip(REAL, SIMULATED, strict=True):
         pairs = [
             (run, theirs)
-            for cell in results.cells(W1, (real,))
+            for cell in results.ran.values()
+            if cell.engine == real
             for policy, by_seed in cell.runs.items()
             for seed, run in by_seed.items()
             if (theirs := results.cell(twin, cell.stream).runs.get(policy, {}).get(seed))
         ]
         if pairs:
             hits = [100 * abs(run["hit"] - theirs["hit"]) for run, theirs in pairs]
-            ratios = [theirs["ttft"] / run["ttft"] for run, theirs in pairs]
+            times = [theirs["ttft"] / run["ttft"] for run, theirs in pairs]
             yield (
-                f"{NAMES[real]} and its simulated twin, {len(pairs)} W1 runs: hit apart by"
-                f" {fmean(hits):.1f} points in the mean, {max(hits):.1f} at most; mean TTFT of the"
-                f" twin {span(ratios, '.2f')} times the real engine's."
+                f"{NAMES[real]} and its simulated twin, {len(pairs)} runs: hit apart by {fmean(hits):.1f}"
+                f" points in the mean, {max(hits):.1f} at most; mean TTFT of the twin {median(times):.2f}"
+                f" times the real engine's in the median, {span(times)}."
             )
 
 
-def against_paper(results: Results) -> Iterator[str]:
-    """Which cells are within 8 points (stock) and 5 points (published policy) of the paper's hit."""
-    groups = {"W1 and W2": (*W1, *plans.W2), "W1 with a client window": plans.WINDOW}
-    limits = [(engine, *one) for engine in REAL for one in ((stock_of(engine), 8.0), (FULL_STACK, 5.0))]
-    for (engine, policy, limit), (group, streams) in product(limits, groups.items()):
-        cells = results.cells(streams, (engine,), policy)
-        pairs = [(cell, theirs) for cell in cells if (theirs := cell.paper(policy))]
-        off = [(cell, 100 * cell.mean(policy, "hit") - theirs.hit) for cell, theirs in pairs]
-        outside = [f"{cell.title} ({gap:+.1f})" for cell, gap in off if abs(gap) > limit]
-        end = f"; outside: {', '.join(outside)}." if outside else "."
-        within = f"{len(off) - len(outside)} of {len(off)} cells within {limit:.0f} points of hit{end}"
-        if off:
-            yield f"{NAMES[engine]}, `{policy}`, {group}: {within}"
+def offline(results: Results) -> Iterator[str]:
+    """What reordering, eviction and both bring over the batches, engine by engine."""
+    for engine in SIMULATED:
+        cells = list(results.cells(plans.BATCH, (engine,), *plans.OFFLINE))
+        if cells:
+            reordered, evicting, both, online = (
+                [cell.ratio(policy, "fcfs+lru", "rps") for cell in cells]
+                for policy in (plans.OFFLINE[3], plans.OFFLINE[2], plans.OFFLINE[4], "peek")
+            )
+            yield (
+                f"{NAMES[engine]}: throughput of arrival order times {span(reordered)} when reordered,"
+                f" {span(evicting)} with demand eviction only, {span(both)} with both, {span(online)} with"
+                " `peek` online."
+            )
+
+
+def span(values: Sequence[float]) -> str:
+    """The smallest and the largest."""
+    return f"{min(values):.2f} to {max(values):.2f}"

@@ -21,6 +21,7 @@ from random import Random
 from typing import Final
 
 from peek.errors import WorkloadError
+from peek.simulation.cost import arena_for
 from peek.simulation.trace import TraceRow, iter_rows
 from peek.simulation.workload import SYMBOL_BYTES, SimRequest, Workload, pack_tokens, unique_tokens
 
@@ -28,15 +29,7 @@ LOADS: Final = ("moderate", "heavy")
 ENGINES: Final = ("sglang", "vllm")
 
 ARENA_TOKENS: Final = 50_000
-"""KV arena of Qwen2.5-32B on one 80 GB card, as the paper states it; also used for W4 and W5."""
-
-W3_ARENA_TOKENS: Final = 28_000
-"""Estimated KV arena of one Llama-3.1-70B replica (bf16, TP=2 on 2 x H100 80 GB), in tokens.
-
-Two cards of 79.6 GiB at `mem_fraction_static` 0.88 give 140.1 GiB; 70.55e9 weights of 2 bytes take
-131.4 GiB; a token's KV is 80 layers x 8 heads x 128 x 2 (K, V) x 2 bytes = 320 KiB.  (140.1 - 131.4) GiB
-/ 320 KiB = 28,500 tokens.  vLLM's 0.9 leaves 3 GiB more, which its activation peak takes again.
-"""
+"""KV arena of W1 and W2, as the paper states it.  Those of W3 to W5, which it does not, are `arena_for`."""
 
 SYSTEM_PROMPT_TOKENS: Final = 1402
 """Shared system prompt of `agentic_shared` (w4-shared)."""
@@ -96,8 +89,8 @@ _SHARED_PREFIX: Final = {  # groups, prefix, requests, warm-up, rates, caps, mix
     "w1c": _SharedPrefixCell(100, 4096, _N1000, 200, {"sglang": (4, 8), "vllm": (5, 10)}, _W1_CAPS),
     "w1d": _SharedPrefixCell(200, 4096, _N2000, 400, {"sglang": (12, 24), "vllm": (8, 15)}, _W1_CAPS),
     "w2b": _SharedPrefixCell(40, 8192, {"sglang": 1000, "vllm": 500}, 100, _W2_RATES, _W2_CAPS, True),
-    "w3b": _SharedPrefixCell(14, 4096, _N500, 100, _CLOSED, _W3_CAPS, True, W3_ARENA_TOKENS),
-    "w3c": _SharedPrefixCell(88, 1500, _N1000, 200, _CLOSED, _W3_CAPS, False, W3_ARENA_TOKENS),
+    "w3b": _SharedPrefixCell(14, 4096, _N500, 100, _CLOSED, _W3_CAPS, True, arena_for("w3")),
+    "w3c": _SharedPrefixCell(88, 1500, _N1000, 200, _CLOSED, _W3_CAPS, False, arena_for("w3")),
 }
 # W5: bounds of the prompt length in tokens, (moderate, heavy) requests / s
 _SINGLETONS: Final[dict[str, tuple[int, int, tuple[float, float]]]] = {
@@ -245,7 +238,7 @@ def _agentic_workload(
     requests.sort(key=lambda request: request.arrival_s)  # stable: rounds stay in order
     return Workload(
         name=name, load=load, seed=seed, requests=tuple(requests), warmup=len(requests) // 10,
-        max_running=_DEFAULT_CAP, arena_tokens=ARENA_TOKENS,
+        max_running=_DEFAULT_CAP, arena_tokens=arena_for(name),
     )  # fmt: skip
 
 
@@ -294,5 +287,5 @@ def _singleton_workload(name: str, load: str, seed: int) -> Workload:
         requests.append(SimRequest(f"{name}-{position}", arrival_s, key, length, output))
     return Workload(
         name=name, load=load, seed=seed, requests=tuple(requests), warmup=100,
-        max_running=_DEFAULT_CAP, arena_tokens=ARENA_TOKENS,
+        max_running=_DEFAULT_CAP, arena_tokens=arena_for(name),
     )  # fmt: skip

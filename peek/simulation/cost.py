@@ -163,3 +163,9 @@ def cost_model_for(workload_name: str) -> CostModel:
     """The paper's pairing for its own cells, the default pairing for everything else."""
     hardware, model = MODELS.get(workload_name[:2], (H100, QWEN25_32B))
     return CostModel(hardware, model)
+
+
+def arena_for(workload_name: str) -> int:
+    """`arena_tokens` of the same pairing."""
+    cost = cost_model_for(workload_name)
+    return arena_tokens(cost.hardware, cost.model)

@@ -126,7 +126,7 @@ class RadixEngine(SimEngine):
         continued = self._chunked
         held = 0
         if continued is not None:
-            tokens = min(continued.total_tokens - continued.computed, chunk)
+            tokens = self.next_chunk(continued, chunk)
             self._take(continued, tokens)
             self._extend(continued, tokens, work)
             chunk -= tokens
@@ -135,10 +135,14 @@ class RadixEngine(SimEngine):
                 self._chunked = None
                 held = min(continued.allowed_tokens - continued.generated, CLIP_NEW_TOKENS)
         room = self.available - self._expected_output() - held
-        if self._chunked is None and self.waiting and chunk > 0 and not self._full:
+        if self.waiting and chunk > 0 and not self._full:
             self.plan()
             self._admit(work, room, chunk, input_budget)
         return work
+
+    def next_chunk(self, job: RadixJob, budget: int) -> int:
+        """Tokens that the next batch computes of a prompt that is too long for one."""
+        return min(job.total_tokens - job.computed, budget)
 
     def _expected_output(self) -> float:
         """Tokens the running requests are expected to generate yet."""
@@ -165,7 +169,7 @@ class RadixEngine(SimEngine):
                 self._full = True
                 self.cache.unlock(node)
                 break
-            if (tokens >= input_budget and work.jobs) or chunk <= 0:
+            if (tokens >= input_budget and work.jobs) or (tokens > chunk and self._chunked is not None):
                 self.cache.unlock(node)
                 break
             waiting.node = node
@@ -182,13 +186,18 @@ class RadixEngine(SimEngine):
             room -= tokens + output
             chunk -= tokens
             input_budget -= tokens
-            if self._chunked is not None or chunk <= 0 or input_budget <= 0:
+            if chunk <= 0 or input_budget <= 0:
                 break
         self.leave(admitted)
 
     def _match_limit(self, job: RadixJob) -> int:
         """Symbols of the prompt that may come from the cache: the last token is always computed."""
         return min(len(job.key) >> 2, (job.total_tokens - 1) // self.unit)
+
+    def uncached_tokens(self, job: RadixJob) -> int:
+        """Tokens a waiting job would have to compute now."""
+        node = self.cache.match(job.key, job.request.namespace, self._match_limit(job))
+        return job.total_tokens - int(node.depth) * self.unit
 
     def _extend(self, job: RadixJob, tokens: int, work: StepWork) -> None:
         work.add(job, tokens, chunk_pairs(job.computed, tokens))

@@ -14,6 +14,7 @@ from peek.simulation.block_engine import BlockEngine
 from peek.simulation.cost import CostModel, cost_model_for
 from peek.simulation.engine import Job, SimEngine
 from peek.simulation.radix_engine import RadixEngine
+from peek.simulation.shortest_first import ShortestFirstEngine
 from peek.simulation.workload import Workload, ideal_hit
 
 CACHES: Final = ("radix", "blocks")
@@ -57,8 +58,8 @@ def simulate(
     if cache == "blocks":
         engine = BlockEngine(workload, planner, model, progress)
     else:
-        touch_limit = TOUCHING.get(config.admission, 0)
-        engine = RadixEngine(workload, planner, model, progress, touch_limit=touch_limit)
+        kind, touch_limit = radix_kind(config.admission)
+        engine = kind(workload, planner, model, progress, touch_limit=touch_limit)
     jobs = engine.run()
     if watch is not None:
         watch(jobs)
@@ -70,6 +71,12 @@ def simulate(
         **figures(workload, jobs),
         "plan_us": meter.figures(),
     }
+
+
+def radix_kind(admission: str) -> tuple[type[RadixEngine], int]:
+    """The SGLang-like engine under an admission policy, and its `touch_limit`."""
+    kind = ShortestFirstEngine if admission == "spf" else RadixEngine
+    return kind, TOUCHING.get(admission, 0)
 
 
 def make_planner(config: PeekConfig, cache: str, timer: Callable[[], float] | None) -> Planner:

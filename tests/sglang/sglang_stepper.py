@@ -186,17 +186,11 @@ class Stepper:
     def _fill(self) -> Any:
         """Admit from the head of the queue until somebody does not fit."""
         world, running = self.world, self.running
-        adder = PrefillAdder(
-            world.page_size,
-            world.tree,
-            world.allocator,
-            running,
-            self.ratio,
-            self.max_prefill_tokens,
-            self.chunk,
-        )
+        limits = (self.ratio, self.max_prefill_tokens, self.chunk)
+        adder = PrefillAdder(world.page_size, world.tree, world.allocator, running, *limits)
         if self.chunked is not None:
             self.chunked.init_next_round_input()
+            versions.limit_chunk(adder, self.policy, self.chunked, self.waiting_queue, world.page_size)
             self.chunked = adder.add_chunked_req(self.chunked)
         for request in self.waiting_queue:
             if versions.STOPS_WHEN_SPENT and adder.budget_state() == AddReqResult.OTHER:

@@ -59,6 +59,13 @@ def count_chunk(request: Any, change: int) -> None:
     setattr(request, CHUNKS, getattr(request, CHUNKS) + change)
 
 
+def limit_chunk(adder: Any, policy: Any, chunked: Any, queue: Sequence[Any], page_size: int) -> None:
+    """0.5.23, shortest prefill first: the next chunk leaves room for shorter prompts that wait."""
+    limit = getattr(policy, "shortest_prefill_chunk_limit", None)
+    if limit is not None:
+        adder.chunked_req_limit = limit(chunked, queue, adder.rem_chunk_tokens or 0, page_size)
+
+
 def stash_chunk(request: Any, tree: Any) -> None:
     """Put a finished chunk into the tree, before the next one is prepared."""
     if CHECKPOINTS:

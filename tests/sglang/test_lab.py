@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from sglang.srt.managers.schedule_policy import CacheAwarePolicy
 from sglang_lab import CORES, POLICIES, World, expected_tokens, leaked, make_request, make_world, stock_match
 from sglang_plays import Play, check_outcome, perform, plays
 from sglang_stepper import Stepper
 from sglang_tree import eviction_order, locked, match_len, snapshot
 
+KNOWN = {policy.value for policy in CacheAwarePolicy}
+"""SGLang's own cache-aware policies, by its names."""
 EXAMPLES = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 cores = pytest.mark.parametrize("core", CORES)
@@ -106,6 +109,21 @@ def test_worked_check(grouped: bool, cached: int, overlap: bool, core: str | Non
     stepper.run_out()
     assert sum(admission.prefix_len for admission in stepper.admissions) == cached
     assert all(record.finished for record in stepper.records.values())
+
+
+@cores
+@pytest.mark.parametrize(("policy", "turns"), [("lpm", [0, 3, 3]), ("shortest-prefill-first", [0, 1, 1])])
+def test_shortest_first_leaves_room_beside_a_chunk(policy: str, turns: list[int], core: str | None) -> None:
+    """Two short prompts come while a long one is in chunks of 64; the simulated engine does the same."""
+    if policy not in KNOWN:
+        pytest.skip(f"this SGLang has no {policy}")
+    stepper = Stepper(make_world(1000, policy=policy, core=core), chunk=64)
+    stepper.add(make_request("long", [1] * 200, 2))
+    stepper.step()
+    stepper.add(make_request("a", [2] * 30, 2))
+    stepper.add(make_request("b", [3] * 28, 2))
+    stepper.run_out()
+    assert [admission.step for admission in stepper.admissions] == turns
 
 
 # -- looking without touching -----------------------------------------------------------------------------

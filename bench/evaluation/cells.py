@@ -1,0 +1,211 @@
+"""The stored runs as the report sees them, stream by stream, beside the paper; and how figures are written.
+
+Means are over the seeds that every policy of a stream has.  The paper's are three-seed means from its
+appendix tables, which paper.json has by engine family, stream and policy, each as `Figures`; what a table
+lacks is absent.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+from bench.evaluation.plans import FAMILY, NAMES, STOCKS, parts_of, stock_of
+from bench.evaluation.results import Record
+
+PAPER = json.loads(Path(__file__).with_name("paper.json").read_text())
+
+TRAFFIC_NAMES = {
+    "mooncake-conversation": "Mooncake conversation",
+    "mooncake-synthetic": "Mooncake synthetic",
+    "agents-1": "Coding agents, first request",
+    "agents-4": "Coding agents, first four requests",
+    "azure-code": "Azure code",
+    "cold-behind-hot": "Cold behind a hot prefix",
+    "agents-with-tools": "Agents with tools",
+    "tenants": "Tenants",
+    "flood-one-prefix": "Flood, one hot prefix",
+    "flood-four-prefixes": "Flood, four hot prefixes",
+    "flood-small-groups": "Flood, groups of three",
+    "map": "100 prefixes",
+    "batch": "Batch",
+}
+"""Of what is not the paper's; its cells are named after themselves."""
+FORMS = {
+    "window": "client window",
+    "dp": "DP={}",
+    "arena": "arena {}K",
+    "rate": "{} % of the rate",
+    "clients": "{} clients",
+    "prefix": "prefixes of {:,} tokens",
+    "groups": "{} prefixes",
+    "jobs": "{} at a time",
+    "sigma": "spread of lengths {} %",
+    "sglang": "rounds do not wait",
+    "vllm": "rounds wait",
+    "": "first {:,} rows",
+}
+"""A stream's form, its number apart."""
+
+
+def title(stream: str) -> str:
+    """`w1c:heavy:window` as "W1 C heavy, client window"."""
+    kind, load, form, number = parts_of(stream)
+    cell = kind[3:] if "-" in kind else kind[2:].upper()
+    name = TRAFFIC_NAMES.get(kind) or " ".join(filter(None, (kind[:2].upper(), cell, load)))
+    if kind.startswith(("mooncake", "azure")):
+        name += f", {load} x recorded rate"
+    if kind == "map" and load:
+        name += ", all at once" if load == "flash" else f", load {load} %"
+    said = FORMS[form].format(number) + (f" of {number}" if form == "window" and number else "")
+    return f"{name}, {said}" if form or number else name
+
+
+def percent(value: float) -> str:
+    """A share with one digit: 0.9034 -> 90.3."""
+    return f"{100.0 * value:.1f}"
+
+
+def change(ratio: float) -> str:
+    """What is so many times another, as signed per cent."""
+    return f"{100.0 * (ratio - 1.0):+.0f} %"
+
+
+def seconds(value: float) -> str:
+    """With as many digits as matter."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.3f}"
+
+
+WRITTEN: dict[str, Callable[[float], str]] = {
+    **dict.fromkeys(("hit", "ideal", "belady"), percent),
+    **dict.fromkeys(("ttft", "ttft_p50", "ttft_p99", "wait_max", "e2e", "watched", "watched_p99"), seconds),
+    "rps": "{:.2f}".format,
+    **dict.fromkeys(("tpot_ms", "itl_ms", "preemptions"), "{:.0f}".format),
+    **dict.fromkeys(("cpu_us", "cpu_us_p99"), lambda value: f"{value / 1e3:.2f}"),  # in ms
+}
+"""How each figure of a run is written."""
+
+
+def code(names: Iterable[str]) -> list[str]:
+    """Each as code."""
+    return [f"`{name}`" for name in names]
+
+
+class Figures(NamedTuple):
+    """What the paper's tables have: requests/s, hit in %, mean TTFT and E2E in seconds, TPOT and ITL in ms.
+
+    It states ITL for W1 only, and TPOT everywhere.
+    """
+
+    rps: float
+    hit: float
+    ttft: float
+    e2e: float
+    tpot: float
+    itl: float | None = None
+
+
+class Versus(NamedTuple):
+    """A policy's figure as so many times that of `other`: the means', and seed by seed."""
+
+    other: str
+    ratio: float
+    seeds: list[float]
+
+    def __str__(self) -> str:
+        """Per cent of change, with the smallest and the largest of any seed."""
+        if len(self.seeds) < 2:
+            return change(self.ratio)
+        low, high = (f"{100 * (bound - 1):+.0f}" for bound in (min(self.seeds), max(self.seeds)))
+        return f"{change(self.ratio)} ({low} to {high})"
+
+
+class Cell:
+    """What was run of one stream on one engine; `runs` has the records by policy and seed."""
+
+    def __init__(self, engine: str, stream: str) -> None:
+        self.engine, self.stream = engine, stream
+        self.title, self.engine_name = title(stream), NAMES[engine]
+        self.stock = stock_of(engine)
+        self.runs: dict[str, dict[int, Record]] = {}
+
+    def add(self, record: Record) -> None:
+        """One more run; means that were asked for before do not know of it."""
+        self.runs.setdefault(record["policy"], {})[record["seed"]] = record
+
+    @cached_property
+    def seeds(self) -> list[int]:
+        """Seeds under which all policies were run: every mean is over the same ones."""
+        return sorted(set.intersection(*(set(by_seed) for by_seed in self.runs.values())))
+
+    def has(self, *policies: str) -> bool:
+        """Whether all of these were run, under some seed that every policy has."""
+        return bool(self.runs) and all(policy in self.runs for policy in policies) and bool(self.seeds)
+
+    def mean(self, policy: str, figure: str) -> float:
+        """Of a policy that was run, over `seeds`."""
+        by_seed = self.runs[policy]
+        return fmean(by_seed[seed][figure] for seed in self.seeds)
+
+    def written(self, policy: str, form: str) -> str:
+        """`form` with the means it names, as in "{hit}, {ttft}"; "not run" where the policy was not."""
+        if not self.has(policy):
+            return "not run"
+        return re.sub(r"{(\w+)}", lambda name: WRITTEN[name[1]](self.mean(policy, name[1])), form)
+
+    def figures(self, policy: str) -> Figures | None:
+        """Our figures as the paper states its own; None if the policy was not run."""
+        if not self.has(policy):
+            return None
+        names = ("rps", "hit", "ttft", "e2e", "tpot_ms", "itl_ms")
+        rps, hit, *times = (self.mean(policy, name) for name in names)
+        return Figures(rps, 100.0 * hit, *times)
+
+    def paper(self, policy: str) -> Figures | None:
+        """The paper's, None where it states none.  Variants of a cell have the cell's."""
+        kind, load, form, _ = parts_of(self.stream)
+        name = self.stream if form in ("dp", *FAMILY.values()) else f"{kind}:{load}"
+        found = PAPER[FAMILY[self.engine]].get(name, {}).get(policy)
+        return Figures(*found) if found else None
+
+    def ratio(self, policy: str, other: str, figure: str = "ttft") -> float:
+        """How many times `other`'s mean `policy`'s is."""
+        return self.mean(policy, figure) / self.mean(other, figure)
+
+    def against(self, figure: str, among: Sequence[str] = STOCKS) -> Versus | None:
+        """`peek` against the one of these policies with the smallest mean; None if either was not run."""
+        ran = [policy for policy in among if self.has(policy)]
+        if not self.has("peek") or not ran:
+            return None
+        best = min(ran, key=lambda policy: self.mean(policy, figure))
+        return Versus(best, self.ratio("peek", best, figure), self.by_seed("peek", best, figure))
+
+    def by_seed(self, policy: str, other: str, figure: str) -> list[float]:
+        """How many times `other`'s figure `policy`'s is, seed by seed."""
+        ours, theirs = self.runs[policy], self.runs[other]
+        return [ours[seed][figure] / theirs[seed][figure] for seed in self.seeds]
+
+
+class Results:
+    """All cells of some runs."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.records = list(records)
+        self.ran: dict[tuple[str, str], Cell] = {}
+        for record in self.records:
+            key = record["engine"], record["stream"]
+            self.ran.setdefault(key, Cell(*key)).add(record)
+
+    def cell(self, engine: str, stream: str) -> Cell:
+        """One without runs if there were none."""
+        return self.ran.get((engine, stream)) or Cell(engine, stream)
+
+    def cells(self, streams: Iterable[str], engines: Sequence[str], *policies: str) -> Iterator[Cell]:
+        """Those in which something, and all of `policies`, was run; stream by stream."""
+        every = (self.cell(engine, stream) for stream in streams for engine in engines)
+        return (cell for cell in every if cell.has(*policies))

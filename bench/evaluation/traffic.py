@@ -1,0 +1,221 @@
+"""Traffic that the paper does not have, as data: who calls, how often, and what prompts have in common.
+
+    cold-behind-hot    requests of one hot prefix never stop; sessions that share nothing wait behind them
+    agents-with-tools  sessions that grow by a tool's answer at a time, with a pause while the tool runs
+    tenants            a bulk job, a chat and a search of unequal weight, each with prefixes of its own
+    flood-*            others send prompts that nobody shares, and one tenant floods
+    map                100 prefixes of 4,096 tokens; the load is what arrival order could just serve
+    batch              a batch that is known beforehand, so many prompts at a time
+
+A stream's form changes one number: `map:80:arena200`, `batch:offline:groups50`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import log
+from random import Random
+from typing import Any
+
+from peek.simulation.cells import draw_groups
+from peek.simulation.workload import SYMBOL_BYTES, SimRequest, Workload, unique_tokens
+
+
+@dataclass(frozen=True)
+class Source:
+    """One kind of caller.
+
+    Attributes:
+        name: what its requests' ids begin with.
+        per_s: requests, or first requests of sessions, a second; arrivals are Poisson.  0: all at once.
+        own: tokens of a prompt that nobody shares.
+        output: tokens of an answer.
+        prefixes: how many prefixes its prompts begin with, of which each request takes one.
+        prefix: their tokens.
+        pick: which one: "turn" (in turn), "uniform" or "zipf" (exponent 1).
+        sigma: spread of the logarithm of their lengths.
+        copies: instead of `prefixes`, every so many requests share a new one.
+        turns: requests of a session; the next one waits for the answer.
+        turn: tokens that each turn adds to the prompt.
+        pause_s: median of the time between answer and next turn; its logarithm has a spread of 1.
+    """
+
+    name: str
+    per_s: float
+    own: int
+    output: int
+    prefixes: int = 0
+    prefix: int = 0
+    pick: str = "turn"
+    sigma: float = 0.0
+    copies: int = 0
+    turns: int = 1
+    turn: int = 0
+    pause_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Sources side by side on one engine.
+
+    Attributes:
+        sources: their first requests arrive for `lasts_s`; of a batch, `count` in all.
+        arena: KV arena in tokens.
+        seats: the engine's cap on running requests.
+        jobs: the client's cap on outstanding requests, None for none.
+        watched: whose TTFT is kept apart, by the source's name.
+    """
+
+    sources: tuple[Source, ...]
+    arena: int
+    seats: int = 256
+    lasts_s: float = 240.0
+    count: int = 0
+    jobs: int | None = None
+    watched: str = ""
+
+
+_OTHERS = Source("other", 0.4, own=2048, output=64)
+_MAP = Source("user", 1.0, own=32, output=128, prefixes=100, prefix=4096, pick="zipf")
+_BATCH = Source("job", 0.0, own=128, output=64, prefixes=100, prefix=2048, pick="uniform")
+_AGENT = Source(
+    "agent", 0.4, own=1500, output=150, prefixes=3, prefix=4096, pick="zipf", turns=8, turn=900, pause_s=5.0
+)
+
+TRAFFIC = {
+    "cold-behind-hot": Traffic(
+        (Source("hot", 9.5, own=64, output=128, prefixes=1, prefix=4096), Source("cold", 0.5, 3072, 128)),
+        arena=100_000,
+        seats=64,
+        watched="cold",
+    ),
+    "agents-with-tools": Traffic((_AGENT,), arena=200_000),
+    "tenants": Traffic(
+        (
+            Source("bulk", 6.0, own=256, output=128, prefixes=40, prefix=2048, pick="zipf"),
+            Source("chat", 1.0, own=512, output=256, prefixes=4, prefix=1024, pick="uniform"),
+            Source("search", 0.5, own=2048, output=64),
+        ),
+        arena=100_000,
+        seats=64,
+        watched="chat",
+    ),
+    "flood-one-prefix": Traffic(
+        (_OTHERS, Source("flood", 6.0, own=16, output=512, prefixes=1, prefix=4096)),
+        120_000,
+        32,
+        watched="other",
+    ),
+    "flood-four-prefixes": Traffic(
+        (_OTHERS, Source("flood", 4.0, own=512, output=256, prefixes=4, prefix=4096)),
+        120_000,
+        32,
+        watched="other",
+    ),
+    "flood-small-groups": Traffic(
+        (_OTHERS, Source("flood", 6.0, own=64, output=512, prefix=64, copies=3)), 120_000, 32, watched="other"
+    ),
+    "map": Traffic((_MAP,), arena=100_000, count=1000),
+    "batch": Traffic((_BATCH,), arena=40_000, count=1000, jobs=256),
+}
+"""By the kind of a stream."""
+
+SERVED_PER_S = {50: 1.5, 100: 2.4, 200: 4.2, 400: 6.8}
+"""Requests a second of `map` that arrival order serves with an arena of so many thousand tokens.
+
+The throughput of `fcfs+lru` where all come at once (`map:flash`), the lower of both simulated engines'.
+"""
+
+
+def workload(kind: str, load: str, form: str, number: int, seed: int) -> Workload:
+    """One of `TRAFFIC`, with the number that `form` names changed; `load` is per cent for `map`.
+
+    A tenth of the requests is warm-up, of a batch and of what is watched nothing.
+    """
+    traffic = _changed(TRAFFIC[kind], form, number)
+    if kind == "map":
+        served = 0.0 if load == "flash" else SERVED_PER_S[traffic.arena // 1000]
+        traffic = _with(traffic, per_s=served * int(load) / 100 if served else 0.0)
+    rng = Random(seed)
+    requests: list[SimRequest] = []
+    for place, source in enumerate(traffic.sources):
+        requests += _requests(source, traffic, rng, f"{kind}/{seed}/{place}", place * 1_000_000)
+    requests.sort(key=lambda request: request.arrival_s)  # stable: turns stay in order
+    whole = traffic.jobs is not None or traffic.watched
+    return Workload(
+        name=kind, load=load, seed=seed, requests=tuple(requests), warmup=0 if whole else len(requests) // 10,
+        max_running=traffic.seats, arena_tokens=traffic.arena, client_concurrency=traffic.jobs,
+    )  # fmt: skip
+
+
+def _changed(traffic: Traffic, form: str, number: int) -> Traffic:
+    if form == "arena":
+        return replace(traffic, arena=1000 * number)
+    if form == "jobs":
+        return replace(traffic, jobs=number)
+    if form == "sigma":
+        return _with(traffic, sigma=number / 100)
+    return _with(traffic, **{{"groups": "prefixes"}.get(form, form): number}) if form else traffic
+
+
+def _with(traffic: Traffic, **changes: Any) -> Traffic:
+    """With another first source."""
+    first, *others = traffic.sources
+    return replace(traffic, sources=(replace(first, **changes), *others))
+
+
+def _requests(source: Source, traffic: Traffic, rng: Random, texts: str, first: int) -> Iterator[SimRequest]:
+    """Those of one source, session by session; draws arrivals, then prefixes, then pauses.
+
+    `texts` tells its texts from other sources', and its names begin at `first`.
+    """
+    starts = list(_starts(source, traffic, rng))
+    picked = _picked(source, len(starts), rng)
+    lengths = _lengths(source, rng)
+    for number, (start_s, prefix) in enumerate(zip(starts, picked, strict=True)):
+        shared = b""
+        if source.prefixes or source.copies:
+            shared = unique_tokens(
+                f"{texts}/shared/{prefix}", first + prefix, lengths.get(prefix, source.prefix)
+            )
+        longest = source.own + source.turn * (source.turns - 1)
+        words = unique_tokens(f"{texts}/own/{number}", first + 500_000 + number, longest)
+        name, before = f"{source.name}-{number}", None
+        for turn in range(source.turns):
+            key = shared + words[: SYMBOL_BYTES * (source.own + turn * source.turn)]
+            pause_s = rng.lognormvariate(log(source.pause_s), 1.0) if before else 0.0
+            rid = name if source.turns == 1 else f"{name}-{turn}"
+            length = len(key) // SYMBOL_BYTES
+            yield SimRequest(rid, start_s, key, length, source.output, after=before, think_s=pause_s)
+            before = rid
+
+
+def _starts(source: Source, traffic: Traffic, rng: Random) -> Iterator[float]:
+    if not source.per_s:
+        yield from [0.0] * traffic.count
+        return
+    at_s, number = rng.expovariate(source.per_s), 0
+    while number < traffic.count if traffic.count else at_s < traffic.lasts_s:
+        yield at_s
+        at_s += rng.expovariate(source.per_s)
+        number += 1
+
+
+def _picked(source: Source, count: int, rng: Random) -> list[int]:
+    """The number of each request's prefix."""
+    if source.copies:
+        return [number // source.copies for number in range(count)]
+    if source.pick == "zipf":
+        return draw_groups(rng, source.prefixes, count)
+    if source.pick == "uniform":
+        return [rng.randrange(source.prefixes) for _ in range(count)]
+    return [number % max(1, source.prefixes) for number in range(count)]
+
+
+def _lengths(source: Source, rng: Random) -> dict[int, int]:
+    """Of the prefixes, where they differ: log-normal, with the stated length as its mean."""
+    if not source.sigma:
+        return {}
+    middle = log(source.prefix) - source.sigma**2 / 2.0
+    return {number: round(rng.lognormvariate(middle, source.sigma)) for number in range(source.prefixes)}

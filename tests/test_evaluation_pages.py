@@ -1,0 +1,117 @@
+"""The evaluation's pages are what the stored runs say, no more and no longer; and how they are made."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+pytest.importorskip("matplotlib")
+sys.path.append(str(ROOT))  # behind everything: `peek` stays the one that is tested
+
+from bench.evaluation import listing, plans, report, results, tables, traffic, verdicts  # noqa: E402
+from bench.evaluation.cells import Cell, Results, title  # noqa: E402
+from bench.evaluation.fit import nearest  # noqa: E402
+from bench.evaluation.streams import build  # noqa: E402
+
+PAGES = report.pages(results.RESULTS)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_what_the_stored_runs_say(name: str) -> None:
+    assert (ROOT / "docs" / name).read_text() == PAGES[name], "run `make eval-report`"
+
+
+def prose(text: str) -> int:
+    """Words of a page without its tables, scripts and stored cells."""
+    text = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    return len([word for line in text.splitlines() if not line.startswith("|") for word in line.split()])
+
+
+def test_the_pages_can_be_read() -> None:
+    assert len(PAGES["evaluation.md"].split()) <= 1500
+    assert PAGES["evaluation.md"].count("![") == 4
+    assert sum(map(prose, PAGES.values())) < 8000
+
+
+def test_the_pages_say_which_library_they_are_of() -> None:
+    for name in report.WRITTEN:
+        assert "Figures of `peek` are of the library `" in PAGES[f"{name}.md"]
+
+
+def test_two_libraries_are_both_named() -> None:
+    runs = [{**a_run("peek", 1, 1.0), "peek": "1+b"}, {**a_run("fcfs+lru", 1, 2.0), "peek": "1+a"}]
+    assert "`1+b` (those of the other policies of `1+a`)" in verdicts.made(Results(runs), 7)
+
+
+# -- small results by hand ------------------------------------------------------------------------------
+
+
+def a_run(policy: str, seed: int, ttft: float, p99: float = 10.0) -> results.Record:
+    facts = {"engine": "sglang", "stream": "w1a:heavy", "version": "0", "peek": "1+a", "fit": "1/1"}
+    return {**facts, "policy": policy, "seed": seed, "hit": 0.5, "ttft": ttft, "ttft_p99": p99}
+
+
+def test_peek_stands_against_the_best_of_each_figure_over_common_seeds() -> None:
+    cell = Cell("sglang", "w1a:heavy")
+    for run in (
+        *(a_run("peek", seed, 8.0 + seed, 33.0) for seed in (0, 2)),
+        *(a_run("hrrn+lru", seed, 10.0, 40.0) for seed in (0, 2)),
+        *(a_run("fcfs+lru", seed, 20.0, 30.0) for seed in (0, 2, 5)),
+    ):
+        cell.add(run)
+    mean, tail = cell.against("ttft"), cell.against("ttft_p99")
+    assert mean is not None
+    assert tail is not None
+    assert (mean.other, mean.ratio, mean.seeds) == ("hrrn+lru", 0.9, [0.8, 1.0])
+    assert (tail.other, str(tail)) == ("fcfs+lru", "+10 % (+10 to +10)")
+    assert not verdicts.beaten(cell)
+    rows = tables.losses(
+        Results(run for seeds in cell.runs.values() for run in seeds.values()), ["w1a:heavy"], ["sglang"]
+    )
+    assert rows.count("W1 A heavy") == 1
+    assert "| p99 | 33.0 / 30.0 |" in rows
+
+
+def test_the_fit_finds_the_constants_of_exact_power_laws() -> None:
+    points = [(arena, mfu) for arena in (30.0, 40.0, 50.0) for mfu in (0.4, 0.5)]
+
+    def figures(arena: float, mfu: float) -> list[float]:
+        return [2.0 * arena**0.7 * mfu**0.1, 3.0 * mfu**0.9, arena**0.2 * mfu**0.5]
+
+    found = nearest(points, [figures(*point) for point in points], figures(43.0, 0.47))
+    assert found == pytest.approx([43.0, 0.47])
+
+
+def test_a_run_comes_back_from_its_line(tmp_path: Path) -> None:
+    run = {**a_run("fcfs+lru, reordered", 42, 1.25), "e2e": 123.456}
+    results.write(tmp_path / "runs.csv", [run])
+    assert results.read(tmp_path / "runs.csv") == [{**run, "e2e": 123.46}]
+    assert (
+        results.missing(
+            [run], [plans.Sweep(("w1a:heavy",), (run["policy"],), ("sglang",), (42,))], {"sglang": "1/1"}
+        )
+        == []
+    )
+    assert results.missing(
+        [run], [plans.Sweep(("w1a:heavy",), (run["policy"],), ("sglang",), (42,))], {"sglang": "2/1"}
+    )
+
+
+def test_every_stream_of_the_plan_has_a_title_of_its_own_and_can_be_built() -> None:
+    streams = list(dict.fromkeys(stream for sweep in plans.FULL for stream in sweep.streams))
+    assert len({title(stream) for stream in streams}) == len(streams)
+    drawn = [stream for stream in streams if stream.partition(":")[0] in traffic.TRAFFIC]
+    for stream in drawn:
+        workload = build(stream, 611, "vllm", None)[0]
+        assert [r.arrival_s for r in workload.requests] == sorted(r.arrival_s for r in workload.requests)
+        watched = traffic.TRAFFIC[workload.name].watched
+        assert any(r.request_id.startswith(watched) for r in workload.requests)
+
+
+def test_every_policy_of_the_plan_is_in_the_listing() -> None:
+    assert {policy for sweep in plans.FULL for policy in sweep.policies} <= set(plans.POLICIES)
+    assert set(listing.MEANS) <= set(results.FIGURES)
