@@ -7,21 +7,19 @@ a run.  Every combination of seed and policy is a run; the runs of one seed shar
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import typer
 
-from peek import PRESETS, InvalidConfig, WorkloadError, backend
+from peek import PRESETS, InvalidConfig, WorkloadError
 from peek.cli.machines import arena_of, machine
 from peek.cli.options import policy_of
 from peek.cli.per_request import PerRequest
 from peek.cli.places import check_target, refuse_clashes
 from peek.cli.plot import check_plot, save_plot
-from peek.cli.progress import ProgressBar
 from peek.cli.report import Batch, as_json_text, print_batches
 from peek.cli.simulate_options import (
     ALL,
@@ -48,12 +46,12 @@ from peek.cli.simulate_options import (
     TraceOption,
     WorkloadOption,
 )
+from peek.cli.simulate_runs import run_all
 from peek.simulation.block_engine import BLOCK_TOKENS
 from peek.simulation.cells import CELL_NAMES, LOADS, cell
-from peek.simulation.cost import UTILISATION, CostModel, cost_model_for
-from peek.simulation.engine import Job
-from peek.simulation.fleet_run import FleetShape, simulate_fleet
-from peek.simulation.simulate import CACHES, simulate
+from peek.simulation.cost import UTILISATION, cost_model_for
+from peek.simulation.fleet_run import FleetShape
+from peek.simulation.simulate import CACHES
 from peek.simulation.trace import at_rate, read_mooncake
 from peek.simulation.workload import Workload, faster
 
@@ -111,38 +109,39 @@ def simulate_command(
     policy = list(PRESETS) if policy == [ALL] else policy
     _check_options(ctx, policy, cache, trace is not None)
     shapes = _shapes(ctx, replicas, router, stale_s, cache)
-    if shapes and not _is_given(ctx, "policy"):
-        policy = FLEET_POLICIES
-    if shapes and per_request is not None:
-        raise typer.BadParameter("is of one engine", param_hint="--per-request")
+    policy = FLEET_POLICIES if shapes and not _is_given(ctx, "policy") else policy
     _check_files([path for path in (trace, trace_file) if path], plot, per_request, len(rate_scale))
     cost = None
     if any(_is_given(ctx, name) for name in _MACHINE):
         cost = machine(card, cards, model)
         arena_tokens = arena_tokens or arena_of(cost, memory_utilization)
     if trace is None:
-        workloads = _cells(workload, load, seed, ENGINE_OF[cache], trace_file)
+        cells = _cells(workload, load, seed, ENGINE_OF[cache], trace_file)
+        workloads = [faster(each, replicas or 1) for each in cells]
     else:
         workloads = _traces(trace, trace_block, limit, rate_scale, cache)
-    if replicas is not None and trace is None:
-        workloads = [faster(each, replicas) for each in workloads]
     workloads = [_limited(each, arena_tokens, max_running) for each in workloads]
     requests = None if per_request is None else PerRequest()
-    batches = _run_all(workloads, policy, shapes, cache, cost or cost_model_for(workload), requests)
-    _save(batches, plot, requests, per_request)
-    if as_json:
-        print(as_json_text(batches))
-    else:
-        print_batches(batches)
+    batches = run_all(workloads, policy, shapes, cache, cost or cost_model_for(workload), requests)
+    _give(batches, as_json, plot, requests, per_request)
 
 
-def _save(
-    batches: list[Batch], plot: Path | None, requests: PerRequest | None, per_request: Path | None
+def _give(
+    batches: list[Batch],
+    as_json: bool,
+    plot: Path | None,
+    requests: PerRequest | None,
+    per_request: Path | None,
 ) -> None:
+    """Files first: a table that scrolls by with an error behind it is read as a success."""
     if plot is not None:
         save_plot(plot, batches)
     if requests is not None and per_request is not None:
         requests.write(per_request)
+    if as_json:
+        print(as_json_text(batches))
+    else:
+        print_batches(batches)
 
 
 # -- wrong usage ----------------------------------------------------------------------------------------
@@ -187,6 +186,8 @@ def _shapes(
                 option = f"--{name.replace('_', '-')}"
                 raise typer.BadParameter(f"{ctx.params[name]} needs --replicas", param_hint=option)
         return []
+    if _is_given(ctx, "per_request"):
+        raise typer.BadParameter("is for a single engine", param_hint="--per-request")
     if stale_s > 0.0 and cache != "blocks":
         raise typer.BadParameter(f"{stale_s} needs --cache blocks", param_hint="--stale-s")
     try:
@@ -248,58 +249,3 @@ def _limited(workload: Workload, arena_tokens: int | None, max_running: int | No
         arena_tokens=arena_tokens or workload.arena_tokens,
         max_running=max_running or workload.max_running,
     )
-
-
-def _run_all(
-    workloads: list[Workload],
-    policies: list[str],
-    shapes: list[FleetShape],
-    cache: str,
-    cost: CostModel,
-    per_request: PerRequest | None,
-) -> list[Batch]:
-    batches = []
-    fleets: list[FleetShape | None] = [*shapes] or [None]
-    requests = sum(len(workload.requests) for workload in workloads) * len(policies) * len(fleets)
-    with ProgressBar(requests) as progress:
-        for workload in workloads:
-            runs = []
-            for label in policies:
-                for shape in fleets:
-                    name = label if shape is None else f"{shape.router}, {label}"
-                    progress.next_part(f"{name}, seed {workload.seed}" if len(workloads) > 1 else name)
-                    runs.append(_run(workload, label, shape, cache, cost, progress, per_request))
-            batches.append(Batch(workload, cache, cost, runs))
-    return batches
-
-
-def _run(
-    workload: Workload,
-    label: str,
-    shape: FleetShape | None,
-    cache: str,
-    cost: CostModel,
-    progress: ProgressBar,
-    per_request: PerRequest | None,
-) -> dict[str, Any]:
-    """The figures of the contract, and what they hold for."""
-
-    def watch(jobs: list[Job]) -> None:
-        if per_request is not None:
-            per_request.add(jobs, label, workload.seed)
-
-    timer = time.perf_counter
-    if shape is None:
-        figures = simulate(workload, label, cache, timer, cost, progress.show, watch)
-    else:
-        figures = simulate_fleet(workload, label, shape, cache, timer, cost, progress.show)
-    found = {
-        **figures,
-        "warmup": workload.warmup,
-        "arena_tokens": workload.arena_tokens,
-        "cache": cache,
-        "hardware": cost.hardware.name,
-        "model": cost.model.name,
-        "backend": backend(),
-    }
-    return {**found, "rate_scale": workload.rate_scale} if workload.load == "trace" else found
