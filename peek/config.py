@@ -233,6 +233,7 @@ def _from_flags(environ: Mapping[str, str]) -> PeekConfig:
         fair_share=1.0 - cache_share,
         dynamic_share=dynamic and lanes,
         eviction=mode if _flag(environ, "PEEK_ONLINE_EVICTION") else "lru",
+        tenant_lead=inf,
     )
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.fleets import ModelReplica, NaiveCacheOf, Prompt, common, tokens_of
 
 from peek import PeekConfig, PendingRequest, PendingTree
-from peek.fleet import History
+from peek.fleet import RoutedHistory
 from peek.fleet.held import HeldView
 from peek.fleet.replica import Replica
 from peek.fleet.stealing import Raid
@@ -45,7 +45,7 @@ STEPS = st.lists(
 def test_history_holds_the_newest_prompts_that_fit(
     capacity: int, steps: list[tuple[str, int, Prompt]], asked: Prompt
 ) -> None:
-    history = History(capacity)
+    history = RoutedHistory(capacity)
     twin: dict[str, Prompt] = {}
     for what, number, prompt in steps:
         name = str(number)
@@ -76,7 +76,7 @@ def test_held_view_is_the_longer_of_two(cached: list[Prompt], coming: list[Promp
 
 
 def test_history_keeps_the_protocol() -> None:
-    history = History(100)
+    history = RoutedHistory(100)
     model: list[Prompt] = []
     for number in range(6):
         key = [number % 2] * 4 + [number]

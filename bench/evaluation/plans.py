@@ -44,8 +44,8 @@ PAPER_W1 = {"sglang": tuple(f"{cell}:window450" for cell in W1_HEAVY), "vllm": W
 """What stands beside the paper's heavy W1 cells.
 
 Its E2E times throughput says how many requests its clients had outstanding: on vLLM 164 to 172 in each cell,
-near the cap of 210 that it states; on SGLang 338 to 415 under stock, above the cap of 256 that it states.  In
-W1 A a window of 450 gives the paper's E2E there.
+near the cap of 210 that it states; on SGLang 338 to 415 under stock, above the cap of 256 that it states.
+450 was chosen there among 350 to 512, by TTFT and E2E of these four cells on the simulated twin.
 """
 W1_MODERATE = ("w1a:moderate", "w1b:moderate", "w1c:moderate", "w1d:moderate")
 W2 = ("w2b:moderate", "w2b:heavy")

@@ -2,8 +2,8 @@
 
 from peek.fleet.config import FleetConfig
 from peek.fleet.fleet_planner import FleetPlanner
-from peek.fleet.history import History
+from peek.fleet.history import RoutedHistory
 from peek.fleet.stats import FleetStats
 from peek.fleet.status import ReplicaStatus
 
-__all__ = ["FleetConfig", "FleetPlanner", "FleetStats", "History", "ReplicaStatus"]
+__all__ = ["FleetConfig", "FleetPlanner", "FleetStats", "ReplicaStatus", "RoutedHistory"]

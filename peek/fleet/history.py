@@ -18,7 +18,7 @@ from peek.trie.tree_view import TreeView
 
 
 @final
-class History:
+class RoutedHistory:
     """`CacheView` over the newest prompts of one replica.
 
     Args:

@@ -10,7 +10,7 @@ from peek.config import PeekConfig
 from peek.errors import InvalidConfig
 from peek.fleet.config import FleetConfig
 from peek.fleet.held import HeldView
-from peek.fleet.history import History
+from peek.fleet.history import RoutedHistory
 from peek.fleet.ticket import Ticket
 from peek.planner.planner import Planner
 from peek.request import PendingRequest
@@ -89,7 +89,7 @@ class Replica:
         self.unit_tokens: i64 = unit_tokens
         self.speed: float = speed
         self.guesses: bool = told is None
-        self.history = History(capacity, unit_tokens)
+        self.history = RoutedHistory(capacity, unit_tokens)
         self.coming = PendingTree()
         cache: CacheView = self.history if told is None else told
         self.view = HeldView(cache, TreeView(self.coming, unit_tokens))

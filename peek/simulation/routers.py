@@ -14,7 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
-from peek.fleet import History
+from peek.fleet import RoutedHistory
 from peek.simulation.workload import SYMBOL_BYTES
 
 if TYPE_CHECKING:
@@ -200,11 +200,11 @@ class RayPrefix(EarlyRouter):
         self._imbalance = imbalance
         self._match_rate = match_rate
         self._random = Random(0)
-        self._sent: dict[int, History] = {}
+        self._sent: dict[int, RoutedHistory] = {}
 
     def joined(self, site: Site) -> None:
         super().joined(site)
-        self._sent[site.name] = History(2**40, site.unit_tokens)
+        self._sent[site.name] = RoutedHistory(2**40, site.unit_tokens)
 
     def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
         queues = [len(site.outstanding) for site in sites]

@@ -109,7 +109,7 @@ def read_mooncake(
         arena_tokens=arena_blocks * block_tokens,
         unit_tokens=block_tokens,
     )
-    return faster(workload, rate_scale)
+    return at_rate(workload, rate_scale)
 
 
 def at_rate(workload: Workload, rate_scale: float) -> Workload:
