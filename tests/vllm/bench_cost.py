@@ -133,6 +133,8 @@ def measure_burst(policy: str, prompts: list[list[int]]) -> list[float]:
     for tokens in prompts[RUNNING:]:
         for side in sides:
             arrive(side, tokens)
+    gc.collect()
+    gc.freeze()
     while True:
         for side in sides:
             oldest = side.engine.running[0].request_id

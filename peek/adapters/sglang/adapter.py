@@ -167,17 +167,17 @@ class SglangAdapter:
     # -- who waits ---------------------------------------------------------------------------------
 
     def _sync(self, queue: list[Any]) -> None:
-        present: set[str] = set()
-        arrived = []
         known = self._waiting.get
+        others = []  # this loop is what ten thousand who wait cost: no call that can be spared
         for request in queue:
-            rid = request.rid
-            entry = known(rid)
-            if entry is not None and entry.is_of(request):
-                present.add(rid)
-            elif not self._is_apart(request):
-                arrived.append(request)  # new, or retracted since: it was away
-        if len(present) != len(self._waiting):
+            entry = known(request.rid)
+            if entry is None or not entry.is_of(request):
+                others.append(request)
+        # Of the others some are apart, the rest are new, or retracted since: they were away.
+        arrived = [request for request in others if not self._is_apart(request)]
+        if len(queue) - len(others) != len(self._waiting):
+            away = {id(request) for request in others}
+            present = {request.rid for request in queue if id(request) not in away}
             for rid in [rid for rid in self._waiting if rid not in present]:
                 self._leave(rid)
         if self._apart:
