@@ -1,15 +1,17 @@
 """What a flood of requests does to the others: their TTFT under each policy, against arrival order.
 
-    python -m bench.floods [--policies fcfs+lru lpm-nolimit+lru peek index] [--seed 1]
+    python -m bench.floods [--policies fcfs+lru lpm-nolimit+lru peek index] [--seed 1] [--tenants]
 
 The floods are those of `bench.evaluation.traffic`: for four minutes others send 0.4 prompts a second of 2,048
 tokens that nobody shares, and one tenant floods.  Simulated engines with 32 seats and an arena of 120,000
-tokens.
+tokens.  With `--tenants` the one who floods and the others are named, and policies that know tenants let them
+take turns.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,17 +36,29 @@ def others_wait(engine: str, workload: Workload, label: str) -> tuple[float, flo
     return float(np.mean(ttft)), max(ttft)
 
 
+def named(workload: Workload) -> Workload:
+    """The same requests, accounted to the one who floods or to the others."""
+    requests = [
+        replace(each, tenant="others" if each.request_id.startswith("other") else "flood")
+        for each in workload.requests
+    ]
+    return replace(workload, requests=requests)
+
+
 def main() -> None:
     require_compiled()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--policies", nargs="*", default=["fcfs+lru", "lpm-nolimit+lru", "peek", "index"])
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tenants", action="store_true")
     arguments = parser.parse_args()
     print("| flood | engine | " + " | ".join(f"`{label}`" for label in arguments.policies) + " |")
     print("|---" * (len(arguments.policies) + 2) + "|")
     for stream in FLOODS:
         kind, load = stream.split(":")
         flooded, name = workload(kind, load, "", 0, arguments.seed), SAID[stream]
+        if arguments.tenants:
+            flooded = named(flooded)
         for engine in SIMULATED:
             found = [others_wait(engine, flooded, label) for label in arguments.policies]
             cells = [f"{mean:.0f} / {longest:.0f}" for mean, longest in found]

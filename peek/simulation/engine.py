@@ -229,6 +229,8 @@ class SimEngine(ABC):
     def finish(self, job: Job) -> None:
         """The job has its last token."""
         job.finished_s = self.now
+        if self.planner is not None and job.request.tenant:
+            self.planner.generated(job.request.tenant, job.generated)
         self.running.remove(job)
         self.release(job)
         self._finished += 1
@@ -272,8 +274,11 @@ class SimEngine(ABC):
         for job in self._just_admitted.values():
             planner.remove(job.request_id, True, job.last_uncached)
         for job in self._just_arrived:
-            key, namespace = self.planner_key(job), job.request.namespace
-            planner.add(PendingRequest(job.request_id, key, job.arrival_s, namespace, job.prompt_tokens))
+            key, asked = self.planner_key(job), job.request
+            arrival_s, tokens = job.arrival_s, job.prompt_tokens
+            planner.add(
+                PendingRequest(asked.request_id, key, arrival_s, asked.namespace, tokens, tenant=asked.tenant)
+            )
         self._just_admitted.clear()
         self._just_arrived.clear()
         if self.waiting:
