@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from bench.evaluation.plans import FAMILY, NAMES, STOCKS, parts_of, stock_of
+from bench.evaluation.plans import FAMILY, NAMED, NAMES, STOCKS, parts_of, stock_of
 from bench.evaluation.results import Record
 
 PAPER = json.loads(Path(__file__).with_name("paper.json").read_text())
@@ -62,6 +62,8 @@ def title(stream: str) -> str:
         name += f", {load} x recorded rate"
     if kind == "map" and load:
         name += ", all at once" if load == "flash" else f", load {load} %"
+    if kind.startswith("flood") and load == NAMED:
+        name += ", tenants named"
     said = FORMS[form].format(number) + (f" of {number}" if form == "window" and number else "")
     return f"{name}, {said}" if form or number else name
 

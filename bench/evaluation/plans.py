@@ -59,7 +59,10 @@ W5_WINDOW = tuple(f"{stream}:window" for stream in W5[:2])
 COLD = tuple(f"cold-behind-hot:new:arena{size}" for size in (100, 200, 400))
 AGENTS = tuple(f"agents-with-tools:new:arena{size}" for size in (100, 200, 400))
 FLOODS = ("flood-one-prefix:new", "flood-four-prefixes:new", "flood-small-groups:new")
-TENANTS = ("tenants:new:arena100", "tenants:new:arena200")
+NAMED = "named"
+"""The load of a stream whose requests say whose they are."""
+FLOODS_NAMED = tuple(stream.replace("new", NAMED) for stream in FLOODS)
+TENANTS = tuple(f"tenants:{NAMED}:arena{size}" for size in (100, 200))
 NEW = (*COLD, *AGENTS, *TENANTS, *FLOODS)
 TRACES = tuple(map(":".join, product(("mooncake-conversation", "mooncake-synthetic"), ("0.04", "0.06"))))
 TRACE_STARTS = ("mooncake-conversation:0.06:1000", "mooncake-synthetic:0.06:1000")
@@ -90,7 +93,7 @@ CONTROL = ("batch:offline:prefix0",)
 """Nothing shared."""
 
 SHARED = (*W1_HEAVY, *WINDOW, *W1_MODERATE, *W2, *W3)
-QUIET = (*W4, *W5, *NEW, *RECORDED)
+QUIET = (*W4, *W5, *NEW, *FLOODS_NAMED, *RECORDED)
 HEADLINE = (*SHARED, *QUIET)
 """Every stream that `peek` is judged by."""
 
@@ -144,6 +147,7 @@ FULL = (  # what matters most first: a run that is cut short has the most of it
     Sweep(MAP, SHORT, SIMULATED),
     Sweep(FLASH, ("fcfs+lru",), SIMULATED),
     Sweep((*COLD, AGENTS[1], *FLOODS, *TENANTS), SHORT, REAL),
+    Sweep(FLOODS_NAMED, ("fcfs+lru", "lpm-nolimit+lru", "peek")),
     Sweep((*W5[:2], *W4_HEAVY), SHORT, REAL),
     Sweep((*BATCH, *CONTROL), OFFLINE, SIMULATED),
     Sweep(tuple(stream for curve in OVER_LOAD.values() for stream in curve), LADDER, SIMULATED),

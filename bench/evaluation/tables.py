@@ -20,13 +20,15 @@ PAIRS = {
     "PE added to cLPM+GM+DL": (FULL_STACK, "clpm+gm+dl"),
 }
 """Who is compared with whom; a label that begins with "+" goes behind the engine's stock order."""
+CROWDS = (*plans.COLD, *plans.TENANTS, *plans.FLOODS, *plans.FLOODS_NAMED)
+"""Where somebody crowds out others."""
 GROUPS = {
     "W1, open loop": (*plans.W1_HEAVY, *plans.W1_MODERATE),
     "W1, client window": plans.WINDOW,
     "W2 and W3": (*plans.W2, *plans.W3),
     "W4, agents": plans.W4,
     "W5, nothing shared": plans.W5,
-    "cold sessions, floods, tenants": (*plans.COLD, *plans.FLOODS, *plans.TENANTS),
+    "cold sessions, floods, tenants": CROWDS,
     "agents with tools": plans.AGENTS,
     "recorded traffic": plans.RECORDED,
 }
@@ -94,7 +96,7 @@ def kept_apart(results: Results, engines: Sequence[str]) -> str:
     """Mean / p99 TTFT of those whom others crowd out, and of all."""
     shown = ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", "spf+lru", FULL_STACK, "peek")
     rows = []
-    for cell in results.cells((*plans.COLD, *plans.TENANTS, *plans.FLOODS), engines, "peek"):
+    for cell in results.cells(CROWDS, engines, "peek"):
         for form, whose in (("{watched} / {watched_p99}", "theirs"), ("{ttft} / {ttft_p99}", "everybody's")):
             rows.append([cell.title, cell.engine_name, whose, *(cell.written(name, form) for name in shown)])
     return table(["stream", "engine", "mean / p99 TTFT, s", *code(shown)], rows) if rows else "Not run.\n"

@@ -7,7 +7,8 @@
     map                100 prefixes of 4,096 tokens; the load is what arrival order could just serve
     batch              a batch that is known beforehand, so many prompts at a time
 
-A stream's form changes one number: `map:80:arena200`, `batch:offline:groups50`.
+A stream's form changes one number: `map:80:arena200`, `batch:offline:groups50`.  Under the load `named`
+every source is a tenant, whom the engine is told of; under `new` nobody is named.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from math import log
 from random import Random
 from typing import Any
 
+from bench.evaluation.plans import NAMED
 from peek.simulation.cells import draw_groups
 from peek.simulation.workload import SYMBOL_BYTES, SimRequest, Workload, unique_tokens
 
@@ -140,7 +142,8 @@ def workload(kind: str, load: str, form: str, number: int, seed: int) -> Workloa
     rng = Random(seed)
     requests: list[SimRequest] = []
     for place, source in enumerate(traffic.sources):
-        requests += _requests(source, traffic, rng, f"{kind}/{seed}/{place}", place * 1_000_000)
+        tenant = source.name if load == NAMED else ""
+        requests += _requests(source, traffic, rng, f"{kind}/{seed}/{place}", place * 1_000_000, tenant)
     requests.sort(key=lambda request: request.arrival_s)  # stable: turns stay in order
     whole = traffic.jobs is not None or traffic.watched
     return Workload(
@@ -165,7 +168,9 @@ def _with(traffic: Traffic, **changes: Any) -> Traffic:
     return replace(traffic, sources=(replace(first, **changes), *others))
 
 
-def _requests(source: Source, traffic: Traffic, rng: Random, texts: str, first: int) -> Iterator[SimRequest]:
+def _requests(
+    source: Source, traffic: Traffic, rng: Random, texts: str, first: int, tenant: str
+) -> Iterator[SimRequest]:
     """Those of one source, session by session; draws arrivals, then prefixes, then pauses.
 
     `texts` tells its texts from other sources', and its names begin at `first`.
@@ -187,7 +192,9 @@ def _requests(source: Source, traffic: Traffic, rng: Random, texts: str, first: 
             pause_s = rng.lognormvariate(log(source.pause_s), 1.0) if before else 0.0
             rid = name if source.turns == 1 else f"{name}-{turn}"
             length = len(key) // SYMBOL_BYTES
-            yield SimRequest(rid, start_s, key, length, source.output, after=before, think_s=pause_s)
+            yield SimRequest(
+                rid, start_s, key, length, source.output, after=before, think_s=pause_s, tenant=tenant
+            )
             before = rid
 
 
