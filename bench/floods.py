@@ -1,6 +1,6 @@
 """What a flood of requests does to the others: their TTFT under each policy, against arrival order.
 
-    python -m bench.floods [--policies fcfs+lru lpm-nolimit+lru peek index] [--seed 1] [--tenants]
+    python -m bench.floods [--policies fcfs+lru lpm-nolimit+lru peek] [--seed 1] [--tenants]
 
 The floods are those of `bench.evaluation.traffic`: for four minutes others send 0.4 prompts a second of 2,048
 tokens that nobody shares, and one tenant floods.  Simulated engines with 32 seats and an arena of 120,000
@@ -48,7 +48,7 @@ def named(workload: Workload) -> Workload:
 def main() -> None:
     require_compiled()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--policies", nargs="*", default=["fcfs+lru", "lpm-nolimit+lru", "peek", "index"])
+    parser.add_argument("--policies", nargs="*", default=["fcfs+lru", "lpm-nolimit+lru", "peek"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tenants", action="store_true")
     arguments = parser.parse_args()

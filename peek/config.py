@@ -17,13 +17,14 @@ from peek.eviction.demand import MODES, DemandEviction
 from peek.policy import registry
 from peek.policy.base import AdmissionPolicy
 from peek.policy.lanes import CycleLanes, LaneController, Lanes, check_share, check_slo
+from peek.policy.overdue import OverdueLane, check_grace
 from peek.policy.priority_index import PriorityIndex, check_mean_bias, check_unshared
 from peek.policy.response_ratio import ClusterResponseRatio, check_exponent
 from peek.policy.tenants import TenantAccounts, check_tenant_lead
 from peek.settings import require_flag, require_number, require_one_of
 
 ADMISSIONS = tuple(registry.BUILT_IN)
-LANES = ("none", "cycle", "work")
+LANES = ("none", "cycle", "work", "overdue")
 EVICTIONS = ("lru", *MODES)
 
 _ADAPTERS_OWN: Final = ("in_flight_gate", "strict")
@@ -36,21 +37,24 @@ class PeekConfig:
 
     Attributes:
         admission: one of `ADMISSIONS`, `module:Class`, or a name in the entry-point group `peek.policies`.
-        exponent: how much a long wait counts in `peek`'s response ratio.
-        mean_bias: for the policy `index`, from 0.0 (short tail) to 1.0 (short mean).
-        unshared: for the policy `index`, "arrival" leaves a queue alone in which nothing is shared or cached.
-        lanes: "none", "cycle" (published: clocks per cycle), "work" (charged by uncached tokens).
+        exponent: for `response-ratio`, how much a long wait counts.
+        mean_bias: for `index`, from 0.0 (short tail) to 1.0 (short mean).
+        unshared: for `index`, "arrival" leaves a queue alone in which nothing is shared or cached.
+        lanes: "none", "cycle" (published: clocks per cycle), "work" (charged by uncached tokens), "overdue"
+            (for those whom arrival order would have served by now).
         fair_share: the fair lane's share (the paper's 1 - alpha), in (0, 1).
         dynamic_share: let the share follow the queue.
         slo_s: seconds of waiting at which a singleton's age pressure is full.
         tenant_lead: tokens that a waiting tenant may be served ahead of the least served one; infinity for no
             turns among tenants.  In JSON a number larger than any account will do.
+        grace_tokens: for the lanes "overdue", the work in tokens that is admitted after a request has come
+            before it can be overdue.
         eviction: "lru" leaves eviction to the engine, else a mode of `DemandEviction`.
     """
 
-    admission: str = "peek"
-    lanes: str = "work"
-    fair_share: float = 0.05
+    admission: str = "index"
+    lanes: str = "overdue"
+    fair_share: float = 0.15
     dynamic_share: bool = False
     slo_s: float = 2.0
     eviction: str = "lru"
@@ -58,6 +62,7 @@ class PeekConfig:
     mean_bias: float = 0.0
     unshared: str = "index"
     tenant_lead: float = 32768.0
+    grace_tokens: float = 500_000.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.admission, str):
@@ -73,6 +78,7 @@ class PeekConfig:
         check_mean_bias(self.mean_bias)
         check_unshared(self.unshared)
         check_tenant_lead(self.tenant_lead)
+        check_grace(self.grace_tokens)
         require_flag("dynamic_share", self.dynamic_share)
 
     @classmethod
@@ -142,11 +148,11 @@ class PeekConfig:
 
         The published policies and the baselines do not: they are kept as they are elsewhere.
         """
-        return self.admission in ("index", "peek") or self.admission not in ADMISSIONS
+        return self.admission in ("index", "response-ratio") or self.admission not in ADMISSIONS
 
     def build_policy(self) -> AdmissionPolicy:
         """A new policy object."""
-        if self.admission == "peek":
+        if self.admission == "response-ratio":
             return ClusterResponseRatio(self.exponent)
         if self.admission == "index":
             return PriorityIndex(self.mean_bias, self.unshared)
@@ -156,6 +162,8 @@ class PeekConfig:
         """New lanes with clocks at zero, or None."""
         if self.lanes == "none":
             return None
+        if self.lanes == "overdue":
+            return OverdueLane(self.fair_share, self.grace_tokens)
         kind = CycleLanes if self.lanes == "cycle" else LaneController
         return kind(self.fair_share, self.dynamic_share, self.slo_s)
 
@@ -194,7 +202,7 @@ PRESETS: dict[str, PeekConfig] = {
     "clpm+gm+dl": _published("clpm+gm", "cycle"),
     "clpm+gm+pe": _published("clpm+gm", eviction="cluster"),
     "clpm+gm+dl+pe": _published("clpm+gm", "cycle", "cluster"),
-    "index": PeekConfig(admission="index", lanes="none"),
+    "response-ratio": PeekConfig("response-ratio", "work", fair_share=0.05),
     "peek": PeekConfig(),
 }
 """The paper's policies, the baselines and the library's own; `PeekConfig.from_label` knows more."""

@@ -28,9 +28,11 @@ _SIGNALS: Final = (
     "cluster_id",
     "cluster_size",
     "coming_len",
+    "due",
     "head",
     "lane",
     "length",
+    "price",
     "rank",
     "score",
     "section",
@@ -61,8 +63,9 @@ class PendingRequest:
             and the cache cannot hold them while the key stands (see `PendingTree.extend`).
         tenant: a str, who the request is accounted to; "" for all: one tenant.
 
-    Signals, valid after `Planner.plan`:
+    Signals, valid after `Planner.plan`; `score`, `cluster_*` and `head` where the policy reads the tree:
         arrival_work: uncached tokens the engine had admitted when the request arrived (HRRN's clock).
+        due, price: when arrival order would serve it and for what, in work; see `peek.policy.overdue`.
         sequence: rank of arrival (unique, ascending).
         length: symbols in the key, without the tail.
         cached_len: tokens of the prompt already in the KV cache (the paper's h).
@@ -84,12 +87,14 @@ class PendingRequest:
         "cluster_id",
         "cluster_size",
         "coming_len",
+        "due",
         "head",
         "key",
         "lane",
         "length",
         "namespace",
         "num_tokens",
+        "price",
         "rank",
         "request_id",
         "score",
@@ -119,6 +124,8 @@ class PendingRequest:
         self.tail: i64 = _count(name, "tail", tail)
         self.tenant: str = tenant if isinstance(tenant, str) else _no_text("tenant", tenant)
         self.arrival_work: i64 = 0
+        self.due: float = 0.0
+        self.price: float = 0.0
         self.sequence: i64 = 0
         self.length: i64 = 0
         self.cached_len: i64 = 0
@@ -145,7 +152,7 @@ class PendingRequest:
         signals = {name: getattr(self, name) for name in _SIGNALS}
         return PendingRequest, given, signals
 
-    def __setstate__(self, signals: dict[str, int]) -> None:
+    def __setstate__(self, signals: dict[str, Any]) -> None:
         for name, value in signals.items():
             setattr(self, name, value)
 

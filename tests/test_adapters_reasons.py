@@ -17,6 +17,7 @@ from peek.adapters.observed import Observations, ObservedPlanner
 from peek.adapters.reasons import facts
 from peek.planner.plan import NOTHING_TO_GAIN
 from peek.policy.lanes import FAIR_LANE
+from peek.trie.signals import Cluster
 
 SECRET = 424242
 
@@ -46,7 +47,7 @@ def test_of_one_that_waits() -> None:
         "coming_len": 0,
         "cluster_size": 3,
         "cluster_depth": 3,
-        "lane": "cache",
+        "lane": "none",
         "reason": "it shares a prefix with 2 others that wait",
         "shadow": False,
         "uncached": None,
@@ -112,7 +113,9 @@ def request(**signals: int) -> PendingRequest:
     ],
 )
 def test_reasons(signals: dict[str, int], plan: Plan | None, reason: str) -> None:
-    told = facts(request(**signals), plan, 3.5, 7)
+    size = signals.pop("cluster_size", 1)
+    cluster = Cluster(1, 2, size) if size > 1 else None
+    told = facts(request(**signals), cluster, plan, 3.5, 7)
     assert told["reason"] == reason
     assert (told["waited_s"], told["place_by_arrival"]) == (2.5, 8)
     assert told["place"] == (1 if plan is not None and "r" in plan else None)

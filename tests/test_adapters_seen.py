@@ -26,7 +26,7 @@ def test_the_line_says_it_all(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "peek"):
         toy_attachment(ToyEngine(), fair_share=0.1)
     (line,) = lines(caplog)
-    assert line.startswith("peek: active; toy 1.0, model m, rank 0.0, cache none; admission=peek lanes=work")
+    assert line.startswith("peek: active; toy 1.0, model m, rank 0.0, cache none; admission=index lanes=over")
     for option in ("fair_share=0.1", "eviction=lru", "exponent=5.0", "strict=False"):
         assert option in line
     assert set(vars(PeekConfig())) <= {word.split("=")[0] for word in line.split("; ")[2].split()}

@@ -29,6 +29,7 @@ from peek import (
 )
 from peek.config import ADMISSIONS, EVICTIONS, LANES
 from peek.eviction.demand import MODES
+from peek.policy.overdue import OverdueLane
 
 CONTRACT: dict[str, tuple[type, type | None, str | None]] = {
     # label: policy, lanes, mode of the demand eviction
@@ -45,8 +46,8 @@ CONTRACT: dict[str, tuple[type, type | None, str | None]] = {
     "clpm+gm+dl": (ClpmScheduler, CycleLanes, None),
     "clpm+gm+pe": (ClpmScheduler, None, "cluster"),
     "clpm+gm+dl+pe": (ClpmScheduler, CycleLanes, "cluster"),
-    "index": (PriorityIndex, None, None),
-    "peek": (ClusterResponseRatio, LaneController, None),
+    "response-ratio": (ClusterResponseRatio, LaneController, None),
+    "peek": (PriorityIndex, OverdueLane, None),
 }
 VARIABLES = (
     "PEEK_ONLINE_SCHEDULER",
@@ -99,7 +100,7 @@ def test_any_policy_may_evict_by_demand() -> None:
 
 
 def test_one_check_for_a_setting_wherever_it_is_given() -> None:
-    assert PeekConfig(exponent=64.0).build_policy().exponent == 64.0
+    assert PeekConfig("response-ratio", exponent=64.0).build_policy().exponent == 64.0
     assert ClusterResponseRatio(64.0).exponent == 64.0
     for build in (lambda: PeekConfig(exponent=64.5), lambda: ClusterResponseRatio(64.5)):
         with pytest.raises(InvalidConfig, match=r"^exponent is 64.5; need a number above 0 and up to 64$"):
@@ -180,7 +181,7 @@ def test_numbers_above_their_range(option: str, value: float) -> None:
 
 
 def test_whole_numbers_are_numbers() -> None:
-    config = PeekConfig.from_dict({"slo_s": 5, "exponent": 4})
+    config = PeekConfig.from_dict({"policy": "response-ratio", "slo_s": 5, "exponent": 4})
     assert config.build_lanes().share.slo_s == 5.0
     assert config.build_policy().exponent == 4.0
 
@@ -223,7 +224,9 @@ def test_every_valid_combination_builds_and_survives_a_dictionary(
     if isinstance(policy, ClusterResponseRatio):
         assert policy.exponent == exponent
     built = config.build_lanes()
-    if built is not None:
+    if isinstance(built, OverdueLane):
+        assert built.fair_share == share
+    elif built is not None:
         assert (built.share.value, built.share.dynamic, built.share.slo_s) == (share, dynamic, slo)
     assert config.is_stock == (admission == "fcfs" and lanes == "none" and eviction == "lru")
 

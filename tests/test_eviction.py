@@ -164,7 +164,7 @@ def assert_scores(planner: Planner, cache: Blocks, waiting: dict[str, Place], id
         assert planner.eviction_score(node_id, idle_s) == pytest.approx(expected), place
 
 
-@pytest.mark.parametrize("admission", ["fcfs", "lpm", "clpm+gm", "peek"])
+@pytest.mark.parametrize("admission", ["fcfs", "lpm", "clpm+gm", "index"])
 @given(
     places=st.lists(PLACES, min_size=1, max_size=7),
     cached=st.lists(PLACES, max_size=5),

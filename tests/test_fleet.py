@@ -40,7 +40,7 @@ class FleetMachine(RuleBasedStateMachine):
 
     @initialize(
         stickiness=st.sampled_from([1.0, 4.0]),
-        label=st.sampled_from(["peek", "index", "fcfs"]),
+        label=st.sampled_from(["peek", "response-ratio", "fcfs"]),
         warm=st.integers(2, 5),
     )
     def begin(self, stickiness: float, label: str, warm: int) -> None:

@@ -138,7 +138,7 @@ def test_the_published_lanes_never_reach_the_fair_one_when_one_is_admitted_a_cyc
     assert starve(PeekConfig("clpm+gm", "cycle", fair_share=0.3, dynamic_share=True), 500) is None
 
 
-@pytest.mark.parametrize("admission", ["clpm+gm", "clpm", "lpm", "peek"])
+@pytest.mark.parametrize("admission", ["clpm+gm", "clpm", "lpm", "index"])
 def test_work_charged_lanes_reach_it(admission: str) -> None:
     """Bound: one cold pick of at most 101 tokens lets the cache lane have 101 / 0.3 tokens, 1 each."""
     cycle = starve(PeekConfig(admission, "work", fair_share=0.3), 500)
@@ -224,7 +224,8 @@ def test_a_dynamic_share_moves_once_a_cycle(kind: type[CycleLanes]) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [PeekConfig("clpm+gm", "cycle", dynamic_share=True), PeekConfig(dynamic_share=True)]
+    "config",
+    [PeekConfig("clpm+gm", "cycle", dynamic_share=True), PeekConfig(lanes="work", dynamic_share=True)],
 )
 def test_a_queue_of_one_cluster_lowers_the_share(config: PeekConfig) -> None:
     """0.15 is the target when nobody is alone; singletons would raise it to 0.6."""

@@ -18,7 +18,7 @@ from peek.planner.plan import ORDERED
 from peek.trie.dual_walk import DualWalk
 from peek.trie.keys import pack
 
-INDEX = PeekConfig.from_label("index")
+INDEX = PeekConfig.from_label("peek")
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(["arrive"] * 4 + ["abort", "admit", "cache", "cache", "evict", "replace"]),
@@ -63,7 +63,7 @@ def test_what_is_kept_equals_what_is_made_anew(
     events: Sequence[tuple[str, list[int], int, bool]], asked: int
 ) -> None:
     """Whatever happens between two plans, and however many of them were asked for."""
-    world = World("index")
+    world = World("peek")
     planner, mirror = world.whole.planner, world.whole.mirror
     for at, (event, blocks, pick, plans) in enumerate(events):
         world.happen(at, event, chain(blocks), pick)
@@ -83,7 +83,7 @@ def test_what_is_kept_equals_what_is_made_anew(
 @given(events=EVENTS)
 def test_marks_are_those_of_a_walk_made_anew(events: Sequence[tuple[str, list[int], int, bool]]) -> None:
     """Node by node, so that demand for what is cached is the same, too."""
-    world = World("index")
+    world = World("peek")
     planner, mirror = world.whole.planner, world.whole.mirror
     for at, (event, blocks, pick, plans) in enumerate(events):
         world.happen(at, event, chain(blocks), pick)

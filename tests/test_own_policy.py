@@ -12,6 +12,7 @@ import pytest
 from support.queues import NOW, cache_of, planner_of, rows_of
 
 from peek import AdmissionPolicy, InvalidConfig, PeekConfig
+from peek.config import PRESETS
 from peek.policy import registry
 
 MODULE = """
@@ -104,7 +105,7 @@ def test_it_is_asked_for_by_the_environment(folder: Path) -> None:
         ("own_policies:number", ["own_policies:number", "is a int; need a class or a function"]),
         (":Policy", [":Policy", "cannot be imported"]),
         ("own_policies:", ["own_policies:", "cannot be imported"]),
-        ("oldest", ["'oldest' is unknown", *registry.BUILT_IN, "youngest", "module:Class"]),
+        ("oldest", ["'oldest' is unknown", *PRESETS, "youngest", "module:Class"]),
     ],
 )
 def test_what_is_not_there_is_named(folder: Path, label: str, words: list[str]) -> None:
@@ -120,8 +121,8 @@ def test_what_is_made_must_be_a_policy(folder: Path) -> None:
 
 
 def test_our_own_names_come_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "installed", lambda: {"peek": "own_policies:Youngest"})
-    assert type(registry.make("peek")).__name__ == "ClusterResponseRatio"
+    monkeypatch.setattr(registry, "installed", lambda: {"index": "own_policies:Youngest"})
+    assert type(registry.make("index")).__name__ == "PriorityIndex"
 
 
 @pytest.mark.parametrize("name", registry.BUILT_IN)

@@ -124,7 +124,7 @@ def test_counters_literally() -> None:
 
 
 def test_lengths_come_from_the_key_where_nothing_is_shared_too() -> None:
-    planner = planner_of(rows_of([1] * 10, [2] * 5))
+    planner = planner_of(rows_of([1] * 10, [2] * 5), PeekConfig(unshared="arrival"))
     assert planner.plan(EMPTY, NOW).stood_aside
     planner.remove("r0")
     assert (planner.stats.prompt_tokens, planner.stats.uncached_admitted) == (10, 10)

@@ -35,7 +35,7 @@ def everyone(scene: Scene) -> list[str]:
 
 
 def test_who_lives_on_sharing() -> None:
-    assert NEED_SHARING == ["clpm", "clpm+gm", "clpm+gm+dl", "clpm+gm+pe", "clpm+gm+dl+pe", "peek"]
+    assert NEED_SHARING == ["clpm", "clpm+gm", "clpm+gm+dl", "clpm+gm+pe", "clpm+gm+dl+pe", "response-ratio"]
 
 
 # -- a plan is a permutation --------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from peek.policy.sections import PIONEER, SIBLING
 from peek.testing.twins import Place, common_length, prefixes
 
 BIASES = st.sampled_from([0.0, 0.3, 1.0])
-INDEX = PeekConfig.from_label("index")
+INDEX = PeekConfig.from_label("peek")
 
 
 @dataclass

@@ -23,8 +23,8 @@ COPIES: dict[str, Callable[[PendingRequest], PendingRequest]] = {
 }
 FIELDS = [
     "arrival_time", "arrival_work", "cached_len", "cluster_depth", "cluster_id", "cluster_size", "coming_len",
-    "head", "key", "lane", "length", "namespace", "num_tokens", "rank", "request_id", "score", "section",
-    "sequence", "tail", "tenant",
+    "due", "head", "key", "lane", "length", "namespace", "num_tokens", "price", "rank", "request_id", "score",
+    "section", "sequence", "tail", "tenant",
 ]  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_a_copy_has_every_field(how: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("how", list(COPIES))
 def test_a_waiting_request_is_copied_with_its_signals(how: str) -> None:
-    planner = Planner(PeekConfig())
+    planner = Planner(PeekConfig.from_label("clpm+gm"))
     for name, key in {"a": [1, 2, 3], "b": [1, 2, 4]}.items():
         planner.add(PendingRequest(name, key, 1.0, "lora", 12, 3, "tenant-1"))
     planner.plan(TreeView(PendingTree()), 5.0)

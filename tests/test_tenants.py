@@ -78,7 +78,7 @@ EVENTS = st.lists(
 )
 
 
-@pytest.mark.parametrize("label", ["index", "peek"])
+@pytest.mark.parametrize("label", ["peek", "response-ratio"])
 @given(events=EVENTS, lead=st.sampled_from([0.0, 5.0, 20.0]))
 def test_nobody_gets_further_ahead_than_the_lead(
     label: str, events: list[tuple[str, str, list[int]]], lead: float
@@ -120,7 +120,7 @@ def test_one_tenant_changes_nothing(label: str, scene: Scene) -> None:
 
 def flood(lead: float) -> Planner:
     """Nine of a hot tenant came first, then two of another."""
-    planner = Planner(PeekConfig.from_dict({"policy": "index", "tenant_lead": lead}))
+    planner = Planner(PeekConfig.from_dict({"policy": "peek", "tenant_lead": lead}))
     for i in range(9):
         planner.add(PendingRequest(f"hot{i}", [1] * 10 + [i], float(i), tenant="hot"))
     for i in range(2):

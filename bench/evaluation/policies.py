@@ -20,7 +20,7 @@ K = 8
 K_LPM = "k-lpm+lru"
 REORDERED = ", reordered"
 """Ends the label of a policy whose batch is put in order by `peek.offline` first."""
-SETTINGS: dict[str, dict[str, Any]] = {f"index, bias {bias:g}": {"mean_bias": bias} for bias in (0.3, 1.0)}
+SETTINGS: dict[str, dict[str, Any]] = {f"peek, bias {bias:g}": {"mean_bias": bias} for bias in (0.3, 1.0)}
 """Of the variants that have settings of their own."""
 
 

@@ -174,4 +174,5 @@ class ObservedPlanner:
 
     def _facts(self, request: PendingRequest) -> dict[str, Any]:
         earlier = self._in_order.index(self._numbers[request.request_id])
-        return {**facts(request, self._last, self._now, earlier), "shadow": self.shadow}
+        cluster = self.observed.tree.cluster(request.request_id)
+        return {**facts(request, cluster, self._last, self._now, earlier), "shadow": self.shadow}

@@ -12,16 +12,20 @@ from peek.planner import LazyPlan, Plan
 from peek.planner.plan import ORDERED
 from peek.policy.lanes import CACHE_LANE, FAIR_LANE
 from peek.request import PendingRequest
+from peek.trie.signals import Cluster
 
 logger = logging.getLogger("peek")
 
 _LANES: Final = {CACHE_LANE: "cache", FAIR_LANE: "fair"}
 
 
-def facts(request: PendingRequest, plan: Plan | LazyPlan | None, now: float, earlier: int) -> dict[str, Any]:
+def facts(
+    request: PendingRequest, cluster: Cluster | None, plan: Plan | LazyPlan | None, now: float, earlier: int
+) -> dict[str, Any]:
     """What a plan knew of a request that waits.  O(place in the plan).
 
     Args:
+        cluster: whom it shares a prefix with, None for nobody.
         plan: the last one, None before the first.
         now: the time it was made at, on the clock of `arrival_time`.
         earlier: requests that arrived before it and still wait.
@@ -36,14 +40,16 @@ def facts(request: PendingRequest, plan: Plan | LazyPlan | None, now: float, ear
         "num_tokens": int(request.num_tokens),
         "cached_len": int(request.cached_len),
         "coming_len": int(request.coming_len),
-        "cluster_size": int(request.cluster_size),
-        "cluster_depth": int(request.cluster_depth),
+        "cluster_size": 1 if cluster is None else int(cluster.size),
+        "cluster_depth": 0 if cluster is None else int(cluster.depth),
         "lane": _LANES.get(int(request.lane), "none"),
-        "reason": _reason(request, plan, place),
+        "reason": _reason(request, cluster, plan, place),
     }
 
 
-def _reason(request: PendingRequest, plan: Plan | LazyPlan | None, place: int | None) -> str:
+def _reason(
+    request: PendingRequest, cluster: Cluster | None, plan: Plan | LazyPlan | None, place: int | None
+) -> str:
     if plan is None or place is None:
         return "no plan has been made since it came"
     if plan.reason != ORDERED:
@@ -54,8 +60,8 @@ def _reason(request: PendingRequest, plan: Plan | LazyPlan | None, place: int | 
         return f"{request.cached_len} of its {request.num_tokens} prompt tokens are cached"
     if request.coming_len > 0:
         return f"a prefill under way will have cached {request.coming_len} of its tokens"
-    if request.cluster_size > 1:
-        return f"it shares a prefix with {request.cluster_size - 1} others that wait"
+    if cluster is not None:
+        return f"it shares a prefix with {cluster.size - 1} others that wait"
     return "it shares nothing with anybody that waits, and nothing of it is cached"
 
 

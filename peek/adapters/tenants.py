@@ -1,24 +1,35 @@
-"""What was generated for whom, counted as it comes, for the tenants' accounts."""
+"""What was generated: for whom, as it comes, for the tenants' accounts; and how long answers are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 from weakref import ref
+
+SAMPLE: Final = 16
+"""Running requests at a time whose answers are measured while nobody's account needs all of them."""
 
 
 class Generated:
-    """Charges the tokens of running requests to their tenants.
+    """Charges the tokens of running requests to their tenants, and tells the lengths of answers.
 
-    Does nothing until a second tenant has been seen: with one there are no turns.  Keeps no request alive.
+    Until a second tenant has been seen there are no turns, and a sample of the answers is looked at.  Keeps
+    no request alive.
 
     Args:
         charge: `charge(tenant, tokens)`.
+        answered: `answered(tokens)`, of an answer that is complete.
         outputs: how many tokens a request has generated so far.
     """
 
-    def __init__(self, charge: Callable[[str, int], Any], outputs: Callable[[Any], int]) -> None:
+    def __init__(
+        self,
+        charge: Callable[[str, int], Any],
+        answered: Callable[[int], Any],
+        outputs: Callable[[Any], int],
+    ) -> None:
         self._charge = charge
+        self._answered = answered
         self._outputs = outputs
         self._first: str | None = None
         self.several = False
@@ -33,18 +44,19 @@ class Generated:
 
     def runs(self, request: Any, tenant: str) -> None:
         """A request was admitted.  O(1)."""
-        if self.several:
+        if self.several or len(self._running) < SAMPLE:
             self._running[id(request)] = (ref(request), tenant, self._outputs(request))
 
     def count(self) -> None:
-        """Charge what has come since the last call; once a step.  O(running), nothing with one tenant."""
+        """Charge what has come since the last call; once a step.  O(running), O(1) with one tenant."""
         for key, (where, tenant, before) in list(self._running.items()):
             request = where()
             now = before if request is None else self._outputs(request)
-            if now > before:
+            if self.several and now > before:
                 self._charge(tenant, now - before)
             if request is None or _has_ended(request):
                 del self._running[key]
+                self._answered(now)
             else:
                 self._running[key] = (where, tenant, now)
 

@@ -80,6 +80,8 @@ class PlanMaker:
             return kept_order(queue, NOTHING_TO_GAIN, True)
         if self._ordering.reads_cache:
             self._stats.cache_calls += self._signals.match_cache()
+        if self._ordering.overdue is not None:
+            self._ordering.overdue.price(self._tree.n_namespaces > 1)
         if self._ordering.reads_tree:
             self._signals.match_queue(self._ordering.theta, unit)
         cycle = Cycle(self._tree, now, unit, self._stats.uncached_admitted, self._gated)

@@ -13,9 +13,11 @@ from mypy_extensions import i64
 
 from peek.errors import InvalidConfig, PolicyFault
 from peek.policy.base import AdmissionPolicy, Cycle
+from peek.policy.deferral import siblings_last
 from peek.policy.lanes import Lanes
+from peek.policy.overdue import OverdueLane
 from peek.policy.priority_index import PriorityIndex
-from peek.policy.stream import RequestStream
+from peek.policy.stream import RequestStream, everybody
 from peek.request import PendingRequest
 from peek.trie.pending_tree import PendingTree
 
@@ -29,9 +31,22 @@ class Ordering:
         lanes: merges that order with a fair one, None for none.
 
     Raises `InvalidConfig` for objects of another kind.
+
+    Attributes:
+        overdue: the lanes, if they are an `OverdueLane`, which wants to know who comes and goes.
     """
 
-    __slots__ = ("_lanes", "_policy", "_trusted", "needs_sharing", "reads_cache", "reads_tree", "theta")
+    __slots__ = (
+        "_index",
+        "_lanes",
+        "_policy",
+        "_trusted",
+        "needs_sharing",
+        "overdue",
+        "reads_cache",
+        "reads_tree",
+        "theta",
+    )
 
     def __init__(self, policy: object, lanes: object) -> None:
         if not isinstance(policy, AdmissionPolicy):
@@ -40,9 +55,11 @@ class Ordering:
             raise InvalidConfig(f"lanes is {lanes!r}; need an instance of a subclass of Lanes, or None")
         self._policy: AdmissionPolicy = policy
         self._lanes: Lanes | None = lanes
+        self.overdue: OverdueLane | None = lanes if isinstance(lanes, OverdueLane) else None
+        self._index: PriorityIndex | None = policy if isinstance(policy, PriorityIndex) else None
         self._trusted: bool = _is_ours(policy) and (lanes is None or _is_ours(lanes))
-        self.reads_cache: bool = policy.reads_cache
-        self.reads_tree: bool = policy.reads_tree or lanes is not None
+        self.reads_cache: bool = policy.reads_cache or self.overdue is not None
+        self.reads_tree: bool = policy.reads_tree or (lanes is not None and self.overdue is None)
         self.needs_sharing: bool = policy.needs_sharing
         self.theta: i64 = policy.theta
 
@@ -53,6 +70,8 @@ class Ordering:
         """
         if not self._trusted:
             return self._checked(queue, cycle)
+        if self._index is not None and self.overdue is not None:
+            return siblings_last(everybody(self._merged(self._index, cycle, len(queue))), cycle)
         ordered = self._policy.order(queue, cycle)
         return ordered if self._lanes is None else self._lanes.interleave(ordered, queue, cycle)
 
@@ -78,10 +97,30 @@ class Ordering:
 
     def stream(self, cycle: Cycle) -> RequestStream | None:
         """The same order one by one, where that is cheaper; None where it is not."""
-        policy = self._policy
-        if self._lanes is not None or cycle.defers_siblings or not isinstance(policy, PriorityIndex):
+        if self._index is None or cycle.defers_siblings or not self._trusted:
             return None
-        return policy.stream(cycle) if self._trusted else None
+        if self._lanes is not None and self.overdue is None:
+            return None
+        return self._merged(self._index, cycle, 0)
+
+    def _merged(self, index: PriorityIndex, cycle: Cycle, most: i64) -> RequestStream:
+        stream: RequestStream = index.stream(cycle, most)
+        return stream if self.overdue is None else self.overdue.merge(stream, cycle.tree)
+
+    def arrived(self, request: PendingRequest) -> None:
+        """A request began to wait.  O(1)."""
+        if self.overdue is not None:
+            self.overdue.arrived(request)
+
+    def withdrawn(self, request: PendingRequest) -> None:
+        """A request left without being served.  O(1)."""
+        if self.overdue is not None:
+            self.overdue.withdrawn(request)
+
+    def answered(self, tokens: int) -> None:
+        """An answer is complete.  O(1)."""
+        if self.overdue is not None:
+            self.overdue.answered(tokens)
 
     def charge(self, request: PendingRequest, uncached_tokens: i64) -> None:
         """Tell the lanes what an admitted request cost.  O(1); `PolicyFault` as in `order`."""

@@ -3,12 +3,11 @@
 One `Planner` stands beside one engine scheduler and is the only holder of state.  Whoever drives it, a real
 engine's adapter or the simulated engine, makes the same calls:
 
-    add, remove, prefilled      who arrived, who left and what that cost, whose prefill ended
+    add, remove, prefilled      who arrived, who left and what it cost, whose prefill ended
     plan                        an order of all who wait, with why it is what it is
     eviction_score              how much the queue needs something cached
 
-There is no clock in here: `now` and, if durations are wanted, a `timer` come from the caller.
-docs/cycle.md follows one cycle through these calls.
+There is no clock in here: `now` and a `timer` come from the caller.  docs/cycle.md follows one cycle.
 """
 
 from __future__ import annotations
@@ -105,6 +104,7 @@ class Planner:
         self.tree.add(request)
         request.arrival_work = self.stats.uncached_admitted
         self._maker.arrivals.note(request)
+        self._ordering.arrived(request)
         if self._accounts is not None:
             self._accounts.arrived(request.tenant)
 
@@ -137,6 +137,7 @@ class Planner:
         if not admitted:
             if in_flight is not None:
                 in_flight.withdrawn(request_id)
+            self._ordering.withdrawn(request)
             self.stats.withdrawn += 1
             return 0
         cost: i64 = request.num_tokens - request.cached_len
@@ -156,8 +157,7 @@ class Planner:
     def prefilled(self, request_id: str) -> None:
         """An admitted request's prefill ended, or the request is gone; its prefix is visible now.  O(depth).
 
-        For engines with `in_flight_gate`; unknown ids are ignored.  It may come before the planner learns of
-        the admission.
+        For engines with `in_flight_gate`.  Unknown ids are ignored.  It may come before the admission.
         """
         if self._in_flight is not None:
             self._in_flight.ended(request_id, request_id in self.tree)
@@ -168,6 +168,10 @@ class Planner:
         if self._accounts is not None:
             self._accounts.charge(tenant, DECODE_WEIGHT * float(tokens))
             self._standing.drop()
+
+    def answered(self, tokens: int) -> None:
+        """Somebody's answer is complete: the overdue lane learns what answers cost.  O(1)."""
+        self._ordering.answered(tokens)
 
     def served(self) -> dict[str, float]:
         """The tenants' accounts in tokens; none of those who would start level.  O(tenants)."""
@@ -197,16 +201,15 @@ class Planner:
     def order_matters(self, cache: CacheView) -> bool:
         """False if `plan` is sure to keep arrival order, as far as can be told without a look.  O(1).
 
-        So it is where the policy lives on sharing, no two waiting requests share a prefix, and the policy
-        does not read the cache or the cache knows that nobody who waits can hit it (`lone_requests`).
+        So it is where the policy lives on sharing, nothing that waits is shared, and the policy does not read
+        the cache or the cache knows that nobody who waits can hit it (`lone_requests`).
         """
         return self._maker.order_matters(cache)
 
     def plan(self, cache: CacheView, now: float) -> Plan:
         """The admission order of all waiting requests, first to admit first.
 
-        O(nodes the cache follows + n + c log c + w log w) for the default policy with c clusters and w mostly
-        cached requests; one cache call a request where nothing is shared; O(1) while the last plan stands.
+        O(nodes the cache follows + n log n) for the default policy; O(1) while the last plan stands.
 
         Args:
             cache: the engine's prefix cache as it is now.
@@ -227,9 +230,9 @@ class Planner:
     def lazy_plan(self, cache: CacheView, now: float) -> LazyPlan:
         """The same order for an engine that admits a few: worked out only as far as it asks.
 
-        For the policy `index` without lanes and gate: O(what has changed in queue and cache since the last
-        call + n vector operations), if the cache tells its changes (`changed_since`), and a few hundred
-        nanoseconds for each who is asked for.  Others plan the whole queue.  Arguments and errors of `plan`.
+        For the default policy without gate: O(what has changed in queue and cache since the last call + n
+        vector operations), if the cache tells its changes (`changed_since`), and a few hundred nanoseconds
+        for each who is asked for.  Others plan the whole queue.  Arguments and errors of `plan`.
         """
         standing = self._standing.find(self.tree, cache, now)
         if isinstance(standing, LazyPlan):
@@ -255,8 +258,7 @@ class Planner:
     def cycle(self, queue: WaitingQueue, cache: CacheView, now: float) -> Plan:
         """For queues that do not tell who came and went: compare, plan, and reorder the queue.
 
-        The queue may have changed in any way since the last call: the difference is what counts.  O(n) on
-        top of `add`, `remove` and `plan`.
+        The queue may have changed in any way since the last call.  O(n) on top of `add`, `remove`, `plan`.
         """
         waiting: list[str] = list(queue.waiting_ids())
         synchronise(self, queue, waiting)
@@ -278,8 +280,7 @@ class Planner:
 
     def cached_lens(self, request_ids: list[str]) -> list[int]:
         """The same of many, as far as the policy looked.  O(n); `UnknownRequest`."""
-        tree = self.tree
-        return [tree.request(request_id).cached_len for request_id in request_ids]
+        return [self.tree.request(request_id).cached_len for request_id in request_ids]
 
     @property
     def evicts(self) -> bool:
@@ -289,9 +290,8 @@ class Planner:
     def eviction_score(self, node_id: int, idle_s: float = 0.0) -> float:
         """How much the queue needs a cached node or block; lowest goes first, 0.0 is no demand.
 
-        O(1) to O(levels) per candidate, after one O(matched nodes) step per cycle that evicts.
-        Always 0.0 when the configuration leaves eviction to the engine and, but for `chained` keys,
-        before the first plan.
+        O(1) to O(levels), after one O(matched nodes) step per cycle that evicts.  Always 0.0 when the
+        configuration leaves eviction to the engine; but for `chained` keys, before the first plan, too.
 
         Args:
             node_id: what `CacheView.node_id` returns for it; with `chained` keys its symbol.

@@ -46,7 +46,7 @@ BUILT_IN: Final[dict[str, Factory]] = {
     "clpm": ClpmScheduler,
     "clpm+gm": _group_major,
     "index": PriorityIndex,
-    "peek": ClusterResponseRatio,
+    "response-ratio": ClusterResponseRatio,
 }
 """The library's own policies, each made with its defaults."""
 

@@ -229,8 +229,10 @@ class SimEngine(ABC):
     def finish(self, job: Job) -> None:
         """The job has its last token."""
         job.finished_s = self.now
-        if self.planner is not None and job.request.tenant:
-            self.planner.generated(job.request.tenant, job.generated)
+        if self.planner is not None:
+            self.planner.answered(job.generated)
+            if job.request.tenant:
+                self.planner.generated(job.request.tenant, job.generated)
         self.running.remove(job)
         self.release(job)
         self._finished += 1

@@ -8,10 +8,8 @@ Operations it must support, all while the queue changes:
   (sum of pending_count x edge length over its path), without descending the tree again;
 - all scores and clusters in one traversal (`refresh`).
 
-Plan.  `PrefixStructure` holds the shape.  A node owns one edge, the symbols between its parent and
-itself, as packed `bytes`.  Every request keeps its `Terminator` handle: removal and per-request
-questions start at the leaf and climb.
-docs/pending_tree.md argues each choice.
+Plan.  `PrefixStructure` holds the shape.  A node owns one edge, as packed `bytes`.  A request keeps its
+`Terminator`: removal and questions start there.  docs/pending_tree.md argues each choice.
 """
 
 from __future__ import annotations
@@ -43,9 +41,8 @@ class PendingTree:
     (True, 2, 5)
 
     For one thread at a time.  A method that changes the tree holds it, and so does a `DualWalk`: another
-    change meanwhile, from a second thread or from a cache view or policy that was called, raises
-    `PlannerBusy` and does nothing.  This finds mistakes; it is no lock, and threads that share a tree
-    need one.  Questions are never refused, but their answers during a change mean nothing.
+    change meanwhile, from a second thread or from what was called, raises `PlannerBusy` and does nothing.
+    This finds mistakes; it is no lock.  Questions are never refused; answers during a change mean nothing.
 
     Args:
         chained: symbols are chained block hashes, so that each occurs at one place of the tree only;
@@ -201,6 +198,10 @@ class PendingTree:
         """All requests in the order they were added.  O(n)."""
         return [terminator.request for terminator in self._handles.values()]
 
+    def handles(self) -> Iterator[Terminator]:
+        """Where each request ends, first added first; good until the tree changes.  O(1)."""
+        return iter(self._handles.values())
+
     def key_of(self, request_id: str) -> bytes:
         """The packed key of a request, put together from its path.  O(k); `UnknownRequest`."""
         node: Node | None = self._handle(request_id).node
@@ -215,6 +216,11 @@ class PendingTree:
         """The node where a request ends.  O(1); `UnknownRequest`."""
         return self._handle(request_id).node
 
+    @property
+    def n_namespaces(self) -> int:
+        """Namespaces in use.  O(1)."""
+        return len(self._shape.roots)
+
     def roots(self) -> Iterator[tuple[str, Node]]:
         """Namespaces in use and their root nodes."""
         return iter(list(self._shape.roots.items()))
@@ -228,17 +234,14 @@ class PendingTree:
         return self._shape.edges.get((node.uid << 32) | symbol)
 
     def owner(self, symbol: int) -> Node | None:
-        """The node whose edge holds a symbol; None if no waiting request needs it.  O(1).
-
-        Only for `chained` trees.
-        """
+        """The node of a `chained` tree whose edge holds a symbol; None if nobody needs it.  O(1)."""
         return self._shape.owners.get(symbol)
 
     def _handle(self, request_id: str) -> Terminator:
         terminator = self._handles.get(request_id)
-        if terminator is None:
-            raise UnknownRequest(f"request {request_id!r} is not waiting")
-        return terminator
+        if terminator is not None:
+            return terminator
+        raise UnknownRequest(f"request {request_id!r} is not waiting")
 
     def cluster(self, request_id: str) -> Cluster | None:
         """The request's cluster, None for a singleton.  O(1)."""
@@ -266,11 +269,8 @@ class PendingTree:
     def refresh(self, theta: i64) -> None:
         """Write score, cluster and head of every request, in one traversal.  O(n + nodes).
 
-        Args:
-            theta: symbols of the head; `request.head` becomes the id of the node that holds the
-                first `theta` symbols (equal ids: equal heads), 0 for keys shorter than that.
-
-        Raises `PlannerBusy` while another call holds the tree.
+        `request.head` becomes the id of the node that holds the first `theta` symbols (equal ids: equal
+        heads), 0 for keys shorter than that.  `PlannerBusy` while another call holds the tree.
         """
         self.enter("PendingTree.refresh")
         try:
@@ -286,7 +286,7 @@ class PendingTree:
 
     @property
     def block(self) -> int:
-        """Symbols per block of the cache that the last dual-walk asked.  O(1)."""
+        """Symbols per block of the cache that the last dual-walk asked."""
         return self._shape.block
 
     def begin_walk(self, block: i64) -> int:

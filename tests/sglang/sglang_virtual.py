@@ -95,6 +95,7 @@ class VirtualSglang(SimEngine):
         # Not 0.0, which a request that never entered the queue has.
         entry = max(arrival_s, 1e-9)
         real = make_request(request.request_id, tokens, request.output_tokens, arrival=entry)
+        real.routing_key = request.tenant or None
         self.stepper.add(real)
         return Job(request, arrival_s, [])
 

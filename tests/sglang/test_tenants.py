@@ -19,7 +19,7 @@ def queue(named: bool) -> list[Any]:
 
 def ordered(named: bool, **options: Any) -> list[str]:
     world = make_world(10_000, policy="fcfs")
-    beside = attach(world, "index", tenant_lead=0.0, **options)
+    beside = attach(world, "peek", tenant_lead=0.0, **options)
     waiting = queue(named)
     world.policy.calc_priority(waiting)
     assert beside.shield.fallbacks == 0

@@ -12,6 +12,32 @@ from peek.adapters.shield import Shield
 from peek.planner import Planner
 
 
+class ToyCache:
+    """A `CacheView` of a cache that keeps every prompt."""
+
+    unit_tokens = 1
+
+    def __init__(self) -> None:
+        self.held: set[tuple[int, ...]] = set()
+
+    def keep(self, prompt: list[int]) -> None:
+        self.held |= {tuple(prompt[:length]) for length in range(1, len(prompt) + 1)}
+
+    def root(self, namespace: str) -> object:
+        return ()
+
+    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+        assert isinstance(cursor, tuple)
+        for matched, symbol in enumerate(segment):
+            if (*cursor, symbol) not in self.held:
+                return matched, cursor
+            cursor = (*cursor, symbol)
+        return len(segment), cursor
+
+    def node_id(self, cursor: object) -> int:
+        return -1
+
+
 class EmptyCache:
     """A `CacheView` of a cache that holds nothing."""
 
@@ -66,7 +92,7 @@ class ToyAdapter:
         self.cached_real = 0
         self.protected_evictions = 0
         self.now = 0.0
-        self.view = EmptyCache()
+        self.view = ToyCache()
         self.seen: list[str] = []
         engine.made += 1
         assert engine.owned_by is None, "attached twice"
@@ -89,6 +115,7 @@ class ToyAdapter:
         for request_id in [r.request_id for r in self.planner.tree.requests()]:
             if request_id not in self.engine.queue:
                 self.planner.remove(request_id, True, 1)
+                self.view.keep(self.engine.prompts[request_id])
 
     def detach(self) -> None:
         self.engine.owned_by = None

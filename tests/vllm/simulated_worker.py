@@ -54,9 +54,10 @@ class RealScheduler(SimEngine):
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
         tokens = np.frombuffer(request.key, dtype="<i4").tolist()
-        self.scheduler.add_request(
-            make_request(request.request_id, tokens, request.output_tokens, arrival_time=arrival_s)
-        )
+        real = make_request(request.request_id, tokens, request.output_tokens, arrival_time=arrival_s)
+        if request.tenant:
+            real.sampling_params.extra_args = {"peek_tenant": request.tenant}
+        self.scheduler.add_request(real)
         return Job(request, arrival_s, [])
 
     def step(self) -> StepWork:

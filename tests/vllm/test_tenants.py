@@ -9,7 +9,7 @@ from vllm_small import A, step
 
 from peek.adapters.vllm import PeekScheduler
 
-FAIR = {"policy": "index", "tenant_lead": 0.0, "strict": True}
+FAIR = {"policy": "peek", "tenant_lead": 0.0, "strict": True}
 
 
 def of(name: str, tokens: list[int], tenant: str | None, max_tokens: int = 4, **more: Any) -> Any:
@@ -50,7 +50,7 @@ def test_without_names_there_is_one_tenant() -> None:
     for request in unnamed:
         request.sampling_params.extra_args = None
     order = admissions(FAIR, unnamed)
-    assert order == admissions({"policy": "index", "strict": True}, flood_unnamed())
+    assert order == admissions({"policy": "peek", "strict": True}, flood_unnamed())
     assert order[:8] == [f"hot{i}" for i in range(8)]
 
 

@@ -30,7 +30,7 @@ from peek.adapters.sglang.caches import (
 )
 from peek.adapters.sglang.core_view import CoreView
 from peek.adapters.sglang.eviction import DemandStrategy
-from peek.adapters.sglang.seams import entry_time, require_seams, schedule_policy, tenant_of
+from peek.adapters.sglang.seams import entry_time, output_tokens, require_seams, schedule_policy, tenant_of
 from peek.adapters.sglang.translation import Translator
 from peek.adapters.sglang.waiting import Arrivals, Standing, Waiting
 from peek.adapters.shield import Shield
@@ -67,7 +67,7 @@ class SglangAdapter:
             plan_lasts_s=inf,  # the clock moves with admissions only
         )
         self._by_namespace = settings.tenants == "namespace"
-        self._generated = Generated(self._charge, lambda request: len(request.output_ids))
+        self._generated = Generated(self._charge, self.planner.answered, output_tokens)
         self.reordered = 0
         """Calls that changed the order of SGLang's queue."""
         self._work_done = 0

@@ -70,6 +70,11 @@ def request_namespace(request: Any) -> str:
     return namespace_of(request.extra_key, getattr(request, "cache_salt", None))
 
 
+def output_tokens(request: Any) -> int:
+    """Tokens generated so far."""
+    return len(request.output_ids)
+
+
 def tenant_of(request: Any, by_namespace: bool) -> str:
     """Whom a request is accounted to: its routing key, or, `by_namespace`, its extra key or cache salt."""
     names = ("routing_key", "extra_key", "cache_salt") if by_namespace else ("routing_key",)

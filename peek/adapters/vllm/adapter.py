@@ -23,6 +23,7 @@ from peek.adapters.vllm.priorities import PriorityPlanners
 from peek.adapters.vllm.seams import (
     install_free_queue,
     least_needed,
+    namespace_of,
     require_seams,
     restore_stock,
     tenant_of,
@@ -63,6 +64,7 @@ class VllmAdapter:
         self._by_namespace = settings.tenants == "namespace"
         self._generated = Generated(
             lambda tenant, tokens: self.planner.generated(tenant, tokens),
+            lambda tokens: self.planner.answered(tokens),
             lambda request: int(request.num_output_tokens),
         )
         self.reordered = 0
@@ -212,6 +214,7 @@ class VllmAdapter:
                     request.request_id,
                     key,
                     request.arrival_time,
+                    namespace_of(request),
                     num_tokens=request.num_tokens,
                     tail=tail,
                     tenant=tenant,

@@ -81,6 +81,11 @@ class PriorityPlanners:
         for planner in self._planners.values():
             planner.generated(tenant, tokens)
 
+    def answered(self, tokens: int) -> None:
+        """As `Planner.answered`, to every priority."""
+        for planner in self._planners.values():
+            planner.answered(tokens)
+
     def __len__(self) -> int:
         return len(self._where)
 

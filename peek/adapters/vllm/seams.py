@@ -115,6 +115,13 @@ def tenant_of(request: Any, by_namespace: bool) -> str:
     return first_text((named.get(TENANT), *((lora, request.cache_salt) if by_namespace else ())))
 
 
+def namespace_of(request: Any) -> str:
+    """What keeps a request's blocks from others': its LoRA and cache salt, both part of the block hashes."""
+    lora = getattr(request.lora_request, "lora_name", None) or ""
+    salt = request.cache_salt or ""
+    return f"{lora}/{salt}" if lora or salt else ""
+
+
 def install_free_queue(pool: Any, choose: Callable[[Iterator[Any], int], list[Any] | None]) -> None:
     """Have `choose(free blocks in eviction order, count)` pick the blocks that are handed out.
 

@@ -1,0 +1,252 @@
+"""The lane for those whom arrival order would have served: its rule, and the bound that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.queues import cache_of
+
+from peek import AdmissionPolicy, Cycle, InvalidConfig, PeekConfig, PendingRequest, Planner
+from peek.policy.lanes import CACHE_LANE, FAIR_LANE, LaneController
+from peek.policy.overdue import MEMORY, OverdueLane
+from peek.policy.stream import Listed, everybody
+from peek.policy.tenants import DECODE_WEIGHT
+from peek.trie.pending_tree import PendingTree
+
+SHARES = st.sampled_from([0.1, 0.25, 0.5, 0.9])
+GRACES = st.sampled_from([0.0, 50.0, 1000.0])
+WHAT = st.sampled_from(["arrive", "arrive", "admit", "admit", "abort"])
+EVENTS = st.lists(st.tuples(WHAT, st.integers(1, 60)), max_size=120)
+NOTHING = cache_of([])
+
+
+class Youngest(AdmissionPolicy):
+    """Whoever came last: starves the others as long as somebody comes."""
+
+    def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+        return queue[::-1]
+
+
+class World:
+    """A planner whose policy starves, and the virtual engine kept by hand: a list, in arrival order.
+
+    Nothing is ever cached, so that each costs its length in both.
+    """
+
+    def __init__(self, share: float, grace: float) -> None:
+        self.grace = grace
+        self.lane = OverdueLane(share, grace)
+        self.planner = Planner(policy=Youngest(), lanes=self.lane)
+        self.clock = 0.0
+        self.line: list[tuple[str, float]] = []
+        """Those whom the virtual engine has not finished, with what is left of each."""
+        self.came: dict[str, float] = {}
+        self.before: dict[str, float] = {}
+        self.length: dict[str, int] = {}
+        self.waiting: list[str] = []
+        self.passed: dict[str, float] = {}
+        """Of those admitted, the work between arrival and admission."""
+
+    def arrive(self, length: int) -> None:
+        name = f"r{len(self.length)}"
+        self.length[name] = length
+        self.planner.add(PendingRequest(name, [len(self.length)], 0.0, num_tokens=length))
+        self.came[name] = self.clock
+        self.before[name] = sum(left for _, left in self.line)
+        self.line.append((name, float(length)))
+        self.waiting.append(name)
+        self.plan()
+
+    def plan(self) -> list[str]:
+        return list(self.planner.plan(NOTHING, 0.0))
+
+    def admit(self) -> None:
+        if self.waiting:
+            name = self.plan()[0]
+            self.planner.remove(name, True, self.length[name])
+            self.waiting.remove(name)
+            self.passed[name] = self.clock - self.came[name]
+            self.work(self.length[name])
+
+    def work(self, tokens: float) -> None:
+        self.clock += tokens
+        while tokens and self.line:
+            name, left = self.line[0]
+            done = min(left, tokens)
+            tokens -= done
+            self.line[0] = (name, left - done)
+            if left == done:
+                self.line.pop(0)
+
+    def abort(self, number: int) -> None:
+        if self.waiting:
+            name = self.waiting.pop(number % len(self.waiting))
+            self.planner.remove(name, admitted=False)
+
+    def play(self, events: list[tuple[str, int]]) -> Iterator[None]:
+        for what, number in events:
+            if what == "arrive":
+                self.arrive(number)
+            elif what == "admit":
+                self.admit()
+            else:
+                self.abort(number)
+            yield
+
+
+@given(share=SHARES, grace=GRACES, events=EVENTS)
+def test_who_is_due_is_whom_arrival_order_would_have_served(
+    share: float, grace: float, events: list[tuple[str, int]]
+) -> None:
+    world = World(share, grace)
+    for _ in world.play([event for event in events if event[0] != "abort"]):
+        for name in world.waiting:
+            due = max(world.came[name] + world.before[name], world.came[name] + grace)
+            assert world.planner.request(name).due == due
+        assert world.lane.clock == world.clock
+
+
+@given(share=SHARES, grace=GRACES, events=EVENTS)
+def test_the_bound_holds_for_every_admission_pattern(
+    share: float, grace: float, events: list[tuple[str, int]]
+) -> None:
+    world = World(share, grace)
+    for _ in world.play(events):
+        pass
+    while world.waiting:
+        world.admit()
+    largest = float(max(world.length.values(), default=1))
+    for name, passed in world.passed.items():
+        before = world.before[name]
+        assert passed <= max(before, grace) + (before + 2 * largest) / share
+
+
+def test_the_bound_is_used() -> None:
+    """With a policy that starves, the wait is within a few admissions of what the bound allows without it."""
+    world = World(0.5, 0.0)
+    for _ in range(10):
+        world.arrive(10)
+    for _ in range(200):
+        world.arrive(10)
+        world.admit()
+    assert world.passed["r9"] > world.before["r9"], "arrival order would have been earlier"
+    assert world.passed["r9"] <= 3 * world.before["r9"] + 40
+
+
+@given(events=EVENTS)
+def test_nobody_is_treated_differently_before_he_is_overdue(events: list[tuple[str, int]]) -> None:
+    world = World(0.5, 1e9)
+    for _ in world.play(events):
+        assert world.plan() == world.waiting[::-1]
+
+
+def lane_with(
+    spent: float, *rows: tuple[int, float]
+) -> tuple[OverdueLane, PendingTree, list[PendingRequest]]:
+    """A lane whose clock is at `spent`, and requests by (length, due)."""
+    lane, tree = OverdueLane(0.5, 0.0), PendingTree()
+    lane.clock = spent
+    requests = []
+    for i, (length, due) in enumerate(rows):
+        request = PendingRequest(f"r{i}", [i], 0.0, num_tokens=length)
+        tree.add(request)
+        request.due = due
+        requests.append(request)
+    return lane, tree, requests
+
+
+def test_lanes_take_turns_by_work() -> None:
+    """The oldest who is overdue; then the policy's until the same work has gone there; and so on."""
+    lane, tree, requests = lane_with(100.0, (30, 1.0), (10, 2.0), (10, 200.0), (10, 300.0), (10, 400.0))
+    order = everybody(lane.merge(Listed(requests[::-1]), tree))
+    assert [r.request_id for r in order] == ["r0", "r4", "r3", "r2", "r1"]
+    assert [r.lane for r in order] == [FAIR_LANE, CACHE_LANE, CACHE_LANE, CACHE_LANE, FAIR_LANE]
+
+
+def test_nobody_behind_one_who_is_not_overdue() -> None:
+    lane, tree, requests = lane_with(100.0, (10, 150.0), (10, 1.0))
+    order = Listed(requests[::-1])
+    assert lane.merge(order, tree) is order
+
+
+def test_what_the_lane_had_placed_and_nobody_took_is_forgotten() -> None:
+    lane, tree, requests = lane_with(100.0, (10, 1.0), (10, 200.0))
+    assert everybody(lane.merge(Listed(requests[::-1]), tree))[0] is requests[0]
+    lane.clock = 0.0
+    lane.merge(Listed(requests), tree)
+    assert requests[0].lane != FAIR_LANE
+
+
+def test_answers_are_work_too() -> None:
+    world = World(0.5, 0.0)
+    for tokens in (10, 20, 30):
+        world.planner.answered(tokens)
+    assert world.lane.answer_tokens == 20.0
+    world.planner.add(PendingRequest("a", [1], 0.0, num_tokens=7))
+    world.planner.add(PendingRequest("b", [2], 0.0, num_tokens=9))
+    world.plan()
+    assert world.planner.request("b").due == 7 + DECODE_WEIGHT * 20
+    world.planner.remove("a", True, 3)
+    assert world.lane.clock == 3 + DECODE_WEIGHT * 20
+
+
+def test_the_mean_answer_forgets() -> None:
+    lane = OverdueLane()
+    for _ in range(1000):
+        lane.answered(100)
+    for _ in range(int(5 * MEMORY)):
+        lane.answered(10)
+    assert 10.0 < lane.answer_tokens < 11.0
+
+
+@given(
+    events=st.lists(st.tuples(st.sampled_from(["a", "b", "admit"]), st.integers(0, 3)), max_size=60),
+    texts=st.lists(st.integers(0, 2), min_size=60, max_size=60),
+    others=st.lists(st.integers(0, 2), min_size=60, max_size=60),
+)
+def test_no_other_namespace_changes_who_goes_first_among_us(
+    events: list[tuple[str, int]], texts: list[int], others: list[int]
+) -> None:
+    """What the other one's prompts are moves nobody of ours, while the lane is in use; their number may."""
+
+    def orders(theirs: list[int]) -> list[list[str]]:
+        planner = Planner(PeekConfig(fair_share=0.5, grace_tokens=0.0))
+        warm = cache_of([("b", (0, 0, 0, 0))])
+        planner.add(PendingRequest("a", [9] * 4, 0.0, "a"))
+        planner.add(PendingRequest("b", [9] * 4, 0.0, "b"))
+        found = []
+        for i, (what, number) in enumerate(events):
+            if what == "admit":
+                mine = [r.request_id for r in planner.tree.requests() if len(r.request_id) > 1]
+                if mine:
+                    planner.remove(mine[number % len(mine)])
+                continue
+            text = texts[i] if what == "a" else theirs[i]
+            planner.add(PendingRequest(f"{what}{i}", [text] * 3 + [number], float(i), what))
+            plan = planner.plan(warm, 100.0)
+            found.append([name for name in plan if name.startswith("a")])
+        return found
+
+    assert orders(texts) == orders(others)
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), "10", None, True])
+def test_absurd_grace(value: object) -> None:
+    with pytest.raises(InvalidConfig, match=r"grace_tokens is .*; need a number from 0, or infinity"):
+        PeekConfig(grace_tokens=value)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, float("nan")])
+def test_absurd_shares(share: float) -> None:
+    with pytest.raises(InvalidConfig, match="fair_share is"):
+        OverdueLane(share)
+
+
+def test_it_is_the_default() -> None:
+    lane = PeekConfig().build_lanes()
+    assert isinstance(lane, OverdueLane)
+    assert (lane.fair_share, lane.grace_tokens) == (0.15, 500_000.0)
+    assert isinstance(PeekConfig.from_label("response-ratio").build_lanes(), LaneController)
