@@ -16,7 +16,9 @@ from peek.config import PRESETS
 from peek.planner import LazyPlan, Plan
 from peek.planner.plan import ORDERED
 from peek.trie.dual_walk import DualWalk
+from peek.trie.journal import AT_MOST
 from peek.trie.keys import pack
+from peek.trie.node import Node
 
 INDEX = PeekConfig.from_label("peek")
 EVENTS = st.lists(
@@ -222,6 +224,18 @@ def test_unchanged_it_is_the_same_object() -> None:
 def test_a_time_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidKey, match="now is nan, not a finite number"):
         Planner(INDEX).lazy_plan(BlockMirror(1, Pool().is_cached), float("nan"))
+
+
+def test_a_journal_that_nobody_reads_is_bounded() -> None:
+    """With all seats taken requests come and go, and nobody plans."""
+    planner = planner_of((), INDEX)
+    journal = planner.tree.journal()
+    node = planner.tree.root("") or Node(b"", None, 1, 0, 0)
+    volume = journal.volume
+    for _ in range(2 * AT_MOST):
+        journal.note(node)
+    assert len(journal.nodes) <= AT_MOST
+    assert journal.volume > volume, "readers start afresh"
 
 
 def test_an_order_that_was_worked_out_says_why() -> None:

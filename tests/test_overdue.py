@@ -250,3 +250,28 @@ def test_it_is_the_default() -> None:
     assert isinstance(lane, OverdueLane)
     assert (lane.fair_share, lane.grace_tokens) == (0.15, 500_000.0)
     assert isinstance(PeekConfig.from_label("response-ratio").build_lanes(), LaneController)
+
+
+@given(
+    events=st.lists(
+        st.tuples(st.sampled_from(["arrive", "arrive", "admit", "abort"]), st.integers(0, 9)), max_size=60
+    ),
+    cached=st.booleans(),
+)
+def test_a_lazy_plan_has_the_same_turns(events: list[tuple[str, int]], cached: bool) -> None:
+    config = PeekConfig(grace_tokens=0.0, fair_share=0.5)
+    whole, lazy = Planner(config), Planner(config)
+    view = cache_of([("", (1, 1, 1))] if cached else [])
+    for i, (what, number) in enumerate(events):
+        if what == "arrive":
+            key = [number % 3] * (1 + number) + [100 + i]
+            for planner in (whole, lazy):
+                planner.add(PendingRequest(f"r{i}", list(key), float(i)))
+        elif len(whole):
+            plan = whole.plan(view, 100.0)
+            name = plan[0] if what == "admit" else plan[number % len(plan)]
+            for planner in (whole, lazy):
+                planner.remove(name, what == "admit")
+        if len(whole):
+            assert list(lazy.lazy_plan(view, 100.0)) == whole.plan(view, 100.0)
+            assert lazy._ordering.overdue.lead == whole._ordering.overdue.lead

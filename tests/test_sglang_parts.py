@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from peek.adapters.sglang import __all__ as public
+from peek.adapters.sglang.insertions import MOST_TOKENS, Insertions
 from peek.adapters.sglang.namespaces import ALONE, behind, first_of, namespace_of, owner_of
 from peek.adapters.sglang.pages import PageTable
 from peek.trie.keys import pack, unpack
@@ -89,3 +92,44 @@ def test_importing_the_package_does_not_import_sglang() -> None:
 def test_not_configured_registers_nothing() -> None:
     assert leaves_sglang_alone("import peek.adapters.sglang as adapter; adapter.register()")
     assert not leaves_sglang_alone("sys.modules['sglang'] = sys")
+
+
+class Door:
+    def known(self, tokens: list[int], extra_key: str | None, salt: str | None) -> tuple[str, bytes]:
+        return (extra_key or "", pack(tokens))
+
+
+class Cache:
+    def __init__(self) -> None:
+        self.keys: list[list[int]] = []
+
+    def insert(self, params: SimpleNamespace) -> int:
+        self.keys.append(params.key.token_ids)
+        return len(self.keys)
+
+
+def inserted(tokens: list[int]) -> SimpleNamespace:
+    return SimpleNamespace(key=SimpleNamespace(token_ids=tokens, extra_key=None, cache_salt=None))
+
+
+def test_insertions_are_told_from_any_point_that_was_asked_before() -> None:
+    cache: Any = Cache()
+    insertions = Insertions(cache, Door())  # type: ignore[arg-type]
+    assert [cache.insert(inserted([i])) for i in range(3)] == [1, 2, 3]
+    assert insertions.since(1) == [("", pack([1])), ("", pack([2]))]
+    assert insertions.since(3) == []
+    assert insertions.since(1) is None, "forgotten: nobody asks for it again"
+    insertions.close()
+    cache.insert(inserted([9]))
+    assert (insertions.count, len(cache.keys)) == (3, 4)
+
+
+def test_insertions_that_nobody_asks_for_are_forgotten() -> None:
+    cache: Any = Cache()
+    insertions = Insertions(cache, Door())  # type: ignore[arg-type]
+    long = [7] * (MOST_TOKENS // 4)
+    for _ in range(6):
+        cache.insert(inserted(long))
+    assert insertions.since(0) is None
+    assert insertions.since(4) is not None
+    assert len(insertions.since(5) or ()) == 1

@@ -46,9 +46,10 @@ def wanted(arguments: argparse.Namespace, *engines: str) -> list[tuple[Any, ...]
     ]
 
 
-def run_here(engine: str, arguments: argparse.Namespace, deadline: float) -> None:
-    """All wanted runs of an engine, in this process, as long as there is time."""
+def run_here(engine: str, arguments: argparse.Namespace, deadline: float) -> bool:
+    """All wanted runs of an engine, in this process, as long as there is time; whether none failed."""
     absent: set[str] = set()
+    well = True
     for (_, stream, seed), runs in groupby(wanted(arguments, engine), key=lambda run: run[:3]):
         try:
             workloads = build(stream, seed, FAMILY[engine], arguments.data)
@@ -59,16 +60,21 @@ def run_here(engine: str, arguments: argparse.Namespace, deadline: float) -> Non
             continue
         for run in runs:
             if time.monotonic() > deadline:
-                return
+                return well
             started = time.perf_counter()
             try:
                 entry = record(engine, stream, workloads, run[3])
             except EngineMissing as error:
                 print(f"left out: {engine} {stream} {run[3]}: {error}", flush=True)
                 continue
+            except (AssertionError, MemoryError, RuntimeError) as error:  # an engine gave up
+                print(f"failed: {engine} {stream} {seed} {run[3]}: {error!r}", flush=True)
+                well = False
+                continue
             with arguments.out.open("a") as file:  # one write: others append to it, too
                 file.write(line_of(entry))
             print(f"{DONE.format(**entry)}  ({time.perf_counter() - started:.1f} s)", flush=True)
+    return well
 
 
 def interpreters(arguments: argparse.Namespace) -> dict[str, str]:
@@ -136,8 +142,7 @@ def main() -> int:
     arguments = parse()
     deadline = time.monotonic() + 60.0 * arguments.minutes
     if arguments.here:
-        run_here(arguments.engines, arguments, deadline)
-        return 0
+        return int(not run_here(arguments.engines, arguments, deadline))
     engines = interpreters(arguments)
     begin(arguments, engines)
     with ThreadPoolExecutor(arguments.jobs) as pool:

@@ -1,4 +1,4 @@
-"""Cluster response ratio, the default policy `peek`.
+"""Cluster response ratio, the policy `response-ratio`.
 
 The paper's order serves big clusters first and needs a second lane against starvation.  Here one
 number does both: what the members of a subtree of the pending tree have waited, against the work it

@@ -14,6 +14,8 @@ from peek.trie.node import Node
 
 _AT_LEAST: Final[i64] = 4096
 """Entries from which a journal may be too long to be worth reading."""
+AT_MOST: Final[i64] = 1 << 17
+"""Entries of a journal that nobody reads."""
 
 
 @final
@@ -39,13 +41,18 @@ class Journal:
 
     def note(self, node: Node) -> None:
         """Something about this node is new.  O(1)."""
+        if len(self.nodes) == AT_MOST:
+            self._begin()
         self.nodes.append(node)
 
     def shorten(self, waiting: i64) -> None:
         """Begin a new volume if reading this one costs more than looking at all who wait.  O(1)."""
         if len(self.nodes) > _AT_LEAST + 4 * waiting:
-            self.volume += 1
-            self.nodes = []
+            self._begin()
+
+    def _begin(self) -> None:
+        self.volume += 1
+        self.nodes = []
 
 
 @final

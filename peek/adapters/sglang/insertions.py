@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from peek.adapters.sglang.translation import Translator
 
-_MOST: Final = 4096
-"""Keys that are remembered until somebody walks."""
+MOST_TOKENS: Final = 1 << 22
+"""Of keys that are remembered until somebody walks."""
 
 
 class Insertions:
@@ -32,13 +32,15 @@ class Insertions:
         self._door = door
         self._first = 0
         self._keys: list[Any] = []
+        self._tokens = 0
         self._insert = cache.insert
         cache.insert = self._noted
 
     def _noted(self, params: Any, *args: Any, **kwargs: Any) -> Any:
-        if len(self._keys) == _MOST:
-            self._first += _MOST
-            self._keys = []
+        tokens = len(params.key.token_ids)
+        if self._tokens + tokens > MOST_TOKENS:
+            self._forget(self.count)
+        self._tokens += tokens
         self._keys.append(params.key)
         self.count += 1
         return self._insert(params, *args, **kwargs)
@@ -46,12 +48,18 @@ class Insertions:
     def since(self, count: int) -> list[tuple[str, bytes]] | None:
         """Namespaces and packed symbols of what came in when `count` had; None if not all are known.
 
-        O(tokens).  A key is cut where no waiting prompt goes on with it.
+        O(tokens).  A key is cut where no waiting prompt goes on with it.  What was before is forgotten.
         """
         if count < self._first:
             return None
-        keys = self._keys[count - self._first :]
-        return [self._door.known(key.token_ids, key.extra_key, key.cache_salt) for key in keys]
+        self._forget(count)
+        return [self._door.known(key.token_ids, key.extra_key, key.cache_salt) for key in self._keys]
+
+    def _forget(self, count: int) -> None:
+        """Keys that came in before the `count`-th."""
+        del self._keys[: count - self._first]
+        self._first = count
+        self._tokens = sum(len(key.token_ids) for key in self._keys)
 
     def close(self) -> None:
         """The cache's own method again."""
