@@ -1,0 +1,99 @@
+"""A noisy neighbour: what part of the engine's work each tenant gets, and what turns cost everybody.
+
+    python -m bench.neighbours [--seeds 1 2 3]
+
+Four quiet tenants send 1.2 requests a second each and a noisy one 8, each with ten prefixes of 2,048 tokens
+of its own, 256 tokens of each prompt and 128 of the answer; simulated engines with an arena of 100,000 tokens
+and 64 seats, beyond saturation.  While requests come, from the 60th to the 240th second: the noisy one's part
+of the work (tokens to compute, and two for each of the answer), Jain's index over what each tenant gets of
+what is fair (1: all alike), and mean TTFT of all.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+import numpy as np
+
+from bench.builds import require_compiled
+from bench.evaluation.plans import SIMULATED
+from bench.evaluation.record import play
+from bench.evaluation.traffic import TRAFFIC, Source, Traffic, workload
+from peek.policy.tenants import DECODE_WEIGHT
+from peek.simulation.cost import CostModel
+from peek.simulation.workload import Workload
+
+FROM_S, TO_S = 60.0, 240.0
+QUIET, NOISY = 1.2, 8.0
+NAMES = ("noisy", "quiet1", "quiet2", "quiet3", "quiet4")
+
+
+def traffic(load: str, seed: int) -> Workload:
+    """The requests, with their tenants where `load` is `named`."""
+    sources = tuple(
+        Source(name, NOISY if name == "noisy" else QUIET, 256, 128, prefixes=10, prefix=2048, pick="zipf")
+        for name in NAMES
+    )
+    TRAFFIC["neighbours"] = Traffic(sources, 100_000, 64)
+    return replace(workload("neighbours", load, "", 0, seed), warmup=0)
+
+
+def shares(engine: str, load: str, label: str, seed: int) -> tuple[float, float, float]:
+    """The noisy one's share of the work, Jain's index, and the mean TTFT of all in seconds.
+
+    Whoever asks for less than a fair part gets what he asks for, and what he leaves is the others' (max-min).
+    """
+    asked = traffic(load, seed)
+    played, _ = play(engine, asked, label, CostModel())
+    served, demand = dict.fromkeys(NAMES, 0.0), dict.fromkeys(NAMES, 0.0)
+    for job in played.jobs.values():
+        name = job.request_id.rpartition("-")[0]
+        work = job.prompt_tokens - job.cached_at_admission + DECODE_WEIGHT * job.output_tokens
+        if job.arrival_s < TO_S:
+            demand[name] += work
+        if FROM_S <= job.admitted_s < TO_S:
+            served[name] += work
+    fair = max_min({name: demand[name] * (TO_S - FROM_S) / TO_S for name in NAMES}, sum(served.values()))
+    ratios = np.array([served[name] / fair[name] for name in NAMES])
+    jain = ratios.sum() ** 2 / (len(ratios) * (ratios**2).sum())
+    ttft = np.mean([job.first_token_s - job.arrival_s for job in played.jobs.values()])
+    return served["noisy"] / sum(served.values()), float(jain), float(ttft)
+
+
+def max_min(demand: dict[str, float], capacity: float) -> dict[str, float]:
+    """What each gets if nobody can get more without another, who has less, losing some."""
+    left, parts = dict(demand), {}
+    while left:
+        part = capacity / len(left)
+        content = [name for name, wanted in left.items() if wanted <= part]
+        for name in content or list(left):
+            parts[name] = left.pop(name) if content else part
+        capacity -= sum(parts[name] for name in content)
+        if not content:
+            break
+    return parts
+
+
+def main() -> None:
+    require_compiled()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
+    seeds = parser.parse_args().seeds
+    print("| engine | | noisy one's work | Jain's index | mean TTFT, s |")
+    print("|---|---|---|---|---|")
+    for engine in SIMULATED:
+        for label, load in (
+            ("fcfs+lru", "new"),
+            ("lpm-nolimit+lru", "new"),
+            ("peek", "new"),
+            ("peek", "named"),
+        ):
+            share, jain, ttft = np.mean([shares(engine, load, label, seed) for seed in seeds], axis=0)
+            said = f"`{label}`" + (", named" if load == "named" else "")
+            name = engine.removeprefix("simulated-")
+            print(f"| {name} | {said} | {100 * share:.0f} % | {jain:.3f} | {ttft:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
