@@ -9,7 +9,7 @@ from support.pages import Launch, engine_pages, launches, run_engine_page
 from test_engine import pytestmark, worked_prompts
 from vllm_server import serving
 
-from peek import PeekConfig
+from peek import PRESETS
 
 __all__ = ["pytestmark"]
 
@@ -34,7 +34,8 @@ def test_the_server_of_a_page_serves(launch: Launch, tmp_path: Path) -> None:
         assert server.metric("peek_fallbacks_total") == server.metric("peek_policy_faults_total") == 0
     log = server.log.read_text()
     assert "peek: active" in log
-    admission = PeekConfig.from_label(launch.environ["PEEK_POLICY"]).admission
+    label = launch.environ["PEEK_POLICY"]
+    admission = PRESETS[label].admission if label in PRESETS else label
     assert f"admission={admission} " in log
 
 

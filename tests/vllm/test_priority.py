@@ -106,7 +106,7 @@ def test_where_nothing_is_shared_the_order_is_vllms_own(
     rows: list[tuple[int, int, int, int]], seats: int
 ) -> None:
     def admitted(cls: Any) -> list[str]:
-        engine = by_priority(cls, max_num_seqs=seats)
+        engine = by_priority(cls, {**STRICT, "unshared": "arrival"}, max_num_seqs=seats)
         for request in requests(rows, shared=False):
             engine.add_request(request)
         order = []

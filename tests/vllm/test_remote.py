@@ -10,11 +10,11 @@ from vllm_lab import RequestStatus, fake_output, free_blocks, make_request, make
 from vllm_small import STRICT, A, B, scheduler
 
 
-def engine_with_loads(monkeypatch: pytest.MonkeyPatch, late: bool) -> Any:
+def engine_with_loads(monkeypatch: pytest.MonkeyPatch, late: bool, **options: Any) -> Any:
     from vllm.config import KVTransferConfig
 
     monkeypatch.setattr(FarAway, "late", late)
-    config = make_vllm_config(max_num_seqs=2, options=STRICT)
+    config = make_vllm_config(max_num_seqs=2, options={**STRICT, **options})
     config.kv_transfer_config = KVTransferConfig(
         kv_connector="FarAway", kv_connector_module_path="far_away", kv_role="kv_both"
     )
@@ -75,7 +75,7 @@ def test_a_load_at_once_is_an_admission(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_lanes_are_charged_for_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = engine_with_loads(monkeypatch, late=True)
+    engine = engine_with_loads(monkeypatch, late=True, lanes="work")
     charged: list[tuple[str, int]] = []
     adapter = engine.peek.adapter
     stock_remove = adapter.planner.remove

@@ -19,7 +19,7 @@ from vllm_lab import (
     waiting_names,
 )
 from vllm_plays import essence
-from vllm_small import A, B, interleaved, matched, run_out, scheduler, step
+from vllm_small import STRICT, A, B, interleaved, matched, run_out, scheduler, step
 
 from peek.adapters.vllm import PeekAsyncScheduler, PeekScheduler
 from peek.planner import LazyPlan, Plan
@@ -86,7 +86,7 @@ def test_requests_that_hold_kv_keep_their_place() -> None:
 
 
 def test_when_nothing_is_shared_any_more_arrival_order_comes_back() -> None:
-    engine = scheduler(num_blocks=200, max_num_seqs=1)
+    engine = scheduler(options={**STRICT, "unshared": "arrival"}, num_blocks=200, max_num_seqs=1)
     engine.add_request(make_request("running", [3] * 40, 100))
     step(engine)
     interleaved(engine, 6)
