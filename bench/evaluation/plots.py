@@ -7,6 +7,7 @@ from itertools import product
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
+from textwrap import wrap
 from typing import Any
 
 import matplotlib as mpl
@@ -109,7 +110,8 @@ def front(results: Results, path: Path, engines: Sequence[str]) -> None:
         if cells:
             axis.legend(frameon=False, fontsize=7.5)
         note = f"beyond {REACH:g} times (mean, p99): {', '.join(far)}"
-        axis.text(0.0, -0.24, note if far else "", fontsize=7, color="#6b7280", transform=axis.transAxes)
+        lines = "\n".join(wrap(note, 50)) if far else ""
+        axis.text(0.0, -0.22, lines, fontsize=7, color="#6b7280", va="top", transform=axis.transAxes)
     save(figure, path)
 
 
