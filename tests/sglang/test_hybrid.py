@@ -57,7 +57,7 @@ def test_pairs_in_common_are_one_less_than_tokens() -> None:
     queue = [make_request(rid, [1, 2, 3, 4, *own]) for rid, own in (("a", [5, 5]), ("b", [6, 6]))]
     queue.append(make_request("c", [9, 2, 3, 4, 5]))
     world.policy.calc_priority(queue)
-    assert [planner.request(rid).cluster_depth for rid in "ab"] == [3, 3]
+    assert [planner.tree.cluster(rid).depth for rid in "ab"] == [3, 3]
     assert planner.request("c").cluster_size == 1
 
 

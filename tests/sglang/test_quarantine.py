@@ -203,8 +203,8 @@ def test_images_share_what_is_equal() -> None:
     world.policy.calc_priority(queue)
     planner = beside.adapter.planner
     assert beside.adapter.quarantine.total == 0
-    assert [planner.request(rid).cluster_depth for rid in ("x1", "x2")] == [len(A) + 40] * 2
-    assert planner.request("y1").cluster_depth == len(A) + 1
+    assert [planner.tree.cluster(rid).depth for rid in ("x1", "x2")] == [len(A) + 40] * 2
+    assert planner.tree.cluster("y1").depth == len(A) + 1
 
 
 # -- what is kept of requests --------------------------------------------------------------------------
