@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 from weakref import ref
 
-SAMPLE: Final = 16
-"""Running requests at a time whose answers are measured while nobody's account needs all of them."""
+SAMPLE: Final = 4
+"""Running requests at a time whose answers are measured while no account needs all of them: looking costs."""
 
 
 class Generated:
