@@ -37,6 +37,7 @@ _SIGNALS: Final = (
     "score",
     "section",
     "sequence",
+    "turn",
 )
 """What is written after the constructor."""
 
@@ -65,7 +66,8 @@ class PendingRequest:
 
     Signals, valid after `Planner.plan`; `score`, `cluster_*` and `head` where the policy reads the tree:
         arrival_work: uncached tokens the engine had admitted when the request arrived (HRRN's clock).
-        due, price: when arrival order would serve it and for what, in work; see `peek.policy.overdue`.
+        turn, price, due: when arrival order would serve it, for what, and when it is overdue, in work; see
+            `peek.policy.overdue`.
         sequence: rank of arrival (unique, ascending).
         length: symbols in the key, without the tail.
         cached_len: tokens of the prompt already in the KV cache (the paper's h).
@@ -102,6 +104,7 @@ class PendingRequest:
         "sequence",
         "tail",
         "tenant",
+        "turn",
     )
 
     # Compiled code checks `str` by itself, with an error that names nothing: hence `object` for the texts.
@@ -124,8 +127,9 @@ class PendingRequest:
         self.tail: i64 = _count(name, "tail", tail)
         self.tenant: str = tenant if isinstance(tenant, str) else _no_text("tenant", tenant)
         self.arrival_work: i64 = 0
-        self.due: float = 0.0
+        self.turn: float = 0.0
         self.price: float = 0.0
+        self.due: float = 0.0
         self.sequence: i64 = 0
         self.length: i64 = 0
         self.cached_len: i64 = 0

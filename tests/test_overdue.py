@@ -275,3 +275,15 @@ def test_a_lazy_plan_has_the_same_turns(events: list[tuple[str, int]], cached: b
         if len(whole):
             assert list(lazy.lazy_plan(view, 100.0)) == whole.plan(view, 100.0)
             assert lazy._ordering.overdue.lead == whole._ordering.overdue.lead
+
+
+@pytest.mark.parametrize(("gone", "until"), [("r0", 80.0), ("r2", 60.0)])
+def test_what_the_virtual_engine_has_done_is_not_taken_back(gone: str, until: float) -> None:
+    """It is through with r0, and has 10 of r1 and all of r2 to do; the grace is no work."""
+    world = World(0.5, 1e6)
+    for length in (10, 50, 20):
+        world.arrive(length)
+    world.planner.remove("r1", True, 50)
+    assert (world.lane.clock, world.lane.virtual) == (50.0, 80.0)
+    world.planner.remove(gone, admitted=False)
+    assert world.lane.virtual == until

@@ -24,7 +24,7 @@ COPIES: dict[str, Callable[[PendingRequest], PendingRequest]] = {
 FIELDS = [
     "arrival_time", "arrival_work", "cached_len", "cluster_depth", "cluster_id", "cluster_size", "coming_len",
     "due", "head", "key", "lane", "length", "namespace", "num_tokens", "price", "rank", "request_id", "score",
-    "section", "sequence", "tail", "tenant",
+    "section", "sequence", "tail", "tenant", "turn",
 ]  # fmt: skip
 
 

@@ -68,7 +68,7 @@ class OverdueLane(Lanes):
 
     def arrived(self, request: PendingRequest) -> None:
         """A request began to wait; what stands before it is known with the next `price`.  O(1)."""
-        request.due = self.clock  # until it is priced
+        request.turn = self.clock  # until it is priced
         request.price = 0.0
         self._new[request.request_id] = request
 
@@ -81,16 +81,20 @@ class OverdueLane(Lanes):
         for request in self._new.values():
             held = max(request.cached_len, request.coming_len)
             request.price = self.work_of(request, request.num_tokens - held)
-            turn = max(self.virtual, request.due)
-            self.virtual = turn + request.price
-            request.due = max(turn, request.due + self.grace_tokens)
+            came = request.turn
+            request.turn = max(self.virtual, came)
+            request.due = max(request.turn, came + self.grace_tokens)
+            self.virtual = request.turn + request.price
         self._new.clear()
 
     def withdrawn(self, request: PendingRequest) -> None:
-        """A request left without being served, and so it left the virtual engine's queue.  O(1)."""
+        """A request left without being served, and the virtual engine has the rest of its price less to do.
+
+        Whoever is behind it there keeps the turn that he has.  O(1).
+        """
         self._new.pop(request.request_id, None)
-        if request.due > self.clock:
-            self.virtual -= request.price
+        rest = min(request.price, request.turn + request.price - self.clock)
+        self.virtual -= max(0.0, rest)
 
     def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
         self._new.pop(request.request_id, None)
