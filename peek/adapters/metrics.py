@@ -67,7 +67,7 @@ METRICS: Final = (
     Metric("peek_policy_faults", "counter", "Times that somebody's policy failed and arrival order stood"),
     Metric("peek_admitted_requests", "counter", "Requests that were planned and admitted"),
     Metric("peek_withdrawn_requests", "counter", "Requests that left the queue otherwise"),
-    Metric("peek_fair_lane_admissions", "counter", "Requests admitted through the fair lane"),
+    Metric("peek_fair_lane_admissions", "counter", "Requests admitted through the fair lane, or overdue"),
     Metric("peek_prompt_tokens", "counter", "Prompt tokens of admitted requests"),
     Metric("peek_cached_tokens_predicted", "counter", "Of these, tokens that were expected in the cache"),
     Metric("peek_cached_tokens_real", "counter", "Of these, tokens that the engine found in its cache"),

@@ -19,7 +19,7 @@ from urllib.request import urlopen
 
 import pytest
 from support import dashboard
-from support.mixed import burst
+from support.mixed import Asked, burst
 from support.served import all_at_once, say
 from test_engine import pytestmark as needs_engine
 from test_operations import WATCHED, ask, environ
@@ -42,7 +42,13 @@ scrape_configs:
 ENGINE = {"num_gpu_blocks_override": 60, "max_model_len": 320, "max_num_seqs": 2}
 NEVER_HERE = {"peek_retries_total", "peek_recoveries_total", "peek_policy_faults_total"}
 """What is 0 all the time: the next attempt after an error is a thousand calls away."""
-QUEUES = ("peek_waiting_requests", "peek_quarantined_waiting_requests")
+BY_CHANCE = (
+    "max_over_time(peek_waiting_requests[10m])",
+    "max_over_time(peek_quarantined_waiting_requests[10m])",
+    "max_over_time(histogram_quantile(0.5, sum by (le) (rate(peek_position_gain_bucket[5s])))[10m:1s])",
+    "peek_fair_lane_admissions_total",
+)
+"""What a scrape sees only while somebody waits, and what depends on who came first."""
 PAGE = dashboard.FILE.parent.parent / "operations.md"
 
 
@@ -103,16 +109,21 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def live(server: Server, prometheus: Prometheus, folder: Path) -> None:
-    """A life of an engine: busy, in shadow, on again, with bad requests, and at last with an error."""
+    """A life of an engine: busy with good and bad requests, in shadow, on, among strangers, with an error."""
     everybody = [asked for asked in burst(150) if asked.kind not in ("structured", "toolong")]
     for word in ("on", "shadow", "on"):
         say(folder, word)
-        for _ in range(20):  # until a scrape comes while somebody waits, and shadow has steps enough
+        below = [*BY_CHANCE, "peek_shadow_prompt_tokens_total"] if word == "shadow" else list(BY_CHANCE)
+        for _ in range(60):  # one burst after the other
             all_at_once(lambda asked: ask(server, asked), everybody)
-            seen(server, prometheus)
-            foretold = word != "shadow" or prometheus.now("peek_shadow_prompt_tokens_total") > 0
-            if foretold and all(prometheus.now(f"max_over_time({gauge}[10m])") > 0 for gauge in QUEUES):
+            below = [asked for asked in below if prometheus.now(asked) <= 0]
+            if not below:
                 break
+        assert not below, f"while {word}, no scrape has seen more than 0 of {below}"
+        seen(server, prometheus)
+    strangers = [Asked("text", place, f"text{place}", (700 + place,) * 64) for place in range(24)]
+    all_at_once(lambda asked: ask(server, asked), strangers)
+    seen(server, prometheus)
     (folder / "fail").touch()
     all_at_once(lambda asked: ask(server, asked), everybody)
     seen(server, prometheus)
@@ -128,6 +139,8 @@ def seen(server: Server, prometheus: Prometheus) -> None:
 
 def test_what_the_dashboard_asks_for_is_there(tmp_path: Path) -> None:
     options = {"policy": "peek", "control_file": str(tmp_path / "mode"), "control_every": 1}
+    # So that in a minute somebody is overdue, and single requests are left as they came.
+    options |= {"grace_tokens": 2000, "unshared": "arrival"}
     begin = time.time()
     with (
         serving(tmp_path, WATCHED, options, engine=ENGINE, **environ(tmp_path)) as server,
