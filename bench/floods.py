@@ -2,10 +2,10 @@
 
     python -m bench.floods [--policies fcfs+lru lpm-nolimit+lru peek] [--seed 1] [--tenants]
 
-The floods are those of `bench.evaluation.traffic`: for four minutes others send 0.4 prompts a second of 2,048
-tokens that nobody shares, and one tenant floods.  Simulated engines with 32 seats and an arena of 120,000
-tokens.  With `--tenants` the one who floods and the others are named, and policies that know tenants let them
-take turns.
+For four minutes others send 0.4 prompts a second of 2,048 tokens that nobody shares, and one tenant floods:
+as in `bench.evaluation.traffic`, beyond saturation, or with short answers about at it.  Simulated engines
+with 32 seats and an arena of 120,000 tokens.  With `--tenants` the one who floods and the others are named,
+and policies that know tenants let them take turns.
 """
 
 from __future__ import annotations
@@ -16,16 +16,26 @@ from dataclasses import replace
 import numpy as np
 
 from bench.builds import require_compiled
-from bench.evaluation.plans import FLOODS, SIMULATED
+from bench.evaluation.plans import NAMED, SIMULATED
 from bench.evaluation.record import play
-from bench.evaluation.traffic import workload
+from bench.evaluation.traffic import TRAFFIC, Source, Traffic, mixed
 from peek.simulation.cost import CostModel
 from peek.simulation.workload import Workload
 
-SAID = {
-    "flood-one-prefix:new": "one hot prefix of 4,096, 6/s, 512 out",
-    "flood-four-prefixes:new": "four hot prefixes of 4,096, 4/s, 512 of their own, 256 out",
-    "flood-small-groups:new": "groups of three, 64 + 64 tokens, 6/s, 512 out",
+
+def steady(per_s: float) -> Traffic:
+    """A flood of cached prompts that the engine can just serve."""
+    others = TRAFFIC["flood-one-prefix"].sources[0]
+    hot = Source("flood", per_s, own=32, output=64, prefixes=1, prefix=4096)
+    return replace(TRAFFIC["flood-one-prefix"], sources=(others, hot))
+
+
+FLOODS = {
+    "one hot prefix of 4,096, 6/s, 512 out": TRAFFIC["flood-one-prefix"],
+    "four hot prefixes of 4,096, 4/s, 512 of their own, 256 out": TRAFFIC["flood-four-prefixes"],
+    "groups of three, 64 + 64 tokens, 6/s, 512 out": TRAFFIC["flood-small-groups"],
+    "steady: one hot prefix, 12/s, 32 of their own, 64 out": steady(12.0),
+    "steady: the same, 14/s": steady(14.0),
 }
 
 
@@ -34,15 +44,6 @@ def others_wait(engine: str, workload: Workload, label: str) -> tuple[float, flo
     played, _ = play(engine, workload, label, CostModel())
     ttft = [j.first_token_s - j.arrival_s for j in played.jobs.values() if j.request_id.startswith("other")]
     return float(np.mean(ttft)), max(ttft)
-
-
-def named(workload: Workload) -> Workload:
-    """The same requests, accounted to the one who floods or to the others."""
-    requests = [
-        replace(each, tenant="others" if each.request_id.startswith("other") else "flood")
-        for each in workload.requests
-    ]
-    return replace(workload, requests=requests)
 
 
 def main() -> None:
@@ -54,11 +55,8 @@ def main() -> None:
     arguments = parser.parse_args()
     print("| flood | engine | " + " | ".join(f"`{label}`" for label in arguments.policies) + " |")
     print("|---" * (len(arguments.policies) + 2) + "|")
-    for stream in FLOODS:
-        kind, load = stream.split(":")
-        flooded, name = workload(kind, load, "", 0, arguments.seed), SAID[stream]
-        if arguments.tenants:
-            flooded = named(flooded)
+    for name, traffic in FLOODS.items():
+        flooded = mixed(traffic, "flood", NAMED if arguments.tenants else "new", arguments.seed)
         for engine in SIMULATED:
             found = [others_wait(engine, flooded, label) for label in arguments.policies]
             cells = [f"{mean:.0f} / {longest:.0f}" for mean, longest in found]

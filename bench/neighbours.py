@@ -19,24 +19,19 @@ import numpy as np
 from bench.builds import require_compiled
 from bench.evaluation.plans import SIMULATED
 from bench.evaluation.record import play
-from bench.evaluation.traffic import TRAFFIC, Source, Traffic, workload
+from bench.evaluation.traffic import Source, Traffic, mixed
 from peek.policy.tenants import DECODE_WEIGHT
 from peek.simulation.cost import CostModel
-from peek.simulation.workload import Workload
 
 FROM_S, TO_S = 60.0, 240.0
 QUIET, NOISY = 1.2, 8.0
 NAMES = ("noisy", "quiet1", "quiet2", "quiet3", "quiet4")
 
 
-def traffic(load: str, seed: int) -> Workload:
-    """The requests, with their tenants where `load` is `named`."""
-    sources = tuple(
-        Source(name, NOISY if name == "noisy" else QUIET, 256, 128, prefixes=10, prefix=2048, pick="zipf")
-        for name in NAMES
-    )
-    TRAFFIC["neighbours"] = Traffic(sources, 100_000, 64)
-    return replace(workload("neighbours", load, "", 0, seed), warmup=0)
+SOURCES = tuple(
+    Source(name, NOISY if name == "noisy" else QUIET, 256, 128, prefixes=10, prefix=2048, pick="zipf")
+    for name in NAMES
+)
 
 
 def shares(engine: str, load: str, label: str, seed: int) -> tuple[float, float, float]:
@@ -44,7 +39,7 @@ def shares(engine: str, load: str, label: str, seed: int) -> tuple[float, float,
 
     Whoever asks for less than a fair part gets what he asks for, and what he leaves is the others' (max-min).
     """
-    asked = traffic(load, seed)
+    asked = replace(mixed(Traffic(SOURCES, 100_000, 64), "neighbours", load, seed), warmup=0)
     played, _ = play(engine, asked, label, CostModel())
     served, demand = dict.fromkeys(NAMES, 0.0), dict.fromkeys(NAMES, 0.0)
     for job in played.jobs.values():

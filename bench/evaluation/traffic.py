@@ -131,14 +131,19 @@ The throughput of `fcfs+lru` where all come at once (`map:flash`), the lower of 
 
 
 def workload(kind: str, load: str, form: str, number: int, seed: int) -> Workload:
-    """One of `TRAFFIC`, with the number that `form` names changed; `load` is per cent for `map`.
-
-    A tenth of the requests is warm-up, of a batch and of what is watched nothing.
-    """
+    """One of `TRAFFIC`, with the number that `form` names changed; `load` is per cent for `map`."""
     traffic = _changed(TRAFFIC[kind], form, number)
     if kind == "map":
         served = 0.0 if load == "flash" else SERVED_PER_S[traffic.arena // 1000]
         traffic = _with(traffic, per_s=served * int(load) / 100 if served else 0.0)
+    return mixed(traffic, kind, load, seed)
+
+
+def mixed(traffic: Traffic, kind: str, load: str, seed: int) -> Workload:
+    """The requests of all sources, whose tenants they are where the load is `NAMED`.
+
+    A tenth of the requests is warm-up, of a batch and of what is watched nothing.
+    """
     rng = Random(seed)
     requests: list[SimRequest] = []
     for place, source in enumerate(traffic.sources):
