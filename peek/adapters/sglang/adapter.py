@@ -67,7 +67,7 @@ class SglangAdapter:
             plan_lasts_s=inf,  # the clock moves with admissions only
         )
         self._by_namespace = settings.tenants == "namespace"
-        self._generated = Generated(self._charge, self.planner.answered, output_tokens)
+        self._generated = Generated(self._charge, lambda n: self.planner.answered(n), output_tokens)
         self.reordered = 0
         """Calls that changed the order of SGLang's queue."""
         self._work_done = 0
