@@ -51,8 +51,8 @@ W1_MODERATE = ("w1a:moderate", "w1b:moderate", "w1c:moderate", "w1d:moderate")
 W2 = ("w2b:moderate", "w2b:heavy")
 W3 = ("w3b:heavy", "w3c:heavy", "w3b:heavy:dp2", "w3c:heavy:dp2")
 W4 = tuple(map(":".join, product(("w4", "w4-shared"), ("moderate", "heavy"), ("sglang", "vllm"))))
-W4_HEAVY = tuple(stream for stream in W4 if ":heavy:" in stream)
-W4_MODERATE = tuple(stream for stream in W4 if ":moderate:" in stream)
+W4_HEAVY = {engine: tuple(f"{cell}:heavy:{engine}" for cell in ("w4", "w4-shared")) for engine in REAL}
+"""At the rates of the paper's runs on that engine."""
 W5 = ("w5-long:heavy", "w5-short:heavy", "w5-long:moderate", "w5-short:moderate")
 W5_WINDOW = tuple(f"{stream}:window" for stream in W5[:2])
 """What stands beside the paper's W5: its E2E times throughput is near its cap, too."""
@@ -148,7 +148,8 @@ FULL = (  # what matters most first: a run that is cut short has the most of it
     Sweep(FLASH, ("fcfs+lru",), SIMULATED),
     Sweep((*COLD, AGENTS[1], *FLOODS, *TENANTS), SHORT, REAL),
     Sweep(FLOODS_NAMED, ("fcfs+lru", "lpm-nolimit+lru", "peek")),
-    Sweep((*W5[:2], *W4_HEAVY), SHORT, REAL),
+    Sweep((*W5[:2], *W4_HEAVY["sglang"]), SHORT, ("sglang",)),
+    Sweep((*W5[:2], *W4_HEAVY["vllm"]), SHORT, ("vllm",)),
     Sweep((*BATCH, *CONTROL), OFFLINE, SIMULATED),
     Sweep(tuple(stream for curve in OVER_LOAD.values() for stream in curve), LADDER, SIMULATED),
     Sweep(W1_MODERATE, SHORT, REAL),
@@ -157,9 +158,8 @@ FULL = (  # what matters most first: a run that is cut short has the most of it
     Sweep(SESSIONS, SHORT, REAL),
     Sweep((*TRACE_STARTS, "azure-code:1.0"), SHORT, seeds=(0,)),
     Sweep(TRACES, SHORT, SIMULATED, (0,)),
-    of_paper("sglang", (*W2, *W3, *W5_WINDOW, "w4:heavy:sglang", "w4-shared:heavy:sglang")),
-    of_paper("vllm", (*W2, *W3, *W5_WINDOW, "w4:heavy:vllm", "w4-shared:heavy:vllm")),
-    Sweep((*W4_MODERATE, *W5[2:]), SHORT, REAL),
+    of_paper("sglang", (*W2, *W3, *W5_WINDOW, *W4_HEAVY["sglang"])),
+    of_paper("vllm", (*W2, *W3, *W5_WINDOW, *W4_HEAVY["vllm"])),
 )
 
 PLANS = {"quick": QUICK, "full": FULL}
