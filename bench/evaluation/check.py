@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.evaluation.plans import QUICK, SIMULATED
+from bench.evaluation.plans import QUICK, SIMULATED, runs_of
 from bench.evaluation.record import library
 from bench.evaluation.results import KEYS, RESULTS, read
 
@@ -33,7 +33,7 @@ Figures = dict[str, dict[str, float]]
 
 def figures(path: Path) -> Figures:
     """What is compared of the quick plan's runs in a results file."""
-    wanted = {run for sweep in QUICK for run in sweep.runs()}
+    wanted = set(runs_of(QUICK))
     runs = {tuple(record[key] for key in KEYS): record for record in read(path)}
     name = "{engine} | {stream} | {seed} | {policy}"
     return {

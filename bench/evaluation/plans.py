@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -163,3 +163,11 @@ FULL = (  # what matters most first: a run that is cut short has the most of it
 )
 
 PLANS = {"quick": QUICK, "full": FULL}
+GIVES_UP = (("sglang", AGENTS[1], 6121, "spf+lru"), ("sglang", AGENTS[1], 61121, "spf+lru"))
+"""Runs that end in an engine's own error: its scheduler has no room left for one more token."""
+
+
+def runs_of(plan: Iterable[Sweep]) -> list[tuple[str, str, int, str]]:
+    """(engine, stream, seed, policy) of a plan, in its order, each once, without what `GIVES_UP` names."""
+    runs = dict.fromkeys(run for sweep in plan for run in sweep.runs())
+    return [run for run in runs if run not in GIVES_UP]

@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.evaluation import listing, plans, plots, tables, verdicts
 from bench.evaluation.cells import Results
 from bench.evaluation.check import TOLERANCE
-from bench.evaluation.plans import FULL, NAMES, SIMULATED
+from bench.evaluation.plans import FULL, NAMES, SIMULATED, runs_of
 from bench.evaluation.results import RESULTS, fitted, read
 
 PAGES = Path(__file__).with_name("pages")
@@ -52,7 +52,7 @@ def computed(everything: Results, fresh: Results, paper: Results) -> dict[str, s
     engines = verdicts.engines_shown(fresh)
     losses = partial(tables.losses, fresh)
     all_engines = tuple(dict.fromkeys((*engines, *SIMULATED)))
-    planned = Counter(run[0] for run in dict.fromkeys(run for sweep in FULL for run in sweep.runs()))
+    planned = Counter(run[0] for run in runs_of(FULL))
     w1 = (tables.residuals(paper, streams, (engine,)) for engine, streams in plans.PAPER_W1.items())
     return {
         "made": verdicts.made(everything, planned.total()),

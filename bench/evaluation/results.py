@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.evaluation.plans import Sweep
+from bench.evaluation.plans import Sweep, runs_of
 
 FIT = Path(__file__).with_name("fit.json")
 """The constants that are fitted to the paper's figures, see fit.py."""
@@ -83,5 +83,4 @@ def missing(records: Iterable[Record], plan: Iterable[Sweep], fits: dict[str, st
     `fits`: of each engine that counts, the fit as text.
     """
     done = {tuple(run[key] for key in KEYS) for run in records if run["fit"] == fits.get(run["engine"])}
-    planned = dict.fromkeys(run for sweep in plan for run in sweep.runs())
-    return [run for run in planned if run[0] in fits and run not in done]
+    return [run for run in runs_of(plan) if run[0] in fits and run not in done]
