@@ -1,0 +1,68 @@
+"""What `tenant_lead` buys and costs: a flood's wait for others, and locality among equals.
+
+    python -m bench.leads [--seeds 1 2 3]
+
+Buys: the steady floods of `bench.floods`, everybody named; mean TTFT of the others, beside arrival order's.
+Costs: six tenants, each of whom sends 1.5 requests a second, with one of four prefixes of 8,192 tokens, to
+engines whose cache holds seven of the 24 and cannot keep up; mean TTFT of all.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from bench.builds import require_compiled
+from bench.evaluation.plans import NAMED, SIMULATED
+from bench.evaluation.policies import SETTINGS
+from bench.evaluation.record import play
+from bench.evaluation.traffic import Source, Traffic, mixed
+from bench.floods import others_wait, steady
+from peek.simulation.cost import CostModel
+
+LEADS = (4096, 8192, 16_384, 32_768, 65_536)
+EQUALS = Traffic(
+    tuple(Source(f"t{place}", 1.5, 256, 128, prefixes=4, prefix=8192, pick="zipf") for place in range(6)),
+    60_000,
+    64,
+)
+SETTINGS |= {f"peek, lead {lead}": {"tenant_lead": lead} for lead in LEADS}
+
+
+def flooded(engine: str, label: str, load: str, seed: int, per_s: float) -> float:
+    """Mean TTFT of the others, in seconds."""
+    return others_wait(engine, mixed(steady(per_s), "flood", load, seed), label)[0]
+
+
+def equals(engine: str, label: str, load: str, seed: int) -> float:
+    """Mean TTFT of all, in seconds."""
+    played, _ = play(engine, mixed(EQUALS, "equals", load, seed), label, CostModel())
+    return float(np.mean([job.first_token_s - job.arrival_s for job in played.jobs.values()]))
+
+
+def main() -> None:
+    require_compiled()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
+    seeds = parser.parse_args().seeds
+    print("| engine | | others, flood of 12/s | others, flood of 14/s | six equals |")
+    print("|---|---|---|---|---|")
+    for engine in SIMULATED:
+        rows = {"arrival order": ("fcfs+lru", "new"), "nobody named": ("peek", "new")}
+        rows |= {f"{lead:,}": (f"peek, lead {lead}", NAMED) for lead in LEADS}
+        for name, (label, load) in rows.items():
+            cells = [
+                (
+                    flooded(engine, label, load, seed, 12.0),
+                    flooded(engine, label, load, seed, 14.0),
+                    equals(engine, label, load, seed),
+                )
+                for seed in seeds
+            ]
+            shown = " | ".join(f"{cell:.1f}" for cell in np.mean(cells, axis=0))
+            print(f"| {engine.removeprefix('simulated-')} | {name} | {shown} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
