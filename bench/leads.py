@@ -46,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
     seeds = parser.parse_args().seeds
-    print("| engine | | others, flood of 12/s | others, flood of 14/s | six equals |")
+    print("| engine | lead | others, flood of 12/s | others, flood of 14/s | six equals |")
     print("|---|---|---|---|---|")
     for engine in SIMULATED:
         rows = {"arrival order": ("fcfs+lru", "new"), "nobody named": ("peek", "new")}
