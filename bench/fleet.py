@@ -1,7 +1,7 @@
-"""What a router in front of several engines is worth: every router, with `peek` engines behind it.
+"""What a router in front of several engines is worth: every router, with engines of each policy behind it.
 
     python -m bench.fleet                       the cells of docs/fleet.md, as its tables
-    python -m bench.fleet --cells zipf --seeds 42 --stock
+    python -m bench.fleet --cells zipf --seeds 42 --policies fcfs+lru peek
     python -m bench.fleet --decisions           how long the decisions of `FleetPlanner` take
 
 Simulated vLLM-like engines in virtual time; the figures depend on the arguments alone, save the times of
@@ -118,16 +118,15 @@ def run(chosen: FleetCell, seeds: Sequence[int], policy: str, router: str) -> di
     }
 
 
-def table(chosen: FleetCell, seeds: Sequence[int], routers: Sequence[str], stock: bool) -> None:
+def table(chosen: FleetCell, seeds: Sequence[int], routers: Sequence[str], policies: Sequence[str]) -> None:
     print(f"\n### {chosen.title}\n")
     print("| router | engines | hit | mean TTFT, s | p50, s | p99, s | req/s | imbalance |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
     for router in routers:
-        for policy in ("fcfs+lru", "peek") if stock else ("peek",):
+        for policy in policies:
             found = run(chosen, seeds, policy, router)
-            engines = "stock" if policy == "fcfs+lru" else policy
             print(
-                f"| {router} | {engines} | {found['hit']:.3f} | {found['mean']:.2f} | {found['p50']:.2f} | "
+                f"| {router} | {policy} | {found['hit']:.3f} | {found['mean']:.2f} | {found['p50']:.2f} | "
                 f"{found['p99']:.1f} | {found['rps']:.2f} | {found['imbalance']:.2f} |",
                 flush=True,
             )
@@ -193,7 +192,7 @@ def main() -> None:
         "--routers", nargs="*", choices=list(ROUTERS), default=list(ROUTERS), metavar="ROUTER"
     )
     parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
-    parser.add_argument("--stock", action="store_true", help="each router with stock engines, too")
+    parser.add_argument("--policies", nargs="*", default=["peek"], help="of the engines behind each router")
     parser.add_argument("--decisions", action="store_true")
     arguments = parser.parse_args()
     if arguments.decisions:
@@ -203,7 +202,7 @@ def main() -> None:
             decisions(replicas, waiting)
         return
     for name in arguments.cells:
-        table(CELLS[name], arguments.seeds, arguments.routers, arguments.stock)
+        table(CELLS[name], arguments.seeds, arguments.routers, arguments.policies)
 
 
 if __name__ == "__main__":
