@@ -29,6 +29,7 @@ TRAFFIC_NAMES = {
     "cold-behind-hot": "Cold behind a hot prefix",
     "agents-with-tools": "Agents with tools",
     "tenants": "Tenants",
+    "live": "Live mix",
     "flood-one-prefix": "Flood, one hot prefix",
     "flood-four-prefixes": "Flood, four hot prefixes",
     "flood-small-groups": "Flood, groups of three",

@@ -63,7 +63,8 @@ NAMED = "named"
 """The load of a stream whose requests say whose they are."""
 FLOODS_NAMED = tuple(stream.replace("new", NAMED) for stream in FLOODS)
 TENANTS = tuple(f"tenants:{NAMED}:arena{size}" for size in (100, 200))
-NEW = (*COLD, *AGENTS, *TENANTS, *FLOODS)
+LIVE = tuple(f"live:new:arena{size}" for size in (100, 200))
+NEW = (*COLD, *AGENTS, *LIVE, *TENANTS, *FLOODS)
 TRACES = tuple(map(":".join, product(("mooncake-conversation", "mooncake-synthetic"), ("0.04", "0.06"))))
 TRACE_STARTS = ("mooncake-conversation:0.06:1000", "mooncake-synthetic:0.06:1000")
 """What the real engines play in minutes; prompts have 14,000 tokens in the mean."""
@@ -146,7 +147,7 @@ FULL = (  # what matters most first: a run that is cut short has the most of it
     Sweep((*SHARED, *W4, *W5, *NEW, *SESSIONS), SHORT, SIMULATED),
     Sweep(MAP, SHORT, SIMULATED),
     Sweep(FLASH, ("fcfs+lru",), SIMULATED),
-    Sweep((*COLD, AGENTS[1], *FLOODS, *TENANTS), SHORT, REAL),
+    Sweep((*COLD, AGENTS[1], LIVE[0], *FLOODS, *TENANTS), SHORT, REAL),
     Sweep(FLOODS_NAMED, ("fcfs+lru", "lpm-nolimit+lru", "peek")),
     Sweep((*W5[:2], *W4_HEAVY["sglang"]), SHORT, ("sglang",)),
     Sweep((*W5[:2], *W4_HEAVY["vllm"]), SHORT, ("vllm",)),

@@ -73,7 +73,7 @@ def computed(everything: Results, fresh: Results, paper: Results) -> dict[str, s
         ),
         "losses_shared": losses(plans.SHARED, all_engines),
         "losses_lengths": losses((*plans.W5, "azure-code:1.0"), all_engines),
-        "losses_sessions": losses((*plans.W4, *plans.AGENTS, *plans.SESSIONS), all_engines),
+        "losses_sessions": losses((*plans.W4, *plans.AGENTS, *plans.LIVE, *plans.SESSIONS), all_engines),
         "losses_traces": losses((*plans.TRACE_STARTS, *plans.TRACES), all_engines),
         "losses_crowds": losses(tables.CROWDS, all_engines),
         "kept_apart": tables.kept_apart(fresh, engines),

@@ -30,6 +30,7 @@ GROUPS = {
     "W5, nothing shared": plans.W5,
     "cold sessions, floods, tenants": CROWDS,
     "agents with tools": plans.AGENTS,
+    "live mix": plans.LIVE,
     "recorded traffic": plans.RECORDED,
 }
 """What the summary puts together."""
@@ -227,11 +228,17 @@ def traffic() -> str:
             shared = f"{source.prefixes} x {source.prefix:,}" if source.prefixes else ""
             if source.copies:
                 shared = f"{source.prefix:,}, new for every {source.copies} requests"
+            if source.drift_s:
+                shared += (
+                    f" in the mean, behind {source.head} of all; favourites move every {source.drift_s:g} s"
+                )
             own = f"{source.own:,}"
             if source.turns > 1:
                 own += f", + {source.turn:,} a turn, {source.turns} turns, {source.pause_s:g} s between two"
             watched = " (kept apart)" if source.name == found.watched else ""
             rate = f"{source.per_s:g}" if source.per_s else f"{found.count:,}, {found.jobs} at a time"
+            if source.burst > 1:
+                rate += f", {source.burst} at a time"
             rows.append([title(kind), source.name + watched, rate, shared, own, f"{source.output:,}"])
     return table(["stream", "who", "a second", "prefixes x tokens", "own tokens", "answer"], rows)
 

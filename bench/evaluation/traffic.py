@@ -3,6 +3,7 @@
     cold-behind-hot    requests of one hot prefix never stop; sessions that share nothing wait behind them
     agents-with-tools  sessions that grow by a tool's answer at a time, with a pause while the tool runs
     tenants            a bulk job, a chat and a search of unequal weight, each with prefixes of its own
+    live               apps whose favourites change, conversations, bursts about new documents, and strangers
     flood-*            others send prompts that nobody shares, and one tenant floods
     map                100 prefixes of 4,096 tokens; the load is what arrival order could just serve
     batch              a batch that is known beforehand, so many prompts at a time
@@ -31,11 +32,14 @@ class Source:
     Attributes:
         name: what its requests' ids begin with.
         per_s: requests, or first requests of sessions, a second; arrivals are Poisson.  0: all at once.
+        burst: how many come at a time.
         own: tokens of a prompt that nobody shares.
         output: tokens of an answer.
         prefixes: how many prefixes its prompts begin with, of which each request takes one.
         prefix: their tokens.
+        head: tokens that stand before all of its prefixes.
         pick: which one: "turn" (in turn), "uniform" or "zipf" (exponent 1).
+        drift_s: after so many seconds each prefix is asked for as the one before it was; 0: never.
         sigma: spread of the logarithm of their lengths.
         copies: instead of `prefixes`, every so many requests share a new one.
         turns: requests of a session; the next one waits for the answer.
@@ -47,9 +51,12 @@ class Source:
     per_s: float
     own: int
     output: int
+    burst: int = 1
     prefixes: int = 0
     prefix: int = 0
+    head: int = 0
     pick: str = "turn"
+    drift_s: float = 0.0
     sigma: float = 0.0
     copies: int = 0
     turns: int = 1
@@ -102,6 +109,17 @@ TRAFFIC = {
         arena=100_000,
         seats=64,
         watched="chat",
+    ),
+    "live": Traffic(
+        (
+            Source(
+                "app", 2.5, 150, 200, prefixes=24, prefix=2000, head=256, pick="zipf", drift_s=20.0, sigma=0.9
+            ),
+            Source("chat", 0.5, 400, 250, prefixes=2, prefix=1024, turns=5, turn=350, pause_s=6.0),
+            Source("document", 2.0, 100, 100, burst=8, prefix=3000, copies=8),
+            Source("stranger", 0.6, own=1500, output=150),
+        ),
+        arena=100_000,
     ),
     "flood-one-prefix": Traffic(
         (_OTHERS, Source("flood", 6.0, own=16, output=512, prefixes=1, prefix=4096)),
@@ -181,12 +199,13 @@ def _requests(
     `texts` tells its texts from other sources', and its names begin at `first`.
     """
     starts = list(_starts(source, traffic, rng))
-    picked = _picked(source, len(starts), rng)
+    picked = _picked(source, starts, rng)
     lengths = _lengths(source, rng)
+    head = unique_tokens(f"{texts}/head", first + 499_999, source.head)
     for number, (start_s, prefix) in enumerate(zip(starts, picked, strict=True)):
         shared = b""
         if source.prefixes or source.copies:
-            shared = unique_tokens(
+            shared = head + unique_tokens(
                 f"{texts}/shared/{prefix}", first + prefix, lengths.get(prefix, source.prefix)
             )
         longest = source.own + source.turn * (source.turns - 1)
@@ -207,19 +226,23 @@ def _starts(source: Source, traffic: Traffic, rng: Random) -> Iterator[float]:
     if not source.per_s:
         yield from [0.0] * traffic.count
         return
-    at_s, number = rng.expovariate(source.per_s), 0
+    bursts_s = source.per_s / source.burst
+    at_s, number = rng.expovariate(bursts_s), 0
     while number < traffic.count if traffic.count else at_s < traffic.lasts_s:
-        yield at_s
-        at_s += rng.expovariate(source.per_s)
-        number += 1
+        yield from [at_s] * source.burst
+        at_s += rng.expovariate(bursts_s)
+        number += source.burst
 
 
-def _picked(source: Source, count: int, rng: Random) -> list[int]:
+def _picked(source: Source, starts: list[float], rng: Random) -> list[int]:
     """The number of each request's prefix."""
+    count = len(starts)
     if source.copies:
         return [number // source.copies for number in range(count)]
     if source.pick == "zipf":
-        return draw_groups(rng, source.prefixes, count)
+        ranks = draw_groups(rng, source.prefixes, count)
+        moved = [int(start_s / source.drift_s) if source.drift_s else 0 for start_s in starts]
+        return [(rank + by) % source.prefixes for rank, by in zip(ranks, moved, strict=True)]
     if source.pick == "uniform":
         return [rng.randrange(source.prefixes) for _ in range(count)]
     return [number % max(1, source.prefixes) for number in range(count)]
