@@ -84,6 +84,7 @@ def test_it_goes_in_the_order_of_the_list(events: list[tuple[str, object]]) -> N
             twin.leave(expected)
         assert ids(list(queue)) == ids(twin.order())
         assert ids(list(queue)) == ids(list(queue)), "looking changes nothing"
+        assert [queue[place] for place in range(len(queue))] == list(queue)
         assert len(queue) == len(twin.order())
         assert bool(queue) == (len(queue) > 0)
 

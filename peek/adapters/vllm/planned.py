@@ -194,3 +194,7 @@ class Planned:
         copy._left, copy._plan, copy._at = self._left, self._plan, self._at
         while copy:
             yield copy.pop_request()
+
+    def __getitem__(self, place: int) -> Any:
+        """Who stands there, as of vLLM's own queue, which is a deque.  O(n)."""
+        return list(self)[place]
