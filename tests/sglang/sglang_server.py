@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from sglang_model import write_model
@@ -52,6 +52,15 @@ class Server:
         with urlopen(request, timeout=300) as answer:
             text = answer.read().decode()
         return json.loads(text) if text.startswith("{") else text
+
+    def flush(self) -> str:
+        """Empty the cache; refused while a batch is under way, as it is for a moment after its answers."""
+        for _ in range(100):
+            try:
+                return str(self.post("/flush_cache"))
+            except HTTPError:
+                time.sleep(0.1)
+        raise AssertionError("the server is never idle")
 
     def generate(self, tokens: list[int], max_new_tokens: int = 4, **more: Any) -> Any:
         sampling = {"max_new_tokens": max_new_tokens, "ignore_eos": True, "temperature": 0}

@@ -51,7 +51,7 @@ def served(server: Server, folder: Path, requests: list[Asked]) -> tuple[list[st
         say(folder, word)
         for _ in range(4):
             server.generate([5, 6, 7])
-    assert server.post("/flush_cache").startswith("Cache flushed")
+    assert server.flush().startswith("Cache flushed")
     before = len(admissions(folder / "admitted-0"))
     # An id that is waiting already is refused; whoever came with it first is served.
     to_serve = len({asked.rid for asked in requests if asked.kind != "toolong"})
@@ -143,7 +143,7 @@ def switch_under_load(server: Server, folder: Path) -> None:
         for _ in range(50):
             if changes(admissions(folder / "admitted-0")) >= CHANGES:
                 break
-            server.post("/flush_cache")
+            server.flush()
             for rid, (answer,) in all_at_once(lambda asked: ask(server, asked), requests).items():
                 assert answer["output_ids"] == plain[rid][0]["output_ids"]
     assert server.metric("peek_fallbacks_total") == 0
