@@ -132,8 +132,9 @@ def of_paper(engine: str, streams: tuple[str, ...], *more: str) -> Sweep:
 
 GUARDED = ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", "spf+lru", "clpm", FULL_STACK, "peek")
 """What `peek` could be taken for: a check that cannot tell it from one of these is none."""
-QUICK = (
-    Sweep((*W1_HEAVY, "w1c:moderate", "w1a:heavy:window"), GUARDED, SIMULATED, FRESH[:1]),
+GUARDED_STREAMS = (*W1_HEAVY, "w1c:moderate", "w1a:heavy:window")
+QUICK = (  # all of it is in `FULL`, too
+    Sweep(GUARDED_STREAMS, GUARDED, SIMULATED, FRESH[:1]),
     Sweep(
         (COLD[0], TENANTS[0], "w5-short:heavy"), ("fcfs+lru", "lpm-nolimit+lru", "peek"), SIMULATED, FRESH[:1]
     ),
@@ -161,10 +162,13 @@ FULL = (  # what matters most first: a run that is cut short has the most of it
     Sweep(TRACES, SHORT, SIMULATED, (0,)),
     of_paper("sglang", (*W2, *W3, *W5_WINDOW, *W4_HEAVY["sglang"])),
     of_paper("vllm", (*W2, *W3, *W5_WINDOW, *W4_HEAVY["vllm"])),
+    Sweep(GUARDED_STREAMS, GUARDED, SIMULATED),
 )
 
 PLANS = {"quick": QUICK, "full": FULL}
-GIVES_UP = [("sglang", stream, "spf+lru") for stream in (AGENTS[1], *SESSIONS, TRACE_STARTS[0])]
+GIVES_UP = [
+    ("sglang", stream, "spf+lru") for stream in (AGENTS[1], *SESSIONS, TRACE_STARTS[0], "azure-code:1.0")
+]
 """Where an engine ends with an error of its own: short prompts take the room for a long one's next chunk."""
 
 

@@ -166,7 +166,7 @@ def ranks(results: Results, path: Path, engines: Sequence[str]) -> None:
     axes[0][0].set_ylim(len(shown) - 0.5, -0.5)
     for color, label in ((MEAN, "mean TTFT"), (TAIL, "p99 TTFT")):
         axes[0][-1].plot([], [], "o", ms=3.5, color=color, label=label)
-    axes[0][-1].legend(frameon=False, fontsize=7.5, loc="lower right")
+    axes[0][-1].legend(frameon=False, fontsize=7.5, loc="upper right")
     save(figure, path)
 
 
