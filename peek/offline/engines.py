@@ -132,7 +132,10 @@ def _vllm_block(llm: Any) -> int:
 
 def sglang_cache(engine: Any) -> CacheSize:
     """Of a `sglang.Engine`; `EngineMismatch` if it does not say."""
-    info = engine.get_server_info()
+    if hasattr(engine, "scheduler_info"):  # 0.5.9: the call below waits for ever before a first prompt
+        info = {**engine.scheduler_info, "page_size": engine.server_args.page_size}
+    else:
+        info = engine.get_server_info()
     tokens, page = info.get("max_total_num_tokens"), info.get("page_size")
     if not isinstance(tokens, int):
         raise EngineMismatch("SGLang's get_server_info has no max_total_num_tokens: give cache_tokens")
