@@ -39,10 +39,10 @@ FLOODS = {
 }
 
 
-def others_wait(engine: str, workload: Workload, label: str) -> tuple[float, float]:
-    """Mean and longest TTFT of the others, in seconds."""
+def waits(engine: str, workload: Workload, label: str, who: str = "other") -> tuple[float, float]:
+    """Mean and longest TTFT, in seconds, of those whose names begin so; of the others unless said."""
     played, _ = play(engine, workload, label, CostModel())
-    ttft = [j.first_token_s - j.arrival_s for j in played.jobs.values() if j.request_id.startswith("other")]
+    ttft = [j.first_token_s - j.arrival_s for j in played.jobs.values() if j.request_id.startswith(who)]
     return float(np.mean(ttft)), max(ttft)
 
 
@@ -58,7 +58,7 @@ def main() -> None:
     for name, traffic in FLOODS.items():
         flooded = mixed(traffic, "flood", NAMED if arguments.tenants else "new", arguments.seed)
         for engine in SIMULATED:
-            found = [others_wait(engine, flooded, label) for label in arguments.policies]
+            found = [waits(engine, flooded, label) for label in arguments.policies]
             cells = [f"{mean:.0f} / {longest:.0f}" for mean, longest in found]
             print(f"| {name} | {engine.removeprefix('simulated-')} | " + " | ".join(cells) + " |", flush=True)
 

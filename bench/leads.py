@@ -16,10 +16,8 @@ import numpy as np
 from bench.builds import require_compiled
 from bench.evaluation.plans import NAMED, SIMULATED
 from bench.evaluation.policies import SETTINGS
-from bench.evaluation.record import play
 from bench.evaluation.traffic import Source, Traffic, mixed
-from bench.floods import others_wait, steady
-from peek.simulation.cost import CostModel
+from bench.floods import steady, waits
 
 LEADS = (4096, 8192, 16_384, 32_768, 65_536)
 EQUALS = Traffic(
@@ -30,15 +28,11 @@ EQUALS = Traffic(
 SETTINGS |= {f"peek, lead {lead}": {"tenant_lead": lead} for lead in LEADS}
 
 
-def flooded(engine: str, label: str, load: str, seed: int, per_s: float) -> float:
-    """Mean TTFT of the others, in seconds."""
-    return others_wait(engine, mixed(steady(per_s), "flood", load, seed), label)[0]
-
-
-def equals(engine: str, label: str, load: str, seed: int) -> float:
-    """Mean TTFT of all, in seconds."""
-    played, _ = play(engine, mixed(EQUALS, "equals", load, seed), label, CostModel())
-    return float(np.mean([job.first_token_s - job.arrival_s for job in played.jobs.values()]))
+def row(engine: str, label: str, load: str, seed: int) -> list[float]:
+    """Mean TTFT in seconds: of the others in both floods, and of the equals."""
+    floods = [mixed(steady(per_s), "flood", load, seed) for per_s in (12.0, 14.0)]
+    found = [waits(engine, flood, label)[0] for flood in floods]
+    return [*found, waits(engine, mixed(EQUALS, "equals", load, seed), label, who="")[0]]
 
 
 def main() -> None:
@@ -52,14 +46,7 @@ def main() -> None:
         rows = {"arrival order": ("fcfs+lru", "new"), "nobody named": ("peek", "new")}
         rows |= {f"{lead:,}": (f"peek, lead {lead}", NAMED) for lead in LEADS}
         for name, (label, load) in rows.items():
-            cells = [
-                (
-                    flooded(engine, label, load, seed, 12.0),
-                    flooded(engine, label, load, seed, 14.0),
-                    equals(engine, label, load, seed),
-                )
-                for seed in seeds
-            ]
+            cells = [row(engine, label, load, seed) for seed in seeds]
             shown = " | ".join(f"{cell:.1f}" for cell in np.mean(cells, axis=0))
             print(f"| {engine.removeprefix('simulated-')} | {name} | {shown} |", flush=True)
 

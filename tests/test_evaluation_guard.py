@@ -23,7 +23,7 @@ if peek.backend() != "compiled":
 sys.path.append(str(ROOT))  # behind everything: `peek` stays the one that is tested
 
 from bench.evaluation import check, store  # noqa: E402
-from bench.evaluation.plans import FAMILY, FRESH, GUARDED, SIMULATED  # noqa: E402
+from bench.evaluation.plans import FAMILY, FRESH, FULL, GUARDED, QUICK, SIMULATED, runs_of  # noqa: E402
 from bench.evaluation.record import record  # noqa: E402
 from bench.evaluation.results import Record, write  # noqa: E402
 from bench.evaluation.streams import build  # noqa: E402
@@ -61,6 +61,10 @@ def called(module: Any, *arguments: object) -> int:
         patch.setattr(sys, "argv", ["module", *map(str, arguments)])
         status: int = module.main()
     return status
+
+
+def test_the_stored_runs_have_all_that_ci_compares() -> None:
+    assert set(runs_of(QUICK)) <= set(runs_of(FULL))
 
 
 def test_six_policies_could_be_taken_for_peek() -> None:

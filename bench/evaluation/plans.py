@@ -133,7 +133,7 @@ def of_paper(engine: str, streams: tuple[str, ...], *more: str) -> Sweep:
 GUARDED = ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", "spf+lru", "clpm", FULL_STACK, "peek")
 """What `peek` could be taken for: a check that cannot tell it from one of these is none."""
 GUARDED_STREAMS = (*W1_HEAVY, "w1c:moderate", "w1a:heavy:window")
-QUICK = (  # all of it is in `FULL`, too
+QUICK = (  # all of it is in `FULL`, too: the reference of CI is taken from the stored runs
     Sweep(GUARDED_STREAMS, GUARDED, SIMULATED, FRESH[:1]),
     Sweep(
         (COLD[0], TENANTS[0], "w5-short:heavy"), ("fcfs+lru", "lpm-nolimit+lru", "peek"), SIMULATED, FRESH[:1]
@@ -169,7 +169,7 @@ PLANS = {"quick": QUICK, "full": FULL}
 GIVES_UP = [
     ("sglang", stream, "spf+lru") for stream in (AGENTS[1], *SESSIONS, TRACE_STARTS[0], "azure-code:1.0")
 ]
-"""Where an engine ends with an error of its own: short prompts take the room for a long one's next chunk."""
+"""Where an engine ends with an error of its own, out of memory for the batch that it chose."""
 
 
 def runs_of(plan: Iterable[Sweep]) -> list[tuple[str, str, int, str]]:

@@ -59,6 +59,7 @@ def computed(everything: Results, fresh: Results, paper: Results) -> dict[str, s
         "answers": bullets(verdicts.answers(fresh, engines)),
         "summary": tables.summary(fresh, engines),
         "coverage": tables.coverage(everything, dict(planned)),
+        "gives_up": tables.gives_up(),
         "near_paper": bullets(verdicts.near_paper(paper)),
         "residuals_w1": "\n\n".join(w1),
         "residuals_others": tables.residuals(paper, (*plans.W2, *plans.W3, *plans.W4, *plans.W5_WINDOW)),

@@ -243,6 +243,13 @@ def traffic() -> str:
     return table(["stream", "who", "a second", "prefixes x tokens", "own tokens", "answer"], rows)
 
 
+def gives_up() -> str:
+    """What is not in the plan since an engine ends in it."""
+    return "; ".join(
+        f"`{policy}` on {NAMES[engine]}, {title(stream)}" for engine, stream, policy in plans.GIVES_UP
+    )
+
+
 def arenas() -> str:
     """What a card leaves of each pairing, see `peek.simulation.cost`."""
     names = {"w1": "W1, W2", "w3": "W3", "w4": "W4", "w5": "W5"}
