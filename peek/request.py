@@ -22,6 +22,8 @@ SINGLETON: Final = 0
 """`cluster_id` of a request that shares no prefix with another waiting request."""
 
 _SIGNALS: Final = (
+    "answer_excess",
+    "answer_ratio",
     "arrival_work",
     "cached_len",
     "cluster_depth",
@@ -63,9 +65,14 @@ class PendingRequest:
         tail: symbols of the prompt behind the key, left out because no waiting request can share them
             and the cache cannot hold them while the key stands (see `PendingTree.extend`).
         tenant: a str, who the request is accounted to; "" for all: one tenant.
+        heads: hashable names of the prompt's beginnings, shortest first, by which lengths of answers are
+            learned (`peek.policy.answers`); needed where equal symbols may mean something else later, else
+            the planner finds its own.
 
     Signals, valid after `Planner.plan`; `score`, `cluster_*` and `head` where the policy reads the tree:
         arrival_work: uncached tokens the engine had admitted when the request arrived (HRRN's clock).
+        answer_ratio: length of the answer that is expected, to the mean of all answers; 1.0 if unknown.
+        answer_excess: tokens that it is expected to be longer than the mean of its namespace.
         turn, price, due: when arrival order would serve it, for what, and when it is overdue, in work; see
             `peek.policy.overdue`.
         sequence: rank of arrival (unique, ascending).
@@ -82,6 +89,8 @@ class PendingRequest:
     """
 
     __slots__ = (
+        "answer_excess",
+        "answer_ratio",
         "arrival_time",
         "arrival_work",
         "cached_len",
@@ -91,7 +100,9 @@ class PendingRequest:
         "coming_len",
         "due",
         "head",
+        "heads",
         "key",
+        "kind",
         "lane",
         "length",
         "namespace",
@@ -117,6 +128,7 @@ class PendingRequest:
         num_tokens: SupportsIndex = 0,
         tail: SupportsIndex = 0,
         tenant: object = "",
+        heads: object = (),
     ) -> None:
         name = request_id if isinstance(request_id, str) else _no_text("request_id", request_id)
         self.request_id: str = name
@@ -126,6 +138,10 @@ class PendingRequest:
         self.num_tokens: i64 = _count(name, "num_tokens", num_tokens)
         self.tail: i64 = _count(name, "tail", tail)
         self.tenant: str = tenant if isinstance(tenant, str) else _no_text("tenant", tenant)
+        self.heads: tuple[object, ...] = _names(name, heads)
+        self.kind: object = None  # of `peek.policy.answers`
+        self.answer_ratio: float = 1.0
+        self.answer_excess: i64 = 0
         self.arrival_work: i64 = 0
         self.turn: float = 0.0
         self.price: float = 0.0
@@ -152,6 +168,7 @@ class PendingRequest:
             self.num_tokens,
             self.tail,
             self.tenant,
+            self.heads,
         )
         signals = {name: getattr(self, name) for name in _SIGNALS}
         return PendingRequest, given, signals
@@ -166,6 +183,17 @@ class PendingRequest:
 
 def _no_text(name: str, value: object) -> str:
     raise InvalidKey(f"{name} is {value!r}, a {type(value).__name__}; need a str")
+
+
+def _names(request_id: str, value: object) -> tuple[object, ...]:
+    if isinstance(value, (tuple, list)):
+        names = tuple(value)
+        try:
+            hash(names)
+            return names
+        except TypeError:
+            pass
+    raise InvalidKey(f"heads of {request_id!r} is {value!r}; need a tuple of what can be hashed")
 
 
 def _count(request_id: str, name: str, value: object) -> i64:

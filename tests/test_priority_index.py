@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -21,10 +21,14 @@ INDEX = PeekConfig.from_label("peek")
 
 @dataclass
 class Definition:
-    """The pieces of a trie with one symbol to a node, and one greedy choice after another."""
+    """The pieces of a trie with one symbol to a node, and one greedy choice after another.
+
+    `learned` has, by request, the ratio and the excess of the answer that is expected.
+    """
 
     scene: Scene
     policy: PriorityIndex
+    learned: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.facts = self.scene.facts()
@@ -45,16 +49,19 @@ class Definition:
         at_risk = n * sum(
             self.scene.unit / len(self.below(p)) for p in prefixes(top) if p in self.paid or self.cached(p)
         )
-        length = sum(fact.num_tokens for fact in members) / n
+        length = sum(fact.num_tokens * self.expects(fact)[0] for fact in members) / n
         age_s = self.scene.now - members[0].row.arrival_time
         key = index(
             age_s, float(n), float(work), float(at_risk), float(length), self.policy.beta, self.policy.gamma
         )
         return -float(f"{key:.10g}"), members[0].rank
 
+    def expects(self, fact: Fact) -> tuple[float, int]:
+        return self.learned.get(fact.request_id, (1.0, 0))
+
     def own(self, fact: Fact) -> int:
-        """Tokens behind the key."""
-        return max(1, fact.num_tokens - len(fact.row.symbols) * self.scene.unit)
+        """Tokens behind the key, and of an answer beyond the mean."""
+        return max(1, fact.num_tokens - len(fact.row.symbols) * self.scene.unit) + self.expects(fact)[1]
 
     def pieces(self, waiting: list[Fact]) -> list[tuple[tuple[float, int], list[Fact]]]:
         """Every request whose path is paid, and every highest node that is not."""

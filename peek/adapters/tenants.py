@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sized
 from typing import Any, Final
 from weakref import ref
 
-SAMPLE: Final = 4
-"""Running requests at a time whose answers are measured while no account needs all of them: looking costs."""
+LOOKS: Final = 16
+"""Running requests that are looked at in a step, in turns, while no account needs all of them."""
 
 
 class Generated:
     """Charges the tokens of running requests to their tenants, and tells the lengths of answers.
 
-    Until a second tenant has been seen there are no turns, and a sample of the answers is looked at.  Keeps
-    no request alive.
+    Until a second tenant has been seen there are no turns, and each request is looked at now and then.  Keeps
+    no request alive, only what it has generated until it has been looked at once more.
 
     Args:
         charge: `charge(tenant, tokens)`.
-        answered: `answered(tokens)`, of an answer that is complete.
-        outputs: how many tokens a request has generated so far.
+        answered: `answered(tokens, request_id)`, of an answer that is complete.
+        outputs: what a request has generated so far; grows in place.
     """
 
     def __init__(
         self,
         charge: Callable[[str, int], Any],
-        answered: Callable[[int], Any],
-        outputs: Callable[[Any], int],
+        answered: Callable[[int, str], Any],
+        outputs: Callable[[Any], Sized],
     ) -> None:
         self._charge = charge
         self._answered = answered
@@ -34,7 +35,7 @@ class Generated:
         self._first: str | None = None
         self.several = False
         """Whether more than one tenant has been seen."""
-        self._running: dict[int, tuple[ref[Any], str, int]] = {}
+        self._running: OrderedDict[str, tuple[ref[Any], Sized, str, int]] = OrderedDict()
 
     def seen(self, tenant: str) -> None:
         """Somebody of this tenant has arrived.  O(1)."""
@@ -42,23 +43,22 @@ class Generated:
             self._first = tenant
         self.several |= tenant != self._first
 
-    def runs(self, request: Any, tenant: str) -> None:
+    def runs(self, request: Any, request_id: str, tenant: str) -> None:
         """A request was admitted.  O(1)."""
-        if self.several or len(self._running) < SAMPLE:
-            self._running[id(request)] = (ref(request), tenant, self._outputs(request))
+        answer = self._outputs(request)
+        self._running[request_id] = (ref(request), answer, tenant, len(answer))
 
     def count(self) -> None:
         """Charge what has come since the last call; once a step.  O(running), O(1) with one tenant."""
-        for key, (where, tenant, before) in list(self._running.items()):
-            request = where()
-            now = before if request is None else self._outputs(request)
+        for _ in range(len(self._running) if self.several else min(LOOKS, len(self._running))):
+            request_id, (where, answer, tenant, before) = self._running.popitem(last=False)
+            request, now = where(), len(answer)
             if self.several and now > before:
                 self._charge(tenant, now - before)
             if request is None or _has_ended(request):
-                del self._running[key]
-                self._answered(now)
+                self._answered(now, request_id)
             else:
-                self._running[key] = (where, tenant, now)
+                self._running[request_id] = (where, answer, tenant, now)
 
 
 def _has_ended(request: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, final
 from mypy_extensions import i64
 
 from peek.errors import InvalidConfig, PolicyFault
+from peek.policy.answers import heads_of
 from peek.policy.base import AdmissionPolicy, Cycle
 from peek.policy.deferral import siblings_last
 from peek.policy.lanes import Lanes
@@ -107,24 +108,35 @@ class Ordering:
         stream: RequestStream = index.stream(cycle, most)
         return stream if self.overdue is None else self.overdue.merge(stream, cycle.tree)
 
-    def arrived(self, request: PendingRequest) -> None:
-        """A request began to wait.  O(1)."""
+    def arrived(self, request: PendingRequest, tree: PendingTree) -> None:
+        """A request began to wait in a tree.  O(len(key)) at most."""
+        if self._index is not None:
+            heads = request.heads
+            if not heads and not tree.chained:
+                heads = heads_of(tree.key_of(request.request_id))
+            self._index.answers.arrived(request, heads)
         if self.overdue is not None:
             self.overdue.arrived(request)
 
     def withdrawn(self, request: PendingRequest) -> None:
         """A request left without being served.  O(1)."""
+        if self._index is not None:
+            self._index.answers.withdrawn(request)
         if self.overdue is not None:
             self.overdue.withdrawn(request)
 
-    def answered(self, tokens: int) -> None:
-        """An answer is complete.  O(1)."""
+    def answered(self, tokens: int, request_id: str) -> None:
+        """The answer of a request is complete.  O(1)."""
+        if self._index is not None:
+            self._index.answers.answered(tokens, request_id)
         if self.overdue is not None:
             self.overdue.answered(tokens)
 
     def charge(self, request: PendingRequest, uncached_tokens: i64) -> None:
-        """Tell the lanes what an admitted request cost.  O(1); `PolicyFault` as in `order`."""
+        """A request was admitted, and cost so much.  O(1); `PolicyFault` as in `order`."""
         lanes = self._lanes
+        if self._index is not None:
+            self._index.answers.admitted(request)
         if lanes is None:
             return
         if self._trusted:

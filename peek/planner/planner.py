@@ -104,7 +104,7 @@ class Planner:
         self.tree.add(request)
         request.arrival_work = self.stats.uncached_admitted
         self._maker.arrivals.note(request)
-        self._ordering.arrived(request)
+        self._ordering.arrived(request, self.tree)
         if self._accounts is not None:
             self._accounts.arrived(request.tenant)
 
@@ -169,9 +169,9 @@ class Planner:
             self._accounts.charge(tenant, DECODE_WEIGHT * float(tokens))
             self._standing.drop()
 
-    def answered(self, tokens: int) -> None:
-        """Somebody's answer is complete: the overdue lane learns what answers cost.  O(1)."""
-        self._ordering.answered(tokens)
+    def answered(self, tokens: int, request_id: str = "") -> None:
+        """An answer is complete; how long those of requests like this one are is learned.  O(1)."""
+        self._ordering.answered(tokens, request_id)
 
     def served(self) -> dict[str, float]:
         """The tenants' accounts in tokens; none of those who would start level.  O(tenants)."""

@@ -1,4 +1,4 @@
-"""What waits at or below a node of the pending tree: prompt tokens, work, and the oldest of them.
+"""What waits at or below a node of the pending tree: lengths, work, and the oldest of them.
 
 A node's `below_*` fields hold the sums; whoever writes them goes from the leaves up.
 """
@@ -10,9 +10,20 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from peek.request import PendingRequest
 from peek.trie.node import Node, uncached_symbols
 
 _LATE: Final = 1 << 62
+
+
+def own_work(request: PendingRequest, depth_tokens: i64) -> i64:
+    """What a request has to itself: its prompt behind the key, and what its answer is longer than most."""
+    return max(1, request.num_tokens - depth_tokens) + request.answer_excess
+
+
+def own_length(request: PendingRequest) -> float:
+    """Tokens of its prompt, times how many mean answers its own is expected to last: memory and time."""
+    return float(max(1, request.num_tokens)) * request.answer_ratio
 
 
 def sum_own(node: Node, unit_tokens: i64, epoch: i64) -> None:
@@ -26,8 +37,8 @@ def sum_own(node: Node, unit_tokens: i64, epoch: i64) -> None:
     terminator = node.terminator
     while terminator is not None:
         request = terminator.request
-        node.below_tokens += float(max(1, request.num_tokens))
-        node.below_work += max(1, request.num_tokens - node.depth * unit_tokens)
+        node.below_tokens += own_length(request)
+        node.below_work += own_work(request, node.depth * unit_tokens)
         note_oldest(node, request.arrival_time, request.sequence)
         terminator = terminator.next
 

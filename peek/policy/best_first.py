@@ -11,7 +11,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from peek.policy.below import edge_at_risk
+from peek.policy.below import edge_at_risk, own_length, own_work
 from peek.policy.columns import MIN_WAIT_S, vector
 from peek.policy.frontier import Frontier
 from peek.policy.stream import RequestStream
@@ -138,8 +138,8 @@ class BestFirst(RequestStream):
         terminator = node.terminator
         while terminator is not None:
             request = terminator.request
-            work = float(max(1, request.num_tokens - node.depth * frontier.unit))
-            weight = frontier.weight(1.0, float(max(1, request.num_tokens)))
+            work = float(own_work(request, node.depth * frontier.unit))
+            weight = frontier.weight(1.0, own_length(request))
             below.append(Piece(self._key(request.arrival_time, at_risk / work, weight), node, request))
             terminator = terminator.next
         kid = node.kid

@@ -17,7 +17,7 @@ from typing import final
 
 from mypy_extensions import i64
 
-from peek.policy.below import add_to_parent, edge_at_risk, sum_own
+from peek.policy.below import add_to_parent, edge_at_risk, own_length, own_work, sum_own
 from peek.policy.columns import Columns
 from peek.trie.journal import Bookmark
 from peek.trie.node import Node, Terminator, next_branch, next_preorder, uncached_symbols
@@ -194,20 +194,29 @@ class Frontier:
         terminator = node.terminator
         while terminator is not None and (self._starting or terminator.slot < 0):
             terminator.slot = self._take(terminator)
-            request = terminator.request
-            length = float(max(1, request.num_tokens))
-            work = float(max(1, request.num_tokens - node.depth * self.unit))
-            weight = self.weight(1.0, length)
-            self.columns.put(
-                terminator.slot,
-                request.arrival_time,
-                request.sequence,
-                weight,
-                1.0 / work,
-                0.0,
-                node.group,
-            )
+            self._put_own(terminator)
             terminator = terminator.next
+
+    def _put_own(self, terminator: Terminator) -> None:
+        request, node = terminator.request, terminator.node
+        weight = self.weight(1.0, own_length(request))
+        work = float(own_work(request, node.depth * self.unit))
+        since, first = request.arrival_time, request.sequence
+        self.columns.put(terminator.slot, since, first, weight, 1.0 / work, 0.0, node.group)
+
+    def renew(self, terminator: Terminator) -> None:
+        """Its request's length or work is another one than when its piece was made.
+
+        `follow` has been called, and the requests of all who are renewed after it know their new numbers.
+        """
+        if terminator.slot >= 0:
+            self._put_own(terminator)
+            return
+        node: Node | None = terminator.node
+        while node is not None and node.slot < 0:
+            node = node.parent
+        assert node is not None
+        self._refresh(node)
 
     def _refresh(self, top: Node) -> None:
         """The piece of an uncached prefix, made anew.  O(nodes and requests below)."""

@@ -9,10 +9,12 @@ paid, is the best of all.  Here the set-up is a prefix that is not cached, and a
 
     age      seconds that the oldest of them has waited
     count    how many they are
-    work     tokens to compute for all of them, every uncached edge once
+    work     tokens to compute for all of them, every uncached edge once, and those that their answers are
+             expected to be longer than the mean answer
     at_risk  cached tokens that they would have to compute if these were evicted: each cached edge divided
              among all that wait below it, because what many wait for stays cached anyway
-    length   mean prompt length in tokens
+    length   mean prompt length in tokens, each times the length of its answer to that of the mean answer, as
+             far as is expected: memory and the time for which it is held
 
 All factors but the age are ratios or powers of counts, so there is no threshold and no section.  Where
 nothing is shared or cached the index is age / length ** gamma.  A request that waits overtakes in the end
@@ -30,6 +32,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
+from peek.policy.answers import AnswerLengths
 from peek.policy.base import AdmissionPolicy, Cycle
 from peek.policy.best_first import BestFirst
 from peek.policy.columns import MIN_WAIT_S
@@ -38,6 +41,8 @@ from peek.policy.frontier import Frontier
 from peek.policy.stream import everybody
 from peek.request import PendingRequest
 from peek.settings import require_one_of, require_within
+from peek.trie.node import Terminator
+from peek.trie.pending_tree import PendingTree
 
 UNSHARED: Final = ("index", "arrival")
 
@@ -77,7 +82,7 @@ class PriorityIndex(AdmissionPolicy):
         self.mean_bias: float = mean_bias
         self.beta: float = _BETA + mean_bias * _MORE_BETA
         self.gamma: float = _GAMMA + mean_bias * _MORE_GAMMA
-
+        self.answers = AnswerLengths()
         self._frontier: Frontier | None = None
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
@@ -93,8 +98,16 @@ class PriorityIndex(AdmissionPolicy):
         if frontier is None or not frontier.is_of(cycle.tree, self.beta, self.gamma):
             frontier = Frontier(cycle.tree, self.beta, self.gamma)
             self._frontier = frontier
+        news = self._news_of(cycle.tree) if self.answers.news else []
         frontier.follow(cycle.unit_tokens)
+        for terminator in news:
+            frontier.renew(terminator)
         return BestFirst(frontier, cycle.now, most)
+
+    def _news_of(self, tree: PendingTree) -> list[Terminator]:
+        """Those of whose answers more is known than when they came.  O(n)."""
+        self.answers.news = False
+        return [each for each in tree.handles() if self.answers.tell(each.request)]
 
 
 def index(

@@ -18,9 +18,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from peek.planner import Plan, Planner
-from peek.request import PendingRequest
 from peek.simulation.cost import StepTimes
-from peek.simulation.workload import SimRequest, Workload
+from peek.simulation.workload import SimRequest, Workload, pending
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView
@@ -230,7 +229,7 @@ class SimEngine(ABC):
         """The job has its last token."""
         job.finished_s = self.now
         if self.planner is not None:
-            self.planner.answered(job.generated)
+            self.planner.answered(job.generated, job.request_id)
             if job.request.tenant:
                 self.planner.generated(job.request.tenant, job.generated)
         self.running.remove(job)
@@ -276,11 +275,7 @@ class SimEngine(ABC):
         for job in self._just_admitted.values():
             planner.remove(job.request_id, True, job.last_uncached)
         for job in self._just_arrived:
-            key, asked = self.planner_key(job), job.request
-            arrival_s, tokens = job.arrival_s, job.prompt_tokens
-            planner.add(
-                PendingRequest(asked.request_id, key, arrival_s, asked.namespace, tokens, tenant=asked.tenant)
-            )
+            planner.add(pending(job.request, self.planner_key(job), job.arrival_s, self.workload.unit_tokens))
         self._just_admitted.clear()
         self._just_arrived.clear()
         if self.waiting:

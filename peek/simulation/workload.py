@@ -19,6 +19,9 @@ from typing import Final
 
 import numpy as np
 
+from peek.policy.answers import heads_of
+from peek.request import PendingRequest
+
 SYMBOL_BYTES: Final = 4
 """Bytes of one packed symbol (int32, little endian)."""
 
@@ -56,6 +59,19 @@ class SimRequest:
     after: str | None = None
     think_s: float = 0.0
     tenant: str = ""
+
+
+def pending(request: SimRequest, key: object, arrival_s: float, unit_tokens: int) -> PendingRequest:
+    """A request as a planner sees it, by a key of the engine's."""
+    return PendingRequest(
+        request.request_id,
+        key,
+        arrival_s,
+        request.namespace,
+        request.num_tokens,
+        tenant=request.tenant,
+        heads=heads_of(request.key, unit_tokens),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from vllm_lab import make_request, make_scheduler
-from vllm_small import A, step
+from vllm_small import A, B, step
 
 from peek.adapters.vllm import PeekScheduler
 
@@ -77,3 +78,26 @@ def test_salts_are_tenants_where_that_is_asked_for() -> None:
 
     assert admissions(FAIR, salted())[-1] == "cold"
     assert admissions({**FAIR, "tenants": "namespace"}, salted())[1] == "cold"
+
+
+def test_a_template_is_known_by_the_answers_it_had() -> None:
+    """Two templates: of one the answers have forty tokens, of the other two; then one more of each comes."""
+    engine = make_scheduler(
+        PeekScheduler, num_blocks=400, max_num_seqs=2, options={"policy": "peek", "strict": True}
+    )
+    engine.add_request(make_request("long", [*A, 1], 40))
+    engine.add_request(make_request("short", [*B, 1], 2))
+    for _ in range(60):
+        step(engine)
+    assert not engine.has_unfinished_requests()
+    for name in ("busy0", "busy1"):
+        engine.add_request(make_request(name, [len(name)] * 65, 40))
+    step(engine)
+    for name, tokens in (("long again", [*A, 2]), ("short again", [*B, 2])):
+        engine.add_request(make_request(name, tokens, 40))
+    step(engine)
+    told = {name: engine.peek.adapter.planner.request(name) for name in ("long again", "short again")}
+    # the mean of the two is 21, and counts as one more of each
+    assert told["long again"].answer_ratio == pytest.approx((40 + 21) / 2 / 21, rel=0.1)
+    assert told["short again"].answer_ratio == pytest.approx((2 + 21) / 2 / 21, rel=0.1)
+    assert told["long again"].answer_excess > 5 > told["short again"].answer_excess == 0

@@ -30,14 +30,13 @@ from peek.adapters.sglang.caches import (
 )
 from peek.adapters.sglang.core_view import CoreView
 from peek.adapters.sglang.eviction import DemandStrategy
-from peek.adapters.sglang.seams import entry_time, output_tokens, require_seams, schedule_policy, tenant_of
+from peek.adapters.sglang.seams import entry_time, outputs_of, require_seams, schedule_policy, tenant_of
 from peek.adapters.sglang.translation import Translator
 from peek.adapters.sglang.waiting import Arrivals, Standing, Waiting
 from peek.adapters.shield import Shield
 from peek.adapters.tenants import Generated
 from peek.errors import DuplicateRequest
 from peek.planner import Planner
-from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES
 
 logger = logging.getLogger("peek")
@@ -67,7 +66,7 @@ class SglangAdapter:
             plan_lasts_s=inf,  # the clock moves with admissions only
         )
         self._by_namespace = settings.tenants == "namespace"
-        self._generated = Generated(self._charge, lambda n: self.planner.answered(n), output_tokens)
+        self._generated = Generated(self._charge, lambda *answer: self.planner.answered(*answer), outputs_of)
         self.reordered = 0
         """Calls that changed the order of SGLang's queue."""
         self._work_done = 0
@@ -226,7 +225,7 @@ class SglangAdapter:
             return
         request = entry.request()
         if request is not None:
-            self._generated.runs(request, self.planner.request(rid).tenant)
+            self._generated.runs(request, rid, self.planner.request(rid).tenant)
         uncached = None  # of a request that is gone or retracted SGLang does not tell: the plan's expectation
         if request is not None and not getattr(request, "retracted_stain", False):
             cached = int(request.cached_tokens)
@@ -255,16 +254,7 @@ class SglangAdapter:
         try:
             arrival = self._arrivals.of(request, self.now)
             tenant = tenant_of(request, self._by_namespace)
-            self.planner.add(
-                PendingRequest(
-                    rid,
-                    translated.key,
-                    arrival,
-                    translated.namespace,
-                    num_tokens=translated.num_tokens,
-                    tenant=tenant,
-                )
-            )
+            self.planner.add(translated.pending(rid, arrival, tenant))
             self._generated.seen(tenant)
         except Exception:
             self._door.release(translated)

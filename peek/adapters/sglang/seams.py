@@ -5,6 +5,7 @@ Checked against 0.5.9, 0.5.17 and 0.5.23.  Nothing here changes a class of SGLan
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import Any
 
 from peek.adapters.guard import require
@@ -70,9 +71,10 @@ def request_namespace(request: Any) -> str:
     return namespace_of(request.extra_key, getattr(request, "cache_salt", None))
 
 
-def output_tokens(request: Any) -> int:
-    """Tokens generated so far."""
-    return len(request.output_ids)
+def outputs_of(request: Any) -> Sized:
+    """Tokens generated so far; grows in place."""
+    generated: Sized = request.output_ids
+    return generated
 
 
 def tenant_of(request: Any, by_namespace: bool) -> str:

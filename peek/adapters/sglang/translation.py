@@ -9,23 +9,32 @@ from peek.adapters.sglang.namespaces import ALONE, behind, namespace_of
 from peek.adapters.sglang.pages import PageTable
 from peek.adapters.sglang.seams import prompt_of, request_namespace
 from peek.errors import InvalidKey
+from peek.policy.answers import heads_of
+from peek.request import PendingRequest
 
 
 class Translated:
     """What is kept of a request while it is compared with others."""
 
-    __slots__ = ("letters", "namespace", "num_tokens", "symbols")
+    __slots__ = ("heads", "letters", "namespace", "num_tokens", "symbols")
 
     def __init__(self, namespace: str, num_tokens: int) -> None:
         self.namespace = namespace
         self.num_tokens = num_tokens
         self.symbols = b""
+        self.heads: tuple[object, ...] = ()
         self.letters: tuple[Letter, ...] = ()
 
     @property
     def key(self) -> object:
         """What the planner takes; a request without symbols is alone in its namespace."""
         return self.symbols or [0]
+
+    def pending(self, rid: str, arrival: float, tenant: str) -> PendingRequest:
+        """The request as the planner sees it."""
+        return PendingRequest(
+            rid, self.key, arrival, self.namespace, self.num_tokens, tenant=tenant, heads=self.heads
+        )
 
 
 class Translator:
@@ -64,6 +73,7 @@ class Translator:
                 raise InvalidKey("a token id is below 0")
             if self.bigram:
                 made.namespace = behind(tokens[0], made.namespace)
+            made.heads = heads_of(symbols)
             made.symbols = symbols if self.pages is None else self.pages.intern(symbols)
         return made
 

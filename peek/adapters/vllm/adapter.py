@@ -21,6 +21,7 @@ from peek.adapters.tenants import Generated
 from peek.adapters.vllm.layout import layout_of
 from peek.adapters.vllm.priorities import PriorityPlanners
 from peek.adapters.vllm.seams import (
+    heads_of,
     install_free_queue,
     least_needed,
     namespace_of,
@@ -64,8 +65,8 @@ class VllmAdapter:
         self._by_namespace = settings.tenants == "namespace"
         self._generated = Generated(
             lambda tenant, tokens: self.planner.generated(tenant, tokens),
-            lambda tokens: self.planner.answered(tokens),
-            lambda request: int(request.num_output_tokens),
+            lambda tokens, request_id: self.planner.answered(tokens, request_id),
+            lambda request: request.output_token_ids,
         )
         self.reordered = 0
         """Steps that admitted somebody before one who had come earlier."""
@@ -218,6 +219,7 @@ class VllmAdapter:
                     num_tokens=request.num_tokens,
                     tail=tail,
                     tenant=tenant,
+                    heads=heads_of(request, self.mirror.unit_tokens),
                 )
             )
             self._generated.seen(tenant)
@@ -276,9 +278,8 @@ class VllmAdapter:
         if request_id in self._keys:
             self.cached_real += cached
             pending = self.planner.request(request_id)
-            prompt = int(pending.num_tokens)
-            self._generated.runs(self._known[request_id], pending.tenant)
-            self._remove(request_id, prompt - cached)
+            self._generated.runs(self._known[request_id], request_id, pending.tenant)
+            self._remove(request_id, int(pending.num_tokens) - cached)
 
     # -- eviction ----------------------------------------------------------------------------------
 

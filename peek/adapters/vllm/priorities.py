@@ -81,10 +81,10 @@ class PriorityPlanners:
         for planner in self._planners.values():
             planner.generated(tenant, tokens)
 
-    def answered(self, tokens: int) -> None:
+    def answered(self, tokens: int, request_id: str = "") -> None:
         """As `Planner.answered`, to every priority."""
         for planner in self._planners.values():
-            planner.answered(tokens)
+            planner.answered(tokens, request_id)
 
     def __len__(self) -> int:
         return len(self._where)

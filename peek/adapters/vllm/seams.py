@@ -13,6 +13,7 @@ from peek.adapters.guard import require
 from peek.adapters.tenants import first_text
 from peek.errors import EngineMismatch
 from peek.eviction.victims import victims
+from peek.policy.answers import HEADS
 
 _NEEDED = (
     "waiting",
@@ -113,6 +114,14 @@ def tenant_of(request: Any, by_namespace: bool) -> str:
     named = getattr(request.sampling_params, "extra_args", None) or {}
     lora = getattr(request.lora_request, "lora_name", None)
     return first_text((named.get(TENANT), *((lora, request.cache_salt) if by_namespace else ())))
+
+
+def heads_of(request: Any, block_tokens: int) -> tuple[bytes, ...]:
+    """Hashes that name the beginnings of a request's prompt for good; symbols are used again.  O(1)."""
+    hashes = request.block_hashes
+    hashes = request.block_hashes
+    counts = [tokens // block_tokens for tokens in HEADS]
+    return tuple([hashes[n - 1] for n in counts if 0 < n <= len(hashes)])
 
 
 def namespace_of(request: Any) -> str:

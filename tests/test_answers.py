@@ -1,0 +1,218 @@
+"""Lengths of answers: what is learned of them, and that the order follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.queues import NOW, Arrival, Scene, cache_of, rows_of, scenes
+from test_priority_index import Definition
+
+from peek import InvalidKey, PeekConfig, PendingRequest, Planner, PriorityIndex
+from peek.policy.answers import HEADS, AnswerLengths, heads_of
+from peek.trie.keys import pack
+
+INDEX = PeekConfig(admission="index", lanes="none")
+
+Told = tuple[str, tuple[str, ...], int]
+"""Namespace and heads of a request that has ended, and the tokens of its answer."""
+
+SPACES = st.sampled_from(["", "lora"])
+PATHS = st.sampled_from([(), ("a",), ("a", "b"), ("a", "c"), ("d",)])
+TOLD = st.tuples(SPACES, PATHS, st.integers(1, 4096))
+
+
+def named(row: Arrival) -> PendingRequest:
+    """Its first symbol names its kind."""
+    key, heads = list(row.symbols), (row.symbols[:1],)
+    return PendingRequest(row.request_id, key, row.arrival_time, row.namespace, row.num_tokens, heads=heads)
+
+
+def lengths_after(history: Sequence[Told]) -> AnswerLengths:
+    """Those who ended came and went one after another."""
+    lengths = AnswerLengths()
+    for number, (space, heads, tokens) in enumerate(history):
+        request = PendingRequest(f"past{number}", [1], 0.0, space)
+        lengths.arrived(request, heads)
+        lengths.admitted(request)
+        lengths.answered(tokens, request.request_id)
+    return lengths
+
+
+def expected_by_hand(history: Sequence[Told], space: str, heads: tuple[str, ...]) -> Fraction | None:
+    """The mean of each wider kind counts as one answer more in the next narrower one."""
+    own = [tokens for where, _, tokens in history if where == space]
+    wide = own or [tokens for _, _, tokens in history]
+    found = Fraction(sum(wide), len(wide)) if wide else None
+    for end in range(1, len(heads) + 1):
+        seen = [t for where, path, t in history if where == space and path[:end] == heads[:end]]
+        if seen:
+            assert found is not None
+            found = (sum(seen) + found) / (len(seen) + 1)
+    return found
+
+
+@given(history=st.lists(TOLD, max_size=32), space=SPACES, heads=PATHS)
+def test_what_is_expected_of_a_new_request(history: list[Told], space: str, heads: tuple[str, ...]) -> None:
+    request = PendingRequest("new", [1], 0.0, space)
+    lengths_after(history).arrived(request, heads)
+    expected = expected_by_hand(history, space, heads)
+    if expected is None:
+        assert (request.answer_ratio, request.answer_excess) == (1.0, 0)
+        return
+    common = Fraction(sum(tokens for _, _, tokens in history), len(history))
+    mean = expected_by_hand(history, space, ())
+    assert mean is not None
+    assert request.answer_ratio == pytest.approx(float(expected / common), rel=1e-9)
+    assert request.answer_excess == pytest.approx(max(0.0, float(expected - mean)), abs=1.0)
+
+
+@given(history=st.lists(TOLD, max_size=32), paths=st.lists(PATHS, min_size=2, max_size=4))
+def test_other_namespaces_scale_what_is_expected_of_us_and_no_more(
+    history: list[Told], paths: list[tuple[str, ...]]
+) -> None:
+    """All ratios of a namespace by one factor, and no excess."""
+    ours = [told for told in history if told[0] == ""]
+    if not ours:
+        return
+    found = []
+    for past in (ours, history):
+        lengths = lengths_after(past)
+        requests = [PendingRequest(f"new{i}", [1], 0.0) for i in range(len(paths))]
+        for request, heads in zip(requests, paths, strict=True):
+            lengths.arrived(request, heads)
+        found.append(requests)
+    alone, together = found
+    assert [r.answer_excess for r in alone] == [r.answer_excess for r in together]
+    factors = [b.answer_ratio / a.answer_ratio for a, b in zip(alone, together, strict=True)]
+    assert factors == pytest.approx([factors[0]] * len(factors), rel=1e-9)
+
+
+@given(
+    scene=scenes(max_size=7), told=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 3000)), max_size=12)
+)
+def test_the_order_is_that_of_the_definition_with_what_was_learned(
+    scene: Scene, told: list[tuple[int, int]]
+) -> None:
+    """Orders in between, so that the pieces are kept and renewed and not made anew."""
+    policy = PriorityIndex()
+    planner = Planner(policy=policy)
+    names = [row.request_id for row in scene.rows]
+    for number, row in enumerate(scene.rows):
+        planner.add(named(row))
+        planner.add(named(replace(row, request_id=f"past{number}")))
+    for number in range(len(names)):
+        planner.remove(f"past{number}")
+    for number, tokens in told:
+        planner.plan(scene.cache(), scene.now)
+        planner.answered(tokens, f"past{number}")
+    plan = planner.plan(scene.cache(), scene.now)
+    learned = {
+        name: (planner.request(name).answer_ratio, planner.request(name).answer_excess) for name in names
+    }
+    assert plan == Definition(scene, policy, learned).order(False)[0]
+
+
+@given(scene=scenes(max_size=7), tokens=st.integers(1, 5000), answers=st.integers(1, 40))
+def test_answers_of_one_length_change_nothing(scene: Scene, tokens: int, answers: int) -> None:
+    plans = []
+    for told in (0, answers):
+        planner = Planner(INDEX)
+        for row in scene.rows:
+            planner.add(named(row))
+        for number in range(told):
+            planner.add(named(replace(scene.rows[number % len(scene.rows)], request_id=f"past{number}")))
+            planner.remove(f"past{number}")
+            planner.answered(tokens, f"past{number}")
+        plans.append(planner.plan(scene.cache(), scene.now))
+    assert plans[0] == plans[1]
+
+
+def test_those_who_wait_are_told() -> None:
+    """Two templates, equal in all but the answers that the first of each turn out to have."""
+    rows = rows_of([1] * 80 + [1], [2] * 80 + [1], [1] * 80 + [2], [2] * 80 + [2], step=0.0)
+    planner = Planner(INDEX)
+    for row in rows:
+        planner.add(row.request())
+    cache = cache_of([("", (1,) * 80), ("", (2,) * 80)])
+    assert planner.plan(cache, NOW) == ["r0", "r1", "r2", "r3"]
+    planner.remove("r0")
+    planner.remove("r1")
+    planner.answered(4000, "r0")
+    planner.answered(10, "r1")
+    assert planner.request("r2").answer_ratio == 1.0  # nothing is worked out before it is needed
+    assert planner.plan(cache, NOW) == ["r3", "r2"]
+    assert planner.request("r2").answer_ratio == pytest.approx((4000 + 2005) / 2 / 2005)
+    assert planner.request("r2").answer_excess == int((4000 + 2005) / 2 - 2005)
+    assert planner.request("r3").answer_excess == 0
+
+
+def test_an_answer_of_nobody_counts_for_the_mean_alone() -> None:
+    planner = Planner(INDEX)
+    planner.answered(100)
+    planner.answered(300, "unknown")
+    planner.add(PendingRequest("r", [1] * 100, 0.0))
+    assert (planner.request("r").answer_ratio, planner.request("r").answer_excess) == (1.0, 0)
+
+
+def test_a_withdrawn_request_teaches_nothing() -> None:
+    planner = Planner(INDEX)
+    for name in ("gone", "served"):
+        planner.add(PendingRequest(name, [len(name)] * 100, 0.0))
+    planner.remove("gone", admitted=False)
+    planner.remove("served")
+    planner.answered(9000, "gone")
+    planner.answered(10, "served")
+    planner.add(PendingRequest("next", [len("gone")] * 100, 0.0))
+    assert planner.request("next").answer_ratio == pytest.approx(10 / ((9000 + 10) / 2))
+
+
+def test_memory_is_bounded() -> None:
+    lengths = AnswerLengths()
+    kept = PendingRequest("kept", [1], 0.0)
+    lengths.arrived(kept, ("kept",))
+    for number in range(70_000):
+        request = PendingRequest(f"r{number}", [1], 0.0)
+        lengths.arrived(request, (number,))
+        lengths.admitted(request)
+    assert lengths.kinds <= 2048
+    assert lengths.running == 65_536
+    lengths.answered(7, "r69999")
+    assert lengths.running == 65_535
+
+
+def test_a_kind_in_use_is_not_forgotten() -> None:
+    lengths = AnswerLengths()
+    first = PendingRequest("first", [1], 0.0)
+    lengths.arrived(first, ("ours",))
+    lengths.admitted(first)
+    lengths.answered(500, "first")
+    for number in range(10_000):
+        request = PendingRequest(f"r{number}", [1], 0.0)
+        lengths.arrived(request, (number,) if number % 500 else ("ours",))
+        lengths.withdrawn(request)
+    lengths.answered(1, "unknown")
+    last = PendingRequest("last", [1], 0.0)
+    lengths.arrived(last, ("ours",))
+    assert last.answer_ratio == pytest.approx(500 / 250.5)
+
+
+def test_heads_are_the_beginnings_that_a_prompt_has() -> None:
+    one, other = pack([7] * 300 + [1]), pack([7] * 300 + [2])
+    assert len(heads_of(one)) == 2
+    assert heads_of(one) == heads_of(other)
+    assert heads_of(one, 16) == heads_of(other, 16)
+    assert len(heads_of(one, 16)) == len(HEADS)
+    assert heads_of(pack([7] * 63)) == ()
+    assert len(heads_of(pack([7]), 512)) == 2  # 64 and 256 tokens are less than one symbol, and so one
+    assert heads_of(pack([7] * 64)) != heads_of(pack([8] * 64))
+
+
+@pytest.mark.parametrize("heads", ["abc", 3, None, ([1],), {"a": 1}])
+def test_heads_that_are_none(heads: object) -> None:
+    with pytest.raises(InvalidKey, match=r"heads of 'r' is .*; need a tuple of what can be hashed"):
+        PendingRequest("r", [1], 0.0, heads=heads)
