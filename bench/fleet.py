@@ -22,6 +22,8 @@ from time import thread_time
 from typing import Final
 
 from bench.builds import require_compiled
+from bench.evaluation.plans import parts_of
+from bench.evaluation.traffic import workload as traffic
 from peek import PendingRequest
 from peek.fleet import FleetPlanner
 from peek.simulation.cells import cell
@@ -39,7 +41,7 @@ class FleetCell:
     """A load for a fleet.
 
     Attributes:
-        name: a cell of the paper.
+        name: a cell of the paper, or a stream of the evaluation (`bench.evaluation.traffic`).
         title: what it is.
         rate: requests a second at the fleet; 0 for a closed loop.
         speeds: one replica for each.
@@ -57,7 +59,8 @@ class FleetCell:
     joins: Sequence[tuple[float, float]] = field(default=())
 
     def workload(self, seed: int) -> Workload:
-        base = cell(self.name, "heavy", seed, "vllm")
+        kind, load, form, number = parts_of(self.name)
+        base = traffic(kind, load, form, number, seed) if load else cell(kind, "heavy", seed, "vllm")
         if self.rate:
             base = faster(base, self.rate * base.requests[-1].arrival_s / len(base.requests))
         return skewed(base, self.skew) if self.skew else base
@@ -81,6 +84,7 @@ CELLS: Final = {
         "w1d", "W1 D, 14 req/s, one dies after 30 s, one joins after 60 s", 14.0,
         losses=((30.0, 0),), joins=((60.0, 1.0),),
     ),
+    "live": FleetCell("live:new:arena100", "live mix, 30 req/s", 30.0),
     "short": FleetCell("w5-short", "W5 short (nothing shared), 200 req/s", 200.0),
     "many": FleetCell("w1d", "W1 D, 100 req/s, 16 replicas", 100.0, (1.0,) * 16),
 }  # fmt: skip

@@ -31,6 +31,7 @@ from peek.fleet import FleetConfig, FleetPlanner
 NAMESPACES = st.sampled_from(["", "lora"])
 PIECES = st.sampled_from([(1,) * 3, (2,) * 3, (3,), (4, 5)])
 KEYS = st.lists(PIECES, min_size=1, max_size=4).map(lambda pieces: [s for piece in pieces for s in piece])
+PRIORITIES = st.sampled_from([0, 0, 0, -1, 3])
 UNIT = 10
 MAX_WAITING = 12
 
@@ -52,6 +53,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.replicas: dict[str, ModelReplica] = {}
         self.keys: dict[str, tuple[str, list[int]]] = {}
         self.answers: dict[str, int] = {}
+        self.priorities: dict[str, int] = {}
         self.waiting: set[str] = set()
         self.serial = 0
         self.clock = 0.0
@@ -174,8 +176,8 @@ class FleetMachine(RuleBasedStateMachine):
 
     # -- requests --------------------------------------------------------------------------------------
 
-    @rule(key=KEYS, namespace=NAMESPACES, answer=st.integers(0, 40))
-    def arrive(self, key: list[int], namespace: str, answer: int) -> None:
+    @rule(key=KEYS, namespace=NAMESPACES, answer=st.integers(0, 40), priority=PRIORITIES)
+    def arrive(self, key: list[int], namespace: str, answer: int, priority: int) -> None:
         self.clock += 1.0
         request = self.request(key, namespace, answer)
         if len(self.waiting) >= MAX_WAITING:
@@ -184,7 +186,8 @@ class FleetMachine(RuleBasedStateMachine):
             self.forget(request.request_id)
             return
         backlogs = self.backlogs()
-        home = self.fleet.add(request, answer)
+        home = self.fleet.add(request, answer, priority)
+        self.priorities[request.request_id] = priority
         self.waiting.add(request.request_id)
         assert home == self.fleet.home(request.request_id)
         if any(not replica.leaving for replica in self.replicas.values()):
@@ -246,7 +249,11 @@ class FleetMachine(RuleBasedStateMachine):
     def take(self, data: st.DataObject) -> None:
         name = self.some_replica(data)
         self.clock += 1.0
-        self.note_sent([(request, name) for request in self.fleet.take(name, self.clock)])
+        taken = self.fleet.take(name, self.clock)
+        self.note_sent([(request, name) for request in taken])
+        ranks = [self.priorities[request] for request in taken]
+        assert ranks == sorted(ranks)
+        assert all(self.priorities[request] >= ranks[-1] for request in self.waits_at(name) if ranks)
 
     @rule()
     def dispatch(self) -> None:
@@ -325,6 +332,19 @@ def fleet_of(*names: str, **options: object) -> FleetPlanner:
     for name in names:
         fleet.join(name, cache_tokens=100_000)
     return fleet
+
+
+def test_the_smaller_priority_goes_first() -> None:
+    fleet = fleet_of("g", window_requests=3, warm_requests=3)
+    for i, priority in enumerate((0, 5, -2, 0, -2)):
+        fleet.add(ask(f"r{i}", [i] * 600, float(i)), 0, priority)
+    assert fleet.take("g", 10.0) == ["r2", "r4", "r0"]
+
+
+@pytest.mark.parametrize("priority", [2**41, 0.5, "high", None])
+def test_a_priority_that_is_none(priority: object) -> None:
+    with pytest.raises((InvalidConfig, TypeError), match=r"priority|int"):
+        fleet_of("g").add(ask("r", [1]), 0, priority)  # type: ignore[arg-type]
 
 
 def test_a_family_has_one_home_and_families_spread() -> None:

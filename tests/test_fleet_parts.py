@@ -101,7 +101,7 @@ def wait(replica: Replica, queue: list[tuple[Prompt, int]]) -> dict[str, Ticket]
     tickets = {}
     for number, ((namespace, key), answer) in enumerate(queue):
         request = PendingRequest(f"r{number}", None, float(number), namespace, 10 * len(key))
-        ticket = Ticket(request, pack(key), answer)
+        ticket = Ticket(request, pack(key), answer, 0)
         replica.hold(ticket, replica.added_tokens(request, ticket.key))
         tickets[request.request_id] = ticket
     return tickets

@@ -12,7 +12,7 @@ from peek.fleet.members import Members
 from peek.fleet.replica import Replica
 from peek.fleet.stats import FleetStats
 from peek.fleet.stealing import Raid, budget
-from peek.fleet.ticket import Ticket
+from peek.fleet.ticket import Tickets
 from peek.fleet.windows import Windows
 
 
@@ -24,7 +24,7 @@ class Dispatcher:
         config: settings of the fleet.
         members: the replicas.
         homes: where those wait who are to be sent.
-        tickets: of all requests, by id.
+        tickets: of all requests.
         stats: counts what is sent and stolen.
     """
 
@@ -35,7 +35,7 @@ class Dispatcher:
         config: FleetConfig,
         members: Members,
         homes: Homes,
-        tickets: dict[str, Ticket],
+        tickets: Tickets,
         stats: FleetStats,
     ) -> None:
         self._members = members
@@ -89,7 +89,7 @@ class Dispatcher:
         brought = True
         while brought and len(replica.planner) > 0:
             brought = False
-            for request_id in replica.planner.plan(replica.view, now):
+            for request_id in self._ranked(replica.planner.plan(replica.view, now)):
                 if self._windows.is_full(replica):
                     replica.due = True
                     return
@@ -98,10 +98,19 @@ class Dispatcher:
                     if not self._windows.has_room(replica):
                         return
                     brought = True
-                replica.send(self._tickets[request_id])
+                replica.send(self._tickets.by_id[request_id])
                 self.waiting -= 1
                 self._stats.dispatched += 1
                 self._sent.append((request_id, replica.name))
+
+    def _ranked(self, plan: list[str]) -> list[str]:
+        """Smaller priorities first, among equals as planned.  O(n log n) once there are any."""
+        if not self._tickets.ranked:
+            return plan
+        tickets = self._tickets.by_id
+        order = [(tickets[plan[place]].priority, place) for place in range(len(plan))]
+        order.sort()
+        return [plan[place] for _, place in order]
 
     def _help(self, thief: Replica) -> bool:
         """Let a replica for which nobody waits take over some of the longest backlog; whether it got any."""
@@ -113,7 +122,7 @@ class Dispatcher:
                 victim = replica
         if victim is None or self._is_known_to_spare(thief, victim):
             return False
-        taken = Raid(victim, thief, self._tickets, self._stickiness).choose()
+        taken = Raid(victim, thief, self._tickets.by_id, self._stickiness).choose()
         if not taken:
             thief.fruitless = self._homes.settled
             thief.spared = victim
@@ -123,7 +132,7 @@ class Dispatcher:
         self._stats.steals += 1
         self._stats.stolen += len(taken)
         for request_id in taken:
-            ticket = self._tickets[request_id]
+            ticket = self._tickets.by_id[request_id]
             work = thief.added_tokens(ticket.request, victim.planner.tree.key_of(request_id))
             victim.release(ticket)
             thief.hold(ticket, work)

@@ -66,7 +66,7 @@ class FleetPlanner:
         self._members = Members()
         self._homes = Homes(self._members, settings.stickiness, self.stats)
         self._tickets = Tickets(settings.unit_tokens)
-        self._dispatcher = Dispatcher(settings, self._members, self._homes, self._tickets.by_id, self.stats)
+        self._dispatcher = Dispatcher(settings, self._members, self._homes, self._tickets, self.stats)
 
     # -- replicas ------------------------------------------------------------------------------------
 
@@ -184,12 +184,13 @@ class FleetPlanner:
         """Verify the bookkeeping; `AssertionError` names what is off.  O(requests + replicas)."""
         check_fleet(self._members, self._tickets.by_id, self._dispatcher.waiting)
 
-    def add(self, request: PendingRequest, decode_tokens: int = 0) -> str:
+    def add(self, request: PendingRequest, decode_tokens: int = 0, priority: int = 0) -> str:
         """A request waits from now on.  O(R k) at most, since each replica is asked what it holds.
 
         Args:
             request: its key is taken over.
             decode_tokens: tokens that its answer is expected to have; they count as load.
+            priority: of those who wait for one replica the smaller number goes first.
 
         Returns:
             Its home, "" while there is no replica.
@@ -200,7 +201,7 @@ class FleetPlanner:
         if self._dispatcher.waiting >= self._max_waiting:
             self.stats.refused += 1
             raise QueueFull(f"{self._dispatcher.waiting} requests wait, max_waiting is {self._max_waiting}")
-        ticket = self._tickets.made_for(request, decode_tokens)
+        ticket = self._tickets.made_for(request, decode_tokens, priority)
         self._tickets.keep(ticket)
         self.stats.added += 1
         self._dispatcher.waiting += 1
@@ -213,7 +214,7 @@ class FleetPlanner:
 
         Raises `NoReplica` if none is accepting, `DuplicateRequest`, `InvalidKey`; nothing has changed then.
         """
-        ticket = self._tickets.made_for(request, decode_tokens)
+        ticket = self._tickets.made_for(request, decode_tokens, 0)
         replica, work = self._homes.choose(ticket)
         if replica is None or not replica.accepting:
             raise NoReplica(f"none of {len(self._members.all)} replicas accepts requests")
