@@ -22,9 +22,10 @@ COPIES: dict[str, Callable[[PendingRequest], PendingRequest]] = {
     **{f"pickle {n}": lambda r, n=n: pickle.loads(pickle.dumps(r, n)) for n in range(6)},
 }
 FIELDS = [
-    "answer_excess", "answer_ratio", "arrival_time", "arrival_work", "cached_len", "cluster_depth", "cluster_id",
-    "cluster_size", "coming_len", "due", "head", "heads", "key", "lane", "length", "namespace", "num_tokens",
-    "price", "rank", "request_id", "score", "section", "sequence", "tail", "tenant", "turn",
+    "answer_excess", "answer_ratio", "arrival_time", "arrival_work", "cached_len", "cluster_depth",
+    "cluster_id", "cluster_size", "coming_len", "due", "head", "heads", "key", "lane", "length",
+    "namespace", "num_tokens", "price", "rank", "request_id", "score", "section", "sequence", "tail",
+    "tenant", "turn",
 ]  # fmt: skip
 
 
