@@ -80,7 +80,7 @@ OUTSIDE_WORLD: dict[str, str] = {
 
 OUTSIDE_CALLS = {"open": "files", "input": "input", "print": "output"}
 
-ENGINES = {"vllm", "sglang", "verl"}
+ENGINES = {"vllm", "sglang", "verl", "ray"}
 
 CATCH_ALL = {"Exception", "BaseException"}
 

@@ -3,7 +3,18 @@
 from peek.fleet.config import FleetConfig
 from peek.fleet.fleet_planner import FleetPlanner
 from peek.fleet.history import RoutedHistory
+from peek.fleet.prompt_keys import PromptKey, openai_key, text_key, token_key
 from peek.fleet.stats import FleetStats
 from peek.fleet.status import ReplicaStatus
 
-__all__ = ["FleetConfig", "FleetPlanner", "FleetStats", "ReplicaStatus", "RoutedHistory"]
+__all__ = [
+    "FleetConfig",
+    "FleetPlanner",
+    "FleetStats",
+    "PromptKey",
+    "ReplicaStatus",
+    "RoutedHistory",
+    "openai_key",
+    "text_key",
+    "token_key",
+]

@@ -1,0 +1,158 @@
+"""Keys of prompts for routers: of token ids where the host has them, else of the bytes that a gateway sees.
+
+A symbol stands for a block and everything before it: 16 tokens, or 64 bytes of text, which are about as many.
+Equal prefixes have equal symbols, and a symbol that is equal by chance (one pair of blocks in 2^31) costs a
+detour, never an answer.  Every process computes the same symbols, so several routers may share one queue.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+from peek.errors import InvalidKey
+from peek.trie.keys import pack
+
+BLOCK_TOKENS: Final = 16
+"""Tokens per symbol: `FleetConfig.unit_tokens` of a fleet whose keys are made here."""
+
+BLOCK_BYTES: Final = 64
+"""Bytes per symbol: 16 tokens as int32, or of text, at four bytes a token."""
+
+_STATE_BYTES: Final = 8
+_PREAMBLE: Final = ("chat_template", "chat_template_kwargs", "documents")
+_NAMESPACE: Final = ("model", "lora", "cache_salt")
+
+
+class PromptKey(NamedTuple):
+    key: bytes
+    num_tokens: int
+    namespace: str
+
+
+_key: Any = PromptKey  # assigned, because a named tuple loses its docstring when compiled
+_key.__doc__ = """What a `PendingRequest` is made of.
+
+Attributes:
+    key: packed symbols, at least one.
+    num_tokens: length of the prompt, estimated where it is text.
+    namespace: what keeps it from sharing with others.
+"""
+
+
+def token_key(token_ids: object, namespace: str = "") -> PromptKey:
+    """The key of token ids, in any form that a key may have.  O(n), about 1 us a block.
+
+    Tokens behind the last whole block are left out, unless there is no whole block.  `InvalidKey`.
+    """
+    data = pack(token_ids)
+    return _chained(data, len(data) >> 2, namespace)
+
+
+def text_key(text: str | bytes, namespace: str = "") -> PromptKey:
+    """The key of a text, by its UTF-8 bytes.  Cost, and what is left out, as in `token_key`."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return _chained(data, (len(data) + 3) >> 2, namespace)
+
+
+def openai_key(request: Mapping[str, object]) -> PromptKey:
+    """The key of the body of an OpenAI request: completion, chat or response.  O(bytes).
+
+    Token ids (`prompt_token_ids`, or `prompt` as a list of ints) are used where they are there.  Else text is
+    put together in the order in which chat templates have it: system prompt, tools, other messages.
+    The namespace is made of `model`, `lora` and `cache_salt`.  Parts that are no text stand as a digest.
+
+    Raises `InvalidKey` if there is no prompt.
+    """
+    namespace = "\0".join([str(request.get(name) or "") for name in _NAMESPACE]).rstrip("\0")
+    for name in ("prompt_token_ids", "prompt"):
+        tokens = _token_ids(request.get(name))
+        if tokens is not None:
+            return token_key(tokens, namespace)
+    prompt = request.get("prompt")
+    if prompt is not None:
+        return text_key("".join(_texts(prompt)), namespace)
+    messages = request.get("messages", request.get("input"))
+    if messages is None:
+        raise InvalidKey(f"a request with {sorted(request)} has no prompt, messages or input")
+    return text_key(_conversation(request, messages), namespace)
+
+
+def _chained(data: bytes, num_tokens: int, namespace: str) -> PromptKey:
+    blocks = max(1, len(data) // BLOCK_BYTES)
+    symbols: list[int] = []
+    state = b""
+    for index in range(blocks):
+        block = data[index * BLOCK_BYTES : (index + 1) * BLOCK_BYTES]
+        state = blake2b(state + block, digest_size=_STATE_BYTES).digest()
+        symbols.append(int.from_bytes(state[:4], "little") >> 1)
+    return PromptKey(pack(symbols), max(num_tokens, blocks * BLOCK_TOKENS), namespace)
+
+
+def _token_ids(prompt: object) -> list[int] | None:
+    """The ids of a prompt, of all prompts of a batch one behind the other; None if it is none or text."""
+    if not isinstance(prompt, (list, tuple)) or not prompt:
+        return None
+    tokens: list[int] = []
+    for each in prompt:
+        for token in each if isinstance(each, (list, tuple)) else (each,):
+            if type(token) is not int:
+                return None
+            tokens.append(token)
+    return tokens or None
+
+
+def _conversation(request: Mapping[str, object], messages: object) -> str:
+    """All that a chat template makes a prompt of, in its order."""
+    turns = messages if isinstance(messages, (list, tuple)) else [messages]
+    parts: list[str] = [_as_json(request[name]) for name in _PREAMBLE if request.get(name)]
+    if request.get("instructions"):
+        parts.append(str(request["instructions"]))
+    first = 0
+    while first < len(turns) and _role(turns[first]) in ("system", "developer"):
+        parts.extend(_turn(turns[first]))
+        first += 1
+    if request.get("tools"):
+        parts.append(_as_json(request["tools"]))
+    for turn in turns[first:]:
+        parts.extend(_turn(turn))
+    return "\n".join(parts)
+
+
+def _role(turn: object) -> str:
+    return str(turn.get("role", "")) if isinstance(turn, Mapping) else ""
+
+
+def _turn(turn: object) -> list[str]:
+    """Role and content of a message, and what else it has."""
+    if not isinstance(turn, Mapping):
+        return _texts(turn)
+    rest = {name: value for name, value in turn.items() if name not in ("role", "content") and value}
+    parts = [_role(turn), *_texts(turn.get("content"))]
+    if rest:
+        parts.append(_as_json(rest))
+    return parts
+
+
+def _texts(content: object) -> list[str]:
+    """Texts of a content: one, or those of its parts; a digest for a part that is none."""
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [content]
+    parts = content if isinstance(content, (list, tuple)) else [content]
+    texts: list[str] = []
+    for part in parts:
+        text = part.get("text") if isinstance(part, Mapping) else part
+        if isinstance(text, str):
+            texts.append(text)
+        else:
+            texts.append(blake2b(_as_json(part).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest())
+    return texts
+
+
+def _as_json(value: object) -> str:
+    """The same text for equal values, whatever order their fields come in."""
+    return json.dumps(value, sort_keys=True, default=repr)

@@ -1,0 +1,118 @@
+"""Keys of prompts: equal prefixes have equal symbols, and nothing else has."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peek.errors import InvalidKey
+from peek.fleet import openai_key, text_key, token_key
+from peek.fleet.prompt_keys import BLOCK_BYTES, BLOCK_TOKENS
+from peek.trie.keys import unpack
+
+TEXTS = st.text(alphabet="ab\u00e9\n", max_size=300)
+MESSAGES = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "tool"]), "content": TEXTS}),
+    min_size=1,
+    max_size=5,
+)
+
+
+def common(one: Any, other: Any) -> int:
+    """How many symbols or bytes they begin with in common."""
+    n = 0
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            break
+        n += 1
+    return n
+
+
+def symbols(request: dict[str, Any]) -> list[int]:
+    return unpack(openai_key(request).key)
+
+
+@given(st.binary(max_size=400), st.binary(max_size=400), st.integers(0, 400))
+def test_as_many_symbols_are_equal_as_whole_blocks(one: bytes, other: bytes, shared: int) -> None:
+    other = one[:shared] + other
+    mine, theirs = unpack(text_key(one).key), unpack(text_key(other).key)
+    assert len(mine) == max(1, len(one) // BLOCK_BYTES)
+    if min(len(one), len(other)) >= BLOCK_BYTES:
+        equal = common(one, other) // BLOCK_BYTES
+        assert common(mine, theirs) == equal
+        assert not set(mine[equal:]) & set(theirs[equal:])  # a symbol stands for all before it, too
+
+
+@given(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=200))
+def test_tokens_in_any_form_have_the_same_key(tokens: list[int]) -> None:
+    found = token_key(tokens, "lora")
+    assert found == token_key(array("i", tokens), "lora") == token_key(array("i", tokens).tobytes(), "lora")
+    assert found.namespace == "lora"
+    assert found.num_tokens == max(len(tokens), BLOCK_TOKENS)
+    assert openai_key({"prompt": tokens})[:2] == found[:2] == openai_key({"prompt": [tokens]})[:2]
+    assert openai_key({"prompt_token_ids": tokens, "prompt": "other"})[:2] == found[:2]
+
+
+@given(MESSAGES, MESSAGES)
+def test_a_longer_conversation_begins_as_the_shorter_one(first: list[Any], more: list[Any]) -> None:
+    short, long = {"messages": first}, {"messages": first + more}
+    if (
+        len(symbols(short)) > 1
+        or len("".join(turn["content"].encode().decode() for turn in first)) > BLOCK_BYTES
+    ):
+        assert symbols(long)[: len(symbols(short))] == symbols(short)
+
+
+def test_the_order_is_system_then_tools_then_the_rest() -> None:
+    system, user = {"role": "system", "content": "s" * 640}, {"role": "user", "content": "u" * 640}
+    tools = [{"type": "function", "function": {"name": "f", "description": "d" * 640}}]
+    plain = symbols({"messages": [system, user]})
+    with_tools = symbols({"messages": [system, user], "tools": tools})
+    assert common(plain, with_tools) == 10
+    assert common(with_tools, symbols({"messages": [system, {**user, "content": "v"}], "tools": tools})) >= 20
+    assert common(with_tools, symbols({"messages": [user], "tools": tools})) == 0
+
+
+def test_fields_in_any_order_and_parts_of_a_content() -> None:
+    tools = [{"a": 1, "b": {"c": 2, "d": 3}}]
+    turned = [{"b": {"d": 3, "c": 2}, "a": 1}]
+    messages = [{"role": "user", "content": "x" * 200}]
+    parts = [{"content": [{"type": "text", "text": "x" * 200}], "role": "user"}]
+    assert openai_key({"messages": messages, "tools": tools}) == openai_key(
+        {"tools": turned, "messages": parts}
+    )
+    pictures = [
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}, "what" * 99]}]
+        for url in "ab"
+    ]
+    assert common(*[symbols({"messages": each}) for each in pictures]) == 0
+    assert symbols({"input": "y" * 300}) == symbols({"messages": "y" * 300})
+
+
+def test_model_lora_and_salt_are_namespaces() -> None:
+    request = {"prompt": "p" * 100, "model": "m"}
+    spaces = {
+        openai_key({**request, **more}).namespace
+        for more in [{}, {"model": "n"}, {"lora": "l"}, {"cache_salt": "s"}, {"model": "", "lora": "m"}]
+    }
+    assert len(spaces) == 5
+    assert len({openai_key({**request, "model": model}).key for model in "mn"}) == 1
+
+
+@pytest.mark.parametrize("body", [{}, {"model": "m"}, {"prompt": None}])
+def test_a_request_without_a_prompt_is_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(InvalidKey, match="has no prompt, messages or input"):
+        openai_key(body)
+
+
+def test_what_is_no_prompt_of_tokens() -> None:
+    with pytest.raises(InvalidKey, match="empty key"):
+        token_key([])
+    with pytest.raises(InvalidKey, match="-1"):
+        token_key([1, -1])
+    assert len(symbols({"prompt": ""})) == len(symbols({"prompt": []})) == 1
+    assert openai_key({"prompt": ["a" * 64, "b" * 64]}).num_tokens == 2 * BLOCK_TOKENS

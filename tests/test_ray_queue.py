@@ -1,0 +1,259 @@
+"""The queue for Ray Serve, in an event loop; Ray itself and the routers are in tests/ray_serve."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from peek.adapters.ray_serve import fleet_options
+from peek.adapters.ray_serve import queue as queue_module
+from peek.adapters.ray_serve.line import FULL, STOCK, Arrival, News
+from peek.adapters.ray_serve.prompts import Prompt, prompt_of
+from peek.adapters.ray_serve.queue import FleetQueue
+from peek.adapters.ray_serve.settings import divided
+from peek.errors import InvalidConfig
+from peek.fleet import openai_key, text_key, token_key
+
+NO_NEWS = News([], [], [], [])
+
+
+@pytest.fixture(autouse=True)
+def replicas_are_told_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "watch_replicas", lambda update: "watching")
+    monkeypatch.setattr(queue_module, "POLL_S", 0.05)
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def arrival(serial: int, group: int, age_s: float = 0.0) -> Arrival:
+    key = token_key([group] * 320 + [1000 + serial] * 16)
+    return Arrival(serial, key.key, key.num_tokens, "", 0, age_s)
+
+
+def coming(*arrivals: Arrival) -> News:
+    return NO_NEWS._replace(arrivals=list(arrivals))
+
+
+async def queue_of(replicas: int = 2, **options: Any) -> tuple[FleetQueue, Clock]:
+    clock = Clock()
+    queue = FleetQueue({"window": 1, "max_ongoing_requests": 2, **options}, clock)
+    await queue.hello("a")
+    queue.set_replicas({f"r{number}": 2 for number in range(replicas)})
+    return queue, clock
+
+
+async def told(queue: FleetQueue, router: str = "a") -> dict[int, str]:
+    answers = await queue.poll(router)
+    assert answers is not None
+    return dict(answers)
+
+
+def test_groups_stay_together_and_who_has_no_room_waits() -> None:
+    async def scenario() -> None:
+        queue, _ = await queue_of()
+        assert await queue.tell("a", coming(*[arrival(serial, serial) for serial in range(2)]))
+        where = await told(queue)
+        assert await queue.tell("a", coming(*[arrival(serial, serial % 2) for serial in range(2, 8)]))
+        where |= await told(queue)
+        assert sorted(where) == [0, 1, 2, 3]  # two at each, the second of which shares the first's prompt
+        assert where[0] == where[2] != where[1] == where[3]
+        assert await told(queue) == {}
+        assert (await queue.status())["waiting"] == 4
+        await queue.tell("a", NO_NEWS._replace(ended=[(0, True)]))
+        assert await told(queue) == {4: where[0]}
+
+    run(scenario)
+
+
+def test_several_routers_share_the_replicas_and_hear_of_their_own() -> None:
+    async def scenario() -> None:
+        queue, _ = await queue_of(1)
+        await queue.hello("b")
+        await queue.tell("a", coming(arrival(1, 1), arrival(2, 2)))
+        await queue.tell("b", coming(arrival(1, 1), arrival(2, 2)))
+        assert await told(queue) == {1: "r0"}
+        assert await told(queue, "b") == {1: "r0"}
+        await queue.tell("a", NO_NEWS._replace(ended=[(1, True)]))
+        await queue.tell("b", NO_NEWS._replace(ended=[(1, True)]))
+        assert await told(queue) == {2: "r0"}
+        assert await told(queue, "b") == {}
+        await queue.tell("a", NO_NEWS._replace(ended=[(2, True)]))
+        assert await told(queue, "b") == {2: "r0"}
+
+    run(scenario)
+
+
+def test_who_goes_away_leaves_the_queue_at_once() -> None:
+    async def scenario() -> None:
+        queue, _ = await queue_of(1)
+        await queue.tell("a", coming(*[arrival(serial, serial) for serial in range(3)]))
+        sent = await told(queue)
+        waiting = sorted({0, 1, 2} - set(sent))
+        await queue.tell("a", NO_NEWS._replace(ended=[(waiting[0], False)]))
+        assert (await queue.status())["waiting"] == 1
+        await queue.tell("a", NO_NEWS._replace(ended=[(serial, False) for serial in sent]))
+        assert list(await told(queue)) == [waiting[1]]
+
+    run(scenario)
+
+
+def test_one_too_many_is_refused() -> None:
+    async def scenario() -> None:
+        queue, _ = await queue_of(0, max_waiting=2)
+        await queue.tell("a", coming(*[arrival(serial, serial) for serial in range(3)]))
+        assert await told(queue) == {2: FULL}
+
+    run(scenario)
+
+
+def test_replicas_join_leave_and_are_found_dead() -> None:
+    async def scenario() -> None:
+        queue, _ = await queue_of(0)
+        await queue.tell("a", coming(*[arrival(serial, serial) for serial in range(4)]))
+        assert await told(queue) == {}
+        queue.set_replicas({"r0": 2, "r1": 2})
+        where = await told(queue)
+        assert set(where.values()) == {"r0", "r1"}
+        await queue.tell("a", NO_NEWS._replace(lost=["r0"]))
+        queue.set_replicas({"r0": 2, "r1": 2})  # the controller does not know yet
+        assert list((await queue.status())["replicas"]) == ["r1"]
+        queue.set_replicas({"r2": 2})  # r1 ends what it has
+        assert list((await queue.status())["replicas"]) == ["r1", "r2"]
+        assert set((await told(queue)).values()) == {"r2"}
+        await queue.tell("a", NO_NEWS._replace(ended=[(serial, True) for serial in where]))
+        assert list((await queue.status())["replicas"]) == ["r2"]
+        queue.set_replicas({"r0": 2, "r2": 2})
+        assert list((await queue.status())["replicas"]) == [
+            "r2",
+            "r0",
+        ]  # alive after all: its name left the list
+
+    run(scenario)
+
+
+def test_a_replica_that_refuses_is_left_alone_for_a_while() -> None:
+    async def scenario() -> None:
+        queue, _ = await queue_of(1)
+        await queue.tell("a", coming(arrival(1, 1)))
+        assert await told(queue) == {1: "r0"}
+        await queue.tell("a", News([(1, False)], [], ["r0"], [arrival(2, 1)]))
+        assert (await queue.status())["replicas"]["r0"]["accepting"] is False
+        answers: dict[int, str] = {}
+        while not answers:
+            answers = await told(queue)
+        assert answers == {2: "r0"}
+
+    run(scenario)
+
+
+def test_a_router_that_does_not_call_any_more_has_died() -> None:
+    async def scenario() -> None:
+        queue, clock = await queue_of(1)
+        await queue.hello("b")
+        await queue.tell("a", coming(arrival(1, 1)))
+        assert await told(queue) == {1: "r0"}
+        await queue.tell("b", coming(arrival(1, 2)))
+        clock.now += queue_module.LEASE_S + 1
+        answers: dict[int, str] = {}
+        while not answers:
+            answers = await told(queue, "b")
+        assert answers == {1: "r0"}
+        assert await queue.poll("a") is None
+        assert not await queue.tell("a", NO_NEWS)
+
+    run(scenario)
+
+
+def test_a_request_whose_end_nobody_told_is_forgotten() -> None:
+    async def scenario() -> None:
+        queue, clock = await queue_of(1, max_request_s=10.0)
+        await queue.tell("a", coming(arrival(1, 1), arrival(2, 2)))
+        (first,) = await told(queue)
+        answers: dict[int, str] = {}
+        while not answers:
+            clock.now += 2.0
+            answers = await told(queue)
+        assert list(answers) == [3 - first]
+        assert not await told(queue)
+
+    run(scenario)
+
+
+def test_after_an_error_everybody_goes_by_the_stock_rule_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(queue_module, "ASIDE_S", 0.1)
+
+    async def scenario() -> None:
+        queue, _ = await queue_of(1)
+        await queue.tell("a", coming(arrival(1, 1), arrival(2, 2)))
+        (sent,) = await told(queue)
+        queue._fleet = object()  # type: ignore[assignment]
+        await queue.tell("a", coming(arrival(3, 3)))
+        assert await told(queue) == {3 - sent: STOCK, 3: STOCK}
+        await queue.tell("a", coming(arrival(4, 4)))
+        assert await told(queue) == {4: STOCK}
+        assert (await queue.status())["working"] is False
+        await queue.tell("a", NO_NEWS._replace(ended=[(sent, True)]))
+        while not (await queue.status())["working"]:
+            await asyncio.sleep(0.01)
+        await queue.tell("a", coming(arrival(5, 5)))
+        assert await told(queue) == {5: "r0"}
+
+    run(scenario)
+    assert len([record for record in caplog.records if "peek's queue failed" in record.message]) == 1
+
+
+def test_one_request_that_cannot_be_read_goes_alone() -> None:
+    async def scenario() -> None:
+        queue, _ = await queue_of(1)
+        broken = arrival(1, 1)._replace(key=b"123")
+        await queue.tell("a", coming(broken, arrival(2, 2)))
+        assert await told(queue) == {1: STOCK, 2: "r0"}
+
+    run(scenario)
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(InvalidConfig, match="'windows' is unknown; valid: cache_tokens, decode_tokens"):
+        fleet_options(windows=3)
+    with pytest.raises(InvalidConfig, match="retry_after_s"):
+        divided({"retry_after_s": -1.0})
+    with pytest.raises(InvalidConfig, match="warm_requests"):
+        divided({"window": 8, "max_ongoing_requests": 4})
+
+
+def test_without_its_ray_it_stands_aside(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peek.adapters.ray_serve.seams.VERSIONS", ("0.0.",))
+    assert fleet_options(max_ongoing_requests=40) == {"max_ongoing_requests": 40}
+    assert "peek stands aside" in caplog.text
+
+
+def test_where_a_prompt_is_in_a_call() -> None:
+    body = {"model": "m", "prompt": "p" * 200, "max_tokens": 7}
+    chat = [{"role": "user", "content": "c" * 200}]
+    tokens = token_key([1, 2, 3])
+    assert prompt_of([None, body], {}) == Prompt(openai_key(body), 7)
+    assert prompt_of([SimpleNamespace(**body, tools=None)], {}) == Prompt(openai_key(body), 7)
+    assert prompt_of([SimpleNamespace(messages=chat)], {}) == Prompt(openai_key({"messages": chat}), 0)
+    assert prompt_of([body], {}, "adapter") == Prompt(openai_key(body)._replace(namespace="m\0adapter"), 7)
+    assert (
+        prompt_of([[1, 2, 3]], {}) == prompt_of([body], {"prompt_token_ids": [1, 2, 3]}) == Prompt(tokens, 0)
+    )
+    assert prompt_of(["some text"], {}) == Prompt(text_key("some text"), 0)
+    assert prompt_of([object(), 3, []], {"other": None}) is None
