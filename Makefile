@@ -23,6 +23,10 @@ SGLANG_ARGS ?=
 VERL_VERSION ?= 0.9.1
 VERL_ENV ?= $(CURDIR)/.venv-verl-
 VERL_ARGS ?=
+# Beside a vLLM that runs whole on the CPU.
+RAY_VERSION ?= 2.60.0
+RAY_ENV ?= $(CURDIR)/.venv-ray-
+RAY_ARGS ?=
 # The engines of the evaluation, where their environments have been built; recorded traffic, where there is any.
 EVAL_VLLM ?= 0.32.0
 EVAL_SGLANG ?= 0.5.23
@@ -38,8 +42,8 @@ unexport PYTHONPATH PEEK_POLICY
 export PROMETHEUS
 
 .DELETE_ON_ERROR:
-.PHONY: help venv build demo test test-compiled test-interpreted prometheus test-vllm test-sglang test-verl bench bench-against soak \
-  soak-vllm soak-sglang eval eval-full eval-policy eval-store eval-report docs tables wheels check format clean
+.PHONY: help venv build demo test test-compiled test-interpreted prometheus test-vllm test-sglang test-verl test-ray-serve \
+  bench bench-against soak soak-vllm soak-sglang eval eval-full eval-policy eval-store eval-report docs tables wheels check format clean
 
 help:
 	@echo 'make demo    build, then simulate the main workload under six policies'
@@ -47,6 +51,7 @@ help:
 	@echo 'make test-vllm    the adapter on the real vLLM, in environments of its own (gigabytes, minutes)'
 	@echo 'make test-sglang  the adapter on the real SGLang, likewise'
 	@echo 'make test-verl    the load balancer on verl'"'"'s own router module and a real Ray, likewise'
+	@echo 'make test-ray-serve  the queue for Ray Serve, on a real cluster of one machine and real engines, likewise'
 	@echo 'make check   ruff, mypy --strict, architecture test'
 	@echo 'make bench   benchmarks, on the compiled build, and how much slower the pure one is'
 	@echo 'make bench-against BASE=../other    the benchmarks on this build and on another checkout, in turns'
@@ -169,6 +174,20 @@ test-verl: $(VERL_ENV)$(VERL_VERSION)/.stamp-peek
 	@mkdir -p build/verl
 	@cd build/verl && PEEK_EXPECT_BACKEND=compiled '$(VERL_ENV)$(VERL_VERSION)/bin/pytest' -p no:cacheprovider \
 	  -c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' '$(CURDIR)/tests/verl' $(VERL_ARGS)
+
+$(RAY_ENV)%/.stamp-deps: tests/ray_serve/requirements.txt tests/ray_serve/make_env.sh
+	@PYTHON='$(PYTHON)' tests/ray_serve/make_env.sh '$*' '$(RAY_ENV)$*'
+	@touch $@
+
+$(RAY_ENV)%/.stamp-peek: $(RAY_ENV)%/.stamp-deps $(WHEEL)
+	@'$(RAY_ENV)$*/bin/python' -m pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
+	@touch $@
+
+test-ray-serve: $(RAY_ENV)$(RAY_VERSION)/.stamp-peek
+	@mkdir -p build/ray_serve
+	@cd build/ray_serve && OMP_NUM_THREADS=1 PEEK_EXPECT_BACKEND=compiled \
+	  '$(RAY_ENV)$(RAY_VERSION)/bin/python' -m pytest -p no:cacheprovider \
+	  -c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' '$(CURDIR)/tests/ray_serve' $(RAY_ARGS)
 
 # bench/conftest.py ends the run if the build is not the compiled one; the table is also in build/bench.json.
 bench: $(BUILT) $(PURE)

@@ -1,0 +1,129 @@
+"""A Ray Serve of one machine, and deployments whose replicas only take their time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import sys
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from typing import Any
+
+import ray
+from ray import serve
+from ray.serve._private.common import DeploymentID
+from ray.serve.handle import DeploymentHandle
+
+from peek.adapters.ray_serve.seams import find_queue
+
+HIT_S, MISS_S = 0.01, 0.1
+PROMPT = 320
+"""Tokens that the prompts of a group share."""
+
+
+def start_cluster(**environ: str) -> str:
+    """Starts Ray and Serve; the address of its proxy."""
+    variables = {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each), "OMP_NUM_THREADS": "1"}
+    ray.init(
+        num_cpus=4,
+        include_dashboard=False,
+        object_store_memory=100 * 2**20,
+        logging_level="ERROR",
+        log_to_driver=bool(os.environ.get("RAY_TO_DRIVER")),
+        runtime_env={"env_vars": {**variables, **environ}},
+    )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    return f"http://127.0.0.1:{port}"
+
+
+def stop_cluster() -> None:
+    serve.shutdown()
+    ray.shutdown()
+
+
+@ray.remote(num_cpus=0)
+class Ledger:
+    """Who was computed, on which replica."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[int, str]] = []
+
+    def note(self, number: int, replica: str) -> None:
+        self._entries.append((number, replica))
+
+    def entries(self) -> list[tuple[int, str]]:
+        return self._entries
+
+
+class Engine:
+    """Keeps the newest prompts of four groups; a prompt of another takes ten times as long."""
+
+    def __init__(self, ledger: Any, groups: int = 4, slower: float = 1.0) -> None:
+        self._ledger = ledger
+        self._groups = groups
+        self._slower = slower
+        self._held: OrderedDict[int, None] = OrderedDict()
+
+    async def _compute(self, prompt: list[int]) -> bool:
+        group = prompt[0]
+        hit = group in self._held
+        self._held.pop(group, None)
+        self._held[group] = None
+        while len(self._held) > self._groups:
+            self._held.popitem(last=False)
+        await self._ledger.note.remote(prompt[-1], serve.get_replica_context().replica_tag)
+        await asyncio.sleep((HIT_S if hit else MISS_S) * self._slower)
+        return hit
+
+    async def __call__(self, prompt: list[int]) -> tuple[int, bool]:
+        return prompt[-1], await self._compute(prompt)
+
+    async def stream(self, prompt: list[int]) -> AsyncIterator[int]:
+        await self._compute(prompt)
+        for place in range(5):
+            yield prompt[-1] + place
+            await asyncio.sleep(HIT_S)
+
+
+class Gateway:
+    """Reads HTTP requests, and asks the engines."""
+
+    def __init__(self, engine: DeploymentHandle) -> None:
+        self._engine = engine
+
+    async def __call__(self, request: Any) -> Any:
+        from starlette.responses import StreamingResponse
+
+        prompt = json.loads(await request.body())["prompt"]
+        if request.url.path.endswith("/stream"):
+            parts = self._engine.options(stream=True, method_name="stream").remote(prompt)
+            return StreamingResponse(f"{part}\n" async for part in parts)
+        return (await self._engine.remote(prompt))[0]
+
+
+def engines(ledger: Any, *args: Any, **options: Any) -> Any:
+    """The engines' deployment, bound."""
+    fixed = {"name": "Engine", "ray_actor_options": {"num_cpus": 0.01}, "graceful_shutdown_timeout_s": 5}
+    return serve.deployment(Engine).options(**fixed, **options).bind(ledger, *args)
+
+
+def prompt_of(number: int, group: int) -> list[int]:
+    """A prompt of `group`, which ends in `number`."""
+    return [group] * PROMPT + [number] * 16
+
+
+def queue(app: str = "default") -> Any:
+    """The queue of the engines, None if there is none."""
+    return find_queue(DeploymentID(name="Engine", app_name=app))
+
+
+def status(app: str = "default") -> dict[str, Any]:
+    found = queue(app)
+    return {} if found is None else dict(ray.get(found.status.remote()))

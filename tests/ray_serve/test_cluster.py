@@ -1,0 +1,255 @@
+"""Ray Serve's own controller, proxy and handles, with replicas that only take their time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+import ray
+from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve.exceptions import BackPressureError
+from serving import Gateway, Ledger, engines, prompt_of, queue, status
+
+from peek.adapters.ray_serve import fleet_options
+
+GROUPS, EACH = 24, 8
+ONE_BY_ONE = {"max_ongoing_requests": 1, "window": 1, "cache_tokens": 4 * 352, "decode_tokens": 0}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(cluster: str) -> Iterator[None]:
+    yield
+    for app in list(serve.status().applications):
+        serve.delete(app)
+
+
+def shuffled() -> list[list[int]]:
+    prompts = [prompt_of(1000 + EACH * group + n, group) for group in range(GROUPS) for n in range(EACH)]
+    random.Random(1).shuffle(prompts)
+    return prompts
+
+
+async def ask(handle: Any, prompt: list[int]) -> tuple[int, bool]:
+    """Its answer; asked again where Ray says that a replica died with it."""
+    while True:
+        try:
+            answer: tuple[int, bool] = await handle.remote(prompt)
+        except RayActorError:
+            continue
+        return answer
+
+
+async def ask_all(handle: Any, prompts: list[list[int]]) -> list[bool]:
+    """Whether each found its prompt cached; every one is answered with its own number."""
+    answers = await asyncio.gather(*[ask(handle, prompt) for prompt in prompts])
+    assert [number for number, _ in answers] == [prompt[-1] for prompt in prompts]
+    return [hit for _, hit in answers]
+
+
+def computed(ledger: Any) -> Counter[int]:
+    return Counter(number for number, _ in ray.get(ledger.entries.remote()))
+
+
+def until(happened: Callable[[], Any], within_s: float = 60.0) -> Any:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        found = happened()
+        if found:
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"not within {within_s} s: {happened}; {status()}")
+
+
+def idle() -> bool:
+    now = status()
+    return (
+        bool(now) and now["waiting"] == 0 and not any(each["under_way"] for each in now["replicas"].values())
+    )
+
+
+def test_groups_hit_and_every_request_is_computed_once(cluster: str) -> None:
+    hits = {}
+    for name, options in {"stock": {"max_ongoing_requests": 1}, "peek": fleet_options(**ONE_BY_ONE)}.items():
+        ledger = Ledger.remote()
+        handle = serve.run(engines(ledger, num_replicas=4, **options), name=name, route_prefix=None)
+        hits[name] = sum(asyncio.run(ask_all(handle, shuffled())))
+        assert set(computed(ledger).values()) == {1}
+    until(lambda: status("peek")["finished"] == GROUPS * EACH)
+    assert status("peek")["added"] == GROUPS * EACH
+    assert hits["peek"] >= 0.8 * GROUPS * (EACH - 1)
+    assert hits["peek"] > 2 * hits["stock"]
+
+
+def test_answers_stream(cluster: str) -> None:
+    handle = serve.run(
+        engines(Ledger.remote(), num_replicas=2, **fleet_options(**ONE_BY_ONE)), route_prefix=None
+    )
+    streaming = handle.options(stream=True, method_name="stream")
+
+    async def one(number: int) -> list[int]:
+        return [part async for part in streaming.remote(prompt_of(number, number % 3))]
+
+    async def scenario() -> list[list[int]]:
+        return list(await asyncio.gather(*[one(100 * number) for number in range(1, 20)]))
+
+    assert asyncio.run(scenario()) == [[100 * n + place for place in range(5)] for n in range(1, 20)]
+    until(idle)
+    assert status()["finished"] == 19
+
+
+def test_who_is_cancelled_leaves_the_queue_at_once(cluster: str) -> None:
+    ledger = Ledger.remote()
+    options = fleet_options(**ONE_BY_ONE)
+    handle = serve.run(engines(ledger, 4, 20.0, num_replicas=1, **options), route_prefix=None)
+    answers = [handle.remote(prompt_of(number, number)) for number in range(1, 5)]
+    until(lambda: status().get("waiting") == 3)
+    going = ray.get(ledger.entries.remote())[0][0]
+    waiting = [number for number in range(1, 5) if number != going]
+    for number in waiting[:2]:
+        answers[number - 1].cancel()
+    until(lambda: status()["waiting"] == 1, within_s=1.5)  # no replica has had room meanwhile
+    assert answers[going - 1].result()[0] == going
+    assert answers[waiting[2] - 1].result()[0] == waiting[2]
+    assert sorted(computed(ledger)) == sorted([going, waiting[2]])
+    with pytest.raises(TimeoutError):
+        handle.remote(prompt_of(9, 9)).result(timeout_s=0.1)
+
+
+def post(address: str, path: str, prompt: list[int]) -> str:
+    request = Request(f"{address}{path}", json.dumps({"prompt": prompt}).encode())
+    with urlopen(request, timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+async def post_all(address: str, path: str, prompts: list[list[int]]) -> list[str]:
+    return list(await asyncio.gather(*[asyncio.to_thread(post, address, path, each) for each in prompts]))
+
+
+def test_several_gateways_share_the_queue(cluster: str) -> None:
+    ledger = Ledger.remote()
+    model = engines(ledger, num_replicas=4, **fleet_options(**ONE_BY_ONE))
+    gateway = serve.deployment(Gateway).options(num_replicas=2, ray_actor_options={"num_cpus": 0.01})
+    serve.run(gateway.bind(model), route_prefix="/")
+    prompts = shuffled()[:64]
+    assert asyncio.run(post_all(cluster, "/", prompts)) == [str(prompt[-1]) for prompt in prompts]
+    assert asyncio.run(post_all(cluster, "/stream", prompts[:4])) == [
+        "".join([f"{prompt[-1] + place}\n" for place in range(5)]) for prompt in prompts[:4]
+    ]
+    until(idle)
+    assert status()["routers"] >= 2
+    assert status()["finished"] == 68
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_again(cluster: str) -> None:
+    options = fleet_options(**ONE_BY_ONE, max_waiting=2, retry_after_s=7.0)
+    model = engines(Ledger.remote(), 4, 20.0, num_replicas=1, **options)
+    gateway = serve.deployment(Gateway).options(ray_actor_options={"num_cpus": 0.01})
+    serve.run(gateway.bind(model), route_prefix="/")
+    prompts = [prompt_of(number, number) for number in range(8)]
+
+    async def scenario() -> list[Any]:
+        calls = [asyncio.to_thread(post, cluster, "/", each) for each in prompts]
+        return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    answers = asyncio.run(scenario())
+    refused = [each for each in answers if isinstance(each, HTTPError)]
+    assert len(refused) == 5
+    assert {(each.code, each.headers["Retry-After"]) for each in refused} == {(503, "7")}
+    assert status()["refused"] == 5
+    handle = serve.get_deployment_handle("Engine", "default")
+    with pytest.raises(BackPressureError):
+        asyncio.run(ask_all(handle, prompts))
+
+
+def test_when_the_queue_is_killed_the_stock_rule_decides_until_it_is_back(cluster: str) -> None:
+    ledger = Ledger.remote()
+    options = fleet_options(**ONE_BY_ONE)
+    handle = serve.run(engines(ledger, num_replicas=4, **options), route_prefix=None)
+    prompts = shuffled()
+
+    async def scenario() -> None:
+        asking = asyncio.create_task(ask_all(handle, prompts))
+        await asyncio.sleep(0.6)
+        assert status()["waiting"] > 20
+        ray.kill(queue())
+        await asking
+
+    asyncio.run(scenario())
+    assert set(computed(ledger).values()) == {1}
+    until(lambda: status().get("routers"))
+
+    def comes_in() -> bool:
+        asyncio.run(ask(handle, prompt_of(1, 1)))
+        return bool(status()["finished"])
+
+    until(comes_in)
+
+
+def test_when_a_replica_is_killed_others_answer(cluster: str) -> None:
+    ledger = Ledger.remote()
+    options = fleet_options(**{**ONE_BY_ONE, "max_ongoing_requests": 2})
+    handle = serve.run(engines(ledger, num_replicas=3, **options), route_prefix=None)
+
+    async def scenario() -> None:
+        asking = asyncio.create_task(ask_all(handle, shuffled()))
+        await asyncio.sleep(0.6)
+        victim = next(iter(status()["replicas"]))
+        ray.kill(ray.get_actor(f"SERVE_REPLICA::default#Engine#{victim}", namespace="serve"))
+        await asking
+        assert victim not in status()["replicas"]
+
+    asyncio.run(scenario())
+    counts = computed(ledger)
+    assert len(counts) == GROUPS * EACH
+    assert sum(counts.values()) <= GROUPS * EACH + 2  # what the dead one had begun
+    until(lambda: len(status()["replicas"]) == 3 and idle())
+
+
+def test_replicas_come_with_the_load_and_go_with_it(cluster: str) -> None:
+    ledger = Ledger.remote()
+    scaling = {
+        "min_replicas": 1,
+        "max_replicas": 4,
+        "target_ongoing_requests": 2,
+        "upscale_delay_s": 0.5,
+        "downscale_delay_s": 1.0,
+        "metrics_interval_s": 0.2,
+        "look_back_period_s": 0.5,
+    }
+    options = fleet_options(**ONE_BY_ONE)
+    handle = serve.run(engines(ledger, 4, 4.0, autoscaling_config=scaling, **options), route_prefix=None)
+    assert len(until(lambda: status()["replicas"])) == 1
+    hits = asyncio.run(ask_all(handle, shuffled()))
+    assert len(hits) == GROUPS * EACH
+    assert set(computed(ledger).values()) == {1}
+    assert len({replica for _, replica in ray.get(ledger.entries.remote())}) == 4
+    until(lambda: len(status()["replicas"]) == 1)
+
+
+def test_a_rolling_update_loses_nobody(cluster: str) -> None:
+    ledger = Ledger.remote()
+    options = fleet_options(**ONE_BY_ONE)
+    handle = serve.run(engines(ledger, 4, 1.0, num_replicas=3, **options), route_prefix=None)
+    before = queue()._actor_id
+
+    async def scenario() -> None:
+        asking = asyncio.create_task(ask_all(handle, shuffled() * 2))
+        await asyncio.sleep(0.6)
+        serve.run(engines(ledger, 4, 1.1, num_replicas=3, **options), route_prefix=None)
+        await asking
+
+    asyncio.run(scenario())
+    assert set(computed(ledger).values()) == {2}
+    assert queue()._actor_id != before
+    until(lambda: status().get("routers"))
+    asyncio.run(ask_all(handle, shuffled()[:10]))
+    assert status()["added"] >= 10
