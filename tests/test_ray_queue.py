@@ -22,8 +22,7 @@ NO_NEWS = News([], [], [], [])
 
 
 @pytest.fixture(autouse=True)
-def replicas_are_told_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_module, "watch_replicas", lambda update: "watching")
+def polls_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_module, "POLL_S", 0.05)
 
 

@@ -28,7 +28,7 @@ def start_cluster(**environ: str) -> str:
     """Starts Ray and Serve; the address of its proxy."""
     variables = {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each), "OMP_NUM_THREADS": "1"}
     ray.init(
-        num_cpus=4,
+        num_cpus=8,  # they are only counted
         include_dashboard=False,
         object_store_memory=100 * 2**20,
         logging_level="ERROR",
@@ -119,11 +119,12 @@ def prompt_of(number: int, group: int) -> list[int]:
     return [group] * PROMPT + [number] * 16
 
 
-def queue(app: str = "default") -> Any:
-    """The queue of the engines, None if there is none."""
-    return find_queue(DeploymentID(name="Engine", app_name=app))
+def queue(name: str = "Engine", app: str = "default") -> Any:
+    """The queue of a deployment, None if there is none."""
+    return find_queue(DeploymentID(name=name, app_name=app))
 
 
-def status(app: str = "default") -> dict[str, Any]:
-    found = queue(app)
+def status(name: str = "Engine", app: str = "default") -> dict[str, Any]:
+    """What that queue says, nothing if there is none."""
+    found = queue(name, app)
     return {} if found is None else dict(ray.get(found.status.remote()))

@@ -83,8 +83,8 @@ def test_groups_hit_and_every_request_is_computed_once(cluster: str) -> None:
         handle = serve.run(engines(ledger, num_replicas=4, **options), name=name, route_prefix=None)
         hits[name] = sum(asyncio.run(ask_all(handle, shuffled())))
         assert set(computed(ledger).values()) == {1}
-    until(lambda: status("peek")["finished"] == GROUPS * EACH)
-    assert status("peek")["added"] == GROUPS * EACH
+    until(lambda: status(app="peek")["finished"] == GROUPS * EACH)
+    assert status(app="peek")["added"] == GROUPS * EACH
     assert hits["peek"] >= 0.8 * GROUPS * (EACH - 1)
     assert hits["peek"] > 2 * hits["stock"]
 

@@ -7,8 +7,26 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from peek.adapters.ray_serve.metrics import QueueMetrics
 from peek.adapters.ray_serve.queue import FleetQueue
 from peek.adapters.ray_serve.routing import FleetRouting
+from peek.adapters.ray_serve.seams import watch_replicas
+
+
+class ServeQueue(FleetQueue):
+    """The queue in an actor of Ray Serve's."""
+
+    _metrics: QueueMetrics | None = None
+
+    def watch(self) -> Any:
+        """The controller tells which replicas there are."""
+        return watch_replicas(self.set_replicas)
+
+    def export(self, status: dict[str, Any]) -> None:
+        """As metrics of Ray's."""
+        if self._metrics is None:
+            self._metrics = QueueMetrics()
+        self._metrics.tell(status)
 
 
 def _router_class() -> Any:
@@ -24,7 +42,7 @@ def _router_class() -> Any:
 def _queue_actor_class() -> Any:
     import ray
 
-    return ray.remote(num_cpus=0)(type("FleetQueueActor", (FleetQueue,), {"__module__": __name__}))
+    return ray.remote(num_cpus=0)(ServeQueue)
 
 
 _MADE: Final = {"FleetRouter": _router_class, "FleetQueueActor": _queue_actor_class}

@@ -1,6 +1,6 @@
 """The queue of all requests for one deployment, behind the routers of all its handles.
 
-An actor of Ray's, one for a deployment (`classes.FleetQueueActor`).  A router says `hello`, then tells who
+`classes.FleetQueueActor` makes an actor of it, one for a deployment.  A router says `hello`, then tells who
 comes and who has ended (`tell`), and learns by a standing call (`poll`) where to send whom.  A router that
 does not call any more has died, and with it its requests.  After an error of ours everybody goes by Ray's
 own rule for a while, then the queue begins anew.
@@ -12,11 +12,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, Final
 
 from peek.adapters.ray_serve.line import FULL, STOCK, Arrival, News
-from peek.adapters.ray_serve.seams import watch_replicas
+from peek.adapters.ray_serve.router import Router
 from peek.adapters.ray_serve.settings import divided, fleet_config
 from peek.errors import DuplicateRequest, InvalidKey, QueueFull
 from peek.fleet import FleetPlanner
@@ -37,39 +36,6 @@ FULL_S: Final = 0.1
 """How long a replica that refused a request is left alone, the first time; then twice as long each time."""
 
 LONGEST_FULL_S: Final = 1.6
-
-
-class Router:
-    """A router of a handle, as the queue knows it.
-
-    Attributes:
-        called_s: when it last called.
-        waiting: serials of its requests that wait.
-        sent: those at a replica: its name, and since when.
-        answers: what the next `poll` brings.
-    """
-
-    def __init__(self, now: float) -> None:
-        self.called_s = now
-        self.waiting: set[int] = set()
-        self.sent: dict[int, tuple[str, float]] = {}
-        self.answers: list[tuple[int, str]] = []
-        self._ready = asyncio.Event()
-
-    def answer(self, serial: int, answer: str) -> None:
-        """A request no longer waits."""
-        self.waiting.discard(serial)
-        self.answers.append((serial, answer))
-        self._ready.set()
-
-    async def collect(self, timeout_s: float) -> list[tuple[int, str]]:
-        """The answers, as soon as there is one."""
-        if not self.answers:
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._ready.wait(), timeout_s)
-        self._ready.clear()
-        answers, self.answers = self.answers, []
-        return answers
 
 
 class FleetQueue:
@@ -93,14 +59,22 @@ class FleetQueue:
         """Replicas that a router found dead before the controller did."""
         self._routers: dict[str, Router] = {}
         self._fleet: FleetPlanner | None = FleetPlanner(fleet_config(self._options))
-        self._kept: list[Any] = []
+        self._begun: list[Any] = []
+        self._tells = 0
+        self._telling_s = 0.0
+
+    def watch(self) -> Any:
+        """Have `set_replicas` called from now on; what is returned is kept.  For a subclass."""
+
+    def export(self, status: dict[str, Any]) -> None:
+        """Show a `status` to whoever watches.  Once a second; for a subclass, too."""
 
     # -- what routers call -----------------------------------------------------------------------------
 
     async def hello(self, router: str) -> None:
         """A router is there, with no requests."""
-        if not self._kept:
-            self._kept += [watch_replicas(self.set_replicas), asyncio.create_task(self._look_around())]
+        if not self._begun:
+            self._begun += [self.watch(), asyncio.create_task(self._look_around())]
         self._forget_router(router)
         self._routers[router] = Router(self._clock())
 
@@ -110,6 +84,7 @@ class FleetQueue:
         if known is None:
             return False
         known.called_s = self._clock()
+        started = time.perf_counter()
         try:
             for serial, computed in news.ended:
                 self._end(router, known, serial, computed)
@@ -122,6 +97,8 @@ class FleetQueue:
         for arrival in news.arrivals:
             self._add(router, known, arrival)
         self._send()
+        self._tells += 1
+        self._telling_s += time.perf_counter() - started
         return True
 
     async def poll(self, router: str) -> list[tuple[int, str]] | None:
@@ -136,13 +113,23 @@ class FleetQueue:
         return await known.collect(POLL_S)
 
     async def status(self) -> dict[str, Any]:
-        """The load of each replica, who waits, and the fleet's counters."""
+        """The load of each replica, who waits, the fleet's counters, and what deciding took.
+
+        `imbalance` is the longest backlog by the mean one, `tells` are calls of routers, `telling_s` is the
+        time these took.
+        """
         fleet = self._fleet
+        replicas = [] if fleet is None else fleet.status()
+        backlog = sum([each.backlog for each in replicas])
+        most = max([each.backlog for each in replicas], default=0.0)
         return {
             "working": fleet is not None,
             "routers": len(self._routers),
             "waiting": sum([len(router.waiting) for router in self._routers.values()]),
-            "replicas": {} if fleet is None else {each.name: each._asdict() for each in fleet.status()},
+            "replicas": {each.name: each._asdict() for each in replicas},
+            "imbalance": most * len(replicas) / backlog if backlog else 1.0,
+            "tells": self._tells,
+            "telling_s": self._telling_s,
             **({} if fleet is None else fleet.stats.as_dict()),
         }
 
@@ -280,7 +267,7 @@ class FleetQueue:
         logger.info("peek's queue decides again")
 
     async def _look_around(self) -> None:
-        """Once a second: routers that have died, and requests that nobody told the end of."""
+        """Once a second: routers that have died, requests that nobody told the end of, and metrics."""
         while True:
             await asyncio.sleep(1.0)
             now = self._clock()
@@ -293,3 +280,4 @@ class FleetQueue:
                     if now - since_s > self._options["max_request_s"]:
                         self._end(name, router, serial, False)
             self._send()
+            self.export(await self.status())

@@ -119,12 +119,12 @@ class FleetRouting(_Base):  # type: ignore[misc]
             if not self._blind:
                 logger.exception("a request's prompt could not be read")
         if prompt is None:
-            if not self._blind:
+            if not self._blind and pending_request.args:
                 self._blind = True
                 logger.warning(
                     "a request shows peek no prompt (%s): it waits in the queue as one that shares nothing.  "
                     "The queue is for the deployment of the model, behind the one that reads HTTP requests",
-                    ", ".join([type(each).__name__ for each in pending_request.args]) or "no arguments",
+                    ", ".join([type(each).__name__ for each in pending_request.args]),
                 )
             prompt = Prompt(text_key(pending_request.metadata.internal_request_id), 0)
         decode_tokens = self._options["decode_tokens"]

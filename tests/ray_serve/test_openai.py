@@ -1,0 +1,141 @@
+"""`ray.serve.llm`'s OpenAI endpoint, over two real vLLM engines on the CPU, behind the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+import ray
+from openai_app import build
+from ray import serve
+from serving import queue, start_cluster, status, stop_cluster
+from support.tokenizers import write_tokenizer
+from vllm_lab import TINY_LLAMA, write_model
+
+pytestmark = pytest.mark.slow
+
+DEPLOYMENT = "LLMServer:m"
+ENGINE = {
+    "load_format": "dummy",
+    "enforce_eager": True,
+    "enable_prefix_caching": True,
+    "block_size": 32,
+    "max_model_len": 2048,
+    "num_gpu_blocks_override": 400,
+    "max_num_batched_tokens": 2048,
+    "max_num_seqs": 8,
+    "enable_prompt_tokens_details": True,
+    "seed": 0,
+}
+OPTIONS = {"max_ongoing_requests": 8, "window": 4, "cache_tokens": 12_800, "decode_tokens": 8}
+GROUPS, EACH = 12, 6
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("model")
+    write_model(folder)
+    write_tokenizer(folder, TINY_LLAMA["vocab_size"])
+    found = start_cluster(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
+    told = {"model": str(folder), "replicas": "2", "cpu": "1"}
+    serve.run(build({**told, "options": json.dumps(OPTIONS), "engine": json.dumps(ENGINE)}))
+    yield found
+    stop_cluster()
+
+
+def load() -> dict[str, Any]:
+    return status(DEPLOYMENT)
+
+
+def chat(group: int, number: int, **more: Any) -> dict[str, Any]:
+    """A conversation of a group: same instructions, another question."""
+    return {
+        "model": "m",
+        "messages": [
+            {"role": "system", "content": f"assistant number {group}, " + f"rule {group}; " * 60},
+            {"role": "user", "content": f"question {number}"},
+        ],
+        "max_tokens": 4,
+        "temperature": 0,
+        **more,
+    }
+
+
+async def post(session: Any, address: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The answer; asked again where the engine that had the request died."""
+    for _ in range(20):
+        async with session.post(f"{address}/v1/chat/completions", json=body) as answer:
+            if answer.status == 200:
+                found: dict[str, Any] = await answer.json()
+                return found
+            assert answer.status >= 500, await answer.text()
+        await asyncio.sleep(0.5)
+    raise AssertionError("not answered")
+
+
+async def post_all(address: str, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=300)) as session:
+        return list(await asyncio.gather(*[post(session, address, body) for body in bodies]))
+
+
+def conversations() -> list[dict[str, Any]]:
+    return [chat(group, number) for number in range(EACH) for group in range(GROUPS)]
+
+
+async def idle() -> None:
+    for _ in range(300):
+        now = load()
+        if now and not now["waiting"] and not any(each["under_way"] for each in now["replicas"].values()):
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(load())
+
+
+def test_conversations_find_their_instructions_cached(address: str) -> None:
+    before = load().get("finished", 0)
+    answers = asyncio.run(post_all(address, conversations()))
+    prompt = sum(each["usage"]["prompt_tokens"] for each in answers)
+    cached = sum((each["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0 for each in answers)
+    assert len({each["id"] for each in answers}) == GROUPS * EACH
+    assert cached > 0.6 * prompt
+    asyncio.run(idle())
+    assert load()["finished"] - before == GROUPS * EACH
+    assert load()["sticky"] > 0.6 * GROUPS * EACH
+
+
+def test_an_answer_streams_and_a_client_that_goes_away_is_forgotten(address: str) -> None:
+    async def scenario() -> None:
+        await idle()
+        before = load()
+        async with aiohttp.ClientSession() as session:
+            body = chat(1, 1, stream=True, ignore_eos=True, max_tokens=8)
+            async with session.post(f"{address}/v1/chat/completions", json=body) as answer:
+                lines = [line async for line in answer.content if line.startswith(b"data: ")]
+            assert lines[-1].strip() == b"data: [DONE]"
+            long = chat(1, 2, stream=True, ignore_eos=True, max_tokens=1500)
+            async with session.post(f"{address}/v1/chat/completions", json=long) as answer:
+                await answer.content.readline()
+                assert sum(each["under_way"] for each in load()["replicas"].values()) == 1
+        await idle()
+        assert load()["added"] == before["added"] + 2
+
+    asyncio.run(scenario())
+
+
+def test_the_queue_and_a_replica_are_killed_and_everybody_is_answered_once(address: str) -> None:
+    async def scenario() -> None:
+        asking = asyncio.create_task(post_all(address, conversations()))
+        while not load()["waiting"]:
+            await asyncio.sleep(0.05)
+        victim = next(iter(load()["replicas"]))
+        ray.kill(queue(DEPLOYMENT))
+        await asyncio.sleep(0.3)
+        ray.kill(ray.get_actor(f"SERVE_REPLICA::default#{DEPLOYMENT}#{victim}", namespace="serve"))
+        answers = await asking
+        assert len({each["id"] for each in answers}) == GROUPS * EACH
+
+    asyncio.run(scenario())
