@@ -14,7 +14,7 @@ from peek.adapters.ray_serve import queue as queue_module
 from peek.adapters.ray_serve.line import FULL, STOCK, Arrival, News
 from peek.adapters.ray_serve.prompts import Prompt, prompt_of
 from peek.adapters.ray_serve.queue import FleetQueue
-from peek.adapters.ray_serve.settings import divided
+from peek.adapters.ray_serve.settings import divided, fleet_config
 from peek.errors import InvalidConfig
 from peek.fleet import openai_key, text_key, token_key
 
@@ -231,8 +231,9 @@ def test_options_are_checked() -> None:
         fleet_options(windows=3)
     with pytest.raises(InvalidConfig, match="retry_after_s"):
         divided({"retry_after_s": -1.0})
-    with pytest.raises(InvalidConfig, match="warm_requests"):
+    with pytest.raises(InvalidConfig, match="window"):
         divided({"window": 8, "max_ongoing_requests": 4})
+    assert fleet_config(divided({"max_ongoing_requests": 5})[0]).window_requests == 3
 
 
 def test_without_its_ray_it_stands_aside(

@@ -15,6 +15,7 @@ import asyncio
 import json
 import random
 import statistics
+import string
 import tempfile
 import time
 from dataclasses import dataclass
@@ -30,9 +31,13 @@ from support.tokenizers import write_tokenizer
 from vllm_lab import TINY_LLAMA, write_model
 
 import peek
+from peek.fleet.prompt_keys import BLOCK_BYTES, BLOCK_TOKENS
 
 BLOCK = 32
-SHARED, OWN, ANSWER = 1024, 64, 16
+SHARED, OWN, ANSWER = 1024, 64, 8
+
+LETTERS = BLOCK_BYTES // BLOCK_TOKENS
+"""Of a text that the queue takes for a token."""
 
 
 @dataclass
@@ -49,22 +54,30 @@ def arguments() -> Any:
     parser.add_argument("--routers", nargs="*", default=["peek", "prefix", "stock"])
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--groups", type=int, default=16)
-    parser.add_argument("--requests", type=int, default=320)
-    parser.add_argument("--rate", type=float, default=8.0, help="requests a second")
+    parser.add_argument("--requests", type=int, default=240)
+    parser.add_argument("--rate", type=float, default=14.0, help="requests a second")
     parser.add_argument("--blocks", type=int, default=400, help="of 32 tokens, in a replica's KV cache")
     parser.add_argument("--room", type=int, default=16, help="requests that a replica takes")
     parser.add_argument("--window", type=int, default=8)
+    parser.add_argument("--token-s", type=float, default=0.2e-3, help="what a prompt token takes")
+    parser.add_argument("--zipf", type=float, default=0.0, help="exponent of the groups' popularity")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 
 
-def prompts(said: Any) -> list[list[int]]:
+def prompts(said: Any) -> list[str]:
+    """Texts, because Ray's prefix router reads nothing else; the tokenizer makes a token of each letter."""
     rnd = random.Random(said.seed)
-    shared = [[rnd.randrange(3, 1000) for _ in range(SHARED)] for _ in range(said.groups)]
-    return [rnd.choice(shared) + [rnd.randrange(3, 1000) for _ in range(OWN)] for _ in range(said.requests)]
+    shared = [letters(rnd, SHARED) for _ in range(said.groups)]
+    weights = [(rank + 1) ** -said.zipf for rank in range(said.groups)]
+    return [each + letters(rnd, OWN) for each in rnd.choices(shared, weights, k=said.requests)]
 
 
-async def ask(session: Any, address: str, prompt: list[int]) -> Answer:
+def letters(rnd: random.Random, count: int) -> str:
+    return "".join(rnd.choices(string.ascii_letters, k=count))
+
+
+async def ask(session: Any, address: str, prompt: str) -> Answer:
     body = {"model": "m", "prompt": prompt, "max_tokens": ANSWER, "ignore_eos": True, "temperature": 0}
     body |= {"stream": True, "stream_options": {"include_usage": True}}
     started = time.perf_counter()
@@ -86,7 +99,7 @@ async def ask_all(address: str, said: Any) -> tuple[list[Answer], float]:
     rnd = random.Random(said.seed + 1)
     timeout = aiohttp.ClientTimeout(total=600)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
-        await ask(session, address, [5] * BLOCK)  # the handles are tied
+        await ask(session, address, "a" * BLOCK)  # the handles are tied
         started = time.perf_counter()
         tasks = []
         for prompt in prompts(said):
@@ -115,7 +128,8 @@ def engine(said: Any) -> dict[str, Any]:
 def run(address: str, folder: Path, router: str, said: Any) -> None:
     options = {"max_ongoing_requests": said.room}
     if router == "peek":
-        options |= {"window": said.window, "cache_tokens": said.blocks * BLOCK, "decode_tokens": ANSWER}
+        text = said.blocks * BLOCK // LETTERS  # as the queue counts it: it does not know this tokenizer
+        options |= {"window": said.window, "cache_tokens": text, "decode_tokens": ANSWER // LETTERS}
     told = {"model": str(folder), "replicas": str(said.replicas), "router": router, "cpu": "1"}
     told |= {"options": json.dumps(options), "engine": json.dumps(engine(said))}
     serve.run(openai_app.build(told), name=router)
@@ -136,7 +150,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="tiny-llama-"))
     write_model(folder)
     write_tokenizer(folder, TINY_LLAMA["vocab_size"])
-    address = start_cluster(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
+    address = start_cluster(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", PACED_TOKEN_S=str(said.token_s))
     print(f"Ray {ray.__version__}, peek {peek.backend()}; {said}")
     print("router   hit   TTFT s     p50     p99   E2E s   req/s")
     try:

@@ -26,6 +26,7 @@ PROMPT = 320
 
 def start_cluster(**environ: str) -> str:
     """Starts Ray and Serve; the address of its proxy."""
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves replicas on a machine with others
     variables = {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each), "OMP_NUM_THREADS": "1"}
     ray.init(
         num_cpus=8,  # they are only counted

@@ -194,6 +194,31 @@ def test_when_the_queue_is_killed_the_stock_rule_decides_until_it_is_back(cluste
     until(comes_in)
 
 
+def test_on_another_ray_the_stock_rule_decides(
+    cluster: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = fleet_options(**ONE_BY_ONE)
+    monkeypatch.setattr(
+        "peek.adapters.ray_serve.seams.VERSIONS", ("2.59.",)
+    )  # for the handle of this process
+    handle = serve.run(engines(Ledger.remote(), num_replicas=2, **options), name="other", route_prefix=None)
+    with caplog.at_level("ERROR", logger="ray.serve.peek"):
+        asyncio.run(ask_all(handle, shuffled()[:20]))
+    assert "peek stands aside, Ray Serve's own router decides: Ray 2.60.0 is none" in caplog.text
+    assert status(app="other")["routers"] == 0
+
+
+def test_direct_streaming_is_told_to_bypass_the_queue(
+    cluster: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING", "1")
+    options = fleet_options(**ONE_BY_ONE)
+    handle = serve.run(engines(Ledger.remote(), num_replicas=1, **options), name="direct", route_prefix=None)
+    with caplog.at_level("WARNING", logger="ray.serve.peek"):
+        asyncio.run(ask_all(handle, shuffled()[:2]))
+    assert "its requests pass by peek's queue" in caplog.text
+
+
 def test_when_a_replica_is_killed_others_answer(cluster: str) -> None:
     ledger = Ledger.remote()
     options = fleet_options(**{**ONE_BY_ONE, "max_ongoing_requests": 2})

@@ -23,7 +23,7 @@ STOCK: Final = ""
 FULL: Final = "full"
 """An answer of the queue: too many wait.  No replica has this name, theirs are longer."""
 
-FIRST_TRY_S: Final = 2.0
+FIRST_TRY_S: Final = 10.0
 """How long the first requests wait for the line to be tied."""
 
 LONGEST_PAUSE_S: Final = 5.0
@@ -83,11 +83,6 @@ class QueueLine:
         self._tried = asyncio.Event()
         self._wanted = asyncio.Event()
         self._task = in_no_context(self._keep())
-
-    @property
-    def waiting(self) -> int:
-        """Requests of this router that wait."""
-        return len(self._waiting)
 
     def want(self, wanted: bool) -> None:
         """Whether there is anybody to route to: else a line that breaks is left alone."""

@@ -21,8 +21,9 @@ def fleet_options(**options: Any) -> dict[str, Any]:
         **options: of the queue and its routers:
 
             max_ongoing_requests: how many a replica takes; Ray is told, too.
-            window: how many are sent to a replica that does not hold what they share; up to
-                `max_ongoing_requests` go where it does.  About as many as the engine computes at once.
+            window: how many are sent to a replica that does not hold what they share, half of
+                `max_ongoing_requests` where it is left out; the rest is for those of whose prompt it does.
+                About as many as the engine computes at once.
             cache_tokens: prefix cache of a replica.
             policy: the order among those who wait for one replica, a label.
             stickiness: see `FleetConfig`.

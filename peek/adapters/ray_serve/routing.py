@@ -98,7 +98,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
             if name == STOCK:
                 return None
             if name == FULL:
-                raise refusal(self._line.waiting, self._options["retry_after_s"])
+                raise refusal(self._options["max_waiting"], self._options["retry_after_s"])
             replica = self._replicas.get(self._once_known.get(name))
             if replica is not None:
                 mine = self._sent.setdefault(pending_request.metadata.internal_request_id, [])

@@ -70,11 +70,11 @@ def watch_replicas(update: Callable[[dict[str, int]], None]) -> Any:
     )
 
 
-def refusal(waiting: int, retry_after_s: float) -> Exception:
+def refusal(max_waiting: int, retry_after_s: float) -> Exception:
     """What a caller gets whose request finds the queue full: over HTTP a 503 with Retry-After."""
     from ray.serve.exceptions import BackPressureError
 
-    refused: Exception = BackPressureError(waiting, waiting, 503, retry_after_s)
+    refused: Exception = BackPressureError(max_waiting, max_waiting, 503, retry_after_s)
     return refused
 
 

@@ -13,7 +13,7 @@ from peek.settings import require_within
 
 QUEUE_OPTIONS: Final[dict[str, Any]] = {
     "policy": "peek",
-    "window": 32,
+    "window": 0,
     "max_ongoing_requests": 64,
     "cache_tokens": 200_000,
     "stickiness": 4.0,
@@ -22,7 +22,11 @@ QUEUE_OPTIONS: Final[dict[str, Any]] = {
 }
 """What the queue may be told, and what holds where it is not."""
 
-ROUTER_OPTIONS: Final[dict[str, Any]] = {"decode_tokens": 128, "retry_after_s": 1.0}
+ROUTER_OPTIONS: Final[dict[str, Any]] = {
+    "decode_tokens": 128,
+    "retry_after_s": 1.0,
+    "max_waiting": QUEUE_OPTIONS["max_waiting"],
+}
 """What the routers may be told, likewise."""
 
 
@@ -34,6 +38,8 @@ def divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
         raise InvalidConfig(f"option {unknown[0]!r} is unknown; valid: {valid}")
     queue = {name: options.get(name, default) for name, default in QUEUE_OPTIONS.items()}
     router = {name: options.get(name, default) for name, default in ROUTER_OPTIONS.items()}
+    require_within("max_ongoing_requests", queue["max_ongoing_requests"], 1, 2**31)
+    require_within("window", queue["window"], 0, queue["max_ongoing_requests"])
     fleet_config(queue)
     require_within("cache_tokens", queue["cache_tokens"], 0, 2**60)
     require_within("max_request_s", queue["max_request_s"], 1.0, 1e9)
@@ -51,7 +57,7 @@ def fleet_config(queue: Mapping[str, Any]) -> FleetConfig:
         order=PeekConfig.from_label(queue["policy"]),
         unit_tokens=BLOCK_TOKENS,
         stickiness=queue["stickiness"],
-        window_requests=queue["window"],
+        window_requests=queue["window"] or (queue["max_ongoing_requests"] + 1) // 2,
         window_tokens=0,
         warm_requests=queue["max_ongoing_requests"],
         max_waiting=queue["max_waiting"],
