@@ -109,7 +109,7 @@ def test_answers_stream(cluster: str) -> None:
 def test_who_is_cancelled_leaves_the_queue_at_once(cluster: str) -> None:
     ledger = Ledger.remote()
     options = fleet_options(**ONE_BY_ONE)
-    handle = serve.run(engines(ledger, 4, 20.0, num_replicas=1, **options), route_prefix=None)
+    handle = serve.run(engines(ledger, 4, 60.0, num_replicas=1, **options), route_prefix=None)
     answers = [handle.remote(prompt_of(number, number)) for number in range(1, 5)]
     until(lambda: status().get("waiting") == 3)
     going = ray.get(ledger.entries.remote())[0][0]

@@ -32,6 +32,7 @@ ENGINE = {
     "seed": 0,
 }
 OPTIONS = {"max_ongoing_requests": 8, "window": 4, "cache_tokens": 12_800, "decode_tokens": 8}
+TEMPLATE = "{% for turn in messages %}{{ turn.role }}: {{ turn.content }}\n{% endfor %}assistant: "
 GROUPS, EACH = 12, 6
 
 
@@ -40,6 +41,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("model")
     write_model(folder)
     write_tokenizer(folder, TINY_LLAMA["vocab_size"])
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
     found = start_cluster(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
     told = {"model": str(folder), "replicas": "2", "cpu": "1"}
     serve.run(build({**told, "options": json.dumps(OPTIONS), "engine": json.dumps(ENGINE)}))
@@ -101,7 +103,7 @@ def test_conversations_find_their_instructions_cached(address: str) -> None:
     prompt = sum(each["usage"]["prompt_tokens"] for each in answers)
     cached = sum((each["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0 for each in answers)
     assert len({each["id"] for each in answers}) == GROUPS * EACH
-    assert cached > 0.6 * prompt
+    assert cached > 0.72 * prompt
     asyncio.run(idle())
     assert load()["finished"] - before == GROUPS * EACH
     assert load()["sticky"] > 0.6 * GROUPS * EACH
@@ -114,6 +116,7 @@ def test_an_answer_streams_and_a_client_that_goes_away_is_forgotten(address: str
         async with aiohttp.ClientSession() as session:
             body = chat(1, 1, stream=True, ignore_eos=True, max_tokens=8)
             async with session.post(f"{address}/v1/chat/completions", json=body) as answer:
+                assert answer.status == 200, await answer.text()
                 lines = [line async for line in answer.content if line.startswith(b"data: ")]
             assert lines[-1].strip() == b"data: [DONE]"
             long = chat(1, 2, stream=True, ignore_eos=True, max_tokens=1500)

@@ -24,7 +24,7 @@ FULL: Final = "full"
 """An answer of the queue: too many wait.  No replica has this name, theirs are longer."""
 
 FIRST_TRY_S: Final = 10.0
-"""How long the first requests wait for the line to be tied."""
+"""How long the first requests wait for the line to be tied, if the queue is slow to answer."""
 
 LONGEST_PAUSE_S: Final = 5.0
 
@@ -85,7 +85,12 @@ class QueueLine:
         self._task = in_no_context(self._keep())
 
     def want(self, wanted: bool) -> None:
-        """Whether there is anybody to route to: else a line that breaks is left alone."""
+        """Whether there is anybody to route to: else a line that breaks is left alone.
+
+        Where there is somebody again after nobody, the first requests wait for the line once more.
+        """
+        if wanted and not self._wanted.is_set() and not self.tied:
+            self._tried.clear()
         if wanted:
             self._wanted.set()
         else:
@@ -142,7 +147,9 @@ class QueueLine:
         pause_s = 0.0
         while True:
             await asyncio.sleep(pause_s)
-            await self._wanted.wait()
+            if not self._wanted.is_set():
+                await self._wanted.wait()
+                pause_s = 0.0
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s + 0.1)
             try:
                 queue = await asyncio.get_running_loop().run_in_executor(None, self._find)

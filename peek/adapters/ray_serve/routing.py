@@ -31,13 +31,11 @@ class Sent:
     Attributes:
         serial: its number on the line.
         replica: where it is.
-        accepted: the replica took it.
         ended: the queue knows that it is no longer there.
     """
 
     serial: int
     replica: str
-    accepted: bool = False
     ended: bool = False
 
 
@@ -101,8 +99,8 @@ class FleetRouting(_Base):  # type: ignore[misc]
                 raise refusal(self._options["max_waiting"], self._options["retry_after_s"])
             replica = self._replicas.get(self._once_known.get(name))
             if replica is not None:
-                mine = self._sent.setdefault(pending_request.metadata.internal_request_id, [])
-                mine.append(Sent(serial, name))
+                sent = pending_request.peek_sent = Sent(serial, name)
+                self._sent.setdefault(pending_request.metadata.internal_request_id, []).append(sent)
                 return replica
             self._line.end(serial, False)
             if name in self._once_known:  # the queue does not know yet that it is gone
@@ -142,19 +140,10 @@ class FleetRouting(_Base):  # type: ignore[misc]
     def _was_refused(self, pending_request: Any) -> None:
         """The replica that the queue chose did not take the request, or died."""
         assert self._line is not None
-        for sent in self._sent.get(pending_request.metadata.internal_request_id, []):
-            if not sent.accepted and not sent.ended:
-                sent.ended = True
-                self._line.end(sent.serial, False)
-                self._line.full(sent.replica)
-
-    def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
-        """Called by Ray when a replica has taken a request."""
-        super().on_request_routed(pending_request, replica_id, result)
-        for sent in self._sent.get(pending_request.metadata.internal_request_id, []):
-            if sent.replica == replica_id.unique_id and not sent.accepted and not sent.ended:
-                sent.accepted = True
-                return
+        sent = getattr(pending_request, "peek_sent", None)
+        if sent is not None:
+            self._end(sent, False)
+            self._line.full(sent.replica)
 
     def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
         """Called by Ray when a request has left a replica, however it ended."""
@@ -165,10 +154,13 @@ class FleetRouting(_Base):  # type: ignore[misc]
                 mine.remove(sent)
                 if not mine:
                     del self._sent[internal_request_id]
-                if not sent.ended and self._line is not None:
-                    may_refuse = self._use_replica_queue_len_cache
-                    self._line.end(sent.serial, sent.accepted or not may_refuse)
+                self._end(sent, True)
                 return
+
+    def _end(self, sent: Sent, computed: bool) -> None:
+        if not sent.ended and self._line is not None:
+            sent.ended = True
+            self._line.end(sent.serial, computed)
 
     # -- replicas --------------------------------------------------------------------------------------
 
