@@ -76,6 +76,7 @@ class QueueLine:
         self.name = uuid.uuid4().hex
         self.tied = False
         self._find = find
+        self._told = False
         self._serial = 0
         self._waiting: dict[int, asyncio.Future[str]] = {}
         self._news = News([], [], [], [])
@@ -155,20 +156,25 @@ class QueueLine:
                 queue = await asyncio.get_running_loop().run_in_executor(None, self._find)
                 if queue is not None:
                     await queue.hello.remote(self.name)
-                    self.tied, pause_s = True, 0.0
+                    self.tied, self._told, pause_s = True, False, 0.0
                     self._tried.set()
                     logger.info("peek's queue decides for this router from now on")
                     await self._talk_and_listen(queue)
+                self._tell_once("there is none")
             except Exception as error:
-                if self.tied:
-                    logger.warning(
-                        "peek's queue is gone (%s); Ray Serve's own rule decides until it is back, "
-                        "for %d who wait, too",
-                        type(error).__name__,
-                        len(self._waiting),
-                    )
+                first_line = str(error).partition("\n")[0]
+                self._tell_once(f"{type(error).__name__}, {first_line}")
             self._tried.set()
             self._break()
+
+    def _tell_once(self, why: str) -> None:
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "peek's queue cannot be asked, Ray Serve's own rule decides until it can (%d wait): %s",
+                len(self._waiting),
+                why,
+            )
 
     def _break(self) -> None:
         self.tied = False
