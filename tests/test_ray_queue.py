@@ -216,6 +216,19 @@ def test_after_an_error_everybody_goes_by_the_stock_rule_for_a_while(
     assert len([record for record in caplog.records if "peek's queue failed" in record.message]) == 1
 
 
+def test_metrics_that_fail_are_told_once_and_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        queue, _ = await queue_of(1)
+        queue.export = lambda status: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+        await queue._export()
+        await queue._export()
+        await queue.tell("a", coming(arrival(1, 1)))
+        assert await told(queue) == {1: "r0"}
+
+    run(scenario)
+    assert [record.message for record in caplog.records] == ["the metrics of peek's queue cannot be exported"]
+
+
 def test_one_request_that_cannot_be_read_goes_alone() -> None:
     async def scenario() -> None:
         queue, _ = await queue_of(1)

@@ -60,6 +60,7 @@ class FleetQueue:
         self._routers: dict[str, Router] = {}
         self._fleet: FleetPlanner | None = FleetPlanner(fleet_config(self._options))
         self._begun: list[Any] = []
+        self._export_failed = False
         self._tells = 0
         self._telling_s = 0.0
 
@@ -252,6 +253,8 @@ class FleetQueue:
 
     def _stand_aside(self) -> None:
         """An error of ours, in an `except`: everybody goes by Ray's own rule for a while."""
+        if self._fleet is None:
+            return
         logger.exception("peek's queue failed; Ray Serve's own rule decides for %.0f s", ASIDE_S)
         self._fleet = None
         self._full_s.clear()
@@ -280,4 +283,12 @@ class FleetQueue:
                     if now - since_s > self._options["max_request_s"]:
                         self._end(name, router, serial, False)
             self._send()
+            await self._export()
+
+    async def _export(self) -> None:
+        try:
             self.export(await self.status())
+        except Exception:
+            if not self._export_failed:
+                self._export_failed = True
+                logger.exception("the metrics of peek's queue cannot be exported")
