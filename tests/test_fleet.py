@@ -334,6 +334,15 @@ def fleet_of(*names: str, **options: object) -> FleetPlanner:
     return fleet
 
 
+def test_a_family_that_comes_at_once_goes_at_once() -> None:
+    """The first brings the prefix, and there is room for no other new one: the rest find it on its way."""
+    fleet = fleet_of("g", window_requests=1, window_tokens=0, warm_requests=8)
+    for i in range(4):
+        fleet.add(ask(f"a{i}", [*range(500), 1000 + i], 0.0))
+        fleet.add(ask(f"b{i}", [*range(2000, 2500), 1000 + i], 1.0))
+    assert [name for name, _ in fleet.dispatch(10.0)] == ["a0", "a1", "a2", "a3"]
+
+
 def test_the_smaller_priority_goes_first() -> None:
     fleet = fleet_of("g", window_requests=3, warm_requests=3)
     for i, priority in enumerate((0, 5, -2, 0, -2)):
