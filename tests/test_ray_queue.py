@@ -82,7 +82,7 @@ def test_several_routers_share_the_replicas_and_hear_of_their_own() -> None:
         queue, _ = await queue_of(1)
         await queue.hello("b")
         await queue.tell("a", coming(arrival(1, 1), arrival(2, 2)))
-        await queue.tell("b", coming(arrival(1, 1), arrival(2, 2)))
+        await queue.tell("b", coming(arrival(1, 1), arrival(2, 3)))
         assert await told(queue) == {1: "r0"}
         assert await told(queue, "b") == {1: "r0"}
         await queue.tell("a", NO_NEWS._replace(ended=[(1, True)]))
