@@ -1,0 +1,311 @@
+"""A cache known by its engine's events, against a table of blocks looked through one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.fleets import common
+
+from peek import PendingRequest
+from peek.errors import InvalidKey
+from peek.fleet import EventView, FleetConfig, FleetPlanner
+from peek.simulation.block_cache import NAMELESS, BlockCache, SymbolTable
+from peek.testing import check_cache_view
+from peek.trie.keys import pack
+
+Event = tuple[str, str, list[int], int, int]
+"""What happens, in which namespace, to which prompt, from which of its blocks to which."""
+
+SPACES = st.sampled_from(["", "lora"])
+PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=14)
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["stored", "stored", "stored", "removed", "cleared"]),
+        SPACES,
+        PROMPTS,
+        st.integers(0, 6),
+        st.integers(1, 7),
+    ),
+    max_size=30,
+)
+
+
+class Table:
+    """The blocks as an engine has them: by hash, with their copies, parents and symbols."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[object, tuple[object, list[int]]] = {}
+        self.copies: dict[object, int] = {}
+
+    def stored(self, hashes: Sequence[object], parent: object, symbols: list[int], namespace: str) -> None:
+        width = len(symbols) // len(hashes)
+        for number, block in enumerate(hashes):
+            here = symbols[number * width : (number + 1) * width]
+            self.blocks[block] = (namespace if parent is None else parent, here)
+            self.copies[block] = self.copies.get(block, 0) + 1
+            parent = block
+
+    def removed(self, hashes: Sequence[object]) -> None:
+        for block in hashes:
+            if block in self.copies:
+                self.copies[block] -= 1
+                if not self.copies[block]:
+                    del self.copies[block], self.blocks[block]
+
+    def clear(self) -> None:
+        self.blocks.clear()
+        self.copies.clear()
+
+    def match(self, key: Sequence[int], namespace: str) -> int:
+        """Symbols of a prompt that are there, of the last block also a part."""
+        before: object = namespace
+        matched = 0
+        while True:
+            below = [(block, here) for block, (parent, here) in self.blocks.items() if parent == before]
+            reach = {block: common(here, key[matched:]) for block, here in below}
+            whole = [block for block, here in below if reach[block] == len(here)]
+            if not whole:
+                return matched + max(reach.values(), default=0)
+            before = whole[0]
+            matched += reach[before]
+
+
+def hashes_of(namespace: str, prompt: list[int], block: int) -> list[object]:
+    """Chained names of a prompt's whole blocks; numbers, as engines have them."""
+    return [hash((namespace, *prompt[: end * block])) for end in range(1, len(prompt) // block + 1)]
+
+
+def play(view: EventView, twin: Table, event: Event, block: int) -> None:
+    what, namespace, prompt, start, end = event
+    chain = hashes_of(namespace, prompt, block)
+    hashes, parent = chain[start:end], chain[start - 1] if 0 < start <= len(chain) else None
+    if what == "cleared":
+        view.clear()
+        twin.clear()
+    elif what == "removed":
+        view.removed(hashes)
+        twin.removed(hashes)
+    elif hashes:
+        symbols = prompt[start * block : (start + len(hashes)) * block]
+        view.stored(hashes, parent, pack(symbols), namespace)
+        twin.stored(hashes, parent, symbols, namespace)
+
+
+def matched(view: EventView, key: Sequence[int], namespace: str) -> int:
+    held, _ = view.advance(view.root(namespace), memoryview(pack(list(key))).cast("i"), 0)
+    return held
+
+
+@given(block=st.integers(1, 3), events=EVENTS, asked=st.lists(st.tuples(SPACES, PROMPTS), max_size=5))
+def test_any_events_give_the_blocks_answer(
+    block: int, events: list[Event], asked: list[tuple[str, list[int]]]
+) -> None:
+    view, twin = EventView(1_000), Table()
+    for event in events:
+        before = view.version, [matched(view, key, space) for space, key in asked]
+        play(view, twin, event, block)
+        view.check()
+        answers = [matched(view, key, space) for space, key in asked]
+        assert answers == [twin.match(key, space) for space, key in asked]
+        assert before[0] != view.version or before[1] == answers
+        assert len(view) == len(twin.blocks)
+
+
+@given(block=st.integers(1, 3), events=EVENTS, prompt=PROMPTS, cuts=st.lists(st.integers(1, 13), max_size=4))
+def test_walked_in_pieces_the_answer_is_the_same(
+    block: int, events: list[Event], prompt: list[int], cuts: list[int]
+) -> None:
+    view, twin = EventView(1_000), Table()
+    for event in events:
+        play(view, twin, event, block)
+    total, cursor = 0, view.root("")
+    ends = sorted({cut for cut in cuts if cut < len(prompt)} | {len(prompt)})
+    for start, end in zip([0, *ends], ends, strict=False):
+        held, cursor = view.advance(cursor, memoryview(pack(prompt[start:end])).cast("i"), start)
+        total += held
+        if held < end - start:
+            break
+    assert total == twin.match(prompt, "")
+
+
+@given(
+    block=st.integers(1, 3), capacity=st.integers(0, 12), events=EVENTS, asked=st.lists(PROMPTS, max_size=5)
+)
+def test_it_keeps_to_its_capacity_and_invents_nothing(
+    block: int, capacity: int, events: list[Event], asked: list[list[int]]
+) -> None:
+    view, twin = EventView(capacity), Table()
+    for event in events:
+        play(view, twin, event, block)
+        view.check()
+        assert len(view) * block <= capacity
+        assert all(matched(view, key, "") <= twin.match(key, "") for key in asked)
+
+
+def test_it_is_a_cache_view() -> None:
+    view, twin = EventView(1_000), Table()
+    prompts = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 7, 8], [1, 2, 9, 9], [1, 5, 5, 5]]
+    for prompt in prompts:
+        for space in ("", "lora"):
+            play(view, twin, ("stored", space, prompt, 0, 9), 2)
+    changes = iter(prompts * 10)
+
+    def change() -> None:
+        play(view, twin, ("removed", "", next(changes), 1, 2), 2)
+
+    check_cache_view(
+        view,
+        lambda key, space: twin.match(key, space),
+        prompts=prompts,
+        namespaces=("", "lora"),
+        change=change,
+    )
+
+
+def test_a_block_without_its_parent_counts_once_the_parent_is_there() -> None:
+    view = EventView(1_000)
+    view.stored([2, 3], 1, pack([7, 7, 8, 8]))
+    assert matched(view, [6, 6, 7, 7, 8, 8], "") == 0
+    view.stored([1], None, pack([6, 6]))
+    assert matched(view, [6, 6, 7, 7, 8, 8], "") == 6
+    view.removed([1])
+    assert matched(view, [6, 6, 7, 7, 8, 8], "") == 0
+    assert len(view) == 2
+
+
+def test_a_copy_more_has_to_be_removed_once_more() -> None:
+    view = EventView(1_000)
+    view.stored([1, 2], None, pack([6, 7]))
+    view.stored([2], 1, pack([7]))
+    view.removed([2])
+    assert matched(view, [6, 7], "") == 2
+    view.removed([2, 99])
+    assert matched(view, [6, 7], "") == 1
+
+
+def test_what_has_grown_least_recently_goes_where_removals_were_lost() -> None:
+    view = EventView(5)
+    for prompt in (1, 2):
+        view.stored([prompt * 10, prompt * 10 + 1], None, pack([prompt, prompt]))
+    view.stored([20], None, pack([2]))
+    view.stored([12], 11, pack([1]))
+    view.stored([30], None, pack([3]))
+    view.check()
+    assert [matched(view, [prompt] * 3, "") for prompt in (1, 2, 3)] == [3, 0, 1]
+    view.stored([20], None, pack([2]))
+    view.removed([20])
+    assert matched(view, [2], "") == 0
+
+
+def test_of_two_prompts_beside_it_the_one_with_more_in_common_counts() -> None:
+    view = EventView(100)
+    view.stored([1], None, pack([5, 0, 0]))
+    view.stored([2], None, pack([7, 4, 9]))
+    assert [matched(view, [7, 4, 8], ""), matched(view, [5, 0, 1], "")] == [2, 2]
+
+
+def test_blocks_of_another_size_are_left_out() -> None:
+    view = EventView(100)
+    view.stored([1], None, pack([5, 5]))
+    view.stored([2, 3], 1, pack([6, 6]))
+    assert (view.ignored, len(view)) == (2, 1)
+    view.clear()
+    view.stored([2, 3], None, pack([6, 6]))
+    assert len(view) == 2
+
+
+@pytest.mark.parametrize("symbols", [b"", b"\0\0\0\0", b"\0" * 12])
+def test_symbols_that_do_not_fill_the_blocks(symbols: bytes) -> None:
+    view = EventView(100)
+    with pytest.raises(InvalidKey, match="do not fill 2 blocks"):
+        view.stored([1, 2], None, symbols)
+    view.check()
+    assert len(view) == 0
+
+
+@given(
+    hashes=st.lists(
+        st.tuples(st.integers(0, 4), st.none() | st.integers(0, 4), st.integers(0, 2)), max_size=20
+    )
+)
+def test_hashes_that_mean_anything_break_nothing(hashes: list[tuple[int, int | None, int]]) -> None:
+    """A publisher may name two contents alike, or make circles: no answer is right then, none is an error."""
+    view = EventView(100)
+    for block, parent, symbol in hashes:
+        view.stored([block, block + 1], parent, pack([symbol, symbol]))
+        view.check()
+        assert 0 <= matched(view, [symbol] * 9, "") <= 9
+        view.removed([parent or 0])
+        view.check()
+    view.removed(list(range(6)) * 40)
+    assert len(view) == 0
+    view.check()
+
+
+# -- a whole engine's cache, simulated --------------------------------------------------------------------
+
+
+class Teller:
+    """A simulated pool of blocks, and the events that one like it publishes."""
+
+    def __init__(self, n_blocks: int) -> None:
+        self.pool = BlockCache(n_blocks, unit_tokens=2)
+        self.table = SymbolTable()
+        self.view = EventView(n_blocks * 2)
+
+    def serve(self, prompt: list[int], others: int) -> None:
+        """Compute a prompt, let its blocks go, then `others` blocks of something else."""
+        before = self.pool.names()
+        symbols = self.table.intern(pack(prompt), 8, "")
+        held = self.pool.match(symbols, len(symbols))
+        self.pool.use(held)
+        blocks = held + self.pool.take(len(symbols) - len(held))
+        for block, symbol in zip(blocks[len(held) :], symbols[len(held) :], strict=True):
+            self.pool.name(block, symbol)
+        self.tell(before, prompt, symbols, len(held))
+        self.pool.release(blocks)
+        before = self.pool.names()
+        self.pool.release(self.pool.take(others))
+        self.tell(before, [], [], 0)
+
+    def tell(self, before: frozenset[int], prompt: list[int], symbols: list[int], held: int) -> None:
+        self.view.removed(sorted(before - self.pool.names() - {NAMELESS}))
+        if symbols[held:]:
+            parent = symbols[held - 1] if held else None
+            self.view.stored(list(symbols[held:]), parent, pack(prompt[held * 2 : len(symbols) * 2]))
+
+
+@given(
+    prompts=st.lists(
+        st.tuples(st.lists(st.integers(0, 1), min_size=2, max_size=12), st.integers(0, 6)), max_size=12
+    ),
+    asked=st.lists(st.integers(0, 1), min_size=2, max_size=12),
+)
+def test_a_simulated_engine_is_followed_block_by_block(
+    prompts: list[tuple[list[int], int]], asked: list[int]
+) -> None:
+    engine = Teller(8)
+    for prompt, others in prompts:
+        engine.serve(prompt, others)
+        symbols = engine.table.intern(pack(asked), 8, "")
+        assert matched(engine.view, asked, "") // 2 == len(engine.pool.match(symbols, len(symbols)))
+        assert len(engine.view) == len(engine.pool.names())
+        engine.view.check()
+
+
+# -- in a fleet -------------------------------------------------------------------------------------------
+
+
+def test_a_fleet_sends_a_prompt_where_events_say_it_is() -> None:
+    views = {name: EventView(10_000) for name in ("a", "b", "c")}
+    fleet = FleetPlanner(FleetConfig())
+    for name, view in views.items():
+        fleet.join(name, view=view)
+    prompt = list(range(64))
+    views["b"].stored(list(range(100, 104)), None, pack(prompt))
+    for number in range(3):
+        fleet.add(PendingRequest(f"r{number}", [*prompt, 70 + number], 0.0))
+    assert [replica for _, replica in fleet.dispatch(0.0)] == ["b", "b", "b"]
