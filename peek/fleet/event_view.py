@@ -109,6 +109,7 @@ class EventView:
 
         Raises `InvalidKey`, having changed nothing, if the symbols do not fill the blocks.
         """
+        hash((parent, *hashes))  # raises before anything changes
         count: i64 = len(hashes)
         if count == 0:
             return
