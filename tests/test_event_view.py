@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.fleets import common
+from support.listening import matched
 
 from peek import PendingRequest
 from peek.errors import InvalidKey
@@ -92,11 +93,6 @@ def play(view: EventView, twin: Table, event: Event, block: int) -> None:
         symbols = prompt[start * block : (start + len(hashes)) * block]
         view.stored(hashes, parent, pack(symbols), namespace)
         twin.stored(hashes, parent, symbols, namespace)
-
-
-def matched(view: EventView, key: Sequence[int], namespace: str) -> int:
-    held, _ = view.advance(view.root(namespace), memoryview(pack(list(key))).cast("i"), 0)
-    return held
 
 
 @given(block=st.integers(1, 3), events=EVENTS, asked=st.lists(st.tuples(SPACES, PROMPTS), max_size=5))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.listening import matched
 
 from peek.adapters.kv_events import END, EventReader, KvEvents, namespace_of
 from peek.adapters.kv_reader import FIELDS
@@ -36,11 +37,6 @@ def removed(hashes: list[int], **more: Any) -> dict[str, Any]:
 
 
 CLEARED = {"type": "AllBlocksCleared"}
-
-
-def matched(view: EventView, key: list[int], namespace: str = "") -> int:
-    held, _ = view.advance(view.root(namespace), memoryview(pack(key)).cast("i"), 0)
-    return held
 
 
 def read(*events: Any) -> EventReader:
@@ -201,7 +197,7 @@ class Line:
     def settle(self) -> None:
         """Until the last batch that was not lost is there."""
         deadline = time.monotonic() + 20
-        while self.events._replay is not None or self.events._next < self.publisher.number:
+        while self.events._replay is not None or self.events.next_batch < self.publisher.number:
             assert time.monotonic() < deadline, "the last batch never came"
             self.publisher.answer()
             if not self.events.poll():
@@ -287,7 +283,7 @@ def test_an_engine_that_was_started_anew_has_an_empty_cache(line: Line) -> None:
     line.publisher.start_anew()
     line.publisher.publish(numbered(7), lose=True)
     line.publisher.publish(numbered(8))
-    line.events._next = 4
+    line.events.next_batch = 4
     deadline = time.monotonic() + 20
     while not line.events.restarts:
         assert time.monotonic() < deadline

@@ -52,6 +52,7 @@ class KvEvents:
     Attributes:
         reader: what applies the events.
         batches: applied so far.
+        next_batch: the number of the next one.
         lost: batches that never came, those before the first one included.
         restarts: times the engine was found to be started anew.
     """
@@ -81,7 +82,7 @@ class KvEvents:
         self._replay_endpoint = replay_endpoint
         self._most_held = most_held
         self._clock = clock
-        self._next = 0
+        self.next_batch = 0
         self._last_s = 0.0
         """The engine's time of the last batch applied."""
         self._held: deque[tuple[int, tuple[float, list[Any]]]] = deque()
@@ -141,12 +142,12 @@ class KvEvents:
         except Exception:
             self.reader.leave_out()
             return
-        if number < self._next:
+        if number < self.next_batch:
             if batch[0] <= self._last_s:
                 return  # was replayed already
             self.restarts += 1
             self.reader.view.clear()
-            self._next = 0
+            self.next_batch = 0
             self._held.clear()
             self._end_replay()
         if len(self._held) < self._most_held:
@@ -162,17 +163,17 @@ class KvEvents:
     def _go_on(self) -> None:
         """Take what is held, up to where a batch is missing that can be asked for."""
         while self._held:
-            if self._held[0][0] > self._next and self._replay_endpoint is not None:
+            if self._held[0][0] > self.next_batch and self._replay_endpoint is not None:
                 self._ask_again()
                 return
             self._take(*self._held.popleft())
 
     def _take(self, number: int, batch: tuple[float, list[Any]]) -> None:
         """The next batch, or a later one if those between are lost."""
-        if number < self._next:
+        if number < self.next_batch:
             return
-        self.lost += number - self._next
-        self._next = number + 1
+        self.lost += number - self.next_batch
+        self.next_batch = number + 1
         self._last_s = batch[0]
         self.batches += 1
         self.reader.apply(batch[1])
@@ -184,8 +185,8 @@ class KvEvents:
         self._replay = self._zmq.Context.instance().socket(self._zmq.DEALER)
         self._replay.set_hwm(0)  # the answer is as long as what the engine remembers
         self._replay.connect(self._replay_endpoint)
-        self._replay.send_multipart((b"", self._next.to_bytes(8, "big")))
-        self._asked = self._next
+        self._replay.send_multipart((b"", self.next_batch.to_bytes(8, "big")))
+        self._asked = self.next_batch
         self._replay_ends = self._clock() + REPLAY_S
 
     def _replayed(self, frames: list[bytes]) -> None:
@@ -203,6 +204,6 @@ class KvEvents:
         if self._replay is not None:
             self._replay.close(linger=0)
             self._replay = None
-        if self._held and self._next == self._asked:  # it is not to be had
+        if self._held and self.next_batch == self._asked:  # it is not to be had
             self._take(*self._held.popleft())
         self._go_on()

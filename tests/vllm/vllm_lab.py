@@ -98,8 +98,14 @@ def make_vllm_config(
     caching: bool = True,
     priority: bool = False,
     options: object = None,
+    events: Any = None,
 ) -> Any:
-    """A `VllmConfig`; `options` is what `--additional-config` holds under "peek"."""
+    """A `VllmConfig`.
+
+    Args:
+        options: what `--additional-config` holds under "peek".
+        events: what is published of the cache, a `KVEventsConfig`.
+    """
     scheduling = SchedulerConfig(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -120,6 +126,7 @@ def make_vllm_config(
     )
     config.scheduler_config.async_scheduling = asynchronous  # the CPU platform forces it to False
     config.additional_config = {} if options is None else {"peek": options}
+    config.kv_events_config = events
     cache.block_size = block_size
     return config
 

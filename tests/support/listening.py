@@ -1,0 +1,40 @@
+"""Listening to a real publisher of KV events, and what it should have told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from peek.adapters.kv_events import KvEvents
+from peek.fleet import EventView
+from peek.trie.keys import pack
+
+PATIENCE_S = 20.0
+
+
+def matched(view: EventView, key: Sequence[int], namespace: str = "") -> int:
+    """Symbols of a prompt that a view says are cached."""
+    held, _ = view.advance(view.root(namespace), memoryview(pack(list(key))).cast("i"), 0)
+    return held
+
+
+def settle(events: KvEvents, published: Callable[[], int]) -> None:
+    """Until all batches are there that were published so far.
+
+    Args:
+        published: the number of the last one, -1 before the first.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while events.next_batch <= published():
+        assert time.monotonic() < deadline, f"batch {events.next_batch} of {published()} never came"
+        if not events.poll():
+            time.sleep(0.001)
+
+
+def listen_until_quiet(events: KvEvents, quiet_s: float = 0.5) -> None:
+    """Until nothing has come for a while, from a process that cannot be asked for its last batch."""
+    heard = time.monotonic()
+    while time.monotonic() < heard + quiet_s:
+        if events.poll():
+            heard = time.monotonic()
+        time.sleep(0.01)
