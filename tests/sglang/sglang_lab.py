@@ -115,14 +115,18 @@ def make_world(
     context: int = 16384,
     eviction: str = "lru",
     priority: bool = False,
+    events: bool = False,
 ) -> World:
-    """A cache of `slots` tokens; `core` names the tree core where there are several (default: python)."""
+    """A cache of `slots` tokens, which tells its `events` or not.
+
+    `core` names the tree core where there are several (default: python).
+    """
     settings = publish_settings(page_size, policy, priority)
     pool = ReqToTokenPool(size=max_running, max_context_len=context, device="cpu", enable_memory_saver=False)
     keep = SimpleNamespace(full_to_swa_index_mapping=None)  # the allocator asks nothing else of its store
     allocator = make_allocator(slots // page_size * page_size, page_size, keep)
     core = (core or "python") if HAS_CORES else None
-    tree = make_tree(pool, allocator, page_size, core, eviction)
+    tree = make_tree(pool, allocator, page_size, core, eviction, events)
     return World(
         slots=slots // page_size * page_size,
         page_size=page_size,
@@ -143,13 +147,16 @@ def make_allocator(slots: int, page_size: int, store: Any) -> Any:
     return PagedAllocator(size=slots, page_size=page_size, **given)
 
 
-def make_tree(pool: Any, allocator: Any, page_size: int, core: str | None, eviction: str) -> Any:
+def make_tree(
+    pool: Any, allocator: Any, page_size: int, core: str | None, eviction: str, events: bool = False
+) -> Any:
     given: dict[str, Any] = {
         "disable": False,
         "req_to_token_pool": pool,
         "token_to_kv_pool_allocator": allocator,
         "page_size": page_size,
         "eviction_policy": eviction,
+        "enable_kv_cache_events": events,
     }
     if core is None:
         return RadixCache(CacheInitParams(**given))

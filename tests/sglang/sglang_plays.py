@@ -153,6 +153,7 @@ def perform(
     core: str | None = None,
     overlap: bool = False,
     eviction: str = "lru",
+    events: bool = False,
     each_step: Callable[[Stepper, Any], None] | None = None,
 ) -> Outcome:
     """Play it to the end.  `attach(stepper)` may wrap `stepper.policy` and the cache before the start.
@@ -167,6 +168,7 @@ def perform(
         max_running=play.max_running,
         eviction=eviction,
         priority=play.priority,
+        events=events,
     )
     stepper = Stepper(
         world,
