@@ -5,6 +5,7 @@ In the YAML file that `rollout.router_config_path` names:
     router_class: peek.adapters.verl.load_balancer.FleetLoadBalancer
     max_inflight: 32          # requests at a server before those it does not hold are held back
     cache_tokens: 200000      # prefix cache of a server
+    metrics_port: 9400        # where the actor serves /metrics; 0: nowhere
 
 verl makes an actor of the class.  `acquire_server` is asynchronous: a request that is held back waits in it.
 verl tells when a request ends and not when its prompt is computed, so what is at a server counts as queued
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from peek.adapters.fleet_metrics import FleetMetrics
 from peek.config import PeekConfig
 from peek.errors import InvalidConfig, InvalidKey, QueueFull
 from peek.fleet import FleetConfig, FleetPlanner
@@ -37,6 +39,7 @@ OPTIONS: Final = {
     "stickiness": 4.0,
     "decode_tokens": 0,
     "max_waiting": 100_000,
+    "metrics_port": 0,
 }
 """What the YAML file may say besides `router_class`, and what holds where it does not."""
 
@@ -73,6 +76,8 @@ class FleetLoadBalancer:
                 max_waiting=self._options["max_waiting"],
             )
         )
+        self._metrics = FleetMetrics(self._fleet)
+        self._serve_metrics(self._options["metrics_port"])
         self._servers: dict[str, Any] = {}
         self._under_way: dict[str, dict[str, list[str]]] = {}
         """By server and verl's request id: ids of ours."""
@@ -115,14 +120,15 @@ class FleetLoadBalancer:
         return self._stock_server(request_id)
 
     def _add(self, ours: str, prompt_ids: list[int]) -> None:
+        tokens = self._options["decode_tokens"]
         try:
-            now = self._clock()
-            tokens = self._options["decode_tokens"]
-            try:
-                self._fleet.add(PendingRequest(ours, prompt_ids, now), tokens)
-            except InvalidKey:  # a prompt that is none: it shares nothing
-                self._fleet.add(PendingRequest(ours, [self._serial], now), tokens)
-            self._send()
+            with self._metrics.deciding():
+                now = self._clock()
+                try:
+                    self._fleet.add(PendingRequest(ours, prompt_ids, now), tokens)
+                except InvalidKey:  # a prompt that is none: it shares nothing
+                    self._fleet.add(PendingRequest(ours, [self._serial], now), tokens)
+                self._send()
         except QueueFull:
             raise
         except Exception:
@@ -130,8 +136,9 @@ class FleetLoadBalancer:
 
     def _client_left(self, ours: str) -> None:
         if self._stock is None and ours in self._fleet:
-            self._fleet.cancel(ours)
-            self._send()
+            with self._metrics.deciding():
+                self._fleet.cancel(ours)
+                self._send()
 
     def release_server(self, server_id: str, request_id: str | None = None) -> None:
         """A request has ended at a server; unknown ones are ignored."""
@@ -147,8 +154,9 @@ class FleetLoadBalancer:
             self._stock.release_server(server_id)
             return
         try:
-            self._fleet.finished(ended, server_id)
-            self._send()
+            with self._metrics.deciding():
+                self._fleet.finished(ended, server_id)
+                self._send()
         except Exception:
             self._fall_back()
 
@@ -175,26 +183,31 @@ class FleetLoadBalancer:
         for server, handle in servers.items():
             if server not in self._servers:
                 self._under_way[server] = {}
-                self._fleet.join(server, cache_tokens=self._options["cache_tokens"])
+                with self._metrics.changing:
+                    self._fleet.join(server, cache_tokens=self._options["cache_tokens"])
             self._servers[server] = handle
         if self._stock is not None:
             self._stock.add_servers(servers)
         elif self._waiting:
-            self._send()
+            with self._metrics.deciding():
+                self._send()
 
     def remove_servers(self, server_ids: list[str]) -> None:
         """Servers that are gone; who waits for one waits for another, unknown ids are ignored."""
         for server in server_ids:
             if server in self._servers:
                 del self._servers[server], self._under_way[server]
-                self._fleet.lost(server, requeue=False)
+                with self._metrics.changing:
+                    self._fleet.lost(server, requeue=False)
         if self._stock is not None:
             self._stock.remove_servers(server_ids)
         elif self._servers:
-            self._send()
+            with self._metrics.deciding():
+                self._send()
         else:
             for ours, future in self._waiting.items():
-                self._fleet.cancel(ours)
+                with self._metrics.changing:
+                    self._fleet.cancel(ours)
                 future.set_exception(RuntimeError(NO_SERVERS))
 
     def get_all_servers(self) -> list[str]:
@@ -222,9 +235,19 @@ class FleetLoadBalancer:
 
     def clear_sticky_cache(self) -> dict[str, Any]:
         """The servers' caches are empty or about to be (new weights): nobody has to go where he was."""
-        self._fleet.forget_caches()
+        with self._metrics.changing:
+            self._fleet.forget_caches()
         loads = {server: self.get_inflight_count(server) for server in self._servers}
         return {"cleared_entries": 0, "server_loads": loads}
+
+    def _serve_metrics(self, port: int) -> None:
+        """`/metrics` of this process on a port, unless it is 0."""
+        if port:
+            from prometheus_client import CollectorRegistry, start_http_server
+
+            registry = CollectorRegistry()
+            registry.register(self._metrics)
+            start_http_server(port, registry=registry)
 
     # -- when something of ours goes wrong -------------------------------------------------------------
 
@@ -233,6 +256,7 @@ class FleetLoadBalancer:
         from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
         logger.exception("peek's load balancer failed; verl's own decides from now on")
+        self._metrics.fallbacks += 1
         self._stock = GlobalRequestLoadBalancer(self._servers)
         for ours, future in self._waiting.items():
             if not future.done():

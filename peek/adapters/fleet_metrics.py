@@ -1,0 +1,149 @@
+"""The metrics of a fleet: their names and what they mean, for whoever serves `/metrics` in its process.
+
+`FleetMetrics` is a collector of `prometheus_client`, read when it is scraped:
+
+    metrics = FleetMetrics(fleet)
+    REGISTRY.register(metrics)
+    with metrics.deciding():
+        fleet.add(request)
+        sent = fleet.dispatch(now)
+
+Scrapes come in threads of their own, so whatever is done with the fleet is done in `deciding` or `changing`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, Final
+
+from peek.adapters.metrics import Metric
+from peek.adapters.observed import Tally
+from peek.fleet import FleetPlanner, ReplicaStatus
+
+DECISION_SECONDS: Final = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.1, 1.0)
+
+
+def _counter(name: str, text: str) -> Metric:
+    return Metric(f"peek_fleet_{name}", "counter", text)
+
+
+def _gauge(name: str, text: str, *labels: str) -> Metric:
+    return Metric(f"peek_fleet_{name}", "gauge", text, labels)
+
+
+COUNTERS: Final = {
+    "added": _counter("requests", "Requests that came in"),
+    "refused": _counter("refused_requests", "Requests that found the queue full"),
+    "sticky": _counter("sticky_requests", "Requests that went where half of their prompt was expected"),
+    "dispatched": _counter("dispatched_requests", "Times a request was sent to a replica"),
+    "finished": _counter("finished_requests", "Requests that ended"),
+    "cancelled": _counter("cancelled_requests", "Requests that were given up"),
+    "requeued": _counter("requeued_requests", "Requests that came back from a replica that was lost"),
+    "moved": _counter("moved_requests", "Waiting requests whose home left or was lost"),
+    "steals": _counter("steals", "Times an idle replica took over others' requests"),
+    "stolen": _counter("stolen_requests", "Requests taken over"),
+}
+"""By the name of the field of `FleetStats`."""
+
+FALLBACKS: Final = _counter("fallbacks", "Internal errors after which the host's own rule decides")
+DECISIONS: Final = Metric(
+    "peek_fleet_decision_seconds", "histogram", "Seconds of each decision", bounds=DECISION_SECONDS
+)
+WAITING: Final = _gauge("waiting_requests", "Requests that wait in the fleet")
+IMBALANCE: Final = _gauge("imbalance", "The longest backlog of a replica over the mean")
+WINDOW: Final = _gauge("window_requests", "How many may queue at a replica before others are held back")
+ACTIVE: Final = _gauge("active", "1 while the fleet decides, 0 after a fallback")
+
+REPLICA: Final = {
+    "waiting": _gauge("home_requests", "Requests that wait for a replica, their home", "replica"),
+    "queued": _gauge("queued_requests", "Requests at a replica without a first token", "replica"),
+    "under_way": _gauge("under_way_requests", "Requests at a replica", "replica"),
+    "backlog": _gauge("backlog_tokens", "Tokens that a replica has to compute and decode", "replica"),
+    "accepting": _gauge("accepting", "1 if a replica is sent requests", "replica"),
+}
+"""By the name of the field of `ReplicaStatus`."""
+
+METRICS: Final = (
+    *COUNTERS.values(),
+    FALLBACKS,
+    DECISIONS,
+    WAITING,
+    IMBALANCE,
+    WINDOW,
+    ACTIVE,
+    *REPLICA.values(),
+)
+
+
+class FleetMetrics:
+    """A `prometheus_client` collector of one fleet.
+
+    Args:
+        fleet: the fleet; from now on changed inside `deciding` and `changing` only.
+        timer: seconds, for the time of decisions.
+
+    Attributes:
+        fallbacks: internal errors of whoever drives the fleet; counted by it.
+    """
+
+    def __init__(self, fleet: FleetPlanner, timer: Callable[[], float] = time.perf_counter) -> None:
+        self.fallbacks = 0
+        self.changing = Lock()
+        """Held while the fleet is changed or read."""
+        self._fleet = fleet
+        self._timer = timer
+        self._decisions = Tally(DECISION_SECONDS)
+
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """One decision: arrivals or news, and what is sent in consequence.  A microsecond or two more."""
+        with self.changing:
+            started = self._timer()
+            try:
+                yield
+            finally:
+                self._decisions.note(self._timer() - started)
+
+    def collect(self) -> Iterator[Any]:
+        """Called for each scrape, from any thread.  O(replicas)."""
+        from prometheus_client.core import HistogramMetricFamily
+
+        with self.changing:
+            stats = self._fleet.stats.as_dict()
+            replicas = self._fleet.status()
+            waiting = len(self._fleet)
+            counts, seconds = list(self._decisions.counts), self._decisions.sum
+        for field, metric in COUNTERS.items():
+            yield _family(metric, {(): stats[field]})
+        yield _family(FALLBACKS, {(): self.fallbacks})
+        decided = 0
+        buckets = []
+        for bound, count in zip([*map(str, DECISION_SECONDS), "+Inf"], counts, strict=True):
+            decided += count
+            buckets.append((bound, decided))
+        yield HistogramMetricFamily(DECISIONS.name, DECISIONS.text, buckets=buckets, sum_value=seconds)
+        yield _family(WAITING, {(): waiting})
+        yield _family(IMBALANCE, {(): imbalance(replicas)})
+        yield _family(WINDOW, {(): self._fleet.config.window_requests})
+        yield _family(ACTIVE, {(): float(self.fallbacks == 0)})
+        for field, metric in REPLICA.items():
+            yield _family(metric, {(each.name,): float(getattr(each, field)) for each in replicas})
+
+
+def imbalance(replicas: list[ReplicaStatus]) -> float:
+    """The longest backlog over the mean; 1 for even ones, and where there is nothing to do."""
+    backlogs = [each.backlog for each in replicas]
+    return max(backlogs) * len(backlogs) / sum(backlogs) if sum(backlogs) > 0 else 1.0
+
+
+def _family(metric: Metric, values: dict[tuple[str, ...], float]) -> Any:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    made = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family = made(metric.name, metric.text, labels=metric.labels)
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    return family
