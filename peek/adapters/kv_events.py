@@ -91,6 +91,7 @@ class KvEvents:
         self._asked = 0
         """The first batch that is asked for."""
         self._socket: Any = zmq.Context.instance().socket(zmq.SUB)
+        self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.set_hwm(100_000)  # as many as the engines keep for one who is slow
         self._socket.setsockopt_string(zmq.SUBSCRIBE, topic)
         try:
@@ -124,7 +125,7 @@ class KvEvents:
         """Listen no more; the view stays as it is."""
         self._held.clear()
         self._end_replay()
-        self._socket.close(linger=0)
+        self._socket.close()
 
     def _receive(self, socket: Any) -> list[bytes] | None:
         try:
@@ -183,6 +184,7 @@ class KvEvents:
     def _ask_again(self) -> None:
         """Ask for all batches from the next one on."""
         self._replay = self._zmq.Context.instance().socket(self._zmq.DEALER)
+        self._replay.setsockopt(self._zmq.LINGER, 0)  # nobody may be there to ask
         self._replay.set_hwm(0)  # the answer is as long as what the engine remembers
         self._replay.connect(self._replay_endpoint)
         self._replay.send_multipart((b"", self.next_batch.to_bytes(8, "big")))
@@ -202,7 +204,7 @@ class KvEvents:
 
     def _end_replay(self) -> None:
         if self._replay is not None:
-            self._replay.close(linger=0)
+            self._replay.close()
             self._replay = None
         if self._held and self.next_batch == self._asked:  # it is not to be had
             self._take(*self._held.popleft())
