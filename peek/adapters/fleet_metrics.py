@@ -1,6 +1,6 @@
 """The metrics of a fleet: their names and what they mean, for whoever serves `/metrics` in its process.
 
-`FleetMetrics` is a collector of `prometheus_client`, read when it is scraped:
+`FleetMetrics` is a collector of `prometheus_client`, read when it is scraped::
 
     metrics = FleetMetrics(fleet)
     REGISTRY.register(metrics)

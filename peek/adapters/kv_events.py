@@ -1,7 +1,7 @@
 """The KV events that vLLM and SGLang publish, read into an `EventView`.  Needs `pyzmq` and `msgspec`.
 
 An engine that is told to (`--kv-events-config`) publishes over ZMQ which blocks it stores and lets go of, in
-numbered batches.  `KvEvents` listens to one of them (one data-parallel rank: each has a socket of its own):
+numbered batches.  `KvEvents` listens to one of them (one data-parallel rank: each has a socket of its own)::
 
     view = EventView(capacity=400_000)
     events = KvEvents("tcp://host:5557", view, replay_endpoint="tcp://host:5558")
