@@ -19,9 +19,10 @@ VLLM_ARGS ?=
 SGLANG_VERSIONS ?= 0.5.23 0.5.17 0.5.9
 SGLANG_ENV ?= $(CURDIR)/.venv-sglang-
 SGLANG_ARGS ?=
-# Its router module alone, on a real Ray.
+# Its router module alone, on a real Ray; with real vLLM behind it where that has been built.
 VERL_VERSION ?= 0.9.1
 VERL_ENV ?= $(CURDIR)/.venv-verl-
+VERL_VLLM ?= $(wildcard $(VLLM_ENV)0.32.0)
 VERL_ARGS ?=
 # Beside a vLLM that runs whole on the CPU.
 RAY_VERSION ?= 2.60.0
@@ -50,7 +51,7 @@ help:
 	@echo 'make test    the core suite on both builds, compiled and interpreted'
 	@echo 'make test-vllm    the adapter on the real vLLM, in environments of its own (gigabytes, minutes)'
 	@echo 'make test-sglang  the adapter on the real SGLang, likewise'
-	@echo 'make test-verl    the load balancer on verl'"'"'s own router module and a real Ray, likewise'
+	@echo 'make test-verl    the load balancer on verl'"'"'s own router module and a real Ray, likewise; on vLLM, if built'
 	@echo 'make test-ray-serve  the queue for Ray Serve, on a real cluster of one machine and real engines, likewise'
 	@echo 'make check   ruff, mypy --strict, architecture test'
 	@echo 'make bench   benchmarks, on the compiled build, and how much slower the pure one is'
@@ -163,7 +164,7 @@ test-sglang: $(SGLANG_VERSIONS:%=$(SGLANG_ENV)%/.stamp-peek)
 
 .PRECIOUS: $(VERL_ENV)%/.stamp-deps
 $(VERL_ENV)%/.stamp-deps: tests/verl/requirements.txt tests/verl/make_env.sh
-	@PYTHON='$(PYTHON)' tests/verl/make_env.sh '$*' '$(VERL_ENV)$*'
+	@PYTHON='$(PYTHON)' tests/verl/make_env.sh '$*' '$(VERL_ENV)$*' $(VERL_VLLM:%='%')
 	@touch $@
 
 $(VERL_ENV)%/.stamp-peek: $(VERL_ENV)%/.stamp-deps $(WHEEL)

@@ -3,7 +3,7 @@
 In the YAML file that `rollout.router_config_path` names:
 
     router_class: peek.adapters.verl.load_balancer.FleetLoadBalancer
-    max_inflight: 32          # requests at a server before those it does not hold are held back
+    max_inflight: 256         # requests at a server before those it does not hold are held back: its max_num_seqs
     cache_tokens: 200000      # prefix cache of a server
     metrics_port: 9400        # where the actor serves /metrics; 0: nowhere
 
@@ -33,8 +33,8 @@ NO_SERVERS: Final = "No available servers in load balancer"
 
 OPTIONS: Final = {
     "policy": "peek",
-    "max_inflight": 32,
-    "max_warm_inflight": 256,
+    "max_inflight": 256,
+    "max_warm_inflight": 1024,
     "cache_tokens": 200_000,
     "stickiness": 4.0,
     "decode_tokens": 0,
