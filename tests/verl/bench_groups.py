@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import zlib
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from group_hash import GroupHash
 from rollouts import Sample, Served, SimServer, arena, roll_out, run_virtually, tokens
 
 from peek.adapters.verl.load_balancer import FleetLoadBalancer
@@ -92,37 +93,6 @@ CELLS = {
         leave_s=20.0, join_s=40.0,
     ),
 }  # fmt: skip
-
-
-class GroupHash:
-    """A static choice by the group's name, which it is told in the request's."""
-
-    def __init__(self, servers: Mapping[str, Any]) -> None:
-        self._servers = dict(servers)
-
-    def acquire_server(self, request_id: str) -> tuple[str, Any]:
-        group = request_id.partition("/")[0].partition(".")[2]
-        chosen = max(self._servers, key=lambda name: zlib.crc32(f"{group} {name}".encode()))
-        return chosen, self._servers[chosen]
-
-    def release_server(self, server_id: str) -> None:
-        pass
-
-    def require_acquire_fields(self) -> list[str]:
-        return []
-
-    def require_release_fields(self) -> list[str]:
-        return []
-
-    def add_servers(self, servers: Mapping[str, Any]) -> None:
-        self._servers.update(servers)
-
-    def remove_servers(self, server_ids: list[str]) -> None:
-        for name in server_ids:
-            del self._servers[name]
-
-    def clear_sticky_cache(self) -> None:
-        pass
 
 
 def stock(servers: Mapping[str, Any]) -> Any:
@@ -198,10 +168,14 @@ def run(
 
 
 def on_vllm(runs: int) -> None:
+    """Makespans by the wall clock."""
+    sys.path.append(str(Path(__file__).parent.parent / "vllm"))
     from vllm_rollouts import cluster, roll_out, router_config
 
     with TemporaryDirectory() as folder, cluster(Path(folder)) as servers:
-        configs = {"verl": None, "peek": router_config(Path(folder))}
+        hashing = Path(folder, "hash.yaml")
+        hashing.write_text("router_class: group_hash.GroupHash\n")
+        configs = {"verl": None, "group hash": str(hashing), "peek": router_config(Path(folder))}
         for config in configs.values():
             roll_out(servers, config)  # processes start, code is read
         print("| balancer | makespan, s | prompt tokens cached |")

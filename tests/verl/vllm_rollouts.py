@@ -129,17 +129,19 @@ def prompts() -> list[tuple[str, list[int]]]:
     return [(f"g{group}/{sample}", heads[group]) for sample in range(SAMPLES) for group in range(GROUPS)]
 
 
-async def converse(router: Any, fields: list[str], name: str, head: list[int]) -> list[list[int]]:
+async def converse(
+    router: Any, asked: list[str], told: list[str], name: str, head: list[int]
+) -> list[list[int]]:
     """One sample's turns, as verl's agent loop and client take them."""
     rnd = random.Random(name)
     prompt, answers = list(head), []
     for turn in range(TURNS):
-        extra = {"prompt_ids": prompt} if "prompt_ids" in fields else {}
+        extra = {"prompt_ids": prompt} if asked else {}
         server_id, server = await router.acquire_server.remote(request_id=name, **extra)
         try:
             answer = await server.generate.remote(prompt, _seed(name, turn))
         finally:
-            router.release_server.remote(server_id=server_id, request_id=name)
+            router.release_server.remote(server_id=server_id, **({"request_id": name} if told else {}))
         answers.append(answer)
         prompt = prompt + answer + [rnd.randrange(3, 1000) for _ in range(TOOL)]
     return answers
@@ -166,10 +168,12 @@ def roll_out(servers: dict[str, Any], router_config: str | None, changing: bool 
     ray.get([server.forget.remote() for server in servers.values()])
     ray.get([server.counts.remote() for server in servers.values()])
     router = get_router_handle(servers, router_config)
+    ray.get(router.require_acquire_fields.remote())  # it is there
 
     async def batch() -> list[list[list[int]]]:
-        fields = await router.require_acquire_fields.remote()
-        samples = [converse(router, fields, *each) for each in prompts()]
+        asked = await router.require_acquire_fields.remote()
+        told = await router.require_release_fields.remote()
+        samples = [converse(router, asked, told, *each) for each in prompts()]
         answers = asyncio.gather(*samples)
         if changing:
             await change(router, servers)
@@ -179,10 +183,18 @@ def roll_out(servers: dict[str, Any], router_config: str | None, changing: bool 
     answers = asyncio.run(batch())
     seconds = time.perf_counter() - started
     counts = ray.get([server.counts.remote() for server in servers.values()])
-    assert ray.get(router.get_total_inflight.remote()) == 0
+    _wait_until_quiet(router)
     ray.kill(router)
     named = {name: said for (name, _), said in zip(prompts(), answers, strict=True)}
     return Rolled(named, sum(cached for cached, _ in counts), sum(asked for _, asked in counts), seconds)
+
+
+def _wait_until_quiet(router: Any) -> None:
+    """Until all that was acquired is released; verl's client does not wait for that."""
+    deadline = time.monotonic() + 30
+    while ray.get(router.get_total_inflight.remote()):
+        assert time.monotonic() < deadline, "something was never released"
+        time.sleep(0.01)
 
 
 def router_config(folder: Path) -> str:
