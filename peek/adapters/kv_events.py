@@ -193,14 +193,18 @@ class KvEvents:
 
     def _replayed(self, frames: list[bytes]) -> None:
         """An answer: an empty frame, a topic in newer versions, a number, a batch."""
-        if frames[-2] == END:
+        if frames[-2:-1] == [END]:
             self._end_replay()
-        else:
+            return
+        try:
             number, batch = self._read(frames)
-            while self._held and self._held[0][0] < number:  # the engine has forgotten what we have
-                self._take(*self._held.popleft())
-            self._take(number, batch)
-            self._replay_ends = self._clock() + REPLAY_S
+        except Exception:
+            self.reader.leave_out()
+            return
+        while self._held and self._held[0][0] < number:  # the engine has forgotten what we have
+            self._take(*self._held.popleft())
+        self._take(number, batch)
+        self._replay_ends = self._clock() + REPLAY_S
 
     def _end_replay(self) -> None:
         if self._replay is not None:

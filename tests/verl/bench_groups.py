@@ -196,12 +196,13 @@ def main() -> None:
     parser.add_argument("--seats", type=int, default=256, help="requests that run at once on a server")
     parser.add_argument("--policies", nargs="+", default=["stock", "peek"], help="of the engines")
     parser.add_argument("--vllm", type=int, metavar="N", help="N runs on real engines instead")
+    parser.add_argument("--balancers", nargs="+", default=list(BALANCERS), choices=list(BALANCERS))
     parser.add_argument("--rows", nargs="*", default=[], help="more rows: options of our balancer, a=1,b=2")
     asked = parser.parse_args()
     if asked.vllm:
         on_vllm(asked.vllm)
         return
-    balancers = dict(BALANCERS)
+    balancers = {name: BALANCERS[name] for name in asked.balancers}
     for row in asked.rows:
         options = dict(option.split("=") for option in row.split(","))
         balancers[f"peek {row}"] = fleet(**{name: int(value) for name, value in options.items()})

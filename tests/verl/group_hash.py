@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any
 
 
@@ -20,7 +20,7 @@ class GroupHash:
 
     def acquire_server(self, request_id: str) -> tuple[str, Any]:
         group = request_id.partition("/")[0].rpartition(".")[2]
-        chosen = max(self._servers, key=lambda name: zlib.crc32(f"{group} {name}".encode()))
+        chosen = max(self._servers, key=lambda name: blake2b(f"{group} {name}".encode()).digest())
         return chosen, self._servers[chosen]
 
     def release_server(self, server_id: str) -> None:

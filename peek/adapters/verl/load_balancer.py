@@ -3,7 +3,7 @@
 In the YAML file that `rollout.router_config_path` names:
 
     router_class: peek.adapters.verl.load_balancer.FleetLoadBalancer
-    max_inflight: 256         # requests at a server before those it does not hold are held back: its max_num_seqs
+    max_inflight: 256         # requests at a server before others are held back: its max_num_seqs
     cache_tokens: 200000      # prefix cache of a server
     metrics_port: 9400        # where the actor serves /metrics; 0: nowhere
 
