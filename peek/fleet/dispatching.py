@@ -96,8 +96,6 @@ class Dispatcher:
                 request = replica.planner.request(request_id)
                 if 2 * replica.planner.cached_len(request_id) < request.num_tokens:
                     if not self._windows.has_room(replica):
-                        if brought:  # it may share what has just gone
-                            break
                         return
                     brought = True
                 replica.send(self._tickets.by_id[request_id])
