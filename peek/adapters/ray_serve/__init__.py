@@ -1,4 +1,4 @@
-"""Ray Serve (2.60): requests wait in one queue for all replicas of a deployment, see `fleet_options`.
+"""Ray Serve (2.60): requests wait in one queue for all replicas of a deployment, see `fleet_options`::
 
     from peek.adapters.ray_serve import fleet_options
 
