@@ -68,10 +68,11 @@ class FleetMachine(RuleBasedStateMachine):
         name = self.name("r")
         self.keys[name] = (namespace, key)
         self.answers[name] = answer
+        self.priorities[name] = 0
         return PendingRequest(name, key, self.clock, namespace)
 
     def forget(self, name: str) -> None:
-        del self.keys[name], self.answers[name]
+        del self.keys[name], self.answers[name], self.priorities[name]
 
     def some_replica(self, data: st.DataObject) -> str:
         return data.draw(st.sampled_from(sorted(self.replicas)), label="replica")
