@@ -176,6 +176,7 @@ test-verl: $(VERL_ENV)$(VERL_VERSION)/.stamp-peek
 	@cd build/verl && PEEK_EXPECT_BACKEND=compiled '$(VERL_ENV)$(VERL_VERSION)/bin/pytest' -p no:cacheprovider \
 	  -c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' '$(CURDIR)/tests/verl' $(VERL_ARGS)
 
+.PRECIOUS: $(RAY_ENV)%/.stamp-deps
 $(RAY_ENV)%/.stamp-deps: tests/ray_serve/requirements.txt tests/ray_serve/make_env.sh
 	@PYTHON='$(PYTHON)' tests/ray_serve/make_env.sh '$*' '$(RAY_ENV)$*'
 	@touch $@
