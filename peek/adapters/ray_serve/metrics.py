@@ -1,33 +1,32 @@
-"""The queue's state as metrics of Ray's, which stand on its `/metrics` under `ray_peek_fleet_*`."""
+"""The queue's state as metrics of Ray's: the series of any fleet, and some of the queue's own.
+
+Ray puts `ray_` before their names.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-GAUGES: Final = {
-    "working": "1 while the queue decides, 0 while Ray Serve's own rule does after an error",
-    "routers": "routers of deployment handles that share the queue",
-    "waiting": "requests that wait in the queue",
-    "imbalance": "the longest backlog of a replica by the mean one",
-}
+from peek.adapters import fleet_metrics
+from peek.adapters.fleet_metrics import ACTIVE, IMBALANCE, REPLICA, WAITING
+from peek.adapters.metrics import Metric
 
-REPLICA_GAUGES: Final = {
-    "under_way": "requests at a replica",
-    "backlog": "tokens that a replica has to compute and decode",
+GAUGES: Final = {
+    "working": ACTIVE,
+    "waiting": WAITING,
+    "imbalance": IMBALANCE,
+    "routers": Metric("peek_fleet_routers", "gauge", "Routers of deployment handles that share the queue"),
 }
+"""By the name of the field of `FleetQueue.status`."""
 
 COUNTERS: Final = {
-    "added": "requests that came in",
-    "refused": "requests that found the queue full",
-    "sticky": "requests that went where half of their prompt was or was expected",
-    "dispatched": "requests that were sent to a replica",
-    "finished": "requests that ended",
-    "cancelled": "requests that were given up",
-    "steals": "times an idle replica took over requests that waited for another",
-    "stolen": "requests that were taken over",
-    "tells": "calls of routers",
-    "telling_s": "seconds spent on these, decisions included",
+    **fleet_metrics.COUNTERS,
+    "tells": Metric("peek_fleet_tells", "counter", "Calls of routers"),
+    "telling_s": Metric(
+        "peek_fleet_telling_seconds", "counter", "Seconds spent on these, decisions included"
+    ),
 }
+"""Likewise."""
 
 
 class QueueMetrics:
@@ -36,11 +35,11 @@ class QueueMetrics:
     def __init__(self) -> None:
         from ray.util.metrics import Counter, Gauge
 
-        self._gauges = {name: Gauge(f"peek_fleet_{name}", text) for name, text in GAUGES.items()}
+        self._gauges = {field: Gauge(each.name, each.text) for field, each in GAUGES.items()}
         self._of_replicas = {
-            name: Gauge(f"peek_fleet_{name}", text, ("replica",)) for name, text in REPLICA_GAUGES.items()
+            field: Gauge(each.name, each.text, each.labels) for field, each in REPLICA.items()
         }
-        self._counters = {name: Counter(f"peek_fleet_{name}", text) for name, text in COUNTERS.items()}
+        self._counters = {field: Counter(each.name, each.text) for field, each in COUNTERS.items()}
         self._told: dict[str, float] = {}
         self._replicas: set[str] = set()
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from peek.adapters.fleet_metrics import imbalance
 from peek.adapters.ray_serve.line import FULL, STOCK, Arrival, News
 from peek.adapters.ray_serve.router import Router
 from peek.adapters.ray_serve.settings import divided, fleet_config
@@ -121,14 +122,12 @@ class FleetQueue:
         """
         fleet = self._fleet
         replicas = [] if fleet is None else fleet.status()
-        backlog = sum([each.backlog for each in replicas])
-        most = max([each.backlog for each in replicas], default=0.0)
         return {
             "working": fleet is not None,
             "routers": len(self._routers),
             "waiting": sum([len(router.waiting) for router in self._routers.values()]),
             "replicas": {each.name: each._asdict() for each in replicas},
-            "imbalance": most * len(replicas) / backlog if backlog else 1.0,
+            "imbalance": imbalance(replicas),
             "tells": self._tells,
             "telling_s": self._telling_s,
             **({} if fleet is None else fleet.stats.as_dict()),
