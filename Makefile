@@ -5,6 +5,8 @@ PYTHON ?= python3
 PYTEST_ARGS ?= --numprocesses=auto
 BENCH_ARGS ?=
 SEED ?= 42
+EXAMPLES ?= 500
+COUNT ?= 200
 
 BIN := .venv/bin
 DEPS := .venv/.stamp-deps
@@ -43,12 +45,14 @@ unexport PYTHONPATH PEEK_POLICY
 export PROMETHEUS
 
 .DELETE_ON_ERROR:
-.PHONY: help venv build demo test test-compiled test-interpreted prometheus test-vllm test-sglang test-verl test-ray-serve \
+.PHONY: help venv build demo test test-compiled test-interpreted explore mutants prometheus test-vllm test-sglang test-verl test-ray-serve \
   bench bench-against soak soak-vllm soak-sglang eval eval-full eval-policy eval-store eval-report docs tables wheels check format clean
 
 help:
 	@echo 'make demo    build, then simulate the main workload under six policies'
 	@echo 'make test    the core suite on both builds, compiled and interpreted'
+	@echo 'make explore      the core suite on examples it has not seen, many of them; prints the seed'
+	@echo 'make mutants      200 small changes of peek/, one after another: which does no test notice?'
 	@echo 'make test-vllm    the adapter on the real vLLM, in environments of its own (gigabytes, minutes)'
 	@echo 'make test-sglang  the adapter on the real SGLang, likewise'
 	@echo 'make test-verl    the load balancer on verl'"'"'s own router module and a real Ray, likewise; on vLLM, if built'
@@ -104,6 +108,17 @@ demo: $(BUILT)
 # -- tests --------------------------------------------------------------------------------------------
 
 test: test-compiled test-interpreted
+
+# Other examples each time, and more of them; the seed is said first.
+explore: $(BUILT)
+	@seed=$${EXPLORE_SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; \
+	echo "make explore EXPLORE_SEED=$$seed EXAMPLES=$(EXAMPLES)  draws these examples again"; \
+	HYPOTHESIS_PROFILE=explore EXAMPLES='$(EXAMPLES)' PEEK_EXPECT_BACKEND=compiled \
+	  $(BIN)/pytest --hypothesis-seed="$$seed" $(PYTEST_ARGS)
+
+# Would the tests notice?  Goes on where it was cut short; MUTANTS_ARGS=--afresh after a change.
+mutants: $(DEPS)
+	$(BIN)/python -m bench.mutants --count $(COUNT) --seed $(SEED) $(MUTANTS_ARGS)
 
 # tests/conftest.py ends the run if the backend is not the expected one.
 test-compiled: $(BUILT)

@@ -33,6 +33,7 @@ COMPILED = (
     "peek/request.py",
     "peek/trie/*.py",
     "peek/policy/*.py",
+    "peek/policy/default/*.py",
     "peek/eviction/*.py",
     "peek/planner/[!p]*.py",
     "peek/planner/planner.py",

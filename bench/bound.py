@@ -10,6 +10,7 @@ in arrival order.  A share of 0 stands for no lane.
 from __future__ import annotations
 
 import argparse
+from math import inf
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -29,7 +30,7 @@ Ratios = dict[tuple[str, str], list[float]]
 def label_of(share: float) -> str:
     """The evaluation's name for the default policy with another share."""
     label = f"peek, share {share:g}"
-    SETTINGS[label] = {"fair_share": share} if share else {"lanes": "none"}
+    SETTINGS[label] = {"fair_share": share} if share else {"grace_tokens": inf}
     return label
 
 

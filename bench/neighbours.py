@@ -20,7 +20,7 @@ from bench.builds import require_compiled
 from bench.evaluation.plans import SIMULATED
 from bench.evaluation.record import play
 from bench.evaluation.traffic import Source, Traffic, mixed
-from peek.policy.tenants import DECODE_WEIGHT
+from peek.policy.default.tenants import DECODE_WEIGHT
 from peek.simulation.cost import CostModel
 
 FROM_S, TO_S = 60.0, 240.0

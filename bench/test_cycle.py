@@ -14,7 +14,7 @@ from peek.simulation.radix_cache import RadixCache
 from peek.timing.rig import NOW, match_each
 from peek.timing.rounds import best_of
 
-LABELS = ("peek", "response-ratio", "clpm", "clpm+gm+dl+pe", "lpm-nolimit+lru", "hrrn+lru")
+LABELS = ("peek", "clpm", "clpm+gm+dl+pe", "lpm-nolimit+lru", "hrrn+lru")
 ROUNDS = {"A": 500, "B": 300, "C": 300, "D": 60, "D10": 500}
 WHOLE_MAX_S = {"A": 1e-3, "D": 12e-3}
 ONE_ARRIVAL_MAX_S = {"A": 0.3e-3, "D": 0.0}

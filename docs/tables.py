@@ -14,9 +14,10 @@ from typing import Any
 
 from typer.main import get_command
 
-from peek import PRESETS, PeekConfig
+from peek import PRESETS, LaneOptions, PeekConfig
 from peek.adapters.activation import KNOWN_VARIABLES, OTHER_VARIABLES, Settings
 from peek.cli.main import app
+from peek.policy.default import PeekOptions
 
 PAGE = Path(__file__).resolve().parent / "options.md"
 
@@ -37,14 +38,15 @@ VARIABLES = {
 }
 """What each variable is for; the names themselves are those of the code."""
 
-_SHOWN = ("admission", "lanes", "fair_share", "dynamic_share", "eviction")
+_SHOWN = ("policy", "lanes", "fair_share", "dynamic_share", "eviction")
 """What is told of each label."""
 
 
 def tables() -> dict[str, str]:
     """Name of the table -> its lines."""
     return {
-        "policy-options": _table(("option", "default", ""), _options(PeekConfig)),
+        "policy-options": _table(("option", "default", ""), _options(PeekOptions)),
+        "lane-options": _table(("option", "default", ""), _lane_options()),
         "adapter-options": _table(("option", "default", ""), _options(Settings)),
         "variables": _table(("variable", ""), ((f"`{name}`", VARIABLES[name]) for name in _variables())),
         "labels": _table(("label", *_SHOWN), _labels()),
@@ -68,25 +70,31 @@ def _variables() -> tuple[str, ...]:
     return (*KNOWN_VARIABLES, *OTHER_VARIABLES)
 
 
+def _lane_options() -> Iterator[tuple[str, ...]]:
+    """Rows for the options of lanes, and of the eviction."""
+    yield from _options(LaneOptions)
+    yield from (row for row in _options(PeekConfig) if row[0] == "`eviction`")
+
+
 def _options(kind: Any) -> Iterator[tuple[str, ...]]:
     """Rows for the fields of a dataclass that have defaults, as its docstring tells them."""
     listed = inspect.cleandoc(kind.__doc__).partition("Attributes:\n")[2]
     told = dict(re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", listed, re.MULTILINE))
     for field in fields(kind):
-        if field.default is not MISSING:
+        if field.name in told and field.name != "config":
             yield (
                 f"`{field.name}`",
-                f"`{_json(field.default)}`",
+                "" if field.default is MISSING else f"`{_json(field.default)}`",
                 " ".join(told[field.name].split()).rstrip("."),
             )
 
 
 def _labels() -> Iterator[tuple[str, ...]]:
     for label, config in PRESETS.items():
-        values = [getattr(config, name) for name in _SHOWN]
-        if config.lanes == "none":
-            values[2:4] = "", ""
-        yield f"`{label}`", *(f"`{_json(value)}`" if value != "" else "" for value in values)
+        options = config.as_dict()
+        lanes = () if config.lanes is None else vars(config.lanes)
+        shown = [name if name in ("policy", "eviction") or name in lanes else "" for name in _SHOWN]
+        yield f"`{label}`", *(f"`{_json(options[name])}`" if name else "" for name in shown)
 
 
 def _commands() -> Iterator[str]:

@@ -6,7 +6,7 @@ import.
 
 from peek import fleet, offline
 from peek._version import __version__
-from peek.config import PRESETS, PeekConfig
+from peek.config import PRESETS, LaneOptions, PeekConfig
 from peek.errors import (
     DuplicateRequest,
     EngineMismatch,
@@ -27,13 +27,9 @@ from peek.eviction.demand import DemandEviction
 from peek.planner import Plan, Planner, PlannerStats
 from peek.policy.base import AdmissionPolicy, Cycle
 from peek.policy.clpm import ClpmScheduler
-from peek.policy.dfs_weight import DfsWeight
-from peek.policy.fcfs import FirstCome
-from peek.policy.hrrn import Hrrn
+from peek.policy.default.policy import PeekPolicy
 from peek.policy.lanes import CycleLanes, LaneController
-from peek.policy.lpm import LongestPrefix, ShortestPrefill
-from peek.policy.priority_index import PriorityIndex
-from peek.policy.response_ratio import ClusterResponseRatio
+from peek.policy.stock import DfsWeight, FirstCome, Hrrn, LongestPrefix, ShortestPrefill
 from peek.protocols import CacheTree, CacheView, WaitingQueue
 from peek.request import PendingRequest
 from peek.trie import keys as _keys
@@ -48,7 +44,6 @@ __all__ = [
     "CacheView",
     "ClpmScheduler",
     "Cluster",
-    "ClusterResponseRatio",
     "Cycle",
     "CycleLanes",
     "DemandEviction",
@@ -63,10 +58,12 @@ __all__ = [
     "InvalidConfig",
     "InvalidKey",
     "LaneController",
+    "LaneOptions",
     "LongestPrefix",
     "NoReplica",
     "PeekConfig",
     "PeekError",
+    "PeekPolicy",
     "PendingRequest",
     "PendingTree",
     "Plan",
@@ -74,7 +71,6 @@ __all__ = [
     "PlannerBusy",
     "PlannerStats",
     "PolicyFault",
-    "PriorityIndex",
     "QueueFull",
     "ShortestPrefill",
     "UnknownReplica",

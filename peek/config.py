@@ -1,13 +1,21 @@
-"""From words to settings: policy labels, environment, JSON.
+"""Settings of one planner, and their one text form.
 
-A label is the paper's (`clpm+gm+dl+pe`), or the name
-of a baseline, or `peek` for the library's own default.
+A `PeekConfig` is a policy with its options, an eviction, and lanes where a published policy has them.  Three
+spellings mean the same everywhere a policy is named (environment, engine options, command line, docs):
+
+    peek:mean_bias=0.5,tenant_lead=1e5          text: a label, `:`, options; `str(config)` gives it back
+    {"policy": "peek", "mean_bias": 0.5}        JSON: `from_dict`
+    PeekConfig("peek", {"mean_bias": 0.5})      Python
+
+A label is the paper's (`clpm+gm+dl+pe`), the name of a baseline, `peek` for the library's own default, or
+`module:Class`.  Each option is declared in one place, the dataclass that holds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from math import inf
 from typing import Any, Final
 
@@ -17,14 +25,10 @@ from peek.eviction.demand import MODES, DemandEviction
 from peek.policy import registry
 from peek.policy.base import AdmissionPolicy
 from peek.policy.lanes import CycleLanes, LaneController, Lanes, check_share, check_slo
-from peek.policy.overdue import OverdueLane, check_grace
-from peek.policy.priority_index import PriorityIndex, check_mean_bias, check_unshared
-from peek.policy.response_ratio import ClusterResponseRatio, check_exponent
-from peek.policy.tenants import TenantAccounts, check_tenant_lead
 from peek.settings import require_flag, require_number, require_one_of
 
-ADMISSIONS = tuple(registry.BUILT_IN)
-LANES = ("none", "cycle", "work", "overdue")
+POLICIES = tuple(registry.BUILT_IN)
+LANES = ("cycle", "work")
 EVICTIONS = ("lru", *MODES)
 
 _ADAPTERS_OWN: Final = ("in_flight_gate", "strict")
@@ -32,65 +36,88 @@ _ADAPTERS_OWN: Final = ("in_flight_gate", "strict")
 
 
 @dataclass(frozen=True)
+class LaneOptions:
+    """A second lane beside the policy's order.
+
+    Attributes:
+        lanes: "cycle" (the published algorithm: clocks that start anew every cycle) or "work" (charged by the
+            uncached tokens that were really admitted).
+        fair_share: the fair lane's share (the paper's 1 - alpha), in (0, 1).
+        dynamic_share: let the share follow the queue.
+        slo_s: seconds of waiting at which a singleton's age pressure is full.
+    """
+
+    lanes: str
+    fair_share: float = 0.3
+    dynamic_share: bool = False
+    slo_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        require_one_of("lanes", self.lanes, ("none", *LANES))
+        check_share(self.fair_share)
+        require_flag("dynamic_share", self.dynamic_share)
+        check_slo(self.slo_s)
+
+    def build(self) -> Lanes:
+        """New lanes with clocks at zero."""
+        kind = CycleLanes if self.lanes == "cycle" else LaneController
+        return kind(self.fair_share, self.dynamic_share, self.slo_s)
+
+
+@dataclass(frozen=True)
 class PeekConfig:
     """Settings of one `Planner`; the defaults are the policy `peek`.
 
     Attributes:
-        admission: one of `ADMISSIONS`, `module:Class`, or a name in the entry-point group `peek.policies`.
-        exponent: for `response-ratio`, how much a long wait counts.
-        mean_bias: for `index`, from 0.0 (short tail) to 1.0 (short mean).
-        unshared: for `index`, "arrival" leaves a queue alone in which nothing is shared or cached.
-        lanes: "none", "cycle" (published: clocks per cycle), "work" (charged by uncached tokens), "overdue"
-            (for those whom arrival order would have served by now).
-        fair_share: the fair lane's share (the paper's 1 - alpha), in (0, 1).
-        dynamic_share: let the share follow the queue.
-        slo_s: seconds of waiting at which a singleton's age pressure is full.
-        tenant_lead: tokens that a waiting tenant may be served ahead of the least served one; infinity for no
-            turns among tenants.  In JSON a number larger than any account will do.
-        grace_tokens: for the lanes "overdue", the work in tokens that is admitted after a request has come
-            before it can be overdue.
+        policy: one of `POLICIES`, `module:Class`, or a name in the entry-point group `peek.policies`.
+        options: an instance of the policy's `Options`; a mapping of option names to values is made one.
+        lanes: what merges the policy's order with a fair one; None for none.
         eviction: "lru" leaves eviction to the engine, else a mode of `DemandEviction`.
+
+    Raises `InvalidConfig` for an unknown name and an invalid value, with what is valid.
     """
 
-    admission: str = "index"
-    lanes: str = "overdue"
-    fair_share: float = 0.15
-    dynamic_share: bool = False
-    slo_s: float = 2.0
+    policy: str = "peek"
+    options: Any = None
+    lanes: LaneOptions | None = None
     eviction: str = "lru"
-    exponent: float = 5.0
-    mean_bias: float = 0.0
-    unshared: str = "index"
-    tenant_lead: float = 32768.0
-    grace_tokens: float = 500_000.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.admission, str):
+        if not isinstance(self.policy, str):
+            raise InvalidConfig(f"policy is {self.policy!r}; valid: {', '.join(POLICIES)}, module:Class")
+        kind = registry.options_of(self.policy)
+        if self.options is None or isinstance(self.options, Mapping):
+            options = _made(self.policy, kind, {} if self.options is None else self.options)
+            object.__setattr__(self, "options", options)
+        elif not isinstance(self.options, kind):
             raise InvalidConfig(
-                f"admission is {self.admission!r}; valid: {', '.join(ADMISSIONS)}, module:Class"
+                f"options is a {type(self.options).__name__}; policy {self.policy!r} needs {kind.__name__}"
             )
-        registry.find(self.admission)
-        require_one_of("lanes", self.lanes, LANES)
+        if self.lanes is not None:
+            if not isinstance(self.lanes, LaneOptions):
+                raise InvalidConfig(f"lanes is {self.lanes!r}; need LaneOptions, or None")
+            if self.lanes.lanes == "none":
+                object.__setattr__(self, "lanes", None)
         require_one_of("eviction", self.eviction, EVICTIONS)
-        check_share(self.fair_share)
-        check_slo(self.slo_s)
-        check_exponent(self.exponent)
-        check_mean_bias(self.mean_bias)
-        check_unshared(self.unshared)
-        check_tenant_lead(self.tenant_lead)
-        check_grace(self.grace_tokens)
-        require_flag("dynamic_share", self.dynamic_share)
+
+    # -- spellings ---------------------------------------------------------------------------------
 
     @classmethod
     def from_label(cls, label: str) -> PeekConfig:
-        """The settings behind a policy label.
+        """The settings behind a text, `LABEL` or `LABEL:option=value,...`.
 
-        A label is one of `PRESETS`, or an admission policy by name: one of `ADMISSIONS`, `module:Class`, or
-        an entry point in the group `peek.policies`.  Behind a `+` follows the eviction: `lru`, the engine's
-        own, or `pe`, demand eviction; without one it is `lru`.  A policy that is no preset has no lanes.
+        A label is one of `PRESETS`, or a policy by name: one of `POLICIES`, `module:Class`, or an entry point
+        in the group `peek.policies`.  Behind a `+` follows the eviction: `lru`, the engine's own, or `pe`,
+        demand eviction; without one it is `lru`.  The options are those of `from_dict`.
+
+        >>> PeekConfig.from_label("peek:mean_bias=0.5").options.mean_bias
+        0.5
 
         Raises `InvalidConfig`, which lists the valid ones.
         """
+        head, _, tail = label.rpartition(":")
+        if head and "=" in tail:
+            return cls.from_dict({"policy": head, **_parsed_options(label, tail)})
         preset = PRESETS.get(label)
         if preset is not None:
             return preset
@@ -99,25 +126,33 @@ class PeekConfig:
             name, ending = label, "lru"
         base = None if name.endswith(("+lru", "+pe")) else PRESETS.get(name)
         if base is None:
-            if name not in ADMISSIONS and ":" not in name and name not in registry.installed():
+            if name not in POLICIES and ":" not in name and name not in registry.installed():
                 known = ", ".join([*PRESETS, *registry.installed(), "module:Class"])
                 raise InvalidConfig(f"policy {label!r} is unknown; valid: {known}")
-            base = _published(name)
+            base = cls(name)
         return replace(base, eviction=_EVICTION_ENDINGS[ending])
 
     @classmethod
-    def from_dict(cls, options: Mapping[str, Any]) -> PeekConfig:
-        """From JSON-like options; `policy` names the label that the others change."""
-        known = [field.name for field in fields(cls)]
-        unknown = sorted(set(options) - set(known) - {"policy"})
-        if unknown and unknown[0] in _ADAPTERS_OWN:
-            raise InvalidConfig(
-                f"option {unknown[0]!r} is not a setting of a policy: it is an argument of Planner"
-            )
-        if unknown:
-            raise InvalidConfig(f"option {unknown[0]!r} is unknown; valid: {', '.join(['policy', *known])}")
+    def from_dict(cls, options: Mapping[str, Any], *, beside: Sequence[str] = ()) -> PeekConfig:
+        """From JSON-like options; `policy` names the label that the others change.
+
+        The others are `eviction`, those of `LaneOptions`, and those of the policy.  `InvalidConfig` for one
+        that this policy does not have; it lists those it has, and what else the caller takes (`beside`).
+        """
         base = cls.from_label(str(options["policy"])) if "policy" in options else cls()
-        return replace(base, **{name: value for name, value in options.items() if name != "policy"})
+        given = {name: value for name, value in options.items() if name != "policy"}
+        own = {field.name for field in fields(base.options)}
+        eviction = given.pop("eviction", base.eviction)
+        policy_options = {name: given.pop(name) for name in list(given) if name in own}
+        lane_options = {name: given.pop(name) for name in list(given) if name in _LANE_NAMES}
+        if given:
+            raise InvalidConfig(_unknown(base, next(iter(given)), beside))
+        lanes = base.lanes
+        if lane_options:
+            if "fair_share" in own or (lanes is None and "lanes" not in lane_options):
+                raise InvalidConfig(_unknown(base, next(iter(lane_options)), beside))
+            lanes = LaneOptions(**lane_options) if lanes is None else replace(lanes, **lane_options)
+        return cls(base.policy, replace(base.options, **policy_options), lanes, eviction)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> PeekConfig:
@@ -126,90 +161,151 @@ class PeekConfig:
         Nothing set gives the stock configuration (`is_stock`).  An unknown `PEEK_ONLINE_*` name is
         an error, since a typing mistake would otherwise silently measure the stock engine.
         """
-        unknown = [name for name in environ if name.startswith("PEEK_ONLINE_") and name not in _VARIABLES]
+        unknown = [name for name in environ if name.startswith("PEEK_ONLINE_") and name not in VARIABLES]
         if unknown:
-            raise InvalidConfig(f"variable {unknown[0]} is unknown; valid: {', '.join(_VARIABLES)}")
+            raise InvalidConfig(f"variable {unknown[0]} is unknown; valid: {', '.join(VARIABLES)}")
         label = environ.get("PEEK_POLICY", "")
         if label:
-            clash = [name for name in _VARIABLES if name in environ]
+            clash = [name for name in VARIABLES if name in environ]
             if clash:
                 raise InvalidConfig(f"PEEK_POLICY and {clash[0]} are both set; set one of them")
             return cls.from_label(label)
         return _from_flags(environ)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Every option in force, by name; `from_dict` takes it back."""
+        lanes = {} if self.lanes is None else vars(self.lanes)
+        return {"policy": self.policy, **asdict(self.options), **lanes, "eviction": self.eviction}
+
+    def __str__(self) -> str:
+        """The text form: `from_label(str(config)) == config`."""
+        for label, preset in PRESETS.items():
+            if preset == self:
+                return label
+        label = self.policy if self.eviction != "cluster" else f"{self.policy}+pe"
+        base = PeekConfig.from_label(label).as_dict()
+        if self.lanes is not None and "lanes" not in base:
+            base |= {**vars(LaneOptions(self.lanes.lanes)), "lanes": None}
+        changed = {name: value for name, value in self.as_dict().items() if base[name] != value}
+        if not changed:
+            return label
+        return f"{label}:{','.join(f'{name}={_text(value)}' for name, value in changed.items())}"
+
+    # -- what they build ---------------------------------------------------------------------------
+
     @property
     def is_stock(self) -> bool:
         """True if the engine's own order and eviction are left alone."""
-        return self.admission == "fcfs" and self.lanes == "none" and self.eviction == "lru"
+        return self.policy == "fcfs" and self.lanes is None and self.eviction == "lru"
 
     @property
-    def waits_for_prefills(self) -> bool:
-        """Whether the policy makes use of the in-flight gate on engines that show a prefix late.
-
-        The published policies and the baselines do not: they are kept as they are elsewhere.
-        """
-        return self.admission in ("index", "response-ratio") or self.admission not in ADMISSIONS
+    def sees_prefills(self) -> bool:
+        """Whether the policy makes use of the in-flight gate on engines that show a prefix late."""
+        sees: bool = self.build_policy().sees_prefills
+        return sees
 
     def build_policy(self) -> AdmissionPolicy:
         """A new policy object."""
-        if self.admission == "response-ratio":
-            return ClusterResponseRatio(self.exponent)
-        if self.admission == "index":
-            return PriorityIndex(self.mean_bias, self.unshared)
-        return registry.make(self.admission)
+        return registry.make(self.policy, self.options)
 
     def build_lanes(self) -> Lanes | None:
         """New lanes with clocks at zero, or None."""
-        if self.lanes == "none":
-            return None
-        if self.lanes == "overdue":
-            return OverdueLane(self.fair_share, self.grace_tokens)
-        kind = CycleLanes if self.lanes == "cycle" else LaneController
-        return kind(self.fair_share, self.dynamic_share, self.slo_s)
-
-    def build_tenants(self) -> TenantAccounts | None:
-        """Accounts at zero, or None for no turns among tenants."""
-        return None if self.tenant_lead == inf else TenantAccounts(self.tenant_lead)
+        return None if self.lanes is None else self.lanes.build()
 
     def build_eviction(self) -> EvictionPolicy | None:
         """The demand eviction, or None for the engine's own."""
         return None if self.eviction == "lru" else DemandEviction(self.eviction)
 
 
-def _published(admission: str, lanes: str = "none", eviction: str = "lru") -> PeekConfig:
-    """The paper's policies and the baselines: cache lane 0.7 (alpha), dynamic with the lanes; no tenants."""
-    return PeekConfig(
-        admission,
-        lanes,
-        fair_share=0.3,
-        dynamic_share=lanes != "none",
-        eviction=eviction,
-        tenant_lead=inf,
-    )
+_LANE_NAMES: Final = tuple(field.name for field in fields(LaneOptions))
+_EVICTION_ENDINGS: Final = {"lru": "lru", "pe": "cluster"}
 
+
+def _made(policy: str, kind: Any, values: Mapping[str, Any]) -> Any:
+    """An instance of a policy's `Options`."""
+    declared: object = kind
+    if not is_dataclass(declared):
+        raise InvalidConfig(f"Options of policy {policy!r} is {kind!r}; need a frozen dataclass")
+    known = [field.name for field in fields(kind)]
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        raise InvalidConfig(
+            f"option {unknown[0]!r} is not one of policy {policy!r}; valid: {', '.join(known)}"
+        )
+    required = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+    missing = [name for name in required if name not in values]
+    if missing:
+        raise InvalidConfig(f"policy {policy!r} needs the option {missing[0]!r}")
+    return kind(**values)
+
+
+def _unknown(base: PeekConfig, name: str, beside: Sequence[str]) -> str:
+    """Why an option cannot be set, with those that can."""
+    if name in _ADAPTERS_OWN:
+        return f"option {name!r} is not a setting of a policy: it is an argument of Planner"
+    own = [field.name for field in fields(base.options)]
+    lanes = [] if "fair_share" in own else list(_LANE_NAMES)
+    if base.lanes is None and name in lanes and name != "lanes":
+        return f"option {name!r} needs the option 'lanes'; valid: {', '.join(LANES)}"
+    valid = ", ".join(["policy", *own, *lanes, "eviction", *beside])
+    return f"option {name!r} is not one of policy {base.policy!r}; valid: {valid}"
+
+
+def _parsed_options(label: str, text: str) -> dict[str, Any]:
+    """Options from `name=value,...`; a value that is no JSON is a text."""
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not equals or not name or name in found or name == "policy":
+            raise InvalidConfig(
+                f"policy {label!r} has {part!r} among its options; need name=value, each once"
+            )
+        found[name] = _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, (int, float)) else text
+
+
+_WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None, "inf": inf}
+
+
+def _text(value: object) -> str:
+    for text, meaning in _WORDS.items():
+        if value is meaning or (value == inf and text == "inf"):
+            return text
+    return str(value)
+
+
+_PUBLISHED_LANES: Final = LaneOptions("cycle", 0.3, True)
+"""The paper's: cache lane 0.7 (alpha), dynamic."""
 
 PRESETS: dict[str, PeekConfig] = {
-    "fcfs+lru": _published("fcfs"),
-    "lpm+lru": _published("lpm"),
-    "lpm-nolimit+lru": _published("lpm-nolimit"),
-    "dfs-weight+lru": _published("dfs-weight"),
-    "hrrn+lru": _published("hrrn"),
-    "spf+lru": _published("spf"),
-    "lpm+pe": _published("lpm", eviction="cluster"),
-    "fcfs+pe": _published("fcfs", eviction="cluster"),
-    "clpm": _published("clpm"),
-    "clpm+gm": _published("clpm+gm"),
-    "clpm+gm+dl": _published("clpm+gm", "cycle"),
-    "clpm+gm+pe": _published("clpm+gm", eviction="cluster"),
-    "clpm+gm+dl+pe": _published("clpm+gm", "cycle", "cluster"),
-    "response-ratio": PeekConfig("response-ratio", "work", fair_share=0.05),
+    "fcfs+lru": PeekConfig("fcfs"),
+    "lpm+lru": PeekConfig("lpm"),
+    "lpm-nolimit+lru": PeekConfig("lpm-nolimit"),
+    "dfs-weight+lru": PeekConfig("dfs-weight"),
+    "hrrn+lru": PeekConfig("hrrn"),
+    "spf+lru": PeekConfig("spf"),
+    "lpm+pe": PeekConfig("lpm", eviction="cluster"),
+    "fcfs+pe": PeekConfig("fcfs", eviction="cluster"),
+    "clpm": PeekConfig("clpm"),
+    "clpm+gm": PeekConfig("clpm+gm"),
+    "clpm+gm+dl": PeekConfig("clpm+gm", lanes=_PUBLISHED_LANES),
+    "clpm+gm+pe": PeekConfig("clpm+gm", eviction="cluster"),
+    "clpm+gm+dl+pe": PeekConfig("clpm+gm", lanes=_PUBLISHED_LANES, eviction="cluster"),
     "peek": PeekConfig(),
 }
 """The paper's policies, the baselines and the library's own; `PeekConfig.from_label` knows more."""
 
-_EVICTION_ENDINGS: Final = {"lru": "lru", "pe": "cluster"}
-
-_VARIABLES = (
+VARIABLES: Final = (
     "PEEK_ONLINE_SCHEDULER",
     "PEEK_ONLINE_EVICTION",
     "PEEK_ONLINE_CLPM",
@@ -218,6 +314,7 @@ _VARIABLES = (
     "PEEK_ONLINE_CLPM_BIGLANE_SHARE",
     "PEEK_ONLINE_EVICTION_MODE",
 )
+"""The paper's."""
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("", "0", "false", "no", "off")
 
@@ -236,12 +333,9 @@ def _from_flags(environ: Mapping[str, str]) -> PeekConfig:
         raise InvalidConfig(f"PEEK_ONLINE_CLPM_BIGLANE_SHARE is {share!r}, not a number") from None
     require_number("PEEK_ONLINE_CLPM_BIGLANE_SHARE", cache_share, 0.0, 1.0)
     return PeekConfig(
-        admission=("clpm+gm" if group_major else "clpm") if scheduler else "fcfs",
-        lanes="cycle" if lanes else "none",
-        fair_share=1.0 - cache_share,
-        dynamic_share=dynamic and lanes,
+        ("clpm+gm" if group_major else "clpm") if scheduler else "fcfs",
+        lanes=LaneOptions("cycle", round(1.0 - cache_share, 12), dynamic) if lanes else None,
         eviction=mode if _flag(environ, "PEEK_ONLINE_EVICTION") else "lru",
-        tenant_lead=inf,
     )
 
 

@@ -43,6 +43,9 @@ _SIGNALS: Final = (
 )
 """What is written after the constructor."""
 
+MAX_TOKENS: Final = 2**53
+"""More tokens than any request computes or generates; lanes count in floats."""
+
 _MOST: Final = 2**62 - 1
 """The largest count of tokens: sums of a few fit in 64 bits."""
 
@@ -66,15 +69,15 @@ class PendingRequest:
             and the cache cannot hold them while the key stands (see `PendingTree.extend`).
         tenant: a str, who the request is accounted to; "" for all: one tenant.
         heads: hashable names of the prompt's beginnings, shortest first, by which lengths of answers are
-            learned (`peek.policy.answers`); needed where equal symbols may mean something else later, else
-            the planner finds its own.
+            learned; needed where equal symbols may mean something else later, else the planner finds its
+            own for a policy that reads them.
 
     Signals, valid after `Planner.plan`; `score`, `cluster_*` and `head` where the policy reads the tree:
         arrival_work: uncached tokens the engine had admitted when the request arrived (HRRN's clock).
         answer_ratio: length of the answer that is expected, to the mean of all answers; 1.0 if unknown.
         answer_excess: tokens that it is expected to be longer than the mean of its namespace.
         turn, price, due: when arrival order would serve it, for what, and when it is overdue, in work; see
-            `peek.policy.overdue`.
+            `peek.policy.default.overdue`.
         sequence: rank of arrival (unique, ascending).
         length: symbols in the key, without the tail.
         cached_len: tokens of the prompt already in the KV cache (the paper's h).
@@ -89,9 +92,11 @@ class PendingRequest:
     """
 
     __slots__ = (
+        "_arrival_time",
+        "_namespace",
+        "_request_id",
         "answer_excess",
         "answer_ratio",
-        "arrival_time",
         "arrival_work",
         "cached_len",
         "cluster_depth",
@@ -102,14 +107,13 @@ class PendingRequest:
         "head",
         "heads",
         "key",
-        "kind",
+        "kinds",
         "lane",
         "length",
-        "namespace",
         "num_tokens",
+        "placed",
         "price",
         "rank",
-        "request_id",
         "score",
         "section",
         "sequence",
@@ -131,15 +135,15 @@ class PendingRequest:
         heads: object = (),
     ) -> None:
         name = request_id if isinstance(request_id, str) else _no_text("request_id", request_id)
-        self.request_id: str = name
+        self._request_id: str = name
         self.key = key
-        self.arrival_time: float = _seconds(name, arrival_time)
-        self.namespace: str = namespace if isinstance(namespace, str) else _no_text("namespace", namespace)
+        self._arrival_time: float = _seconds(name, arrival_time)
+        self._namespace: str = namespace if isinstance(namespace, str) else _no_text("namespace", namespace)
         self.num_tokens: i64 = _count(name, "num_tokens", num_tokens)
         self.tail: i64 = _count(name, "tail", tail)
         self.tenant: str = tenant if isinstance(tenant, str) else _no_text("tenant", tenant)
         self.heads: tuple[object, ...] = _names(name, heads)
-        self.kind: object = None  # of `peek.policy.answers`
+        self.kinds: object = ()  # of the default policy's answers
         self.answer_ratio: float = 1.0
         self.answer_excess: i64 = 0
         self.arrival_work: i64 = 0
@@ -157,7 +161,25 @@ class PendingRequest:
         self.head: i64 = 0
         self.section: i64 = 0
         self.lane: i64 = NO_LANE
+        self.placed: i64 = 0  # of the planner: the last order that it was found in
         self.rank: i64 = 0  # scratch of policies: place in the order of arrival
+
+    # What the tree has filed a request under cannot be set: a policy that tried would lose it.
+
+    @property
+    def request_id(self) -> str:
+        """The id, unique among the waiting requests."""
+        return self._request_id
+
+    @property
+    def arrival_time(self) -> float:
+        """Seconds on the caller's clock."""
+        return self._arrival_time
+
+    @property
+    def namespace(self) -> str:
+        """What keeps equal token sequences from sharing KV."""
+        return self._namespace
 
     def __reduce__(self) -> tuple[Any, ...]:
         given = (
@@ -222,3 +244,9 @@ def _seconds(request_id: str, value: object) -> float:
         except (TypeError, ValueError, OverflowError):
             pass
     raise InvalidKey(f"arrival_time of {request_id!r} is {value!r}, not a finite number")
+
+
+def require_tokens(name: str, tokens: int) -> None:
+    """`InvalidKey` unless they are within 0 .. 2**53."""
+    if not 0 <= tokens <= MAX_TOKENS:
+        raise InvalidKey(f"{name} is {tokens}; need 0 .. 2**53")

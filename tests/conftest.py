@@ -3,6 +3,9 @@
 The suite runs on two builds of one source, compiled and interpreted.  `PEEK_EXPECT_BACKEND` says which
 one this run is about; a run that imports the other build ends at once, because it would prove nothing.
 
+Every run draws the same examples (the profile `same`), so that a failure is of a change; `make explore`
+draws new ones, as many as `EXAMPLES` says, from a seed that it prints.
+
 `tests/` is on `sys.path` (see `pythonpath` in pyproject.toml), so oracles shared by several test
 modules are plain modules next to them.  The checkout itself is not: `peek` comes from the environment.
 """
@@ -12,17 +15,17 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 
 import peek
 
 # No deadlines: a shared machine is slow at times, and the suite does not measure.
-settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", settings.get_profile("dev"), max_examples=80, derandomize=True)
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", patient, max_examples=80, derandomize=True)
 settings.register_profile(
-    "many", settings.get_profile("dev"), max_examples=10_000, phases=[Phase.explicit, Phase.generate]
+    "explore", patient, max_examples=int(os.environ.get("EXAMPLES", "500")), print_blob=True
 )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 def pytest_configure() -> None:

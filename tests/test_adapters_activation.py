@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import fields
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.attached import ToyEngine, toy_attachment
 
-from peek import InvalidConfig, PeekConfig
+from peek import PRESETS, InvalidConfig, LaneOptions, PeekConfig
 from peek.adapters.activation import Settings, misspelled, requested_settings, settings_from
 from peek.cli.main import main
+from peek.policy.default import PeekOptions
 
 OPTIONS: list[dict[str, Any]] = [
     {"policy": "peek"},
     {"policy": "peek", "fair_share": 0.2, "strict": True},
     {"policy": "clpm+gm+dl+pe", "slo_s": 3},
-    {"exponent": 2},
+    {"mean_bias": 0.25},
     {},
 ]
 
@@ -35,8 +38,8 @@ def test_config_says_what_the_engines_options_say(options: dict[str, Any], tmp_p
 
 
 def test_the_policy_may_stand_beside_the_config() -> None:
-    environ = {"PEEK_POLICY": "clpm+gm", "PEEK_CONFIG": '{"slo_s": 4, "strict": true}'}
-    assert settings_from(environ) == Settings.from_dict({"policy": "clpm+gm", "slo_s": 4, "strict": True})
+    environ = {"PEEK_POLICY": "clpm+gm+dl", "PEEK_CONFIG": '{"slo_s": 4, "strict": true}'}
+    assert settings_from(environ) == Settings.from_dict({"policy": "clpm+gm+dl", "slo_s": 4, "strict": True})
 
 
 @pytest.mark.parametrize("environ", [{}, {"PEEK_CONFIG": ""}, {"PEEK_CONFIG": "  "}])
@@ -62,7 +65,10 @@ def test_options_of_the_engine_come_first(monkeypatch: pytest.MonkeyPatch) -> No
         ({"PEEK_CONFIG": "@/no/such/file"}, "PEEK_CONFIG names a file that cannot be read"),
         ({"PEEK_CONFIG": "@"}, "PEEK_CONFIG names a file that cannot be read"),
         ({"PEEK_CONFIG": "@a\0b"}, "PEEK_CONFIG names a file that cannot be read"),
-        ({"PEEK_CONFIG": '{"polcy": "peek"}'}, "PEEK_CONFIG: option 'polcy' is unknown"),
+        (
+            {"PEEK_CONFIG": '{"polcy": "peek"}'},
+            "PEEK_CONFIG: option 'polcy' is not one of policy 'peek'; valid: policy, mean_bias",
+        ),
         ({"PEEK_CONFIG": '{"policy": "peak"}'}, "PEEK_CONFIG: policy 'peak' is unknown"),
         ({"PEEK_CONFIG": '{"strict": 1}'}, "PEEK_CONFIG: strict is 1"),
         ({"PEEK_CONFIG": '{"policy": "peek"}', "PEEK_POLICY": "peek"}, "PEEK_CONFIG names a policy, too"),
@@ -92,6 +98,79 @@ def test_any_text_is_settings_or_an_error(text: str) -> None:
     except InvalidConfig as error:
         fault = error
     assert isinstance(found, Settings) if fault is None else "PEEK_CONFIG" in str(fault)
+
+
+NAMES = [field.name for kind in (PeekOptions, LaneOptions, Settings) for field in fields(kind)]
+
+
+@given(
+    option=st.sampled_from([*NAMES, "eviction", "polcy", "tenant"]), label=st.sampled_from(sorted(PRESETS))
+)
+def test_every_option_is_in_force_or_refused(option: str, label: str) -> None:
+    """Said as it is, it changes nothing where it is in force; elsewhere it is an error that lists what is."""
+    settings = Settings(PeekConfig.from_label(label))
+    force = settings.in_force()
+    options = {"policy": label, option: force.get(option, 1)}
+    if option in force:
+        assert Settings.from_dict(options) == settings
+        assert f"{option}={force[option]}" in str(settings).split()
+        return
+    with pytest.raises(InvalidConfig) as caught:
+        Settings.from_dict(options)
+    if option not in vars(LaneOptions("work")):
+        assert all(name in str(caught.value) for name in force)
+
+
+def test_an_option_of_another_policy_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="'mean_bias' is not one of policy 'fcfs'"):
+        Settings.from_dict({"policy": "fcfs+lru", "mean_bias": 1})
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"PEEK_POLICY": "off"},
+        {"PEEK_POLICY": "off", "PEEK_CONFIG": '{"mean_bias": 0.5, "mode": "shadow"}'},
+        {"PEEK_CONFIG": '{"policy": "off", "mean_bias": 0.5, "mode": "on"}'},
+    ],
+)
+def test_off_is_off(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_from(environ)
+    assert settings.config.is_stock
+    assert settings.mode == "off"
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert main(["doctor"]) == 0
+    assert "off at start" in capsys.readouterr().out
+
+
+def test_off_attaches_nothing_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="peek")
+    attachment = toy_attachment(engine := ToyEngine(), policy="off")
+    assert (attachment.working, attachment.state, engine.made) == (None, "off", 0)
+    assert [record.getMessage() for record in caplog.records if "switched off" in record.getMessage()]
+
+
+def test_vllm_asks_for_it_before_it_loads_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    (entry,) = entry_points(group="vllm.general_plugins", name="peek_settings")
+    monkeypatch.setenv("PEEK_CONFIG", '{"policy": "peek", "mean_bias": 2}')
+    with pytest.raises(InvalidConfig, match="mean_bias is 2"):
+        entry.load()()
+    monkeypatch.setenv("PEEK_CONFIG", '{"policy": "peek"}')
+    entry.load()()
+
+
+def test_doctor_prints_every_option_in_force(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PEEK_CONFIG", '{"policy": "peek", "explain": 3}')
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    for name, value in Settings.from_dict({"policy": "peek", "explain": 3}).in_force().items():
+        assert f"{name}={value}" in shown
+    assert "slo_s" not in shown
 
 
 # -- names that nobody reads ------------------------------------------------------------------------------
@@ -132,7 +211,7 @@ def test_doctor_reports_both(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["misspelled"] == {"PEEK_POLCY": "PEEK_POLICY"}
-    assert found["active"].startswith("clpm+gm, no lanes")
+    assert found["active"] == "clpm+gm"
     assert main(["doctor"]) == 0
     assert "nothing reads it; is PEEK_POLICY meant?" in capsys.readouterr().out
     monkeypatch.setenv("PEEK_CONFIG", "{")

@@ -14,7 +14,7 @@ from support.attached import EmptyCache, ToyEngine, toy_attachment
 from peek import InvalidConfig, PendingRequest, Plan, Planner
 from peek.adapters.activation import Settings
 from peek.adapters.observed import Observations, ObservedPlanner
-from peek.adapters.reasons import facts
+from peek.adapters.reasons import LINES_A_SECOND, Decisions, facts
 from peek.planner.plan import NOTHING_TO_GAIN
 from peek.policy.lanes import FAIR_LANE
 from peek.trie.signals import Cluster
@@ -74,6 +74,35 @@ def test_the_last_admissions_are_kept_and_logged(caplog: pytest.LogCaptureFixtur
     ]
     assert [json.loads(line)["request_id"] for line in lines] == engine.admitted
     assert str(SECRET) not in caplog.text, "nothing of a prompt"
+
+
+@given(st.lists(st.floats(0.0, 0.7), max_size=200))
+def test_the_log_has_a_sample_and_says_how_many_are_left_out(pauses: list[float]) -> None:
+    """No second has more lines than it may, and lines and those left out are all admissions."""
+    at = 100.0
+    decisions = Decisions(3, lambda: at)
+    logged: list[tuple[float, str]] = []
+    listener = logging.Handler()
+    listener.emit = lambda record: logged.append((at, record.getMessage()))  # type: ignore[method-assign]
+    log = logging.getLogger("peek")
+    level = log.level
+    log.addHandler(listener)
+    log.setLevel(logging.INFO)
+    try:
+        for number, pause in enumerate([*pauses, 5.0]):
+            at += pause
+            decisions.note({"request_id": str(number)})
+    finally:
+        log.removeHandler(listener)
+        log.setLevel(level)
+    shown = [(when, line) for when, line in logged if line.startswith("peek: admitted ")]
+    left_out = [int(line.split()[1]) for _, line in logged if "not in the log" in line]
+    assert len(shown) + sum(left_out) == len(pauses) + 1
+    assert len(shown) + len(left_out) == len(logged)
+    for when, _ in shown:
+        assert sum(when <= other < when + 1.0 for other, _ in shown) <= 2 * LINES_A_SECOND
+    assert len(shown) >= min(len(pauses), LINES_A_SECOND)
+    assert len(decisions.all()) == min(3, len(pauses) + 1)
 
 
 def test_by_default_nothing_is_kept(caplog: pytest.LogCaptureFixture) -> None:

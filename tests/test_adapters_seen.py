@@ -26,10 +26,10 @@ def test_the_line_says_it_all(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "peek"):
         toy_attachment(ToyEngine(), fair_share=0.1)
     (line,) = lines(caplog)
-    assert line.startswith("peek: active; toy 1.0, model m, rank 0.0, cache none; admission=index lanes=over")
-    for option in ("fair_share=0.1", "eviction=lru", "exponent=5.0", "strict=False"):
+    assert line.startswith("peek: active; toy 1.0, model m, rank 0.0, cache none; policy=peek mean_bias=0.0")
+    for option in ("fair_share=0.1", "eviction=lru", "grace_tokens=500000.0", "strict=False"):
         assert option in line
-    assert set(vars(PeekConfig())) <= {word.split("=")[0] for word in line.split("; ")[2].split()}
+    assert set(PeekConfig().as_dict()) <= {word.split("=")[0] for word in line.split("; ")[2].split()}
 
 
 def test_why_not(caplog: pytest.LogCaptureFixture) -> None:

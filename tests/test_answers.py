@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queues import NOW, Arrival, Scene, cache_of, rows_of, scenes
+from support.queues import NOW, Arrival, Fact, Scene, cache_of, rows_of, scenes
 from test_priority_index import Definition
 
-from peek import InvalidKey, PeekConfig, PendingRequest, Planner, PriorityIndex
-from peek.policy.answers import HEADS, AnswerLengths, heads_of
-from peek.trie.keys import pack
+from peek import InvalidKey, PeekConfig, PeekPolicy, PendingRequest, Planner
+from peek.policy.default import PeekOptions
+from peek.policy.default.answers import MEMORY, AnswerLengths, Kind, Mean
+from peek.trie.keys import HEADS, heads_of, pack
 
-INDEX = PeekConfig(admission="index", lanes="none")
+INDEX = PeekConfig()
 
 Told = tuple[str, tuple[str, ...], int]
 """Namespace and heads of a request that has ended, and the tokens of its answer."""
@@ -99,7 +101,7 @@ def test_the_order_is_that_of_the_definition_with_what_was_learned(
     scene: Scene, told: list[tuple[int, int]]
 ) -> None:
     """Orders in between, so that the pieces are kept and renewed and not made anew."""
-    policy = PriorityIndex()
+    policy = PeekPolicy()
     planner = Planner(policy=policy)
     names = [row.request_id for row in scene.rows]
     for number, row in enumerate(scene.rows):
@@ -179,10 +181,122 @@ def test_memory_is_bounded() -> None:
         request = PendingRequest(f"r{number}", [1], 0.0)
         lengths.arrived(request, (number,))
         lengths.admitted(request)
-    assert lengths.kinds <= 2048
+    assert lengths.kinds == 0, "who comes teaches nothing"
     assert lengths.running == 65_536
-    lengths.answered(7, "r69999")
-    assert lengths.running == 65_535
+    for number in range(65_000, 70_000):
+        lengths.answered(7, f"r{number}")
+    assert 1024 <= lengths.kinds <= 2048
+    assert lengths.running == 65_536 - 5000
+
+
+def test_memory_is_bounded_over_all_namespaces() -> None:
+    """Whoever has most forgets first: a flood in some namespaces does not make a small one forget."""
+    lengths = AnswerLengths()
+    ours = taught(lengths, "ours", [("ours",)], 500)
+    for number in range(12):
+        taught(lengths, f"salt{number}", [(number, i) for i in range(1500)], 9)
+    assert lengths.kinds <= 16_384
+    lengths.arrived(ours, ("ours",))
+    assert ours.answer_ratio > 10
+    lengths.withdrawn(ours)
+    for number in range(9000):
+        taught(lengths, f"user{number}", [("any",)], 9)
+    assert lengths.namespaces <= 4096
+    assert lengths.kinds <= 16_384
+
+
+def taught(
+    lengths: AnswerLengths, space: str, kinds: list[tuple[object, ...]], tokens: int
+) -> PendingRequest:
+    """One answer of each kind; another request of the namespace."""
+    for number, heads in enumerate(kinds):
+        request = PendingRequest(f"{space}{number}", [1], 0.0, space)
+        lengths.arrived(request, heads)
+        lengths.admitted(request)
+        lengths.answered(tokens, request.request_id)
+    return PendingRequest(f"{space} new", [1], 0.0, space)
+
+
+def test_another_namespace_makes_nobody_forget() -> None:
+    """2,100 one-off prompts, served or withdrawn, of a namespace that is not ours, or ours and withdrawn."""
+    for space, served in (("other", True), ("other", False), ("", False)):
+        lengths = AnswerLengths()
+        ours = taught(lengths, "", [("ours",)], 500)
+        for number in range(2100):
+            request = PendingRequest(f"r{number}", [1], 0.0, space)
+            lengths.arrived(request, tuple((number, i) for i in range(3)))
+            if served:
+                lengths.admitted(request)
+                lengths.answered(1, f"r{number}")
+            else:
+                lengths.withdrawn(request)
+        lengths.answered(1, "unknown")
+        lengths.arrived(ours, ("ours",))
+        assert ours.answer_ratio > 1.5, (space, served)
+
+
+@pytest.mark.parametrize("answers", [8, 40, 4000])
+def test_one_tenant_has_half_of_what_a_kind_learns(answers: int) -> None:
+    """However many answers are his, once the others have had `MEMORY`."""
+    kind = Kind(1.0, MEMORY)
+    for _ in range(int(MEMORY)):
+        kind.learn(100.0, "others")
+    for _ in range(answers):
+        kind.learn(4000.0, "poisons")
+    assert kind.mean <= 2050.0
+    assert kind.mean == pytest.approx(
+        (100 * MEMORY + 4000 * min(answers, MEMORY)) / (MEMORY + min(answers, MEMORY))
+    )
+
+
+@given(answers=st.lists(st.tuples(st.integers(1, 5000), st.sampled_from("abcdefghij")), max_size=80))
+def test_a_kind_is_the_mean_of_its_tenants(answers: list[tuple[int, str]]) -> None:
+    """Of the eight who answered last, each as if he were alone, and weighed by his answers."""
+    kind, alone = Kind(1.0, MEMORY), dict[str, Mean]()
+    for tokens, tenant in answers:
+        own = alone.pop(tenant, None) or Mean(MEMORY)
+        own.add(tokens)
+        alone[tenant] = own
+        while len(alone) > 8:
+            del alone[next(iter(alone))]
+        kind.learn(tokens, tenant)
+        total = sum(each.answers for each in alone.values())
+        assert kind.answers == total
+        assert kind.mean == pytest.approx(sum(each.answers * each.mean for each in alone.values()) / total)
+
+
+@dataclass
+class Judged(Definition):
+    """Each choice that is made would be made without answers, too, by one who is four times as old."""
+
+    def pieces(self, waiting: list[Fact]) -> list[tuple[tuple[float, int], list[Fact]]]:
+        found = super().pieces(waiting)
+        blind = Definition(self.scene, self.policy)
+        blind.paid = self.paid
+        plain = [-key[0] for key, _ in blind.pieces(waiting)]
+        chosen = min(range(len(found)), key=lambda place: found[place][0])
+        assert 4.0000001 * plain[chosen] >= max(plain)
+        return found
+
+
+@given(
+    scene=scenes(max_size=7),
+    told=st.lists(st.tuples(st.integers(0, 6), st.sampled_from([0, 1, 10, 4000, 2**40])), max_size=40),
+)
+def test_answers_are_worth_a_factor_of_four_in_age_at_most(scene: Scene, told: list[tuple[int, int]]) -> None:
+    policy = PeekPolicy(PeekOptions(grace_tokens=inf))
+    planner = Planner(policy=policy)
+    for row in scene.rows:
+        planner.add(named(row))
+    for place, (number, tokens) in enumerate(told):
+        past = replace(scene.rows[number % len(scene.rows)], request_id=f"past{place}")
+        planner.add(named(past))
+        planner.remove(past.request_id)
+        planner.answered(tokens, past.request_id)
+    plan = planner.plan(scene.cache(), scene.now)
+    requests = [planner.request(row.request_id) for row in scene.rows]
+    learned = {each.request_id: (each.answer_ratio, each.answer_excess) for each in requests}
+    assert plan == Judged(scene, policy, learned).order(False)[0]
 
 
 def test_a_kind_in_use_is_not_forgotten() -> None:

@@ -78,7 +78,7 @@ def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--rounds", "20000"], 2, "20000 is not in 1..10000"),
         (["--waiting", "0"], 2, "0 is not in 1.."),
         (["--policy", "lru"], 2, "'lru'"),
-        (["absent.jsonl"], 1, "absent.jsonl: No such file"),
+        (["absent.jsonl"], 1, "absent.jsonl: no such file"),
         (["empty.jsonl"], 1, "empty.jsonl: holds no request that is understood"),
         (["torn.jsonl"], 1, "torn.jsonl, line 2: not JSON"),
     ],

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.waiting import PATIENCE_S, until
 
 import peek
 from peek.cli.main import main
@@ -43,7 +44,7 @@ def environment(**more: str) -> dict[str, str]:
 def run(*arguments: object, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *map(str, arguments)], cwd=cwd, env=environment(**more), stdin=subprocess.DEVNULL,
-        capture_output=True, encoding="utf-8", timeout=60,
+        capture_output=True, encoding="utf-8", timeout=PATIENCE_S,
     )  # fmt: skip
 
 
@@ -235,6 +236,22 @@ def test_table_in_a_pipe(tmp_path: Path, trace: Path, columns: str) -> None:
         assert fact in footnote
 
 
+def test_the_others_are_compared_with_the_first(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "--trace", str(trace), "--arena-tokens", "6000", "--rate-scale", "8"]
+    words += ["--policy", "fcfs+lru", "--policy", "hrrn+lru"]
+    assert main([*words, "--json"]) == 0
+    first, other = json.loads(capsys.readouterr().out)["runs"]
+    assert main(words) == 0
+    rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
+    ratios = (
+        first["ttft_s"]["mean"] / other["ttft_s"]["mean"],
+        other["throughput_rps"] / first["throughput_rps"],
+    )
+    assert [word for word in rows["hrrn+lru"] if word[0] == "x"] == [times_better(it) for it in ratios]
+    assert [word for word in rows["fcfs+lru"] if word[0] == "x"] == ["x1.0", "x1.0"]
+    assert min(ratios) > 2
+
+
 def test_one_policy_is_compared_with_nothing(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--trace", str(trace), "--policy", "peek"]) == 0
     shown = capsys.readouterr().out
@@ -331,7 +348,7 @@ def test_plot_without_matplotlib_says_what_to_install(tmp_path: Path, trace: Pat
         cwd=tmp_path,
         PYTHONPATH=f"{hidden}{os.pathsep}{HOME}",
     )
-    assert_one_line_error(result.returncode, result.stdout, result.stderr, 1, "pip install peek-kv[plot]")
+    assert_one_line_error(result.returncode, result.stdout, result.stderr, 1, "pip install 'peek-kv[plot]'")
     assert not (tmp_path / "out.png").exists()
 
 
@@ -350,7 +367,6 @@ def assert_one_line_error(code: int, out: str, err: str, wanted: int, *named: st
 
 WRONG_USAGE: list[tuple[list[str], list[str]]] = [
     # arguments, what the message names
-    ([], ["command"]),
     (["guess"], ["'guess'"]),
     (["--guess"], ["--guess"]),
     (["simulate", "--guess"], ["--guess"]),
@@ -394,6 +410,8 @@ WRONG_USAGE: list[tuple[list[str], list[str]]] = [
     (["simulate", "--trace", "TRACE", "--rate-scale", "0"], ["--rate-scale", "'0'"]),
     (["simulate", "--trace", "TRACE", "--rate-scale", "nan"], ["--rate-scale", "'nan'"]),
     (["simulate", "--trace", "TRACE", "--rate-scale", "fast"], ["--rate-scale", "'fast'"]),
+    (["simulate", "--router", "peek", "--router", "random"], ["--router", "peek, random needs --replicas"]),
+    (["simulate", "--stale-s", "1"], ["--stale-s", "1.0 needs --replicas"]),
     (["doctor", "--guess"], ["--guess"]),
 ]
 
@@ -420,6 +438,37 @@ FAILURES: list[tuple[list[str], list[str]]] = [
     (["--plot", "no/such/folder/out.png"], ["no/such/folder"]),
     (["--plot", "folder.png"], ["folder.png"]),
 ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["simulate", "--trace", "absent"],
+        ["simulate", "--workload", "w4", "--trace-file", "absent"],
+        ["simulate", "--model", "absent.json"],
+        ["reorder", "absent", "out"],
+        ["reorder", "here", "out", "--tokenizer", "absent"],
+        ["restore", "absent", "out", "--order", "order"],
+        ["restore", "here", "out", "--order", "absent"],
+        ["batch", "absent", "out", "--", "true", "{in}", "{out}"],
+        ["trace", "absent", "out"],
+        ["trace", "here", "out", "--salt-file", "absent"],
+        ["trace", "here", "out", "--tokenizer", "absent"],
+        ["bench", "absent"],
+        ["bench", "here", "--tokenizer", "absent"],
+    ],
+    ids=" ".join,
+)
+def test_a_missing_file_is_told_in_the_same_words(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here").write_text('{"custom_id": "r", "ts": 1, "prompt": [1]}\n')
+    Path("order").write_text('[1, "r"]\n')
+    name = next(word for word in arguments if word.startswith("absent"))
+    assert main(arguments) == 1
+    assert capsys.readouterr().err == f"peek: {name}: no such file\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "order"]
 
 
 @pytest.mark.parametrize(("arguments", "named"), FAILURES, ids=lambda words: " ".join(words)[:60])
@@ -467,7 +516,7 @@ def test_reader_that_has_seen_enough(tmp_path: Path, trace: Path) -> None:
     os.close(reading)
     result = subprocess.run(
         [*COMMAND, "simulate", "--trace", str(trace), "--json"], cwd=tmp_path, env=environment(),
-        stdout=writing, stderr=subprocess.PIPE, encoding="utf-8", timeout=60,
+        stdout=writing, stderr=subprocess.PIPE, encoding="utf-8", timeout=PATIENCE_S,
     )  # fmt: skip
     os.close(writing)
     assert (result.returncode, result.stderr) == (1, "")
@@ -478,7 +527,7 @@ def test_full_disk(tmp_path: Path, trace: Path) -> None:
     with open("/dev/full", "w") as full:
         result = subprocess.run(
             [*COMMAND, "simulate", "--trace", str(trace)], cwd=tmp_path, env=environment(), stdout=full,
-            stderr=subprocess.PIPE, encoding="utf-8", timeout=60,
+            stderr=subprocess.PIPE, encoding="utf-8", timeout=PATIENCE_S,
         )  # fmt: skip
     assert_one_line_error(result.returncode, "", result.stderr, 1, "No space left")
 
@@ -497,7 +546,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
         writer = opened_for_reading(pipe, process)
         time.sleep(0.3)  # the command waits for a row now, well past the opening of the file
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=PATIENCE_S)
         os.close(writer)
     finally:
         process.kill()
@@ -506,12 +555,15 @@ def test_ctrl_c(tmp_path: Path) -> None:
 
 def opened_for_reading(pipe: Path, process: subprocess.Popen[str]) -> int:
     """A named pipe's writing end, once the other end is open."""
-    while process.poll() is None:
+
+    def opened() -> int:
+        assert process.poll() is None, "the command ended without reading its trace"
         try:
             return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
         except OSError:  # no reader yet
-            time.sleep(0.01)
-    raise AssertionError("the command ended without reading its trace")
+            return 0
+
+    return until(opened, "the opening of the trace")
 
 
 # -- doctor and the rest ----------------------------------------------------------------------------------
@@ -546,10 +598,10 @@ def test_doctor_as_json_reads_the_environment(tmp_path: Path) -> None:
     [
         ({"PEEK_POLICY": "peek"}, "peek"),
         ({"PEEK_POLICY": "fcfs+lru"}, "stock"),
-        ({"PEEK_ONLINE_EVICTION": "1"}, "fcfs, no lanes, eviction cluster"),
+        ({"PEEK_ONLINE_EVICTION": "1"}, "fcfs+pe"),
         (
             {"PEEK_ONLINE_CLPM": "1", "PEEK_ONLINE_CLPM_DYNAMIC_LANE": "1"},
-            "clpm, lanes with fair share 0.3 (dynamic), eviction lru",
+            "clpm:lanes=cycle,dynamic_share=true",
         ),
     ],
 )
@@ -629,5 +681,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "simulate" in shown
     assert "doctor" in shown
+    assert main([]) == 0
+    assert capsys.readouterr().out == shown
     assert main(["simulate", "--help"]) == 0
     assert "--arena-tokens" in capsys.readouterr().out

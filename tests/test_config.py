@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, asdict, fields
+from dataclasses import FrozenInstanceError
 from math import inf, nan
 
 import pytest
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from peek import (
     PRESETS,
     ClpmScheduler,
-    ClusterResponseRatio,
     CycleLanes,
     DemandEviction,
     DfsWeight,
@@ -20,16 +19,17 @@ from peek import (
     Hrrn,
     InvalidConfig,
     LaneController,
+    LaneOptions,
     LongestPrefix,
     PeekConfig,
     PeekError,
+    PeekPolicy,
     Planner,
-    PriorityIndex,
     ShortestPrefill,
 )
-from peek.config import ADMISSIONS, EVICTIONS, LANES
+from peek.config import EVICTIONS, LANES, POLICIES
 from peek.eviction.demand import MODES
-from peek.policy.overdue import OverdueLane
+from peek.policy.default import UNSHARED, PeekOptions
 
 CONTRACT: dict[str, tuple[type, type | None, str | None]] = {
     # label: policy, lanes, mode of the demand eviction
@@ -46,8 +46,7 @@ CONTRACT: dict[str, tuple[type, type | None, str | None]] = {
     "clpm+gm+dl": (ClpmScheduler, CycleLanes, None),
     "clpm+gm+pe": (ClpmScheduler, None, "cluster"),
     "clpm+gm+dl+pe": (ClpmScheduler, CycleLanes, "cluster"),
-    "response-ratio": (ClusterResponseRatio, LaneController, None),
-    "peek": (PriorityIndex, OverdueLane, None),
+    "peek": (PeekPolicy, None, None),
 }
 VARIABLES = (
     "PEEK_ONLINE_SCHEDULER",
@@ -100,12 +99,14 @@ def test_any_policy_may_evict_by_demand() -> None:
 
 
 def test_one_check_for_a_setting_wherever_it_is_given() -> None:
-    assert PeekConfig("response-ratio", exponent=64.0).build_policy().exponent == 64.0
-    assert ClusterResponseRatio(64.0).exponent == 64.0
-    for build in (lambda: PeekConfig(exponent=64.5), lambda: ClusterResponseRatio(64.5)):
-        with pytest.raises(InvalidConfig, match=r"^exponent is 64.5; need a number above 0 and up to 64$"):
+    for build in (lambda: PeekConfig(options={"mean_bias": 1.5}), lambda: PeekOptions(mean_bias=1.5)):
+        with pytest.raises(InvalidConfig, match=r"^mean_bias is 1.5; need a number from 0 to 1$"):
             build()
-    for build in (lambda: PeekConfig(fair_share=1.0), lambda: LaneController(fair_share=1.0)):
+    for build in (
+        lambda: PeekConfig(options={"fair_share": 1.0}),
+        lambda: LaneOptions("work", 1.0),
+        lambda: LaneController(fair_share=1.0),
+    ):
         with pytest.raises(InvalidConfig, match=r"^fair_share is 1.0; need a number above 0 and below 1$"):
             build()
 
@@ -150,121 +151,168 @@ def test_an_invalid_config_is_the_callers_fault() -> None:
     assert issubclass(InvalidConfig, PeekError)
 
 
+# -- options of a label -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("peek:mean_bias=0.5", {"policy": "peek", "mean_bias": 0.5}),
+        ("peek+pe:grace_tokens=1e5", {"policy": "peek+pe", "grace_tokens": 1e5}),
+        (
+            "peek:tenant_lead=inf,unshared=arrival",
+            {"policy": "peek", "tenant_lead": inf, "unshared": "arrival"},
+        ),
+        ("clpm+gm+dl+pe:fair_share=0.2", {"policy": "clpm+gm+dl+pe", "fair_share": 0.2}),
+        ("hrrn:eviction=decay", {"policy": "hrrn", "eviction": "decay"}),
+        ("lpm:lanes=work,dynamic_share=true", {"policy": "lpm", "lanes": "work", "dynamic_share": True}),
+        ("clpm+gm+dl:lanes=none", {"policy": "clpm+gm"}),
+    ],
+)
+def test_text_and_dictionary_mean_the_same(text: str, same: dict[str, object]) -> None:
+    config = PeekConfig.from_label(text)
+    assert config == PeekConfig.from_dict(same)
+    assert PeekConfig.from_env({"PEEK_POLICY": text}) == config
+
+
+@pytest.mark.parametrize(
+    "text", ["peek:=1", "peek:mean_bias=1,", "peek:mean_bias=1,mean_bias=0", "peek:policy=lpm"]
+)
+def test_options_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(InvalidConfig, match="need name=value, each once"):
+        PeekConfig.from_label(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"policy": "fcfs+lru", "mean_bias": 1},
+            "'mean_bias' is not one of policy 'fcfs'; valid: policy, lanes, ",
+        ),
+        (
+            {"policy": "peek", "theta": 1},
+            "valid: policy, mean_bias, unshared, fair_share, grace_tokens, tenant_lead",
+        ),
+        ({"policy": "peek", "lanes": "work"}, "'lanes' is not one of policy 'peek'"),
+        ({"policy": "lpm", "fair_share": 0.2}, "'fair_share' needs the option 'lanes'; valid: cycle, work"),
+        ({"policy": "peek", "": 1}, "option '' is not one of"),
+    ],
+)
+def test_an_option_that_the_policy_does_not_have(options: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        PeekConfig.from_dict(options)
+    assert words in str(caught.value)
+
+
+CONFIGS = st.builds(
+    PeekConfig,
+    st.sampled_from([name for name in POLICIES if name != "peek"]),
+    lanes=st.none()
+    | st.builds(
+        LaneOptions,
+        st.sampled_from(LANES),
+        st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
+        st.booleans(),
+        st.floats(0.0, 1e9, exclude_min=True),
+    ),
+    eviction=st.sampled_from(EVICTIONS),
+) | st.builds(
+    PeekConfig,
+    options=st.builds(
+        PeekOptions,
+        st.floats(0.0, 1.0),
+        st.sampled_from(UNSHARED),
+        st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
+        st.floats(0.0, allow_nan=False),
+        st.floats(0.0, allow_nan=False),
+    ),
+    eviction=st.sampled_from(EVICTIONS),
+)
+
+
+@given(config=CONFIGS)
+def test_every_config_survives_text_and_dictionary(config: PeekConfig) -> None:
+    assert PeekConfig.from_label(str(config)) == config
+    assert PeekConfig.from_dict(config.as_dict()) == config
+    assert Planner(config).config is config
+    assert config.build_policy().options == config.options
+    assert config.is_stock == (config.policy == "fcfs" and config.lanes is None and config.eviction == "lru")
+    built = config.build_lanes()
+    if built is not None:
+        share = built.share
+        assert (share.value, share.dynamic, share.slo_s) == tuple(vars(config.lanes).values())[1:]
+
+
+@pytest.mark.parametrize("label", CONTRACT)
+def test_a_preset_is_called_by_its_label(label: str) -> None:
+    assert str(PeekConfig.from_label(label)) == label
+
+
 # -- values -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("option", "valid"), [("admission", ADMISSIONS), ("lanes", LANES), ("eviction", EVICTIONS)]
-)
 @pytest.mark.parametrize("value", ["", "nope", "FCFS", None, 1, True, []])
-def test_an_unknown_word_is_told_the_known_ones(option: str, valid: tuple[str, ...], value: object) -> None:
+def test_an_unknown_word_is_told_the_known_ones(value: object) -> None:
     with pytest.raises(InvalidConfig) as caught:
-        PeekConfig(**{option: value})
-    more = ", module:Class" if option == "admission" else ""
-    assert str(caught.value) == f"{option} is {value!r}; valid: {', '.join(valid)}{more}"
+        PeekConfig(value)
+    assert str(caught.value) == f"policy is {value!r}; valid: {', '.join(POLICIES)}, module:Class"
+    with pytest.raises(InvalidConfig) as caught:
+        PeekConfig(eviction=value)
+    assert str(caught.value) == f"eviction is {value!r}; valid: {', '.join(EVICTIONS)}"
+    with pytest.raises(InvalidConfig) as caught:
+        LaneOptions(value)
+    assert str(caught.value) == f"lanes is {value!r}; valid: none, {', '.join(LANES)}"
 
 
-@pytest.mark.parametrize("option", ["fair_share", "slo_s", "exponent"])
+@pytest.mark.parametrize("option", ["fair_share", "slo_s"])
 @pytest.mark.parametrize("value", ABSURD)
 def test_absurd_numbers(option: str, value: object) -> None:
     with pytest.raises(InvalidConfig) as caught:
-        PeekConfig(**{option: value})
+        LaneOptions("work", **{option: value})
     assert str(caught.value).startswith(f"{option} is {value!r}; need a number above 0 and ")
 
 
-@pytest.mark.parametrize(
-    ("option", "value"), [("fair_share", 1), ("fair_share", 1.0), ("fair_share", 2), ("exponent", 65)]
-)
-def test_numbers_above_their_range(option: str, value: float) -> None:
-    with pytest.raises(InvalidConfig, match=f"{option} is {value}"):
-        PeekConfig(**{option: value})
-
-
 def test_whole_numbers_are_numbers() -> None:
-    config = PeekConfig.from_dict({"policy": "response-ratio", "slo_s": 5, "exponent": 4})
+    config = PeekConfig.from_dict({"policy": "lpm", "lanes": "work", "slo_s": 5})
     assert config.build_lanes().share.slo_s == 5.0
-    assert config.build_policy().exponent == 4.0
 
 
 def test_an_integer_beyond_floats_is_absurd_too() -> None:
     """`isfinite` cannot take it, and JSON can carry it."""
     with pytest.raises(InvalidConfig):
-        PeekConfig(slo_s=10**400)
+        LaneOptions("work", slo_s=10**400)
 
 
-@pytest.mark.parametrize("option", ["dynamic_share"])
 @pytest.mark.parametrize("value", [0, 1, "yes", "true", None, nan])
-def test_flags_are_true_or_false(option: str, value: object) -> None:
-    with pytest.raises(InvalidConfig, match=f"{option} is .*; need true or false"):
-        PeekConfig(**{option: value})
+def test_flags_are_true_or_false(value: object) -> None:
+    with pytest.raises(InvalidConfig, match=r"dynamic_share is .*; need true or false"):
+        LaneOptions("work", dynamic_share=value)
 
 
-@given(
-    admission=st.sampled_from(ADMISSIONS),
-    lanes=st.sampled_from(LANES),
-    share=st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
-    slo=st.floats(0.0, 1e9, exclude_min=True),
-    exponent=st.floats(0.0, 64.0, exclude_min=True, exclude_max=True),
-    eviction=st.sampled_from(EVICTIONS),
-    dynamic=st.booleans(),
-)
-def test_every_valid_combination_builds_and_survives_a_dictionary(
-    admission: str,
-    lanes: str,
-    share: float,
-    slo: float,
-    exponent: float,
-    eviction: str,
-    dynamic: bool,
-) -> None:
-    config = PeekConfig(admission, lanes, share, dynamic, slo, eviction, exponent)
-    assert PeekConfig.from_dict(asdict(config)) == config
-    assert Planner(config).config is config
-    policy = config.build_policy()
-    if isinstance(policy, ClusterResponseRatio):
-        assert policy.exponent == exponent
-    built = config.build_lanes()
-    if isinstance(built, OverdueLane):
-        assert built.fair_share == share
-    elif built is not None:
-        assert (built.share.value, built.share.dynamic, built.share.slo_s) == (share, dynamic, slo)
-    assert config.is_stock == (admission == "fcfs" and lanes == "none" and eviction == "lru")
+@pytest.mark.parametrize("options", [5, "mean_bias=1", LaneOptions("work")])
+def test_options_of_another_kind_are_refused(options: object) -> None:
+    with pytest.raises(InvalidConfig, match="policy 'peek' needs PeekOptions"):
+        PeekConfig(options=options)
 
 
-@pytest.mark.parametrize(
-    "options", [{"lanes": "work"}, {"lanes": "cycle"}, {"eviction": "plain"}, {"admission": "lpm"}]
-)
-def test_stock_is_neither_order_nor_lanes_nor_eviction(options: dict[str, str]) -> None:
-    assert not PeekConfig.from_dict({"policy": "fcfs+lru", **options}).is_stock
+@pytest.mark.parametrize("changed", [{"lanes": "work"}, {"lanes": "cycle"}, {"eviction": "plain"}])
+def test_stock_is_neither_order_nor_lanes_nor_eviction(changed: dict[str, str]) -> None:
+    assert not PeekConfig.from_dict({"policy": "fcfs+lru", **changed}).is_stock
 
 
 def test_a_config_cannot_change() -> None:
     with pytest.raises(FrozenInstanceError):
-        PeekConfig().admission = "fcfs"
+        PeekConfig().policy = "fcfs"
+    with pytest.raises(FrozenInstanceError):
+        PeekConfig().options.mean_bias = 1.0
 
 
 # -- dictionaries -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("label", CONTRACT)
-def test_policy_names_the_preset_and_the_rest_changes_it(label: str) -> None:
-    assert PeekConfig.from_dict({"policy": label}) == PeekConfig.from_label(label)
-    changed = PeekConfig.from_dict({"policy": label, "fair_share": 0.25})
-    assert changed.fair_share == 0.25
-    assert changed.admission == PeekConfig.from_label(label).admission
-
-
 def test_an_empty_dictionary_is_the_default() -> None:
     assert PeekConfig.from_dict({}) == PeekConfig() == PeekConfig.from_label("peek")
-
-
-@pytest.mark.parametrize("option", ["fairshare", "Policy", "", "theta"])
-def test_an_unknown_option_is_told_the_known_ones(option: str) -> None:
-    with pytest.raises(InvalidConfig) as caught:
-        PeekConfig.from_dict({"policy": "peek", option: 1})
-    assert f"option {option!r} is unknown" in str(caught.value)
-    for known in ["policy", *(field.name for field in fields(PeekConfig))]:
-        assert known in str(caught.value)
 
 
 @pytest.mark.parametrize("option", ["in_flight_gate", "strict"])
@@ -277,7 +325,8 @@ def test_what_only_a_driver_can_honour_is_no_setting(option: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"policy": "nope"}, {"policy": None}, {"fair_share": True}, {"lanes": "fast"}]
+    "options",
+    [{"policy": "nope"}, {"policy": None}, {"fair_share": True}, {"policy": "lpm", "lanes": "fast"}],
 )
 def test_a_dictionary_is_checked(options: dict[str, object]) -> None:
     with pytest.raises(InvalidConfig):
@@ -294,9 +343,6 @@ def test_a_dictionary_is_checked(options: dict[str, object]) -> None:
         lambda: ClpmScheduler(tau=-1),
         lambda: LongestPrefix(queue_limit=0),
         lambda: Hrrn(queue_limit=-3),
-        lambda: ClusterResponseRatio(0.0),
-        lambda: ClusterResponseRatio(64.5),
-        lambda: ClusterResponseRatio(nan),
         lambda: DemandEviction("cluster", 0.0),
     ],
 )

@@ -45,21 +45,20 @@ def test_every_flag_off_is_stock(name: str, value: str) -> None:
 )
 def test_flags(value: str, flags: str, admission: str, lanes: str, dynamic: bool, eviction: str) -> None:
     config = from_env({f"PEEK_ONLINE_{flag}": value for flag in flags.split()})
-    assert (config.admission, config.lanes, config.dynamic_share, config.eviction) == (
-        admission,
-        lanes,
-        dynamic,
-        eviction,
-    )
-    assert config.fair_share == pytest.approx(0.3)
+    assert (config.policy, config.eviction) == (admission, eviction)
+    if lanes == "none":
+        assert config.lanes is None
+    else:
+        assert (config.lanes.lanes, config.lanes.dynamic_share) == (lanes, dynamic)
+        assert config.lanes.fair_share == pytest.approx(0.3)
 
 
 def test_all_flags_are_the_full_published_policy() -> None:
     names = ["CLPM", "CLPM_GROUP_MAJOR", "CLPM_DYNAMIC_LANE", "EVICTION"]
     config = from_env({f"PEEK_ONLINE_{name}": "1" for name in names})
     published = PRESETS["clpm+gm+dl+pe"]
-    assert PeekConfig.from_dict({**vars(config), "fair_share": published.fair_share}) == published
-    assert config.fair_share == pytest.approx(published.fair_share)
+    assert config.lanes.fair_share == pytest.approx(published.lanes.fair_share)
+    assert PeekConfig.from_dict({**config.as_dict(), "fair_share": published.lanes.fair_share}) == published
 
 
 @pytest.mark.parametrize("value", ["2", "y", "enable", "None", "-1"])
@@ -76,8 +75,8 @@ def test_a_flag_is_not_guessed(name: str, others: dict[str, str], value: str) ->
 @pytest.mark.parametrize("share", ["0.7", "0.9", "0.5", "0.05", " 0.6 ", "1e-3"])
 def test_the_big_lane_is_the_cache_lane(share: str) -> None:
     config = from_env({"PEEK_ONLINE_CLPM": "1", "PEEK_ONLINE_CLPM_BIGLANE_SHARE": share})
-    assert config.fair_share == pytest.approx(1.0 - float(share))
-    assert config.build_lanes().share.value == config.fair_share
+    assert config.lanes.fair_share == pytest.approx(1.0 - float(share))
+    assert config.build_lanes().share.value == config.lanes.fair_share
 
 
 @pytest.mark.parametrize("share", ["nan", "inf", "-1", "0", "1", "2", "x", "", "True", "70%", "0,7"])

@@ -92,7 +92,7 @@ def engine_for(workload: Workload, kind: str, label: str | None = None, chunk: i
     planner = None if label is None else make_planner(config, kind, None)
     if kind == "blocks":
         return WatchedBlocks(workload, planner, CostModel(), max_batched_tokens=chunk)
-    kind, touch_limit = radix_kind(config.admission)
+    kind, touch_limit = radix_kind(config.policy)
     watched = WatchedShortest if kind is ShortestFirstEngine else WatchedRadix
     return watched(workload, planner, CostModel(), None, chunk, touch_limit)
 
@@ -312,3 +312,16 @@ def test_under_shortest_first_a_chunk_leaves_room_for_shorter_prompts(label: str
     rows = ([1] * 200, 2, 0.0), ([2] * 30, 2, 0.001), ([3] * 28, 2, 0.001)
     engine = run("radix", *rows, arena=1000, chunk=64, label=label)
     assert sorted(step for step, _ in engine.admissions) == steps
+
+
+@pytest.mark.parametrize(("output", "retracted"), [(4, 0), (5, 1)])
+def test_a_long_prompt_waits_while_others_use_its_memory(output: int, retracted: int) -> None:
+    """18 tokens go in beside the chunks of 47, and 64 cannot hold both: the long one waits, or goes back."""
+    beside = ([3] * 18, output, 0.17)
+    engine = run(
+        "radix", ([2], 1, 0.05), ([3], 1, 0.1), ([3] * 18, 1, 0.1), ([1] * 47, 3, 0.15), beside,
+        arena=64, seats=2, chunk=16, label="spf+lru",
+    )  # fmt: skip
+    long, short = engine.jobs["3"], engine.jobs["4"]
+    assert long.admitted_s < short.admitted_s < short.finished_s < long.first_token_s
+    assert [job.preemptions for job in engine.jobs.values()] == [0, 0, 0, retracted, 0]

@@ -76,6 +76,17 @@ def test_peek_stands_against_the_best_of_each_figure_over_common_seeds() -> None
     assert "| p99 | 33.0 / 30.0 |" in rows
 
 
+@pytest.mark.parametrize("engine", plans.REAL)
+def test_the_default_of_both_engines_is_arrival_order(engine: str) -> None:
+    """What the paper calls stock on SGLang, longest prefix match, is what SGLang does on request only."""
+    seconds = {"peek": 2.0, "lpm+lru": 6.0, "fcfs+lru": 10.0}
+    found = Results({**a_run(policy, 1, ttft), "engine": engine} for policy, ttft in seconds.items())
+    (sentence,) = verdicts.where_shared(found, engine)
+    assert "Against the engine's default (`fcfs+lru`) the mean is 5.0 to 5.0 times shorter." in sentence
+    assert "| 5.0 (5.0 to 5.0) |" in tables.summary(found, [engine])
+    assert plans.stock_of(engine) == {"sglang": "lpm+lru", "vllm": "fcfs+lru"}[engine]
+
+
 def test_the_fit_finds_the_constants_of_exact_power_laws() -> None:
     points = [(arena, mfu) for arena in (30.0, 40.0, 50.0) for mfu in (0.4, 0.5)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 import pytest
@@ -14,6 +14,7 @@ from peek import DemandEviction, EvictionPolicy, InvalidConfig, PeekConfig, Pend
 from peek.eviction.demand import MODES
 from peek.eviction.victims import victims
 from peek.testing.twins import NaivePendingTree, Pages, Place, prefixes
+from peek.trie.keys import pack
 
 PEAKS = st.integers(0, 2**50)
 IDLE = st.one_of(st.floats(0.0, 1e12), st.just(-1.0))
@@ -164,7 +165,7 @@ def assert_scores(planner: Planner, cache: Blocks, waiting: dict[str, Place], id
         assert planner.eviction_score(node_id, idle_s) == pytest.approx(expected), place
 
 
-@pytest.mark.parametrize("admission", ["fcfs", "lpm", "clpm+gm", "index"])
+@pytest.mark.parametrize("admission", ["fcfs", "lpm", "clpm+gm", "peek"])
 @given(
     places=st.lists(PLACES, min_size=1, max_size=7),
     cached=st.lists(PLACES, max_size=5),
@@ -240,6 +241,17 @@ def test_scores_are_zero_when_eviction_is_the_engines(chained: bool) -> None:
     planner.plan(cache, NOW)
     assert not planner.evicts
     assert [planner.eviction_score(node_id) for node_id in (1, 2, 7, 8)] == [0.0] * 4
+
+
+@pytest.mark.parametrize("label", ["fcfs+pe", "lpm+lru", "peek"])
+def test_demand_is_known_whether_or_not_the_order_asked_the_cache(label: str) -> None:
+    """Three wait for the 100 symbols of a node; arrival order has asked nobody what is cached."""
+    config = replace(PeekConfig.from_label(label), eviction="plain")
+    planner = planner_of(rows_of(*([*[1] * 100, tail] for tail in (5, 6, 7))), config)
+    cache = cache_of([("", (1,) * 100)])
+    planner.plan(cache, NOW)
+    _, cursor = cache.advance(cache.root(""), memoryview(pack([1] * 100)).cast("i"), 0)
+    assert planner.eviction_score(cache.node_id(cursor)) == 300.0
 
 
 def test_the_maximum_may_lie_above() -> None:

@@ -2,13 +2,14 @@
 
 Requests come, go away, start and end; replicas join, pause, leave and die.  Nothing is lost, nothing is sent
 twice, a home is one of the cheapest, and no replica idles while another has work worth taking over.
-`HYPOTHESIS_PROFILE=many` tries ten thousand histories.
+`make explore EXAMPLES=10000 PYTEST_ARGS='-k test_fleet'` tries ten thousand histories.
 """
 
 from __future__ import annotations
 
 from math import inf
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -41,7 +42,7 @@ class FleetMachine(RuleBasedStateMachine):
 
     @initialize(
         stickiness=st.sampled_from([1.0, 4.0]),
-        label=st.sampled_from(["peek", "response-ratio", "fcfs"]),
+        label=st.sampled_from(["peek", "lpm-nolimit+lru", "fcfs"]),
         warm=st.integers(2, 5),
     )
     def begin(self, stickiness: float, label: str, warm: int) -> None:
@@ -340,6 +341,26 @@ def test_the_smaller_priority_goes_first() -> None:
     for i, priority in enumerate((0, 5, -2, 0, -2)):
         fleet.add(ask(f"r{i}", [i] * 600, float(i)), 0, priority)
     assert fleet.take("g", 10.0) == ["r2", "r4", "r0"]
+
+
+class FailsOnce(NaiveCacheOf):
+    """A view that cannot be asked the first time."""
+
+    failed = False
+
+    def advance(self, cursor: Any, segment: memoryview, offset: int) -> Any:
+        if not self.failed:
+            self.failed = True
+            raise OSError("not yet")
+        return super().advance(cursor, segment, offset)
+
+
+def test_who_found_no_home_for_an_error_of_a_view_finds_one_later() -> None:
+    fleet = FleetPlanner(FleetConfig())
+    fleet.join("a", view=FailsOnce([], 1))
+    with pytest.raises(OSError, match="not yet"):
+        fleet.add(ask("r", [1] * 600))
+    assert fleet.take("a", 0.0) == ["r"]
 
 
 @pytest.mark.parametrize("priority", [2**41, "high", None])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -10,6 +9,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from support.waiting import PATIENCE_S, free_port
 
 from peek import PendingRequest
 from peek.adapters.fleet_metrics import COUNTERS, DECISION_SECONDS, METRICS, REPLICA, FleetMetrics
@@ -38,7 +38,7 @@ class Scraped:
         """Values by the name of a sample and the values of its labels."""
         from prometheus_client.parser import text_string_to_metric_families
 
-        with urlopen(f"http://127.0.0.1:{self.server.server_port}/metrics", timeout=20) as answer:
+        with urlopen(f"http://127.0.0.1:{self.server.server_port}/metrics", timeout=PATIENCE_S) as answer:
             families = list(text_string_to_metric_families(answer.read().decode()))
         return {
             (sample.name, *sample.labels.values()): sample.value
@@ -140,14 +140,12 @@ def test_verls_balancer_serves_its_metrics() -> None:
 
     from peek.adapters.verl.load_balancer import FleetLoadBalancer
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
 
     async def scenario() -> str:
         lb = FleetLoadBalancer({"s0": "here"}, {"metrics_port": port})
         await lb.acquire_server("a", prompt_ids=[1, 2, 3])
-        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:
             return str(answer.read().decode())
 
     text = asyncio.run(scenario())

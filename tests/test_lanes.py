@@ -15,7 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.queues import NOW, Scene, cache_of, ids, longest, queues, rows_of
 
-from peek import Cycle, CycleLanes, LaneController, PeekConfig, PendingRequest, PendingTree, Planner
+from peek import (
+    AdmissionPolicy,
+    ClpmScheduler,
+    Cycle,
+    CycleLanes,
+    LaneController,
+    LaneOptions,
+    PeekConfig,
+    PeekPolicy,
+    PendingRequest,
+    PendingTree,
+    Planner,
+)
 from peek.policy.lanes import CACHE_LANE, FAIR_LANE
 
 SHARES = st.sampled_from([0.05, 0.1, 0.3, 0.5, 0.9])
@@ -121,7 +133,7 @@ def test_the_share_holds_one_at_a_time_whatever_it_really_cost(
 @given(share=SHARES, rows=queues(min_size=3), seed=st.integers(0, 99))
 def test_the_share_holds_behind_a_planner(share: float, rows: list, seed: int) -> None:
     """Shared prompts, a cache that keeps all it has seen, one admission a cycle."""
-    planner = Planner(PeekConfig("lpm-nolimit", "work", fair_share=share))
+    planner = Planner(PeekConfig("lpm-nolimit", lanes=LaneOptions("work", share)))
     engine = Engine(LaneController(share), seed)
     cached = []
     arrivals = list(rows)
@@ -204,11 +216,10 @@ def test_a_cluster_is_expected_to_pay_its_prefix_once() -> None:
     assert [request.lane for request in ordered] == [FAIR_LANE, CACHE_LANE, FAIR_LANE, CACHE_LANE]
 
 
-@pytest.mark.parametrize("label", ["peek", "clpm+gm"])
-def test_lanes_know_the_clusters_under_every_policy(label: str) -> None:
+@pytest.mark.parametrize("policy", [PeekPolicy, ClpmScheduler])
+def test_lanes_know_the_clusters_under_every_policy(policy: type[AdmissionPolicy]) -> None:
     """`peek` itself does not read clusters; its lanes do."""
-    config = PeekConfig.from_dict({"policy": label, "lanes": "work", "fair_share": 0.5})
-    planner = Planner(config)
+    planner = Planner(policy=policy(), lanes=LaneController(fair_share=0.5))
     for row in rows_of([1] * 100 + [5], [1] * 100 + [6], [2] * 50):
         planner.add(row.request())
     planner.plan(cache_of([]), NOW)
@@ -217,7 +228,7 @@ def test_lanes_know_the_clusters_under_every_policy(label: str) -> None:
 
 def test_a_queue_without_sharing_builds_up_no_debt() -> None:
     """Stock order is the fair lane's: what it admits is no work of the cache lane to make up for."""
-    planner = Planner(PeekConfig("clpm+gm", "work", fair_share=0.1))
+    planner = Planner(PeekConfig("clpm+gm", lanes=LaneOptions("work", 0.1)))
     for i in range(50):
         planner.add(PendingRequest(f"alone-{i}", [100 + i] * 100, float(i)))
         assert planner.plan(cache_of([]), NOW) == [f"alone-{i}"]

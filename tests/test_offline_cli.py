@@ -10,18 +10,20 @@ import signal
 import subprocess
 import sys
 import time
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.batch_files import chat_rows, json_row, json_rows, lines, results_of, write
 from support.offline_batches import naive_order, own
 
 import peek
 from peek.cli.main import main
 from peek.cli.places import beside, numbered
-from peek.offline.formats.requests import parse_request, text_symbols
+from peek.offline.formats.requests import parse_request, request_of, text_symbols
 
 HOME = Path(peek.__file__).resolve().parent.parent
 
@@ -88,8 +90,8 @@ def test_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    for given in (tmp_path, tmp_path / "tokenizer.json"):
-        arguments = ["--tokenizer", str(given), "--explain", "--cache-tokens", "300"]
+    for place in (tmp_path, tmp_path / "tokenizer.json"):
+        arguments = ["--tokenizer", str(place), "--explain", "--cache-tokens", "300"]
         assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), *arguments]) == 0
         n = sum(len(tokenizer.encode(text(each)).ids) for each in rows)
         assert f"200 requests, {n:,} tokens" in capsys.readouterr().out
@@ -165,12 +167,105 @@ def test_bad_lines_are_named_and_the_rest_is_done(
         ({"prompt": [[1, 2], [3]]}, [1, 2, 3]),
         ({"input": "embed me"}, "embed me"),
         ({"input": [1, 2]}, [1, 2]),
-        ({"input": [{"role": "user", "content": "hi"}], "instructions": "be kind"}, "be kind\n<user>\nhi"),
+        (
+            {"input": [{"role": "user", "content": "hi"}], "instructions": "be kind"},
+            "<system>\nbe kind\n<user>\nhi",
+        ),
+        ({"input": "hi", "instructions": "be kind"}, "<system>\nbe kind\nhi"),
+        ({"prompt_token_ids": [1, 2], "system": "of a log"}, [1, 2]),
+        ({"messages": [{"role": "user", "content": "hi"}], "system": {"host": "a"}}, "<user>\nhi"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}, "<user>\nhi"),
     ],
 )
 def test_prompts(body: dict[str, Any], prompt: object) -> None:
     assert parse_request(json_row(0, {"model": "m", **body}).encode(), json.loads).prompt == prompt
+
+
+TEXTS = st.text("ab \n", min_size=1, max_size=9)
+CHATS = st.lists(st.builds(lambda text: {"role": "user", "content": text}, TEXTS), min_size=1, max_size=3)
+TOOLS = st.sampled_from([{}, {"tools": [{"name": "f"}]}])
+
+
+@given(system=TEXTS, chat=CHATS, tools=TOOLS, at=st.integers(0, 9))
+def test_a_system_prompt_is_one_message_wherever_it_stands(
+    system: str, chat: list[dict[str, Any]], tools: dict[str, Any], at: int
+) -> None:
+    """Anthropic's servers and OpenAI's make a system message of the field, be it text or blocks."""
+
+    def prompt(**body: Any) -> tuple[Any, str]:
+        rows = [{"custom_id": "r", place: {"model": "m", **tools, **body}} for place in ("body", "params")]
+        first, second = (parse_request(json.dumps(row).encode(), json.loads) for row in rows)
+        assert first == second
+        return first.prompt, first.system
+
+    blocks = [{"type": "text", "text": part, "cache_control": {}} for part in (system[:at], system[at:])]
+    wanted = prompt(messages=[{"role": "system", "content": system}, *chat])
+    assert prompt(messages=chat, system=system) == prompt(messages=chat, system=blocks)
+    assert prompt(messages=chat, system=system)[0] == wanted[0]
+    assert prompt(messages=chat, system=system)[1] == wanted[1] + "\n"
+    assert prompt(input=chat, instructions=system)[0] == wanted[0]
+
+
+SALTS = st.fixed_dictionaries(
+    {},
+    optional={
+        name: st.sampled_from(["", "a", "b"]) for name in ("model", "cache_salt", "extra_key", "lora_path")
+    },
+)
+
+
+@given(one=SALTS, two=SALTS)
+def test_namespaces_are_equal_where_model_and_salts_are(one: dict[str, str], two: dict[str, str]) -> None:
+    found = [request_of({"body": {"prompt": "x", **body}}).namespace for body in (one, two)]
+    bare = [{name: value for name, value in body.items() if value} for body in (one, two)]
+    assert (found[0] == found[1]) == (bare[0] == bare[1])
+
+
+def test_params_of_sampling_are_no_request() -> None:
+    row = {"prompt": "of the row", "params": {"temperature": 0.0}}
+    assert request_of(row).prompt == "of the row"
+
+
+def anthropic_rows(count: int = 200) -> list[str]:
+    """Chats under ten system prompts of 2,000 characters, as a batch for Anthropic's API."""
+    return [
+        json.dumps({
+            "custom_id": f"r{i}",
+            "params": {
+                "model": "m",
+                "max_tokens": 9,
+                "system": [{"type": "text", "text": f"{i % 10}" * 2000}],
+                "messages": [{"role": "user", "content": f"question {i}"}],
+            },
+        })
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def test_a_batch_for_anthropic_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = anthropic_rows()
+    source, target = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    assert main(["reorder", str(source), str(target), "--cache-tokens", "2000", "--explain"]) == 0
+    assert "10 groups with 200 requests; 0 share nothing" in capsys.readouterr().out
+    written = lines(target)
+    systems = [json.loads(row)["params"]["system"][0]["text"][0] for row in written]
+    assert sum(a != b for a, b in pairwise(systems)) == 9, "a system prompt each, one behind the other"
+    answers = [json.dumps({"custom_id": json.loads(row)["custom_id"], "result": {}}) for row in written]
+    done, restored = write(tmp_path / "results.jsonl", answers), tmp_path / "restored.jsonl"
+    assert main(["restore", str(done), str(restored), "--order", str(tmp_path / "out.order")]) == 0
+    assert [json.loads(row)["custom_id"] for row in lines(restored)] == [f"r{i}" for i in range(200)]
+
+
+@pytest.mark.parametrize("way", ["--in-memory", "--out-of-core"])
+def test_salts_share_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str) -> None:
+    """Two salts in turns under one prompt are two groups: put apart, or each evicts the other's."""
+    if way == "--out-of-core":
+        pytest.importorskip("duckdb", reason="needs the extra peek-kv[offline]")
+    rows = [json_row(i, {"prompt": "x" * 6000 + f"{i}", "cache_salt": "ab"[i % 2]}) for i in range(40)]
+    source, target = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    assert main(["reorder", str(source), str(target), "--cache-tokens", "1600", way]) == 0
+    salts = [json.loads(row)["body"]["cache_salt"] for row in lines(target)]
+    assert salts in (["a"] * 20 + ["b"] * 20, ["b"] * 20 + ["a"] * 20)
 
 
 def test_text_without_a_tokenizer() -> None:
@@ -198,11 +293,26 @@ def reordered(folder: Path) -> tuple[list[str], list[str], list[str]]:
     return rows, lines(folder / "out.jsonl"), order
 
 
-def test_restore_by_position(tmp_path: Path) -> None:
+def test_restore_by_position_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The requests have ids, so results without any may be in any order."""
     rows, written, order = reordered(tmp_path)
     done = write(tmp_path / "done.jsonl", [json.dumps(len(each)) for each in written])
-    assert main(["restore", str(done), str(tmp_path / "back.jsonl"), *order]) == 0
+    words = ["restore", str(done), str(tmp_path / "back.jsonl"), *order]
+    assert main(words) == 1
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith(
+        f"peek: {done}: no result has a custom_id, though the requests have: --by-position"
+    )
+    assert not (tmp_path / "back.jsonl").exists()
+    assert main([*words, "--by-position"]) == 0
     assert lines(tmp_path / "back.jsonl") == [json.dumps(len(each)) for each in rows]
+
+
+def test_ids_count_where_there_are_any(tmp_path: Path) -> None:
+    rows, written, order = reordered(tmp_path)
+    done = write(tmp_path / "done.jsonl", results_of(written)[::-1])
+    assert main(["restore", str(done), str(tmp_path / "back.jsonl"), *order, "--by-position"]) == 0
+    assert lines(tmp_path / "back.jsonl") == results_of(rows)
 
 
 def test_restore_names_what_has_no_match(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -318,11 +428,7 @@ def test_killed_in_the_middle(tmp_path: Path, way: str) -> None:
     target.write_bytes(b"old")
     command = [sys.executable, "-m", "peek", "reorder", str(source), str(target), way]
     environ = {**os.environ, "PYTHONPATH": str(HOME)}
-    process = subprocess.Popen(command, env=environ)
-    while process.poll() is None and not is_written(tmp_path):
-        time.sleep(0.0005)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    assert any(killed_while_it_writes(command, environ, target) for _ in range(20)), "it was faster each time"
     assert target.read_bytes() == b"old"
     left = sorted(tmp_path.iterdir())
     subprocess.run(command, env=environ, check=True)
@@ -331,6 +437,19 @@ def test_killed_in_the_middle(tmp_path: Path, way: str) -> None:
     assert sorted(tmp_path.iterdir()) == sorted([*left, tmp_path / "out.order"])
     subprocess.run(command, env=environ, check=True)
     assert target.read_bytes() == first
+
+
+def killed_while_it_writes(command: list[str], environ: dict[str, str], target: Path) -> bool:
+    """Starts it and ends it in the middle of its output; False, and as before, if it had ended by then."""
+    process = subprocess.Popen(command, env=environ)
+    while process.poll() is None and not is_written(target.parent):
+        time.sleep(0.0005)
+    process.send_signal(signal.SIGKILL)
+    if process.wait() == -signal.SIGKILL and target.read_bytes() == b"old":
+        return True
+    target.write_bytes(b"old")
+    (target.parent / "out.order").unlink(missing_ok=True)
+    return False
 
 
 def is_written(folder: Path) -> bool:

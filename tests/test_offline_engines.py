@@ -188,7 +188,7 @@ def test_a_runner_that_leaves_some_out(here: Path, capsys: pytest.CaptureFixture
         (["in.jsonl.gz", "out", "--", "true", "{in}"], 2, "no word of it holds {out}"),
         (["in.jsonl.gz", "in.jsonl.gz", "--", "true", "{in}", "{out}"], 2, "is the same file as IN"),
         (["absent", "out", "--", "true", "{in}", "{out}"], 1, "absent: no such file"),
-        (["in.jsonl.gz", "out", "--", "./absent", "{in}", "{out}"], 1, "./absent: No such file"),
+        (["in.jsonl.gz", "out", "--", "./absent", "{in}", "{out}"], 1, "./absent: no such program"),
         (["in.jsonl.gz", "out", "--", "true", "{in}", "{out}"], 1, "true: has written no results to {out}"),
         (["in.jsonl.gz", "no/out", "--", "true", "{in}", "{out}"], 1, "no such folder"),
     ],

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.batch_files import chat_rows, lines, write
 from support.offline_batches import Prompt, branching, grouped, own, rollouts
+from support.waiting import start_ray
 
 from peek import InvalidConfig
 from peek.cli.main import main
@@ -221,8 +222,8 @@ def test_wrong_numbers() -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Any:
-    ray = pytest.importorskip("ray", reason="needs the extra peek-kv[ray]")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    pytest.importorskip("ray", reason="needs the extra peek-kv[ray]")
+    ray = start_ray(num_cpus=2, log_to_driver=False, logging_level="ERROR")
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     yield ray

@@ -155,18 +155,23 @@ def test_requests_without_ids_are_restored_by_position(here: Path, way: str) -> 
 results = st.sampled_from([None, "", "a", "b", "c", "d", 7, ["a"], {"a": 1}])
 
 
-@given(st.lists(results, max_size=8), st.lists(st.sampled_from(["", "a", "b", "c"]), max_size=6))
-def test_an_answer_never_goes_to_a_request_that_is_not_its_own(found: list[object], ids: list[str]) -> None:
+@given(
+    st.lists(results, max_size=8), st.lists(st.sampled_from(["", "a", "b", "c"]), max_size=6), st.booleans()
+)
+def test_an_answer_never_goes_to_a_request_that_is_not_its_own(
+    found: list[object], ids: list[str], by_position: bool
+) -> None:
     found = [each or None for each in found]
     numbers = random.Random(len(ids)).sample(range(1, 20), len(ids))
     try:
-        placed, faults = match_results(found, numbers, ids)
+        placed, faults = match_results(found, numbers, ids, by_position)
     except WorkloadError:
         assert not any(found)
-        assert len(found) != len(ids)
+        assert len(found) != len(ids) or (any(ids) and not by_position)
         return
     assert len(set(placed.values())) == len(placed)
     if not any(found):
+        assert by_position or not any(ids), "nothing says that they are in that order"
         assert (placed, faults) == (dict(enumerate(numbers)), [])
         return
     for index, number in placed.items():

@@ -84,6 +84,14 @@ def test_every_form_of_prompt_gives_the_same_order(mode: str) -> None:
     assert all(result == results[0] for result in results)
 
 
+def test_the_published_order_unless_a_guard_fires() -> None:
+    batch = grouped(random.Random(0), 60, 6, 160, 32)
+    result = reorder(batch, mode="paper")
+    assert (result.order, result.guard) == (naive_order([prompt[:128] for prompt in batch]), None)
+    twice = [*batch, *batch, batch[0]]
+    assert (reorder(twice, mode="paper").order, guard_of(twice)) == (list(range(121)), "duplication")
+
+
 # -- guards -----------------------------------------------------------------------------------------------
 
 

@@ -109,7 +109,7 @@ def test_a_table_is_traced(here: Path) -> None:
         (["reorder", "in.parquet", "out.parquet", "--out-of-core"], 2, "out of core, only lines are written"),
         (["restore", "in.jsonl", "out.parquet", "--order", "o"], 2, "a table can only be made from a table"),
         (["reorder", "absent.parquet", "out.parquet"], 1, "absent.parquet: no such file"),
-        (["restore", "absent.parquet", "out.parquet", "--order", "o"], 1, "absent.parquet: No such file"),
+        (["restore", "absent.parquet", "out.parquet", "--order", "o"], 1, "absent.parquet: no such file"),
         (["reorder", "torn.parquet", "out.parquet"], 1, "torn.parquet: damaged: "),
         (["reorder", "text.parquet", "out.jsonl"], 1, "text.parquet: damaged: "),
     ],

@@ -10,8 +10,9 @@ from types import ModuleType
 
 import pytest
 
-from peek import PRESETS, PeekConfig
+from peek import PRESETS, LaneOptions
 from peek.adapters.activation import KNOWN_VARIABLES, OTHER_VARIABLES, Settings
+from peek.policy.default import PeekOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
@@ -33,7 +34,7 @@ def test_the_page_is_what_the_code_says(tables: ModuleType) -> None:
 
 
 def test_nothing_is_missing(tables: ModuleType) -> None:
-    for kind in (PeekConfig, Settings):
+    for kind in (PeekOptions, LaneOptions, Settings):
         for field in fields(kind):
             assert field.name == "config" or f"\n| `{field.name}` |" in PAGE
     for name in (*KNOWN_VARIABLES, *OTHER_VARIABLES, *PRESETS):

@@ -79,7 +79,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_it_orders_the_queue(folder: Path, label: str, order: list[str]) -> None:
     config = PeekConfig.from_label(label)
-    assert (config.lanes, config.eviction) == ("none", "lru")
+    assert (config.lanes, config.eviction) == (None, "lru")
     planner = planner_of(rows_of([1, 2], [3, 4], [5, 6]), config, strict=True)
     assert planner.plan(cache_of([("", (3, 4))]), NOW) == order
 
@@ -121,8 +121,8 @@ def test_what_is_made_must_be_a_policy(folder: Path) -> None:
 
 
 def test_our_own_names_come_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "installed", lambda: {"index": "own_policies:Youngest"})
-    assert type(registry.make("index")).__name__ == "PriorityIndex"
+    monkeypatch.setattr(registry, "installed", lambda: {"peek": "own_policies:Youngest"})
+    assert type(registry.make("peek", None)).__name__ == "PeekPolicy"
 
 
 @pytest.mark.parametrize("name", registry.BUILT_IN)
@@ -130,7 +130,7 @@ def test_every_registered_name_makes_a_policy(name: str) -> None:
     made = registry.make(name)
     assert isinstance(made, AdmissionPolicy)
     assert made is not registry.make(name)
-    assert PeekConfig.from_label(name).admission == name
+    assert PeekConfig.from_label(name).policy == name
 
 
 def run(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -11,6 +11,7 @@ import tarfile
 from email.parser import Parser
 from pathlib import Path
 from types import ModuleType
+from zipfile import ZipFile
 
 import pytest
 
@@ -33,13 +34,17 @@ def files_of_the_repository() -> list[str]:
     return [name for name in found.stdout.splitlines() if (ROOT / name).is_file()]
 
 
+def copy_repository(target: Path) -> None:
+    for name in files_of_the_repository():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, target / name)
+
+
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The source distribution made of a copy of the repository: path -> content."""
     source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("made")
-    for name in files_of_the_repository():
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, source / name)
+    copy_repository(source)
     command = [sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(made)]
     subprocess.run(command, cwd=source, capture_output=True, check=True)
     (archive,) = made.iterdir()
@@ -54,6 +59,25 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def test_the_sdist_holds_the_repository(sdist: dict[str, bytes]) -> None:
     made_by_setuptools = {name for name in sdist if ".egg-info/" in name} | {"PKG-INFO", "setup.cfg"}
     assert set(sdist) - made_by_setuptools == set(files_of_the_repository())
+
+
+def test_an_editable_install_is_found_from_the_folder_above_the_checkout(tmp_path: Path) -> None:
+    """Where the checkout is called as the package is: Python finds that folder there, too."""
+    checkout, site = tmp_path / "peek", tmp_path / "site"
+    copy_repository(checkout)
+    command = [sys.executable, "setup.py", "-q", "editable_wheel", "--dist-dir", str(tmp_path)]
+    environment = {**os.environ, "PEEK_PURE": "1"}
+    subprocess.run(command, cwd=checkout, env=environment, capture_output=True, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with ZipFile(wheel) as archive:
+        archive.extractall(site)
+    look = f"import site; site.addsitedir({str(site)!r});"
+    look += "from importlib.util import find_spec; print(find_spec('peek').origin)"
+    for folder in (tmp_path, checkout, site):
+        found = subprocess.run(
+            [sys.executable, "-S", "-c", look], cwd=folder, capture_output=True, text=True, check=True
+        )
+        assert found.stdout.strip() == str(checkout / "peek" / "__init__.py")
 
 
 def test_the_readme_of_an_index_links_to_no_file(sdist: dict[str, bytes]) -> None:

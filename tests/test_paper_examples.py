@@ -110,7 +110,7 @@ def test_lru_evicts_what_is_needed_next() -> None:
 
 @pytest.mark.parametrize("chained", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("admission", ["fcfs", "clpm+gm", "index", "response-ratio"])
+@pytest.mark.parametrize("admission", ["fcfs", "clpm+gm", "peek"])
 def test_demand_keeps_it_and_evicts_the_other(admission: str, mode: str, chained: bool) -> None:
     planner, (a, b) = second_wave(PeekConfig(admission, eviction=mode), chained)
     assert planner.eviction_score(a) >= SHORT

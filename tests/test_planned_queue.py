@@ -89,6 +89,119 @@ def test_it_goes_in_the_order_of_the_list(events: list[tuple[str, object]]) -> N
         assert bool(queue) == (len(queue) > 0)
 
 
+def pass_over(queue: Planned, admit: int = 0) -> list[Request]:
+    """As vLLM's scan: takes everybody out, and puts back in one go whom it has not admitted."""
+    scanned = []
+    while queue:
+        assert queue.peek_request() is queue.peek_request()
+        scanned.append(queue.pop_request())
+    assert len(queue) == 0 == len(list(queue))
+    queue.prepend_requests(reversed(scanned[admit:]))
+    return scanned
+
+
+@given(
+    events=st.lists(
+        st.tuples(
+            st.sampled_from(["add", "add", "hold", "hold", "stay", "pop", "plan", "scan", "free", "abort"]),
+            st.randoms(),
+        ),
+        max_size=40,
+    )
+)
+def test_who_can_run_goes_as_if_the_others_were_not_there(events: list[tuple[str, object]]) -> None:
+    """The list has not heard of those that cannot run; once they can, it has them where they entered."""
+    queue, twin = Planned(), Listed()
+    held: list[Request] = []
+    entry: dict[str, int] = {}
+    for at, (event, random) in enumerate(events):
+        request = Request(f"r{at}")
+        entry[request.request_id] = at
+        if event in ("add", "hold", "stay"):
+            queue.add_request(request)
+        if event == "add":
+            twin.slots.append(None)
+            twin.taking_part.append(request)
+        elif event == "hold":
+            queue.hold(request)
+            held.append(request)
+        elif event == "stay":
+            queue.keep_place(request)
+            twin.slots.append(request)
+        elif event == "plan":
+            twin.plan = ids(twin.taking_part)
+            random.shuffle(twin.plan)  # type: ignore[attr-defined]
+            queue.follow(LazyPlan.of(Plan(twin.plan)))
+        elif event == "pop" and twin.order():
+            expected = twin.order()[0]
+            assert queue.pop_request() is expected
+            twin.leave(expected)
+        elif event == "scan" and not twin.order():
+            assert pass_over(queue) == held
+        elif event in ("free", "abort") and held:
+            request = held.pop(random.randrange(len(held)))  # type: ignore[attr-defined]
+            if event == "abort":
+                queue.remove_requests([request])
+                continue
+            queue.take_part(request)
+            twin.taking_part.insert(0, request)
+            later = (
+                place
+                for place, slot in enumerate(twin.slots)
+                if slot is not None and entry[slot.request_id] > entry[request.request_id]
+            )
+            twin.slots.insert(next(later, len(twin.slots)), None)
+        assert ids(list(queue)) == ids([*twin.order(), *held])
+        assert sorted(queue.members) == sorted(ids(list(queue))), "nobody is lost, nobody is there twice"
+
+
+@given(
+    kinds=st.lists(st.sampled_from(["add", "hold", "stay", "prepend"]), max_size=12),
+    admitted=st.integers(0, 12),
+    put_back=st.booleans(),
+)
+def test_a_scan_loses_nobody(kinds: list[str], admitted: int, put_back: bool) -> None:
+    """Whoever is taken out and not put back has left, held or not; the others stand as before."""
+    queue = Planned()
+    for at, kind in enumerate(kinds):
+        request = Request(f"r{at}")
+        (queue.prepend_request if kind == "prepend" else queue.add_request)(request)
+        if kind in ("hold", "stay"):
+            (queue.hold if kind == "hold" else queue.keep_place)(request)
+    before = list(queue)
+    if put_back:
+        assert pass_over(queue, admitted) == before
+    else:
+        taken = [queue.pop_request() for _ in before[:admitted]]
+        assert taken == before[:admitted]
+    queue.settle()
+    assert list(queue) == before[admitted:]
+    assert set(queue.gone) == set(ids(before[:admitted]))
+    assert list(queue.members.values()) == [r for r in queue.members.values() if r in before[admitted:]]
+    queue.release()
+    assert {*queue} == {*before[admitted:]}
+
+
+def test_ten_thousand_that_cannot_run_are_looked_for_one_by_one() -> None:
+    """The plan is asked once a scan and no more: what the scan passes over is in no plan."""
+    queue = Planned()
+    for at in range(10_000):
+        queue.add_request(request := Request(f"r{at}"))
+        queue.hold(request)
+    asked = []
+
+    def guard(function: Callable[..., object], *args: object) -> object:
+        asked.append(args)
+        return function(*args)
+
+    queue.guard = guard
+    queue.follow(LazyPlan.of(Plan([])))
+    for _ in range(3):
+        pass_over(queue)
+    assert len(asked) <= 6
+    assert not queue.gone
+
+
 def test_it_tells_who_came_and_went() -> None:
     a, b, c = map(Request, "abc")
     queue = Planned([a, b])
@@ -142,6 +255,9 @@ def test_nobody_is_lost_when_an_id_comes_twice() -> None:
     queue.prepend_request(other)
     assert len(queue) == 3 != len(queue.members)
     assert list(queue) == [one, other, other]
+    queue.hold(one)
+    assert list(queue) == [other, other, one]
+    queue.take_part(one)
     queue.remove_request(other)
     assert [queue.pop_request(), queue.pop_request()] == [one, other]
 

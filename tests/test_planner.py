@@ -13,13 +13,14 @@ from peek import (
     PRESETS,
     DuplicateRequest,
     InvalidKey,
+    LaneOptions,
     PeekConfig,
     PendingRequest,
     Planner,
     PlannerStats,
     UnknownRequest,
 )
-from peek.config import ADMISSIONS
+from peek.config import POLICIES
 from peek.policy.sections import SIBLING
 
 EMPTY = cache_of([])
@@ -96,7 +97,7 @@ def test_first_come_sorts_by_arrival_whenever_added(scene: Scene, data: st.DataO
 
 
 def test_counters_literally() -> None:
-    planner = planner_of(rows_of([1] * 10, [1] * 10, [1] * 5), PeekConfig("clpm", "none"))
+    planner = planner_of(rows_of([1] * 10, [1] * 10, [1] * 5), PeekConfig("clpm"))
     assert planner.stats.as_dict() == PlannerStats().as_dict()
     planner.plan(cache_of([("", (1,) * 4)]), NOW)
     planner.remove("r0")  # as expected: 10 - 4
@@ -124,22 +125,24 @@ def test_counters_literally() -> None:
 
 
 def test_lengths_come_from_the_key_where_nothing_is_shared_too() -> None:
-    planner = planner_of(rows_of([1] * 10, [2] * 5), PeekConfig(unshared="arrival"))
+    planner = planner_of(rows_of([1] * 10, [2] * 5), PeekConfig(options={"unshared": "arrival"}))
     assert planner.plan(EMPTY, NOW).stood_aside
     planner.remove("r0")
     assert (planner.stats.prompt_tokens, planner.stats.uncached_admitted) == (10, 10)
 
 
 def test_fair_picks_are_counted() -> None:
-    planner = planner_of(rows_of(*[[i, i] for i in range(6)]), PeekConfig("lpm", "work", fair_share=0.5))
+    planner = planner_of(
+        rows_of(*[[i, i] for i in range(6)]), PeekConfig("lpm", lanes=LaneOptions("work", 0.5))
+    )
     for _ in range(6):
         planner.remove(planner.plan(EMPTY, NOW)[0])
     assert (planner.stats.admitted, planner.stats.fair_admitted) == (6, 3)
 
 
-@pytest.mark.parametrize("admission", ADMISSIONS)
+@pytest.mark.parametrize("admission", POLICIES)
 def test_without_lanes_nobody_is_a_fair_pick(admission: str) -> None:
-    planner = planner_of(rows_of([1] * 40, [1] * 40, [1] * 40), PeekConfig(admission, "none"))
+    planner = planner_of(rows_of([1] * 40, [1] * 40, [1] * 40), PeekConfig(admission))
     planner.plan(EMPTY, NOW)
     for row in ("r0", "r1", "r2"):
         planner.remove(row)
@@ -243,6 +246,17 @@ def test_without_the_gate_nothing_is_coming() -> None:
     planner.remove("r0")
     assert coming(planner) == [0, 0]
     assert SIBLING not in [r.section for r in planner.tree.requests()]
+
+
+@pytest.mark.parametrize("label", ["clpm", "clpm+gm+dl+pe"])
+def test_with_the_gate_a_plan_still_stands_aside(label: str) -> None:
+    """Nothing shared, cached or coming: only a prefill under way that somebody waits for is worth a plan."""
+    planner = planner_of(rows_of([1] * 20, [2] * 20), PeekConfig.from_label(label), in_flight_gate=True)
+    assert planner.plan(EMPTY, NOW).stood_aside
+    planner.remove("r0")
+    assert planner.plan(EMPTY, NOW).stood_aside, "what is under way is nobody's prefix"
+    planner.add(PendingRequest("sibling", [1] * 30, 5.0))
+    assert not planner.plan(EMPTY, NOW).stood_aside
 
 
 def test_demand_is_of_the_cache_not_of_the_prefills() -> None:

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.queues import NOW, PROMPTS, Arrival, cache_of
 
-from peek import PRESETS, DuplicateRequest, PeekConfig, PendingRequest, Planner, WaitingQueue
+from peek import PRESETS, DuplicateRequest, LaneOptions, PeekConfig, PendingRequest, Planner, WaitingQueue
 
-LABELS = [label for label in PRESETS if not PRESETS[label].dynamic_share]
+LABELS = [label for label in PRESETS if PRESETS[label].lanes is None]
 CACHE = cache_of([("", (3,) * 31), ("", (5,) * 40)])
 
 
@@ -88,7 +88,7 @@ def test_the_fake_is_a_waiting_queue() -> None:
 
 @given(cycles=st.lists(MUTATIONS, min_size=1, max_size=6))
 def test_whatever_happens_to_the_queue_the_planner_is_up_to_date(cycles: list[list]) -> None:
-    engine, planner = FakeEngine(), Planner(PeekConfig("clpm+gm", "none", eviction="cluster"))
+    engine, planner = FakeEngine(), Planner(PeekConfig("clpm+gm", eviction="cluster"))
     admitted = withdrawn = uncached = 0
     for mutations in cycles:
         mutate(engine, mutations)
@@ -121,7 +121,7 @@ def test_a_planner_kept_up_to_date_plans_like_a_new_one(
     label: str, first: list, second: list, prompts: list[tuple[int, ...]]
 ) -> None:
     # Hrrn is left out: its orders depend on the work done since arrival by definition.
-    config = PeekConfig.from_dict({"policy": label, "lanes": "none"})
+    config = PeekConfig(PRESETS[label].policy)
     engine, planner = FakeEngine(), Planner(config)
     for prompt in prompts:
         engine.arrive(prompt)
@@ -154,7 +154,7 @@ def test_one_cycle_literally() -> None:
 
 def test_lanes_are_charged_with_what_the_engine_says() -> None:
     """One fair pick of 1000 tokens instead of 10: the cache lane is next for 1000 tokens."""
-    engine, planner = FakeEngine(), Planner(PeekConfig("lpm", "work", fair_share=0.5))
+    engine, planner = FakeEngine(), Planner(PeekConfig("lpm", lanes=LaneOptions("work", 0.5)))
     for i in range(30):
         engine.arrive((100 + i,) * 10)
     fair = []

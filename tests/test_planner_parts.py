@@ -114,11 +114,11 @@ def test_a_plan_is_a_list_with_a_reason() -> None:
 
 
 def test_whether_the_order_matters_is_told_without_a_look() -> None:
-    planner = planner_of(rows_of([1, 2], [3, 4]), PeekConfig(unshared="arrival"))
+    planner = planner_of(rows_of([1, 2], [3, 4]), PeekConfig(options={"unshared": "arrival"}))
     cache = RadixCache(1)
     assert planner.order_matters(cache), "it may hit"
     assert planner_of(rows_of([1, 2], [3, 4])).order_matters(Lonely(2)), "short prompts go first"
-    assert not planner_of(rows_of([1, 2], [3, 4]), PeekConfig("clpm", "none")).order_matters(Lonely(2))
+    assert not planner_of(rows_of([1, 2], [3, 4]), PeekConfig("clpm")).order_matters(Lonely(2))
     assert not planner.order_matters(Lonely(2))
     assert planner.order_matters(Lonely(1))
     assert planner_of(rows_of([1, 2], [1, 4])).order_matters(Lonely(2)), "they share"
@@ -140,7 +140,7 @@ class Lonely:
 
 
 def test_nobody_looks_where_all_are_known_to_be_alone() -> None:
-    planner = planner_of(rows_of([1, 2], [3, 4]), PeekConfig(unshared="arrival"))
+    planner = planner_of(rows_of([1, 2], [3, 4]), PeekConfig(options={"unshared": "arrival"}))
     plan = planner.plan(Lonely(2), NOW)
     assert (plan, plan.stood_aside, planner.stats.cache_calls) == (["r0", "r1"], True, 0)
 

@@ -35,7 +35,7 @@ class BigClusters(AdmissionPolicy):
 
 def test_a_policy_in_plain_python() -> None:
     policy = Longest()
-    planner = planner_of(rows_of([1], [2] * 3, [3] * 2), PeekConfig("fcfs", "none"), policy=policy)
+    planner = planner_of(rows_of([1], [2] * 3, [3] * 2), PeekConfig("fcfs"), policy=policy)
     assert planner.plan(EMPTY, NOW) == ["r1", "r2", "r0"]
     (cycle,) = policy.seen
     assert (cycle.now, cycle.unit_tokens, cycle.work_done, cycle.defers_siblings) == (NOW, 1, 0, False)
@@ -44,7 +44,7 @@ def test_a_policy_in_plain_python() -> None:
 
 
 def test_a_policy_in_plain_python_sees_the_signals() -> None:
-    planner = planner_of(rows_of([1], [2, 3], [2, 4], [2, 4]), PeekConfig(lanes="none"), policy=BigClusters())
+    planner = planner_of(rows_of([1], [2, 3], [2, 4], [2, 4]), PeekConfig(), policy=BigClusters())
     assert planner.plan(cache_of([("", (2, 3))]), NOW) == ["r1", "r2", "r3", "r0"]
     requests = planner.tree.requests()
     assert [r.cluster_size for r in requests] == [1, 3, 2, 2]

@@ -23,7 +23,7 @@ from peek.planner.plan import NOTHING_TO_GAIN
 
 LABELS = list(PRESETS)
 NEED_SHARING = [label for label in LABELS if PRESETS[label].build_policy().needs_sharing]
-DYNAMIC = [label for label in LABELS if PRESETS[label].dynamic_share]
+DYNAMIC = [label for label in LABELS if getattr(PRESETS[label].lanes, "dynamic_share", False)]
 
 labels = pytest.mark.parametrize("label", LABELS)
 some = settings(max_examples=30)
@@ -35,7 +35,7 @@ def everyone(scene: Scene) -> list[str]:
 
 
 def test_who_lives_on_sharing() -> None:
-    assert NEED_SHARING == ["clpm", "clpm+gm", "clpm+gm+dl", "clpm+gm+pe", "clpm+gm+dl+pe", "response-ratio"]
+    assert NEED_SHARING == ["clpm", "clpm+gm", "clpm+gm+dl", "clpm+gm+pe", "clpm+gm+dl+pe"]
 
 
 # -- a plan is a permutation --------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_a_policy_that_reads_no_cache_is_not_made_to() -> None:
 
 def test_a_prefill_under_way_is_as_good_as_a_cached_one() -> None:
     """Of two who share nothing, the one whose prefix is being computed goes last."""
-    planner = Planner(PeekConfig(lanes="none"), in_flight_gate=True)
+    planner = Planner(PeekConfig(), in_flight_gate=True)
     prefix = [1] * 200
     planner.add(PendingRequest("first", [*prefix, 1], 0.0))
     planner.remove("first")

@@ -13,8 +13,8 @@ from support.queues import NOW, PIECES, TAU, Arrival, Fact, Scene, cache_of, ids
 from test_policies_clpm import naive_sections
 
 from peek import DfsWeight, FirstCome, Hrrn, LongestPrefix, PeekConfig, PendingRequest, ShortestPrefill
-from peek.policy.lpm import uncached_tokens
 from peek.policy.sections import SIBLING
+from peek.policy.stock import uncached_tokens
 
 
 def deferred(facts: list[Fact]) -> set[str]:

@@ -10,7 +10,6 @@ import pytest
 from peek import (
     AdmissionPolicy,
     ClpmScheduler,
-    ClusterResponseRatio,
     FirstCome,
     Hrrn,
     LongestPrefix,
@@ -22,8 +21,6 @@ OTHER_SETTINGS: dict[str, Callable[[], AdmissionPolicy]] = {
     "lpm-4": partial(LongestPrefix, queue_limit=4),
     "hrrn-4": partial(Hrrn, queue_limit=4),
     "clpm-1-0": partial(ClpmScheduler, theta=1, tau=0),
-    "ratio-1": partial(ClusterResponseRatio, 1.0),
-    "ratio-64": partial(ClusterResponseRatio, 64.0),
 }
 
 POLICIES = BUILT_IN | OTHER_SETTINGS

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.queues import NOW, TAU, Arrival, Fact, Scene, cache_of, longest, planner_of, rows_of, scenes
 
-from peek import InvalidConfig, PeekConfig, PriorityIndex
+from peek import InvalidConfig, PeekConfig, PeekPolicy
 from peek.planner.plan import ORDERED
-from peek.policy.priority_index import index
+from peek.policy.default import PeekOptions
+from peek.policy.default.answers import bounded
+from peek.policy.default.policy import index
 from peek.policy.sections import PIONEER, SIBLING
 from peek.testing.twins import Place, common_length, prefixes
 
@@ -27,7 +29,7 @@ class Definition:
     """
 
     scene: Scene
-    policy: PriorityIndex
+    policy: PeekPolicy
     learned: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -51,10 +53,16 @@ class Definition:
         )
         length = sum(fact.num_tokens * self.expects(fact)[0] for fact in members) / n
         age_s = self.scene.now - members[0].row.arrival_time
-        key = index(
-            age_s, float(n), float(work), float(at_risk), float(length), self.policy.beta, self.policy.gamma
+        plain = sum(fact.num_tokens for fact in members) / n
+        beta, gamma = self.policy.beta, self.policy.gamma
+        key = bounded(
+            index(age_s, float(n), float(work), float(at_risk), float(length), beta, gamma),
+            index(age_s, float(n), float(work - self.excess(members)), float(at_risk), plain, beta, gamma),
         )
         return -float(f"{key:.10g}"), members[0].rank
+
+    def excess(self, members: list[Fact]) -> int:
+        return sum(self.expects(fact)[1] for fact in members)
 
     def expects(self, fact: Fact) -> tuple[float, int]:
         return self.learned.get(fact.request_id, (1.0, 0))
@@ -111,7 +119,7 @@ class Definition:
 
 @given(scene=scenes(max_size=7, under_way=True), bias=BIASES, defers=st.booleans())
 def test_the_order_is_that_of_the_definition(scene: Scene, bias: float, defers: bool) -> None:
-    policy = PriorityIndex(bias)
+    policy = PeekPolicy(PeekOptions(mean_bias=bias))
     prepared = scene.prepare(defers_siblings=defers)
     expected, sections = Definition(scene, policy).order(defers)
     assert prepared.order(policy) == expected
@@ -146,7 +154,7 @@ def test_where_nothing_is_shared_it_is_age_over_a_power_of_the_length() -> None:
 
 
 def test_arrival_order_where_nothing_is_shared_is_to_be_had() -> None:
-    config = PeekConfig(admission="index", lanes="none", unshared="arrival")
+    config = PeekConfig(options={"unshared": "arrival"})
     plan = planner_of(rows_of([1] * 90, [2] * 5, [3] * 50), config).plan(cache_of([]), NOW)
     assert plan == ["r0", "r1", "r2"]
     assert plan.stood_aside
@@ -169,9 +177,10 @@ def test_the_prefix_once_paid_its_siblings_follow() -> None:
 @given(scene=scenes(max_size=6), alone=st.integers(1, 200), bias=BIASES)
 def test_a_request_moves_ahead_as_its_wait_grows(scene: Scene, alone: int, bias: float) -> None:
     ranks = []
+    policy = PeekPolicy(PeekOptions(mean_bias=bias))
     for wait in (64, 200, 1000, 10**6, 10**15):
         single = Arrival("single", (99,) * alone, NOW - wait)
-        order = replace(scene, rows=(single, *scene.rows)).prepare().order(PriorityIndex(bias))
+        order = replace(scene, rows=(single, *scene.rows)).prepare().order(policy)
         ranks.append(order.index("single"))
     assert ranks == sorted(ranks, reverse=True)
     assert ranks[-1] == 0
@@ -187,12 +196,12 @@ def test_the_planner_says_that_it_ordered(scene: Scene) -> None:
 @pytest.mark.parametrize("bias", [-0.1, 1.1, "x", None, True, float("nan")])
 def test_a_dial_out_of_range_is_refused(bias: object) -> None:
     with pytest.raises(InvalidConfig, match=r"mean_bias is .*; need a number from 0 to 1"):
-        PeekConfig(mean_bias=bias)
+        PeekConfig(options={"mean_bias": bias})
     if type(bias) is float:
         with pytest.raises(InvalidConfig, match="mean_bias is"):
-            PriorityIndex(bias)
+            PeekPolicy(PeekOptions(mean_bias=bias))
 
 
 def test_another_word_for_unshared_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="unshared is 'fcfs'; valid: index, arrival"):
-        PriorityIndex(0.0, "fcfs")
+        PeekOptions(0.0, "fcfs")

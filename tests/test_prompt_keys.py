@@ -67,6 +67,16 @@ def test_a_longer_conversation_begins_as_the_shorter_one(first: list[Any], more:
         assert symbols(long)[: len(symbols(short))] == symbols(short)
 
 
+@pytest.mark.parametrize("name", ["system", "instructions"])
+def test_a_system_prompt_may_be_a_field(name: str) -> None:
+    """Anthropic's requests and responses: different ones share nothing, equal ones do."""
+    messages = [{"role": "user", "content": "u" * 200}]
+    keys = [symbols({"messages": messages, name: letter * 640}) for letter in "aab"]
+    blocks = symbols({"messages": messages, name: [{"type": "text", "text": "a" * 640}]})
+    assert keys[0] == keys[1] == blocks
+    assert common(keys[0], keys[2]) == 0
+
+
 def test_the_order_is_system_then_tools_then_the_rest() -> None:
     system, user = {"role": "system", "content": "s" * 640}, {"role": "user", "content": "u" * 640}
     tools = [{"type": "function", "function": {"name": "f", "description": "d" * 640}}]

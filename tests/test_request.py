@@ -35,7 +35,7 @@ def fields(request: PendingRequest) -> dict[str, Any]:
 
 def test_the_list_of_fields_is_whole() -> None:
     public = {name for name in dir(PendingRequest) if not name.startswith("_")}
-    assert public == {*FIELDS, "kind"}  # which is the planner's own, and not a copy's
+    assert public == {*FIELDS, "kinds", "placed"}  # what planner and policy keep, and no copy has
 
 
 @pytest.mark.parametrize("how", list(COPIES))

@@ -71,7 +71,7 @@ def test_nothing_is_foretold_where_nothing_is_shared(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_order_in_force_gains_nothing(kind: str) -> None:
     """A shadow of the policy that the engine has: first come, first served."""
-    real = KINDS[kind][0](grouped(2), CostModel(), PeekConfig("fcfs", lanes="none"))
+    real = KINDS[kind][0](grouped(2), CostModel(), PeekConfig("fcfs"))
     real.run()
     ours, theirs = foretold(real.shadow)
     assert ours == pytest.approx(theirs, abs=POINTS)
@@ -82,7 +82,7 @@ def test_the_order_in_force_gains_nothing(kind: str) -> None:
 
 def live(kind: str, workload: Workload, config: PeekConfig) -> tuple[SimEngine, Any]:
     """A simulated engine, and the live one with the same step times."""
-    planner = Planner(config, in_flight_gate=kind == "radix" and config.waits_for_prefills, plan_lasts_s=inf)
+    planner = Planner(config, in_flight_gate=kind == "radix" and config.sees_prefills, plan_lasts_s=inf)
     if kind == "blocks":
         limits = limits_of(workload, workload.unit_tokens)
         return BlockEngine(workload, planner, CostModel()), LiveBlocks(limits, config, CostModel())

@@ -94,7 +94,8 @@ QUEUES: dict[str, Callable[[tuple[Arrival, ...]], bool]] = {
 
 @pytest.mark.parametrize("kind", QUEUES)
 def test_queues_of_every_kind_are_drawn(kind: str) -> None:
-    find(strategies.queues(unit=16), QUEUES[kind], settings=ONCE)
+    rows = find(strategies.queues(unit=16), QUEUES[kind], settings=ONCE)
+    assert all(row.num_tokens in (0, max(row.num_tokens, 16 * len(row.symbols))) for row in rows)
 
 
 @given(rows=strategies.queues(2, 9))
@@ -128,7 +129,10 @@ SCENES: dict[str, Callable[[Scene], bool]] = {
 
 @pytest.mark.parametrize("kind", SCENES)
 def test_scenes_of_every_kind_are_drawn(kind: str) -> None:
-    find(strategies.scenes(0, under_way=True), SCENES[kind], settings=ONCE)
+    scene = find(strategies.scenes(0, under_way=True), SCENES[kind], settings=ONCE)
+    assert all(
+        fact.cached_len % scene.unit == 0 <= fact.cached_len < fact.num_tokens for fact in scene.facts()
+    )
 
 
 @given(scene=strategies.scenes(one_namespace=True))
@@ -160,7 +164,9 @@ HISTORIES: dict[str, Callable[[History], bool]] = {
 
 @pytest.mark.parametrize("kind", HISTORIES)
 def test_histories_of_every_kind_are_drawn(kind: str) -> None:
-    find(strategies.histories(), HISTORIES[kind], settings=ONCE)
+    history = find(strategies.histories(), HISTORIES[kind], settings=ONCE)
+    times = [step.now for step in history.steps]
+    assert times == sorted(times), "time goes forward"
 
 
 # -- replay -----------------------------------------------------------------------------------------------

@@ -209,7 +209,7 @@ MUTANTS: dict[type[View], str] = {
     CountsOnly: r"answered \d; need \(matched symbols, cursor\)",
     Fractions: r"answered \d\.0 symbols; need an integer",
     Raises: "raised KeyError",
-    FromTheRoot: "cached tokens by the view",
+    FromTheRoot: "cached tokens by the view|is once",
     ByOffset: "cached tokens by the view",
     MovesItsCursor: "it must leave the cursor and the cache as they are",
     OneNamespace: "cached tokens by the view",

@@ -21,7 +21,7 @@ from peek.simulation.workload import ideal_hit
 from peek.traffic.engine_logs import CUT, EngineLog
 from peek.traffic.events import Arrival, Ending
 from peek.traffic.request_rows import Fields, RequestRows
-from peek.traffic.times import seconds
+from peek.traffic.times import bare_unit, doubt, seconds
 from peek.traffic.tracer import Tracer
 
 IDS = [list(range(10, 50)), list(range(10, 42)) + [7] * 8, [3, 4, 5]]
@@ -139,6 +139,145 @@ def test_fields_by_name(tmp_path: Path) -> None:
     assert [row["output_length"] for row in rows] == [10, 2, 128]
 
 
+SYSTEM = "You are kind. " * 200
+ASKED = [{"role": "user", "content": "SECRET"}]
+AS_MESSAGES = {"messages": [{"role": "system", "content": SYSTEM}, *ASKED]}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"system": SYSTEM, "messages": ASKED},
+        {"request": {"system": [{"type": "text", "text": SYSTEM, "cache_control": {}}], "messages": ASKED}},
+        {"custom_id": "r", "params": {"system": SYSTEM, "messages": ASKED, "max_tokens": 9}},
+        {"body": {"instructions": SYSTEM, "input": ASKED}},
+        {"call": {"chat": {"system": SYSTEM, "messages": ASKED}}},
+        {"call": {"chat": {"input": ASKED}, "model": ""}, "params": {"seed": 1}, "body": AS_MESSAGES},
+    ],
+)
+def test_a_system_prompt_beside_the_messages_is_part_of_the_prompt(row: dict[str, Any]) -> None:
+    """The trace is the same as with a system message, wherever the system prompt stands."""
+    field = "call.chat.messages" if "messages" in row.get("call", {}).get("chat", ()) else ""
+    tracer = Tracer(b"salt", 16, None)
+    for number, (path, each) in enumerate([("", AS_MESSAGES), (field, row)]):
+        for event in RequestRows(Fields(prompt=path)).events({"ts": number, **each}, f"{number}"):
+            tracer.take(event)
+    one, two = tracer.rows(1)
+    assert one["hash_ids"] == two["hash_ids"]
+    assert one["input_length"] == two["input_length"] > 700
+
+
+def test_a_rendered_prompt_that_is_named_is_taken_as_the_whole() -> None:
+    row = {
+        "rendered": "abcd",
+        "tools": ["t"],
+        "system": "s",
+        "messages": ASKED,
+        "model": "m",
+        "cache_salt": "x",
+    }
+    (arrival, _) = RequestRows(Fields(prompt="rendered")).events(row, "r")
+    assert isinstance(arrival, Arrival)
+    assert (arrival.prompt, "m" in arrival.namespace, "x" in arrival.namespace) == ("abcd", True, True)
+
+
+def test_tools_and_salts_separate(tmp_path: Path) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "description": "d" * 640}}]
+    more = [
+        {},
+        {"tools": tools},
+        {"cache_salt": "a"},
+        {"cache_salt": "b"},
+        {"cache_salt": "b"},
+        {"lora_path": "b"},
+    ]
+    rows = trace(tmp_path, "\n".join(json.dumps({"ts": at, **CHAT, **each}) for at, each in enumerate(more)))
+    found = [row["hash_ids"][0] for row in rows]
+    assert found[3] == found[4]
+    assert len(set(found)) == 5
+
+
+# -- times ------------------------------------------------------------------------------------------------
+
+SCALES = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}
+
+
+@given(
+    rate=st.floats(0.5, 500.0),
+    unit=st.sampled_from(["ms", "us"]),
+    gaps=st.lists(st.floats(0.5, 2.0), min_size=2, max_size=40),
+    start=st.integers(0, 10**6),
+)
+def test_whole_numbers_are_read_in_the_unit_that_makes_a_load(
+    rate: float, unit: str, gaps: list[float], start: int
+) -> None:
+    """From one request in two seconds to 30 a second the reading is right, at more it is questioned."""
+    tracer = Tracer(b"salt", 16, None)
+    times = [start + round(SCALES[unit] * sum(gaps[:i]) / rate) for i in range(len(gaps) + 1)]
+    rows = RequestRows(Fields())
+    for number, at in enumerate(times):
+        for event in rows.events({"timestamp": at, "prompt": [1]}, f"{number}"):
+            tracer.take(event)
+    found = list(tracer.rows(1))
+    span_s = (times[-1] - times[0]) / SCALES[unit]
+    real = (len(times) - 1) / span_s
+    said = tracer.counts.doubt
+    if 0.05 < real < 31:
+        assert tracer.counts.span_s == pytest.approx(span_s, abs=1.0)
+        assert f"read as {unit}:" in said
+    assert said, "always told: the log names no unit"
+    assert found[-1]["timestamp"] == pytest.approx(1000 * tracer.counts.span_s, abs=1.0)
+
+
+@given(rate=st.floats(0.001, 1000.0), count=st.integers(2, 40), whole=st.booleans())
+def test_seconds_are_seconds_unless_there_would_be_no_load(rate: float, count: int, whole: bool) -> None:
+    times = [at / rate for at in range(count)]
+    times = [float(round(at)) for at in times] if whole else [at + 0.1 for at in times]
+    unit, gap = bare_unit(times), (times[-1] - times[0]) / (count - 1)
+    whole = all(at.is_integer() for at in times)
+    assert unit == ("s" if not whole or gap < 31.6 else "ms")
+    assert bool(doubt([at / SCALES[unit] for at in times], unit)) == (gap >= 1.0 if whole else gap > 31.7)
+
+
+@pytest.mark.parametrize(
+    ("times", "words", "last_ms", "said"),
+    [
+        (
+            [0, 300, 900],
+            [],
+            900.0,
+            "read as ms: as seconds one request would come in 450 s (--time-unit s if",
+        ),
+        ([0, 300, 900], ["--time-unit", "s"], 900_000.0, "over 15 min, 0.00333 requests a second"),
+        (
+            [0, 10, 20],
+            [],
+            20_000.0,
+            "read as s: one request in 10 s (--time-unit ms if they are 100 a second)",
+        ),
+        ([0.5, 100.5, 200.5], [], 200_000.0, "one request in 100 s (--time-unit ms if they are 10 a second)"),
+        ([1795326001, 1795329601], [], 3_600_000.0, "over 60 min, 0.000556 requests a second"),
+        ([0, 1795329601], [], 1795329601000.0, "are all times of one clock and unit?"),
+        ([7.5, 7.5], [], 0.0, "all at one time"),
+    ],
+)
+def test_span_and_rate_are_told(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    times: list[float],
+    words: list[str],
+    last_ms: float,
+    said: str,
+) -> None:
+    rows = trace(tmp_path, "\n".join(json.dumps({"ts": at, "prompt": [1, 2]}) for at in times), *words)
+    assert rows[-1]["timestamp"] == last_ms
+    err = capsys.readouterr().err
+    assert said in err
+    assert ("without a unit" in err) == (
+        "without a unit" in said or "read as" in said or "one request in" in said
+    )
+
+
 @pytest.mark.parametrize(
     ("value", "unit", "found"),
     [
@@ -228,14 +367,24 @@ def test_wrong_usage(
 
 
 def test_salt_of_a_file_and_a_pressed_trace(tmp_path: Path) -> None:
-    (tmp_path / "salt").write_text("tell nobody\n")
+    (tmp_path / "salt").write_text("tell nobody this\n")
     (tmp_path / "in").write_text("\n".join(json.dumps({"ts": 0.5, "prompt": ids}) for ids in IDS))
     for name in ("a.jsonl.gz", "b.jsonl.gz"):
         words = [str(tmp_path / "in"), str(tmp_path / name), "--salt-file", str(tmp_path / "salt")]
         assert main(["trace", *words]) == 0
     assert rows_of(tmp_path / "a.jsonl.gz") == rows_of(tmp_path / "b.jsonl.gz")
-    (tmp_path / "salt").write_text(" \n")
+
+
+@pytest.mark.parametrize(("salt", "held"), [(b" \n", 0), (b"tell nobody thi \n", 15)])
+def test_a_salt_that_can_be_guessed_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], salt: bytes, held: int
+) -> None:
+    (tmp_path / "salt").write_bytes(salt)
+    (tmp_path / "in").write_text('{"ts": 1, "prompt": [1]}')
+    words = [str(tmp_path / "in"), str(tmp_path / "out"), "--salt-file", str(tmp_path / "salt")]
     assert main(["trace", *words]) == 1
+    assert f"salt: holds {held} bytes, need 16" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 # -- logs of engines --------------------------------------------------------------------------------------
@@ -290,6 +439,47 @@ def test_vllms_log_as_json(tmp_path: Path) -> None:
     rows = trace(tmp_path, "\n".join(text))
     assert [row["timestamp"] for row in rows] == [0.0, 1000.0]
     assert shared_blocks(*rows) == 2
+
+
+@given(
+    texts=st.lists(st.text("abc ", min_size=1, max_size=60), min_size=4, max_size=12),
+    width=st.integers(1, 4),
+    most=st.integers(3, 12),
+    is_told=st.booleans(),
+)
+def test_prompts_that_vllm_has_cut_are_noticed(
+    texts: list[str], width: int, most: int, is_told: bool
+) -> None:
+    """Nothing is said of a log as it is, but of a cut one with the server's arguments or two cut prompts.
+
+    A token is `width` characters; with one character to a token, lengths alone show little.
+    """
+    logs = EngineLog(json.loads), EngineLog(json.loads)
+    if is_told:
+        list(logs[1].events(f"INFO non-default args: {{'enable_log_requests': True, 'max_log_len': {most}}}"))
+    longest = 0
+    for number, text in enumerate(texts):
+        ids = list(range(-(-len(text) // width)))
+        longest += len(ids) >= most
+        for log, end in zip(logs, (None, most), strict=True):
+            told = f"prompt: {text[:end]!r}, prompt_token_ids: {ids[:end]}, prompt_embeds shape: None."
+            list(log.events(f"DEBUG 01-01 00:00:01 [x.py:1] Request {number} details: {told}"))
+    if width > 1:
+        tiny = sum(len(text) == 1 for text in texts)  # of one character and one token, cut or not
+        assert not logs[0].cut() or tiny > 1
+        if longest > max(1, tiny):
+            assert logs[1].cut()
+    if is_told:
+        assert bool(logs[1].cut()) == (longest > 0)
+
+
+def test_a_cut_log_is_traced_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = []
+    for number in range(3):
+        told = f"prompt: '{'x' * 100}', prompt_token_ids: {list(range(100))}, prompt_embeds shape: None."
+        text.append(f"DEBUG 01-01 00:00:0{number} [x.py:1] Request {number} details: {told}")
+    assert len(trace(tmp_path, "\n".join(text), code=1)) == 3
+    assert "vLLM's --max-log-len has cut prompts at 100" in capsys.readouterr().err
 
 
 def sglang_asked(**more: Any) -> dict[str, Any]:
@@ -449,7 +639,7 @@ def test_every_policy(traced: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--card", "l4", "--model", "llama-3.1-70b"], 2, "does not fit L4-24GB at 0.88 of 22.5 GiB"),
         (["--cards", "2000"], 2, "2000 is not in 1..1024"),
         (["--memory-utilization", "1.5"], 2, "'1.5' is not in 0..1"),
-        (["--model", "absent.json"], 1, "absent.json: No such file"),
+        (["--model", "absent.json"], 1, "absent.json: no such file"),
         (["--model", "list.json"], 1, "list.json: not a JSON object"),
         (["--model", "bad.json"], 1, "bad.json: hidden_size is 'None', not a size"),
         (["--model", "moe.json"], 1, "moe.json: has num_experts"),

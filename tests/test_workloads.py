@@ -179,6 +179,11 @@ def test_question_lengths_have_the_stated_range_and_mean() -> None:
     assert np.median(lengths) < 18  # skewed
 
 
+def test_questions_of_w2_have_every_length_of_their_range() -> None:
+    sizes = {r.num_tokens for r in cell("w2b").requests}
+    assert sorted(size - min(sizes) + 8 for size in sizes) == list(range(8, 15))
+
+
 @pytest.mark.parametrize(
     ("name", "mix"),
     [

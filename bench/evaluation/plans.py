@@ -22,7 +22,12 @@ NAMES = {
 FAMILY = {"simulated-radix": "sglang", "sglang": "sglang", "simulated-blocks": "vllm", "vllm": "vllm"}
 """Engine -> whose rates, caps, and fitted constants."""
 BASELINE = {"sglang": "lpm+lru", "vllm": "fcfs+lru"}
-"""The paper's "stock": LPM (0.5.9) on SGLang, FCFS with prefix caching (0.19.1) on vLLM."""
+"""The paper's "stock": LPM (0.5.9) on SGLang, FCFS with prefix caching (0.19.1) on vLLM.
+
+Only for what stands beside the paper's figures: SGLang itself runs LPM on request only.
+"""
+DEFAULT = "fcfs+lru"
+"""What both engines run where nobody chooses: arrival order, with prefix caching."""
 
 STOCK = ("fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "dfs-weight+lru", "hrrn+lru", "spf+lru")
 """What a user can pick today; vLLM itself has the first only, the others are orders laid over it."""

@@ -13,7 +13,7 @@ from bench.planners import make_planner
 from peek.config import PeekConfig
 from peek.planner import Planner
 from peek.policy.base import AdmissionPolicy, Cycle
-from peek.policy.lpm import LongestPrefix
+from peek.policy.stock import LongestPrefix
 from peek.request import PendingRequest
 
 K = 8
@@ -69,5 +69,5 @@ def planner_for(label: str, *, blocks: bool, timer: Callable[[], float] | None =
     if config.is_stock:
         return None
     policy = KLongestPrefix() if label == K_LPM else None
-    gated = not blocks and config.waits_for_prefills
+    gated = not blocks and config.sees_prefills
     return make_planner(config, policy, gated=gated, chained=blocks, timer=timer)

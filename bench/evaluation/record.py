@@ -73,7 +73,7 @@ def play(engine: str, workload: Workload, label: str, cost: CostModel) -> tuple[
     else:
         readings, blocks = Readings(), engine == "simulated-blocks"
         planner = planner_for(label, blocks=blocks, timer=readings)
-        kind, touch_limit = radix_kind(config_of(label).admission)
+        kind, touch_limit = radix_kind(config_of(label).policy)
         radix = partial(kind, touch_limit=touch_limit)
         played = (BlockEngine if blocks else radix)(workload, planner, cost)
     played.run()

@@ -45,7 +45,7 @@ class RealEngine(VirtualSglang):
         if label in UNLIMITED:  # SGLang has no switch for it
             own._determine_active_policy = lambda _queue: own.policy
         if label not in STOCK:  # `peek` as its plug-in puts it there; a variant brings its planner
-            beside = attach(world, base_of(label), **options)
+            beside = attach(world, base_of(label), **{"tenants": "named", **options})
             if base_of(label) != label:
                 beside.adapter.planner = planner_for(label, blocks=False)
         self.decision = own, "calc_priority"

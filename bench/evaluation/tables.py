@@ -7,7 +7,7 @@ from statistics import median
 
 from bench.evaluation import plans
 from bench.evaluation.cells import PAPER, Cell, Figures, Results, change, code, seconds, title
-from bench.evaluation.plans import FULL_STACK, NAMES, REAL, SIMULATED, STOCKS, stock_of
+from bench.evaluation.plans import DEFAULT, FULL_STACK, NAMES, REAL, SIMULATED, STOCKS, stock_of
 from bench.evaluation.traffic import TRAFFIC
 from peek.simulation.cost import UTILISATION, arena_for, arena_tokens, cost_model_for
 
@@ -67,7 +67,7 @@ def summary(results: Results, engines: Sequence[str]) -> str:
                 found = [versus.ratio for cell in cells if (versus := cell.against(figure))]
                 ahead = sum(ratio < 1.0 for ratio in found)
                 row.append(f"{spread(found)}, {ahead} of {len(found)}" if found else "not run")
-            factors = [cell.ratio(cell.stock, "peek") for cell in cells if cell.has(cell.stock)]
+            factors = [cell.ratio(DEFAULT, "peek") for cell in cells if cell.has(DEFAULT)]
             row.append(f"{median(factors):.1f} ({min(factors):.1f} to {max(factors):.1f})" if factors else "")
             row += [shorter(cells, figure, FULL_STACK) for figure in ("ttft", "ttft_p99")]
             if cells:

@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 from bench.evaluation import plans
 from bench.evaluation.cells import Cell, Results, change
-from bench.evaluation.plans import FULL_STACK, NAMES, REAL, SIMULATED, STOCKS, stock_of
+from bench.evaluation.plans import DEFAULT, FULL_STACK, NAMES, REAL, SIMULATED, STOCKS
 from bench.evaluation.tables import GROUPS, LOSS
 
 NEAR = 0.15
@@ -53,7 +53,7 @@ def where_shared(results: Results, engine: str) -> Iterator[str]:
     """`peek` against the best stock policy of each cell of `SHARED`, and against the default."""
     cells = list(results.cells(plans.SHARED, (engine,), "peek"))
     means, tails = ratios(cells, "ttft"), ratios(cells, "ttft_p99")
-    factors = [cell.ratio(cell.stock, "peek") for cell in cells if cell.has(cell.stock)]
+    factors = [cell.ratio(DEFAULT, "peek") for cell in cells if cell.has(DEFAULT)]
     if means and factors:
         free = len(cells) - sum(map(beaten, cells))
         yield (
@@ -61,7 +61,7 @@ def where_shared(results: Results, engine: str) -> Iterator[str]:
             " without a client window, W2, W3) the mean TTFT is shorter than under the best stock policy of"
             f" that cell, {extremes(means)}; the p99 in {shorter(tails)}, {extremes(tails)}. In {free} of"
             f" them no stock policy is better in both by more than {100 * LOSS:.0f} %. Against the"
-            f" engine's default (`{stock_of(engine)}`) the mean is {min(factors):.1f} to {max(factors):.1f}"
+            f" engine's default (`{DEFAULT}`) the mean is {min(factors):.1f} to {max(factors):.1f}"
             " times shorter."
         )
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from peek.adapters.switch import MODES
-from peek.config import _VARIABLES as VARIABLES
-from peek.config import PeekConfig
+from peek.config import VARIABLES, PeekConfig
 from peek.errors import InvalidConfig
 from peek.settings import require_flag, require_one_of
 
@@ -30,7 +29,11 @@ OTHER_VARIABLES: Final = (
 
 _MOST: Final = 1_000_000
 
-TENANTS: Final = ("named", "namespace")
+OFF: Final = "off"
+"""The policy that is none."""
+_STOCK: Final = "fcfs+lru"
+
+TENANTS: Final = ("none", "namespace", "named")
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,10 @@ class Settings:
         mode: "on", "shadow" (plan and count, never reorder) or "off".
         control_file: a file that says the mode while the engine runs (`peek.adapters.switch`), "" for none.
         control_every: calls of the scheduler between two looks at it.
-        explain: how many admissions to keep and log with the reason for their place; 0 for none.
-        tenants: who requests are accounted to (`PeekConfig.tenant_lead`): "named", the tenant that one
-            names, or "namespace", else its LoRA adapter, extra key or cache salt.
+        explain: how many admissions to keep with the reason for their place (a sample is logged); 0 for none.
+        tenants: who requests are accounted to (the option `tenant_lead`): "none", all to one; "namespace",
+            each to its LoRA adapter, extra key or cache salt; "named", each to the tenant that it names,
+            for servers behind a gateway that writes the name itself.
     """
 
     config: PeekConfig
@@ -54,7 +58,7 @@ class Settings:
     control_file: str = ""
     control_every: int = 50
     explain: int = 0
-    tenants: str = "named"
+    tenants: str = "none"
 
     def __post_init__(self) -> None:
         require_flag("strict", self.strict)
@@ -65,18 +69,28 @@ class Settings:
         _require_whole("explain", self.explain, 0)
         require_one_of("tenants", self.tenants, TENANTS)
 
-    def __str__(self) -> str:
-        """All options as in force, on one line."""
+    def in_force(self) -> dict[str, Any]:
+        """Every option that is in force, with its value."""
         own = {name: value for name, value in vars(self).items() if name != "config"}
-        return " ".join(f"{name}={value}" for name, value in {**vars(self.config), **own}.items())
+        return {**self.config.as_dict(), **own}
+
+    def __str__(self) -> str:
+        """Every option that is in force, on one line."""
+        return " ".join(f"{name}={value}" for name, value in self.in_force().items())
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> Settings:
-        """From JSON-like options: those of `PeekConfig.from_dict`, and the attributes.  `InvalidConfig`."""
-        names = {field.name for field in fields(cls)} - {"config"}
-        policy = {name: value for name, value in options.items() if name not in names}
+        """From JSON-like options: those of `PeekConfig.from_dict`, and the attributes.
+
+        The policy "off" is none at all, whatever else is said.  `InvalidConfig` for an unknown name or value,
+        and for an option that the policy does not have.
+        """
+        names = [field.name for field in fields(cls) if field.name != "config"]
+        if options.get("policy") == OFF:
+            return cls(PeekConfig.from_label(_STOCK), mode="off")
         own = {name: value for name, value in options.items() if name in names}
-        return cls(PeekConfig.from_dict(policy), **own)
+        policy = {name: value for name, value in options.items() if name not in names}
+        return cls(PeekConfig.from_dict(policy, beside=names), **own)
 
 
 def _require_whole(name: str, value: object, least: int) -> None:
@@ -114,6 +128,8 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
     names the variable.
     """
     text = environ.get("PEEK_CONFIG", "").strip()
+    if environ.get("PEEK_POLICY", "") == OFF:
+        return Settings.from_dict({"policy": OFF})
     if not text:
         return Settings(PeekConfig.from_env(environ))
     options = _parsed(text)
@@ -127,6 +143,14 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         return Settings.from_dict({"policy": label, **options} if label else options)
     except InvalidConfig as error:
         raise InvalidConfig(f"PEEK_CONFIG: {error}") from None
+
+
+def check_environment() -> None:
+    """`InvalidConfig` for a mistake in the settings of the environment.
+
+    Called by vLLM in each of its processes, before it loads a model (`vllm.general_plugins`).
+    """
+    settings_from(os.environ)
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from peek.adapters.activation import KNOWN_VARIABLES, Settings, misspelled
-from peek.adapters.engine_info import EngineInfo
+from peek.adapters.agreement import Agreement
+from peek.adapters.engine_info import TESTED, EngineInfo
 from peek.adapters.foretold import Foretold, Shadowing
 from peek.adapters.metrics import Counted, EngineMetrics
 from peek.adapters.observed import Observations, ObservedPlanner
@@ -75,8 +76,10 @@ class Attachment(Generic[A]):
             speak_through(self.about.logger)
         warn_of_misspelled()
         if settings.config.is_stock:
-            self.aside = "not configured"
-            logger.info("peek: not active, not configured (set PEEK_POLICY or PEEK_CONFIG); %s", self.about)
+            off = settings.mode == "off"
+            self.aside = "off" if off else "not configured"
+            why = "switched off" if off else "not configured (set PEEK_POLICY or PEEK_CONFIG)"
+            logger.info("peek: not active, %s; %s", why, self.about)
             return
         try:
             self._metrics = EngineMetrics(self.about, settings, self.seen)
@@ -106,9 +109,29 @@ class Attachment(Generic[A]):
             self._attach()
         elif not self.shield.active:
             self._fall_back()
+        elif self._disagrees():
+            self._give_up()
         elif self.back_off.worked():
             logger.warning("peek: has recovered from an internal error")
         return self.adapter
+
+    def _disagrees(self) -> bool:
+        agreement: Agreement | None = getattr(self.adapter, "agreement", None)
+        return agreement is not None and agreement.lasting
+
+    def _give_up(self) -> None:
+        """The engine's cache is not what the adapter takes it for: stock order, for good."""
+        adapter, about = self.adapter, self.about
+        assert adapter is not None
+        tested = ", ".join(TESTED.get(about.engine, ())) or "no version"
+        self.aside = (
+            f"{about.engine} does not match prefixes as peek expects ({cast(Any, adapter).agreement})"
+        )
+        logger.warning("peek: stands aside, stock order: %s; tested on %s; %s", self.aside, tested, about)
+        self.shield.undo(adapter.detach)
+        self.adapter = None
+        self.foretold.follow(None)
+        self.count()
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """`function(...)`, a method of the adapter; None if it fails or has failed before."""
@@ -150,8 +173,10 @@ class Attachment(Generic[A]):
         """Why it is active or not, in a few words."""
         if self.aside or self.mode == "off":
             return self.aside or "off"
-        works = self.adapter is not None and self.shield.active
-        return self.mode if works else "internal error"
+        if self.adapter is None or not self.shield.active:
+            return "internal error"
+        blind = self.foretold.why_not
+        return f"{self.mode}, foretells no hits: {blind}" if blind else self.mode
 
     def explain(self, request_id: str) -> dict[str, Any] | None:
         """Why a request stands where it stands, or stood when it was admitted (option `explain`).

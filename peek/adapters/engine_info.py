@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Final
+
+TESTED: Final = {
+    "vllm": ("0.19.1", "0.24.0", "0.32.0", "0.33.0"),
+    "sglang": ("0.5.9", "0.5.17", "0.5.23"),
+}
+"""Versions that the tests of the adapters run on."""
 
 
 @dataclass(frozen=True)

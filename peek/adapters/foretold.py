@@ -29,10 +29,12 @@ class Foretold:
 
     Attributes:
         shadow: the one at work, None without.
+        why_not: why none is made beside the adapter that is followed, "" if one is or nothing is followed.
     """
 
     def __init__(self, strict: bool, make: Callable[[Any], Shadowing | str] | None) -> None:
         self.shadow: Any = None
+        self.why_not = ""
         self._strict = strict
         self._make = make
         self._before: dict[str, float] = {}
@@ -44,6 +46,7 @@ class Foretold:
             logger.info("peek: the shadow ends: %s", self.shadow.account or "the engine has not run")
             self._before = self.counters()
             self.shadow = None
+        self.why_not = ""
         if adapter is None or self._make is None:
             return
         try:
@@ -52,6 +55,7 @@ class Foretold:
             self._give_up()
             return
         if isinstance(made, str):
+            self.why_not = made
             logger.warning("peek: the shadow plans, and does not foretell the hits: %s", made)
         else:
             self.shadow = made

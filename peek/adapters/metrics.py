@@ -87,7 +87,7 @@ METRICS: Final = (
     ),
     Metric("peek_active", "gauge", "1 while the queue is in the order of peek, else 0"),
     Metric("peek_state", "gauge", "1 for the reason why peek is active or not now", ("reason",)),
-    Metric("peek_info", "gauge", "Always 1; what is in force", ("version", "admission", "eviction", "cache")),
+    Metric("peek_info", "gauge", "Always 1; what is in force", ("version", "policy", "eviction", "cache")),
     Metric("peek_waiting_requests", "gauge", "Requests waiting that are planned"),
     Metric("peek_quarantined_waiting_requests", "gauge", "Requests waiting that are kept apart"),
     Metric("peek_tree_nodes", "gauge", "Nodes of the tree of waiting prompts"),
@@ -158,7 +158,7 @@ class EngineMetrics:
             "peek_info",
             1,
             version=__version__,
-            admission=config.admission,
+            policy=str(config),
             eviction=config.eviction,
             cache=about.cache,
         )

@@ -110,12 +110,13 @@ class ObservedPlanner:
         """`Planner.eviction_score`."""
         return 0.0 if self.shadow else self.observed.eviction_score(node_id, idle_s)
 
-    def add(self, request: PendingRequest) -> None:
+    def add(self, request: PendingRequest, held: bool = False) -> None:
         """`Planner.add`."""
-        self.observed.add(request)
+        self.observed.add(request, held)
         self._arrivals += 1
         self._numbers[request.request_id] = self._arrivals
-        self._in_order.add(self._arrivals)
+        if not held:
+            self._in_order.add(self._arrivals)
 
     def remove(self, request_id: str, admitted: bool = True, uncached_tokens: int | None = None) -> int:
         """`Planner.remove`."""
@@ -128,12 +129,24 @@ class ObservedPlanner:
         if decision is not None:
             self._seen.decisions.note({**decision, "uncached": cost})
         number = self._numbers.pop(request_id)
+        if number not in self._in_order:  # it was held: no plan has placed it
+            return cost
         if admitted:
             self._seen.gains.note(self._in_order.index(number))
             if uncached_tokens is not None:
                 self._seen.surprises.note(int(tokens - uncached_tokens - expected))
         self._in_order.remove(number)
         return cost
+
+    def hold(self, request_id: str) -> None:
+        """`Planner.hold`; it is overtaken by nobody meanwhile."""
+        self.observed.hold(request_id)
+        self._in_order.remove(self._numbers[request_id])
+
+    def resume(self, request_id: str, key: object, tail: int = 0) -> None:
+        """`Planner.resume`."""
+        self.observed.resume(request_id, key, tail)
+        self._in_order.add(self._numbers[request_id])
 
     def plan(self, cache: CacheView, now: float) -> Plan:
         """`Planner.plan`."""
@@ -143,7 +156,8 @@ class ObservedPlanner:
             return plan
         self._seen.shadow_reordered += new and plan.reordered
         if plan is not self._answered:  # one answer for one plan: adapters compare by identity
-            self._answered, self._answer = plan, Plan(self._numbers, False, IN_SHADOW, stood_aside=True)
+            ids = (name for name, number in self._numbers.items() if number in self._in_order)
+            self._answered, self._answer = plan, Plan(ids, False, IN_SHADOW, stood_aside=True)
         return self._answer
 
     def lazy_plan(self, cache: CacheView, now: float) -> LazyPlan:
@@ -173,6 +187,6 @@ class ObservedPlanner:
         return {**self._facts(self.observed.request(request_id)), "uncached": None}
 
     def _facts(self, request: PendingRequest) -> dict[str, Any]:
-        earlier = self._in_order.index(self._numbers[request.request_id])
+        earlier = self._in_order.bisect_left(self._numbers[request.request_id])
         cluster = self.observed.tree.cluster(request.request_id)
         return {**facts(request, cluster, self._last, self._now, earlier), "shadow": self.shadow}

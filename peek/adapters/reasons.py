@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any, Final
 
 from peek.planner import LazyPlan, Plan
@@ -65,20 +67,44 @@ def _reason(
     return "it shares nothing with anybody that waits, and nothing of it is cached"
 
 
+LINES_A_SECOND: Final = 10
+"""Admissions that are logged in any one second: enough to read, too few to slow an engine or fill a disk."""
+
+
 class Decisions:
-    """The last so many admissions with their facts; each is a line in the log, too.
+    """The last so many admissions with their facts.  A sample of them is logged: the first of each second.
 
     Args:
         keep: how many; 0 keeps and logs none.
+        clock: seconds; never goes back.
     """
 
-    def __init__(self, keep: int) -> None:
+    def __init__(self, keep: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.keep = keep
         self._last: deque[dict[str, Any]] = deque(maxlen=keep)
+        self._clock = clock
+        self._second = -inf
+        """When the second began in which lines are counted."""
+        self._lines = 0
+        self._left_out = 0
 
     def note(self, decision: dict[str, Any]) -> None:
         """One request was admitted."""
         self._last.append(decision)
+        now = self._clock()
+        if now - self._second >= 1.0:
+            self._second, self._lines = now, 0
+        if self._lines >= LINES_A_SECOND:
+            self._left_out += 1
+            return
+        self._lines += 1
+        if self._left_out:
+            logger.info(
+                "peek: %d admissions before the next are not in the log, which has %d a second",
+                self._left_out,
+                LINES_A_SECOND,
+            )
+            self._left_out = 0
         logger.info("peek: admitted %s", json.dumps(decision))
 
     def all(self) -> list[dict[str, Any]]:

@@ -83,7 +83,8 @@ def _run(command: list[str], ordered: Path, results: Path) -> None:
     try:
         code = subprocess.run(words, check=False).returncode
     except OSError as error:
-        raise PeekError(f"{words[0]}: {error.strerror}") from None
+        reason = "no such program" if isinstance(error, FileNotFoundError) else error.strerror
+        raise PeekError(f"{words[0]}: {reason}") from None
     if code:
         raise PeekError(f"{words[0]}: {f'ended by signal {-code}' if code < 0 else f'exit status {code}'}")
     if not results.exists():

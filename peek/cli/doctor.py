@@ -18,7 +18,7 @@ import typer
 
 import peek
 from peek import InvalidConfig, PeekConfig, __version__, backend
-from peek.adapters.activation import misspelled, settings_from
+from peek.adapters.activation import OFF, misspelled, settings_from
 from peek.cli import clash
 from peek.cli.options import policy_of
 from peek.policy.registry import installed as installed_policies
@@ -49,17 +49,19 @@ def doctor_command(
     fault = ""
     active = None
     mode = "on"
+    options: dict[str, Any] = {}
     try:
         label = os.environ.get("PEEK_POLICY", "")
-        if label:
+        if label not in ("", OFF):
             policy_of(label)
-        asked = os.environ.get("PEEK_CONFIG", "").strip()
         settings = settings_from(os.environ)
         mode = settings.mode
-        active = describe(settings.config, "" if asked else label)
+        active = describe(settings.config)
+        options = {} if settings.config.is_stock else settings.in_force()
     except InvalidConfig as error:
         fault = str(error)
-    findings = {**_findings(), "active": active, "mode": mode, "misspelled": misspelled(os.environ)}
+    settled = {"active": active, "mode": mode, "options": options, "misspelled": misspelled(os.environ)}
+    findings = {**_findings(), **settled}
     if as_json:
         print(json.dumps({**findings, "error": fault or None}, indent=2))
     else:
@@ -68,16 +70,9 @@ def doctor_command(
         raise InvalidConfig(fault)
 
 
-def describe(config: PeekConfig, label: str = "") -> str:
-    """The active policy in words; `label` is what `PEEK_POLICY` says."""
-    if config.is_stock:
-        return "stock"
-    if label:
-        return label
-    lanes = "no lanes" if config.lanes == "none" else f"lanes with fair share {config.fair_share:.3g}"
-    if config.lanes != "none" and config.dynamic_share:
-        lanes += " (dynamic)"
-    return f"{config.admission}, {lanes}, eviction {config.eviction}"
+def describe(config: PeekConfig) -> str:
+    """The active policy in its text form."""
+    return "stock" if config.is_stock else str(config)
 
 
 def _findings() -> dict[str, Any]:
@@ -118,6 +113,8 @@ def _print(findings: dict[str, Any]) -> None:
         rows.append((f"policy {name}", path))
     rows.append(("active", findings["active"] or "nothing: the environment is invalid"))
     rows += [("mode", MODES[findings["mode"]])] if findings["mode"] in MODES else []
+    if findings["options"]:
+        rows.append(("options", " ".join(f"{name}={value}" for name, value in findings["options"].items())))
     for name, meant in findings["misspelled"].items():
         rows.append((name, f"unknown, nothing reads it; is {meant} meant?"))
     width = max(len(name) for name, _ in rows)

@@ -50,13 +50,16 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _peek(
-    version: Annotated[
+    ctx: typer.Context,
+    _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Queue-informed scheduling and eviction for LLM serving engines."""
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
 
 
 app.command("simulate")(simulate_command)
@@ -100,6 +103,8 @@ def _explain(error: Exception) -> tuple[str, int]:
         return error.format_message(), WRONG_USAGE
     if isinstance(error, MemoryError):
         return str(error) or "out of memory", FAILED
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"{error.filename}: no such file", FAILED
     if isinstance(error, OSError):
         return f"{error.filename or 'cannot write the output'}: {error.strerror or error}", FAILED
     if isinstance(error, PeekError):

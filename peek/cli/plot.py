@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from peek import PeekError
+from peek.cli.extras import needs
 from peek.cli.places import check_target
 from peek.cli.report import COLUMNS, Batch, Column
 from peek.cli.writing import write_whole
@@ -60,7 +60,7 @@ def check_plot(path: Path) -> None:
     try:
         import_module("matplotlib")
     except ImportError:
-        raise PeekError("--plot needs matplotlib: pip install peek-kv[plot]") from None
+        raise needs("matplotlib", "--plot", "plot") from None
 
 
 def save_plot(path: Path, batches: list[Batch]) -> None:

@@ -56,10 +56,12 @@ class BadLines:
             reason = str(error) if isinstance(error, WorkloadError) else clipped(str(error))
             print(f"peek: {self._source}: line {number}:", " ".join(reason.split()), file=sys.stderr)
 
-    def complain(self) -> None:
-        """`WorkloadError` if there were any: the work is done, but not on all of the file."""
-        if self.count:
-            raise WorkloadError(f"{self._source}: {self.count} bad line{'s' * (self.count > 1)} left out")
+    def complain(self, fault: str = "") -> None:
+        """`WorkloadError` if there were any, or for a fault of the whole: the work is done, not all of it."""
+        said = [f"{self.count} bad line{'s' * (self.count > 1)} left out"] if self.count else []
+        said += [fault] if fault else []
+        if said:
+            raise WorkloadError(f"{self._source}: {'; '.join(said)}")
 
 
 class RequestLines:

@@ -36,10 +36,18 @@ OrderOption = Annotated[
 ]
 
 
-def restore_command(results: ResultsArgument, target: OutArgument, order: OrderOption) -> None:
+PositionOption = Annotated[
+    bool,
+    typer.Option("--by-position", help="Results without custom_id are in the order of the reordered batch."),
+]
+
+
+def restore_command(
+    results: ResultsArgument, target: OutArgument, order: OrderOption, by_position: PositionOption = False
+) -> None:
     """Put results back into the order of the original batch file.
 
-    Results are found by custom_id; where no result has one, by position.
+    Results are found by custom_id; by position only where the requests have none, or with --by-position.
     """
     refuse_clashes([("RESULTS", results), ("--order", order)], [("OUT", target)])
     check_target(target)
@@ -49,7 +57,7 @@ def restore_command(results: ResultsArgument, target: OutArgument, order: OrderO
         numbers, ids = read_order(read_lines(order), loads)
     lines = list(read_lines(results))
     with _naming(results):
-        placed, faults = match_results(result_ids(lines, loads), numbers, ids)
+        placed, faults = match_results(result_ids(lines, loads), numbers, ids, by_position)
     ranked = sorted(placed, key=placed.__getitem__)
     raw = [line.content + line.end for line in lines]
     bare = len(lines) - 1 if lines and not lines[-1].end else -1

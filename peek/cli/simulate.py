@@ -157,10 +157,8 @@ def _check_options(ctx: typer.Context, policies: list[str], cache: str, is_trace
     _check_choice("--cache", cache, CACHES)
     for name in _CELL_ONLY if is_trace else _TRACE_ONLY:
         if _is_given(ctx, name):
-            option, value = f"--{name.replace('_', '-')}", ctx.params[name]
-            shown = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
             why = "is given together with --trace, which replaces the cell" if is_trace else "needs --trace"
-            raise typer.BadParameter(f"{shown} {why}", param_hint=option)
+            raise typer.BadParameter(f"{_shown(ctx, name)} {why}", param_hint=_option(name))
 
 
 def _check_files(read: list[Path], plot: Path | None, per_request: Path | None, rates: int) -> None:
@@ -183,8 +181,7 @@ def _shapes(
     if replicas is None:
         for name in _FLEET_ONLY:
             if _is_given(ctx, name):
-                option = f"--{name.replace('_', '-')}"
-                raise typer.BadParameter(f"{ctx.params[name]} needs --replicas", param_hint=option)
+                raise typer.BadParameter(f"{_shown(ctx, name)} needs --replicas", param_hint=_option(name))
         return []
     if _is_given(ctx, "per_request"):
         raise typer.BadParameter("is for a single engine", param_hint="--per-request")
@@ -194,6 +191,16 @@ def _shapes(
         return [FleetShape(name, [1.0] * replicas, stale_s) for name in routers]
     except InvalidConfig as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _shown(ctx: typer.Context, name: str) -> str:
+    """An option's value or values, as they were written."""
+    value = ctx.params[name]
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _is_given(ctx: typer.Context, name: str) -> bool:

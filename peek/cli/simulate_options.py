@@ -21,7 +21,8 @@ PolicyOption = Annotated[
     list[str],
     typer.Option(
         metavar="LABEL",
-        help="Policy, repeatable; the others are compared with the first.  Valid: "
+        help="Policy, repeatable; the others are compared with the first.  fcfs+lru is what vLLM and SGLang "
+        "do by default.  Valid: "
         f"{', '.join(PRESETS)}, {ALL}, or module:Class of your own.",
     ),
 ]

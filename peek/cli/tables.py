@@ -1,7 +1,8 @@
 """Parquet files: their rows as lines of JSON, and rows of one in another order.
 
-A row is a request as a line of a batch file is: columns `custom_id` and `body` (JSON text or a struct), or a
-body's own: `messages`, `prompt`, `input`, `prompt_token_ids`, `tokens`, `model`.  Empty cells are not there.
+A row is a request as a line of a batch file is: columns `custom_id` and `body` or `params` (JSON text or a
+struct), or a body's own: `messages`, `prompt`, `input`, `prompt_token_ids`, `tokens`, `model`, `system`, ...
+Empty cells are not there.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ def copy_rows(path: Path, numbers: Sequence[int], stream: IO[bytes]) -> None:
 
 def _as_json(row: dict[str, Any]) -> bytes:
     found = {name: value for name, value in row.items() if value is not None}
-    body = found.get("body")
-    if isinstance(body, str):
-        with suppress(ValueError, RecursionError):  # what is wrong is said where requests are read
-            found["body"] = json.loads(body)
+    for name in ("body", "params"):
+        if isinstance(found.get(name), str):
+            with suppress(ValueError, RecursionError):  # what is wrong is said where requests are read
+                found[name] = json.loads(found[name])
     return json.dumps(found, default=str).encode()
 
 

@@ -37,8 +37,15 @@ FORMATS: Final = ("auto", "jsonl", "log")
 UNKNOWN_TOKENS: Final = 128
 """Of an answer whose length nobody tells."""
 
+SMALLEST_SALT: Final = 16
+"""Bytes: as many as nobody can try out, if they are random."""
+
 BLOCK_TOKENS: Final = 16
 """vLLM's block; SGLang's page is 1, which its prompts hardly tell from 16."""
+
+_SPANS: Final = ((86_400.0, "days"), (3600.0, "h"), (60.0, "min"))
+_YEAR_S: Final = 366 * 86_400.0
+"""No log is as long: one time is of another clock, or none."""
 
 InArgument = Annotated[
     Path,
@@ -113,7 +120,8 @@ def trace_command(
     bad = BadLines(source)
     lines = read_lines(source)
     fields = Fields(time_field, prompt_field, output_field, tenant_field, time_unit)
-    for number, found in _events(lines, form, RequestRows(fields, encode)):
+    log = EngineLog(json_loads())
+    for number, found in _events(lines, form, RequestRows(fields, encode), log):
         try:
             for event in found:
                 tracer.take(event)
@@ -123,7 +131,7 @@ def trace_command(
         raise WorkloadError(f"{source}: holds no request that is understood")
     _write(tracer, target, source, output_tokens, rate)
     _explain(tracer.counts, output_tokens, block_tokens, encode is None and tracer.counts.texts > 0)
-    bad.complain()
+    bad.complain(log.cut())
 
 
 def _check_choice(option: str, value: str, valid: tuple[str, ...]) -> None:
@@ -136,18 +144,21 @@ def _salt(path: Path | None) -> bytes:
     if path is None:
         return secrets.token_bytes(32)
     salt = path.read_bytes().strip()
-    if not salt:
-        raise PeekError(f"{path}: holds no salt")
+    if len(salt) < SMALLEST_SALT:
+        raise PeekError(
+            f"{path}: holds {len(salt)} bytes, need {SMALLEST_SALT}:"
+            " whoever guesses the salt can try out prompts"
+        )
     return salt
 
 
-def _events(lines: Iterator[Line], form: str, rows: RequestRows) -> Iterator[tuple[int, Iterator[Event]]]:
+def _events(
+    lines: Iterator[Line], form: str, rows: RequestRows, log: EngineLog
+) -> Iterator[tuple[int, Iterator[Event]]]:
     """Of each line that may tell something, its number and what it tells."""
     first = next(lines, None)
     if first is None:
         return
-    loads = json_loads()
-    log = EngineLog(loads)
     is_log = form == "log" or (form == "auto" and not _is_request(first.content))
     for number, content, _ in chain([first], lines):
         if is_log:
@@ -187,11 +198,28 @@ def _explain(counts: Counts, output_tokens: int, block_tokens: int, is_estimate:
     unknown = counts.requests - told - allowed
     said = [
         f"{counts.requests:,} requests, {counts.prompt_tokens:,} tokens in blocks of {block_tokens}{note}",
+        _pace(counts),
         f"length of answers: {told:,} told, {allowed:,} as allowed, {unknown:,} as {output_tokens}",
     ]
     if counts.engine_prompt_tokens:
         hit = 100.0 * counts.engine_cached_tokens / counts.engine_prompt_tokens
         said.append(f"the log says that {hit:.1f} % of {counts.engine_prompt_tokens:,} tokens were cached")
+    if counts.doubt:
+        said.append(counts.doubt)
     if counts.started_before:
         said.append(f"{counts.started_before:,} answers to requests that are not in the log")
     print("\n".join(said), file=sys.stderr)
+
+
+def _pace(counts: Counts) -> str:
+    """How long it took and how fast it came, so that a wrong unit of times shows."""
+    span_s = counts.span_s
+    if span_s <= 0.0:
+        return "all at one time"
+    parts, unit = next((each for each in _SPANS if span_s >= 2.0 * each[0]), (1.0, "s"))
+    text = f"over {span_s / parts:,.3g} {unit}, {counts.requests / span_s:,.3g} requests a second"
+    return (
+        text
+        if span_s < _YEAR_S
+        else f"{text}: are all times of one clock and unit? (--time-field, --time-unit)"
+    )

@@ -58,7 +58,7 @@ def text_key(text: str | bytes, namespace: str = "") -> PromptKey:
 
 
 def openai_key(request: Mapping[str, object]) -> PromptKey:
-    """The key of the body of an OpenAI request: completion, chat or response.  O(bytes).
+    """The key of the body of an OpenAI or Anthropic request, of any kind that has a prompt.  O(bytes).
 
     Token ids (`prompt_token_ids`, or `prompt` as a list of ints) are used where they are there.  Else text is
     put together in the order in which chat templates have it: system prompt, tools, other messages.
@@ -108,8 +108,9 @@ def _conversation(request: Mapping[str, object], messages: object) -> str:
     """All that a chat template makes a prompt of, in its order."""
     turns = messages if isinstance(messages, (list, tuple)) else [messages]
     parts: list[str] = [_as_json(request[name]) for name in _PREAMBLE if request.get(name)]
-    if request.get("instructions"):
-        parts.append(str(request["instructions"]))
+    for name in ("system", "instructions"):  # a field of its own in Anthropic's requests and in responses
+        if request.get(name):
+            parts.extend(_texts(request[name]))
     first = 0
     while first < len(turns) and _role(turns[first]) in ("system", "developer"):
         parts.extend(_turn(turns[first]))

@@ -90,6 +90,12 @@ class LazyPlan:
             known.append(following)
         return known[place]
 
+    def rest(self, place: int) -> list[str]:
+        """Who goes from number `place` on.  O(n): works the whole plan out."""
+        while (following := self._source.next_id()) is not None:
+            self._known.append(following)
+        return self._known[place:]
+
     def __iter__(self) -> Iterator[str]:
         place = 0
         while (request_id := self.at(place)) is not None:

@@ -4,6 +4,7 @@ One `Planner` stands beside one engine scheduler and is the only holder of state
 engine's adapter or the simulated engine, makes the same calls:
 
     add, remove, prefilled      who arrived, who left and what it cost, whose prefill ended
+    hold, resume                who cannot run for now, whatever its place
     plan                        an order of all who wait, with why it is what it is
     eviction_score              how much the queue needs something cached
 
@@ -14,32 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, final
 
 from mypy_extensions import i64
 
 from peek.config import PeekConfig
-from peek.errors import InvalidKey, PolicyFault
-from peek.planner.demand import Demand
+from peek.errors import DuplicateRequest, InvalidKey, UnknownRequest
+from peek.planner.calls import PolicyCalls
 from peek.planner.in_flight import PrefillsInFlight
-from peek.planner.making import PlanMaker
-from peek.planner.ordering import Ordering
+from peek.planner.making import PlanMaker, StandingPlan
 from peek.planner.plan import LazyPlan, Plan
-from peek.planner.signals import Signals
-from peek.planner.standing import StandingPlan
+from peek.planner.signals import Demand, Signals
 from peek.planner.stats import PlannerStats
-from peek.planner.sync import synchronise
-from peek.policy.base import AdmissionPolicy
+from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy
 from peek.policy.lanes import FAIR_LANE, Lanes
-from peek.policy.tenants import DECODE_WEIGHT
-from peek.request import PendingRequest
+from peek.request import PendingRequest, require_tokens
 from peek.trie.pending_tree import PendingTree
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView, WaitingQueue
-
-MAX_TOKENS: Final = 2**53
-"""More uncached tokens than any request has; lanes count in floats."""
 
 
 @final
@@ -55,7 +49,7 @@ class Planner:
             lanes; a `policy` of your own has none unless they are given here.
         in_flight_gate: the engine shows a prefix to others only when its prefill ends, and whoever drives
             this planner calls `prefilled`; siblings of a prefill under way then wait for it.
-        strict: raise `PolicyFault` when a policy of somebody else fails.  Otherwise the queue keeps its
+        strict: raise `PolicyFault` when the policy fails.  Otherwise the queue keeps its
             arrival order for that cycle, the plan says why, and `stats.policy_faults` counts it.
         plan_lasts_s: while neither queue nor cache (one with a `version`) has changed, the last plan stands
             for so many seconds of `now`; 0.0 orders anew in each call.
@@ -83,30 +77,49 @@ class Planner:
         self.strict = strict
         self.tree = PendingTree(chained)
         self.stats = PlannerStats()
-        self._ordering = Ordering(settings.build_policy() if policy is None else policy, lanes)
+        self._calls = PolicyCalls(
+            settings.build_policy() if policy is None else policy, lanes, self.stats, strict
+        )
         self._in_flight: PrefillsInFlight | None = PrefillsInFlight() if in_flight_gate else None
         self._signals = Signals(self.tree, self._in_flight)
-        self._accounts = settings.build_tenants()
-        self._maker = PlanMaker(
-            self.tree, self._ordering, self._signals, self.stats, in_flight_gate, strict, self._accounts
-        )
+        self._maker = PlanMaker(self.tree, self._calls, self._signals, self.stats, in_flight_gate)
         eviction = settings.build_eviction()
         self._demand: Demand | None = None
         if eviction is not None:
             self._demand = Demand(self.tree, self._signals, eviction)
         self._standing = StandingPlan(plan_lasts_s)
         self._timer = timer
+        self.held: dict[str, PendingRequest] = {}
+        """Who waits and is in no plan, see `hold`; to look at."""
 
     # -- who waits ---------------------------------------------------------------------------------
 
-    def add(self, request: PendingRequest) -> None:
-        """A request arrived, or came back after preemption.  Cost and errors of `PendingTree.add`."""
-        self.tree.add(request)
+    def add(self, request: PendingRequest, held: bool = False) -> None:
+        """A request arrived, or came back after preemption.  Cost and errors of `PendingTree.add`.
+
+        With `held` it cannot run yet, as after `hold`: its key is not looked at, and `resume` gives it one.
+        It has to say its `num_tokens`.  O(1).
+        """
+        if held:
+            self._add_held(request)
+        else:
+            self.tree.add(request)
         request.arrival_work = self.stats.uncached_admitted
+        request.placed = 0
         self._maker.arrivals.note(request)
-        self._ordering.arrived(request, self.tree)
-        if self._accounts is not None:
-            self._accounts.arrived(request.tenant)
+        self._calls.arrived(request, self.tree)
+        if held:
+            self._calls.left(request, HELD, 0)
+
+    def _add_held(self, request: PendingRequest) -> None:
+        request_id = request.request_id
+        if request_id in self:
+            raise DuplicateRequest(f"request {request_id!r} is already waiting")
+        if request.num_tokens == 0:
+            raise InvalidKey(f"num_tokens of {request_id!r} is 0; one that is held has to say it")
+        self.tree.number(request)
+        request.key = None
+        self.held[request_id] = request
 
     def extend(self, request_id: str, key: object) -> None:
         """More of a request's key matters than was given.  Cost and errors of `PendingTree.extend`."""
@@ -121,38 +134,68 @@ class Planner:
                 expectation when the engine does not tell.
 
         Returns:
-            The uncached tokens it is counted with, 0 if it was not admitted.
+            The uncached tokens it is counted with, 0 if it was not admitted.  Of one that is held nothing is
+            expected to be cached.
 
         Raises:
             UnknownRequest: it was not waiting.
             InvalidKey: `uncached_tokens` is not within 0 .. 2**53.
         """
-        if uncached_tokens is not None and not 0 <= uncached_tokens <= MAX_TOKENS:
-            raise InvalidKey(f"uncached_tokens of {request_id!r} is {uncached_tokens}; need 0 .. 2**53")
+        if uncached_tokens is not None:
+            require_tokens(f"uncached_tokens of {request_id!r}", uncached_tokens)
         in_flight = self._in_flight
-        key = self.tree.key_of(request_id) if admitted and in_flight is not None else b""
-        request = self.tree.remove(request_id)
-        if self._accounts is not None:
-            self._accounts.left(request.tenant)
+        key = b""
+        request = self.held.pop(request_id, None)
+        if request is not None:
+            self._calls.arrived(request, self.tree)
+        else:
+            key = self.tree.key_of(request_id) if admitted and in_flight is not None else b""
+            request = self.tree.remove(request_id)
         if not admitted:
             if in_flight is not None:
                 in_flight.withdrawn(request_id)
-            self._ordering.withdrawn(request)
             self.stats.withdrawn += 1
+            self._calls.left(request, WITHDRAWN, 0)
             return 0
         cost: i64 = request.num_tokens - request.cached_len
         if uncached_tokens is not None:
             cost = uncached_tokens
-        if self._accounts is not None:
-            self._accounts.charge(request.tenant, float(cost))
         self.stats.note_admission(request.num_tokens, request.cached_len, cost, request.lane == FAIR_LANE)
-        if in_flight is not None:
+        if in_flight is not None and key:
             in_flight.admit(request_id, key, request.namespace)
-        try:
-            self._ordering.charge(request, cost)
-        except PolicyFault as fault:
-            self._maker.count(fault)
+        self._calls.charge(request, cost)
+        self._calls.left(request, ADMITTED, cost)
         return cost
+
+    def hold(self, request_id: str) -> None:
+        """A waiting request cannot run for now, whatever its place: it is in no plan until it is resumed.
+
+        It shares with nobody, nothing is kept in the cache for it, and its tenant's turns do not wait for it.
+        It may be removed as it is.  O(depth); `UnknownRequest` if it is in no plan already.
+        """
+        request = self.tree.remove(request_id)
+        request.cached_len = request.coming_len = 0
+        self._calls.left(request, HELD, 0)
+        self.held[request_id] = request
+
+    def resume(self, request_id: str, key: object, tail: int = 0) -> None:
+        """A request that is held can run again, and stands among the others where it stood when it arrived.
+
+        Args:
+            key, tail: as of a `PendingRequest`; symbols may have changed.
+
+        Raises:
+            UnknownRequest: it is not held.
+            InvalidKey: as `add`; it stays held.
+        """
+        request = self.held.get(request_id)
+        if request is None:
+            raise UnknownRequest(f"request {request_id!r} is not held")
+        request.key = key
+        self.tree.put_back(request)
+        request.tail = tail
+        del self.held[request_id]
+        self._calls.arrived(request, self.tree)
 
     def prefilled(self, request_id: str) -> None:
         """An admitted request's prefill ended, or the request is gone; its prefix is visible now.  O(depth).
@@ -164,37 +207,51 @@ class Planner:
             self._standing.drop()
 
     def generated(self, tenant: str, tokens: int) -> None:
-        """So many tokens more were generated for a tenant; they count `DECODE_WEIGHT` times.  O(1)."""
-        if self._accounts is not None:
-            self._accounts.charge(tenant, DECODE_WEIGHT * float(tokens))
-            self._standing.drop()
+        """So many tokens more were generated for a tenant.  O(1).
+
+        `InvalidKey` unless they are within 0 .. 2**53.
+        """
+        require_tokens("tokens generated", tokens)
+        self._calls.generated(tenant, tokens)
+        self._standing.drop()
 
     def answered(self, tokens: int, request_id: str = "") -> None:
-        """An answer is complete; how long those of requests like this one are is learned.  O(1)."""
-        self._ordering.answered(tokens, request_id)
+        """An answer is complete; how long those of requests like this one are is learned.  O(1).
+
+        `InvalidKey` unless the tokens are within 0 .. 2**53; nothing is learned then.
+        """
+        require_tokens("tokens answered", tokens)
+        self._calls.answered(request_id, tokens)
 
     def served(self) -> dict[str, float]:
-        """The tenants' accounts in tokens; none of those who would start level.  O(tenants)."""
-        return {} if self._accounts is None else dict(self._accounts.served)
+        """The tenants' accounts in tokens, if the policy keeps any.  O(tenants)."""
+        return self._calls.policy.served()
 
     def __len__(self) -> int:
-        """Requests waiting."""
-        return len(self.tree)
+        """Requests waiting, held ones included."""
+        return len(self.tree) + len(self.held)
 
     def __contains__(self, request_id: object) -> bool:
-        return request_id in self.tree
+        return request_id in self.tree or request_id in self.held
 
     def request(self, request_id: str) -> PendingRequest:
         """A waiting request with its signals as of the last plan.  O(1); `UnknownRequest`."""
-        return self.tree.request(request_id)
+        held = self.held.get(request_id)
+        return self.tree.request(request_id) if held is None else held
 
     def needs(self, symbol: int) -> bool:
         """Whether a waiting request still has this symbol in its key; for `chained` keys.  O(1)."""
         return self.tree.owner(symbol) is not None
 
     def totals(self) -> dict[str, int | float]:
-        """For export, by name: the counters of `stats`, and `waiting` and `tree_nodes` as they are now."""
-        return {**self.stats.as_dict(), "waiting": len(self.tree), "tree_nodes": self.tree.node_count}
+        """For export, by name: the counters of `stats`, and as of now `waiting` (in plans), `held` and
+        `tree_nodes`."""
+        now: dict[str, int | float] = {
+            "waiting": len(self.tree),
+            "held": len(self.held),
+            "tree_nodes": self.tree.node_count,
+        }
+        return {**self.stats.as_dict(), **now}
 
     # -- one cycle ---------------------------------------------------------------------------------
 
@@ -207,7 +264,7 @@ class Planner:
         return self._maker.order_matters(cache)
 
     def plan(self, cache: CacheView, now: float) -> Plan:
-        """The admission order of all waiting requests, first to admit first.
+        """The admission order of all waiting requests that are not held, first to admit first.
 
         O(nodes the cache follows + n log n) for the default policy; O(1) while the last plan stands.
 
@@ -261,12 +318,24 @@ class Planner:
         The queue may have changed in any way since the last call.  O(n) on top of `add`, `remove`, `plan`.
         """
         waiting: list[str] = list(queue.waiting_ids())
-        synchronise(self, queue, waiting)
+        self._synchronise(queue, waiting)
         plan = self.plan(cache, now)
         if plan != waiting:
             self.stats.reordered += 1
             queue.reorder(plan)
         return plan
+
+    def _synchronise(self, queue: WaitingQueue, waiting: list[str]) -> None:
+        """Make the waiting requests those in `waiting`, the ids of the queue.  O(n)."""
+        arrived = [request_id for request_id in waiting if request_id not in self]
+        if len(waiting) - len(arrived) != len(self):
+            present = set(waiting)
+            for request in [*self.tree.requests(), *self.held.values()]:
+                if request.request_id not in present:
+                    cost: int = queue.uncached_tokens(request.request_id)
+                    self.remove(request.request_id, cost >= 0, cost if cost >= 0 else None)
+        for request_id in arrived:
+            self.add(queue.translate(request_id))
 
     # -- the cache ---------------------------------------------------------------------------------
 

@@ -1,4 +1,8 @@
-"""What a plan knows of cache and queue: the waiting requests' signals, written at most once a plan."""
+"""What a plan knows of cache and queue, each found at most once a plan.
+
+`Signals` writes what the waiting requests have cached and share; `Demand` turns the marks of the same walk
+into what the queue needs of the cache.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
 
+from peek.eviction.base import EvictionPolicy
+from peek.eviction.index import DemandIndex, MarkIndex, SymbolIndex, peak_demand, shared_levels
 from peek.planner.in_flight import PrefillsInFlight
 from peek.trie.cache_answers import unit_tokens_of
 from peek.trie.dual_walk import DualWalk
@@ -80,3 +86,30 @@ class Signals:
             self._walked = False
             self.match_cache_now("Planner.eviction_score")
         return self._walk.epoch
+
+
+@final
+class Demand:
+    """Scores of cached nodes or blocks; see `Planner.eviction_score`."""
+
+    __slots__ = ("_index", "_policy", "_signals", "_tree")
+
+    def __init__(self, tree: PendingTree, signals: Signals, policy: EvictionPolicy) -> None:
+        self._tree = tree
+        self._signals = signals
+        self._policy = policy
+        self._index: DemandIndex = SymbolIndex(tree) if tree.chained else MarkIndex(tree)
+
+    def score(self, node_id: int, idle_s: float) -> float:
+        """0.0 for what no waiting request needs."""
+        if len(self._tree) == 0:
+            return 0.0
+        if not self._tree.chained:
+            cache = self._signals.cache
+            if cache is None:
+                return 0.0
+            self._index.refresh(cache, self._signals.walk_epoch())
+        node = self._index.find(node_id)
+        if node is None:
+            return 0.0
+        return self._policy.score(peak_demand(node), shared_levels(node), idle_s)

@@ -1,19 +1,31 @@
-"""What every admission policy is: one method that orders the waiting requests.
+"""What every admission policy is: one method that orders the waiting requests, and hooks for what it learns.
 
-`AdmissionPolicy` is the base class inside the library; a user's policy derives from it and writes
-`order`.  Everything a policy may look at comes in as arguments: the requests with their signals, and
-a `Cycle` with the clock, the tree and what the engine has done so far.
+`AdmissionPolicy` is the base class of every policy, the library's own and a user's alike.  Only `order` is
+required.  A policy that keeps state overrides the hooks; the planner calls them in the order in which things
+happen.  Everything a policy may look at comes in as arguments: requests with their signals, and a `Cycle`
+with the clock, the tree and what the engine has done so far.
 """
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, final
 
 from mypy_extensions import i64, mypyc_attr
 
 from peek.policy.sections import THETA
+from peek.policy.stream import RequestStream
 from peek.request import PendingRequest
 from peek.trie.pending_tree import PendingTree
+
+ADMITTED: Final = "admitted"
+"""How a request left the queue: the engine began to serve it, ..."""
+WITHDRAWN: Final = "withdrawn"
+"""... or it was aborted, or taken back by whoever drives the planner; ..."""
+HELD: Final = "held"
+"""... or it cannot run for now (no slot for its LoRA adapter, no grammar yet) and is in no plan.  It arrives
+again once it can run, and right before it leaves for good as it is."""
 
 
 @final
@@ -45,19 +57,40 @@ class Cycle:
         self.defers_siblings = defers_siblings
 
 
+def hits_something(queue: list[PendingRequest], gated: bool) -> bool:
+    """Whether any of these requests finds something cached or, where prefills are seen, under way.  O(n)."""
+    return any(request.cached_len > 0 or (gated and request.coming_len > 0) for request in queue)
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The options of a policy that has none."""
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class AdmissionPolicy:
     """Orders the waiting requests.
 
+    Class attributes:
+        Options: a frozen dataclass of the policy's settings, whose `__post_init__` refuses what is invalid.
+            A class that has one is made as `cls(options=Options(...))`, any other as `cls()`.
+        sees_prefills: the policy lets siblings of a prefill under way wait for it.  An engine that shows a
+            prefix only when its prefill ends then has the planner write `coming_len` (the in-flight gate).
+
     Instance attributes tell the planner what the policy reads, so that nothing is computed in vain:
 
+        options: an instance of `Options`.
         reads_cache: needs `cached_len`, i.e. a dual-walk.
         reads_tree: needs `score`, `cluster_*` and `head`.
+        reads_heads: needs `heads`.
         needs_sharing: the stock order is as good where no two waiting requests share a prefix and, if
             the policy reads the cache, none of them hits it or a prefill under way; the planner then
-            does not call `order`.
+            does not call `order`.  A policy may change it between cycles.
         theta: tokens of the head by which pioneers are told apart.
     """
+
+    Options: ClassVar[Any] = NoOptions
+    sees_prefills: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -65,18 +98,56 @@ class AdmissionPolicy:
         reads_tree: bool = True,
         needs_sharing: bool = False,
         theta: int = THETA,
+        *,
+        reads_heads: bool = False,
+        options: Any = None,
     ) -> None:
         self.reads_cache = reads_cache
         self.reads_tree = reads_tree
+        self.reads_heads = reads_heads
         self.needs_sharing = needs_sharing
         self.theta: i64 = theta
+        kind: Any = type(self)
+        self.options: Any = kind.Options() if options is None else options
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
         """The admission order of `queue`: a new list with the same requests, first to admit first.
 
         `queue` comes in arrival order (arrival_time, then sequence) and is not changed.  Nothing
-        else is: equal arguments give equal orders.  The request's scratch field `rank` and, where
-        the policy uses sections, `section` may be written.
+        else is: equal arguments and histories give equal orders.  The request's scratch field `rank` and,
+        where the policy uses sections, `section` may be written.
         """
         # Not an abstract method: a compiled call of one that a subclass forgot ends the process.
         raise NotImplementedError(f"{type(self).__name__} does not say how to order the queue")
+
+    def stream(self, cycle: Cycle) -> RequestStream | Iterator[PendingRequest] | None:
+        """The same order one request at a time, for an engine that admits a few; None if that costs as much.
+
+        Any iterator of requests will do.  It is asked for as many as the engine wants, as long as the queue
+        stands.
+        """
+        return None
+
+    def arrived(self, request: PendingRequest) -> None:
+        """A request waits from now on, or again after it was preempted or held.
+
+        Its key is in the tree; `cached_len` is not yet known.
+        """
+
+    def left(self, request: PendingRequest, how: str, cost_tokens: int) -> None:
+        """A request waits no more.
+
+        Args:
+            how: `ADMITTED`, `WITHDRAWN` or `HELD`.
+            cost_tokens: uncached prompt tokens that the engine computes for it; 0 if it was withdrawn.
+        """
+
+    def generated(self, tenant: str, tokens: int) -> None:
+        """So many more tokens were generated for a tenant's requests."""
+
+    def answered(self, request_id: str, tokens: int) -> None:
+        """The answer of an admitted request is complete, and so long; "" is a request that nobody named."""
+
+    def served(self) -> dict[str, float]:
+        """What each tenant has been served, in tokens, where the policy keeps accounts."""
+        return {}

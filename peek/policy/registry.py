@@ -1,8 +1,8 @@
 """Policies by name: the library's own, and anybody's by `module:Class` or entry point.
 
 A policy of the library's own is its module and one line in `BUILT_IN`.  One of somebody else's needs no line
-here: `mypkg.mymodule:MyPolicy` names a class (or any callable) that makes an `AdmissionPolicy` when called
-without arguments, and a distribution may give it a short name in the entry-point group `peek.policies`.
+here: `mypkg.mymodule:MyPolicy` names a class (or any callable) that makes an `AdmissionPolicy`, and a
+distribution may give it a short name in the entry-point group `peek.policies`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,15 @@ from importlib.metadata import entry_points
 from typing import Any, Final
 
 from peek.errors import InvalidConfig
-from peek.policy.base import AdmissionPolicy
+from peek.policy.base import AdmissionPolicy, NoOptions
 from peek.policy.clpm import ClpmScheduler
-from peek.policy.dfs_weight import DfsWeight
-from peek.policy.fcfs import FirstCome
-from peek.policy.hrrn import Hrrn
-from peek.policy.lpm import LongestPrefix, ShortestPrefill
-from peek.policy.priority_index import PriorityIndex
-from peek.policy.response_ratio import ClusterResponseRatio
+from peek.policy.default.policy import PeekPolicy
+from peek.policy.stock import DfsWeight, FirstCome, Hrrn, LongestPrefix, ShortestPrefill
 
 GROUP: Final = "peek.policies"
 """The entry-point group in which distributions name their policies."""
 
-Factory = Callable[[], AdmissionPolicy]
+Factory = Callable[..., AdmissionPolicy]
 
 
 def _unlimited_longest_prefix() -> AdmissionPolicy:
@@ -37,6 +33,7 @@ def _group_major() -> AdmissionPolicy:
 
 
 BUILT_IN: Final[dict[str, Factory]] = {
+    "peek": PeekPolicy,
     "fcfs": FirstCome,
     "lpm": LongestPrefix,
     "lpm-nolimit": _unlimited_longest_prefix,
@@ -45,10 +42,8 @@ BUILT_IN: Final[dict[str, Factory]] = {
     "spf": ShortestPrefill,
     "clpm": ClpmScheduler,
     "clpm+gm": _group_major,
-    "index": PriorityIndex,
-    "response-ratio": ClusterResponseRatio,
 }
-"""The library's own policies, each made with its defaults."""
+"""The library's own policies."""
 
 
 def installed() -> dict[str, str]:
@@ -68,14 +63,24 @@ def find(name: str) -> Factory:
     path = name if ":" in name else installed().get(name, "")
     if not path:
         known = ", ".join([*BUILT_IN, *installed(), "module:Class"])
-        raise InvalidConfig(f"admission is {name!r}; valid: {known}")
+        raise InvalidConfig(f"policy is {name!r}; valid: {known}")
     return _imported(path)
 
 
-def make(name: str) -> AdmissionPolicy:
-    """A new policy called `name`; errors as `find`, and `InvalidConfig` if what is made is no policy."""
+def options_of(name: str) -> Any:
+    """The class of the options of the policy called `name`; `NoOptions` if it has none.  Errors as `find`."""
+    return getattr(find(name), "Options", NoOptions)
+
+
+def make(name: str, options: object = None) -> AdmissionPolicy:
+    """A new policy called `name`; errors as `find`, and `InvalidConfig` if what is made is no policy.
+
+    Args:
+        options: an instance of its `Options`, None for the defaults; not looked at where it has none.
+    """
     factory: Any = find(name)
-    policy: object = factory()
+    has_none = getattr(factory, "Options", NoOptions) is NoOptions
+    policy: object = factory() if has_none else factory(options=options)
     if not isinstance(policy, AdmissionPolicy):
         raise InvalidConfig(f"policy {name!r} makes a {type(policy).__name__}, not an AdmissionPolicy")
     return policy

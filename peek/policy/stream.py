@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from peek.request import PendingRequest
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RequestStream:
     """An order of waiting requests that is worked out as far as somebody asks."""
 
@@ -32,6 +34,20 @@ class Listed(RequestStream):
             return None
         self._at += 1
         return self._requests[self._at - 1]
+
+
+@final
+class Iterated(RequestStream):
+    """An order that somebody's iterator gives, whatever that is of."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Iterator[object]) -> None:
+        self._items = items
+
+    def item(self) -> object:
+        """What it gives next, None at the end."""
+        return next(self._items, None)
 
 
 def everybody(stream: RequestStream) -> list[PendingRequest]:

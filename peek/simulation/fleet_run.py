@@ -141,4 +141,4 @@ class EngineKind:
         cost = self._cost if speed == 1.0 else Faster(self._cost, speed)
         if self._cache == "blocks":
             return BlockEngine(limits, planner, cost, symbols=self._symbols)
-        return RadixEngine(limits, planner, cost, touch_limit=TOUCHING.get(config.admission, 0))
+        return RadixEngine(limits, planner, cost, touch_limit=TOUCHING.get(config.policy, 0))

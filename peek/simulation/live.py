@@ -204,7 +204,7 @@ class LiveRadix(Live, RadixEngine):
     """
 
     def __init__(self, limits: Limits, config: PeekConfig, cost: StepTimes, token_s: float) -> None:
-        planner = Planner(config, in_flight_gate=config.waits_for_prefills, plan_lasts_s=inf)
+        planner = Planner(config, in_flight_gate=config.sees_prefills, plan_lasts_s=inf)
         self._token_s = token_s
         super().__init__(limits.workload(), planner, cost, chunk_tokens=limits.step_tokens)
         self.max_prefill_tokens = limits.prefill_tokens

@@ -4,9 +4,13 @@ Source: `sglang/srt/managers/scheduler.py` and `schedule_policy.py` (`PrefillAdd
 the waiting queue can fill a prefill batch, that batch runs next and decoding stands still; the batch
 closes at the chunk size, the input budget, the seats, or when the tokens that running requests may
 still generate (times an optimism ratio that falls while decoding goes well) leave no room.  A prompt
-longer than what is left of the chunk is continued by the next batch.  A prefix enters the tree when
-its prefill, or chunk, ends: siblings in the same batch do not hit.  When decoding runs out of memory,
-requests with the fewest generated tokens are retracted and queue again.
+longer than what is left of the chunk is continued by the next batch, as far as the same room goes.  A
+prefix enters the tree when its prefill, or chunk, ends: siblings in the same batch do not hit.  When
+decoding runs out of memory, requests with the fewest generated tokens are retracted and queue again.
+
+SGLang does not reserve the rest of a prompt for those it admits beside it, which it does under shortest
+prefill first.  Where that rest finds no memory, SGLang ends with "Prefill out of memory"; here the prompt
+waits while the others decode, and is the first to be retracted.
 """
 
 from __future__ import annotations
@@ -126,7 +130,9 @@ class RadixEngine(SimEngine):
         continued = self._chunked
         held = 0
         if continued is not None:
-            tokens = self.next_chunk(continued, chunk)
+            tokens = self._within_room(continued, self.next_chunk(continued, chunk))
+            if tokens > self.available:
+                return work
             self._take(continued, tokens)
             self._extend(continued, tokens, work)
             chunk -= tokens
@@ -144,11 +150,17 @@ class RadixEngine(SimEngine):
         """Tokens that the next batch computes of a prompt that is too long for one."""
         return min(job.total_tokens - job.computed, budget)
 
-    def _expected_output(self) -> float:
+    def _within_room(self, continued: RadixJob, tokens: int) -> int:
+        """So many tokens, or fewer if those that decode will need the memory; all if none is left."""
+        room = int(self.available - self._expected_output(continued))
+        return min(tokens, room) if room > 0 else tokens
+
+    def _expected_output(self, apart_from: RadixJob | None = None) -> float:
         """Tokens the running requests are expected to generate yet."""
         total = 0.0
         for job in self.running:
-            total += min(job.allowed_tokens - job.generated, CLIP_NEW_TOKENS) * self._ratio
+            if job is not apart_from:
+                total += min(job.allowed_tokens - job.generated, CLIP_NEW_TOKENS) * self._ratio
         return total
 
     def _admit(self, work: StepWork, room: float, chunk: int, input_budget: int) -> None:
@@ -207,13 +219,19 @@ class RadixEngine(SimEngine):
 
     def _decode_batch(self) -> StepWork:
         work = StepWork()
-        if self.available < len(self.running):
+        parked = self._chunked
+        if parked is not None and self.available < len(self.running) - 1:
+            self._chunked = None
+            self._send_back(parked)
+        decoding = [job for job in self.running if job is not self._chunked]
+        if self.available < len(decoding):
             self._retract()
-            if self.available < len(self.running):
-                raise self.too_small(self.running)
+            decoding = self.running
+            if self.available < len(decoding):
+                raise self.too_small(decoding)
         else:
             self._ratio = max(MIN_RATIO, self._ratio - RATIO_DECAY)
-        for job in self.running:
+        for job in decoding:
             assert isinstance(job, RadixJob)
             self._take(job, 1)
             work.add(job, 1, 0.0)
@@ -225,16 +243,20 @@ class RadixEngine(SimEngine):
         by_progress = sorted(self.running, key=_progress)
         while len(by_progress) > 1 and self.available < RETRACT_STEPS * len(by_progress):
             job = by_progress.pop()
-            assert isinstance(job, RadixJob)
-            self.running.remove(job)
-            self._let_go(job)
-            job.computed = 0
-            job.prefilled = False
-            job.preemptions += 1
-            self.enqueue(job)
+            self._send_back(job)
         generated = sum(job.generated for job in by_progress)
         allowed = sum(min(job.allowed_tokens, CLIP_NEW_TOKENS) for job in by_progress)
         self._ratio = min(1.0, (generated + RETRACT_STEPS * len(by_progress)) / (allowed + 1))
+
+    def _send_back(self, job: Job) -> None:
+        """`job` leaves the batch and queues again; what the tree has of it stays, as long as it may."""
+        assert isinstance(job, RadixJob)
+        self.running.remove(job)
+        self._let_go(job)
+        job.computed = 0
+        job.prefilled = False
+        job.preemptions += 1
+        self.enqueue(job)
 
     # -- memory ------------------------------------------------------------------------------------
 

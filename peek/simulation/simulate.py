@@ -58,7 +58,7 @@ def simulate(
     if cache == "blocks":
         engine = BlockEngine(workload, planner, model, progress)
     else:
-        kind, touch_limit = radix_kind(config.admission)
+        kind, touch_limit = radix_kind(config.policy)
         engine = kind(workload, planner, model, progress, touch_limit=touch_limit)
     jobs = engine.run()
     if watch is not None:
@@ -73,15 +73,15 @@ def simulate(
     }
 
 
-def radix_kind(admission: str) -> tuple[type[RadixEngine], int]:
-    """The SGLang-like engine under an admission policy, and its `touch_limit`."""
-    kind = ShortestFirstEngine if admission == "spf" else RadixEngine
-    return kind, TOUCHING.get(admission, 0)
+def radix_kind(policy: str) -> tuple[type[RadixEngine], int]:
+    """The SGLang-like engine under a policy, and its `touch_limit`."""
+    kind = ShortestFirstEngine if policy == "spf" else RadixEngine
+    return kind, TOUCHING.get(policy, 0)
 
 
 def make_planner(config: PeekConfig, cache: str, timer: Callable[[], float] | None) -> Planner:
     """A planner that knows how this kind of engine shows prefixes to others."""
-    gate = cache == "radix" and config.waits_for_prefills
+    gate = cache == "radix" and config.sees_prefills
     return Planner(config, chained=cache == "blocks", timer=timer, in_flight_gate=gate, strict=True)
 
 

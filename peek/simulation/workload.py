@@ -19,8 +19,8 @@ from typing import Final
 
 import numpy as np
 
-from peek.policy.answers import heads_of
 from peek.request import PendingRequest
+from peek.trie.keys import heads_of
 
 SYMBOL_BYTES: Final = 4
 """Bytes of one packed symbol (int32, little endian)."""

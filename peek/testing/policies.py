@@ -11,7 +11,8 @@ What is demanded of `order(queue, cycle)`:
 - **it reads what it says it reads**: without `reads_cache` the signals of the cache may be stale, without
   `reads_tree` those of the tree;
 - **no memory**: what was ordered before makes no difference.  A policy that means to remember is checked
-  with `stateful=True`: two copies with one history must then agree;
+  with `stateful=True`: two copies with one history must then agree.  Each hears of every arrival and
+  departure (`arrived`, `left`) as from a planner;
 - **a bound on waiting**, where one is given.
 """
 
@@ -24,11 +25,11 @@ from dataclasses import dataclass, replace
 from inspect import isdatadescriptor
 from typing import TYPE_CHECKING
 
-from peek.policy.base import AdmissionPolicy
+from peek.policy.base import WITHDRAWN, AdmissionPolicy
 from peek.request import PendingRequest
 from peek.testing.hypotheses import for_all, need_hypothesis
 from peek.testing.readable import show_history, show_scene
-from peek.testing.replay import History, Replay
+from peek.testing.replay import History, Replay, Step, told
 from peek.testing.scenes import Prepared, Scene, ids
 from peek.testing.serial import Bound, check_bound
 from peek.testing.strategies import histories, queues, scenes
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 Factory = Callable[[], AdmissionPolicy]
 
-_SCRATCH = ("rank", "section")
+_SCRATCH = ("rank", "section", "turn", "price", "due")
 _KEPT = [
     name
     for name in dir(PendingRequest)
@@ -105,17 +106,21 @@ def _cases() -> SearchStrategy[_Case]:
 def _check_case(make: Factory, case: _Case, stateful: bool) -> None:
     policy = make()
     subject = _Subject(type(policy).__name__, show_scene(case.scene))
-    expected = subject.order(policy, case.prepare(policy))
-    again = subject.order(make(), case.prepare(policy))
+    expected = subject.order(policy, told(policy, case.prepare(policy)))
+    twin = make()
+    again = subject.order(twin, told(twin, case.prepare(policy)))
     subject.same(expected, again, "a copy of the policy orders the same queue differently")
     _check_names(subject, make(), case, expected)
     _check_leftovers(subject, make(), case, expected)
-    _check_reads(subject, make(), case, expected)
+    _check_reads(subject, make, case, expected)
     if not stateful:
         used = make()
         before = _Subject(subject.name, show_scene(case.before))
-        before.order(used, case.before.prepare(used.theta))
-        again = subject.order(used, case.prepare(used))
+        earlier = told(used, case.before.prepare(used.theta))
+        before.order(used, earlier)
+        for request in earlier.queue:
+            used.left(request, WITHDRAWN, 0)
+        again = subject.order(used, told(used, case.prepare(used)))
         subject.same(expected, again, f"it remembers what it ordered before:\n{show_scene(case.before)}")
 
 
@@ -125,27 +130,29 @@ def _check_names(subject: _Subject, policy: AdmissionPolicy, case: _Case, expect
     names = {row.request_id: f"other-{n - i}" for i, row in enumerate(case.scene.rows)}
     rows = tuple(replace(row, request_id=names[row.request_id]) for row in case.scene.rows)
     renamed = replace(case, scene=replace(case.scene, rows=rows))
-    again = subject.order(policy, renamed.prepare(policy))
+    again = subject.order(policy, told(policy, renamed.prepare(policy)))
     subject.same([names[name] for name in expected], again, f"it depends on request ids; with {names}")
 
 
 def _check_leftovers(subject: _Subject, policy: AdmissionPolicy, case: _Case, expected: list[str]) -> None:
-    prepared = case.prepare(policy)
+    prepared = told(policy, case.prepare(policy))
     for i, request in enumerate(prepared.queue):
         request.rank, request.section, request.lane = 7 * i % 5, 2 - i % 3, i % 2
     again = subject.order(policy, prepared)
     subject.same(expected, again, "it reads rank, section or lane as the cycle before left them")
 
 
-def _check_reads(subject: _Subject, policy: AdmissionPolicy, case: _Case, expected: list[str]) -> None:
+def _check_reads(subject: _Subject, make: Factory, case: _Case, expected: list[str]) -> None:
+    policy = make()
     if not policy.reads_cache:
-        prepared = case.prepare(policy)
+        prepared = told(policy, case.prepare(policy))
         for i, request in enumerate(prepared.queue):
             request.cached_len, request.coming_len = 64 - 7 * i % 64, 11 * i % 64
         again = subject.order(policy, prepared)
         subject.same(expected, again, "it says reads_cache=False and reads cached_len or coming_len")
+    policy = make()
     if not policy.reads_tree:
-        prepared = case.prepare(policy)
+        prepared = told(policy, case.prepare(policy))
         for i, request in enumerate(prepared.queue):
             request.score, request.head = 100 - 31 * i % 100, i // 2
             request.cluster_id, request.cluster_depth, request.cluster_size = i % 3, 5 * i % 7, 1 + 3 * i % 4
@@ -158,24 +165,34 @@ def _check_reads(subject: _Subject, policy: AdmissionPolicy, case: _Case, expect
 
 def _check_history(make: Factory, history: History, stateful: bool) -> None:
     policy, twin = make(), make()
-    replay = Replay(history.unit)
+    replay, beside = Replay(history.unit, policy), Replay(history.unit, twin)
     subject = _Subject(type(policy).__name__, show_history(history))
     for step in history.steps:
         replay.arrive(step.arrivals)
-        written = replay.scene(step.cached, step.now)
-        anew = written.prepare(policy.theta, replay.work_done)
-        expected = subject.order(twin if stateful else make(), anew)
+        beside.arrive(step.arrivals)
+        if stateful:
+            expected = subject.order(twin, beside.prepare(step.cached, step.now, policy.theta))
+        else:
+            fresh = make()
+            anew = replay.scene(step.cached, step.now).prepare(policy.theta, replay.work_done)
+            expected = subject.order(fresh, told(fresh, anew))
         order = subject.order(policy, replay.prepare(step.cached, step.now, policy.theta))
         if order != expected:
             cause = _TREE
             if stateful:
-                cause = "two copies of the policy with one history disagree, or " + _TREE
-            elif subject.order(make(), replay.prepare(step.cached, step.now, policy.theta)) == expected:
+                cause = "two copies of the policy with one history disagree"
+            elif _of_a_new_one(subject, make(), replay, step) == expected:
                 cause = "it remembers earlier cycles"
             subject.same(expected, order, f"{cause}; at {step.now:g}")
-        for request_id in order[: step.admitted]:
-            replay.admit(request_id)
-        replay.withdraw(step.withdrawn)
+        for each in (replay, beside):
+            for request_id in order[: step.admitted]:
+                each.admit(request_id)
+            each.withdraw(step.withdrawn)
+
+
+def _of_a_new_one(subject: _Subject, policy: AdmissionPolicy, replay: Replay, step: Step) -> list[str]:
+    """What a policy without a past makes of the living queue."""
+    return subject.order(policy, told(policy, replay.prepare(step.cached, step.now, policy.theta)))
 
 
 _TREE = "it depends on how the tree came about (ids of tree nodes, the order of children)"

@@ -26,7 +26,7 @@ class SerialEngine:
         self.ahead_s: dict[str, float] = {}
         """Of every request: how long the engine needed for what was before it when it arrived."""
         self._policy = policy
-        self._replay = Replay()
+        self._replay = Replay(policy=policy)
         self._waiting: dict[str, Arrival] = {}
         self._cached: list[Place] = []
 

@@ -30,7 +30,7 @@ class WatchedView:
     def __getattr__(self, name: str) -> Any:
         """The optional members, as far as the view has them."""
         value = getattr(self._view, name)
-        if name == "worth":
+        if name == "worth" and value is not None:
             return lambda cursor, matched: value(cursor.inner, matched)
         return value
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from ast import literal_eval
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, Final
@@ -26,6 +27,7 @@ _VLLM_PROMPT: Final = re.compile(
 )
 _VLLM_RECEIVED: Final = re.compile(r"Received request (\S+): params: (.*), lora_request: (.*)\.$")
 _VLLM_ANSWER: Final = re.compile(r"Generated response (\S+)(.*?)\boutput_token_ids: \[([\d, ]*)\]")
+_VLLM_CUT: Final = re.compile(r"'max_log_len': (\d+)")
 _VLLM_TIME: Final = re.compile(r"\b(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) ")
 _MAX_TOKENS: Final = re.compile(r"\bmax_tokens=(\d+)")
 _LORA_NAME: Final = re.compile(rf"lora_name=({_STRING})")
@@ -57,6 +59,11 @@ class EngineLog:
         """vLLM's requests whose parameters, with the LoRA adapter, come in the next line."""
         self._year = 2000
         self._month = 0
+        self._cut_at = 0
+        """What the server was told of `--max-log-len`, 0 if the log does not hold its start."""
+        self._longest = 0
+        self._as_long: Counter[int] = Counter()
+        """Of prompts with as many characters as tokens, how many have so many."""
 
     def events(self, line: str) -> Iterator[Event]:
         """What the line tells; `WorkloadError` if it tells it in a way that is not understood."""
@@ -80,6 +87,19 @@ class EngineLog:
         yield from self._prompts.values()
         self._prompts.clear()
 
+    def cut(self) -> str:
+        """What to say if vLLM's `--max-log-len` has cut prompts, as far as it shows; "" if not.
+
+        It leaves a prompt as many characters as tokens.  Where the log does not hold the server's arguments,
+        that tells: two prompts or more at the greatest length of all, not because a token is a character.
+        """
+        count = self._as_long[self._longest]
+        is_pile = count > 1 and 2 * count > sum(self._as_long.values())
+        if not (self._cut_at == self._longest if self._cut_at else is_pile):
+            return ""
+        where = f"vLLM's --max-log-len has cut prompts at {self._longest}"
+        return f"{where}: what they share behind it is lost; log without it"
+
     # -- vLLM ------------------------------------------------------------------------------------------
 
     def _vllm(self, line: str) -> Iterator[Event]:
@@ -90,6 +110,9 @@ class EngineLog:
             known = literal_eval(ids if ids != "None" else text)
             if known:
                 self._prompts[name] = Arrival(name, at_s, known)
+                self._longest = max(self._longest, len(known))
+                if text != "None" and ids != "None":
+                    self._as_long[len(known)] += len(literal_eval(text)) == len(known)
             return
         received = _VLLM_RECEIVED.search(message)
         if received is not None:
@@ -105,6 +128,10 @@ class EngineLog:
         answer = _VLLM_ANSWER.search(message)
         if answer is not None and answer[3]:
             yield Ending(answer[1], answer[3].count(",") + 1)
+            return
+        told = _VLLM_CUT.search(message)
+        if told is not None:
+            self._cut_at = int(told[1])
 
     def _vllm_line(self, line: str) -> tuple[float | None, str]:
         """Time and message."""

@@ -15,6 +15,8 @@ class Arrival(NamedTuple):
         namespace: what keeps equal prompts from sharing cache: model, LoRA adapter, salt.
         tenant: who asks; "" for all: nobody says.
         most_tokens: what the answer was allowed, 0: unknown.
+        is_bare: `at_s` is a number as the log has it, from any start, whose unit nobody tells; see
+            `peek.traffic.times.bare_unit`.
     """
 
     name: str
@@ -23,6 +25,7 @@ class Arrival(NamedTuple):
     namespace: str = ""
     tenant: str = ""
     most_tokens: int = 0
+    is_bare: bool = False
 
 
 class Ending(NamedTuple):

@@ -1,8 +1,8 @@
 """Requests with their times, one JSON object a line: logs of OpenAI-style traffic.
 
-A line holds a request (chat, completions, responses or embeddings; text or token ids), by itself or under
-`body` or `request`, and beside it when it came and how long the answer was.  Where these stand can be told;
-otherwise they are looked for in the usual places.
+A line holds a request (chat, message, completion, response or embedding; text or token ids), by itself or
+under `body`, `request` or `params`, and beside it when it came and how long the answer was.  Where these
+stand can be told; otherwise they are looked for in the usual places.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from peek.errors import WorkloadError
 from peek.offline.formats.echo import echoed
-from peek.offline.formats.requests import SYMBOL_BYTES, request_of
+from peek.offline.formats.requests import HEAD_NAMES, NAMESPACE_NAMES, SYMBOL_BYTES, params_or_row, request_of
 from peek.traffic.events import Arrival, Ending, Event
-from peek.traffic.times import seconds
+from peek.traffic.times import is_bare, seconds
 
 TIME_NAMES: Final = (
     "timestamp", "arrival_time", "created", "created_at", "time", "ts", "request_time", "start_time",
@@ -32,7 +32,8 @@ class Fields(NamedTuple):
 
     Attributes:
         time: of arrival; see `peek.traffic.times.seconds`.
-        prompt: text, token ids, or messages.
+        prompt: text, token ids, or messages; of what stands beside it, messages have tools and system prompts
+            before them, while text and token ids are taken as the whole.
         output: length of the answer, its text, or its token ids.
         tenant: who asks.
         time_unit: of numbers.
@@ -61,20 +62,18 @@ class RequestRows:
         """The arrival and, where the row tells of it, the ending; `WorkloadError` says what is wrong."""
         if not isinstance(row, dict):
             raise WorkloadError(f"a JSON {type(row).__name__}, not an object")
-        body = next((row[key] for key in ("body", "request") if isinstance(row.get(key), dict)), row)
+        body = next((row[key] for key in ("body", "request") if isinstance(row.get(key), dict)), None)
+        body = params_or_row(row) if body is None else body
         fields = self._fields
-        if fields.prompt:
-            prompt = _required(row, fields.prompt)
-            is_chat = isinstance(prompt, list) and prompt and isinstance(prompt[0], dict)
-            request = request_of({"body": {"model": body.get("model", ""), _key(is_chat): prompt}})
-        else:
-            request = request_of({"body": body})
+        request = request_of({"body": _asked(row, body, fields.prompt) if fields.prompt else body})
         tenant = _at(row, fields.tenant) if fields.tenant else None
         allowed = next((body[key] for key in _ALLOWED_NAMES if _is_count(body.get(key))), 0)
         ending = self._ending(row, name)  # before anything is told: what is wrong with it leaves all out
-        at_s = self._time(row, body)
+        at = self._time(row, body)
+        at_s = None if at is None else seconds(at, self._fields.time_unit)
+        bare = at_s is not None and not self._fields.time_unit and is_bare(at)
         who = "" if tenant is None else str(tenant)
-        yield Arrival(name, at_s, request.prompt, request.namespace, who, allowed)
+        yield Arrival(name, at_s, request.prompt, request.namespace, who, allowed, bare)
         yield ending
 
     def _ending(self, row: dict[str, Any], name: str) -> Ending:
@@ -85,14 +84,12 @@ class RequestRows:
         known = _is_count(prompt_tokens) and isinstance(cached, int)
         return Ending(name, self._output(row, usage), *((prompt_tokens, cached) if known else ()))
 
-    def _time(self, row: dict[str, Any], body: dict[str, Any]) -> float | None:
+    def _time(self, row: dict[str, Any], body: dict[str, Any]) -> object:
+        """As it stands there, None where nothing does."""
         if self._fields.time:
-            return seconds(_required(row, self._fields.time), self._fields.time_unit)
-        for place in (row, body, *_responses(row)):
-            for name in TIME_NAMES:
-                if place.get(name) is not None:
-                    return seconds(place[name], self._fields.time_unit)
-        return None
+            return _required(row, self._fields.time)
+        places = ((place, name) for place in (row, body, *_responses(row)) for name in TIME_NAMES)
+        return next((place[name] for place, name in places if place.get(name) is not None), None)
 
     def _output(self, row: dict[str, Any], usage: dict[str, Any]) -> int:
         """Tokens of the answer, 0 if the row does not tell."""
@@ -114,8 +111,17 @@ class RequestRows:
         raise WorkloadError(f"{self._fields.output} is {echoed(value)}, not the length of an answer")
 
 
-def _key(is_chat: object) -> str:
-    return "messages" if is_chat else "prompt"
+def _asked(row: dict[str, Any], body: dict[str, Any], path: str) -> dict[str, Any]:
+    """A body of the prompt that stands at `path`, and of what stands beside it."""
+    prompt = _required(row, path)
+    parent = _at(row, path.rpartition(".")[0]) if "." in path else row
+    beside = {**body, **parent} if isinstance(parent, dict) else body
+    is_chat = isinstance(prompt, list) and prompt and isinstance(prompt[0], dict)
+    names = NAMESPACE_NAMES + (HEAD_NAMES if is_chat else ())
+    return {
+        **{name: beside[name] for name in names if name in beside},
+        "messages" if is_chat else "prompt": prompt,
+    }
 
 
 def _is_count(value: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from math import isfinite
 from typing import Final
@@ -13,8 +14,12 @@ from peek.offline.formats.echo import echoed
 UNITS: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 """Of numbers: how many make a second."""
 
-_EPOCH_FLOOR_S: Final = 1e8
-"""Seconds above this (1973) are a date; so are milliseconds a thousand times above it, and so on."""
+_EPOCH_FLOOR_S: Final = 9e8
+"""Seconds above this (1998) are a date; so are milliseconds a thousand times above it, and so on."""
+
+_LONGEST_GAP_S: Final = 1000.0**0.5
+"""Between two requests on average.  One in 32 s keeps no engine busy, so no order would matter; a thousand
+times as fast, 32 a second, is as far from one a second."""
 
 _FRACTION: Final = re.compile(r"\.(\d{1,6})\d*")
 
@@ -37,6 +42,49 @@ def seconds(value: object, unit: str = "") -> float:
     if not unit:
         unit = next((name for name in ("ns", "us", "ms") if number >= UNITS[name] * _EPOCH_FLOOR_S), "s")
     return number / UNITS[unit]
+
+
+def is_bare(value: object) -> bool:
+    """Whether `seconds` takes this for seconds only because it is a small number."""
+    number = _number(value)
+    return number is not None and number < _EPOCH_FLOOR_S
+
+
+def bare_unit(times: Sequence[float]) -> str:
+    """The unit of numbers that begin anywhere, ascending or not: that of `UNITS` which makes a load of them.
+
+    Clients that count from their start write fractions of seconds, or whole milliseconds (as Mooncake's
+    traces do).  So fractions are seconds; whole numbers are the coarsest unit in which the mean gap is at
+    most 32 s.
+    """
+    if not all(at.is_integer() for at in times):
+        return "s"
+    gap = mean_gap(times)
+    return next((unit for unit, parts in UNITS.items() if gap <= parts * _LONGEST_GAP_S), "ns")
+
+
+def doubt(times: Sequence[float], unit: str) -> str:
+    """What to say of bare numbers read in this unit, so that a wrong one shows; "" if no other is likely.
+
+    Args:
+        times: seconds, as they were read.
+        unit: their `bare_unit`.
+    """
+    gap = mean_gap(times)
+    if unit != "s":
+        slow = f"one request would come in {gap * UNITS[unit]:,.0f} s"
+        return (
+            f"times are whole numbers without a unit, read as {unit}: as seconds {slow} (--time-unit s if so)"
+        )
+    if gap > _LONGEST_GAP_S or (gap >= 1.0 and all(at.is_integer() for at in times)):
+        fast = f"--time-unit ms if they are {1000.0 / gap:,.0f} a second"
+        return f"times are numbers without a unit, read as s: one request in {gap:,.0f} s ({fast})"
+    return ""
+
+
+def mean_gap(times: Sequence[float]) -> float:
+    """Between two requests, 0 where there are not two."""
+    return (max(times) - min(times)) / (len(times) - 1) if len(times) > 1 else 0.0
 
 
 def _number(value: object) -> float | None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from peek.errors import WorkloadError
 from peek.offline.formats.requests import SYMBOL_BYTES, key_of, kind_of
 from peek.traffic.events import Arrival, Ending, Event
+from peek.traffic.times import UNITS, bare_unit, doubt
 
 _ID_BITS: Final = 53
 """Of a block's id: what JSON readers keep; equal by accident once in 2**53 pairs."""
@@ -46,6 +47,9 @@ class Counts:
         allowed: others, of which it tells at least what they were allowed.
         engine_prompt_tokens, engine_cached_tokens: as the engine counts them, where it tells both.
         started_before: endings of requests that had come before the log began.
+        bare_times: requests whose time is a number of a unit that nobody tells.
+        span_s: from the first to the last, once there are rows; then also
+        doubt: what to say of the unit in which their times were read.
     """
 
     requests: int = 0
@@ -56,6 +60,9 @@ class Counts:
     engine_prompt_tokens: int = 0
     engine_cached_tokens: int = 0
     started_before: int = 0
+    bare_times: int = 0
+    span_s: float = 0.0
+    doubt: str = ""
 
 
 class Tracer:
@@ -105,6 +112,7 @@ class Tracer:
         self.counts.prompt_tokens += traced.tokens
         self.counts.texts += isinstance(event.prompt, str)
         self.counts.allowed += event.most_tokens > 0
+        self.counts.bare_times += event.is_bare
 
     def _hash_ids(self, key: bytes, namespace: str) -> array[int]:
         chain = self._digest(b"namespace", namespace.encode("utf-8", "surrogatepass"))
@@ -137,6 +145,7 @@ class Tracer:
     def rows(self, unknown_tokens: int, rate: float | None = None) -> Iterator[dict[str, Any]]:
         """The rows, ascending in time, the first at 0.
 
+        Bare numbers get their unit here, all of them the same (`bare_unit`); among dates they are seconds.
         Times that are whole seconds throughout are those of a log that knows no more: the requests of one
         second are spread evenly over it.
 
@@ -149,6 +158,7 @@ class Tracer:
         """
         times = self._times(rate)
         start = min(times, default=0.0)
+        self.counts.span_s = max(times, default=0.0) - start
         for place in sorted(range(len(times)), key=times.__getitem__):
             traced = self._traced[place]
             row = {
@@ -167,6 +177,10 @@ class Tracer:
         if len(times) < len(self._traced):
             missing = len(self._traced) - len(times)
             raise WorkloadError(f"{missing} of {len(self._traced)} requests have no time")
+        if self.counts.bare_times == len(times):
+            unit = bare_unit(times)
+            times = [number / UNITS[unit] for number in times]
+            self.counts.doubt = doubt(times, unit)
         return _spread(times) if all(at_s.is_integer() for at_s in times) else times
 
 

@@ -225,3 +225,20 @@ def _common_slices(a: bytes, a_at: int, b: bytes, b_at: int) -> int:
     right = int.from_bytes(b[b_at + low : b_at + high], "little")
     differ = left ^ right
     return (low + (((differ & -differ).bit_length() - 1) >> 3)) & ~3
+
+
+HEADS: Final = (64, 256, 1024)
+"""Tokens of a prompt's beginnings that have names."""
+
+
+def heads_of(packed: bytes, unit_tokens: int = 1) -> tuple[object, ...]:
+    """Names of a packed prompt's beginnings, shortest first: one for each of `HEADS` that it has.
+
+    For keys whose symbols mean the same as long as the process lives.  O(1024 / unit_tokens).
+    """
+    found: list[object] = []
+    for tokens in HEADS:
+        end = max(1, tokens // unit_tokens) * SYMBOL_BYTES
+        if end <= len(packed):
+            found.append(hash(packed[:end]))
+    return tuple(found)

@@ -19,7 +19,7 @@ class Node:
 
     `depth` counts symbols from the root and never changes: a split gives the upper half a new node,
     a merge keeps the lower one.  The `acc_*` fields are scratch space of traversals of the whole tree; the
-    `below_*`, `slot` and `group` belong to an order that is kept current (`peek.policy.frontier`).
+    `below_*`, `slot` and `group` belong to an order that is kept current (`peek.policy.default.frontier`).
 
     `walk_matched` is how many symbols of the path from the root the cache held in dual-walk number
     `walk_epoch`, and `walk_cursor` the place in the cache behind them.  A node whose `walk_epoch` is not
@@ -34,7 +34,9 @@ class Node:
         "acc_score",
         "acc_sum",
         "acc_work",
+        "below_excess",
         "below_first",
+        "below_lasting",
         "below_round",
         "below_since",
         "below_tokens",
@@ -77,6 +79,8 @@ class Node:
         self.acc_first: i64 = 0
         self.acc_claimed: i64 = 0
         self.below_tokens: float = 0.0
+        self.below_lasting: float = 0.0
+        self.below_excess: float = 0.0
         self.below_work: i64 = 0
         self.below_since: float = 0.0
         self.below_first: i64 = 0

@@ -55,6 +55,7 @@ class PendingTree:
         "_sequence",
         "_shape",
         "_theta",
+        "_unsorted",
         "chained",
         "epoch",
         "frontier",
@@ -67,6 +68,7 @@ class PendingTree:
         self._shape = PrefixStructure(chained)
         self._handles: dict[str, Terminator] = {}
         self._sequence: i64 = 0
+        self._unsorted = False
         self._theta: i64 = 1
         self._holder = ""
         self.epoch: i64 = 0
@@ -125,6 +127,24 @@ class PendingTree:
 
         Sets `request.sequence` and `request.length`.  Errors and cost as `insert`.
         """
+        self._hang(request)
+        self.number(request)
+
+    def number(self, request: PendingRequest) -> None:
+        """Give a request object its place among the others, for `put_back`.  O(1)."""
+        self._sequence += 1
+        request.sequence = self._sequence
+
+    def put_back(self, request: PendingRequest) -> None:
+        """Add a request object that has its place already: it was removed, or has only been numbered.
+
+        It keeps its `sequence`.  Errors and cost as `insert`; whoever asks for `requests` or `handles` next
+        pays for sorting them, O(n log n) once for all that were put back.
+        """
+        self._hang(request)
+        self._unsorted = True
+
+    def _hang(self, request: PendingRequest) -> None:
         self.enter("PendingTree.add")
         try:
             request_id = request.request_id
@@ -138,9 +158,7 @@ class PendingTree:
         link_terminator(terminator)
         self._shape.note(leaf)
         self._handles[request_id] = terminator
-        self._sequence += 1
         self.version += 1
-        request.sequence = self._sequence
         request.length = len(packed) >> 2
         request.key = None
 
@@ -196,11 +214,20 @@ class PendingTree:
 
     def requests(self) -> list[PendingRequest]:
         """All requests in the order they were added.  O(n)."""
+        self._sort()
         return [terminator.request for terminator in self._handles.values()]
 
     def handles(self) -> Iterator[Terminator]:
         """Where each request ends, first added first; good until the tree changes.  O(1)."""
+        self._sort()
         return iter(self._handles.values())
+
+    def _sort(self) -> None:
+        """By `sequence`, if somebody was put back since."""
+        if self._unsorted:
+            self._unsorted = False
+            in_order = sorted(self._handles.values(), key=_sequence_of)
+            self._handles = {terminator.request.request_id: terminator for terminator in in_order}
 
     def key_of(self, request_id: str) -> bytes:
         """The packed key of a request, put together from its path.  O(k); `UnknownRequest`."""
@@ -298,3 +325,7 @@ class PendingTree:
     def check(self) -> None:
         """Verify every invariant; `AssertionError` names the one that is broken.  O(n + nodes)."""
         check_tree(self._shape, self._handles)
+
+
+def _sequence_of(terminator: Terminator) -> int:
+    return terminator.request.sequence

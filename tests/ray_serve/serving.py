@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import socket
 import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator
@@ -16,6 +15,7 @@ import ray
 from ray import serve
 from ray.serve._private.common import DeploymentID
 from ray.serve.handle import DeploymentHandle
+from support.waiting import free_port, start_ray
 
 from peek.adapters.ray_serve.seams import find_queue
 
@@ -28,17 +28,14 @@ def start_cluster(**environ: str) -> str:
     """Starts Ray and Serve; the address of its proxy."""
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves replicas on a machine with others
     variables = {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each), "OMP_NUM_THREADS": "1"}
-    ray.init(
+    start_ray(
         num_cpus=8,  # they are only counted
-        include_dashboard=False,
         object_store_memory=100 * 2**20,
         logging_level="ERROR",
         log_to_driver=bool(os.environ.get("RAY_TO_DRIVER")),
         runtime_env={"env_vars": {**variables, **environ}},
     )
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     return f"http://127.0.0.1:{port}"

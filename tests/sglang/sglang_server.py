@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,9 +16,9 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from sglang_model import write_model
+from support.waiting import PATIENCE_S, START_S, free_port
 
 HERE = Path(__file__).parent
-START_S = 420.0
 FLAGS = [
     "--device=cpu",
     "--dtype=float32",
@@ -41,7 +40,7 @@ class Server:
         self.log = log
 
     def get(self, path: str) -> str:
-        with urlopen(f"{self.address}{path}", timeout=60) as answer:
+        with urlopen(f"{self.address}{path}", timeout=PATIENCE_S) as answer:
             return str(answer.read().decode())
 
     def post(self, path: str, **body: Any) -> Any:
@@ -75,12 +74,6 @@ class Server:
     def metric(self, name: str) -> float:
         """The sum over all labels of a metric."""
         return sum(value for series, value in self.series().items() if series.split("{")[0] == name)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

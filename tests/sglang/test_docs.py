@@ -19,11 +19,13 @@ SIZES = [f"--{name.replace('_', '-')}={value}" for name, value in ENGINE.items()
 
 @pytest.mark.parametrize("launch", LAUNCHES, ids=[launch.where for launch in LAUNCHES])
 def test_the_server_of_a_page_serves(launch: Launch, tmp_path: Path) -> None:
-    if launch.module == "sglang.launch_server" and not HAS_PLUGINS:
+    if launch.program == "python -m sglang.launch_server" and not HAS_PLUGINS:
         pytest.skip("this version has no plug-ins")
     for name, text in launch.files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    with serving(tmp_path, *SIZES, *launch.flags, module=launch.module, **launch.environ) as server:
+    with serving(
+        tmp_path, *SIZES, *launch.flags, module=launch.program.removeprefix("python -m "), **launch.environ
+    ) as server:
         for prompt in worked_prompts().values():
             assert len(server.generate(prompt)["output_ids"]) == 4
         if "--enable-metrics" in launch.flags:
@@ -31,8 +33,8 @@ def test_the_server_of_a_page_serves(launch: Launch, tmp_path: Path) -> None:
     log = server.log.read_text()
     assert "peek: active" in log
     label = launch.environ["PEEK_POLICY"]
-    admission = PRESETS[label].admission if label in PRESETS else label
-    assert f"admission={admission} " in log
+    policy = PRESETS[label].policy if label in PRESETS else label
+    assert f"policy={policy} " in log
     assert "internal error" not in log
 
 

@@ -85,7 +85,7 @@ def test_asked_for_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEEK_POLICY", "peek")
     settings = plugin.configured()
     assert settings is not None
-    assert settings.config.admission == "index"
+    assert settings.config.policy == "peek"
 
 
 def test_a_mistake_in_the_settings_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

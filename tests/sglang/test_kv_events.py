@@ -18,9 +18,10 @@ from hypothesis import example, given, settings
 from sglang.srt.disaggregation.kv_events import EventPublisherFactory, KVEventBatch
 from sglang_lab import CORES, SALTED, expected_tokens, make_request
 from sglang_plays import INTERLEAVED, Job, Play, perform, plays
-from sglang_server import Server, free_port, serving
+from sglang_server import Server, serving
 from sglang_tree import match_len
 from support.listening import listen_until_quiet, matched, settle
+from support.waiting import free_port
 
 from peek.adapters.kv_events import KvEvents, namespace_of
 from peek.fleet import EventView

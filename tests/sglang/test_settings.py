@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from test_engine import HAS_PLUGINS, job
 from peek import InvalidConfig
 from peek.adapters.sglang import plugin
 from peek.adapters.sglang.plugin import after_policy, attach
+from peek.adapters.sglang.seams import REPLACED
 
 A, B = list(range(100, 164)), list(range(200, 264))
 OTHERS = ["dfs-weight", "lof", "random"] + (
@@ -47,6 +50,32 @@ def test_arguments_by_name_do_not_meet_our_own_names() -> None:
     aside = make_world(4000, policy="lof").policy
     plugin.around(settings_of("peek"))(lambda *_, **named: asked.append(named), aside, **names)
     assert asked == [names]
+
+
+def test_what_evaluation_and_docs_call_the_default_is_sglangs() -> None:
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    assert parser.get_default("schedule_policy") == "fcfs" == REPLACED[0]
+
+
+@pytest.mark.parametrize("mode", ["null", "prefill", "decode"])
+def test_a_decode_worker_of_a_pair_keeps_its_own_order(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Its requests wait with their KV: there is no prefill to order by."""
+    world = make_world(2000, priority=True)
+    assert world.settings.disaggregation_mode == "null"
+    scheduler = SimpleNamespace(
+        policy=world.policy, server_args=SimpleNamespace(disaggregation_mode=mode, tp_size=1)
+    )
+    stock = [make_request(f"r{i}", [*(A, B)[i % 2], i], priority=0, arrival=1.0 + i) for i in range(6)]
+    queue = list(stock)
+    settings = settings_of("peek")
+    with caplog.at_level(logging.WARNING, "peek"):
+        after_policy(settings)(None, scheduler)
+    plugin.around(settings)(type(world.policy).calc_priority, world.policy, queue)
+    assert (world.policy.peek.adapter is None) == (queue == stock) == (mode == "decode")
+    assert ("stands aside, stock order: a decode worker" in caplog.text) == (mode == "decode")
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from sglang_virtual import VirtualSglang
 from support.followed import conversations, foretold, grouped, hit
 
 from peek.adapters.sglang.plugin import after_prefill
-from peek.adapters.sglang.shadow import SWEEP_EVERY, SglangShadow
+from peek.adapters.sglang.shadow import SWEEP_EVERY, SglangShadow, why_no_shadow
 from peek.simulation.cost import CostModel
 from peek.simulation.workload import Workload
 
@@ -136,5 +137,25 @@ def test_who_arrives_is_seen_wherever_the_policy_puts_them() -> None:
 
 
 def test_who_is_not_followed() -> None:
+    """`peek_state` says so: counters that stand still look like nothing to gain."""
     world = make_world(2000, priority=True)
-    assert attach(world, "peek", mode="shadow").foretold.shadow is None
+    beside = attach(world, "peek", mode="shadow")
+    assert beside.foretold.shadow is None
+    assert beside.state == "shadow, foretells no hits: requests are scheduled by priority"
+    stock = [
+        make_request(f"r{i}", [7] * 64 + [i] if i else [9] * 1000, priority=0, arrival=1.0 + i)
+        for i in range(4)
+    ]
+    queue = list(stock)
+    world.policy.calc_priority(queue)
+    assert queue == stock
+    assert beside.seen.shadow_reordered == 1, "what is counted without a virtual engine still is"
+    beside._turn("on")
+    assert beside.state == "on"
+
+
+def test_streaming_sessions_are_not_followed() -> None:
+    world = make_world(2000)
+    for enabled in (False, True):
+        scheduler = SimpleNamespace(server_args=SimpleNamespace(enable_streaming_session=enabled))
+        assert bool(why_no_shadow(world.policy, scheduler)) is enabled

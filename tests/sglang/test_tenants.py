@@ -23,7 +23,7 @@ def queue(named: bool) -> list[Any]:
 
 def ordered(named: bool, **options: Any) -> list[str]:
     world = make_world(10_000, policy="fcfs")
-    beside = attach(world, "peek", tenant_lead=0.0, **options)
+    beside = attach(world, "peek", **{"tenant_lead": 0.0, "tenants": "named", **options})
     waiting = queue(named)
     world.policy.calc_priority(waiting)
     assert beside.shield.fallbacks == 0
@@ -33,6 +33,11 @@ def ordered(named: bool, **options: Any) -> list[str]:
 def test_the_routing_key_names_a_tenant() -> None:
     assert ordered(named=False)[6:] == ["cold0", "cold1"]
     assert ordered(named=True)[:4] == ["hot0", "cold0", "hot1", "cold1"]
+
+
+@pytest.mark.parametrize("tenants", ["none", "namespace"])
+def test_a_name_in_a_body_is_not_believed_unless_asked_for(tenants: str) -> None:
+    assert ordered(named=True, tenants=tenants) == ordered(named=False)
 
 
 @pytest.mark.parametrize("page_size", [1, 16])

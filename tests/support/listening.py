@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from peek.adapters.kv_events import KvEvents
 from peek.fleet import EventView
 from peek.trie.keys import pack
-
-PATIENCE_S = 20.0
+from support.waiting import until
 
 
 def matched(view: EventView, key: Sequence[int], namespace: str = "") -> int:
@@ -24,11 +23,7 @@ def settle(events: KvEvents, published: Callable[[], int]) -> None:
     Args:
         published: the number of the last one, -1 before the first.
     """
-    deadline = time.monotonic() + PATIENCE_S
-    while events.next_batch <= published():
-        assert time.monotonic() < deadline, f"batch {events.next_batch} of {published()} never came"
-        if not events.poll():
-            time.sleep(0.001)
+    until(lambda: events.next_batch > published() or (events.poll(), False)[1], f"batch {published()}")
 
 
 def listen_until_quiet(events: KvEvents, quiet_s: float = 0.5) -> None:

@@ -110,7 +110,7 @@ def run_steps(steps: list[Step], run_console: Callable[[Step], None]) -> int:
 
 def _run_python(step: Step, names: dict[str, Any]) -> None:
     tree = ast.parse(step.text, step.where)
-    exec(compile(tree, step.where, "exec"), names)
+    exec(compile(tree, step.where, "exec", dont_inherit=True), names)
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             names[node.name]()
@@ -133,14 +133,14 @@ class Launch:
     Attributes:
         where: page and line of the first that does.
         environ: what is set before the command.
-        module: behind `python -m`.
+        program: `vllm serve`, or `python -m` and a module.
         flags: the others, without the model.
         files: modules of the page's that it names, by file name.
     """
 
     where: str
     environ: dict[str, str]
-    module: str
+    program: str
     flags: list[str]
     files: dict[str, str]
 
@@ -156,12 +156,14 @@ def launches(engine: str) -> list[Launch]:
                 words = shlex.split(command.replace("\\\n", " "))
                 count = next(i for i, word in enumerate(words) if "=" not in word)
                 environ = dict(word.split("=", 1) for word in words[:count])
-                python, dash_m, module, model, dots, *flags = words[count:]
-                assert (python, dash_m, dots) == ("python", "-m", "..."), step.where
-                assert model in ("--model", "--model-path"), step.where
+                dots = words.index("...")  # the model
+                program = [word for word in words[count:dots] if word not in ("--model", "--model-path")]
+                flags = words[dots + 1 :]
                 own, colon, _ = environ["PEEK_POLICY"].partition(":")
                 files = {f"{own}.py": module_text} if colon else {}
-                found.setdefault(" ".join(words), Launch(step.where, environ, module, flags, files))
+                found.setdefault(
+                    " ".join(words), Launch(step.where, environ, " ".join(program), flags, files)
+                )
     return list(found.values())
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import ray
+from support.waiting import start_ray
 from verl.workers.rollout.router import get_router_handle
 
 CACHE = 4
@@ -51,7 +52,7 @@ class RolloutServer:
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Any:
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
+    start_ray(num_cpus=2, logging_level="error", log_to_driver=False)
     yield
     ray.shutdown()
 

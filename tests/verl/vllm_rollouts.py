@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from support.waiting import PATIENCE_S, start_ray
 from verl.workers.rollout.router import get_router_handle
 from vllm_lab import TINY_LLAMA as MODEL
 
@@ -191,7 +192,7 @@ def roll_out(servers: dict[str, Any], router_config: str | None, changing: bool 
 
 def _wait_until_quiet(router: Any) -> None:
     """Until all that was acquired is released; verl's client does not wait for that."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while ray.get(router.get_total_inflight.remote()):
         assert time.monotonic() < deadline, "something was never released"
         time.sleep(0.01)
@@ -213,9 +214,8 @@ def cluster(folder: Path, scheduler: str | None = None) -> Iterator[dict[str, An
     """Two servers on a Ray of their own; the model's files go to `folder`."""
     (folder / "config.json").write_text(json.dumps(MODEL))
     path = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
-    ray.init(
+    start_ray(
         num_cpus=2,
-        include_dashboard=False,
         logging_level="error",
         log_to_driver=False,
         runtime_env={"env_vars": {**ENVIRON, **path}},

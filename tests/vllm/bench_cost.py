@@ -5,12 +5,14 @@
 
 4,096-token prompts in blocks of 16, 64 requests running, 100 shared prefixes of 3,072 tokens or none.
 Stock and peek run in turns, step by step, in one process, and CPU time is what counts: a busy machine
-changes little.  Four situations:
+changes little.  Six situations:
 
     full    every slot is taken, as in most steps of a busy engine
     blocks  slots are free but no block is: the queue is looked at in every step, and nobody enters
     churn   in every step one request ends, one enters and one arrives
     burst   all arrive before one step; the dearest step until all are planned is what counts
+    lora    all that wait are of a LoRA adapter that has no slot: the scan passes over each in every step
+    grammar all that wait have a grammar that is not compiled: the same
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import random
 import statistics
 import time
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from vllm_lab import BLOCK, RequestStatus, Scheduler, fake_output, make_request, make_scheduler, vllm
@@ -33,7 +36,10 @@ from peek.adapters.vllm import PeekScheduler
 PROMPT = 4096
 SHARED = 3072
 RUNNING = 64
-SITUATIONS = ("full", "blocks", "churn", "burst")
+SITUATIONS = ("full", "blocks", "churn", "burst", "lora", "grammar")
+PASSED_OVER = ("lora", "grammar")
+MOST_RATIO = 1.5
+"""What a step in which the scan passes over everybody may cost, to stock."""
 TARGETS_MS = {200: 0.3, 1000: 0.3, 20000: 2.0}
 UNCHANGED_MS = 0.05
 BURST_MS = 30.0
@@ -65,11 +71,15 @@ def build(cls: Any, policy: str, situation: str, prompts: list[list[int]]) -> Si
         options=None if cls is Scheduler else {"policy": policy, "strict": True},
     )
     side = Side(engine)
+    if situation == "lora":
+        engine.lora_config = SimpleNamespace(max_loras=1)
     for i, tokens in enumerate(prompts):
         if i == RUNNING:
             step(side)
             assert len(engine.running) == RUNNING, len(engine.running)
-        arrive(side, tokens)
+            engine.max_num_running_reqs += situation in PASSED_OVER  # a seat is free
+        slot = "has a slot" if i < RUNNING else "has none"
+        arrive(side, tokens, slot if situation == "lora" else None, situation == "grammar" and i >= RUNNING)
     step(side)
     while cls is not Scheduler and situation != "burst" and engine.waiting.entered:
         engine.peek.adapter.sync()
@@ -78,8 +88,16 @@ def build(cls: Any, policy: str, situation: str, prompts: list[list[int]]) -> Si
     return side
 
 
-def arrive(side: Side, tokens: list[int]) -> None:
-    side.engine.add_request(make_request(f"r{side.number}", tokens, 3000, arrival_time=side.number * 1e-3))
+def arrive(side: Side, tokens: list[int], lora: str | None = None, grammar: bool = False) -> None:
+    request = make_request(
+        f"r{side.number}",
+        tokens,
+        3000,
+        arrival_time=side.number * 1e-3,
+        lora=lora,
+        grammar=grammar,
+    )
+    side.engine.add_request(request)
     side.number += 1
 
 
@@ -147,6 +165,8 @@ def measure_burst(policy: str, prompts: list[list[int]]) -> list[float]:
 
 
 def target(waiting: int, sharing: bool, situation: str) -> str:
+    if situation in PASSED_OVER:
+        return f"{MOST_RATIO:g}"
     if situation == "burst":
         return f"+{BURST_MS:g} ms"
     if situation != "churn":

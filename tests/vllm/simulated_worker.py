@@ -45,7 +45,7 @@ class RealScheduler(SimEngine):
                 max_num_seqs=workload.max_running,
                 max_num_batched_tokens=MAX_BATCHED_TOKENS,
                 max_model_len=MAX_MODEL_LEN,
-                options=None if stock else {"policy": label, "strict": True, **options},
+                options=None if stock else {"policy": label, "strict": True, "tenants": "named", **options},
             ),
         )
         if not stock:

@@ -23,7 +23,7 @@ IN_PROCESS = {
 
 @pytest.mark.parametrize("launch", LAUNCHES, ids=[launch.where for launch in LAUNCHES])
 def test_the_server_of_a_page_serves(launch: Launch, tmp_path: Path) -> None:
-    assert launch.module == "vllm.entrypoints.openai.api_server"  # which `serving` starts
+    assert launch.program == "vllm serve"  # which `serving` runs
     for name, text in launch.files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     with serving(tmp_path, "", None, *launch.flags, **launch.environ) as server:
@@ -35,8 +35,8 @@ def test_the_server_of_a_page_serves(launch: Launch, tmp_path: Path) -> None:
     log = server.log.read_text()
     assert "peek: active" in log
     label = launch.environ["PEEK_POLICY"]
-    admission = PRESETS[label].admission if label in PRESETS else label
-    assert f"admission={admission} " in log
+    policy = PRESETS[label].policy if label in PRESETS else label
+    assert f"policy={policy} " in log
 
 
 @pytest.mark.parametrize("page", engine_pages("vllm"))

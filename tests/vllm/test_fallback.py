@@ -63,13 +63,13 @@ def test_activation_by_the_papers_variables(monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("CLPM", "CLPM_GROUP_MAJOR", "EVICTION"):
         monkeypatch.setenv(f"PEEK_ONLINE_{name}", "1")
     config = make_scheduler(PeekAsyncScheduler, asynchronous=True).peek.adapter.planner.config
-    assert (config.admission, config.lanes, config.eviction) == ("clpm+gm", "cycle", "cluster")
+    assert (config.policy, config.lanes.lanes, config.eviction) == ("clpm+gm", "cycle", "cluster")
 
 
 def test_options_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEEK_POLICY", "fcfs+pe")
     engine = make_scheduler(PeekScheduler, options={"policy": "peek", "fair_share": 0.2})
-    assert engine.peek.adapter.planner.config == PeekConfig(fair_share=0.2)
+    assert engine.peek.adapter.planner.config == PeekConfig(options={"fair_share": 0.2})
     assert make_scheduler(PeekScheduler, options={}).peek.adapter.planner.config == PeekConfig.from_label(
         "fcfs+pe"
     )

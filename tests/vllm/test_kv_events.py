@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from support.listening import listen_until_quiet, matched, settle
+from support.waiting import free_port
 from test_engine import VERSION
 from vllm.config import KVEventsConfig
 from vllm_lab import BLOCK, cached_now, expected_tokens, hash_lookahead, make_request
 from vllm_plays import INTERLEAVED, Job, Play, perform, plays
-from vllm_server import Server, free_port, serving
+from vllm_server import Server, serving
 
 from peek.adapters.kv_events import KvEvents, namespace_of
 from peek.fleet import EventView

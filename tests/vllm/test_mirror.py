@@ -17,7 +17,7 @@ from peek.adapters.vllm import PeekScheduler
 STRICT = {"policy": "clpm+gm+dl+pe", "strict": True}
 
 
-SLEEPS = {"policy": "response-ratio"}
+SLEEPS = {"policy": "peek", "unshared": "arrival"}
 """It leaves a queue alone in which nothing is shared, and then nobody has to watch the pool."""
 
 
@@ -53,7 +53,7 @@ class Comparison:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("policy", ["clpm+gm+dl+pe", "response-ratio"], ids=["always", "sleeps"])
+@pytest.mark.parametrize("policy", ["clpm+gm+dl+pe", "peek:unshared=arrival"], ids=["always", "sleeps"])
 def test_mirror_equals_the_pool(asynchronous: bool, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peek.adapters.vllm.watching._QUIET_STEPS", 1)
     compare = Comparison()
@@ -67,9 +67,9 @@ def test_mirror_equals_the_pool(asynchronous: bool, policy: str, monkeypatch: py
         assert len(outcome.scheduler.peek.adapter.mirror) == 0
 
     history()
-    assert compare.seen["cached"] > (0 if policy == "response-ratio" else 50)
+    assert compare.seen["cached"] > (0 if policy == "peek:unshared=arrival" else 50)
     assert compare.seen["cold"] > 50
-    assert (compare.seen["asleep"] > 50) == (policy == "response-ratio")
+    assert (compare.seen["asleep"] > 50) == (policy == "peek:unshared=arrival")
 
 
 def test_version_stands_still_when_nothing_relevant_changes() -> None:
@@ -143,7 +143,7 @@ def test_reset_prefix_cache_is_seen() -> None:
 def test_what_changes_while_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peek.adapters.vllm.watching._QUIET_STEPS", 3)
     engine = make_scheduler(
-        PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "response-ratio"}
+        PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "peek", "unshared": "arrival"}
     )
     pool = engine.kv_cache_manager.block_pool
     for name in ("a", "b"):  # takes the seats, is the prefix of nobody waiting
@@ -176,7 +176,7 @@ def test_what_changes_while_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -
 def test_asleep_an_arrival_that_hits_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peek.adapters.vllm.watching._QUIET_STEPS", 3)
     engine = make_scheduler(
-        PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "response-ratio", "lanes": "none"}
+        PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "peek", "unshared": "arrival"}
     )
     pool = engine.kv_cache_manager.block_pool
     for name, tokens in (("a", 20), ("b", 60)):
@@ -200,7 +200,7 @@ def test_asleep_an_arrival_that_hits_is_noticed(monkeypatch: pytest.MonkeyPatch)
 def test_a_reset_of_the_prefix_cache_on_the_way_to_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peek.adapters.vllm.watching._QUIET_STEPS", 100)
     engine = make_scheduler(
-        PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "response-ratio"}
+        PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "peek", "unshared": "arrival"}
     )
     for name in ("a1", "a2", "b"):  # shares, so the pool is watched
         engine.add_request(make_request(name, [ord(name[0])] * 100, 3))

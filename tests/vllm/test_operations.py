@@ -13,6 +13,7 @@ from support.served import WORDS, admissions, all_at_once, changes, say, switchi
 from test_engine import BLOCK, pytestmark
 from vllm_server import Server, serving
 
+from peek import InvalidConfig
 from peek.adapters.metrics import LABELS, METRICS
 
 __all__ = ["pytestmark"]
@@ -158,3 +159,16 @@ def test_switched_under_load(ranks: int, tmp_path: Path) -> None:
     assert {mode for mode, _ in batches} == set(WORDS)
     assert changes(batches) >= CHANGES
     assert sum(len(names) for _, names in batches) == rounds * len(requests)
+
+
+def test_a_mistake_in_a_setting_ends_the_start_before_a_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import vllm.plugins
+
+    monkeypatch.setenv("PEEK_CONFIG", '{"policy": "peek", "slo_s": 2}')
+    # The plug-in of the metrics names no folder here: servers that tests start later would inherit it and stay silent.
+    monkeypatch.setenv("PEEK_METRICS_DIR", "named")
+    monkeypatch.setattr(vllm.plugins, "plugins_loaded", False)
+    with pytest.raises(InvalidConfig, match="'slo_s' is not one of policy 'peek'"):
+        vllm.plugins.load_general_plugins()

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -21,9 +21,10 @@ import pytest
 from support import dashboard
 from support.mixed import Asked, burst
 from support.served import all_at_once, say
+from support.waiting import PATIENCE_S, free_port
 from test_engine import pytestmark as needs_engine
 from test_operations import WATCHED, ask, environ
-from vllm_server import Server, free_port, serving
+from vllm_server import Server, serving
 
 PROMETHEUS = os.environ.get("PROMETHEUS") or shutil.which("prometheus") or ""
 pytestmark = [
@@ -98,14 +99,13 @@ def scraping(folder: Path, target: str) -> Iterator[Prometheus]:
 
 
 def until(true: Callable[[], bool]) -> None:
-    for _ in range(300):
-        try:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        with suppress(URLError):
             if true():
                 return
-        except URLError:
-            pass
         time.sleep(0.2)
-    raise AssertionError("Prometheus has not seen it in a minute")
+    raise AssertionError(f"Prometheus has not seen it in {PATIENCE_S:.0f} s")
 
 
 def live(server: Server, prometheus: Prometheus, folder: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_load_at_once_is_an_admission(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_lanes_are_charged_for_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = engine_with_loads(monkeypatch, late=True, lanes="work")
+    engine = engine_with_loads(monkeypatch, late=True, policy="lpm-nolimit+lru", lanes="work")
     charged: list[tuple[str, int]] = []
     adapter = engine.peek.adapter
     stock_remove = adapter.planner.remove

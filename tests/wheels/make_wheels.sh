@@ -30,7 +30,7 @@ for python in "$@"; do
     "$work/env/bin/pip" install --quiet --only-binary :all: "$work"/repaired/*.whl hypothesis matplotlib pytest tokenizers
     (
         cd "$work"
-        PATH=$work/env/bin:$PATH PEEK_EXPECT_BACKEND=compiled HYPOTHESIS_PROFILE=ci OMP_NUM_THREADS=1 \
+        PATH=$work/env/bin:$PATH PEEK_EXPECT_BACKEND=compiled OMP_NUM_THREADS=1 \
             "$work/env/bin/pytest" -q -p no:cacheprovider -c "$root/pyproject.toml" --rootdir "$root" \
             "$root/tests/test_docs.py" "$root/tests/test_paper_examples.py"
     )

@@ -13,6 +13,7 @@ FIELDS: Final = (
     "prompt",
     "messages",
     "input",
+    "system",
     "instructions",
     "tools",
     "model",

@@ -18,10 +18,13 @@ from typing import Any, Final
 from weakref import ref
 
 from peek.adapters.activation import Settings
+from peek.adapters.agreement import Agreement
 from peek.adapters.quarantine import Quarantine
 from peek.adapters.sglang.caches import (
     PYTHON_CORE,
     is_bigram,
+    is_fed_from_elsewhere,
+    lender_of,
     make_view,
     set_strategy,
     shows_nodes,
@@ -30,7 +33,14 @@ from peek.adapters.sglang.caches import (
 )
 from peek.adapters.sglang.core_view import CoreView
 from peek.adapters.sglang.eviction import DemandStrategy
-from peek.adapters.sglang.seams import entry_time, outputs_of, require_seams, schedule_policy, tenant_of
+from peek.adapters.sglang.seams import (
+    entry_time,
+    is_turn,
+    outputs_of,
+    require_seams,
+    schedule_policy,
+    tenant_of,
+)
 from peek.adapters.sglang.translation import Translator
 from peek.adapters.sglang.waiting import Arrivals, Standing, Waiting
 from peek.adapters.shield import Shield
@@ -57,7 +67,7 @@ class SglangAdapter:
     def __init__(self, policy: Any, settings: Settings, shield: Shield) -> None:
         self.policy = policy
         # SGLang shows a prefix to others when its prefill ends.
-        gate = settings.config.waits_for_prefills
+        gate = settings.config.sees_prefills
         self.planner = Planner(
             settings.config,
             timer=time.perf_counter,
@@ -65,7 +75,7 @@ class SglangAdapter:
             strict=settings.strict,
             plan_lasts_s=inf,  # the clock moves with admissions only
         )
-        self._by_namespace = settings.tenants == "namespace"
+        self._tenants = settings.tenants
         self._generated = Generated(self._charge, lambda *answer: self.planner.answered(*answer), outputs_of)
         self.reordered = 0
         """Calls that changed the order of SGLang's queue."""
@@ -75,11 +85,16 @@ class SglangAdapter:
         self.protected_evictions = 0
         require_seams(policy, self.planner.evicts)
         cache = policy.tree_cache
-        self._door = Translator(int(cache.page_size), is_bigram(cache))
+        self._door = Translator(int(cache.page_size), is_bigram(cache), lender_of(cache))
         self.view = make_view(cache, self._door)
         self.quarantine = Quarantine(settings.strict)
         self._waiting: dict[str, Waiting] = {}
         self._in_flight: dict[str, Waiting] = {}
+        self._turns: dict[str, Waiting] = {}
+        """Of those who wait, the turns of streaming sessions."""
+        self.agreement = Agreement()
+        """Whether SGLang finds in its cache what the view says it will: to the token."""
+        self._exact = not is_fed_from_elsewhere(cache)  # KV on the host counts at its share only
         self._apart: dict[int, tuple[ref[Any], str]] = {}
         """Requests in quarantine, by the `id` of the object: two may have one `rid`."""
         self._standing: Standing | None = None
@@ -129,17 +144,26 @@ class SglangAdapter:
         planner = self.planner
         # Eviction asks the last plan's view of the cache, also while the order does not matter.
         if not len(planner) or (len(planner) < 2 and not planner.evicts):
-            return planner.order_matters(self.view)
+            answer = planner.order_matters(self.view) and not self._apart
+            if len(planner):
+                self._look_up(*self._waiting)
+                self._standing = Standing(queue, self.view, answer)
+            return answer
         plan = planner.plan(self.view, self.now)
         if plan.stood_aside and not self._away and not planner.evicts:
             self._standing = Standing(queue, self.view, False)
             return False
         known = self._waiting
         planned: list[Any] = [known[request_id].request() for request_id in plan]
-        ordered = planned if not self._apart else self._with_apart(planned, queue)
+        ordered = planned
+        places = queue
         if self.policy.enable_priority_scheduling:
             sign = self.policy.priority_sign
-            ordered.sort(key=lambda request: request.priority * sign)
+            ordered = sorted(planned, key=lambda request: request.priority * sign)
+            if self._apart:  # their own places are those that SGLang would give them
+                places = sorted(queue, key=lambda request: (request.priority * sign, entry_time(request)))
+        if self._apart:
+            ordered = self._with_apart(ordered, places)
         if ordered != queue:
             queue[:] = ordered
             self.reordered += 1
@@ -151,6 +175,14 @@ class SglangAdapter:
             self._touch_needed([request for request in queue if not self._is_apart(request)])
         self._standing = Standing(queue, self.view, self._away)
         return self._away
+
+    def _look_up(self, rid: str) -> None:
+        """What a request that waits alone will hit: no plan is made for it.  O(its prompt)."""
+        request, view = self.planner.request(rid), self.view
+        key = memoryview(self._waiting[rid].translated.key).cast("i")
+        matched, cursor = view.advance(view.root(request.namespace), key, 0)
+        worth = view.worth
+        request.cached_len = matched * view.unit_tokens if worth is None else worth(cursor, matched)
 
     def admitted(self, requests: list[Any]) -> None:
         """SGLang has put these into a batch, some of them from the queue.  O(batch).
@@ -200,15 +232,19 @@ class SglangAdapter:
         for key in [key for key in self._apart if key not in waiting]:
             self.quarantine.let_go(self._apart.pop(key)[1])
 
-    def _with_apart(self, planned: list[Any], queue: list[Any]) -> list[Any]:
-        """The planned order around those in quarantine, who keep their places in `queue`."""
+    def _with_apart(self, planned: list[Any], places: list[Any]) -> list[Any]:
+        """The planned order around those in quarantine, which keep their places in `places`."""
         others = iter(planned)
-        return [request if self._is_apart(request) else next(others) for request in queue]
+        return [request if self._is_apart(request) else next(others) for request in places]
 
     def _settle(self) -> None:
         """Prefills that ended since the last cycle show their prefix to others now."""
         for rid in [rid for rid, entry in self._in_flight.items() if entry.prefill_ended()]:
             self._end(rid)
+        lends = self._door.lends
+        if self._turns and lends is not None:
+            for rid in [rid for rid, entry in self._turns.items() if entry.lent_anew(lends)]:
+                self._leave(rid)  # and arrives again, as it is now
 
     def _end(self, rid: str) -> None:
         self.planner.prefilled(rid)
@@ -218,6 +254,7 @@ class SglangAdapter:
     def _leave(self, rid: str) -> None:
         """A request is out of the queue: in a batch, or aborted."""
         entry = self._waiting.pop(rid)
+        self._turns.pop(rid, None)
         self._standing = None
         if not entry.was_admitted():
             self.planner.remove(rid, admitted=False)
@@ -230,6 +267,8 @@ class SglangAdapter:
         if request is not None and not getattr(request, "retracted_stain", False):
             cached = int(request.cached_tokens)
             self.cached_real += cached
+            if self._exact and self.agreement.wants():
+                self.agreement.note(int(self.planner.cached_len(rid)), cached)
             uncached = int(self.planner.request(rid).num_tokens) - cached
         ended = entry.prefill_ended()
         if ended:
@@ -253,13 +292,15 @@ class SglangAdapter:
         translated = self._door.translate(request)
         try:
             arrival = self._arrivals.of(request, self.now)
-            tenant = tenant_of(request, self._by_namespace)
+            tenant = tenant_of(request, self._tenants)
             self.planner.add(translated.pending(rid, arrival, tenant))
             self._generated.seen(tenant)
         except Exception:
             self._door.release(translated)
             raise
-        self._waiting[rid] = Waiting(request, translated)
+        self._waiting[rid] = entry = Waiting(request, translated)
+        if is_turn(request):
+            self._turns[rid] = entry
 
     # -- eviction ----------------------------------------------------------------------------------
 
@@ -272,9 +313,11 @@ class SglangAdapter:
         """The Rust core: what the head of the queue needs becomes the most recent.  O(matched tokens)."""
         touched: set[tuple[str, bytes]] = set()
         for request in reversed(queue):
+            translated = self._waiting[request.rid].translated
+            if translated.lent >= 0:  # its session's KV, which nobody evicts
+                continue
             cached = int(self.planner.cached_len(request.rid))
             matched = cached // self._door.page_tokens * SYMBOL_BYTES
-            translated = self._waiting[request.rid].translated
             prefix = (translated.namespace, translated.symbols[:matched])
             if matched and prefix not in touched:
                 touched.add(prefix)

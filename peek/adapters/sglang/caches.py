@@ -139,7 +139,7 @@ def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
     """A read-only `CacheView` of SGLang's prefix cache, for keys that `door` has made."""
     core = tree_core(cache)
     if not shows_nodes(cache):
-        insertions = None if _fed_from_elsewhere(cache) else Insertions(cache, door)
+        insertions = None if is_fed_from_elsewhere(cache) else Insertions(cache, door)
         return CoreView(
             _core_match(core),
             cache.page_size,
@@ -147,6 +147,7 @@ def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
             door.alphabet,
             insertions,
             lambda: int(core.evictable_size() + core.protected_size()),
+            door.lent,
         )
     hybrid = is_hybrid(cache)
     return NodeView(
@@ -159,6 +160,7 @@ def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
         window=window_of(cache),
         states=_has_states(cache),
         version=_version_of(cache),
+        lent=door.lent,
     )
 
 
@@ -171,12 +173,12 @@ def _version_of(cache: Any) -> Callable[[], object] | None:
     """
     core = tree_core(cache)
     nodes = type(core.root_node)
-    if is_hybrid(cache) or _fed_from_elsewhere(cache) or not hasattr(nodes, "counter"):
+    if is_hybrid(cache) or is_fed_from_elsewhere(cache) or not hasattr(nodes, "counter"):
         return None
     return lambda: (nodes.counter, core.evictable_size() + core.protected_size())
 
 
-def _fed_from_elsewhere(cache: Any) -> bool:
+def is_fed_from_elsewhere(cache: Any) -> bool:
     """Whether KV may come in from the host or another engine."""
     on_host = "HiRadixCache" in {base.__name__ for base in type(cache).__mro__}
     linked = getattr(cache, "cache_controller", None) or getattr(cache, "linker", None)
@@ -221,6 +223,28 @@ def _core_match(core: Any) -> Any:
         return int(matched), int(node)
 
     return match
+
+
+def lender_of(cache: Any) -> Callable[[Any, int], int] | None:
+    """What tells the tokens that a request's streaming session lends it, of so many that may be matched.
+
+    SGLang asks a request's own session first, and the tree only if that holds nothing: then the answer is -1.
+    Reads only; SGLang's own match lends the record.  None for a cache without such sessions.
+    """
+    sessions: Any = getattr(cache, "session", None)
+    if not hasattr(sessions, "will_lend_record"):
+        return None
+    page = int(cache.page_size)
+
+    def lent(request: Any, limit: int) -> int:
+        if not sessions.will_lend_record(request):
+            return -1
+        kv = sessions.slots[request.session.session_id].kv
+        length = min(int(kv.kv_committed_len), limit)
+        # Where a sliding window has let go of more than that, SGLang goes back to a whole page.
+        return length - length % page if page > 1 and kv.max_evicted_seqlen > length else length
+
+    return lent
 
 
 # -- eviction -----------------------------------------------------------------------------------------

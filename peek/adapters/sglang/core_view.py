@@ -8,12 +8,12 @@ on which the cache has followed so far, O(prompt) each in native code.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from peek.adapters.sglang.alphabet import Alphabet
 from peek.adapters.sglang.insertions import Insertions
-from peek.adapters.sglang.namespaces import ALONE, first_of, owner_of
+from peek.adapters.sglang.namespaces import ALONE, OF_A_SESSION, first_of, owner_of
 from peek.adapters.sglang.pages import PageTable
 from peek.trie.tree_view import edge_bytes
 
@@ -45,6 +45,7 @@ class CoreView:
         alphabet: what spells symbols.
         insertions: notes what comes in; None where it may come in unnoticed.
         sizes: tokens that could be evicted and that are locked, which grow smaller by eviction only.
+        lent: tokens that a request's session lends it, by the request's own namespace; see `Translator`.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class CoreView:
         alphabet: Alphabet,
         insertions: Insertions | None = None,
         sizes: Callable[[], int] = int,
+        lent: Mapping[str, int] | None = None,
     ) -> None:
         self.unit_tokens = page_tokens
         self.block_symbols = 1
@@ -63,6 +65,7 @@ class CoreView:
         self._alphabet = alphabet
         self._insertions = insertions
         self._sizes = sizes
+        self._lent = {} if lent is None else lent
 
     @property
     def version(self) -> tuple[int, int] | None:
@@ -80,7 +83,7 @@ class CoreView:
 
     def root(self, namespace: str) -> object:
         if namespace.startswith(ALONE):
-            return None
+            return self._lent.get(namespace)
         first, rest = first_of(namespace)
         extra_key, salt = owner_of(rest)
         return CorePlace(array("q", () if first is None else (first,)), 0, False, extra_key, salt)
@@ -88,6 +91,8 @@ class CoreView:
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
         if cursor is None:
             return 0, None
+        if isinstance(cursor, int):  # lent: the key has as many symbols as that takes
+            return len(segment), cursor
         assert isinstance(cursor, CorePlace)
         if cursor.ended:
             return 0, cursor
@@ -100,8 +105,19 @@ class CoreView:
         return done, CorePlace(tokens, node, ended, cursor.extra_key, cursor.salt)
 
     def node_id(self, cursor: object) -> int:
+        if isinstance(cursor, int):
+            return OF_A_SESSION
         assert isinstance(cursor, CorePlace)
         return cursor.node
+
+    @property
+    def worth(self) -> Callable[[object, int], int] | None:
+        """See `CacheView`; None, which spares a walk the calls, where nothing is lent."""
+        return self._worth if self._lent else None
+
+    def _worth(self, cursor: object, matched: int) -> int:
+        whole = matched * self.unit_tokens
+        return min(cursor, whole) if isinstance(cursor, int) else whole
 
     def _tokens(self, segment: Any) -> array[int]:
         pages = self._pages

@@ -8,7 +8,10 @@ symbols as they share pairs.
 from __future__ import annotations
 
 ALONE = "alone:"
-"""Starts the namespace of a request that can neither hit nor share."""
+"""Starts the namespace of a request that shares with nobody and hits only what its session lends it."""
+
+OF_A_SESSION = -1
+"""In place of a cache node: KV of streaming sessions, which nobody evicts."""
 
 
 def namespace_of(extra_key: str | None, cache_salt: str | None) -> str:

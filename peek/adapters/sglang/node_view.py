@@ -13,14 +13,14 @@ and of pairs (see `namespaces`); and hybrid models, where a prompt can go on fro
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from mypy_extensions import i64
 
 from peek.adapters.sglang.alphabet import FIRST_LETTER
-from peek.adapters.sglang.namespaces import ALONE, first_of, owner_of
+from peek.adapters.sglang.namespaces import ALONE, OF_A_SESSION, first_of, owner_of
 from peek.adapters.sglang.pages import PageTable
 from peek.trie.keys import SYMBOL_BYTES, match_span, symbol_at
 from peek.trie.tree_view import edge_bytes
@@ -76,6 +76,7 @@ class NodeView:
         window: tokens of sliding-window KV needed, 0 if the model has no such window.
         states: whether a state is needed.
         version: returns something that changes whenever an answer could; None if nobody can tell.
+        lent: tokens that a request's session lends it, by the request's own namespace; see `Translator`.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class NodeView:
         window: int = 0,
         states: bool = False,
         version: Callable[[], object] | None = None,
+        lent: Mapping[str, int] | None = None,  # a mapping as the default would leave no signature
     ) -> None:
         self.unit_tokens = page_tokens
         self.block_symbols = 1
@@ -103,6 +105,7 @@ class NodeView:
         self._window: i64 = window
         self._states = states
         self._version = version
+        self._lent: Any = {} if lent is None else lent
         self._packed: WeakKeyDictionary[Any, tuple[object, bytes, object]] = WeakKeyDictionary()
         self._by_id: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
@@ -115,7 +118,7 @@ class NodeView:
 
     def root(self, namespace: str) -> object:
         if namespace.startswith(ALONE):
-            return None
+            return self._lent.get(namespace)
         first, rest = first_of(namespace)
         extra_key, salt = owner_of(rest)
         return NodePlace(self._root(), extra_key if salt is None else (extra_key, salt), first)
@@ -123,6 +126,8 @@ class NodeView:
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
         if cursor is None:
             return 0, None
+        if isinstance(cursor, int):  # lent: the key has as many symbols as that takes
+            return len(segment), cursor
         assert isinstance(cursor, NodePlace)
         symbols = edge_bytes(segment)
         place = cursor.copy()
@@ -147,6 +152,8 @@ class NodeView:
         return done >> 2, place
 
     def node_id(self, cursor: object) -> int:
+        if isinstance(cursor, int):
+            return OF_A_SESSION
         assert isinstance(cursor, NodePlace)
         node: Any = cursor.node
         self._by_id[node.id] = node
@@ -164,6 +171,8 @@ class NodeView:
         """Tokens that a match of `matched` symbols saves, those on the host at their share."""
         if cursor is None:
             return matched * self.unit_tokens
+        if isinstance(cursor, int):
+            return min(int(cursor), matched * self.unit_tokens)
         assert isinstance(cursor, NodePlace)
         if self._holds is not None:
             return int(cursor.best * self.unit_tokens)

@@ -46,10 +46,10 @@ def attach(
 
     return Attachment(
         settings,
-        lambda: why_stand_aside(policy, replaces_any),
+        lambda: why_stand_aside(policy, replaces_any, scheduler),
         lambda shield: SglangAdapter(policy, settings, shield),
         about,
-        lambda _adapter: why_no_shadow(policy) or SglangShadow(policy, settings, NOMINAL_TOKEN_S),
+        lambda _adapter: why_no_shadow(policy, scheduler) or SglangShadow(policy, settings, NOMINAL_TOKEN_S),
     )
 
 

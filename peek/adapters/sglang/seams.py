@@ -6,7 +6,7 @@ Checked against 0.5.9, 0.5.17 and 0.5.23.  Nothing here changes a class of SGLan
 from __future__ import annotations
 
 from collections.abc import Sized
-from typing import Any
+from typing import Any, Final
 
 from peek.adapters.guard import require
 from peek.adapters.sglang.caches import require_cache, why_not_understood
@@ -33,13 +33,21 @@ def schedule_policy(policy: Any) -> str:
     return str(getattr(policy.policy, "value", policy.policy))
 
 
-def why_stand_aside(policy: Any, replaces_any: bool = False) -> str | None:
+def setting_of(scheduler: Any, name: str) -> Any:
+    """A server argument, None where the scheduler or this version does not have it."""
+    return getattr(getattr(scheduler, "server_args", None), name, None)
+
+
+def why_stand_aside(policy: Any, replaces_any: bool = False, scheduler: Any = None) -> str | None:
     """Why SGLang's own order stays, None if there is no reason.
 
     Args:
         policy: a `SchedulePolicy`.
         replaces_any: whether an order that is not first come, first served or longest prefix may go, too.
+        scheduler: the `Scheduler` that the policy is of, None if that is not known.
     """
+    if setting_of(scheduler, "disaggregation_mode") == "decode":
+        return "a decode worker's requests wait with their KV, and have no prefill to order by"
     chosen = schedule_policy(policy)
     if chosen not in REPLACED and not replaces_any:
         return (
@@ -77,14 +85,24 @@ def outputs_of(request: Any) -> Sized:
     return generated
 
 
-def tenant_of(request: Any, by_namespace: bool) -> str:
-    """Whom a request is accounted to: its routing key, or, `by_namespace`, its extra key or cache salt."""
-    names = ("routing_key", "extra_key", "cache_salt") if by_namespace else ("routing_key",)
-    return first_text(getattr(request, name, None) for name in names)
+_NAMES: Final = {"none": (), "named": ("routing_key",), "namespace": ("extra_key", "cache_salt")}
+
+
+def tenant_of(request: Any, tenants: str) -> str:
+    """Whom a request is accounted to, by the option `tenants`: nobody, its routing key, or its namespace."""
+    return first_text(getattr(request, name, None) for name in _NAMES[tenants])
+
+
+def is_turn(request: Any) -> bool:
+    """Whether a request is a turn of a streaming session, whose KV stays with the session."""
+    session = getattr(request, "session", None)
+    return session is not None and bool(getattr(session, "streaming", False))
 
 
 def was_admitted(request: Any, outputs_before: int) -> bool:
     """Whether a request that left the waiting queue went into a batch; False if it was aborted."""
+    if is_turn(request):  # one that waits may have been lent its session's row
+        return request.already_computed > 0 or len(request.output_ids) > outputs_before
     row = getattr(request, "req_pool_idx", None)
     if row is None:
         row = getattr(getattr(request, "kv", None), "req_pool_idx", None)

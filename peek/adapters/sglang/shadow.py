@@ -14,7 +14,7 @@ from weakref import ref
 
 from peek.adapters.activation import Settings
 from peek.adapters.sglang.caches import is_bigram, is_hybrid
-from peek.adapters.sglang.seams import prompt_of, request_namespace
+from peek.adapters.sglang.seams import prompt_of, request_namespace, setting_of
 from peek.adapters.shadow import Shadow
 from peek.simulation.cost import chunk_pairs
 from peek.simulation.live import Limits, LiveRadix, folded, page_names
@@ -28,9 +28,11 @@ RECOUNT_EVERY: Final = 16
 UNLIMITED: Final = 2**31
 
 
-def why_no_shadow(policy: Any) -> str | None:
+def why_no_shadow(policy: Any, scheduler: Any = None) -> str | None:
     """Why the virtual engine is not like this one, None if it is."""
     cache = policy.tree_cache
+    if setting_of(scheduler, "enable_streaming_session"):
+        return "streaming sessions keep KV of their own"
     if policy.enable_priority_scheduling:
         return "requests are scheduled by priority"
     if is_hybrid(cache) or is_bigram(cache):

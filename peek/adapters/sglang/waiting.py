@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
@@ -29,6 +30,12 @@ class Waiting:
     def is_of(self, request: Any) -> bool:
         """Whether this is `request` as it was then; one that has generated since was away."""
         return len(request.output_ids) == self.outputs and self.request() is request
+
+    def lent_anew(self, lends: Callable[[Any, int], int]) -> bool:
+        """Of a turn of a streaming session: whether the session lends something else than it did."""
+        request = self.request()
+        made = self.translated
+        return request is not None and lends(request, made.limit) != made.lent
 
     def was_admitted(self) -> bool:
         """Of a request that left the queue."""

@@ -15,9 +15,11 @@ from math import inf
 from typing import Any, Final
 
 from peek.adapters.activation import Settings
+from peek.adapters.agreement import Agreement
 from peek.adapters.quarantine import Quarantine
 from peek.adapters.shield import Shield
 from peek.adapters.tenants import Generated
+from peek.adapters.vllm.blocked import Blocked
 from peek.adapters.vllm.layout import layout_of
 from peek.adapters.vllm.priorities import PriorityPlanners
 from peek.adapters.vllm.seams import (
@@ -62,7 +64,7 @@ class VllmAdapter:
         self.scheduler = scheduler
         self.clock = clock
         self.planner: Any = self._make_planner(settings)
-        self._by_namespace = settings.tenants == "namespace"
+        self._tenants = settings.tenants
         self._generated = Generated(
             lambda tenant, tokens: self.planner.generated(tenant, tokens),
             lambda tokens, request_id: self.planner.answered(tokens, request_id),
@@ -83,8 +85,9 @@ class VllmAdapter:
         self.mirror = layout.mirror(self._pool)
         self._keys: dict[str, bytes] = {}
         self._known: dict[str, Any] = {}
-        # Whoever waits for a grammar waits like others: a scan that comes to it too early passes on.
-        self._waits = (RequestStatus.WAITING, RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR)
+        compiles = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+        self._waits = (RequestStatus.WAITING, compiles)
+        self._blocked = Blocked(scheduler, compiles)
         self._loads = RequestStatus.WAITING_FOR_REMOTE_KVS
         self._shield = shield
         self._watch = PoolWatch(self._pool, self.mirror, shield)
@@ -92,10 +95,20 @@ class VllmAdapter:
         """The plan that the queue follows, None if somebody has come or gone since."""
         self._away = False
         """Whether the queue may be in another order than vLLM's own."""
+        self.agreement = Agreement(slack=self.mirror.unit_tokens - 1)
+        """Whether vLLM finds in its cache what the mirror says it will."""
+        self._foretold: dict[str, int] = {}
+        """Of those whom vLLM has been shown in this step: tokens that it will find, as far as is known."""
+        self._install()
+
+    def _install(self) -> None:
+        """Our own objects in the places of vLLM's."""
+        scheduler, call = self.scheduler, self._shield.call
         if self.planner.evicts:
-            install_free_queue(self._pool, lambda in_order, n: shield.call(self._choose, in_order, n))
+            install_free_queue(self._pool, lambda in_order, n: call(self._choose, in_order, n))
         scheduler.waiting = tracked_queue(scheduler.waiting)
-        scheduler.waiting.guard = shield.call
+        scheduler.waiting.guard = call
+        scheduler.waiting.looked = self._foretell
         self._attached = True
 
     def _make_planner(self, settings: Settings) -> Planner | PriorityPlanners:
@@ -126,7 +139,11 @@ class VllmAdapter:
         """
         self.sync()
         planner = self.planner
-        if self._full() or len(planner) < 2 or not (self._away or planner.order_matters(self.mirror)):
+        if (
+            self._full()
+            or len(planner) - len(planner.held) < 2
+            or not (self._away or planner.order_matters(self.mirror))
+        ):
             return
         plan = planner.lazy_plan(self.mirror, self.clock())
         if plan is not self._followed:
@@ -141,6 +158,10 @@ class VllmAdapter:
         self._take_back(waiting)
         if len(waiting) != len(waiting.members):
             raise EngineMismatch("this vLLM changes its waiting queue in a way unknown to the adapter")
+        self._blocked.look()
+        freed = self._blocked.everybody() if self._holds_nobody() else self._blocked.freed()
+        for request in reversed(freed):
+            waiting.entered[request.request_id] = request
         if waiting.entered or waiting.gone:
             self._followed = None
             self._let_go(waiting.gone)
@@ -159,10 +180,17 @@ class VllmAdapter:
         """
         apart = getattr(self.scheduler, "skipped_waiting", None)
         if apart:
-            back = [request for request in apart if self._takes_part(request)]
-            if back:
-                apart.remove_requests(back)
-                waiting.prepend_requests(reversed(back))
+            rest = waiting.put_back(list(apart)[::-1])
+            back = [request for request in rest if self._takes_part(request)]
+            if back or len(rest) < len(apart):
+                self.scheduler.skipped_waiting = type(apart)()
+                self.scheduler.skipped_waiting.prepend_requests(r for r in rest if not self._takes_part(r))
+                waiting.prepend_requests(back)
+        waiting.settle()
+
+    def _holds_nobody(self) -> bool:
+        """In shadow vLLM's own order stands, whoever can run."""
+        return bool(getattr(self.planner, "shadow", False))
 
     def _full(self) -> bool:
         """Whether every seat is taken, so that the order of the queue does not matter now."""
@@ -197,37 +225,72 @@ class VllmAdapter:
             if known is not None and not (takes_part and known is request):
                 self._remove(request_id, None)
                 known = None
-            if takes_part and known is None and request_id not in self.quarantine:
-                left -= _BLOCKS_AN_ARRIVAL + len(request.block_hashes)
-                self.quarantine.accepts(request_id, partial(self._add, request))
             if takes_part and request_id not in self.quarantine:
-                waiting.take_part(request)
-            else:
+                left -= self._place(waiting, request)
+            if not takes_part or request_id in self.quarantine:
                 waiting.keep_place(request)
 
-    def _add(self, request: Any) -> None:
+    def _place(self, waiting: Any, request: Any) -> int:
+        """In the plan, or out of it while it cannot run; what that took, in blocks."""
+        request_id = request.request_id
+        known, held = request_id in self._known, request_id in self._blocked
+        blocked = self._blocked.blocks(request) and not self._holds_nobody()
+        if not known and not self.quarantine.accepts(request_id, partial(self._add, request, blocked)):
+            return _BLOCKS_AN_ARRIVAL
+        if blocked:
+            if known and not held:
+                self._hold(request_id)
+            self._blocked.let_go(request_id)
+            self._blocked.hold(request)
+            waiting.hold(request)
+            return 0 if known else _BLOCKS_AN_ARRIVAL // 4
+        if held and not self.quarantine.accepts(request_id, partial(self._resume, request)):
+            self._remove(request_id, None)
+            return _BLOCKS_AN_ARRIVAL
+        waiting.take_part(request)
+        return 0 if known and not held else _BLOCKS_AN_ARRIVAL + len(request.block_hashes)
+
+    def _add(self, request: Any, held: bool) -> None:
         """Translate a request and hand it to the planner; if anything raises, nothing has changed."""
-        key, tail = self._translate(request)
+        key, tail = (b"", 0) if held else self._translate(request)
         try:
-            tenant = tenant_of(request, self._by_namespace)
-            self.planner.add(
-                PendingRequest(
-                    request.request_id,
-                    key,
-                    request.arrival_time,
-                    namespace_of(request),
-                    num_tokens=request.num_tokens,
-                    tail=tail,
-                    tenant=tenant,
-                    heads=heads_of(request, self.mirror.unit_tokens),
-                )
+            tenant = tenant_of(request, self._tenants)
+            pending = PendingRequest(
+                request.request_id,
+                key,
+                request.arrival_time,
+                namespace_of(request),
+                num_tokens=request.num_tokens,
+                tail=tail,
+                tenant=tenant,
+                heads=heads_of(request, self.mirror.unit_tokens),
             )
+            self.planner.add(pending, held)
             self._generated.seen(tenant)
         except Exception:
             self.mirror.release(key, self.planner.needs)
             raise
-        self._keys[request.request_id] = key
         self._known[request.request_id] = request
+        if not held:
+            self._keys[request.request_id] = key
+            self._blocked.planned(request, 1)
+
+    def _hold(self, request_id: str) -> None:
+        self.planner.hold(request_id)
+        self._blocked.planned(self._known[request_id], -1)
+        self.mirror.release(self._keys.pop(request_id), self.planner.needs)
+
+    def _resume(self, request: Any) -> None:
+        """Translate it and have it planned again; if anything raises, nothing has changed."""
+        key, tail = self._translate(request)
+        try:
+            self.planner.resume(request.request_id, key, tail)
+        except Exception:
+            self.mirror.release(key, self.planner.needs)
+            raise
+        self._keys[request.request_id] = key
+        self._blocked.let_go(request.request_id)
+        self._blocked.planned(request, 1)
 
     def _translate(self, request: Any) -> tuple[bytes, int]:
         """The key of a request, and the symbols of its prompt behind it."""
@@ -252,13 +315,17 @@ class VllmAdapter:
 
     def _remove(self, request_id: str, uncached_tokens: int | None) -> None:
         self.planner.remove(request_id, uncached_tokens is not None, uncached_tokens)
-        del self._known[request_id]
-        self.mirror.release(self._keys.pop(request_id), self.planner.needs)
+        request = self._known.pop(request_id)
+        self._blocked.let_go(request_id)
+        if request_id in self._keys:
+            self._blocked.planned(request, -1)
+            self.mirror.release(self._keys.pop(request_id), self.planner.needs)
 
     def detach(self) -> None:
         """Leave the scheduler with objects of vLLM's own classes again.  Between steps only; O(n) once."""
         if self._attached:
             self._attached = False
+            self.scheduler.waiting.release()
             restore_stock(self.scheduler)
 
     # -- after schedule() --------------------------------------------------------------------------
@@ -267,17 +334,41 @@ class VllmAdapter:
         """Learn who was admitted and what it cost.  O(admitted + those who entered or left)."""
         self.reordered += self.scheduler.waiting.overtook
         self.scheduler.waiting.overtook = False
+        self._take_back(self.scheduler.waiting)
         self._generated.count()
         for admitted in output.scheduled_new_reqs:
             self._admitted(admitted.req_id, int(admitted.num_computed_tokens))
         for request in self.scheduler.waiting.gone.values():
             if request.status == self._loads:  # holds blocks, and will compute what is not loaded
                 self._admitted(request.request_id, int(request.num_computed_tokens))
+        self._foretold.clear()
+
+    def _foretell(self, request: Any) -> None:
+        """vLLM is about to look for the prompt of a request: what is cached of it now?  O(blocks found).
+
+        A plan is older than that: what goes before in the same step is in the cache by now.  Nothing is said
+        while the pool is not watched, or of a request that is known by its first block only.
+        """
+        request_id = request.request_id
+        key = self._keys.get(request_id)
+        if key is None or not self._watch.watches or self.scheduler.connector is not None:
+            return
+        mirror = self.mirror
+        matched, cursor = mirror.advance(mirror.root(""), memoryview(key), 0)
+        if matched * SYMBOL_BYTES == len(key) and self.planner.request(request_id).tail:
+            return
+        worth = getattr(mirror, "worth", None)
+        self._foretold[request_id] = matched * mirror.unit_tokens if worth is None else worth(cursor, matched)
 
     def _admitted(self, request_id: str, cached: int) -> None:
-        if request_id in self._keys:
+        if request_id in self._known:
             self.cached_real += cached
             pending = self.planner.request(request_id)
+            foretold = self._foretold.get(request_id)
+            if foretold is not None:
+                pending.cached_len = foretold
+                if self.agreement.wants():
+                    self.agreement.note(foretold, cached)
             self._generated.runs(self._known[request_id], request_id, pending.tenant)
             self._remove(request_id, int(pending.num_tokens) - cached)
 

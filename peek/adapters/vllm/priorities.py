@@ -49,11 +49,11 @@ class PriorityPlanners:
 
     # -- who waits ---------------------------------------------------------------------------------
 
-    def add(self, request: PendingRequest) -> None:
+    def add(self, request: PendingRequest, held: bool = False) -> None:
         """As `Planner.add`."""
         priority = self._priority_of(request.request_id)
         planner = self._planners.get(priority) or self._make()
-        planner.add(request)
+        planner.add(request, held)
         self._planners[priority] = planner
         self._where[request.request_id] = priority
 
@@ -70,6 +70,20 @@ class PriorityPlanners:
             self._past = _sum(self._past, planner.totals())
             del self._planners[priority]
         return cost
+
+    def hold(self, request_id: str) -> None:
+        """As `Planner.hold`."""
+        self._planner_of(request_id).hold(request_id)
+
+    def resume(self, request_id: str, key: object, tail: int = 0) -> None:
+        """As `Planner.resume`."""
+        self._planner_of(request_id).resume(request_id, key, tail)
+
+    @property
+    def held(self) -> dict[str, PendingRequest]:
+        """As `Planner.held`.  O(held)."""
+        planners = self._planners.values()
+        return {name: request for planner in planners for name, request in planner.held.items()}
 
     def _planner_of(self, request_id: str) -> Planner:
         if request_id not in self._where:
@@ -111,10 +125,11 @@ class PriorityPlanners:
 
     def order_matters(self, cache: BlockMirror) -> bool:
         """As `Planner.order_matters`.  O(priorities)."""
-        if cache.lone_requests != len(self):
-            return any(planner.order_matters(cache) for planner in self._planners.values())
+        planners = self._planners.values()
+        if cache.lone_requests != sum(len(planner.tree) for planner in planners):
+            return any(planner.order_matters(cache) for planner in planners)
         lone: Any = _AllLone
-        return any(planner.order_matters(lone(len(planner))) for planner in self._planners.values())
+        return any(planner.order_matters(lone(len(planner.tree))) for planner in planners)
 
     def plan(self, cache: BlockMirror, now: float) -> Plan:
         """As `Planner.plan`: the plans of all priorities, smallest number first."""

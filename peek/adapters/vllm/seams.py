@@ -13,7 +13,7 @@ from peek.adapters.guard import require
 from peek.adapters.tenants import first_text
 from peek.errors import EngineMismatch
 from peek.eviction.victims import victims
-from peek.policy.answers import HEADS
+from peek.trie.keys import HEADS
 
 _NEEDED = (
     "waiting",
@@ -109,16 +109,17 @@ TENANT: Final = "peek_tenant"
 """The name of a request's tenant in `vllm_xargs` (the OpenAI server) or `SamplingParams.extra_args`."""
 
 
-def tenant_of(request: Any, by_namespace: bool) -> str:
-    """Whom a request is accounted to: the tenant it names; else, `by_namespace`, its LoRA or cache salt."""
-    named = getattr(request.sampling_params, "extra_args", None) or {}
-    lora = getattr(request.lora_request, "lora_name", None)
-    return first_text((named.get(TENANT), *((lora, request.cache_salt) if by_namespace else ())))
+def tenant_of(request: Any, tenants: str) -> str:
+    """Whom a request is accounted to, by the option `tenants`: nobody, whom it names, or its namespace."""
+    if tenants == "none":
+        return ""
+    if tenants == "namespace":
+        return first_text((getattr(request.lora_request, "lora_name", None), request.cache_salt))
+    return first_text(((getattr(request.sampling_params, "extra_args", None) or {}).get(TENANT),))
 
 
 def heads_of(request: Any, block_tokens: int) -> tuple[bytes, ...]:
     """Hashes that name the beginnings of a request's prompt for good; symbols are used again.  O(1)."""
-    hashes = request.block_hashes
     hashes = request.block_hashes
     counts = [tokens // block_tokens for tokens in HEADS]
     return tuple([hashes[n - 1] for n in counts if 0 < n <= len(hashes)])

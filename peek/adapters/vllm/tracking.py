@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from peek.adapters.vllm.planned import Planned
+from peek.adapters.vllm.planned import Planned, _call, _nothing
 
 if TYPE_CHECKING:
     from peek.planner import LazyPlan
@@ -32,14 +32,21 @@ class Tracking:
         self.members: dict[str, Any] = {}
         self.entered: OrderedDict[str, Any] = OrderedDict()
         self.gone: dict[str, Any] = {}
+        self.guard: Callable[..., Any] = _call
+        self.looked: Callable[[Any], None] = _nothing
+        self._held: set[str] = set()
         self._enter(requests)
 
     def _enter(self, requests: Iterable[Any]) -> None:
         for request in requests:
             name = request.request_id
-            self.members[name] = self.entered[name] = request
-            if self.gone.get(name) is request:
+            self.members[name] = request
+            came_back = self.gone.get(name) is request
+            if came_back:
                 del self.gone[name]
+            if not came_back or name not in self._held:  # to be passed over is nothing new to those held
+                self._held.discard(name)
+                self.entered[name] = request
 
     def _leave(self, requests: Iterable[Any]) -> None:
         for request in requests:
@@ -60,6 +67,15 @@ class Tracking:
         requests = list(requests)
         super().prepend_requests(requests)  # type: ignore[misc]
         self._enter(requests)
+
+    def peek_request(self) -> Any:
+        request = super().peek_request()  # type: ignore[misc]
+        self.guard(self.looked, request)
+        return request
+
+    def put_back(self, requests: list[Any]) -> list[Any]:
+        """All of `requests`: those that are held stand where they stood."""
+        return requests
 
     def pop_request(self) -> Any:
         request = super().pop_request()  # type: ignore[misc]
@@ -159,10 +175,21 @@ class PlacedByPriority(Tracking):
         self._heap = [(request.priority, rank, request) for rank, request in enumerate(requests, 1)]
 
     def keep_place(self, request: Any) -> None:
-        """A member takes part in no plan: nothing to do."""
+        """A member takes part in no plan.  O(1)."""
+        self._held.discard(request.request_id)
 
-    def take_part(self, request: Any) -> None:
-        """A member takes part in plans: nothing to do."""
+    take_part = keep_place
+
+    def hold(self, request: Any) -> None:
+        """A member cannot run for now; vLLM passes over it where it stands.  O(1)."""
+        self._held.add(request.request_id)
+
+    def release(self) -> None:
+        """Nobody is held any more."""
+        self._held.clear()
+
+    def settle(self) -> None:
+        """Between steps: nothing to do."""
 
 
 def tracked_queue(stock: Any) -> Any:

@@ -30,6 +30,11 @@ class PoolWatch:
         """The pool's table if it is watched, else None."""
         self._quiet_steps = 0
 
+    @property
+    def watches(self) -> bool:
+        """Whether the mirror hears of every block."""
+        return self._table is not None and self._pool.cached_block_hash_to_block is self._table
+
     def update(self, matters: bool) -> None:
         """Watch or sleep; once a step.  O(1), O(symbols) when it wakes or the prefix cache was reset."""
         replaced = self._table is not None and self._pool.cached_block_hash_to_block is not self._table

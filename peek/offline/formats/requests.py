@@ -1,9 +1,10 @@
-"""Requests of OpenAI-style batch files: what of a line the cache sees.
+"""Requests of OpenAI-style and Anthropic-style batch files: what of a line the cache sees.
 
-A line is `{"custom_id": ..., "method": ..., "url": ..., "body": {...}}`; the body belongs to one of chat
-completions (`messages`), responses and embeddings (`input`), completions (`prompt`).  Only the head of the
-prompt's text matters here, not how a model's template dresses it: whatever two requests have in common at
-the start, their texts here have in common.
+A line is `{"custom_id": ..., "method": ..., "url": ..., "body": {...}}`, or Anthropic's `{"custom_id": ...,
+"params": {...}}`.  The body belongs to one of chat completions and messages (`messages`), responses and
+embeddings (`input`), completions (`prompt`).  Only the head of the prompt's text matters here, not how a
+model's template dresses it: whatever two requests have in common at the start, their texts here have in
+common.
 """
 
 from __future__ import annotations
@@ -21,6 +22,18 @@ SYMBOL_BYTES: Final = 4
 
 SYSTEM_ROLES: Final = ("system", "developer")
 
+PROMPT_NAMES: Final = ("messages", "prompt", "input", "prompt_token_ids", "tokens")
+"""What holds the prompt of a body, in this order."""
+
+HEAD_NAMES: Final = ("tools", "system", "instructions")
+"""What of a body stands before its messages, in this order.  A system prompt is a field of its own in
+Anthropic's requests and in responses; servers make a system message of it."""
+
+_SALT_NAMES: Final = ("cache_salt", "extra_key", "lora_path")
+"""What keeps requests of one model from sharing cache, as vLLM and SGLang name it."""
+
+NAMESPACE_NAMES: Final = ("model", *_SALT_NAMES)
+
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
@@ -28,7 +41,7 @@ class BatchRequest:
 
     Attributes:
         custom_id: the line's, "" where it has none.
-        namespace: the model; requests of different models share nothing.
+        namespace: the model, and what else keeps requests apart (`cache_salt`); different ones share nothing.
         prompt: text, or token ids.
         system: what of the text comes before the first message that is not the system's, if it is a chat.
     """
@@ -58,23 +71,36 @@ def request_of(row: Any) -> BatchRequest:
     custom_id = row.get("custom_id", "")
     if not isinstance(custom_id, str):
         raise WorkloadError(f"custom_id is {echoed(custom_id)}, not a string")
-    body = row.get("body", row)
+    body = row["body"] if "body" in row else params_or_row(row)
     if not isinstance(body, dict):
         raise WorkloadError("body is not an object")
-    model = body.get("model", "")
     prompt = _prompt_of(body)
     if not prompt:
         raise WorkloadError("the prompt is empty")
-    return BatchRequest(custom_id, model if isinstance(model, str) else repr(model), prompt, _system_of(body))
+    system = _system_of(body) if isinstance(prompt, str) else ""
+    return BatchRequest(custom_id, namespace_of(body), prompt, system)
+
+
+def params_or_row(row: dict[str, Any]) -> dict[str, Any]:
+    """The `params` of a line, if they hold its request (others are those of sampling); else the line."""
+    params = row.get("params")
+    return params if isinstance(params, dict) and not any(name in row for name in PROMPT_NAMES) else row
+
+
+def namespace_of(body: dict[str, Any]) -> str:
+    """Equal for requests that can share cache: of one model, and of one salt, extra key and LoRA adapter."""
+    model = body.get("model", "")
+    model = model if isinstance(model, str) else repr(model)
+    salts = [body.get(name) or "" for name in _SALT_NAMES]
+    return repr([model, *salts]) if any(salts) else model
 
 
 def _prompt_of(body: dict[str, Any]) -> str | list[int]:
-    if "messages" in body:
-        return _head(body) + _chat(body["messages"])
-    for name in ("prompt", "input", "prompt_token_ids", "tokens"):
+    for name in PROMPT_NAMES:
         if name in body:
             value = body[name]
-            if name == "input" and isinstance(value, list) and value and isinstance(value[0], dict):
+            is_input = name == "input" and isinstance(value, list) and value and isinstance(value[0], dict)
+            if name == "messages" or is_input:
                 return _head(body) + _chat(value)
             plain = _plain(value, name)
             return _head(body) + plain if isinstance(plain, str) else plain
@@ -82,15 +108,21 @@ def _prompt_of(body: dict[str, Any]) -> str | list[int]:
 
 
 def _head(body: dict[str, Any]) -> str:
-    """What templates put before the messages."""
-    parts = [body[name] for name in ("tools", "instructions") if body.get(name)]
-    return "".join(f"{part if isinstance(part, str) else repr(part)}\n" for part in parts)
+    """What templates put before the messages: tools, then system prompts as the messages that they become."""
+    tools, *systems = (body.get(name) for name in HEAD_NAMES)
+    parts = [tools if isinstance(tools, str) else repr(tools)] if tools else []
+    parts += [
+        _message({"role": "system", "content": system})
+        for system in systems
+        if system and isinstance(system, (str, list))  # an object is nobody's prompt, but a log's own field
+    ]
+    return "".join(f"{part}\n" for part in parts)
 
 
 def _system_of(body: dict[str, Any]) -> str:
     messages = body.get("messages", body.get("input"))
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        return ""
+        return _head(body)
     leading = list(takewhile(lambda message: message.get("role") in SYSTEM_ROLES, messages))
     return _head(body) + (_chat(leading) if leading else "")
 
@@ -102,10 +134,14 @@ def _chat(messages: Any) -> str:
     for message in messages:
         if not isinstance(message, dict):
             raise WorkloadError(f"a message is {echoed(message)}, not an object")
-        parts.append(f"<{message.get('role', '')}>\n{_content(message.get('content'))}")
+        parts.append(_message(message))
         if message.get("tool_calls"):
             parts.append(repr(message["tool_calls"]))
     return "\n".join(parts)
+
+
+def _message(message: dict[str, Any]) -> str:
+    return f"<{message.get('role', '')}>\n{_content(message.get('content'))}"
 
 
 def _content(content: Any) -> str:

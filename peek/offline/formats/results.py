@@ -38,18 +38,26 @@ def result_ids(lines: Iterable[Line], loads: Callable[[bytes], Any]) -> list[obj
     return found
 
 
-def match_results(found: Sequence[object], numbers: Sequence[int], ids: Sequence[str]) -> Match:
-    """Match results with requests; by position where no result has a custom_id.
+def match_results(
+    found: Sequence[object], numbers: Sequence[int], ids: Sequence[str], by_position: bool = False
+) -> Match:
+    """Match results with requests; by position where neither results nor requests have a custom_id.
 
     Args:
         found: of each result, as `result_ids` gives them.
         numbers, ids: of each request in the order it ran, as `read_order` gives them.
+        by_position: also where the requests have ids and no result has: runners seldom keep the order.
 
     Raises:
-        WorkloadError: no result has a custom_id, and there are not as many as requests.
+        WorkloadError: no result has a custom_id, and requests have; or there are not as many as requests.
     """
     if any(custom_id is not None for custom_id in found):
         return _by_id(found, numbers, ids)
+    if found and any(ids) and not by_position:
+        raise WorkloadError(
+            "no result has a custom_id, though the requests have: --by-position takes the results in the"
+            " order of the reordered batch"
+        )
     if len(found) == len(numbers):
         return Match(dict(enumerate(numbers)), [])
     raise WorkloadError(

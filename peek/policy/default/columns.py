@@ -13,6 +13,7 @@ from typing import Any, Final, final
 import numpy as np
 from mypy_extensions import i64
 
+from peek.policy.default.answers import LEAST, MOST
 from peek.trie.keys import COMPILED
 
 try:  # noqa: SIM105
@@ -23,8 +24,8 @@ except ImportError:  # pragma: no cover - an interpreted install on a platform w
 MIN_WAIT_S: Final = 1e-3
 """Requests that have just come wait this long, so that indices do not all become zero."""
 
-_WIDTH: Final = 7
-_SINCE, _FIRST, _WEIGHT, _PER_WORK, _AT_RISK, _GROUP = range(6)
+_WIDTH: Final = 9
+_SINCE, _FIRST, _WEIGHT, _PER_WORK, _AT_RISK, _GROUP, _FORETOLD_WEIGHT, _FORETOLD_PER_WORK = range(8)
 
 
 def vector(values: list[float]) -> Any:
@@ -76,13 +77,16 @@ class Columns:
     per_work        count / work, in 1 / tokens
     at_risk         tokens at risk for one of its requests, on its own edge
     group           number of the group that it hangs from
+
+    and weight and per_work once more with what is expected of answers.
     """
 
-    __slots__ = ("_rows", "_table")
+    __slots__ = ("_foretold", "_rows", "_table")
 
     def __init__(self) -> None:
-        self._table: Any = np.empty((6, 0))
+        self._table: Any = np.empty((8, 0))
         self._rows = Rows()
+        self._foretold = False
 
     def put(
         self,
@@ -93,8 +97,12 @@ class Columns:
         per_work: float,
         at_risk: float,
         group: i64,
+        foretold_weight: float,
+        foretold_per_work: float,
     ) -> None:
         """A new piece, or a changed one.  O(1)."""
+        if foretold_weight != weight or foretold_per_work != per_work:
+            self._foretold = True
         rows = self._rows
         rows.add(float(slot))
         rows.add(since)
@@ -103,10 +111,12 @@ class Columns:
         rows.add(per_work)
         rows.add(at_risk)
         rows.add(float(group))
+        rows.add(foretold_weight)
+        rows.add(foretold_per_work)
 
     def drop(self, slot: i64) -> None:
         """The piece is gone.  O(1)."""
-        self.put(slot, 0.0, 0, -1.0, 0.0, 0.0, 0)
+        self.put(slot, 0.0, 0, -1.0, 0.0, 0.0, 0, -1.0, 0.0)
 
     def indices(self, now: float, above: Any) -> Any:
         """The index of every piece, below zero for those that are gone.
@@ -118,8 +128,16 @@ class Columns:
         self._let_in()
         table = self._table
         age_s = np.maximum(now - table[_SINCE], MIN_WAIT_S)
-        leverage = 1.0 + (above[table[_GROUP].astype(np.intp)] + table[_AT_RISK]) * table[_PER_WORK]
-        return age_s * leverage * leverage * leverage * table[_WEIGHT]
+        at_risk = above[table[_GROUP].astype(np.intp)] + table[_AT_RISK]
+        leverage = 1.0 + at_risk * table[_PER_WORK]
+        plain = age_s * leverage * leverage * leverage * table[_WEIGHT]
+        if not self._foretold:
+            return plain
+        leverage = 1.0 + at_risk * table[_FORETOLD_PER_WORK]
+        learned = age_s * leverage * leverage * leverage * table[_FORETOLD_WEIGHT]
+        return np.minimum(
+            np.maximum(learned, LEAST * plain), MOST * plain
+        )  # `peek.policy.default.answers.bounded`
 
     def _let_in(self) -> None:
         """The rows written since the last question enter the columns; of two for a slot the later."""
@@ -129,7 +147,7 @@ class Columns:
         slots = new[:, 0].astype(np.intp)
         size = int(slots.max()) + 1
         if size > self._table.shape[1]:
-            grown = np.zeros((6, max(size, 2 * self._table.shape[1])))
+            grown = np.zeros((8, max(size, 2 * self._table.shape[1])))
             grown[_WEIGHT] = -1.0
             grown[:, : self._table.shape[1]] = self._table
             self._table = grown

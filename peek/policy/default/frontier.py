@@ -17,8 +17,8 @@ from typing import final
 
 from mypy_extensions import i64
 
-from peek.policy.below import add_to_parent, edge_at_risk, own_length, own_work, sum_own
-from peek.policy.columns import Columns
+from peek.policy.default.below import add_to_parent, edge_at_risk, own_length, own_work, sum_own
+from peek.policy.default.columns import Columns
 from peek.trie.journal import Bookmark
 from peek.trie.node import Node, Terminator, next_branch, next_preorder, uncached_symbols
 from peek.trie.pending_tree import PendingTree
@@ -30,7 +30,7 @@ class Frontier:
 
     Args:
         tree: the waiting requests, with the marks of a dual-walk.
-        beta, gamma: exponents of count and length, see `peek.policy.priority_index`.
+        beta, gamma: exponents of count and length, see `peek.policy.default.policy`.
 
     Attributes:
         columns: the pieces.
@@ -199,10 +199,22 @@ class Frontier:
 
     def _put_own(self, terminator: Terminator) -> None:
         request, node = terminator.request, terminator.node
-        weight = self.weight(1.0, own_length(request))
+        length = own_length(request)
         work = float(own_work(request, node.depth * self.unit))
-        since, first = request.arrival_time, request.sequence
-        self.columns.put(terminator.slot, since, first, weight, 1.0 / work, 0.0, node.group)
+        weight = foretold = self.weight(1.0, length)
+        if request.answer_ratio != 1.0:
+            foretold = self.weight(1.0, length * request.answer_ratio)
+        self.columns.put(
+            terminator.slot,
+            request.arrival_time,
+            request.sequence,
+            weight,
+            1.0 / work,
+            0.0,
+            node.group,
+            foretold,
+            1.0 / (work + float(request.answer_excess)),
+        )
 
     def renew(self, terminator: Terminator) -> None:
         """Its request's length or work is another one than when its piece was made.
@@ -229,15 +241,21 @@ class Frontier:
         parent = top.parent
         assert parent is not None
         count = float(top.count)
+        work = float(top.below_work)
         cached = (top.depth - parent.depth - uncached_symbols(top, parent, self._epoch)) * self.unit
+        weight = foretold = self.weight(count, top.below_tokens / count)
+        if top.below_lasting != top.below_tokens:
+            foretold = self.weight(count, top.below_lasting / count)
         self.columns.put(
             top.slot,
             top.below_since,
             top.below_first,
-            self.weight(count, top.below_tokens / count),
-            count / float(max(1, top.below_work)),
+            weight,
+            count / max(1.0, work),
             float(cached) / count,
             parent.group,
+            foretold,
+            count / max(1.0, work + top.below_excess),
         )
 
     def _sum_up(self, top: Node) -> None:

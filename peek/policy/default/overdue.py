@@ -18,26 +18,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, final
 
-from peek.policy.base import Cycle
-from peek.policy.lanes import CACHE_LANE, FAIR_LANE, Lanes, check_share
-from peek.policy.stream import Listed, RequestStream, everybody
-from peek.policy.tenants import DECODE_WEIGHT
+from peek.policy.default.tenants import DECODE_WEIGHT
+from peek.policy.lanes import CACHE_LANE, FAIR_LANE
+from peek.policy.stream import RequestStream
 from peek.request import NO_LANE, PendingRequest
-from peek.settings import require_lead
 from peek.trie.node import Terminator
 from peek.trie.pending_tree import PendingTree
 
 MEMORY: Final = 256.0
 """Answers that the mean length looks back on."""
 
+MOST_RUNNING: Final = 4096
+"""Admitted requests whose place is kept, should they be preempted; more than an engine has seats."""
 
-def check_grace(grace_tokens: object) -> None:
-    """`InvalidConfig` unless it is a number of tokens; infinity for a lane that is never used."""
-    require_lead("grace_tokens", grace_tokens)
+_NOT_YET: Final = -1.0
+"""`due` of a request that has no price yet."""
 
 
 @final
-class OverdueLane(Lanes):
+class OverdueLane:
     """The virtual engine in arrival order, and which lane is behind.
 
     Args:
@@ -46,8 +45,6 @@ class OverdueLane(Lanes):
     """
 
     def __init__(self, fair_share: float = 0.15, grace_tokens: float = 500_000.0) -> None:
-        check_share(fair_share)
-        check_grace(grace_tokens)
         self.fair_share: float = fair_share
         self.grace_tokens: float = grace_tokens
         self.clock: float = 0.0
@@ -60,6 +57,11 @@ class OverdueLane(Lanes):
         """Of the mean answer."""
         self._answers: float = 0.0
         self._new: dict[str, PendingRequest] = {}
+        self._places: dict[str, tuple[float, float, float, float]] = {}
+        """Arrival, turn, price and due of those admitted, in that order, oldest admission first."""
+        self._back: dict[str, PendingRequest] = {}
+        """Those who wait again after a preemption, at their old places."""
+        self._held: set[str] = set()
         self._picked: list[PendingRequest] = []
         self._in_use = False
         self._several = False
@@ -67,10 +69,28 @@ class OverdueLane(Lanes):
     # -- who comes and goes ------------------------------------------------------------------------
 
     def arrived(self, request: PendingRequest) -> None:
-        """A request began to wait; what stands before it is known with the next `price`.  O(1)."""
+        """A request began to wait; what stands before it is known with the next `price`.  O(1).
+
+        One that was admitted and comes back, preempted, has the place that it had: it came when it came.  One
+        that was held and can run again would go now in arrival order, and is due when it was.
+        """
+        name = request.request_id
+        if name in self._held:
+            self._held.discard(name)
+            request.turn = self.clock
+            self._new[name] = request
+            return
+        place = self._places.pop(name, None)
+        if place is not None and request.arrival_time <= place[0]:
+            request.turn = place[1]
+            request.price = place[2]
+            request.due = place[3]
+            self._back[name] = request
+            return
         request.turn = self.clock  # until it is priced
         request.price = 0.0
-        self._new[request.request_id] = request
+        request.due = _NOT_YET
+        self._new[name] = request
 
     def price(self, several: bool) -> None:
         """Put those who have come since the last call behind each other.  O(those).
@@ -82,9 +102,11 @@ class OverdueLane(Lanes):
             held = max(request.cached_len, request.coming_len)
             request.price = self.work_of(request, request.num_tokens - held)
             came = request.turn
-            request.turn = max(self.virtual, came)
-            request.due = max(request.turn, came + self.grace_tokens)
-            self.virtual = request.turn + request.price
+            start = max(self.virtual, came)
+            if request.due == _NOT_YET:
+                request.turn = start
+                request.due = max(start, came + self.grace_tokens)
+            self.virtual = start + request.price
         self._new.clear()
 
     def withdrawn(self, request: PendingRequest) -> None:
@@ -93,11 +115,26 @@ class OverdueLane(Lanes):
         Whoever is behind it there keeps the turn that he has.  O(1).
         """
         self._new.pop(request.request_id, None)
+        self._back.pop(request.request_id, None)
         rest = min(request.price, request.turn + request.price - self.clock)
         self.virtual -= max(0.0, rest)
 
+    def held(self, request: PendingRequest) -> None:
+        """A request cannot run for now: as far as the virtual engine goes, it has left.  O(1)."""
+        self.withdrawn(request)
+        self._held.add(request.request_id)
+        if request.due == _NOT_YET:
+            request.due = request.turn + self.grace_tokens
+        request.price = 0.0
+
     def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
-        self._new.pop(request.request_id, None)
+        """A request was admitted, and cost so much.  O(1)."""
+        name = request.request_id
+        if self._new.pop(name, None) is None:
+            self._back.pop(name, None)
+            self._places[name] = (request.arrival_time, request.turn, request.price, request.due)
+            if len(self._places) > MOST_RUNNING:
+                del self._places[next(iter(self._places))]
         work = self.work_of(request, uncached_tokens)
         self.clock += work
         if not self._in_use:
@@ -107,8 +144,9 @@ class OverdueLane(Lanes):
         else:
             self.lead -= work / (1.0 - self.fair_share)
 
-    def answered(self, tokens: int) -> None:
+    def answered(self, tokens: int, request_id: str = "") -> None:
         """Somebody's answer is complete, of so many tokens.  O(1)."""
+        self._places.pop(request_id, None)
         self._answers = min(MEMORY, self._answers + 1.0)
         self.answer_tokens += (float(tokens) - self.answer_tokens) / self._answers
 
@@ -124,19 +162,22 @@ class OverdueLane(Lanes):
         for request in self._picked:
             request.lane = NO_LANE
         self._picked.clear()
-        turns = OverdueTurns(order, self, tree.handles())
+        turns = OverdueTurns(order, self, tree.handles(), self.returned())
         self._in_use = turns.head is not None
         return turns if self._in_use else order
+
+    def returned(self) -> list[PendingRequest]:
+        """Those who came back after a preemption, the one that is due first last.  O(n log n) of them."""
+        return sorted(self._back.values(), key=_due, reverse=True)
 
     def pick(self, request: PendingRequest) -> None:
         """Note that the overdue lane has placed somebody."""
         request.lane = FAIR_LANE
         self._picked.append(request)
 
-    def interleave(
-        self, cache_lane: list[PendingRequest], queue: list[PendingRequest], cycle: Cycle
-    ) -> list[PendingRequest]:
-        return everybody(self.merge(Listed(cache_lane), cycle.tree))
+
+def _due(request: PendingRequest) -> float:
+    return request.due
 
 
 @final
@@ -146,19 +187,28 @@ class OverdueTurns(RequestStream):
     Args:
         order: the policy's, of all who wait.
         lane: as it stands; the order to come is not charged to it.
-        waiting: those who wait, oldest first.
+        waiting: those who wait, as they entered the queue; of those in `back` their second time.
+        back: those who were preempted, the one that is due first last.
 
     Attributes:
         head: the oldest who is overdue and has not been placed; None if nobody is.
     """
 
-    __slots__ = ("_lane", "_lead", "_order", "_placed", "_waiting", "head")
+    __slots__ = ("_back", "_lane", "_lead", "_oldest", "_order", "_placed", "_waiting", "head")
 
-    def __init__(self, order: RequestStream, lane: OverdueLane, waiting: Iterator[Terminator]) -> None:
+    def __init__(
+        self,
+        order: RequestStream,
+        lane: OverdueLane,
+        waiting: Iterator[Terminator],
+        back: list[PendingRequest],
+    ) -> None:
         self._order = order
         self._lane = lane
         self._lead: float = lane.lead
         self._waiting = waiting
+        self._oldest: Terminator | None = next(waiting, None)
+        self._back = back
         self._placed: set[str] = set()
         self.head: PendingRequest | None = None
         self._advance()
@@ -190,8 +240,13 @@ class OverdueTurns(RequestStream):
     def _advance(self) -> None:
         """To the next who is overdue; nobody behind one who is not."""
         self.head = None
-        terminator = next(self._waiting, None)
-        while terminator is not None and terminator.request.request_id in self._placed:
-            terminator = next(self._waiting, None)
-        if terminator is not None and terminator.request.due < self._lane.clock:
-            self.head = terminator.request
+        placed, back = self._placed, self._back
+        while back and back[-1].request_id in placed:
+            back.pop()
+        while self._oldest is not None and self._oldest.request.request_id in placed:
+            self._oldest = next(self._waiting, None)
+        first: PendingRequest | None = None if self._oldest is None else self._oldest.request
+        if back and (first is None or back[-1].due < first.due):
+            first = back[-1]
+        if first is not None and first.due < self._lane.clock:
+            self.head = first

@@ -11,9 +11,10 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from peek.policy.below import edge_at_risk, own_length, own_work
-from peek.policy.columns import MIN_WAIT_S, vector
-from peek.policy.frontier import Frontier
+from peek.policy.default.answers import bounded
+from peek.policy.default.below import edge_at_risk, foretells, own_length, own_work
+from peek.policy.default.columns import MIN_WAIT_S, vector
+from peek.policy.default.frontier import Frontier
 from peek.policy.stream import RequestStream
 from peek.request import PendingRequest
 from peek.trie.node import Node
@@ -138,19 +139,35 @@ class BestFirst(RequestStream):
         terminator = node.terminator
         while terminator is not None:
             request = terminator.request
+            since = request.arrival_time
+            length = own_length(request)
             work = float(own_work(request, node.depth * frontier.unit))
-            weight = frontier.weight(1.0, own_length(request))
-            below.append(Piece(self._key(request.arrival_time, at_risk / work, weight), node, request))
+            key = self._key(since, at_risk / work, frontier.weight(1.0, length))
+            ratio, excess = request.answer_ratio, float(request.answer_excess)
+            if ratio != 1.0 or excess != 0.0:
+                weight = frontier.weight(1.0, length * ratio)
+                key = -bounded(-self._key(since, at_risk / (work + excess), weight), -key)
+            below.append(Piece(key, node, request))
             terminator = terminator.next
         kid = node.kid
         while kid is not None:
-            count = float(kid.count)
-            weight = frontier.weight(count, kid.below_tokens / count)
-            risk = at_risk * count / float(max(1, kid.below_work))
-            below.append(Piece(self._key(kid.below_since, risk, weight), kid, only_request(kid)))
+            below.append(Piece(self._key_of(kid, at_risk * float(kid.count)), kid, only_request(kid)))
             kid = kid.next
         put_in_order(below)
         return Run(below, at_risk)
+
+    def _key_of(self, kid: Node, at_risk: float) -> float:
+        """The key of a prefix, with so many tokens at risk for all that wait below it."""
+        frontier = self._frontier
+        count = float(kid.count)
+        work = float(kid.below_work)
+        weight = frontier.weight(count, kid.below_tokens / count)
+        key = self._key(kid.below_since, at_risk / max(1.0, work), weight)
+        if foretells(kid):
+            weight = frontier.weight(count, kid.below_lasting / count)
+            risk = at_risk / max(1.0, work + kid.below_excess)
+            key = -bounded(-self._key(kid.below_since, risk, weight), -key)
+        return key
 
     def _key(self, since: float, risk: float, weight: float) -> float:
         leverage = 1.0 + risk

@@ -1,0 +1,224 @@
+"""Every call into a policy, and what is done about one that fails.
+
+A policy is a piece of somebody's code between an engine and its queue, whoever wrote it.  It may raise,
+forget a request, return one twice or return something that is no list; each is a `PolicyFault` here, before
+anything of it reaches an engine.  The library's own policies pass through the same checks: two native loops
+over the queue for an order, one look at the tree for each request of a stream.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from mypy_extensions import i64
+
+from peek.errors import InvalidConfig, PolicyFault
+from peek.planner.stats import PlannerStats
+from peek.policy.base import AdmissionPolicy, Cycle
+from peek.policy.lanes import Lanes
+from peek.policy.stream import Iterated, RequestStream
+from peek.request import PendingRequest
+from peek.trie.keys import heads_of
+from peek.trie.pending_tree import PendingTree
+
+
+@final
+class PolicyCalls:
+    """One policy and its lanes, if it has any, asked for an order and held to it.
+
+    Args:
+        policy: orders the queue.
+        lanes: merges that order with a fair one, None for none.
+        stats: counts faults and work.
+        strict: raise a `PolicyFault`; else count it.
+
+    Raises `InvalidConfig` for objects of another kind.
+    """
+
+    __slots__ = ("_lanes", "_placed", "_stats", "_strict", "policy")
+
+    def __init__(self, policy: object, lanes: object, stats: PlannerStats, strict: bool) -> None:
+        if not isinstance(policy, AdmissionPolicy):
+            raise InvalidConfig(f"policy is {policy!r}; need an instance of a subclass of AdmissionPolicy")
+        if lanes is not None and not isinstance(lanes, Lanes):
+            raise InvalidConfig(f"lanes is {lanes!r}; need an instance of a subclass of Lanes, or None")
+        self.policy: AdmissionPolicy = policy
+        self._lanes: Lanes | None = lanes
+        self._stats = stats
+        self._strict = strict
+        self._placed: i64 = 0
+
+    @property
+    def reads_tree(self) -> bool:
+        """Whether score, cluster and head are needed.  O(1)."""
+        return self.policy.reads_tree or self._lanes is not None
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def arrived(self, request: PendingRequest, tree: PendingTree) -> None:
+        """A request of a tree waits from now on.  O(1) besides the policy's own cost."""
+        policy = self.policy
+        if policy.reads_heads and not request.heads and not tree.chained and request.request_id in tree:
+            request.heads = heads_of(tree.key_of(request.request_id))
+        try:
+            policy.arrived(request)
+        except Exception as error:
+            self.count(policy, error)
+
+    def left(self, request: PendingRequest, how: str, cost_tokens: i64) -> None:
+        """A request waits no more.  O(1) besides the policy's own cost."""
+        try:
+            self.policy.left(request, how, cost_tokens)
+        except Exception as error:
+            self.count(self.policy, error)
+
+    def charge(self, request: PendingRequest, cost_tokens: i64) -> None:
+        """The lanes learn that a request was admitted and what it cost.  O(1)."""
+        lanes = self._lanes
+        if lanes is None:
+            return
+        try:
+            lanes.charge(request, cost_tokens)
+        except Exception as error:
+            self.count(lanes, error)
+
+    def generated(self, tenant: str, tokens: int) -> None:
+        """So many more tokens were generated for a tenant.  O(1) besides the policy's own cost."""
+        try:
+            self.policy.generated(tenant, tokens)
+        except Exception as error:
+            self.count(self.policy, error)
+
+    def answered(self, request_id: str, tokens: int) -> None:
+        """The answer of a request is complete.  O(1) besides the policy's own cost."""
+        try:
+            self.policy.answered(request_id, tokens)
+        except Exception as error:
+            self.count(self.policy, error)
+
+    def count(self, part: object, error: Exception) -> None:
+        """Policy or lanes failed: count it; raises a `PolicyFault` where that is wanted."""
+        self._stats.policy_faults += 1
+        if self._strict:
+            raise _fault(part, error) from error
+
+    # -- orders ------------------------------------------------------------------------------------
+
+    def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+        """The admission order of `queue` (in arrival order, left as it is).  O(n) besides the policy's cost.
+
+        Raises `PolicyFault` where policy or lanes fail.
+        """
+        part: object = self.policy
+        try:
+            ask: Any = self.policy.order
+            ordered = self._checked(ask(list(queue), cycle), queue, cycle.tree, part)
+            if self._lanes is not None:
+                part = self._lanes
+                merge: Any = self._lanes.interleave
+                ordered = self._checked(merge(ordered, list(queue), cycle), queue, cycle.tree, part)
+        except Exception as error:
+            raise _fault(part, error) from error
+        return ordered
+
+    def stream(self, cycle: Cycle) -> RequestStream | None:
+        """The policy's order one by one; None where there are lanes, or it has no cheaper way than `order`.
+
+        Raises `PolicyFault` where the policy fails.
+        """
+        if self._lanes is not None:
+            return None
+        ask: Any = self.policy.stream
+        try:
+            stream = ask(cycle)
+            if stream is None or isinstance(stream, RequestStream):
+                return stream
+            return Iterated(iter(stream))
+        except Exception as error:
+            raise _fault(self.policy, error) from error
+
+    def _checked(
+        self, answer: object, queue: list[PendingRequest], tree: PendingTree, part: object
+    ) -> list[PendingRequest]:
+        """`answer`, if it is a list of exactly the requests of `queue`; else a `PolicyFault`.  O(n).
+
+        Each request is marked with the number of this check: n requests that were not marked before, and no
+        request of the queue left unmarked, are a permutation.
+        """
+        if not isinstance(answer, list):
+            raise PolicyFault(f"{_name(part)} returned a {type(answer).__name__}, not a list of requests")
+        self._placed += 1
+        number = self._placed
+        for item in answer:
+            if not isinstance(item, PendingRequest) or item.placed == number:
+                raise _misplaced(answer, queue, tree, part)
+            item.placed = number
+        if len(answer) != len(queue):
+            raise _misplaced(answer, queue, tree, part)
+        for request in queue:
+            if request.placed != number:
+                raise _misplaced(answer, queue, tree, part)
+        return answer
+
+    def next_of(self, stream: RequestStream, tree: PendingTree, number: i64) -> PendingRequest | None:
+        """What a stream gives next, if it waits and was not placed under this number before.
+
+        Raises `PolicyFault`.  O(1) besides the stream's own cost.
+        """
+        try:
+            request: object = stream.item() if isinstance(stream, Iterated) else stream.next()
+        except Exception as error:
+            raise _fault(self.policy, error) from error
+        if request is None:
+            return None
+        if not isinstance(request, PendingRequest):
+            raise PolicyFault(f"{_name(self.policy)} returned a {type(request).__name__} among the requests")
+        name = request.request_id
+        if name not in tree or tree.request(name) is not request:
+            raise PolicyFault(
+                f"{_name(self.policy)} returned request {name!r}, which is not the one that waits"
+            )
+        if request.placed == number:
+            raise PolicyFault(f"{_name(self.policy)} returned request {name!r} twice")
+        request.placed = number
+        return request
+
+    def new_number(self) -> int:
+        """For one more stream that is checked."""
+        self._placed += 1
+        return self._placed
+
+
+def _misplaced(
+    answer: list[Any], queue: list[PendingRequest], tree: PendingTree, part: object
+) -> PolicyFault:
+    """What is wrong with a list that is not exactly the requests of `queue`.  O(n)."""
+    author = _name(part)
+    seen: set[str] = set()
+    for item in answer:
+        if not isinstance(item, PendingRequest):
+            return PolicyFault(f"{author} returned a {type(item).__name__} among the requests")
+        name = item.request_id
+        if name not in tree or tree.request(name) is not item:
+            return PolicyFault(_stranger(part, name))
+        if name in seen:
+            return PolicyFault(f"{author} returned request {name!r} twice")
+        seen.add(name)
+    for request in queue:
+        if request.request_id not in seen:
+            return PolicyFault(f"{author} left out request {request.request_id!r}")
+    return PolicyFault(f"{author} changed the tree")
+
+
+def _stranger(part: object, request_id: str) -> str:
+    return f"{_name(part)} returned request {request_id!r}, which is not the one that waits"
+
+
+def _name(part: object) -> str:
+    return type(part).__name__
+
+
+def _fault(part: object, error: Exception) -> PolicyFault:
+    if isinstance(error, PolicyFault):
+        return error
+    return PolicyFault(f"{_name(part)} raised {type(error).__name__}: {error}")

@@ -1,0 +1,178 @@
+"""The policy `peek`: a priority index over the pending tree, and turns for whoever is behind.
+
+The index is one formula for age, sharing, cache and length.
+
+Index policies order work by one number for each piece and serve the largest first: shortest processing time,
+HRRN, and, where pieces need a common set-up, Horn's rule for precedence trees (Horn, "Single-machine job
+sequencing with treelike precedence ordering", 1972): a set-up goes when the best of what it enables, set-up
+paid, is the best of all.  Here the set-up is a prefix that is not cached, and a piece is what waits below it:
+
+    index = age * count ** beta * (1 + at_risk / work) ** 3 / length ** gamma
+
+    age      seconds that the oldest of them has waited
+    count    how many they are
+    work     tokens to compute for all of them, every uncached edge once, and those that their answers are
+             expected to be longer than the mean answer
+    at_risk  cached tokens that they would have to compute if these were evicted: each cached edge divided
+             among all that wait below it, because what many wait for stays cached anyway
+    length   mean prompt length in tokens, each times the length of its answer to that of the mean answer, as
+             far as is expected: memory and the time for which it is held
+
+All factors but the age are ratios or powers of counts, so there is no threshold and no section.  Where
+nothing is shared or cached the index is age / length ** gamma.  A request that waits overtakes in the end
+whatever keeps coming, because only its age grows without bound.
+
+Order: the best piece goes; if it is a prefix that is not cached, the best request below it pays for it and
+the others compete anew with the prefix paid.  On engines that show a prefix only when its prefill ends,
+siblings of a prefill under way, or of one earlier in the order, go last.
+
+Four parts, each pure and each a module of its own, know nothing of each other or of the planner: the
+*frontier* keeps the pieces and their indices, *answers* learns how long answers will be, *overdue* gives
+turns to requests that arrival order would have served, *tenants* to tenants that have been served less.
+`PeekPolicy` hands them what happens and puts their orders behind each other.
+"""
+
+from __future__ import annotations
+
+import math
+from math import inf
+from typing import Any, ClassVar, Final
+
+from mypy_extensions import mypyc_attr
+
+from peek.policy.base import ADMITTED, HELD, AdmissionPolicy, Cycle, hits_something
+from peek.policy.default import PeekOptions
+from peek.policy.default.answers import AnswerLengths
+from peek.policy.default.best_first import BestFirst
+from peek.policy.default.columns import MIN_WAIT_S
+from peek.policy.default.deferral import siblings_last
+from peek.policy.default.frontier import Frontier
+from peek.policy.default.overdue import OverdueLane
+from peek.policy.default.tenants import DECODE_WEIGHT, TenantAccounts, Turns
+from peek.policy.stream import Listed, RequestStream, everybody
+from peek.request import PendingRequest
+from peek.trie.node import Terminator
+from peek.trie.pending_tree import PendingTree
+
+_BETA: Final = 0.05
+_GAMMA: Final = 0.3
+"""The exponents at the end of the dial that favours the tail, ..."""
+_MORE_BETA: Final = 0.15
+_MORE_GAMMA: Final = 0.7
+"""... and how much more they are at the other end."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class PeekPolicy(AdmissionPolicy):
+    """Largest index first over the pieces of the pending tree, see the module.
+
+    O(n log n + nodes) for `order`, less for `stream`.
+    """
+
+    Options: ClassVar[Any] = PeekOptions
+    sees_prefills: ClassVar[bool] = True
+
+    def __init__(self, options: PeekOptions | None = None) -> None:
+        settings = PeekOptions() if options is None else options
+        self._leaves_unshared: bool = settings.unshared == "arrival"
+        super().__init__(
+            reads_tree=False, needs_sharing=self._leaves_unshared, reads_heads=True, options=settings
+        )
+        self.beta: float = _BETA + settings.mean_bias * _MORE_BETA
+        self.gamma: float = _GAMMA + settings.mean_bias * _MORE_GAMMA
+        self.answers = AnswerLengths()
+        self.overdue = OverdueLane(settings.fair_share, settings.grace_tokens)
+        self.accounts = TenantAccounts(settings.tenant_lead)
+        self._takes_turns: bool = settings.tenant_lead != inf
+        self._frontier: Frontier | None = None
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def arrived(self, request: PendingRequest) -> None:
+        self.answers.arrived(request, request.heads)
+        self.overdue.arrived(request)
+        if self._takes_turns:
+            self.accounts.arrived(request)
+            self.needs_sharing = self._leaves_unshared and not self.accounts.several
+
+    def left(self, request: PendingRequest, how: str, cost_tokens: int) -> None:
+        admitted = how == ADMITTED
+        if self._takes_turns:
+            if admitted:
+                self.accounts.charge(request.tenant, float(cost_tokens))
+            self.accounts.left(request)
+            self.needs_sharing = self._leaves_unshared and not self.accounts.several
+        if admitted:
+            self.answers.admitted(request)
+            self.overdue.charge(request, cost_tokens)
+            return
+        self.answers.withdrawn(request)
+        if how == HELD:
+            self.overdue.held(request)
+        else:
+            self.overdue.withdrawn(request)
+
+    def generated(self, tenant: str, tokens: int) -> None:
+        if self._takes_turns:
+            self.accounts.charge(tenant, DECODE_WEIGHT * float(tokens))
+
+    def answered(self, request_id: str, tokens: int) -> None:
+        self.answers.answered(tokens, request_id)
+        self.overdue.answered(tokens, request_id)
+
+    def served(self) -> dict[str, float]:
+        """None of those who would start level."""
+        return self.accounts.served() if self._takes_turns else {}
+
+    # -- one order ---------------------------------------------------------------------------------
+
+    def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+        shared = cycle.tree.has_sharing or not self._leaves_unshared
+        if not shared and not hits_something(queue, cycle.defers_siblings):
+            return everybody(self._in_turns(Listed(queue)))
+        ordered = siblings_last(everybody(self._best_first(cycle, len(queue))), cycle)
+        return everybody(self._in_turns(Listed(ordered)))
+
+    def stream(self, cycle: Cycle) -> RequestStream | None:
+        """None where siblings go last, which takes the whole order, and where a queue may be left alone.
+
+        What the pieces are made of is kept for the next call: O(what has changed in tree and cache since the
+        last one + pieces vector operations + m log m) for the first m requests.
+        """
+        if cycle.defers_siblings or (self._leaves_unshared and not cycle.tree.has_sharing):
+            return None
+        return self._in_turns(self._best_first(cycle, 0))
+
+    def _best_first(self, cycle: Cycle, most: int) -> RequestStream:
+        """By index, with the turns of those who are overdue; for the first `most`, as far as is known."""
+        tree = cycle.tree
+        self.overdue.price(tree.n_namespaces > 1)
+        frontier = self._frontier
+        if frontier is None or not frontier.is_of(tree, self.beta, self.gamma):
+            frontier = Frontier(tree, self.beta, self.gamma)
+            self._frontier = frontier
+        news = self._news_of(tree) if self.answers.news else []
+        frontier.follow(cycle.unit_tokens)
+        for terminator in news:
+            frontier.renew(terminator)
+        return self.overdue.merge(BestFirst(frontier, cycle.now, most), tree)
+
+    def _in_turns(self, order: RequestStream) -> RequestStream:
+        """The order itself unless several tenants wait."""
+        if not self._takes_turns or not self.accounts.several:
+            return order
+        return Turns(order, self.accounts)
+
+    def _news_of(self, tree: PendingTree) -> list[Terminator]:
+        """Those of whose answers more is known than when they came.  O(n)."""
+        self.answers.news = False
+        return [each for each in tree.handles() if self.answers.tell(each.request)]
+
+
+def index(
+    age_s: float, count: float, work: float, at_risk: float, length: float, beta: float, gamma: float
+) -> float:
+    """The index of one piece; see the module for units."""
+    leverage = 1.0 + at_risk / work
+    sharing = math.pow(count, beta)
+    return max(MIN_WAIT_S, age_s) * leverage * leverage * leverage * (sharing / math.pow(length, gamma))

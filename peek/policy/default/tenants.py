@@ -1,0 +1,307 @@
+"""Turns among tenants, on top of whatever order the policy gives.
+
+Each tenant has an account of the work done for him: uncached prompt tokens of admitted requests, and tokens
+generated (VTC: Sheng et al., "Fairness in serving large language models", OSDI 2024).  Beside them runs the
+*fair clock*: what a tenant who always waited would have been served by now if the work had been divided
+evenly among those who wait, as in fair queueing (Demers, Keshav and Shenker, 1989).
+
+A tenant's *level* is his account, or where the fair clock stood when the oldest of his requests that wait
+came, whichever is more.  He is *behind* when the clock has gone past his level by half a *lead*: then he has
+had less than an equal part, and somebody of his has waited for longer than that takes.  As long as nobody is
+behind the policy's order stands.  While somebody is, nobody is served whose level is more than the lead above
+the lowest; within the lead the policy's order stands, so that what shares a prefix stays together (the idea
+of DLPM: Cao et al., "Locality-aware fair scheduling in LLM serving", 2025).
+
+So whoever asks for more than an equal part is passed over only for somebody who is kept waiting by it, not
+for one who is served as he comes.  Nobody saves up turns: who comes back after a pause has the level of the
+clock, and an account of nobody who waits is worth nothing once the clock has passed it.
+
+The bound.  Let a tenant be behind, at level e.  Until he is served or one of his requests is withdrawn,
+another tenant of level f is admitted at most  max(0, e + lead - f)  of work and one request.  For the lowest
+level is at most e all that time, whoever is admitted has a level of at most e + lead before it, levels never
+fall, and each admission raises one by its work.  And with m tenants waiting he is behind, at the latest, when
+m * (e - t + lead / 2)  of work has been done since the clock showed t.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import OrderedDict, deque
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from peek.policy.stream import RequestStream
+from peek.request import PendingRequest
+
+DECODE_WEIGHT: Final = 2.0
+"""A generated token costs an engine about as much as two of a prompt (the weights of VTC)."""
+
+MOST_IDLE: Final = 4096
+"""Accounts that are kept of tenants who do not wait: those of whom something was heard last."""
+
+
+@final
+class Line:
+    """The requests of one tenant that wait.
+
+    Attributes:
+        served: the account.
+        came: their ids and what the fair clock showed when they came, oldest first; some have left.
+        gone: which of these.
+        waits: how many have not.
+    """
+
+    __slots__ = ("came", "gone", "served", "waits")
+
+    def __init__(self, served: float) -> None:
+        self.served: float = served
+        self.came: deque[tuple[str, float]] = deque()
+        self.gone: set[str] = set()
+        self.waits: i64 = 0
+
+    @property
+    def level(self) -> float:
+        """The account, or the clock when the oldest came."""
+        return max(self.served, self.came[0][1])
+
+    def leave(self, request_id: str) -> None:
+        """One waits no more.  O(1) amortised."""
+        self.waits -= 1
+        self.gone.add(request_id)
+        while self.came and self.came[0][0] in self.gone:
+            self.gone.discard(self.came.popleft()[0])
+
+
+@final
+class TenantAccounts:
+    """Who has been served how much, and who waits.
+
+    Args:
+        lead: tokens that a tenant may be served ahead of one who is behind.
+
+    Attributes:
+        clock: the fair clock, in tokens.
+    """
+
+    __slots__ = ("_heap", "_idle", "clock", "lead", "lines")
+
+    def __init__(self, lead: float) -> None:
+        self.lead: float = lead
+        self.clock: float = 0.0
+        self.lines: dict[str, Line] = {}
+        """Those who wait."""
+        self._idle: OrderedDict[str, float] = OrderedDict()
+        self._heap: list[tuple[float, str]] = []
+        """Levels of those who wait; of each one entry at least that is not above his level."""
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one tenant waits.  O(1)."""
+        return len(self.lines) > 1
+
+    @property
+    def idle(self) -> int:
+        """Accounts of tenants who do not wait.  O(1)."""
+        return len(self._idle)
+
+    def served(self) -> dict[str, float]:
+        """Tokens, by tenant, of all who are ahead of the fair clock or wait.  O(tenants)."""
+        accounts = {tenant: line.served for tenant, line in self.lines.items()}
+        accounts.update({tenant: had for tenant, had in self._idle.items() if had > self.clock})
+        return accounts
+
+    def arrived(self, request: PendingRequest) -> None:
+        """A request began to wait.  O(1), O(log tenants) for the first of a tenant."""
+        tenant = request.tenant
+        line = self.lines.get(tenant)
+        if line is None:
+            line = Line(self._idle.pop(tenant, 0.0))
+            self.lines[tenant] = line
+            line.came.append((request.request_id, self.clock))
+            self._push(line.level, tenant)
+        else:
+            line.came.append((request.request_id, self.clock))
+        line.waits += 1
+
+    def left(self, request: PendingRequest) -> None:
+        """It waits no more.  O(1) amortised."""
+        line = self.lines[request.tenant]
+        line.leave(request.request_id)
+        if line.waits == 0:
+            del self.lines[request.tenant]
+            self._keep(request.tenant, line.served)
+
+    def charge(self, tenant: str, tokens: float) -> None:
+        """Work was done for a tenant, of an admission before its request has left.  O(1)."""
+        line = self.lines.get(tenant)
+        if line is not None:
+            line.served = line.level + tokens
+        else:
+            self._keep(tenant, max(self.clock, self._idle.pop(tenant, 0.0)) + tokens)
+        self.clock += tokens / float(max(1, len(self.lines)))
+
+    def lowest(self) -> float:
+        """The lowest level of those who wait; somebody does.  O(log tenants) amortised."""
+        heap = self._heap
+        while True:
+            level, tenant = heap[0]
+            line = self.lines.get(tenant)
+            now = -1.0 if line is None else line.level
+            if now == level:
+                return level
+            if now < level:  # nobody's any more, or he has a lower entry, too
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(heap, (now, tenant))
+
+    def _keep(self, tenant: str, served: float) -> None:
+        if served <= self.clock:
+            return
+        self._idle[tenant] = served
+        self._idle.move_to_end(tenant)
+        if len(self._idle) > MOST_IDLE:
+            self._idle.popitem(last=False)
+
+    def _push(self, level: float, tenant: str) -> None:
+        heapq.heappush(self._heap, (level, tenant))
+        if len(self._heap) > 2 * len(self.lines) + 64:
+            self._heap = [(line.level, name) for name, line in self.lines.items()]
+            heapq.heapify(self._heap)
+
+
+@final
+class Turns(RequestStream):
+    """An order in which tenants take turns, if each costs what is not cached of him.
+
+    Accounts and clock go on with the order; when the oldest of a tenant came stays as it is.  Until somebody
+    is behind this is the order itself, and O(1) more a request; from then on turns are taken to its end.
+
+    Args:
+        order: the policy's, of all who wait.
+        accounts: as they stand; the order to come is not charged to them.
+    """
+
+    __slots__ = (
+        "_accounts",
+        "_acts",
+        "_aside",
+        "_blocked",
+        "_clock",
+        "_from",
+        "_lead",
+        "_left",
+        "_levels",
+        "_now",
+        "_number",
+        "_order",
+        "_placed",
+        "_ready",
+        "_tenants",
+    )
+
+    def __init__(self, order: RequestStream, accounts: TenantAccounts) -> None:
+        self._order = order
+        self._accounts: TenantAccounts | None = accounts
+        """None once somebody may be behind: from then on levels are kept."""
+        self._acts = False  # somebody has been behind
+        self._lead: float = accounts.lead
+        self._clock: float = accounts.clock
+        self._tenants: float = float(len(accounts.lines))
+        self._from: float = accounts.lowest() + 0.5 * accounts.lead
+        """Nobody is behind before the clock has passed this."""
+        self._placed: list[PendingRequest] = []  # until then
+        self._now: dict[str, float] = {}  # levels, from then on
+        self._left: dict[str, int] = {}
+        self._levels: list[tuple[float, str]] = []  # a heap of the levels of those who have requests left
+        self._aside: dict[str, deque[tuple[int, PendingRequest]]] = {}
+        """By tenant: those who came up in the order while he was too far ahead, with their places in it."""
+        self._ready: list[tuple[int, str]] = []  # a heap: tenants whose first aside may go, by its place
+        self._blocked: list[tuple[float, str]] = []  # a heap: the others that have somebody aside
+        self._number: i64 = 0
+
+    def next(self) -> PendingRequest | None:
+        """Whoever goes next; None at the end.
+
+        O(log tenants), and those that are passed over once; O(tenants) the first time somebody is behind.
+        """
+        accounts = self._accounts
+        if accounts is not None:
+            if self._clock <= self._from:
+                request = self._order.next()
+                if request is not None:
+                    self._placed.append(request)
+                    self._clock += cost_of(request) / self._tenants
+                return request
+            self._accounts = None
+            self._begin(accounts)
+        limit = self._limit()
+        if not self._acts:
+            if self._clock <= limit - 0.5 * self._lead:
+                request = self._order.next()
+                if request is not None:
+                    self._serve(request)
+                return request
+            self._acts = True
+        while self._blocked and self._blocked[0][0] <= limit:
+            tenant = heapq.heappop(self._blocked)[1]
+            heapq.heappush(self._ready, (self._aside[tenant][0][0], tenant))
+        if self._ready:
+            tenant = heapq.heappop(self._ready)[1]
+            request = self._aside[tenant].popleft()[1]
+            self._serve(request)
+            if self._aside[tenant]:
+                heapq.heappush(self._blocked, (self._now[tenant], tenant))
+            return request
+        return self._from_order(limit)
+
+    def _from_order(self, limit: float) -> PendingRequest | None:
+        """The next of the order who may go; those before it step aside."""
+        while True:
+            candidate = self._order.next()
+            if candidate is None:
+                return None
+            self._number += 1
+            tenant = candidate.tenant
+            waiting = self._aside.get(tenant)
+            if waiting is None:
+                waiting = deque()
+                self._aside[tenant] = waiting
+            if not waiting:
+                if self._now[tenant] <= limit:
+                    self._serve(candidate)
+                    return candidate
+                heapq.heappush(self._blocked, (self._now[tenant], tenant))
+            waiting.append((self._number, candidate))
+
+    def _begin(self, accounts: TenantAccounts) -> None:
+        """The levels as they are after all that has been placed.  O(tenants + those)."""
+        for tenant, line in accounts.lines.items():
+            self._now[tenant] = line.level
+            self._left[tenant] = line.waits
+        for request in self._placed:
+            self._now[request.tenant] += cost_of(request)
+            self._left[request.tenant] -= 1
+        self._levels = [(level, tenant) for tenant, level in self._now.items()]
+        heapq.heapify(self._levels)
+
+    def _limit(self) -> float:
+        """The level up to which tenants are served next."""
+        levels = self._levels
+        while levels and (self._left[levels[0][1]] == 0 or self._now[levels[0][1]] != levels[0][0]):
+            heapq.heappop(levels)
+        return levels[0][0] + self._lead if levels else math.inf
+
+    def _serve(self, request: PendingRequest) -> None:
+        tenant = request.tenant
+        cost = cost_of(request)
+        self._left[tenant] -= 1
+        self._now[tenant] += cost
+        self._clock += cost / self._tenants
+        heapq.heappush(self._levels, (self._now[tenant], tenant))
+
+
+def cost_of(request: PendingRequest) -> float:
+    """Tokens of a request that are not cached, as far as is known."""
+    return float(max(1, request.num_tokens - request.cached_len))

@@ -1,0 +1,242 @@
+"""The orders that engines offer by themselves: the baselines.
+
+fcfs        the stock order of vLLM and SGLang
+lpm         SGLang's longest prefix match, with and without its limit (`schedule_policy.py`, 0.5.9 and later)
+spf         SGLang's shortest prefill first (0.5.23)
+hrrn        SGLang's highest response ratio next (0.5.23, `_sort_by_hrrn`): (tokens processed since the
+            request arrived) / (tokens it still has to prefill), on a clock of tokens
+dfs-weight  SGLang's cached tree in depth-first order, heaviest branch first (`_sort_by_dfs_weight`)
+
+All but fcfs and dfs-weight defer siblings of a cold prefix within the batch, as SGLang does.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from peek.errors import InvalidConfig
+from peek.policy.base import AdmissionPolicy, Cycle
+from peek.policy.sections import SIBLING, TAU, assign_sections
+from peek.request import PendingRequest
+from peek.trie.node import Node, next_branch, next_preorder
+from peek.trie.pending_tree import PendingTree
+
+_LAST: Final = 1 << 60
+"""More tokens than any request has."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class FirstCome(AdmissionPolicy):
+    """Arrival order.  O(n), reads neither tree nor cache."""
+
+    def __init__(self) -> None:
+        super().__init__(reads_cache=False, reads_tree=False)
+
+    def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+        return list(queue)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class LongestPrefix(AdmissionPolicy):
+    """Longest cached prefix first, deferred siblings last, ties in arrival order.  O(n log n).
+
+    Args:
+        queue_limit: with more requests waiting the order is FCFS and the cache is not looked at
+            (SGLang: 128); None lifts the limit.
+    """
+
+    def __init__(self, queue_limit: int | None = 128) -> None:
+        super().__init__()
+        self.queue_limit = _checked(queue_limit)
+
+    def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+        if over_limit(self.queue_limit, queue):
+            return list(queue)
+        assign_sections(queue, TAU)
+        return sorted(queue, key=_longest_prefix)
+
+
+def _longest_prefix(request: PendingRequest) -> int:
+    return _LAST if request.section == SIBLING else -request.cached_len
+
+
+def _checked(queue_limit: int | None) -> int | None:
+    """`InvalidConfig` unless it is a limit, or None."""
+    if queue_limit is not None and queue_limit < 1:
+        raise InvalidConfig(f"queue_limit is {queue_limit}; need at least 1, or None")
+    return queue_limit
+
+
+def over_limit(queue_limit: int | None, queue: list[PendingRequest]) -> bool:
+    """SGLang's guard against the cost of matching a long queue."""
+    return queue_limit is not None and len(queue) > queue_limit
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ShortestPrefill(AdmissionPolicy):
+    """Fewest uncached tokens first, deferred siblings last, ties in arrival order.  O(n log n)."""
+
+    def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+        assign_sections(queue, TAU)
+        return sorted(queue, key=_shortest_prefill)
+
+
+def _shortest_prefill(request: PendingRequest) -> int:
+    work = uncached_tokens(request)
+    return _LAST + work if request.section == SIBLING else work
+
+
+def uncached_tokens(request: PendingRequest) -> i64:
+    """Prompt tokens an engine would compute if it admitted the request now; at least 1."""
+    work = request.num_tokens - request.cached_len
+    return work if work > 1 else 1
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Hrrn(AdmissionPolicy):
+    """Largest (work done since arrival) / (uncached tokens) first; deferred siblings last.
+
+    Fully cached requests go first of all.  Ties in arrival order.  O(n log n).
+
+    Args:
+        queue_limit: FCFS beyond this many waiting (SGLang: 128).  None, the default here, is the
+            stronger baseline.
+    """
+
+    def __init__(self, queue_limit: int | None = None) -> None:
+        super().__init__()
+        self.queue_limit = _checked(queue_limit)
+
+    def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+        if over_limit(self.queue_limit, queue):
+            return list(queue)
+        assign_sections(queue, TAU)
+        work_done = cycle.work_done
+        # Stable, so ties stay in arrival order; floats compare much faster than tuples.
+        falling = [-_ratio(request, work_done) for request in queue]
+        return [queue[i] for i in sorted(range(len(queue)), key=falling.__getitem__)]
+
+
+def _ratio(request: PendingRequest, work_done: i64) -> float:
+    if request.section == SIBLING:
+        return -inf
+    uncached = request.num_tokens - request.cached_len
+    if uncached <= 0:
+        return inf
+    return float(work_done - request.arrival_work) / float(uncached)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class DfsWeight(AdmissionPolicy):
+    """Children before their node's own requests, heavier children first, ties by arrival.  O(n log n).
+
+    SGLang walks its own cache.  The same order can be read off the pending tree after a dual-walk: the cached
+    tree, restricted to the places where waiting requests stop matching, *is* the matched part of the pending
+    tree.  A branch belongs to it as far as the cache followed it; its weight is the number of requests below.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(reads_tree=False)
+
+    def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+        for rank, request in enumerate(queue):
+            request.rank = rank
+        _note_oldest(cycle.tree)
+        roots = [root for _, root in cycle.tree.roots()]
+        branches: list[Node] = []
+        unmatched: list[PendingRequest] = []
+        for root in roots:  # namespaces are branches of one tree
+            branches.extend(_matched_kids(root))
+            unmatched.extend(_stopped_at(root))
+        # Post-order without recursion: a node waits on the stack below its children.
+        ordered: list[PendingRequest] = []
+        stack: list[tuple[Node, bool]] = [(node, False) for node in _by_weight(branches)]
+        while stack:
+            node, expanded = stack.pop()
+            if expanded:
+                ordered.extend(_stopped_at(node))
+                continue
+            stack.append((node, True))
+            if node.walk_matched == node.depth:
+                stack.extend((kid, False) for kid in _by_weight(_matched_kids(node)))
+        unmatched.sort(key=_rank)
+        return ordered + unmatched
+
+
+def _note_oldest(tree: PendingTree) -> None:
+    """Write the smallest rank below each node into `acc_first`.  O(n + nodes)."""
+    for _, root in tree.roots():
+        nodes: list[Node] = []
+        node: Node | None = root
+        while node is not None:
+            nodes.append(node)
+            node.acc_first = 1 << 62
+            node = next_preorder(node)
+        i: i64 = len(nodes) - 1
+        while i >= 0:
+            node = nodes[i]
+            terminator = node.terminator
+            while terminator is not None:
+                node.acc_first = min(node.acc_first, terminator.request.rank)
+                terminator = terminator.next
+            if node.parent is not None:
+                node.parent.acc_first = min(node.parent.acc_first, node.acc_first)
+            i -= 1
+
+
+def _matched_kids(node: Node) -> list[Node]:
+    kids: list[Node] = []
+    kid = node.kid
+    while kid is not None:
+        if kid.walk_matched > node.depth:
+            kids.append(kid)
+        kid = kid.next
+    return kids
+
+
+def _by_weight(nodes: list[Node]) -> list[Node]:
+    """Ascending weight, because a stack pops its last entry first; ties: the older branch last."""
+    return sorted(nodes, key=_weight)
+
+
+def _weight(node: Node) -> tuple[int, int]:
+    return (node.count, -node.acc_first)
+
+
+def _stopped_at(node: Node) -> list[PendingRequest]:
+    """Requests whose cached prefix ends in `node`, in arrival order."""
+    found: list[PendingRequest] = []
+    if node.walk_matched < node.depth:
+        _collect(node, found)
+    else:
+        _own_requests(node, found)
+        kid = node.kid
+        while kid is not None:
+            if kid.walk_matched == node.depth:
+                _collect(kid, found)
+            kid = kid.next
+    found.sort(key=_rank)
+    return found
+
+
+def _rank(request: PendingRequest) -> int:
+    return request.rank
+
+
+def _own_requests(node: Node, found: list[PendingRequest]) -> None:
+    terminator = node.terminator
+    while terminator is not None:
+        found.append(terminator.request)
+        terminator = terminator.next
+
+
+def _collect(top: Node, found: list[PendingRequest]) -> None:
+    """All requests at or below `top`."""
+    stop = next_branch(top)
+    node: Node | None = top
+    while node is not None and node is not stop:
+        _own_requests(node, found)
+        node = next_preorder(node)
