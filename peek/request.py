@@ -22,24 +22,18 @@ SINGLETON: Final = 0
 """`cluster_id` of a request that shares no prefix with another waiting request."""
 
 _SIGNALS: Final = (
-    "answer_excess",
-    "answer_ratio",
     "arrival_work",
     "cached_len",
     "cluster_depth",
     "cluster_id",
     "cluster_size",
     "coming_len",
-    "due",
     "head",
     "lane",
     "length",
-    "price",
-    "rank",
     "score",
     "section",
     "sequence",
-    "turn",
 )
 """What is written after the constructor."""
 
@@ -74,10 +68,6 @@ class PendingRequest:
 
     Signals, valid after `Planner.plan`; `score`, `cluster_*` and `head` where the policy reads the tree:
         arrival_work: uncached tokens the engine had admitted when the request arrived (HRRN's clock).
-        answer_ratio: length of the answer that is expected, to the mean of all answers; 1.0 if unknown.
-        answer_excess: tokens that it is expected to be longer than the mean of its namespace.
-        turn, price, due: when arrival order would serve it, for what, and when it is overdue, in work; see
-            `peek.policy.default.overdue`.
         sequence: rank of arrival (unique, ascending).
         length: symbols in the key, without the tail.
         cached_len: tokens of the prompt already in the KV cache (the paper's h).
@@ -87,7 +77,7 @@ class PendingRequest:
         cluster_id, cluster_depth, cluster_size: the deepest tree node that at least two waiting
             requests share: its id (0 for a singleton), depth in symbols, pending count.
         head: id of the tree node that holds the first theta symbols, 0 if the key is shorter.
-        section: WARM / PIONEER / SIBLING, where the policy uses sections.
+        section: WARM / PIONEER / SIBLING, written by a policy that uses sections.
         lane: the lane that picked it in the last order, `NO_LANE` where none did.
     """
 
@@ -95,31 +85,24 @@ class PendingRequest:
         "_arrival_time",
         "_namespace",
         "_request_id",
-        "answer_excess",
-        "answer_ratio",
         "arrival_work",
         "cached_len",
         "cluster_depth",
         "cluster_id",
         "cluster_size",
         "coming_len",
-        "due",
         "head",
         "heads",
         "key",
-        "kinds",
         "lane",
         "length",
         "num_tokens",
         "placed",
-        "price",
-        "rank",
         "score",
         "section",
         "sequence",
         "tail",
         "tenant",
-        "turn",
     )
 
     # Compiled code checks `str` by itself, with an error that names nothing: hence `object` for the texts.
@@ -143,13 +126,7 @@ class PendingRequest:
         self.tail: i64 = _count(name, "tail", tail)
         self.tenant: str = tenant if isinstance(tenant, str) else _no_text("tenant", tenant)
         self.heads: tuple[object, ...] = _names(name, heads)
-        self.kinds: object = ()  # of the default policy's answers
-        self.answer_ratio: float = 1.0
-        self.answer_excess: i64 = 0
         self.arrival_work: i64 = 0
-        self.turn: float = 0.0
-        self.price: float = 0.0
-        self.due: float = 0.0
         self.sequence: i64 = 0
         self.length: i64 = 0
         self.cached_len: i64 = 0
@@ -162,7 +139,6 @@ class PendingRequest:
         self.section: i64 = 0
         self.lane: i64 = NO_LANE
         self.placed: i64 = 0  # of the planner: the last order that it was found in
-        self.rank: i64 = 0  # scratch of policies: place in the order of arrival
 
     # What the tree has filed a request under cannot be set: a policy that tried would lose it.
 

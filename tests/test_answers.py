@@ -34,6 +34,14 @@ def named(row: Arrival) -> PendingRequest:
     return PendingRequest(row.request_id, key, row.arrival_time, row.namespace, row.num_tokens, heads=heads)
 
 
+def learned_of(planner: Planner, name: str) -> tuple[float, int]:
+    """Ratio and excess of a request that waits."""
+    policy = planner.policy
+    assert isinstance(policy, PeekPolicy)
+    expected = policy.answers.expected(name)
+    return expected.ratio, expected.excess
+
+
 def lengths_after(history: Sequence[Told]) -> AnswerLengths:
     """Those who ended came and went one after another."""
     lengths = AnswerLengths()
@@ -61,16 +69,18 @@ def expected_by_hand(history: Sequence[Told], space: str, heads: tuple[str, ...]
 @given(history=st.lists(TOLD, max_size=32), space=SPACES, heads=PATHS)
 def test_what_is_expected_of_a_new_request(history: list[Told], space: str, heads: tuple[str, ...]) -> None:
     request = PendingRequest("new", [1], 0.0, space)
-    lengths_after(history).arrived(request, heads)
+    lengths = lengths_after(history)
+    lengths.arrived(request, heads)
+    told = lengths.expected("new")
     expected = expected_by_hand(history, space, heads)
     if expected is None:
-        assert (request.answer_ratio, request.answer_excess) == (1.0, 0)
+        assert (told.ratio, told.excess) == (1.0, 0)
         return
     common = Fraction(sum(tokens for _, _, tokens in history), len(history))
     mean = expected_by_hand(history, space, ())
     assert mean is not None
-    assert request.answer_ratio == pytest.approx(float(expected / common), rel=1e-9)
-    assert request.answer_excess == pytest.approx(max(0.0, float(expected - mean)), abs=1.0)
+    assert told.ratio == pytest.approx(float(expected / common), rel=1e-9)
+    assert told.excess == pytest.approx(max(0.0, float(expected - mean)), abs=1.0)
 
 
 @given(history=st.lists(TOLD, max_size=32), paths=st.lists(PATHS, min_size=2, max_size=4))
@@ -87,10 +97,10 @@ def test_other_namespaces_scale_what_is_expected_of_us_and_no_more(
         requests = [PendingRequest(f"new{i}", [1], 0.0) for i in range(len(paths))]
         for request, heads in zip(requests, paths, strict=True):
             lengths.arrived(request, heads)
-        found.append(requests)
+        found.append([lengths.expected(request.request_id) for request in requests])
     alone, together = found
-    assert [r.answer_excess for r in alone] == [r.answer_excess for r in together]
-    factors = [b.answer_ratio / a.answer_ratio for a, b in zip(alone, together, strict=True)]
+    assert [r.excess for r in alone] == [r.excess for r in together]
+    factors = [b.ratio / a.ratio for a, b in zip(alone, together, strict=True)]
     assert factors == pytest.approx([factors[0]] * len(factors), rel=1e-9)
 
 
@@ -113,9 +123,7 @@ def test_the_order_is_that_of_the_definition_with_what_was_learned(
         planner.plan(scene.cache(), scene.now)
         planner.answered(tokens, f"past{number}")
     plan = planner.plan(scene.cache(), scene.now)
-    learned = {
-        name: (planner.request(name).answer_ratio, planner.request(name).answer_excess) for name in names
-    }
+    learned = {name: learned_of(planner, name) for name in names}
     assert plan == Definition(scene, policy, learned).order(False)[0]
 
 
@@ -146,11 +154,11 @@ def test_those_who_wait_are_told() -> None:
     planner.remove("r1")
     planner.answered(4000, "r0")
     planner.answered(10, "r1")
-    assert planner.request("r2").answer_ratio == 1.0  # nothing is worked out before it is needed
+    assert learned_of(planner, "r2")[0] == 1.0  # nothing is worked out before it is needed
     assert planner.plan(cache, NOW) == ["r3", "r2"]
-    assert planner.request("r2").answer_ratio == pytest.approx((4000 + 2005) / 2 / 2005)
-    assert planner.request("r2").answer_excess == int((4000 + 2005) / 2 - 2005)
-    assert planner.request("r3").answer_excess == 0
+    assert learned_of(planner, "r2")[0] == pytest.approx((4000 + 2005) / 2 / 2005)
+    assert learned_of(planner, "r2")[1] == int((4000 + 2005) / 2 - 2005)
+    assert learned_of(planner, "r3")[1] == 0
 
 
 def test_an_answer_of_nobody_counts_for_the_mean_alone() -> None:
@@ -158,7 +166,7 @@ def test_an_answer_of_nobody_counts_for_the_mean_alone() -> None:
     planner.answered(100)
     planner.answered(300, "unknown")
     planner.add(PendingRequest("r", [1] * 100, 0.0))
-    assert (planner.request("r").answer_ratio, planner.request("r").answer_excess) == (1.0, 0)
+    assert learned_of(planner, "r") == (1.0, 0)
 
 
 def test_a_withdrawn_request_teaches_nothing() -> None:
@@ -170,7 +178,7 @@ def test_a_withdrawn_request_teaches_nothing() -> None:
     planner.answered(9000, "gone")
     planner.answered(10, "served")
     planner.add(PendingRequest("next", [len("gone")] * 100, 0.0))
-    assert planner.request("next").answer_ratio == pytest.approx(10 / ((9000 + 10) / 2))
+    assert learned_of(planner, "next")[0] == pytest.approx(10 / ((9000 + 10) / 2))
 
 
 def test_memory_is_bounded() -> None:
@@ -197,8 +205,8 @@ def test_memory_is_bounded_over_all_namespaces() -> None:
         taught(lengths, f"salt{number}", [(number, i) for i in range(1500)], 9)
     assert lengths.kinds <= 16_384
     lengths.arrived(ours, ("ours",))
-    assert ours.answer_ratio > 10
-    lengths.withdrawn(ours)
+    assert lengths.expected(ours.request_id).ratio > 10
+    lengths.withdrawn(ours.request_id)
     for number in range(9000):
         taught(lengths, f"user{number}", [("any",)], 9)
     assert lengths.namespaces <= 4096
@@ -229,10 +237,10 @@ def test_another_namespace_makes_nobody_forget() -> None:
                 lengths.admitted(request)
                 lengths.answered(1, f"r{number}")
             else:
-                lengths.withdrawn(request)
+                lengths.withdrawn(request.request_id)
         lengths.answered(1, "unknown")
         lengths.arrived(ours, ("ours",))
-        assert ours.answer_ratio > 1.5, (space, served)
+        assert lengths.expected(ours.request_id).ratio > 1.5, (space, served)
 
 
 @pytest.mark.parametrize("answers", [8, 40, 4000])
@@ -294,8 +302,7 @@ def test_answers_are_worth_a_factor_of_four_in_age_at_most(scene: Scene, told: l
         planner.remove(past.request_id)
         planner.answered(tokens, past.request_id)
     plan = planner.plan(scene.cache(), scene.now)
-    requests = [planner.request(row.request_id) for row in scene.rows]
-    learned = {each.request_id: (each.answer_ratio, each.answer_excess) for each in requests}
+    learned = {row.request_id: learned_of(planner, row.request_id) for row in scene.rows}
     assert plan == Judged(scene, policy, learned).order(False)[0]
 
 
@@ -308,11 +315,11 @@ def test_a_kind_in_use_is_not_forgotten() -> None:
     for number in range(10_000):
         request = PendingRequest(f"r{number}", [1], 0.0)
         lengths.arrived(request, (number,) if number % 500 else ("ours",))
-        lengths.withdrawn(request)
+        lengths.withdrawn(request.request_id)
     lengths.answered(1, "unknown")
     last = PendingRequest("last", [1], 0.0)
     lengths.arrived(last, ("ours",))
-    assert last.answer_ratio == pytest.approx(500 / 250.5)
+    assert lengths.expected("last").ratio == pytest.approx(500 / 250.5)
 
 
 def test_heads_are_the_beginnings_that_a_prompt_has() -> None:

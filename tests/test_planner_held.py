@@ -70,11 +70,14 @@ def test_what_is_held_is_due_when_it_was() -> None:
     planner.add(PendingRequest("held", b"", 1.0, num_tokens=100), held=True)
     planner.add(PendingRequest("last", [3] * 100, 2.0))
     planner.plan(EMPTY, 3.0)
-    assert (planner.request("last").turn, planner.request("held").due) == (100.0, 50.0)
+    last, held = lane.turn_of("last"), lane.turn_of("held")
+    assert last is not None
+    assert held is not None
+    assert (last.start, held.due) == (100.0, 50.0)
     planner.remove("first")
     planner.resume("held", [2] * 100)
     assert planner.plan(EMPTY, 4.0) == ["held", "last"]
-    assert (planner.request("held").due, lane.virtual) == (50.0, 300.0)
+    assert (held.due, lane.virtual) == (50.0, 300.0)
     planner.hold("held")
     assert lane.virtual == 200.0
     planner.remove("held", admitted=False)

@@ -22,10 +22,9 @@ COPIES: dict[str, Callable[[PendingRequest], PendingRequest]] = {
     **{f"pickle {n}": lambda r, n=n: pickle.loads(pickle.dumps(r, n)) for n in range(6)},
 }
 FIELDS = [
-    "answer_excess", "answer_ratio", "arrival_time", "arrival_work", "cached_len", "cluster_depth",
-    "cluster_id", "cluster_size", "coming_len", "due", "head", "heads", "key", "lane", "length",
-    "namespace", "num_tokens", "price", "rank", "request_id", "score", "section", "sequence", "tail",
-    "tenant", "turn",
+    "arrival_time", "arrival_work", "cached_len", "cluster_depth", "cluster_id", "cluster_size", "coming_len",
+    "head", "heads", "key", "lane", "length", "namespace", "num_tokens", "request_id", "score", "section",
+    "sequence", "tail", "tenant",
 ]  # fmt: skip
 
 
@@ -35,7 +34,7 @@ def fields(request: PendingRequest) -> dict[str, Any]:
 
 def test_the_list_of_fields_is_whole() -> None:
     public = {name for name in dir(PendingRequest) if not name.startswith("_")}
-    assert public == {*FIELDS, "kinds", "placed"}  # what planner and policy keep, and no copy has
+    assert public == {*FIELDS, "placed"}  # of the planner, and no copy has it
 
 
 @pytest.mark.parametrize("how", list(COPIES))

@@ -158,13 +158,6 @@ def reads_the_section(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> ob
     return sorted(queue, key=lambda request: request.section)
 
 
-def reads_the_rank(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    ordered = sorted(queue, key=lambda request: request.rank)
-    for rank, request in enumerate(ordered):
-        request.rank = rank
-    return ordered
-
-
 def reads_the_cache(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
     return sorted(queue, key=lambda request: -request.cached_len)
 
@@ -197,8 +190,7 @@ MUTANTS: dict[str, tuple[Callable[[], AdmissionPolicy], str]] = {
     "shares a global": (made(shares_a_global), "a copy of the policy orders the same queue differently"),
     "takes turns": (made(takes_turns), "it remembers what it ordered before"),
     "tires": (made(tires), "it remembers"),
-    "reads the section": (made(reads_the_section), "it reads rank, section or lane"),
-    "reads the rank": (made(reads_the_rank), "it reads rank, section or lane"),
+    "reads the section": (made(reads_the_section), "it reads section or lane"),
     "lies about the cache": (made(reads_the_cache, reads_cache=False), "it says reads_cache=False and reads"),
     "lies about the tree": (made(reads_the_tree, reads_tree=False), "it says reads_tree=False and reads"),
 }

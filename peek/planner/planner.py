@@ -227,6 +227,11 @@ class Planner:
         """The tenants' accounts in tokens, if the policy keeps any.  O(tenants)."""
         return self._calls.policy.served()
 
+    @property
+    def policy(self) -> AdmissionPolicy:
+        """The policy that orders, to look at what it keeps.  O(1)."""
+        return self._calls.policy
+
     def __len__(self) -> int:
         """Requests waiting, held ones included."""
         return len(self.tree) + len(self.held)

@@ -113,9 +113,9 @@ class AdmissionPolicy:
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
         """The admission order of `queue`: a new list with the same requests, first to admit first.
 
-        `queue` comes in arrival order (arrival_time, then sequence) and is not changed.  Nothing
-        else is: equal arguments and histories give equal orders.  The request's scratch field `rank` and,
-        where the policy uses sections, `section` may be written.
+        `queue` comes in arrival order (arrival_time, then sequence) and is not changed.  Nothing else is:
+        equal arguments and histories give equal orders.  Where the policy uses sections it writes `section`.
+        What else it works out about nodes and requests it keeps itself, by `uid` or `request_id`.
         """
         # Not an abstract method: a compiled call of one that a subclass forgot ends the process.
         raise NotImplementedError(f"{type(self).__name__} does not say how to order the queue")

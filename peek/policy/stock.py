@@ -22,7 +22,6 @@ from peek.policy.base import AdmissionPolicy, Cycle
 from peek.policy.sections import SIBLING, TAU, assign_sections
 from peek.request import PendingRequest
 from peek.trie.node import Node, next_branch, next_preorder
-from peek.trie.pending_tree import PendingTree
 
 _LAST: Final = 1 << 60
 """More tokens than any request has."""
@@ -142,18 +141,16 @@ class DfsWeight(AdmissionPolicy):
         super().__init__(reads_tree=False)
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
-        for rank, request in enumerate(queue):
-            request.rank = rank
-        _note_oldest(cycle.tree)
         roots = [root for _, root in cycle.tree.roots()]
         branches: list[Node] = []
         unmatched: list[PendingRequest] = []
         for root in roots:  # namespaces are branches of one tree
             branches.extend(_matched_kids(root))
             unmatched.extend(_stopped_at(root))
+        oldest = _oldest_below(roots)
         # Post-order without recursion: a node waits on the stack below its children.
         ordered: list[PendingRequest] = []
-        stack: list[tuple[Node, bool]] = [(node, False) for node in _by_weight(branches)]
+        stack: list[tuple[Node, bool]] = [(node, False) for node in _by_weight(branches, oldest)]
         while stack:
             node, expanded = stack.pop()
             if expanded:
@@ -161,49 +158,55 @@ class DfsWeight(AdmissionPolicy):
                 continue
             stack.append((node, True))
             if node.walk_matched == node.depth:
-                stack.extend((kid, False) for kid in _by_weight(_matched_kids(node)))
-        unmatched.sort(key=_rank)
+                stack.extend((kid, False) for kid in _by_weight(_matched_kids(node), oldest))
+        unmatched.sort(key=_arrival)
         return ordered + unmatched
 
 
-def _note_oldest(tree: PendingTree) -> None:
-    """Write the smallest rank below each node into `acc_first`.  O(n + nodes)."""
-    for _, root in tree.roots():
+def _oldest_below(roots: list[Node]) -> dict[int, tuple[float, int]]:
+    """By `uid`, the first to arrive of the requests at or below a node.  O(n + nodes)."""
+    oldest: dict[int, tuple[float, int]] = {}
+    for root in roots:
         nodes: list[Node] = []
         node: Node | None = root
         while node is not None:
             nodes.append(node)
-            node.acc_first = 1 << 62
             node = next_preorder(node)
         i: i64 = len(nodes) - 1
         while i >= 0:
-            node = nodes[i]
-            terminator = node.terminator
-            while terminator is not None:
-                node.acc_first = min(node.acc_first, terminator.request.rank)
-                terminator = terminator.next
-            if node.parent is not None:
-                node.parent.acc_first = min(node.parent.acc_first, node.acc_first)
+            below = nodes[i]
+            came = [oldest[kid.uid] for kid in _kids(below)]
+            came.extend(_arrival(request) for request in _own_requests(below))
+            oldest[below.uid] = min(came)
             i -= 1
+    return oldest
 
 
-def _matched_kids(node: Node) -> list[Node]:
+def _kids(node: Node) -> list[Node]:
     kids: list[Node] = []
     kid = node.kid
     while kid is not None:
-        if kid.walk_matched > node.depth:
-            kids.append(kid)
+        kids.append(kid)
         kid = kid.next
     return kids
 
 
-def _by_weight(nodes: list[Node]) -> list[Node]:
+def _matched_kids(node: Node) -> list[Node]:
+    return [kid for kid in _kids(node) if kid.walk_matched > node.depth]
+
+
+def _by_weight(nodes: list[Node], oldest: dict[int, tuple[float, int]]) -> list[Node]:
     """Ascending weight, because a stack pops its last entry first; ties: the older branch last."""
-    return sorted(nodes, key=_weight)
+    younger_first = sorted(nodes, key=lambda node: oldest[node.uid], reverse=True)
+    return sorted(younger_first, key=_count)
 
 
-def _weight(node: Node) -> tuple[int, int]:
-    return (node.count, -node.acc_first)
+def _count(node: Node) -> int:
+    return node.count
+
+
+def _arrival(request: PendingRequest) -> tuple[float, int]:
+    return (request.arrival_time, request.sequence)
 
 
 def _stopped_at(node: Node) -> list[PendingRequest]:
@@ -212,25 +215,21 @@ def _stopped_at(node: Node) -> list[PendingRequest]:
     if node.walk_matched < node.depth:
         _collect(node, found)
     else:
-        _own_requests(node, found)
-        kid = node.kid
-        while kid is not None:
+        found.extend(_own_requests(node))
+        for kid in _kids(node):
             if kid.walk_matched == node.depth:
                 _collect(kid, found)
-            kid = kid.next
-    found.sort(key=_rank)
+    found.sort(key=_arrival)
     return found
 
 
-def _rank(request: PendingRequest) -> int:
-    return request.rank
-
-
-def _own_requests(node: Node, found: list[PendingRequest]) -> None:
+def _own_requests(node: Node) -> list[PendingRequest]:
+    own: list[PendingRequest] = []
     terminator = node.terminator
     while terminator is not None:
-        found.append(terminator.request)
+        own.append(terminator.request)
         terminator = terminator.next
+    return own
 
 
 def _collect(top: Node, found: list[PendingRequest]) -> None:
@@ -238,5 +237,5 @@ def _collect(top: Node, found: list[PendingRequest]) -> None:
     stop = next_branch(top)
     node: Node | None = top
     while node is not None and node is not stop:
-        _own_requests(node, found)
+        found.extend(_own_requests(node))
         node = next_preorder(node)

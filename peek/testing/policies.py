@@ -4,10 +4,10 @@ What is demanded of `order(queue, cycle)`:
 
 - **a permutation**: a new list with every request of the queue once, and nothing else;
 - **nothing is touched**: the list it is given, the pending tree, the cycle and every attribute of the
-  requests stay as they were, except the scratch attributes `rank` and `section`;
+  requests stay as they were, except the attribute `section`;
 - **equal arguments, equal orders**: for a copy of the policy, for other request ids, for a tree that came
   about in another way (ids of tree nodes and the order of children tell nothing), and whatever an earlier
-  cycle left in `rank`, `section` and `lane`;
+  cycle left in `section` and `lane`;
 - **it reads what it says it reads**: without `reads_cache` the signals of the cache may be stale, without
   `reads_tree` those of the tree;
 - **no memory**: what was ordered before makes no difference.  A policy that means to remember is checked
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Factory = Callable[[], AdmissionPolicy]
 
-_SCRATCH = ("rank", "section", "turn", "price", "due")
+_SCRATCH = ("section",)
 _KEPT = [
     name
     for name in dir(PendingRequest)
@@ -137,9 +137,9 @@ def _check_names(subject: _Subject, policy: AdmissionPolicy, case: _Case, expect
 def _check_leftovers(subject: _Subject, policy: AdmissionPolicy, case: _Case, expected: list[str]) -> None:
     prepared = told(policy, case.prepare(policy))
     for i, request in enumerate(prepared.queue):
-        request.rank, request.section, request.lane = 7 * i % 5, 2 - i % 3, i % 2
+        request.section, request.lane = 2 - i % 3, i % 2
     again = subject.order(policy, prepared)
-    subject.same(expected, again, "it reads rank, section or lane as the cycle before left them")
+    subject.same(expected, again, "it reads section or lane as the cycle before left them")
 
 
 def _check_reads(subject: _Subject, make: Factory, case: _Case, expected: list[str]) -> None:

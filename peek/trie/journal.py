@@ -10,7 +10,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from peek.trie.node import Node
+from peek.trie.node import Node, Terminator
 
 _AT_LEAST: Final[i64] = 4096
 """Entries from which a journal may be too long to be worth reading."""
@@ -27,17 +27,15 @@ class Journal:
     Attributes:
         volume: a new number whenever what was written is thrown away, so that readers start afresh.
         nodes: the entries of this volume.
-        freed: slots (`Terminator.slot`) of requests that have left; for who keeps an order current.
-        rounds: how often somebody has brought an order up to date.
+        left: requests that have left their places, never more than nodes.
     """
 
-    __slots__ = ("freed", "nodes", "rounds", "volume")
+    __slots__ = ("left", "nodes", "volume")
 
     def __init__(self) -> None:
         self.volume: i64 = 0
         self.nodes: list[Node] = []
-        self.freed: list[int] = []
-        self.rounds: i64 = 0
+        self.left: list[Terminator] = []
 
     def note(self, node: Node) -> None:
         """Something about this node is new.  O(1)."""
@@ -53,21 +51,24 @@ class Journal:
     def _begin(self) -> None:
         self.volume += 1
         self.nodes = []
+        self.left = []
 
 
 @final
 class Bookmark:
-    """How far one reader has read."""
+    """How far one reader has read: entries of `nodes`, and of `left`."""
 
-    __slots__ = ("at", "volume")
+    __slots__ = ("at", "left_at", "volume")
 
     def __init__(self) -> None:
         self.volume: i64 = -1
         self.at: i64 = 0
+        self.left_at: i64 = 0
 
     def catch_up(self, journal: Journal) -> bool:
         """Jump to the end; False if what was there cannot be had any more."""
         known = self.volume == journal.volume
         self.volume = journal.volume
         self.at = len(journal.nodes)
+        self.left_at = len(journal.left)
         return known

@@ -18,8 +18,8 @@ class Node:
     """One tree node and the edge that leads to it.
 
     `depth` counts symbols from the root and never changes: a split gives the upper half a new node,
-    a merge keeps the lower one.  The `acc_*` fields are scratch space of traversals of the whole tree; the
-    `below_*`, `slot` and `group` belong to an order that is kept current (`peek.policy.default.frontier`).
+    a merge keeps the lower one.  `uid` is a small number that is used again once the node is gone: what a
+    policy works out about nodes goes into a list of its own, by `uid`.
 
     `walk_matched` is how many symbols of the path from the root the cache held in dual-walk number
     `walk_epoch`, and `walk_cursor` the place in the cache behind them.  A node whose `walk_epoch` is not
@@ -27,30 +27,15 @@ class Node:
     """
 
     __slots__ = (
-        "acc_claimed",
-        "acc_first",
-        "acc_head",
-        "acc_ratio",
-        "acc_score",
-        "acc_sum",
         "acc_work",
-        "below_excess",
-        "below_first",
-        "below_lasting",
-        "below_round",
-        "below_since",
-        "below_tokens",
-        "below_work",
         "count",
         "depth",
         "edge",
-        "group",
         "kid",
         "n_kids",
         "next",
         "parent",
         "prev",
-        "slot",
         "terminator",
         "uid",
         "view",
@@ -71,22 +56,7 @@ class Node:
         self.prev: Node | None = None
         self.next: Node | None = None
         self.terminator: Terminator | None = None
-        self.acc_score: i64 = 0
-        self.acc_head: i64 = 0
-        self.acc_sum: float = 0.0
-        self.acc_ratio: float = 0.0
         self.acc_work: i64 = 0
-        self.acc_first: i64 = 0
-        self.acc_claimed: i64 = 0
-        self.below_tokens: float = 0.0
-        self.below_lasting: float = 0.0
-        self.below_excess: float = 0.0
-        self.below_work: i64 = 0
-        self.below_since: float = 0.0
-        self.below_first: i64 = 0
-        self.below_round: i64 = 0
-        self.slot: i64 = -1
-        self.group: i64 = -1
         self.walk_matched: i64 = 0
         self.walk_cursor: object = None
         self.walk_epoch: i64 = 0
@@ -96,17 +66,17 @@ class Node:
 class Terminator:
     """The handle of one waiting request: where its key ends in the tree.
 
-    Among those of a node the newest is the first.
+    Among those of a node the newest is the first.  `uid` is a small number, as of a node.
     """
 
-    __slots__ = ("next", "node", "prev", "request", "slot")
+    __slots__ = ("next", "node", "prev", "request", "uid")
 
-    def __init__(self, request: PendingRequest, node: Node) -> None:
+    def __init__(self, request: PendingRequest, node: Node, uid: i64) -> None:
         self.request = request
         self.node = node
         self.prev: Terminator | None = None
         self.next: Terminator | None = None
-        self.slot: i64 = -1
+        self.uid: i64 = uid
 
 
 def link(parent: Node, child: Node) -> None:

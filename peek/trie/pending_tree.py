@@ -50,6 +50,7 @@ class PendingTree:
     """
 
     __slots__ = (
+        "_free_uids",
         "_handles",
         "_holder",
         "_sequence",
@@ -58,7 +59,6 @@ class PendingTree:
         "_unsorted",
         "chained",
         "epoch",
-        "frontier",
         "version",
         "walks",
     )
@@ -67,6 +67,7 @@ class PendingTree:
         self.chained = chained
         self._shape = PrefixStructure(chained)
         self._handles: dict[str, Terminator] = {}
+        self._free_uids: list[int] = []
         self._sequence: i64 = 0
         self._unsorted = False
         self._theta: i64 = 1
@@ -77,8 +78,6 @@ class PendingTree:
         """Grows with every change; equal versions mean equal trees."""
         self.walks: i64 = 0
         """Grows with every dual-walk that left a mark, one that went on from earlier marks included."""
-        self.frontier: object = None
-        """Whose `slot` and `group` the nodes carry."""
 
     def __len__(self) -> int:
         """Waiting requests.  O(1)."""
@@ -92,6 +91,11 @@ class PendingTree:
     def has_sharing(self) -> bool:
         """True if any two waiting requests share at least one symbol.  O(1)."""
         return self._shape.n_shared > 0
+
+    @property
+    def uid_limit(self) -> int:
+        """Nodes have a `uid` below this.  O(1)."""
+        return self._shape.next_uid
 
     @property
     def node_count(self) -> int:
@@ -154,7 +158,8 @@ class PendingTree:
             leaf = self._shape.grow(request.namespace, packed)
         finally:
             self.leave()
-        terminator = Terminator(request, leaf)
+        uid: i64 = self._free_uids.pop() if self._free_uids else len(self._handles)
+        terminator = Terminator(request, leaf, uid)
         link_terminator(terminator)
         self._shape.note(leaf)
         self._handles[request_id] = terminator
@@ -170,7 +175,8 @@ class PendingTree:
             del self._handles[request_id]
             self.version += 1
             unlink_terminator(terminator.node, terminator)
-            self._shape.free_slot(terminator)
+            self._free_uids.append(terminator.uid)
+            self._shape.note_left(terminator)
             self._shape.shrink(terminator.request.namespace, terminator.node)
             return terminator.request
         finally:
@@ -192,7 +198,7 @@ class PendingTree:
             old = terminator.node
             terminator.node = self._shape.grow(request.namespace, packed)  # it may refuse the key
             unlink_terminator(old, terminator)
-            self._shape.free_slot(terminator)
+            self._shape.note_left(terminator)
             link_terminator(terminator)
             self._shape.note(terminator.node)
             self._shape.shrink(request.namespace, old)

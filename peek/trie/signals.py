@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from mypy_extensions import i64
 
 from peek.request import SINGLETON
-from peek.trie.node import Node, Terminator, next_preorder, shared_node
+from peek.trie.node import Node, Terminator, shared_node
 
 
 class Cluster(NamedTuple):
@@ -22,27 +22,34 @@ the root), and its size (waiting requests at or below it)."""
 
 
 def refresh_below(root: Node, theta: i64) -> None:
-    """Pre-order over one namespace by the links alone: no recursion, no stack."""
-    root.acc_score = 0
-    root.acc_head = 0
+    """Pre-order over one namespace by the links alone: no recursion, no stack.
+
+    On the way down an edge adds to the score, on the way up it is taken off again.
+    """
+    score: i64 = 0
+    head: Node | None = None  # the highest node on the path that holds theta symbols
     node = root
     while True:
         if node.terminator is not None:
-            _refresh_terminators(node)
-        following = next_preorder(node)
-        if following is None:
-            return
-        parent = following.parent
-        assert parent is not None
-        following.acc_score = parent.acc_score + following.count * (following.depth - parent.depth)
-        if parent.acc_head != 0 or following.depth < theta:
-            following.acc_head = parent.acc_head
-        else:
-            following.acc_head = following.uid
+            _refresh_terminators(node, score, 0 if head is None else head.uid)
+        following = node.kid
+        while following is None:
+            parent = node.parent
+            if parent is None:
+                return
+            score -= node.count * (node.depth - parent.depth)
+            if head is node:
+                head = None
+            following = node.next
+            node = parent
+        score += following.count * (following.depth - node.depth)
+        if head is None and following.depth >= theta:
+            head = following
         node = following
 
 
-def _refresh_terminators(node: Node) -> None:
+def _refresh_terminators(node: Node, score: i64, head: i64) -> None:
+    """Write the signals of the requests that end in a node."""
     cluster = shared_node(node)
     cluster_id: i64 = SINGLETON
     depth: i64 = 0
@@ -54,8 +61,8 @@ def _refresh_terminators(node: Node) -> None:
     terminator = node.terminator
     while terminator is not None:
         request = terminator.request
-        request.score = node.acc_score + request.tail
-        request.head = node.acc_head
+        request.score = score + request.tail
+        request.head = head
         request.cluster_id = cluster_id
         request.cluster_depth = depth
         request.cluster_size = size

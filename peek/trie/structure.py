@@ -31,7 +31,6 @@ class PrefixStructure:
     """
 
     __slots__ = (
-        "_next_uid",
         "block",
         "chained",
         "edges",
@@ -39,6 +38,7 @@ class PrefixStructure:
         "journal",
         "n_nodes",
         "n_shared",
+        "next_uid",
         "owners",
         "roots",
     )
@@ -52,7 +52,7 @@ class PrefixStructure:
         self.owners: dict[int, Node] = {}
         self.n_nodes: i64 = 0
         self.n_shared: i64 = 0
-        self._next_uid: i64 = 1
+        self.next_uid: i64 = 1
         self.free_uids: list[int] = []
         self.journal: Journal | None = None
         """Changes of the shape, once somebody reads them."""
@@ -148,18 +148,17 @@ class PrefixStructure:
         journal.shorten(waiting)
         return journal
 
-    def free_slot(self, terminator: Terminator) -> None:
-        """A request leaves its place, and the slot that an order had given it.  O(1)."""
-        if terminator.slot >= 0 and self.journal is not None:
-            self.journal.freed.append(terminator.slot)
-            terminator.slot = -1
+    def note_left(self, terminator: Terminator) -> None:
+        """A request leaves its place; `shrink` comes next and notes a node.  O(1)."""
+        if self.journal is not None:
+            self.journal.left.append(terminator)
 
     def _take_uid(self) -> i64:
         """Node ids are reused, so that `uid << 32` stays a native integer however long we run."""
         if self.free_uids:
             return self.free_uids.pop()
-        uid = self._next_uid
-        self._next_uid = uid + 1
+        uid = self.next_uid
+        self.next_uid = uid + 1
         return uid
 
     def _hang(self, parent: Node, node: Node) -> None:

@@ -60,10 +60,10 @@ def test_a_template_is_known_by_the_answers_it_had(page_size: int) -> None:
     ):
         stepper.add(make_request(name, tokens, 40, arrival=5.0 + i))
     world.policy.calc_priority(stepper.waiting_queue)  # every seat is taken: the scheduler would not ask
-    planner = beside.adapter.planner
+    answers = beside.adapter.planner.policy.answers
     # the mean of the two is 21, and counts as one more of each
-    assert planner.request("long again").answer_ratio == pytest.approx((40 + 21) / 2 / 21, rel=0.1)
-    assert planner.request("short again").answer_ratio == pytest.approx((2 + 21) / 2 / 21, rel=0.1)
-    assert planner.request("last").answer_ratio == 1.0
-    assert planner.request("long again").answer_excess > 5 > planner.request("short again").answer_excess == 0
+    assert answers.expected("long again").ratio == pytest.approx((40 + 21) / 2 / 21, rel=0.1)
+    assert answers.expected("short again").ratio == pytest.approx((2 + 21) / 2 / 21, rel=0.1)
+    assert answers.expected("last").ratio == 1.0
+    assert answers.expected("long again").excess > 5 > answers.expected("short again").excess == 0
     assert beside.shield.fallbacks == 0

@@ -96,11 +96,12 @@ def test_a_template_is_known_by_the_answers_it_had() -> None:
     for name, tokens in (("long again", [*A, 2]), ("short again", [*B, 2])):
         engine.add_request(make_request(name, tokens, 40))
     step(engine)
-    told = {name: engine.peek.adapter.planner.request(name) for name in ("long again", "short again")}
+    answers = engine.peek.adapter.planner.policy.answers
+    told = {name: answers.expected(name) for name in ("long again", "short again")}
     # the mean of the two is 21, and counts as one more of each
-    assert told["long again"].answer_ratio == pytest.approx((40 + 21) / 2 / 21, rel=0.1)
-    assert told["short again"].answer_ratio == pytest.approx((2 + 21) / 2 / 21, rel=0.1)
-    assert told["long again"].answer_excess > 5 > told["short again"].answer_excess == 0
+    assert told["long again"].ratio == pytest.approx((40 + 21) / 2 / 21, rel=0.1)
+    assert told["short again"].ratio == pytest.approx((2 + 21) / 2 / 21, rel=0.1)
+    assert told["long again"].excess > 5 > told["short again"].excess == 0
 
 
 def test_a_name_in_a_body_is_not_believed_unless_asked_for() -> None:

@@ -203,23 +203,40 @@ class Space:
 
 
 @final
+class Expected:
+    """What is expected of the answer of a request that waits.
+
+    Attributes:
+        namespace, heads: whose kinds it is compared with.
+        ratio: its length, to the mean of all answers; 1.0 if unknown.
+        excess: tokens that it is longer than the mean of its namespace.
+    """
+
+    __slots__ = ("excess", "heads", "namespace", "ratio")
+
+    def __init__(self, namespace: str, heads: tuple[object, ...]) -> None:
+        self.namespace = namespace
+        self.heads = heads
+        self.ratio: float = 1.0
+        self.excess: i64 = 0
+
+
+@final
 class AnswerLengths:
     """What the answers of waiting requests will take, as far as can be learned.
 
-    Writes `answer_ratio` and `answer_excess` of a request when it arrives; later `tell` does.
-
     Attributes:
-        news: an expectation has changed for somebody who waits: call `tell` on all of them.
+        news: an expectation has changed for a request that waits: call `renew` for all of them.
     """
 
-    __slots__ = ("_all", "_in_all", "_running", "_spaces", "_waits", "news")
+    __slots__ = ("_all", "_expected", "_in_all", "_running", "_spaces", "news")
 
     def __init__(self) -> None:
         self._all = Kind(0.0, _WIDE_MEMORY)
         self._spaces: OrderedDict[str, Space] = OrderedDict()
         self._running: OrderedDict[str, tuple[str, str, tuple[object, ...]]] = OrderedDict()
+        self._expected: dict[str, Expected] = {}
         self._in_all: i64 = 0
-        self._waits: i64 = 0
         self.news = False
 
     @property
@@ -245,24 +262,24 @@ class AnswerLengths:
         if space is None:
             space = Space()
             self._spaces[request.namespace] = space
-        request.kinds = heads
-        self._waits += 1
         space.count(heads, 1)
-        request.answer_ratio, excess, _ = self._expected(space, heads)
-        request.answer_excess = int(excess)
+        expected = Expected(request.namespace, heads)
+        expected.ratio, excess, _ = self._estimate(space, heads)
+        expected.excess = int(excess)
+        self._expected[request.request_id] = expected
 
-    def withdrawn(self, request: PendingRequest) -> None:
+    def withdrawn(self, request_id: str) -> Expected:
         """A request left without being served; nothing is kept of it.  O(heads)."""
-        space = self._spaces[request.namespace]
-        self._waits -= 1
-        space.count(heads_in(request), -1)
+        expected = self._expected.pop(request_id)
+        space = self._spaces[expected.namespace]
+        space.count(expected.heads, -1)
         if space.waits == 0 and space.whole.answers == 0.0:
-            del self._spaces[request.namespace]
+            del self._spaces[expected.namespace]
+        return expected
 
     def admitted(self, request: PendingRequest) -> None:
         """A request is served from now on.  O(heads)."""
-        heads = heads_in(request)
-        self.withdrawn(request)
+        heads = self.withdrawn(request.request_id).heads
         self._running[request.request_id] = (request.namespace, request.tenant, heads)
         if len(self._running) > _MOST_RUNNING:
             self._running.popitem(last=False)
@@ -273,7 +290,7 @@ class AnswerLengths:
         O(heads).
         """
         length = float(tokens)
-        self._learn(self._all, length, "", self._waits)
+        self._learn(self._all, length, "", len(self._expected))
         ended = self._running.pop(request_id, None)
         if ended is None:
             return
@@ -306,7 +323,7 @@ class AnswerLengths:
             self._in_all -= largest.size
             largest.forget()
             self._in_all += largest.size
-        if len(self._spaces) - self._waits > _MOST_SPACES:
+        if len(self._spaces) - len(self._expected) > _MOST_SPACES:
             for namespace, space in self._spaces.items():
                 if space.waits == 0:
                     self._in_all -= space.size
@@ -315,19 +332,28 @@ class AnswerLengths:
 
     # -- what to expect ----------------------------------------------------------------------------
 
-    def tell(self, request: PendingRequest) -> bool:
-        """Write what is expected of a waiting request by now, if that is news; whether it was.  O(heads)."""
-        ratio, excess, own = self._expected(self._spaces[request.namespace], heads_in(request))
+    def expected(self, request_id: str) -> Expected:
+        """What is expected of a waiting request, as of its arrival or the last `renew`.  O(1)."""
+        expected = self._expected.get(request_id)
+        return Expected("", ()) if expected is None else expected
+
+    def renew(self, request_id: str) -> bool:
+        """Update what is expected of a waiting request, if that is news; whether it was.  O(heads)."""
+        expected = self.expected(request_id)
+        space = self._spaces.get(expected.namespace)
+        if space is None:
+            return False
+        ratio, excess, own = self._estimate(space, expected.heads)
         if (
-            abs(ratio - request.answer_ratio) <= _NEWS * request.answer_ratio
-            and abs(excess - float(request.answer_excess)) <= _NEWS * own
+            abs(ratio - expected.ratio) <= _NEWS * expected.ratio
+            and abs(excess - float(expected.excess)) <= _NEWS * own
         ):
             return False
-        request.answer_ratio = ratio
-        request.answer_excess = int(excess)
+        expected.ratio = ratio
+        expected.excess = int(excess)
         return True
 
-    def _expected(self, space: Space, heads: tuple[object, ...]) -> tuple[float, float, float]:
+    def _estimate(self, space: Space, heads: tuple[object, ...]) -> tuple[float, float, float]:
         """Of an answer: its length to the mean of all, its tokens beyond the mean of its namespace, and that
         mean; 1, 0 and 0 where nothing is known."""
         common = self._all.mean
@@ -341,13 +367,6 @@ class AnswerLengths:
                 expected = (kind.answers * kind.mean + kind.prior * expected) / (kind.answers + kind.prior)
         ratio = expected / common if expected > 0.0 else 1.0
         return ratio, max(0.0, expected - own), own
-
-
-def heads_in(request: PendingRequest) -> tuple[object, ...]:
-    """The names of a waiting request's kinds."""
-    heads = request.kinds
-    assert isinstance(heads, tuple)
-    return heads
 
 
 def _size(space: Space) -> int:

@@ -12,9 +12,8 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from peek.policy.default.answers import bounded
-from peek.policy.default.below import edge_at_risk, foretells, own_length, own_work
 from peek.policy.default.columns import MIN_WAIT_S, vector
-from peek.policy.default.frontier import Frontier
+from peek.policy.default.frontier import Frontier, edge_at_risk, own_length, own_work
 from peek.policy.stream import RequestStream
 from peek.request import PendingRequest
 from peek.trie.node import Node
@@ -32,14 +31,19 @@ class Piece:
 
     Attributes:
         key: the negated index; smallest first.
+        since, first: arrival in seconds and number of its oldest request.
         node: the top of the prefix, or where the request ends.
-        request: None for a prefix.
+        request: None for a prefix of several.
     """
 
-    __slots__ = ("key", "node", "request")
+    __slots__ = ("first", "key", "node", "request", "since")
 
-    def __init__(self, key: float, node: Node, request: PendingRequest | None) -> None:
+    def __init__(
+        self, key: float, since: float, first: i64, node: Node, request: PendingRequest | None
+    ) -> None:
         self.key = key
+        self.since = since
+        self.first = first
         self.node = node
         self.request: PendingRequest | None = request
 
@@ -95,9 +99,11 @@ class BestFirst(RequestStream):
     def _piece(self, slot: i64, key: float) -> Piece:
         owner = self._frontier.owners[slot]
         if isinstance(owner, Node):
-            return Piece(key, owner, only_request(owner))
+            below = self._frontier.below(owner)
+            return Piece(key, below.since, below.first, owner, only_request(owner))
         assert owner is not None
-        return Piece(key, owner.node, owner.request)
+        request = owner.request
+        return Piece(key, request.arrival_time, request.sequence, owner.node, request)
 
     def next(self) -> PendingRequest | None:
         """Whoever goes next; None at the end.
@@ -133,7 +139,7 @@ class BestFirst(RequestStream):
         parent = node.parent
         assert parent is not None
         frontier = self._frontier
-        above = self._above[parent.group] if run is self._surface else run.at_risk
+        above = self._above[frontier.below(parent).group] if run is self._surface else run.at_risk
         at_risk = above + edge_at_risk(node, parent, frontier.unit)
         below: list[Piece] = []
         terminator = node.terminator
@@ -143,31 +149,33 @@ class BestFirst(RequestStream):
             length = own_length(request)
             work = float(own_work(request, node.depth * frontier.unit))
             key = self._key(since, at_risk / work, frontier.weight(1.0, length))
-            ratio, excess = request.answer_ratio, float(request.answer_excess)
-            if ratio != 1.0 or excess != 0.0:
-                weight = frontier.weight(1.0, length * ratio)
+            expected = frontier.waiting(terminator).expected
+            excess = float(expected.excess)
+            if expected.ratio != 1.0 or excess != 0.0:
+                weight = frontier.weight(1.0, length * expected.ratio)
                 key = -bounded(-self._key(since, at_risk / (work + excess), weight), -key)
-            below.append(Piece(key, node, request))
+            below.append(Piece(key, since, request.sequence, node, request))
             terminator = terminator.next
         kid = node.kid
         while kid is not None:
-            below.append(Piece(self._key_of(kid, at_risk * float(kid.count)), kid, only_request(kid)))
+            below.append(self._piece_of(kid, at_risk * float(kid.count)))
             kid = kid.next
         put_in_order(below)
         return Run(below, at_risk)
 
-    def _key_of(self, kid: Node, at_risk: float) -> float:
-        """The key of a prefix, with so many tokens at risk for all that wait below it."""
+    def _piece_of(self, kid: Node, at_risk: float) -> Piece:
+        """A prefix, with so many tokens at risk for all that wait below it."""
         frontier = self._frontier
+        below = frontier.below(kid)
         count = float(kid.count)
-        work = float(kid.below_work)
-        weight = frontier.weight(count, kid.below_tokens / count)
-        key = self._key(kid.below_since, at_risk / max(1.0, work), weight)
-        if foretells(kid):
-            weight = frontier.weight(count, kid.below_lasting / count)
-            risk = at_risk / max(1.0, work + kid.below_excess)
-            key = -bounded(-self._key(kid.below_since, risk, weight), -key)
-        return key
+        work = float(below.work)
+        weight = frontier.weight(count, below.tokens / count)
+        key = self._key(below.since, at_risk / max(1.0, work), weight)
+        if below.foretells:
+            weight = frontier.weight(count, below.lasting / count)
+            risk = at_risk / max(1.0, work + below.excess)
+            key = -bounded(-self._key(below.since, risk, weight), -key)
+        return Piece(key, below.since, below.first, kid, only_request(kid))
 
     def _key(self, since: float, risk: float, weight: float) -> float:
         leverage = 1.0 + risk
@@ -218,7 +226,4 @@ def _key(piece: Piece) -> float:
 
 
 def _key_then_age(piece: Piece) -> tuple[float, float, int]:
-    request = piece.request
-    if request is None:
-        return (piece.key, piece.node.below_since, piece.node.below_first)
-    return (piece.key, request.arrival_time, request.sequence)
+    return (piece.key, piece.since, piece.first)

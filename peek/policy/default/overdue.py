@@ -16,6 +16,7 @@ count, so that no namespace's order tells what another one has cached.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from typing import Final, final
 
 from peek.policy.default.tenants import DECODE_WEIGHT
@@ -33,6 +34,26 @@ MOST_RUNNING: Final = 4096
 
 _NOT_YET: Final = -1.0
 """`due` of a request that has no price yet."""
+
+
+@final
+class Turn:
+    """When arrival order would serve a request, in work on the lane's clock.
+
+    Attributes:
+        arrival_time: of the request, in seconds.
+        start: when the virtual engine comes to it; until it is priced, when it came.
+        price: what it costs there.
+        due: when it is overdue.
+    """
+
+    __slots__ = ("arrival_time", "due", "price", "start")
+
+    def __init__(self, arrival_time: float, start: float) -> None:
+        self.arrival_time: float = arrival_time
+        self.start: float = start
+        self.price: float = 0.0
+        self.due: float = _NOT_YET
 
 
 @final
@@ -56,12 +77,15 @@ class OverdueLane:
         self.answer_tokens: float = 0.0
         """Of the mean answer."""
         self._answers: float = 0.0
+        self._turns: dict[str, Turn] = {}
+        """Of the requests that wait."""
         self._new: dict[str, PendingRequest] = {}
-        self._places: dict[str, tuple[float, float, float, float]] = {}
-        """Arrival, turn, price and due of those admitted, in that order, oldest admission first."""
+        """Those of them that have no price yet."""
         self._back: dict[str, PendingRequest] = {}
-        """Those who wait again after a preemption, at their old places."""
-        self._held: set[str] = set()
+        """Those that wait again after a preemption, at their old places."""
+        self._running: dict[str, Turn] = {}
+        """Of admitted requests, oldest admission first."""
+        self._held: dict[str, Turn] = {}
         self._picked: list[PendingRequest] = []
         self._in_use = False
         self._several = False
@@ -75,21 +99,16 @@ class OverdueLane:
         that was held and can run again would go now in arrival order, and is due when it was.
         """
         name = request.request_id
-        if name in self._held:
-            self._held.discard(name)
-            request.turn = self.clock
-            self._new[name] = request
-            return
-        place = self._places.pop(name, None)
-        if place is not None and request.arrival_time <= place[0]:
-            request.turn = place[1]
-            request.price = place[2]
-            request.due = place[3]
-            self._back[name] = request
-            return
-        request.turn = self.clock  # until it is priced
-        request.price = 0.0
-        request.due = _NOT_YET
+        turn = self._held.pop(name, None)
+        if turn is None:
+            turn = self._running.pop(name, None)
+            if turn is not None and request.arrival_time <= turn.arrival_time:
+                self._turns[name] = turn
+                self._back[name] = request
+                return
+            turn = Turn(request.arrival_time, self.clock)
+        turn.start = self.clock
+        self._turns[name] = turn
         self._new[name] = request
 
     def price(self, several: bool) -> None:
@@ -98,43 +117,51 @@ class OverdueLane:
         Their cached lengths are known.  `several`: requests of more than one namespace wait.
         """
         self._several = several
-        for request in self._new.values():
-            held = max(request.cached_len, request.coming_len)
-            request.price = self.work_of(request, request.num_tokens - held)
-            came = request.turn
+        for name, request in self._new.items():
+            turn = self._turns[name]
+            cached = max(request.cached_len, request.coming_len)
+            turn.price = self.work_of(request, request.num_tokens - cached)
+            came = turn.start
             start = max(self.virtual, came)
-            if request.due == _NOT_YET:
-                request.turn = start
-                request.due = max(start, came + self.grace_tokens)
-            self.virtual = start + request.price
+            if turn.due == _NOT_YET:
+                turn.start = start
+                turn.due = max(start, came + self.grace_tokens)
+            self.virtual = start + turn.price
         self._new.clear()
 
-    def withdrawn(self, request: PendingRequest) -> None:
+    def turn_of(self, request_id: str) -> Turn | None:
+        """The turn of a request that waits or is held, None of any other.  O(1)."""
+        return self._turns.get(request_id) or self._held.get(request_id)
+
+    def withdrawn(self, request_id: str) -> Turn:
         """A request left without being served, and the virtual engine has the rest of its price less to do.
 
-        Whoever is behind it there keeps the turn that he has.  O(1).
+        Those behind it there keep their turns.  O(1).
         """
-        self._new.pop(request.request_id, None)
-        self._back.pop(request.request_id, None)
-        rest = min(request.price, request.turn + request.price - self.clock)
+        self._new.pop(request_id, None)
+        self._back.pop(request_id, None)
+        turn = self._turns.pop(request_id)
+        rest = min(turn.price, turn.start + turn.price - self.clock)
         self.virtual -= max(0.0, rest)
+        return turn
 
-    def held(self, request: PendingRequest) -> None:
+    def held(self, request_id: str) -> None:
         """A request cannot run for now: as far as the virtual engine goes, it has left.  O(1)."""
-        self.withdrawn(request)
-        self._held.add(request.request_id)
-        if request.due == _NOT_YET:
-            request.due = request.turn + self.grace_tokens
-        request.price = 0.0
+        turn = self.withdrawn(request_id)
+        if turn.due == _NOT_YET:
+            turn.due = turn.start + self.grace_tokens
+        turn.price = 0.0
+        self._held[request_id] = turn
 
     def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
         """A request was admitted, and cost so much.  O(1)."""
         name = request.request_id
+        turn = self._turns.pop(name)
         if self._new.pop(name, None) is None:
             self._back.pop(name, None)
-            self._places[name] = (request.arrival_time, request.turn, request.price, request.due)
-            if len(self._places) > MOST_RUNNING:
-                del self._places[next(iter(self._places))]
+            self._running[name] = turn
+            if len(self._running) > MOST_RUNNING:
+                del self._running[next(iter(self._running))]
         work = self.work_of(request, uncached_tokens)
         self.clock += work
         if not self._in_use:
@@ -146,7 +173,7 @@ class OverdueLane:
 
     def answered(self, tokens: int, request_id: str = "") -> None:
         """Somebody's answer is complete, of so many tokens.  O(1)."""
-        self._places.pop(request_id, None)
+        self._running.pop(request_id, None)
         self._answers = min(MEMORY, self._answers + 1.0)
         self.answer_tokens += (float(tokens) - self.answer_tokens) / self._answers
 
@@ -168,16 +195,17 @@ class OverdueLane:
 
     def returned(self) -> list[PendingRequest]:
         """Those who came back after a preemption, the one that is due first last.  O(n log n) of them."""
-        return sorted(self._back.values(), key=_due, reverse=True)
+        return sorted(self._back.values(), key=self.due_of, reverse=True)
+
+    def due_of(self, request: PendingRequest) -> float:
+        """When a request is overdue; never, if it is not known.  O(1)."""
+        turn = self._turns.get(request.request_id)
+        return inf if turn is None else turn.due
 
     def pick(self, request: PendingRequest) -> None:
         """Note that the overdue lane has placed somebody."""
         request.lane = FAIR_LANE
         self._picked.append(request)
-
-
-def _due(request: PendingRequest) -> float:
-    return request.due
 
 
 @final
@@ -246,7 +274,10 @@ class OverdueTurns(RequestStream):
         while self._oldest is not None and self._oldest.request.request_id in placed:
             self._oldest = next(self._waiting, None)
         first: PendingRequest | None = None if self._oldest is None else self._oldest.request
-        if back and (first is None or back[-1].due < first.due):
+        lane = self._lane
+        due = inf if first is None else lane.due_of(first)
+        if back and (first is None or lane.due_of(back[-1]) < due):
             first = back[-1]
-        if first is not None and first.due < self._lane.clock:
+            due = lane.due_of(first)
+        if due < lane.clock:
             self.head = first

@@ -36,19 +36,19 @@ from __future__ import annotations
 
 import math
 from math import inf
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from peek.policy.base import ADMITTED, HELD, AdmissionPolicy, Cycle, hits_something
 from peek.policy.default import PeekOptions
 from peek.policy.default.answers import AnswerLengths
 from peek.policy.default.best_first import BestFirst
 from peek.policy.default.columns import MIN_WAIT_S
-from peek.policy.default.deferral import siblings_last
 from peek.policy.default.frontier import Frontier
 from peek.policy.default.overdue import OverdueLane
 from peek.policy.default.tenants import DECODE_WEIGHT, TenantAccounts, Turns
+from peek.policy.sections import PIONEER, SIBLING, TAU
 from peek.policy.stream import Listed, RequestStream, everybody
 from peek.request import PendingRequest
 from peek.trie.node import Terminator
@@ -106,11 +106,11 @@ class PeekPolicy(AdmissionPolicy):
             self.answers.admitted(request)
             self.overdue.charge(request, cost_tokens)
             return
-        self.answers.withdrawn(request)
+        self.answers.withdrawn(request.request_id)
         if how == HELD:
-            self.overdue.held(request)
+            self.overdue.held(request.request_id)
         else:
-            self.overdue.withdrawn(request)
+            self.overdue.withdrawn(request.request_id)
 
     def generated(self, tenant: str, tokens: int) -> None:
         if self._takes_turns:
@@ -149,7 +149,7 @@ class PeekPolicy(AdmissionPolicy):
         self.overdue.price(tree.n_namespaces > 1)
         frontier = self._frontier
         if frontier is None or not frontier.is_of(tree, self.beta, self.gamma):
-            frontier = Frontier(tree, self.beta, self.gamma)
+            frontier = Frontier(tree, self.answers, self.beta, self.gamma)
             self._frontier = frontier
         news = self._news_of(tree) if self.answers.news else []
         frontier.follow(cycle.unit_tokens)
@@ -166,7 +166,7 @@ class PeekPolicy(AdmissionPolicy):
     def _news_of(self, tree: PendingTree) -> list[Terminator]:
         """Those of whose answers more is known than when they came.  O(n)."""
         self.answers.news = False
-        return [each for each in tree.handles() if self.answers.tell(each.request)]
+        return [each for each in tree.handles() if self.answers.renew(each.request.request_id)]
 
 
 def index(
@@ -176,3 +176,71 @@ def index(
     leverage = 1.0 + at_risk / work
     sharing = math.pow(count, beta)
     return max(MIN_WAIT_S, age_s) * leverage * leverage * leverage * (sharing / math.pow(length, gamma))
+
+
+def siblings_last(ordered: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+    """`ordered` with the siblings of a cold prefix behind all others; writes `section`.  O(n + nodes).
+
+    For engines that show a prefix to others only when its prefill ends: admitted in one batch, siblings would
+    each compute it.  `ordered` takes up a prefix by any of its requests: the first is its pioneer.
+    """
+    if not cycle.defers_siblings:
+        for request in ordered:
+            request.section = PIONEER
+        return ordered
+    claims = Claims(cycle)
+    first: list[PendingRequest] = []
+    deferred: list[PendingRequest] = []
+    for request in ordered:
+        if claims.has_pioneer(request):
+            request.section = SIBLING
+            deferred.append(request)
+        else:
+            request.section = PIONEER
+            first.append(request)
+    return first + deferred
+
+
+@final
+class Claims:
+    """Which paths of the pending tree have a pioneer, while an order is gone through.
+
+    A pioneer *claims* the nodes of its path: each holds its depth.  A node below holds the depth of the
+    lowest claimed node above it when it was asked about.  Claims only grow, so what was enough to wait for
+    still is, and what was not is looked up again.
+    """
+
+    __slots__ = ("_claimed", "_tree", "_unit")
+
+    def __init__(self, cycle: Cycle) -> None:
+        self._tree = cycle.tree
+        self._unit: i64 = cycle.unit_tokens
+        self._claimed: list[int] = [-1] * cycle.tree.uid_limit
+        """By uid, symbols; -1 is none."""
+        for _, root in cycle.tree.roots():
+            self._claimed[root.uid] = 0
+
+    def has_pioneer(self, request: PendingRequest) -> bool:
+        """Whether a prefill under way, or a request asked about before, computes what it would compute, too.
+
+        More than tau tokens of it, that is.  Otherwise the request becomes the pioneer of its path.
+        O(levels) at worst, O(1) amortised.
+        """
+        known = request.cached_len + TAU
+        if request.coming_len > known:
+            return True
+        claimed = self._claimed
+        leaf = self._tree.leaf(request.request_id)
+        top = leaf
+        depth: i64 = claimed[top.uid]
+        while depth * self._unit <= known and depth != top.depth:
+            assert top.parent is not None
+            top = top.parent
+            depth = claimed[top.uid]
+        waits = depth * self._unit > known
+        node = leaf
+        while node is not top:
+            claimed[node.uid] = depth if waits else node.depth
+            assert node.parent is not None
+            node = node.parent
+        return waits
