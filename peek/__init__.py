@@ -22,8 +22,7 @@ from peek.errors import (
     UnknownRequest,
     WorkloadError,
 )
-from peek.eviction.base import EvictionPolicy
-from peek.eviction.demand import DemandEviction
+from peek.eviction.demand import DemandEviction, EvictionPolicy
 from peek.planner import Plan, Planner, PlannerStats
 from peek.policy.base import AdmissionPolicy, Cycle
 from peek.policy.clpm import ClpmScheduler
@@ -34,8 +33,7 @@ from peek.protocols import CacheTree, CacheView, WaitingQueue
 from peek.request import PendingRequest
 from peek.trie import keys as _keys
 from peek.trie.dual_walk import DualWalk
-from peek.trie.pending_tree import PendingTree
-from peek.trie.signals import Cluster
+from peek.trie.pending_tree import Cluster, PendingTree
 
 __all__ = [
     "PRESETS",

@@ -20,8 +20,7 @@ from math import inf
 from typing import Any, Final
 
 from peek.errors import InvalidConfig
-from peek.eviction.base import EvictionPolicy
-from peek.eviction.demand import MODES, DemandEviction
+from peek.eviction.demand import MODES, DemandEviction, EvictionPolicy
 from peek.policy import registry
 from peek.policy.base import AdmissionPolicy
 from peek.policy.lanes import CycleLanes, LaneController, Lanes, check_share, check_slo

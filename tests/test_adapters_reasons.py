@@ -17,7 +17,7 @@ from peek.adapters.observed import Observations, ObservedPlanner
 from peek.adapters.reasons import LINES_A_SECOND, Decisions, facts
 from peek.planner.plan import NOTHING_TO_GAIN
 from peek.policy.lanes import FAIR_LANE
-from peek.trie.signals import Cluster
+from peek.trie.pending_tree import Cluster
 
 SECRET = 424242
 

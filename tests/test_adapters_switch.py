@@ -18,7 +18,7 @@ from peek.adapters.activation import Settings
 from peek.adapters.engine_info import EngineInfo
 from peek.adapters.observed import IN_SHADOW, Observations, ObservedPlanner
 from peek.adapters.switch import MODES, Switch
-from peek.eviction.victims import victims
+from peek.eviction.demand import victims
 
 A, B = [7, 7, 7], [9, 9, 9]
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from support.queues import NAMESPACES, NOW, Arrival, Blocks, cache_of, planner_of, rows_of
 
 from peek import DemandEviction, EvictionPolicy, InvalidConfig, PeekConfig, PendingRequest, Planner
-from peek.eviction.demand import MODES
-from peek.eviction.victims import victims
+from peek.eviction.demand import MODES, victims
 from peek.testing.twins import NaivePendingTree, Pages, Place, prefixes
 from peek.trie.keys import pack
 

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from support.queues import cache_of
 
 from peek import AdmissionPolicy, Cycle, InvalidConfig, PeekConfig, PeekPolicy, PendingRequest, Planner
-from peek.policy.base import ADMITTED
+from peek.policy.base import ADMITTED, Listed, everybody
 from peek.policy.default import PeekOptions
 from peek.policy.default.overdue import MEMORY, OverdueLane
 from peek.policy.default.tenants import DECODE_WEIGHT
 from peek.policy.lanes import CACHE_LANE, FAIR_LANE
-from peek.policy.stream import Listed, everybody
 from peek.trie.pending_tree import PendingTree
 
 SHARES = st.sampled_from([0.1, 0.25, 0.5, 0.9])

@@ -6,8 +6,7 @@ import pytest
 from support.queues import NOW, Arrival, Blocks, Scene, cache_of, planner_of, rows_of
 
 from peek import PRESETS, ClpmScheduler, PeekConfig, Planner
-from peek.eviction.demand import MODES
-from peek.eviction.victims import victims
+from peek.eviction.demand import MODES, victims
 
 PROMPT_TOKENS = 2048
 QUEUE = ["A1", "B1", "C1", "A2", "B2", "C2", "A3", "B3"]

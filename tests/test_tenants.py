@@ -11,8 +11,8 @@ from support.queues import NOW, Scene, cache_of, scenes
 
 from peek import InvalidConfig, InvalidKey, PeekConfig, PendingRequest, Planner
 from peek.config import PRESETS
+from peek.policy.base import Listed, everybody
 from peek.policy.default.tenants import DECODE_WEIGHT, MOST_IDLE, TenantAccounts, Turns
-from peek.policy.stream import Listed, everybody
 
 NAMES = ("a", "b", "c")
 LEADS = st.sampled_from([0.0, 10.0, 100.0, 1e9])

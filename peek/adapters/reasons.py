@@ -14,7 +14,7 @@ from peek.planner import LazyPlan, Plan
 from peek.planner.plan import ORDERED
 from peek.policy.lanes import CACHE_LANE, FAIR_LANE
 from peek.request import PendingRequest
-from peek.trie.signals import Cluster
+from peek.trie.pending_tree import Cluster
 
 logger = logging.getLogger("peek")
 

@@ -1,18 +1,37 @@
-"""DemandEviction: the paper's eviction hook and its four modes.
+"""How much the queue needs something cached (`EvictionPolicy`), and what therefore goes first (`victims`).
 
+`DemandEviction` is the paper's eviction hook with its four modes.
 The published text gives Equation 2 (`plain`) and the names of the other modes; the formulas here are
 this library's reading of them.  All agree that no demand is 0 and any demand is above it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from math import isfinite
 from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
 from peek.errors import InvalidConfig
-from peek.eviction.base import EvictionPolicy
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class EvictionPolicy:
+    """Scores a cached node or block from the demand that the queue has for it."""
+
+    def score(self, peak: i64, levels: i64, idle_s: float) -> float:
+        """Lowest goes first; 0.0 means that no waiting request needs it.  O(1), pure.
+
+        Args:
+            peak: max over the node's ancestors in the pending tree (itself included) of
+                pending_count x depth, in requests x symbols (Eq. 2); 0 without demand.
+            levels: how many of these ancestors at least two waiting requests share.
+            idle_s: seconds since the engine last used the node; 0.0 where it does not tell.
+        """
+        # Not an abstract method: a compiled call of one that a subclass forgot ends the process.
+        raise NotImplementedError(f"{type(self).__name__} does not say how to score a block")
+
 
 MODES: Final = ("plain", "cluster", "recency", "decay")
 
@@ -50,3 +69,32 @@ class DemandEviction(EvictionPolicy):
         # Never down to 0.0: that would read as "nobody needs it".
         halvings = min(idle / self.half_life_s, 1000.0)
         return demand * float(2.0**-halvings)
+
+
+def victims(candidates: Iterable[int], score: Callable[[int], float], scan_limit: int) -> Iterator[int]:
+    """Yield candidates in the order in which they should go.
+
+    A candidate without demand is yielded as soon as it is met, so the usual choice costs one look;
+    demanded ones are set aside and come last, lowest score first.  Nothing is sorted or rebuilt unless
+    the candidates without demand run out.
+
+    Args:
+        candidates: cached nodes or blocks, least recently used first.
+        score: how much the queue needs one, 0.0 for not at all (`Planner.eviction_score`).
+        scan_limit: give up looking for one without demand after this many demanded ones; what lies
+            behind them follows last, unlooked at.
+    """
+    needed: list[tuple[float, int, int]] = []
+    rest = iter(candidates)
+    for candidate in rest:
+        demand = score(candidate)
+        if demand == 0.0:
+            yield candidate
+            continue
+        needed.append((demand, len(needed), candidate))
+        if len(needed) >= scan_limit:
+            break
+    needed.sort()
+    for _, _, candidate in needed:
+        yield candidate
+    yield from rest

@@ -14,9 +14,8 @@ from mypy_extensions import i64
 
 from peek.errors import InvalidConfig, PolicyFault
 from peek.planner.stats import PlannerStats
-from peek.policy.base import AdmissionPolicy, Cycle
+from peek.policy.base import AdmissionPolicy, Cycle, Iterated, RequestStream
 from peek.policy.lanes import Lanes
-from peek.policy.stream import Iterated, RequestStream
 from peek.request import PendingRequest
 from peek.trie.keys import heads_of
 from peek.trie.pending_tree import PendingTree

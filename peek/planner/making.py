@@ -15,8 +15,7 @@ from peek.planner.calls import PolicyCalls
 from peek.planner.plan import NOTHING_TO_GAIN, ORDERED, LazyPlan, Plan
 from peek.planner.signals import Signals
 from peek.planner.stats import PlannerStats
-from peek.policy.base import Cycle, hits_something
-from peek.policy.stream import Listed, RequestStream
+from peek.policy.base import Cycle, Listed, RequestStream, hits_something
 from peek.request import NO_LANE, PendingRequest
 from peek.trie.cache_answers import unit_tokens_of
 from peek.trie.pending_tree import PendingTree

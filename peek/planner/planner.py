@@ -22,10 +22,9 @@ from mypy_extensions import i64
 from peek.config import PeekConfig
 from peek.errors import DuplicateRequest, InvalidKey, UnknownRequest
 from peek.planner.calls import PolicyCalls
-from peek.planner.in_flight import PrefillsInFlight
 from peek.planner.making import PlanMaker, StandingPlan
 from peek.planner.plan import LazyPlan, Plan
-from peek.planner.signals import Demand, Signals
+from peek.planner.signals import Demand, PrefillsInFlight, Signals
 from peek.planner.stats import PlannerStats
 from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy
 from peek.policy.lanes import FAIR_LANE, Lanes

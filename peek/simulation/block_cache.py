@@ -17,7 +17,7 @@ from typing import final
 
 from mypy_extensions import i64
 
-from peek.eviction.victims import victims
+from peek.eviction.demand import victims
 from peek.trie.keys import symbol_at
 from peek.trie.tree_view import edge_bytes
 

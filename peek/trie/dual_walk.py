@@ -24,6 +24,7 @@ and the cursor there (`walk_*`); the demand index of `peek.eviction` reads these
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, final
 
 from mypy_extensions import i64
@@ -39,9 +40,8 @@ from peek.trie.cache_answers import (
     whole_number,
 )
 from peek.trie.journal import Bookmark
-from peek.trie.marks import forget_below, is_cached, write_own, write_subtree
-from peek.trie.news import followed, on_paths, owners_of
-from peek.trie.node import Node, next_branch, next_preorder
+from peek.trie.keys import match_edge, symbol_at
+from peek.trie.node import Node, forget_below, is_cached, next_branch, next_preorder, write_own, write_subtree
 from peek.trie.pending_tree import PendingTree
 
 if TYPE_CHECKING:
@@ -291,3 +291,50 @@ class DualWalk:
             if at.walk_epoch != self.epoch:
                 self._look_again(at)
         write_own(node, self._tokens_at(at))
+
+
+def owners_of(tree: PendingTree, symbols: Iterable[int]) -> list[Node]:
+    """The nodes whose edges hold these symbols of chained keys, each once.  O(symbols)."""
+    nodes: dict[int, Node] = {}
+    for symbol in symbols:
+        node = tree.owner(symbol)
+        if node is not None:
+            nodes[node.uid] = node
+    return list(nodes.values())
+
+
+def followed(tree: PendingTree, epoch: i64) -> list[Node]:
+    """The nodes on whose edges the cache held something in walk `epoch`, parents first.
+
+    O(children of nodes that it held whole).
+    """
+    nodes: list[Node] = []
+    whole: list[Node] = [root for _, root in tree.roots()]
+    while whole:
+        node = whole.pop()
+        kid = node.kid
+        while kid is not None:
+            if kid.walk_epoch == epoch and kid.walk_matched > node.depth:
+                nodes.append(kid)
+                if kid.walk_matched == kid.depth:
+                    whole.append(kid)
+            kid = kid.next
+    return nodes
+
+
+def on_paths(tree: PendingTree, keys: Iterable[tuple[str, bytes]]) -> list[Node]:
+    """The nodes that packed keys, each with its namespace, pass through, parents first.  O(symbols)."""
+    nodes: list[Node] = []
+    for namespace, packed in keys:
+        node = tree.root(namespace)
+        n: i64 = len(packed)
+        at: i64 = 0
+        while node is not None and at < n:
+            node = tree.child(node, symbol_at(packed, at))
+            if node is not None:
+                nodes.append(node)
+                common = match_edge(node.edge, packed, at)
+                at += common
+                if common < len(node.edge):
+                    break
+    return nodes

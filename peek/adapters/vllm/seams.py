@@ -12,7 +12,7 @@ from typing import Any, Final
 from peek.adapters.guard import require
 from peek.adapters.tenants import first_text
 from peek.errors import EngineMismatch
-from peek.eviction.victims import victims
+from peek.eviction.demand import victims
 from peek.trie.keys import HEADS
 
 _NEEDED = (

@@ -11,10 +11,10 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
+from peek.policy.base import RequestStream
 from peek.policy.default.answers import bounded
 from peek.policy.default.columns import MIN_WAIT_S, vector
 from peek.policy.default.frontier import Frontier, edge_at_risk, own_length, own_work
-from peek.policy.stream import RequestStream
 from peek.request import PendingRequest
 from peek.trie.node import Node
 

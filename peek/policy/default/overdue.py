@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from math import inf
 from typing import Final, final
 
+from peek.policy.base import RequestStream
 from peek.policy.default.tenants import DECODE_WEIGHT
 from peek.policy.lanes import CACHE_LANE, FAIR_LANE
-from peek.policy.stream import RequestStream
 from peek.request import NO_LANE, PendingRequest
 from peek.trie.node import Terminator
 from peek.trie.pending_tree import PendingTree

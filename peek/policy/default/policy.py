@@ -40,7 +40,16 @@ from typing import Any, ClassVar, Final, final
 
 from mypy_extensions import i64, mypyc_attr
 
-from peek.policy.base import ADMITTED, HELD, AdmissionPolicy, Cycle, hits_something
+from peek.policy.base import (
+    ADMITTED,
+    HELD,
+    AdmissionPolicy,
+    Cycle,
+    Listed,
+    RequestStream,
+    everybody,
+    hits_something,
+)
 from peek.policy.default import PeekOptions
 from peek.policy.default.answers import AnswerLengths
 from peek.policy.default.best_first import BestFirst
@@ -49,7 +58,6 @@ from peek.policy.default.frontier import Frontier
 from peek.policy.default.overdue import OverdueLane
 from peek.policy.default.tenants import DECODE_WEIGHT, TenantAccounts, Turns
 from peek.policy.sections import PIONEER, SIBLING, TAU
-from peek.policy.stream import Listed, RequestStream, everybody
 from peek.request import PendingRequest
 from peek.trie.node import Terminator
 from peek.trie.pending_tree import PendingTree

@@ -32,7 +32,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from peek.policy.stream import RequestStream
+from peek.policy.base import RequestStream
 from peek.request import PendingRequest
 
 DECODE_WEIGHT: Final = 2.0
