@@ -16,9 +16,9 @@ from peek.config import PRESETS
 from peek.planner import LazyPlan, Plan
 from peek.planner.plan import ORDERED
 from peek.trie.dual_walk import DualWalk
-from peek.trie.journal import AT_MOST
 from peek.trie.keys import pack
 from peek.trie.node import Node
+from peek.trie.structure import AT_MOST
 
 INDEX = PeekConfig.from_label("peek")
 EVENTS = st.lists(

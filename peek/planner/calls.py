@@ -8,13 +8,14 @@ over the queue for an order, one look at the tree for each request of a stream.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, final
 
 from mypy_extensions import i64
 
 from peek.errors import InvalidConfig, PolicyFault
 from peek.planner.stats import PlannerStats
-from peek.policy.base import AdmissionPolicy, Cycle, Iterated, RequestStream
+from peek.policy.base import AdmissionPolicy, Cycle, Iterated, Listed, RequestStream
 from peek.policy.lanes import Lanes
 from peek.request import PendingRequest
 from peek.trie.keys import heads_of
@@ -186,6 +187,74 @@ class PolicyCalls:
         """For one more stream that is checked."""
         self._placed += 1
         return self._placed
+
+
+@final
+class Drawn:
+    """Ids from a policy's stream one after another, none any more once the queue or the cache has changed.
+
+    A stream that fails is counted, and the requests that it has not placed follow in arrival order.
+
+    Args:
+        stream: the requests of `tree`, best first.
+        in_arrival_order: the requests of a tree as they arrived.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_checked",
+        "_in_arrival_order",
+        "_left",
+        "_number",
+        "_stream",
+        "_tree",
+        "_version",
+        "_walks",
+    )
+
+    def __init__(
+        self,
+        stream: RequestStream,
+        tree: PendingTree,
+        calls: PolicyCalls,
+        in_arrival_order: Callable[[PendingTree], list[PendingRequest]],
+    ) -> None:
+        self._stream = stream
+        self._tree = tree
+        self._calls = calls
+        self._in_arrival_order = in_arrival_order
+        self._checked = True
+        self._left: i64 = len(tree)
+        self._number: i64 = calls.new_number()
+        self._version: i64 = tree.version
+        self._walks: i64 = tree.walks
+
+    def next_id(self) -> str | None:
+        """The id of the request that goes next.  Cost of the stream's own `next`."""
+        if self._version != self._tree.version or self._walks != self._tree.walks:
+            return None
+        if not self._checked:
+            request = self._stream.next()
+            return None if request is None else request.request_id
+        try:
+            request = self._calls.next_of(self._stream, self._tree, self._number)
+            if request is None and self._left > 0:
+                raise PolicyFault(f"{type(self._calls.policy).__name__} left out {self._left} requests")
+        except PolicyFault as fault:
+            return self._fallen_back(fault)
+        if request is None:
+            return None
+        self._left -= 1
+        return request.request_id
+
+    def _fallen_back(self, fault: PolicyFault) -> str | None:
+        """Arrival order for all that have not been placed.  O(n)."""
+        self._checked = False
+        number = self._number
+        queue = self._in_arrival_order(self._tree)
+        self._stream = Listed([request for request in queue if request.placed != number])
+        self._calls.count(self._calls.policy, fault)
+        return self.next_id()
 
 
 def _misplaced(

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, final
 from mypy_extensions import i64
 
 from peek.config import PeekConfig
-from peek.errors import DuplicateRequest, InvalidKey, UnknownRequest
-from peek.planner.calls import PolicyCalls
-from peek.planner.making import PlanMaker, StandingPlan
-from peek.planner.plan import LazyPlan, Plan
+from peek.errors import DuplicateRequest, InvalidKey, PolicyFault, UnknownRequest
+from peek.planner.calls import Drawn, PolicyCalls
+from peek.planner.plan import NOTHING_TO_GAIN, ORDERED, LazyPlan, Plan
 from peek.planner.signals import Demand, PrefillsInFlight, Signals
 from peek.planner.stats import PlannerStats
-from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy
+from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy, Cycle, hits_something
 from peek.policy.lanes import FAIR_LANE, Lanes
-from peek.request import PendingRequest, require_tokens
+from peek.request import NO_LANE, PendingRequest, require_tokens
+from peek.trie.cache_answers import unit_tokens_of
 from peek.trie.pending_tree import PendingTree
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Planner:
         )
         self._in_flight: PrefillsInFlight | None = PrefillsInFlight() if in_flight_gate else None
         self._signals = Signals(self.tree, self._in_flight)
-        self._maker = PlanMaker(self.tree, self._calls, self._signals, self.stats, in_flight_gate)
+        self._arrivals = ArrivalOrder()
         eviction = settings.build_eviction()
         self._demand: Demand | None = None
         if eviction is not None:
@@ -105,7 +105,7 @@ class Planner:
             self.tree.add(request)
         request.arrival_work = self.stats.uncached_admitted
         request.placed = 0
-        self._maker.arrivals.note(request)
+        self._arrivals.note(request)
         self._calls.arrived(request, self.tree)
         if held:
             self._calls.left(request, HELD, 0)
@@ -265,7 +265,10 @@ class Planner:
         So it is where the policy lives on sharing, nothing that waits is shared, and the policy does not read
         the cache or the cache knows that nobody who waits can hit it (`lone_requests`).
         """
-        return self._maker.order_matters(cache)
+        policy = self._calls.policy
+        if self.tree.has_sharing or not policy.needs_sharing:
+            return True
+        return policy.reads_cache and getattr(cache, "lone_requests", -1) != len(self.tree)
 
     def plan(self, cache: CacheView, now: float) -> Plan:
         """The admission order of all waiting requests that are not held, first to admit first.
@@ -309,12 +312,49 @@ class Planner:
         started: float = timer() if timer is not None else 0.0
         self.tree.enter("Planner.plan")
         try:
-            plan = self._maker.make(cache, now, lazily)
+            plan = self._made(cache, now, lazily)
         finally:
             self.tree.leave()
+        if lazily and isinstance(plan, Plan):
+            plan = LazyPlan.of(plan)
         self._standing.keep(plan, self.tree, cache, now)
         self.stats.note_plan(len(self.tree), timer() - started if timer is not None else 0.0)
         return plan
+
+    def _made(self, cache: CacheView, now: float, lazily: bool) -> Plan | LazyPlan:
+        """A plan in one go: arrival order, signals, policy.  The caller holds the tree."""
+        calls, tree, arrivals = self._calls, self.tree, self._arrivals
+        gated = self._in_flight is not None
+        unit: i64 = unit_tokens_of(cache)
+        self._signals.look_at(cache)
+        arrivals.fill_lengths(unit)
+        if not self._finds_something(cache, gated):
+            self.stats.stood_aside += 1
+            return kept_order(arrivals.of(tree), NOTHING_TO_GAIN, True)
+        if calls.policy.reads_cache:
+            self.stats.cache_calls += self._signals.match_cache()
+        if calls.reads_tree:
+            self._signals.match_queue(calls.policy.theta, unit)
+        cycle = Cycle(tree, now, unit, self.stats.uncached_admitted, gated)
+        try:
+            stream = calls.stream(cycle) if lazily else None
+            if stream is not None:
+                return LazyPlan(Drawn(stream, tree, calls, arrivals.of))
+            queue = arrivals.of(tree)
+            ordered = calls.order(queue, cycle)
+        except PolicyFault as fault:
+            calls.count(calls.policy, fault)
+            return kept_order(arrivals.of(tree), f"arrival order: {fault}", False)
+        return Plan([request.request_id for request in ordered], ordered != queue, ORDERED)
+
+    def _finds_something(self, cache: CacheView, gated: bool) -> bool:
+        """Whether anything that waits is shared, cached or under way, or the policy does not care."""
+        if self.tree.has_sharing or not self._calls.policy.needs_sharing:
+            return True
+        if not self.order_matters(cache):
+            return False
+        self.stats.cache_calls += self._signals.match_cache()
+        return hits_something(self._arrivals.of(self.tree), gated)
 
     def cycle(self, queue: WaitingQueue, cache: CacheView, now: float) -> Plan:
         """For queues that do not tell who came and went: compare, plan, and reorder the queue.
@@ -371,3 +411,107 @@ class Planner:
             idle_s: seconds since the engine last used it (modes "recency" and "decay").
         """
         return 0.0 if self._demand is None else self._demand.score(node_id, idle_s)
+
+
+@final
+class ArrivalOrder:
+    """Waiting requests by (arrival_time, sequence), put together again only when the tree has changed.
+
+    Requests mostly arrive in the order of their `arrival_time`, which is the order in which the tree keeps
+    them; only once one did not does this sort.
+    """
+
+    __slots__ = ("_in_order", "_latest", "_requests", "_unsized", "_version")
+
+    def __init__(self) -> None:
+        self._unsized: list[PendingRequest] = []
+        self._requests: list[PendingRequest] = []
+        self._version: i64 = -1
+        self._in_order: bool = True
+        self._latest: float = float("-inf")
+
+    def note(self, request: PendingRequest) -> None:
+        """A request was added to the tree.  O(1)."""
+        if request.arrival_time < self._latest:
+            self._in_order = False
+        else:
+            self._latest = request.arrival_time
+        if request.num_tokens == 0:
+            self._unsized.append(request)
+
+    def fill_lengths(self, unit_tokens: i64) -> None:
+        """Prompt lengths in tokens, where the caller left them to the key.  O(those added since)."""
+        for request in self._unsized:
+            if request.num_tokens == 0:
+                request.num_tokens = (request.length + request.tail) * unit_tokens
+        self._unsized = []
+
+    def of(self, tree: PendingTree) -> list[PendingRequest]:
+        """The tree's requests, first to arrive first; the same list until the tree changes.
+
+        O(1) while the tree stands, else O(n), and O(n log n) where arrival times are out of order.
+        """
+        if self._version != tree.version:
+            self._requests = tree.requests()
+            if not self._in_order:
+                self._requests.sort(key=_arrival)
+            self._version = tree.version
+        return self._requests
+
+
+def _arrival(request: PendingRequest) -> tuple[float, int]:
+    return (request.arrival_time, request.sequence)
+
+
+def kept_order(queue: list[PendingRequest], reason: str, stood_aside: bool) -> Plan:
+    """A plan that leaves the queue as it is; no lane has picked anybody.  O(n)."""
+    ids: list[str] = []
+    for request in queue:
+        request.lane = NO_LANE
+        ids.append(request.request_id)
+    return Plan(ids, False, reason, stood_aside)
+
+
+@final
+class StandingPlan:
+    """Keeps a plan until the queue, the cache or too much time has moved on.
+
+    Only caches with a `version` can tell that they have not changed; with any other no plan stands.
+
+    Args:
+        lasts_s: how long, on the clock of `Planner.plan`, an order stands that was made from what had been
+            waited; 0.0: not at all.
+    """
+
+    __slots__ = ("_cache", "_cache_version", "_lasts_s", "_plan", "_planned_at", "_tree_version")
+
+    def __init__(self, lasts_s: float) -> None:
+        self._lasts_s: float = lasts_s
+        self._plan: Plan | LazyPlan | None = None
+        self._planned_at: float = 0.0
+        self._tree_version: i64 = -1
+        self._cache: object = None
+        self._cache_version: object = None
+
+    def find(self, tree: PendingTree, cache: CacheView, now: float) -> Plan | LazyPlan | None:
+        """The plan that still stands, None if there is none.  O(1)."""
+        if self._plan is None or self._tree_version != tree.version or self._cache is not cache:
+            return None
+        if not now - self._planned_at < self._lasts_s or self._cache_version != getattr(
+            cache, "version", None
+        ):
+            return None
+        return self._plan
+
+    def keep(self, plan: Plan | LazyPlan, tree: PendingTree, cache: CacheView, now: float) -> None:
+        """Remember a plan with what it was made from."""
+        version: object = getattr(cache, "version", None)
+        self._plan = None if version is None else plan
+        self._planned_at = now
+        self._tree_version = tree.version
+        self._cache = cache
+        self._cache_version = version
+
+    def drop(self) -> None:
+        """Something else than queue and cache has changed."""
+        self._plan = None

@@ -39,10 +39,10 @@ from peek.trie.cache_answers import (
     unit_tokens_of,
     whole_number,
 )
-from peek.trie.journal import Bookmark
 from peek.trie.keys import match_edge, symbol_at
 from peek.trie.node import Node, forget_below, is_cached, next_branch, next_preorder, write_own, write_subtree
 from peek.trie.pending_tree import PendingTree
+from peek.trie.structure import Bookmark
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView

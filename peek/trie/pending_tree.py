@@ -21,10 +21,9 @@ from mypy_extensions import i64
 
 from peek.errors import DuplicateRequest, InvalidKey, PlannerBusy, UnknownRequest
 from peek.request import SINGLETON, PendingRequest
-from peek.trie.journal import Journal
 from peek.trie.keys import pack
 from peek.trie.node import Node, Terminator, link_terminator, shared_node, unlink_terminator
-from peek.trie.structure import PrefixStructure, check_tree
+from peek.trie.structure import Journal, PrefixStructure, check_tree
 
 
 @final

@@ -13,8 +13,7 @@ from mypy_extensions import i64
 
 from peek.policy.base import RequestStream
 from peek.policy.default.answers import bounded
-from peek.policy.default.columns import MIN_WAIT_S, vector
-from peek.policy.default.frontier import Frontier, edge_at_risk, own_length, own_work
+from peek.policy.default.frontier import MIN_WAIT_S, Frontier, edge_at_risk, own_length, own_work, vector
 from peek.request import PendingRequest
 from peek.trie.node import Node
 

@@ -10,23 +10,171 @@ Cached nodes are groups: what is at risk above a piece is a number of the group 
 
 What the frontier knows of a node stands in `Below`, what it knows of a request in `Waiting`, each in a list
 by `uid`.  A `uid` is used again, so an entry names what it is of; one of another node or request is stale.
+
+A row of the columns is written natively into a buffer and enters them with the next question, all new rows at
+once.  Two sources of the buffer live side by side, as in `peek.trie.keys`: native on the compiled build,
+`array` on the interpreted one.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Final, final
+from array import array
+from typing import Any, Final, final
 
+import numpy as np
 from mypy_extensions import i64
 
-from peek.policy.default.answers import AnswerLengths, Expected
-from peek.policy.default.columns import Columns
+from peek.policy.default.answers import LEAST, MOST, AnswerLengths, Expected
 from peek.request import PendingRequest
-from peek.trie.journal import Bookmark
+from peek.trie.keys import COMPILED
 from peek.trie.node import Node, Terminator, next_branch, next_preorder, uncached_symbols
 from peek.trie.pending_tree import PendingTree
+from peek.trie.structure import Bookmark
+
+try:  # noqa: SIM105
+    from librt.strings import BytesWriter, write_f64_le
+except ImportError:  # pragma: no cover - an interpreted install on a platform without librt
+    pass
+
+MIN_WAIT_S: Final = 1e-3
+"""Requests that have just come wait this long, so that indices do not all become zero."""
+
+_WIDTH: Final = 9
+_SINCE, _FIRST, _WEIGHT, _PER_WORK, _AT_RISK, _GROUP, _FORETOLD_WEIGHT, _FORETOLD_PER_WORK = range(8)
 
 _LATE: Final = 1 << 62
+
+
+def vector(values: list[float]) -> Any:
+    """A vector of numbers.  O(n)."""
+    if COMPILED:
+        writer = BytesWriter()
+        for value in values:
+            write_f64_le(writer, value)
+        return np.frombuffer(writer.getvalue())
+    return np.array(values)
+
+
+@final
+class Columns:
+    """What the index of each piece is made of, by slot.
+
+    since, first    arrival time in seconds and number of arrival of its oldest request
+    weight          count ** beta / length ** gamma
+    per_work        count / work, in 1 / tokens
+    at_risk         tokens at risk for one of its requests, on its own edge
+    group           number of the group that it hangs from
+
+    and weight and per_work once more with what is expected of answers.
+    """
+
+    __slots__ = ("_array", "_foretold", "_new", "_table", "_writer")
+
+    def __init__(self) -> None:
+        self._table: Any = np.empty((8, 0))
+        self._foretold = False
+        self._empty()
+
+    def _empty(self) -> None:
+        """No new rows."""
+        self._new: i64 = 0
+        if COMPILED:
+            self._writer = BytesWriter()
+        else:
+            self._array: Any = array("d")
+
+    def put(
+        self,
+        slot: i64,
+        since: float,
+        first: i64,
+        weight: float,
+        per_work: float,
+        at_risk: float,
+        group: i64,
+        foretold_weight: float,
+        foretold_per_work: float,
+    ) -> None:
+        """A new piece, or a changed one.  O(1)."""
+        if foretold_weight != weight or foretold_per_work != per_work:
+            self._foretold = True
+        self._new += 1
+        if COMPILED:
+            writer = self._writer
+            write_f64_le(writer, float(slot))
+            write_f64_le(writer, since)
+            write_f64_le(writer, float(first))
+            write_f64_le(writer, weight)
+            write_f64_le(writer, per_work)
+            write_f64_le(writer, at_risk)
+            write_f64_le(writer, float(group))
+            write_f64_le(writer, foretold_weight)
+            write_f64_le(writer, foretold_per_work)
+        else:
+            known = (since, first, weight, per_work, at_risk, group, foretold_weight, foretold_per_work)
+            self._array.extend((slot, *known))
+
+    def drop(self, slot: i64) -> None:
+        """The piece is gone.  O(1)."""
+        self.put(slot, 0.0, 0, -1.0, 0.0, 0.0, 0, -1.0, 0.0)
+
+    def indices(self, now: float, above: Any) -> Any:
+        """The index of every piece, below zero for those that are gone.
+
+        Args:
+            now: seconds, same clock as `since`.
+            above: tokens at risk above each group, for one request.
+        """
+        self._let_in()
+        table = self._table
+        age_s = np.maximum(now - table[_SINCE], MIN_WAIT_S)
+        at_risk = above[table[_GROUP].astype(np.intp)] + table[_AT_RISK]
+        leverage = 1.0 + at_risk * table[_PER_WORK]
+        plain = age_s * leverage * leverage * leverage * table[_WEIGHT]
+        if not self._foretold:
+            return plain
+        leverage = 1.0 + at_risk * table[_FORETOLD_PER_WORK]
+        learned = age_s * leverage * leverage * leverage * table[_FORETOLD_WEIGHT]
+        return np.minimum(
+            np.maximum(learned, LEAST * plain), MOST * plain
+        )  # `peek.policy.default.answers.bounded`
+
+    def _let_in(self) -> None:
+        """The rows written since the last question enter the columns; of two for a slot the later."""
+        if self._new == 0:
+            return
+        packed = self._writer.getvalue() if COMPILED else self._array.tobytes()
+        self._empty()
+        new = np.frombuffer(packed).reshape(-1, _WIDTH)
+        slots = new[:, 0].astype(np.intp)
+        size = int(slots.max()) + 1
+        if size > self._table.shape[1]:
+            grown = np.zeros((8, max(size, 2 * self._table.shape[1])))
+            grown[_WEIGHT] = -1.0
+            grown[:, : self._table.shape[1]] = self._table
+            self._table = grown
+        self._table[:, slots] = new[:, 1:].T
+
+    def best(self, indices: Any, most: i64, live: i64) -> tuple[list[int], list[float]]:
+        """The best pieces, best first, ties by age: their slots, and their negated indices.
+
+        All that are at least as good as the `most`-th, all of the `live` ones if there are no more.
+        O(slots + m log m).
+        """
+        least = 0.0
+        if most < live:
+            least = indices[np.argpartition(indices, indices.size - most)[-most:]].min()
+        slots = np.flatnonzero(indices >= least)
+        keys = -indices[slots]
+        order = keys.argsort()
+        ranked = keys[order]
+        if (ranked[1:] == ranked[:-1]).any():
+            table = self._table
+            order = np.lexsort((table[_FIRST][slots], table[_SINCE][slots], keys))
+        found: list[int] = slots[order].tolist()
+        numbers: list[float] = keys[order].tolist()
+        return found, numbers
 
 
 @final
@@ -74,37 +222,15 @@ class Below:
         """Whether answers are expected to be others than the mean one."""
         return self.excess != 0.0 or self.lasting != self.tokens
 
-    def begin(self, edge_work: i64) -> None:
-        """Nothing but the uncached part of the node's edge."""
-        self.tokens = 0.0
-        self.lasting = 0.0
-        self.work = edge_work
-        self.excess = 0.0
-        self.since = math.inf
-        self.first = _LATE
-
-    def add_own(self, request: PendingRequest, expected: Expected, depth_tokens: i64) -> None:
-        """Add a request that ends in the node."""
-        length = own_length(request)
-        self.tokens += length
-        self.lasting += length * expected.ratio
-        self.work += own_work(request, depth_tokens)
-        self.excess += float(expected.excess)
-        self._note(request.arrival_time, request.sequence)
-
     def add(self, child: Below) -> None:
         """Add what waits at or below a child."""
         self.tokens += child.tokens
         self.lasting += child.lasting
         self.work += child.work
         self.excess += child.excess
-        self._note(child.since, child.first)
-
-    def _note(self, since: float, first: i64) -> None:
-        """Update the oldest arrival."""
-        if since < self.since or (since == self.since and first < self.first):
-            self.since = since
-            self.first = first
+        if child.since < self.since or (child.since == self.since and child.first < self.first):
+            self.since = child.since
+            self.first = child.first
 
 
 @final
@@ -224,30 +350,30 @@ class Frontier:
         if waiting is not None:
             if waiting.terminator is terminator:
                 return waiting
-            self._leave_slot_of(waiting)
+            if waiting.slot >= 0:
+                self._leave_slot_of(waiting)
         waiting = Waiting(terminator, self._answers.expected(terminator.request.request_id))
         known[uid] = waiting
         return waiting
 
     def _forget(self, below: Below) -> None:
-        self._leave_slot(below)
-        self._leave_group(below)
+        if below.slot >= 0:
+            self._leave_slot(below)
+        if below.group >= 0:
+            self._leave_group(below)
 
     def _leave_slot(self, below: Below) -> None:
-        if below.slot >= 0:
-            self._release(below.slot)
-            below.slot = -1
+        self._release(below.slot)
+        below.slot = -1
 
     def _leave_slot_of(self, waiting: Waiting) -> None:
-        if waiting.slot >= 0:
-            self._release(waiting.slot)
-            waiting.slot = -1
+        self._release(waiting.slot)
+        waiting.slot = -1
 
     def _leave_group(self, below: Below) -> None:
-        if below.group >= 0:
-            self._groups[below.group] = None
-            self._free_groups.append(below.group)
-            below.group = -1
+        self._groups[below.group] = None
+        self._free_groups.append(below.group)
+        below.group = -1
 
     def _release(self, slot: i64) -> None:
         self.columns.drop(slot)
@@ -294,7 +420,8 @@ class Frontier:
         if terminator.uid < len(self._waiting):
             waiting = self._waiting[terminator.uid]
             if waiting is not None and waiting.terminator is terminator:
-                self._leave_slot_of(waiting)
+                if waiting.slot >= 0:
+                    self._leave_slot_of(waiting)
                 self._waiting[terminator.uid] = None
 
     def _settle(self, node: Node) -> None:
@@ -316,10 +443,11 @@ class Frontier:
             if not self._is_cached(current):
                 self._refresh(current)
                 return
-            if self.below(current).group < 0:
+            below = self.below(current)
+            if below.group < 0:
                 self._enter(current)
             elif current is node:
-                self._add_own(current)
+                self._add_own(below)
 
     def _is_cached(self, node: Node) -> bool:
         parent = node.parent
@@ -331,14 +459,15 @@ class Frontier:
         while entering:
             node = entering.pop()
             below = self.below(node)
-            self._leave_slot(below)
+            if below.slot >= 0:
+                self._leave_slot(below)
             if self._free_groups:
                 below.group = self._free_groups.pop()
                 self._groups[below.group] = node
             else:
                 below.group = len(self._groups)
                 self._groups.append(node)
-            self._add_own(node)
+            self._add_own(below)
             kid = node.kid
             while kid is not None:
                 if not self._is_cached(kid):
@@ -349,16 +478,15 @@ class Frontier:
 
     # -- pieces ------------------------------------------------------------------------------------
 
-    def _add_own(self, node: Node) -> None:
+    def _add_own(self, below: Below) -> None:
         """Pieces for the requests that end in a cached node; those that have one are behind the others."""
-        group = self.below(node).group
-        terminator = node.terminator
+        terminator = below.node.terminator
         while terminator is not None:
             waiting = self.waiting(terminator)
             if waiting.slot >= 0:
                 return
             waiting.slot = self._take(terminator)
-            self._put_own(waiting, group)
+            self._put_own(waiting, below.group)
             terminator = terminator.next
 
     def _put_own(self, waiting: Waiting, group: i64) -> None:
@@ -400,7 +528,7 @@ class Frontier:
         piece.round = self._round
         if piece.slot < 0:
             piece.slot = self._take(top)
-        self._sum_up(top)
+        self._sum_up(piece)
         parent = top.parent
         assert parent is not None
         count = float(top.count)
@@ -421,16 +549,18 @@ class Frontier:
             count / max(1.0, work + piece.excess),
         )
 
-    def _sum_up(self, top: Node) -> None:
+    def _sum_up(self, piece: Below) -> None:
         """What waits at or below each node from a prefix down; none of them is a group, only it a piece."""
         found: list[Below] = []
+        top = piece.node
         stop = next_branch(top)
         node: Node | None = top
         while node is not None and node is not stop:
             below = self.below(node)
-            if node is not top:
+            if below.slot >= 0 and below is not piece:
                 self._leave_slot(below)
-            self._leave_group(below)
+            if below.group >= 0:
+                self._leave_group(below)
             self._sum_own(below)
             found.append(below)
             node = next_preorder(node)
@@ -446,14 +576,33 @@ class Frontier:
         node = below.node
         parent = node.parent
         assert parent is not None
-        below.begin(uncached_symbols(node, parent, self._epoch) * self.unit)
         depth_tokens = node.depth * self.unit
+        tokens = lasting = excess = 0.0
+        work: i64 = uncached_symbols(node, parent, self._epoch) * self.unit
+        since = math.inf
+        first: i64 = _LATE
         terminator = node.terminator
         while terminator is not None:
             waiting = self.waiting(terminator)
-            self._leave_slot_of(waiting)
-            below.add_own(terminator.request, waiting.expected, depth_tokens)
+            if waiting.slot >= 0:
+                self._leave_slot_of(waiting)
+            request, expected = terminator.request, waiting.expected
+            length = float(max(1, request.num_tokens))
+            tokens += length
+            lasting += length * expected.ratio
+            work += max(1, request.num_tokens - depth_tokens)
+            excess += float(expected.excess)
+            came = request.arrival_time
+            if came < since or (came == since and request.sequence < first):
+                since = came
+                first = request.sequence
             terminator = terminator.next
+        below.tokens = tokens
+        below.lasting = lasting
+        below.work = work
+        below.excess = excess
+        below.since = since
+        below.first = first
 
     def above(self) -> list[float]:
         """By group: tokens at risk for one request that hangs from it.  O(groups)."""

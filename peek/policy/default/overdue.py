@@ -117,10 +117,13 @@ class OverdueLane:
         Their cached lengths are known.  `several`: requests of more than one namespace wait.
         """
         self._several = several
+        answer = DECODE_WEIGHT * self.answer_tokens
         for name, request in self._new.items():
             turn = self._turns[name]
-            cached = max(request.cached_len, request.coming_len)
-            turn.price = self.work_of(request, request.num_tokens - cached)
+            prompt = request.num_tokens
+            if not several:
+                prompt = max(1, prompt - max(request.cached_len, request.coming_len))
+            turn.price = float(prompt) + answer
             came = turn.start
             start = max(self.virtual, came)
             if turn.due == _NOT_YET:

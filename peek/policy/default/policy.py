@@ -53,8 +53,7 @@ from peek.policy.base import (
 from peek.policy.default import PeekOptions
 from peek.policy.default.answers import AnswerLengths
 from peek.policy.default.best_first import BestFirst
-from peek.policy.default.columns import MIN_WAIT_S
-from peek.policy.default.frontier import Frontier
+from peek.policy.default.frontier import MIN_WAIT_S, Frontier
 from peek.policy.default.overdue import OverdueLane
 from peek.policy.default.tenants import DECODE_WEIGHT, TenantAccounts, Turns
 from peek.policy.sections import PIONEER, SIBLING, TAU
@@ -137,9 +136,10 @@ class PeekPolicy(AdmissionPolicy):
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
         shared = cycle.tree.has_sharing or not self._leaves_unshared
         if not shared and not hits_something(queue, cycle.defers_siblings):
-            return everybody(self._in_turns(Listed(queue)))
-        ordered = siblings_last(everybody(self._best_first(cycle, len(queue))), cycle)
-        return everybody(self._in_turns(Listed(ordered)))
+            ordered = list(queue)
+        else:
+            ordered = siblings_last(everybody(self._best_first(cycle, len(queue))), cycle)
+        return everybody(Turns(Listed(ordered), self.accounts)) if self._turns_matter() else ordered
 
     def stream(self, cycle: Cycle) -> RequestStream | None:
         """None where siblings go last, which takes the whole order, and where a queue may be left alone.
@@ -149,7 +149,8 @@ class PeekPolicy(AdmissionPolicy):
         """
         if cycle.defers_siblings or (self._leaves_unshared and not cycle.tree.has_sharing):
             return None
-        return self._in_turns(self._best_first(cycle, 0))
+        order = self._best_first(cycle, 0)
+        return Turns(order, self.accounts) if self._turns_matter() else order
 
     def _best_first(self, cycle: Cycle, most: int) -> RequestStream:
         """By index, with the turns of those who are overdue; for the first `most`, as far as is known."""
@@ -165,11 +166,9 @@ class PeekPolicy(AdmissionPolicy):
             frontier.renew(terminator)
         return self.overdue.merge(BestFirst(frontier, cycle.now, most), tree)
 
-    def _in_turns(self, order: RequestStream) -> RequestStream:
-        """The order itself unless several tenants wait."""
-        if not self._takes_turns or not self.accounts.several:
-            return order
-        return Turns(order, self.accounts)
+    def _turns_matter(self) -> bool:
+        """Whether several tenants wait."""
+        return self._takes_turns and self.accounts.several
 
     def _news_of(self, tree: PendingTree) -> list[Terminator]:
         """Those of whose answers more is known than when they came.  O(n)."""
