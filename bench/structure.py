@@ -1,4 +1,4 @@
-"""The shape of the library in figures, this checkout's or others': `python -m bench.structure [CHECKOUT ...]`.
+"""The shape of the library in figures: `python -m bench.structure [CHECKOUT ...]`, this one or others.
 
 Counted over the syntax trees: modules and lines by folder, modules with one importer, circles of imports,
 the fields of the central classes and who writes them, readers of the planner's parts.  Counted in a run, on
