@@ -351,24 +351,27 @@ def refresh_below(root: Node, theta: i64) -> None:
     On the way down an edge adds to the score, on the way up it is taken off again.
     """
     score: i64 = 0
-    head: Node | None = None  # the highest node on the path that holds theta symbols
+    head: i64 = 0  # the highest node on the path that holds theta symbols
     node = root
+    above: i64 = 0
     while True:
         if node.terminator is not None:
-            _refresh_terminators(node, score, 0 if head is None else head.uid)
+            _refresh_terminators(node, score, head)
         following = node.kid
+        above = node.depth
         while following is None:
             parent = node.parent
             if parent is None:
                 return
-            score -= node.count * (node.depth - parent.depth)
-            if head is node:
-                head = None
+            above = parent.depth
+            score -= node.count * (node.depth - above)
+            if head == node.uid:
+                head = 0
             following = node.next
             node = parent
-        score += following.count * (following.depth - node.depth)
-        if head is None and following.depth >= theta:
-            head = following
+        score += following.count * (following.depth - above)
+        if head == 0 and following.depth >= theta:
+            head = following.uid
         node = following
 
 

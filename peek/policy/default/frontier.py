@@ -184,6 +184,7 @@ class Below:
     Attributes:
         node: whose this is.
         slot, group: of the piece that it is, and of the group; -1 for none.
+        start: of slot and group, which mean nothing after the frontier has started anew.
         round: the call of `Frontier.follow` that made its piece last.
         tokens: lengths of prompts.
         lasting: the same, each times how many mean answers its own is expected to last.
@@ -201,12 +202,14 @@ class Below:
         "round",
         "since",
         "slot",
+        "start",
         "tokens",
         "work",
     )
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, start: i64) -> None:
         self.node = node
+        self.start: i64 = start
         self.slot: i64 = -1
         self.group: i64 = -1
         self.round: i64 = 0
@@ -235,12 +238,16 @@ class Below:
 
 @final
 class Waiting:
-    """One request: the slot of its piece, -1 where it is none, and what is expected of its answer."""
+    """One request: the slot of its piece, -1 where it is none, and what is expected of its answer.
 
-    __slots__ = ("expected", "slot", "terminator")
+    `start` is as of `Below`.
+    """
 
-    def __init__(self, terminator: Terminator, expected: Expected) -> None:
+    __slots__ = ("expected", "slot", "start", "terminator")
+
+    def __init__(self, terminator: Terminator, expected: Expected, start: i64) -> None:
         self.terminator = terminator
+        self.start: i64 = start
         self.expected = expected
         self.slot: i64 = -1
 
@@ -288,6 +295,7 @@ class Frontier:
         "_last_length",
         "_last_price",
         "_round",
+        "_start",
         "_tree",
         "_waiting",
         "columns",
@@ -304,17 +312,20 @@ class Frontier:
         self._bookmark = Bookmark()
         self._epoch: i64 = -1
         self._round: i64 = 0
+        self._start: i64 = 0
+        self._below: list[Below | None] = []
+        self._waiting: list[Waiting | None] = []
         self._last_length: float = 1.0
         self._last_price: float = 1.0
         self.unit: i64 = 1
         self._clear()
 
     def _clear(self) -> None:
+        """No pieces and no groups."""
+        self._start += 1
         self.columns = Columns()
         self.owners: list[Node | Terminator | None] = []
         self.live: i64 = 0
-        self._below: list[Below | None] = []
-        self._waiting: list[Waiting | None] = []
         self._free: list[int] = []
         self._groups: list[Node | None] = []
         self._free_groups: list[int] = []
@@ -333,10 +344,13 @@ class Frontier:
             known.append(None)
         below = known[uid]
         if below is not None:
+            if below.start != self._start:
+                below.start = self._start
+                below.slot = below.group = -1
             if below.node is node:
                 return below
             self._forget(below)  # of a node that is gone
-        below = Below(node)
+        below = Below(node, self._start)
         known[uid] = below
         return below
 
@@ -348,11 +362,15 @@ class Frontier:
             known.append(None)
         waiting = known[uid]
         if waiting is not None:
+            if waiting.start != self._start:
+                waiting.start = self._start
+                waiting.slot = -1
             if waiting.terminator is terminator:
                 return waiting
             if waiting.slot >= 0:
                 self._leave_slot_of(waiting)
-        waiting = Waiting(terminator, self._answers.expected(terminator.request.request_id))
+        expected = self._answers.expected(terminator.request.request_id)
+        waiting = Waiting(terminator, expected, self._start)
         known[uid] = waiting
         return waiting
 
@@ -420,7 +438,7 @@ class Frontier:
         if terminator.uid < len(self._waiting):
             waiting = self._waiting[terminator.uid]
             if waiting is not None and waiting.terminator is terminator:
-                if waiting.slot >= 0:
+                if waiting.slot >= 0 and waiting.start == self._start:
                     self._leave_slot_of(waiting)
                 self._waiting[terminator.uid] = None
 
@@ -430,7 +448,8 @@ class Frontier:
             if node.uid < len(self._below):
                 below = self._below[node.uid]
                 if below is not None and below.node is node:
-                    self._forget(below)
+                    if below.start == self._start:
+                        self._forget(below)
                     self._below[node.uid] = None
             return
         path: list[Node] = [node]
