@@ -141,7 +141,7 @@ def near_paper(results: Results) -> Iterator[str]:
                     ratio = getattr(ours, name) / getattr(theirs, name)
                     count += 1
                     if abs(ratio - 1) > NEAR:
-                        off.append(f"{said} of {cell.title}, `{policy}` ({change(ratio)})")
+                        off.append(f"{said} of {cell.title.partition(',')[0]}, `{policy}` ({change(ratio)})")
         if count:
             yield (
                 f"{NAMES[engine]}: {count - len(off)} of {count} figures (throughput, TTFT, E2E, TPOT) are"
@@ -168,22 +168,6 @@ def twins(results: Results) -> Iterator[str]:
                 f"{NAMES[real]} and its simulated twin, {len(pairs)} runs: hit apart by {fmean(hits):.1f}"
                 f" points in the mean, {max(hits):.1f} at most; mean TTFT of the twin {median(times):.2f}"
                 f" times the real engine's in the median, {span(times)}."
-            )
-
-
-def offline(results: Results) -> Iterator[str]:
-    """What reordering, eviction and both bring over the batches, engine by engine."""
-    for engine in SIMULATED:
-        cells = list(results.cells(plans.BATCH, (engine,), *plans.OFFLINE))
-        if cells:
-            reordered, evicting, both, online = (
-                [cell.ratio(policy, "fcfs+lru", "rps") for cell in cells]
-                for policy in (plans.OFFLINE[3], plans.OFFLINE[2], plans.OFFLINE[4], "peek")
-            )
-            yield (
-                f"{NAMES[engine]}: throughput of arrival order times {span(reordered)} when reordered,"
-                f" {span(evicting)} with demand eviction only, {span(both)} with both, {span(online)} with"
-                " `peek` online."
             )
 
 
