@@ -22,6 +22,7 @@ from bench.evaluation.results import RESULTS, fitted, read
 
 PAGES = Path(__file__).with_name("pages")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+README = DOCS.parent / "README.md"
 WRITTEN = ("evaluation", "evaluation_method", "evaluation_losses", "evaluation_cells")
 PAPER_GROUPS = {"W2": plans.W2, "W3": plans.W3, "W4": plans.W4, "W5": plans.W5_WINDOW}
 """What of the paper stands beside ours, the heavy W1 cells apart."""
@@ -57,6 +58,7 @@ def computed(everything: Results, fresh: Results, paper: Results) -> dict[str, s
     return {
         "made": verdicts.made(everything, planned.total()),
         "answers": bullets(verdicts.answers(fresh, engines)),
+        "headline": tables.headline(fresh, engines),
         "summary": tables.summary(fresh, engines),
         "coverage": tables.coverage(everything, dict(planned)),
         "gives_up": tables.gives_up(),
@@ -89,12 +91,18 @@ def filled(name: str, parts: dict[str, str]) -> str:
 
 
 def pages(runs: Path) -> dict[str, str]:
-    """All pages and the files of whole tables, by their names in docs/."""
+    """All pages, the files of whole tables and the readme, by their names seen from docs/."""
     records = read(runs)
     fresh, paper = listing.parted(records)
     parts = constants() | computed(Results(records), fresh, paper)
     whole = {f"data/{name}.csv": listing.as_csv(of(fresh, paper)) for name, of in listing.LISTINGS.items()}
-    return {f"{name}.md": filled(name, parts) for name in WRITTEN} | whole
+    readme = re.sub(
+        r"(<!-- results -->\n).*?(<!-- /results -->)",
+        lambda found: f"{found[1]}\n{parts['headline']}\n\n{found[2]}",
+        README.read_text(),
+        flags=re.DOTALL,
+    )
+    return {f"{name}.md": filled(name, parts) for name in WRITTEN} | whole | {"../README.md": readme}
 
 
 def main() -> None:
@@ -103,7 +111,9 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=DOCS)
     arguments = parser.parse_args()
     for name, text in pages(arguments.runs).items():
-        (arguments.into / name).write_text(text)
+        path = arguments.into / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
     fresh, _ = listing.parted(read(arguments.runs))
     plots.draw(fresh, arguments.into / "figures", verdicts.engines_shown(fresh))
     print(f"{arguments.into / 'evaluation.md'} and what belongs to it are written")

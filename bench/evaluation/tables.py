@@ -72,6 +72,32 @@ def summary(results: Results, engines: Sequence[str]) -> str:
     return table(["engine", "streams", "mean TTFT, ahead in", "p99 TTFT, ahead in", "default / `peek`"], rows)
 
 
+HEADLINE = {
+    "long shared prefixes (W1)": (*plans.W1_HEAVY, *plans.W1_MODERATE),
+    "the same, clients that wait for answers": plans.WINDOW,
+    "long answers, or many short prompts (W2, W3)": (*plans.W2, *plans.W3),
+    "live mix: apps, conversations, bursts, strangers": plans.LIVE,
+    "agents with tools": plans.AGENTS,
+    "recorded traffic": plans.RECORDED,
+    "nothing shared (W5)": plans.W5,
+}
+"""What the readme shows."""
+
+
+def headline(results: Results, engines: Sequence[str]) -> str:
+    """`peek` on all engines together: the default's mean TTFT over its own, and against the best stock policy."""
+    rows = []
+    for name, streams in HEADLINE.items():
+        cells = list(results.cells(streams, engines, "peek", DEFAULT))
+        row = [name, span([cell.ratio(DEFAULT, "peek") for cell in cells], "{:.1f}".format)]
+        row += [
+            span([versus.ratio for cell in cells if (versus := cell.against(figure))], change)
+            for figure in FIGURES
+        ]
+        rows.append(row)
+    return table(["traffic", "shorter than the default, times", "mean", "p99"], rows)
+
+
 class Compared(NamedTuple):
     """One figure of one cell: `peek` against the best of some policies."""
 
