@@ -51,7 +51,7 @@ def computed(everything: Results, fresh: Results, paper: Results) -> dict[str, s
     engines = verdicts.engines_shown(fresh)
 
     def losses(streams: Iterable[str], among: Sequence[str] = plans.STOCKS) -> str:
-        return tables.losses(tables.compared(fresh, streams, plans.ALL, among))
+        return tables.losses(tables.compared(fresh, streams, plans.ALL, among), among)
 
     planned = Counter(run[0] for run in runs_of(FULL))
     every = list(tables.compared(fresh, plans.HEADLINE, plans.ALL))

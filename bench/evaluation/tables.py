@@ -85,7 +85,7 @@ HEADLINE = {
 
 
 def headline(results: Results, engines: Sequence[str]) -> str:
-    """`peek` on all engines together: the default's mean TTFT over its own, and against the best stock policy."""
+    """`peek` on all engines together: against the default, and against the best stock policy."""
     rows = []
     for name, streams in HEADLINE.items():
         cells = list(results.cells(streams, engines, "peek", DEFAULT))
@@ -127,7 +127,7 @@ def compared(
                 yield Compared(cell, figure, versus)
 
 
-def losses(every: Iterable[Compared]) -> str:
+def losses(every: Iterable[Compared], among: Sequence[str] = STOCKS) -> str:
     """A row for each kind of cell with a loss; then how many are lost in all, and the kinds without one."""
     kinds: dict[str, list[Compared]] = {}
     for each in every:
@@ -137,12 +137,15 @@ def losses(every: Iterable[Compared]) -> str:
         if any(each.lost for each in found):
             best = Counter(f"`{each.versus.other}`" for each in found if each.lost)
             sides = (lost_of([each for each in found if each.figure == figure]) for figure in FIGURES)
-            rows.append([kind, *sides, ", ".join(name for name, _ in best.most_common())])
+            ahead = [", ".join(name for name, _ in best.most_common())] if len(among) > 1 else []
+            rows.append([kind, *sides, *ahead])
     found = [each for some in kinds.values() for each in some]
     count = f"Lost: {sum(each.lost for each in found)} of {len(found)} figures."
     free = [kind for kind, some in kinds.items() if not any(each.lost for each in some)]
-    without = f" Without a loss: {'; '.join(free)}." if free else ""
-    head = ["kind of cell", "mean TTFT, lost in", "p99 TTFT, lost in", "ahead of `peek`"]
+    without = f" Without a loss: {'; '.join(free)}." if free and len(among) > 1 else ""
+    head = ["kind of cell", "mean TTFT, lost in", "p99 TTFT, lost in", "ahead of `peek`"][
+        : 2 + min(len(among), 2)
+    ]
     return (table(head, rows) + "\n\n" if rows else "") + count + without
 
 
@@ -157,7 +160,7 @@ def lost_of(some: Sequence[Compared]) -> str:
 
 def kept_apart(results: Results, engines: Sequence[str]) -> str:
     """Mean TTFT of those whom others crowd out, under `peek`, as so many times that under other policies."""
-    others = ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", "spf+lru", FULL_STACK)
+    others = ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", FULL_STACK)
     kinds: dict[tuple[str, str], list[Cell]] = {}
     for cell in results.cells(CROWDS, engines, "peek"):
         kinds.setdefault((cell.title.partition(", arena")[0], cell.engine_name), []).append(cell)
@@ -167,7 +170,7 @@ def kept_apart(results: Results, engines: Sequence[str]) -> str:
         ratios = (
             [cell.ratio("peek", other, "watched") for cell in cells if cell.has(other)] for other in others
         )
-        rows.append([*names, span(means, seconds), *(span(some, "x {:.2f}".format) for some in ratios)])
+        rows.append([*names, span(means, seconds), *(span(some, "{:.2f}".format) for some in ratios)])
     return table(["stream", "engine", "`peek`, s", *code(others)], rows) if rows else "Not run.\n"
 
 
@@ -252,11 +255,16 @@ def offline(results: Results) -> str:
 def bounds(results: Results) -> str:
     """Hit of stock and `peek`, of the best possible eviction in the same orders, and of an infinite cache."""
     rows = []
-    for cell in results.cells((*plans.W1_HEAVY, *plans.W2), SIMULATED, "peek", "fcfs+lru"):
-        stock = cell.written("fcfs+lru", "{hit} | {belady}")
-        peek = cell.written("peek", "{hit} | {belady} | {ideal}")
-        rows.append([cell.title, cell.engine_name, stock, peek])
-    head = ["hit %", "engine", "`fcfs+lru`", "Belady, its order", "`peek`", "Belady, its order"]
+    for stream in (*plans.W1_HEAVY, *plans.W2):
+        cells = list(results.cells((stream,), SIMULATED, "peek", "fcfs+lru"))
+        figures = [("fcfs+lru", "{hit}"), ("fcfs+lru", "{belady}"), ("peek", "{hit}"), ("peek", "{belady}")]
+        if cells:
+            row = [
+                ", ".join(cell.written(*figure) for cell in cells)
+                for figure in [*figures, ("peek", "{ideal}")]
+            ]
+            rows.append([cells[0].title, *row])
+    head = ["hit %: radix, blocks", "`fcfs+lru`", "Belady, its order", "`peek`", "Belady, its order"]
     return table([*head, "infinite cache"], rows) if rows else "Not run.\n"
 
 
@@ -272,8 +280,13 @@ def coverage(results: Results, planned: dict[str, int]) -> str:
 
 def gives_up() -> str:
     """What is not in the plan since an engine ends in it."""
+    pairs = dict.fromkeys((policy, engine) for engine, _, policy in plans.GIVES_UP)
     return "; ".join(
-        f"`{policy}` on {NAMES[engine]}, {title(stream)}" for engine, stream, policy in plans.GIVES_UP
+        f"`{policy}` on {NAMES[engine]} in "
+        + "; ".join(
+            title(stream) for one, stream, other in plans.GIVES_UP if (other, one) == (policy, engine)
+        )
+        for policy, engine in pairs
     )
 
 
