@@ -9,7 +9,7 @@ from statistics import median
 from typing import NamedTuple
 
 from bench.evaluation import plans
-from bench.evaluation.cells import Cell, Figures, Results, Versus, change, code, seconds, title
+from bench.evaluation.cells import Cell, Figures, Results, Versus, code, seconds, title
 from bench.evaluation.plans import DEFAULT, FULL_STACK, NAMES, REAL, SIMULATED, STOCKS
 from peek.simulation.cost import UTILISATION, arena_for, arena_tokens, cost_model_for
 
@@ -91,7 +91,7 @@ def headline(results: Results, engines: Sequence[str]) -> str:
         cells = list(results.cells(streams, engines, "peek", DEFAULT))
         row = [name, span([cell.ratio(DEFAULT, "peek") for cell in cells], "{:.1f}".format)]
         row += [
-            span([versus.ratio for cell in cells if (versus := cell.against(figure))], change)
+            changes([versus.ratio for cell in cells if (versus := cell.against(figure))])
             for figure in FIGURES
         ]
         rows.append(row)
@@ -112,8 +112,12 @@ class Compared(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The cell's title without its arena, its rate and its number of rows."""
-        return re.sub(r", (arena \d+K|[\d.]+ x recorded rate|first [\d,]+ rows)", "", self.cell.title)
+        """The cell's title without its arena, its rate, its number of rows and its client."""
+        return re.sub(
+            r", (arena \d+K|[\d.]+ x recorded rate|first [\d,]+ rows|rounds (do not )?wait)",
+            "",
+            self.cell.title,
+        )
 
 
 def compared(
@@ -151,11 +155,8 @@ def losses(every: Iterable[Compared], among: Sequence[str] = STOCKS) -> str:
 
 def lost_of(some: Sequence[Compared]) -> str:
     """How many of these are lost, and by how much."""
-    worse = [100 * (each.versus.ratio - 1) for each in some if each.lost]
-    if not worse:
-        return f"0 of {len(some)}"
-    low, high = f"{min(worse):+.0f}", f"{max(worse):+.0f}"
-    return f"{len(worse)} of {len(some)}, {low if low == high else f'{low} to {high}'} %"
+    lost = [each.versus.ratio for each in some if each.lost]
+    return f"{len(lost)} of {len(some)}{', ' if lost else ''}{changes(lost)}"
 
 
 def kept_apart(results: Results, engines: Sequence[str]) -> str:
@@ -179,6 +180,11 @@ def span(values: Sequence[float], form: Callable[[float], str]) -> str:
     return " to ".join(dict.fromkeys(form(end) for end in (min(values), max(values)))) if values else ""
 
 
+def changes(values: Sequence[float]) -> str:
+    """The smallest and the largest change, in per cent."""
+    return f"{span(values, lambda value: f'{100 * (value - 1):+.0f}')} %" if values else ""
+
+
 def residuals(results: Results, groups: dict[str, dict[str, tuple[str, ...]]]) -> str:
     """How far we are from the paper's figures, stock and published, by engine and group of cells."""
     rows = []
@@ -192,7 +198,7 @@ def residuals(results: Results, groups: dict[str, dict[str, tuple[str, ...]]]) -
             ]
             hits = [ours.hit - theirs.hit for ours, theirs in pairs]
             others = (
-                span([getattr(ours, figure) / getattr(theirs, figure) for ours, theirs in pairs], change)
+                changes([getattr(ours, figure) / getattr(theirs, figure) for ours, theirs in pairs])
                 for figure in ("rps", "ttft", "e2e", "tpot")
             )
             if pairs:
@@ -236,8 +242,8 @@ def effect(pairs: Sequence[Sequence[Figures]]) -> str:
     """Range of the change of mean TTFT, and where it gets shorter."""
     if not pairs:
         return "not run"
-    changes = [added.ttft / base.ttft for added, base in pairs]
-    return f"{span(changes, change)}, {sum(map(ttft_falls, pairs))} of {len(pairs)}"
+    ratios = [added.ttft / base.ttft for added, base in pairs]
+    return f"{changes(ratios)}, {sum(map(ttft_falls, pairs))} of {len(pairs)}"
 
 
 def offline(results: Results) -> str:
