@@ -50,10 +50,11 @@ def test_every_loss_is_counted_on_the_page_and_listed_in_the_file() -> None:
     page, _, default = PAGES["evaluation_losses.md"].partition("## Against what engines do by default")
     listed = list(csv.DictReader(io.StringIO(PAGES["data/losses.csv"])))
     for text, against in ((page, "best stock policy"), (default, "default")):
-        counted = sum(int(number) for number in re.findall(r"^Lost: (\d+) of", text, re.MULTILINE))
+        counted = sum(int(number) for number in re.findall(r"\b[Ll]ost: (\d+) of", text))
         lost = [row for row in listed if row["against"] == against]
         assert counted == len(lost) > 0
-        kinds = re.findall(r"^\| ([^|]*) \| \d+ of [^|]*\| \d+ of", text, re.MULTILINE)
+        kinds = re.findall(r"^\| ([^|]*) \| \d+ of", text, re.MULTILINE)
+        kinds += re.findall(r"[.;] ([^.;]*) \(\d+ of", text)
         assert all(any(row["stream"].startswith(kind) for kind in kinds) for row in lost)
     assert f"**{len(listed) - len(lost)} of " in page
 
@@ -112,7 +113,7 @@ def test_the_default_of_both_engines_is_arrival_order(engine: str) -> None:
     found = Results({**a_run(policy, 1, ttft), "engine": engine} for policy, ttft in seconds.items())
     (sentence,) = verdicts.where_shared(found, engine)
     assert "Against the engine's default (`fcfs+lru`) the mean is 5.0 to 5.0 times shorter." in sentence
-    assert "| 5.0 (5.0 to 5.0) |" in tables.summary(found, [engine])
+    assert "| 5.0 |" in tables.summary(found, [engine])
     assert plans.stock_of(engine) == {"sglang": "lpm+lru", "vllm": "fcfs+lru"}[engine]
 
 

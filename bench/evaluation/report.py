@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
 
@@ -50,8 +50,8 @@ def computed(everything: Results, fresh: Results, paper: Results) -> dict[str, s
     """What the pages name and the runs decide."""
     engines = verdicts.engines_shown(fresh)
 
-    def losses(streams: Iterable[str], among: Sequence[str] = plans.STOCKS) -> str:
-        return tables.losses(tables.compared(fresh, streams, plans.ALL, among), among)
+    def losses(streams: Iterable[str]) -> str:
+        return tables.losses(tables.compared(fresh, streams, plans.ALL))
 
     planned = Counter(run[0] for run in runs_of(FULL))
     every = list(tables.compared(fresh, plans.HEADLINE, plans.ALL))
@@ -81,7 +81,9 @@ def computed(everything: Results, fresh: Results, paper: Results) -> dict[str, s
         "losses_traces": losses((*plans.TRACE_STARTS, *plans.TRACES)),
         "losses_crowds": losses(tables.CROWDS),
         "kept_apart": tables.kept_apart(fresh, engines),
-        "losses_defaults": losses(plans.HEADLINE, (plans.DEFAULT,)),
+        "losses_defaults": tables.losses_named(
+            tables.compared(fresh, plans.HEADLINE, plans.ALL, (plans.DEFAULT,))
+        ),
     }
 
 

@@ -49,7 +49,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Per cent of change: the median, and the range."""
+    """Per cent of change: the median, and the range if there are several."""
+    if len(values) == 1:
+        return f"{100 * (values[0] - 1):+.0f} %"
     low, middle, high = (100 * (value - 1) for value in (min(values), median(values), max(values)))
     return f"{middle:+.0f} % ({low:+.0f} to {high:+.0f})"
 
@@ -66,7 +68,7 @@ def summary(results: Results, engines: Sequence[str]) -> str:
                 ahead = sum(ratio < 1.0 for ratio in found)
                 row.append(f"{spread(found)}, {ahead} of {len(found)}" if found else "not run")
             factors = [cell.ratio(DEFAULT, "peek") for cell in cells if cell.has(DEFAULT)]
-            row.append(f"{median(factors):.1f} ({min(factors):.1f} to {max(factors):.1f})" if factors else "")
+            row.append(span(factors, "{:.1f}".format))
             if cells:
                 rows.append(row)
     return table(["engine", "streams", "mean TTFT, ahead in", "p99 TTFT, ahead in", "default / `peek`"], rows)
@@ -131,26 +133,41 @@ def compared(
                 yield Compared(cell, figure, versus)
 
 
-def losses(every: Iterable[Compared], among: Sequence[str] = STOCKS) -> str:
-    """A row for each kind of cell with a loss; then how many are lost in all, and the kinds without one."""
+def by_kind(every: Iterable[Compared]) -> dict[str, list[Compared]]:
+    """The figures of each kind of cell."""
     kinds: dict[str, list[Compared]] = {}
     for each in every:
         kinds.setdefault(each.kind, []).append(each)
+    return kinds
+
+
+def losses(every: Iterable[Compared]) -> str:
+    """A row for each kind of cell with a loss; then how many are lost in all, and the kinds without one."""
+    kinds = by_kind(every)
     rows = []
     for kind, found in kinds.items():
         if any(each.lost for each in found):
             best = Counter(f"`{each.versus.other}`" for each in found if each.lost)
             sides = (lost_of([each for each in found if each.figure == figure]) for figure in FIGURES)
-            ahead = [", ".join(name for name, _ in best.most_common())] if len(among) > 1 else []
-            rows.append([kind, *sides, *ahead])
+            rows.append([kind, *sides, ", ".join(name for name, _ in best.most_common())])
     found = [each for some in kinds.values() for each in some]
     count = f"Lost: {sum(each.lost for each in found)} of {len(found)} figures."
     free = [kind for kind, some in kinds.items() if not any(each.lost for each in some)]
-    without = f" Without a loss: {'; '.join(free)}." if free and len(among) > 1 else ""
-    head = ["kind of cell", "mean TTFT, lost in", "p99 TTFT, lost in", "ahead of `peek`"][
-        : 2 + min(len(among), 2)
-    ]
+    without = f" Without a loss: {'; '.join(free)}." if free else ""
+    head = ["kind of cell", "mean TTFT, lost in", "p99 TTFT, lost in", "ahead of `peek`"]
     return (table(head, rows) + "\n\n" if rows else "") + count + without
+
+
+def losses_named(every: Iterable[Compared]) -> str:
+    """For mean and p99 a line: how many are lost, and each kind of cell with a loss."""
+    every = list(every)
+    lines = []
+    for figure, name in zip(FIGURES, ("Mean", "p99"), strict=True):
+        some = [each for each in every if each.figure == figure]
+        lost = {kind: found for kind, found in by_kind(some).items() if any(each.lost for each in found)}
+        named = "; ".join(f"{kind} ({lost_of(found)})" for kind, found in lost.items()) or "none"
+        lines.append(f"- {name}, lost: {sum(each.lost for each in some)} of {len(some)}. {named}.")
+    return "\n".join(lines)
 
 
 def lost_of(some: Sequence[Compared]) -> str:
@@ -239,11 +256,11 @@ def ttft_falls(pair: Sequence[Figures]) -> bool:
 
 
 def effect(pairs: Sequence[Sequence[Figures]]) -> str:
-    """Range of the change of mean TTFT, and where it gets shorter."""
+    """Range of the change of mean TTFT."""
     if not pairs:
         return "not run"
     ratios = [added.ttft / base.ttft for added, base in pairs]
-    return f"{changes(ratios)}, {sum(map(ttft_falls, pairs))} of {len(pairs)}"
+    return changes(ratios)
 
 
 def offline(results: Results) -> str:

@@ -57,12 +57,10 @@ def where_shared(results: Results, engine: str) -> Iterator[str]:
     if means and factors:
         free = len(cells) - sum(map(beaten, cells))
         yield (
-            f"**Where prompts share prefixes**, {NAMES[engine]}: in {shorter(means)} cells (W1 with and"
-            " without a client window, W2, W3) the mean TTFT is shorter than under the best stock policy of"
-            f" that cell, {extremes(means)}; the p99 in {shorter(tails)}, {extremes(tails)}. In {free} of"
-            f" them no stock policy is better in both by more than {100 * LOSS:.0f} %. Against the"
-            f" engine's default (`{DEFAULT}`) the mean is {min(factors):.1f} to {max(factors):.1f}"
-            " times shorter."
+            f"**Where prompts share prefixes** (W1, W2, W3), {NAMES[engine]}: mean TTFT is shorter in"
+            f" {shorter(means)} cells, {extremes(means)}; p99 in {shorter(tails)}, {extremes(tails)}. In"
+            f" {free} no stock policy is better in both by more than {100 * LOSS:.0f} %. Against the engine's"
+            f" default (`{DEFAULT}`) the mean is {min(factors):.1f} to {max(factors):.1f} times shorter."
         )
 
 
@@ -72,9 +70,8 @@ def against_published(results: Results, engine: str) -> Iterator[str]:
     means, tails = ([cell.ratio("peek", FULL_STACK, name) for cell in cells] for name in ("ttft", "ttft_p99"))
     if cells:
         yield (
-            f"**Against the published policy** (`{FULL_STACK}`), {NAMES[engine]}: mean TTFT shorter in"
-            f" {shorter(means)} of these cells, {extremes(means)}; p99 shorter in {shorter(tails)},"
-            f" {extremes(tails)}."
+            f"**Against the published policy** (`{FULL_STACK}`), {NAMES[engine]}: mean TTFT is shorter in"
+            f" {shorter(means)}, {extremes(means)}; p99 in {shorter(tails)}, {extremes(tails)}."
         )
 
 
@@ -112,10 +109,9 @@ def crowded_out(results: Results, engines: Sequence[str]) -> Iterator[str]:
         means = [cell.ratio("peek", "fcfs+lru", "watched") for cell in cells]
         rivals = [cell.ratio("peek", "lpm-nolimit+lru", "watched") for cell in cells]
         yield (
-            f"**Those whom others crowd out** (cold sessions behind a hot prefix, others during a flood, the"
-            f" small tenant): their mean TTFT is {min(means):.1f} to {max(means):.1f} times that of arrival"
-            f" order (median {median(means):.1f}), and {span(rivals)} times that under longest prefix match"
-            " without a limit."
+            "**Requests that others crowd out** (cold sessions behind a hot prefix, others during a flood,"
+            f" the small tenant): their mean TTFT is {span(means)} times that of arrival order (median"
+            f" {median(means):.1f}), and {span(rivals)} times that under longest prefix match without limit."
         )
 
 
