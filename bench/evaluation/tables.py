@@ -177,19 +177,29 @@ def lost_of(some: Sequence[Compared]) -> str:
 
 
 def kept_apart(results: Results, engines: Sequence[str]) -> str:
-    """Mean TTFT of those whom others crowd out, under `peek`, as so many times that under other policies."""
+    """Mean TTFT of those whom others crowd out, under `peek`, and divided by that under other policies."""
     others = ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", FULL_STACK)
-    kinds: dict[tuple[str, str], list[Cell]] = {}
+    kinds: dict[str, dict[str, list[Cell]]] = {}
     for cell in results.cells(CROWDS, engines, "peek"):
-        kinds.setdefault((cell.title.partition(", arena")[0], cell.engine_name), []).append(cell)
+        name = cell.title.partition(", arena")[0]
+        kinds.setdefault(name, {}).setdefault(cell.engine, []).append(cell)
     rows = []
-    for names, cells in kinds.items():
-        means = [cell.mean("peek", "watched") for cell in cells]
-        ratios = (
-            [cell.ratio("peek", other, "watched") for cell in cells if cell.has(other)] for other in others
-        )
-        rows.append([*names, span(means, seconds), *(span(some, "{:.2f}".format) for some in ratios)])
-    return table(["stream", "engine", "`peek`, s", *code(others)], rows) if rows else "Not run.\n"
+    for name, found in kinds.items():
+        row = [
+            name,
+            ", ".join(
+                span([cell.mean("peek", "watched") for cell in some], seconds) for some in found.values()
+            ),
+        ]
+        for other in others:
+            ratios = (
+                [cell.ratio("peek", other, "watched") for cell in some if cell.has(other)]
+                for some in found.values()
+            )
+            row.append(", ".join(filter(None, (span(some, "{:.2f}".format) for some in ratios))))
+        rows.append(row)
+    head = [f"stream: {', '.join(NAMES[engine] for engine in engines)}", "`peek`, s", *code(others)]
+    return table(head, rows) if rows else "Not run.\n"
 
 
 def span(values: Sequence[float], form: Callable[[float], str]) -> str:
