@@ -303,12 +303,12 @@ def bounds(results: Results) -> str:
 
 def coverage(results: Results, planned: dict[str, int]) -> str:
     """What is stored, engine by engine, with what it was made with."""
-    rows = []
+    said = []
     for engine, count in planned.items():
         runs = [run for run in results.records if run["engine"] == engine]
-        versions = ", ".join(sorted({run["version"] for run in runs} if engine in REAL else set())) or "-"
-        rows.append([NAMES[engine], versions, f"{len(runs)} of {count}"])
-    return table(["engine", "version", "runs stored of the full plan"], rows)
+        versions = [f" {version}" for version in sorted({run["version"] for run in runs}) if engine in REAL]
+        said.append(f"{NAMES[engine]}{','.join(versions)}: {len(runs):,} of {count:,}")
+    return f"Runs stored of the full plan: {'; '.join(said)}."
 
 
 def gives_up() -> str:
