@@ -97,7 +97,8 @@ def headline(results: Results, engines: Sequence[str]) -> str:
             for figure in FIGURES
         ]
         rows.append(row)
-    return table(["traffic", "shorter than the default, times", "mean", "p99"], rows)
+    head = ["traffic", "mean: times shorter", "mean against the best", "p99 against the best"]
+    return table(head, rows)
 
 
 class Compared(NamedTuple):
