@@ -67,6 +67,7 @@ def test_an_editable_install_is_found_from_the_folder_above_the_checkout(tmp_pat
     copy_repository(checkout)
     command = [sys.executable, "setup.py", "-q", "editable_wheel", "--dist-dir", str(tmp_path)]
     environment = {**os.environ, "PEEK_PURE": "1"}
+    environment.pop("PYTHONPATH", None)  # it would be found first
     subprocess.run(command, cwd=checkout, env=environment, capture_output=True, check=True)
     (wheel,) = tmp_path.glob("*.whl")
     with ZipFile(wheel) as archive:
@@ -75,7 +76,12 @@ def test_an_editable_install_is_found_from_the_folder_above_the_checkout(tmp_pat
     look += "from importlib.util import find_spec; print(find_spec('peek').origin)"
     for folder in (tmp_path, checkout, site):
         found = subprocess.run(
-            [sys.executable, "-S", "-c", look], cwd=folder, capture_output=True, text=True, check=True
+            [sys.executable, "-S", "-c", look],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert found.stdout.strip() == str(checkout / "peek" / "__init__.py")
 
