@@ -38,7 +38,7 @@ VARIABLES = {
 }
 """What each variable is for; the names themselves are those of the code."""
 
-_SHOWN = ("policy", "lanes", "fair_share", "dynamic_share", "eviction")
+_SHOWN = ("policy", "lanes", "dynamic_share", "eviction")
 """What is told of each label."""
 
 

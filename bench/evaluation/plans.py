@@ -94,7 +94,17 @@ BATCHES = {
     "sigma": (0, 20, 40, 60),
 }
 """The paper's sweeps of a batch that is known beforehand, by what is changed."""
-BATCH = tuple(f"batch:offline:{what}{value}" for what, values in BATCHES.items() for value in values)
+BATCH_SWEEPS = {
+    name: tuple(f"batch:offline:{what}{value}" for value in BATCHES[what])
+    for what, name in {
+        "prefix": "prefixes of 512 to 4,096 tokens",
+        "groups": "20 to 200 prefixes",
+        "jobs": "16 to 256 at a time",
+        "sigma": "spread of lengths 0 to 60 %",
+    }.items()
+}
+"""The streams of each sweep."""
+BATCH = tuple(stream for streams in BATCH_SWEEPS.values() for stream in streams)
 CONTROL = ("batch:offline:prefix0",)
 """Nothing shared."""
 

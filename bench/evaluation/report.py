@@ -10,8 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
 
@@ -23,8 +22,10 @@ from bench.evaluation.results import RESULTS, fitted, read
 
 PAGES = Path(__file__).with_name("pages")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-WRITTEN = ("evaluation", "evaluation_method", "evaluation_losses")
-"""Pages that have places to fill; `evaluation_cells` is the listing's."""
+README = DOCS.parent / "README.md"
+WRITTEN = ("evaluation", "evaluation_method", "evaluation_losses", "evaluation_cells")
+PAPER_GROUPS = {"W2": plans.W2, "W3": plans.W3, "W4": plans.W4, "W5": plans.W5_WINDOW}
+"""What of the paper stands beside ours, the heavy W1 cells apart."""
 
 
 def constants() -> dict[str, str]:
@@ -35,10 +36,8 @@ def constants() -> dict[str, str]:
         "loss": f"{100 * tables.LOSS:.0f} %",
         "moved": f"{100 * TOLERANCE['ttft']:.0f} %",
         "hit_moved": f"{100 * TOLERANCE['hit']:.0f} points",
-        "traffic": tables.traffic(),
         "arenas": tables.arenas(),
         "fits": tables.fits({family: fitted(family) for family in ("sglang", "vllm")}),
-        "clients": tables.clients(),
     }
 
 
@@ -50,35 +49,41 @@ def bullets(sentences: Iterator[str]) -> str:
 def computed(everything: Results, fresh: Results, paper: Results) -> dict[str, str]:
     """What the pages name and the runs decide."""
     engines = verdicts.engines_shown(fresh)
-    losses = partial(tables.losses, fresh)
-    all_engines = tuple(dict.fromkeys((*engines, *SIMULATED)))
+
+    def losses(streams: Iterable[str]) -> str:
+        return tables.losses(tables.compared(fresh, streams, plans.ALL))
+
     planned = Counter(run[0] for run in runs_of(FULL))
-    w1 = (tables.residuals(paper, streams, (engine,)) for engine, streams in plans.PAPER_W1.items())
+    every = list(tables.compared(fresh, plans.HEADLINE, plans.ALL))
     return {
         "made": verdicts.made(everything, planned.total()),
         "answers": bullets(verdicts.answers(fresh, engines)),
+        "headline": tables.headline(fresh, engines),
         "summary": tables.summary(fresh, engines),
         "coverage": tables.coverage(everything, dict(planned)),
         "gives_up": tables.gives_up(),
         "near_paper": bullets(verdicts.near_paper(paper)),
-        "residuals_w1": "\n\n".join(w1),
-        "residuals_others": tables.residuals(paper, (*plans.W2, *plans.W3, *plans.W4, *plans.W5_WINDOW)),
+        "residuals": tables.residuals(
+            paper, {engine: {"W1 heavy": w1, **PAPER_GROUPS} for engine, w1 in plans.PAPER_W1.items()}
+        ),
         "twins": bullets(verdicts.twins(everything)),
         "ablation": tables.ablation(paper),
         "bounds": tables.bounds(fresh),
-        "offline_verdicts": bullets(verdicts.offline(fresh)),
         "offline": tables.offline(fresh),
         "load_figures": "\n\n".join(
             f"![{label} over the load, {NAMES[engine]}](figures/{plots.curves_file(engine, figure)})"
             for engine, (figure, label) in product(SIMULATED, plots.CURVES.items())
         ),
-        "losses_shared": losses(plans.SHARED, all_engines),
-        "losses_lengths": losses((*plans.W5, "azure-code:1.0"), all_engines),
-        "losses_sessions": losses((*plans.W4, *plans.AGENTS, *plans.LIVE, *plans.SESSIONS), all_engines),
-        "losses_traces": losses((*plans.TRACE_STARTS, *plans.TRACES), all_engines),
-        "losses_crowds": losses(tables.CROWDS, all_engines),
+        "lost": f"{sum(each.lost for each in every)} of {len(every)}",
+        "losses_shared": losses(plans.SHARED),
+        "losses_lengths": losses((*plans.W5, "azure-code:1.0")),
+        "losses_sessions": losses((*plans.W4, *plans.AGENTS, *plans.LIVE, *plans.SESSIONS)),
+        "losses_traces": losses((*plans.TRACE_STARTS, *plans.TRACES)),
+        "losses_crowds": losses(tables.CROWDS),
         "kept_apart": tables.kept_apart(fresh, engines),
-        "losses_defaults": losses(plans.HEADLINE, all_engines, (plans.DEFAULT,)),
+        "losses_defaults": tables.losses_named(
+            tables.compared(fresh, plans.HEADLINE, plans.ALL, (plans.DEFAULT,))
+        ),
     }
 
 
@@ -88,13 +93,18 @@ def filled(name: str, parts: dict[str, str]) -> str:
 
 
 def pages(runs: Path) -> dict[str, str]:
-    """All pages, by their names in docs/."""
+    """All pages, the files of whole tables and the readme, by their names seen from docs/."""
     records = read(runs)
-    fresh = Results(run for run in records if run["seed"] not in plans.SEEDS)
-    paper = Results(run for run in records if run["seed"] in plans.SEEDS)
+    fresh, paper = listing.parted(records)
     parts = constants() | computed(Results(records), fresh, paper)
-    found = {f"{name}.md": filled(name, parts) for name in WRITTEN}
-    return found | {"evaluation_cells.md": listing.as_page(listing.as_csv(fresh, paper))}
+    whole = {f"data/{name}.csv": listing.as_csv(of(fresh, paper)) for name, of in listing.LISTINGS.items()}
+    readme = re.sub(
+        r"(<!-- results -->\n).*?(<!-- /results -->)",
+        lambda found: f"{found[1]}\n{parts['headline']}\n\n{found[2]}",
+        README.read_text(),
+        flags=re.DOTALL,
+    )
+    return {f"{name}.md": filled(name, parts) for name in WRITTEN} | whole | {"../README.md": readme}
 
 
 def main() -> None:
@@ -103,8 +113,10 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=DOCS)
     arguments = parser.parse_args()
     for name, text in pages(arguments.runs).items():
-        (arguments.into / name).write_text(text)
-    fresh = Results(run for run in read(arguments.runs) if run["seed"] not in plans.SEEDS)
+        path = arguments.into / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    fresh, _ = listing.parted(read(arguments.runs))
     plots.draw(fresh, arguments.into / "figures", verdicts.engines_shown(fresh))
     print(f"{arguments.into / 'evaluation.md'} and what belongs to it are written")
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
+from typing import NamedTuple
 
 from bench.evaluation import plans
-from bench.evaluation.cells import PAPER, Cell, Figures, Results, change, code, seconds, title
-from bench.evaluation.plans import DEFAULT, FULL_STACK, NAMES, REAL, SIMULATED, STOCKS, stock_of
-from bench.evaluation.traffic import TRAFFIC
+from bench.evaluation.cells import Cell, Figures, Results, Versus, code, seconds, title
+from bench.evaluation.plans import DEFAULT, FULL_STACK, NAMES, REAL, SIMULATED, STOCKS
 from peek.simulation.cost import UTILISATION, arena_for, arena_tokens, cost_model_for
 
 PAIRS = {
@@ -36,6 +38,8 @@ GROUPS = {
 """What the summary puts together."""
 LOSS = 0.02
 """A figure that is so much worse than the best stock policy's is a loss."""
+FIGURES = ("ttft", "ttft_p99")
+"""What `peek` is judged by in every cell."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -45,15 +49,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Per cent of change: the median, and the range."""
+    """Per cent of change: the median, and the range if there are several."""
+    if len(values) == 1:
+        return f"{100 * (values[0] - 1):+.0f} %"
     low, middle, high = (100 * (value - 1) for value in (min(values), median(values), max(values)))
     return f"{middle:+.0f} % ({low:+.0f} to {high:+.0f})"
-
-
-def shorter(cells: Sequence[Cell], figure: str, other: str) -> str:
-    """In how many cells `peek`'s figure is the smaller one."""
-    both = [cell for cell in cells if cell.has("peek", other)]
-    return f"{sum(cell.ratio('peek', other, figure) < 1.0 for cell in both)} of {len(both)}"
 
 
 def summary(results: Results, engines: Sequence[str]) -> str:
@@ -68,75 +68,171 @@ def summary(results: Results, engines: Sequence[str]) -> str:
                 ahead = sum(ratio < 1.0 for ratio in found)
                 row.append(f"{spread(found)}, {ahead} of {len(found)}" if found else "not run")
             factors = [cell.ratio(DEFAULT, "peek") for cell in cells if cell.has(DEFAULT)]
-            row.append(f"{median(factors):.1f} ({min(factors):.1f} to {max(factors):.1f})" if factors else "")
-            row += [shorter(cells, figure, FULL_STACK) for figure in ("ttft", "ttft_p99")]
+            row.append(span(factors, "{:.1f}".format))
             if cells:
                 rows.append(row)
-    head = ["engine", "streams", "mean TTFT, ahead in", "p99 TTFT, ahead in", "default / `peek`"]
-    return table([*head, "mean: before published", "p99"], rows)
+    return table(["engine", "streams", "mean TTFT, ahead in", "p99 TTFT, ahead in", "default / `peek`"], rows)
 
 
-def losses(
-    results: Results, streams: Iterable[str], engines: Sequence[str], among: Sequence[str] = STOCKS
-) -> str:
-    """Every figure in which `peek` is behind the best of some stock policies by more than `LOSS`."""
+HEADLINE = {
+    "long shared prefixes (W1)": (*plans.W1_HEAVY, *plans.W1_MODERATE),
+    "the same, clients that wait for answers": plans.WINDOW,
+    "long answers, or many short prompts (W2, W3)": (*plans.W2, *plans.W3),
+    "live mix: apps, conversations, bursts, strangers": plans.LIVE,
+    "agents with tools": plans.AGENTS,
+    "recorded traffic": plans.RECORDED,
+    "nothing shared (W5)": plans.W5,
+}
+"""What the readme shows."""
+
+
+def headline(results: Results, engines: Sequence[str]) -> str:
+    """`peek` on all engines together: against the default, and against the best stock policy."""
     rows = []
+    for name, streams in HEADLINE.items():
+        cells = list(results.cells(streams, engines, "peek", DEFAULT))
+        row = [name, span([cell.ratio(DEFAULT, "peek") for cell in cells], "{:.1f}".format)]
+        row += [
+            changes([versus.ratio for cell in cells if (versus := cell.against(figure))])
+            for figure in FIGURES
+        ]
+        rows.append(row)
+    head = ["traffic", "mean: times shorter", "mean against the best", "p99 against the best"]
+    return table(head, rows)
+
+
+class Compared(NamedTuple):
+    """One figure of one cell: `peek` against the best of some policies."""
+
+    cell: Cell
+    figure: str
+    versus: Versus
+
+    @property
+    def lost(self) -> bool:
+        """Whether `peek` is behind by more than `LOSS`."""
+        return self.versus.ratio > 1.0 + LOSS
+
+    @property
+    def kind(self) -> str:
+        """The cell's title without its arena, its rate, its number of rows and its client."""
+        return re.sub(
+            r", (arena \d+K|[\d.]+ x recorded rate|first [\d,]+ rows|rounds (do not )?wait)",
+            "",
+            self.cell.title,
+        )
+
+
+def compared(
+    results: Results, streams: Iterable[str], engines: Sequence[str], among: Sequence[str] = STOCKS
+) -> Iterator[Compared]:
+    """Mean and p99 TTFT of every cell in which `peek` and one of `among` were run."""
     for cell in results.cells(streams, engines, "peek"):
-        for figure, name in (("ttft", "mean"), ("ttft_p99", "p99")):
+        for figure in FIGURES:
             versus = cell.against(figure, among)
-            if versus and versus.ratio > 1.0 + LOSS:
-                written = " / ".join(
-                    cell.written(policy, f"{{{figure}}}") for policy in ("peek", versus.other)
-                )
-                rows.append([cell.title, cell.engine_name, name, written, str(versus), f"`{versus.other}`"])
-    head = ["stream", "engine", "TTFT", "`peek` / it, s", "change", "best stock policy"]
-    return table(head, rows) if rows else "None.\n"
+            if versus:
+                yield Compared(cell, figure, versus)
+
+
+def by_kind(every: Iterable[Compared]) -> dict[str, list[Compared]]:
+    """The figures of each kind of cell."""
+    kinds: dict[str, list[Compared]] = {}
+    for each in every:
+        kinds.setdefault(each.kind, []).append(each)
+    return kinds
+
+
+def losses(every: Iterable[Compared]) -> str:
+    """A row for each kind of cell with a loss; then how many are lost in all, and the kinds without one."""
+    kinds = by_kind(every)
+    rows = []
+    for kind, found in kinds.items():
+        if any(each.lost for each in found):
+            best = Counter(f"`{each.versus.other}`" for each in found if each.lost)
+            sides = (lost_of([each for each in found if each.figure == figure]) for figure in FIGURES)
+            rows.append([kind, *sides, ", ".join(name for name, _ in best.most_common())])
+    found = [each for some in kinds.values() for each in some]
+    count = f"Lost: {sum(each.lost for each in found)} of {len(found)} figures."
+    free = [kind for kind, some in kinds.items() if not any(each.lost for each in some)]
+    without = f" Without a loss: {'; '.join(free)}." if free else ""
+    head = ["kind of cell", "mean TTFT, lost in", "p99 TTFT, lost in", "ahead of `peek`"]
+    return (table(head, rows) + "\n\n" if rows else "") + count + without
+
+
+def losses_named(every: Iterable[Compared]) -> str:
+    """For mean and p99 a line: how many are lost, and each kind of cell with a loss."""
+    every = list(every)
+    lines = []
+    for figure, name in zip(FIGURES, ("Mean", "p99"), strict=True):
+        some = [each for each in every if each.figure == figure]
+        lost = {kind: found for kind, found in by_kind(some).items() if any(each.lost for each in found)}
+        named = "; ".join(f"{kind} ({lost_of(found)})" for kind, found in lost.items()) or "none"
+        lines.append(f"- {name}, lost: {sum(each.lost for each in some)} of {len(some)}. {named}.")
+    return "\n".join(lines)
+
+
+def lost_of(some: Sequence[Compared]) -> str:
+    """How many of these are lost, and by how much."""
+    lost = [each.versus.ratio for each in some if each.lost]
+    return f"{len(lost)} of {len(some)}{', ' if lost else ''}{changes(lost)}"
 
 
 def kept_apart(results: Results, engines: Sequence[str]) -> str:
-    """Mean / p99 TTFT of those whom others crowd out, and of all."""
-    shown = ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", "spf+lru", FULL_STACK, "peek")
-    rows = []
+    """Mean TTFT of those whom others crowd out, under `peek`, and divided by that under other policies."""
+    others = ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", FULL_STACK)
+    kinds: dict[str, dict[str, list[Cell]]] = {}
     for cell in results.cells(CROWDS, engines, "peek"):
-        for form, whose in (("{watched} / {watched_p99}", "theirs"), ("{ttft} / {ttft_p99}", "everybody's")):
-            rows.append([cell.title, cell.engine_name, whose, *(cell.written(name, form) for name in shown)])
-    return table(["stream", "engine", "mean / p99 TTFT, s", *code(shown)], rows) if rows else "Not run.\n"
-
-
-def beside(ours: float | None, theirs: float | None, form: str = ".1f") -> str:
-    """The paper's / ours (per cent of change)."""
-    return f"{theirs:{form}} / {ours:{form}} ({change(ours / theirs)})" if ours and theirs else ""
-
-
-def residuals(results: Results, streams: Iterable[str], engines: Sequence[str] = REAL) -> str:
-    """The paper's figures beside ours, stock and published."""
+        name = cell.title.partition(", arena")[0]
+        kinds.setdefault(name, {}).setdefault(cell.engine, []).append(cell)
     rows = []
-    for cell in results.cells(streams, engines):
-        for policy in dict.fromkeys(("fcfs+lru", cell.stock, FULL_STACK)):
-            theirs, ours = cell.paper(policy), cell.figures(policy)
-            if theirs and ours:
-                pairs = (beside(a, b) for a, b in zip(ours[2:], theirs[2:], strict=True))
-                hits = f"{theirs.hit:.1f} / {ours.hit:.1f} ({ours.hit - theirs.hit:+.1f})"
-                rates = beside(ours.rps, theirs.rps, ".2f")
-                rows.append([f"{cell.title}, {cell.engine_name}", f"`{policy}`", hits, rates, *pairs])
-    head = ["paper / here", "policy", "hit %", "req/s", "TTFT s", "E2E s", "TPOT ms", "ITL ms"]
+    for name, found in kinds.items():
+        row = [
+            name,
+            ", ".join(
+                span([cell.mean("peek", "watched") for cell in some], seconds) for some in found.values()
+            ),
+        ]
+        for other in others:
+            ratios = (
+                [cell.ratio("peek", other, "watched") for cell in some if cell.has(other)]
+                for some in found.values()
+            )
+            row.append(", ".join(filter(None, (span(some, "{:.2f}".format) for some in ratios))))
+        rows.append(row)
+    head = [f"stream: {', '.join(NAMES[engine] for engine in engines)}", "`peek`, s", *code(others)]
     return table(head, rows) if rows else "Not run.\n"
 
 
-def clients() -> str:
-    """What the paper's own figures say of its clients and answers."""
+def span(values: Sequence[float], form: Callable[[float], str]) -> str:
+    """The smallest and the largest, once where they look alike; nothing of nothing."""
+    return " to ".join(dict.fromkeys(form(end) for end in (min(values), max(values)))) if values else ""
+
+
+def changes(values: Sequence[float]) -> str:
+    """The smallest and the largest change, in per cent."""
+    return f"{span(values, lambda value: f'{100 * (value - 1):+.0f}')} %" if values else ""
+
+
+def residuals(results: Results, groups: dict[str, dict[str, tuple[str, ...]]]) -> str:
+    """How far we are from the paper's figures, stock and published, by engine and group of cells."""
     rows = []
-    for family, cells in PAPER.items():
-        for stream in cells:
-            row = [title(stream), NAMES[family]]
-            for policy in (stock_of(family), FULL_STACK):
-                theirs = Figures(*cells[stream][policy])
-                answer = 1e3 * (theirs.e2e - theirs.ttft) / theirs.tpot
-                row.append(f"{theirs.e2e * theirs.rps:.0f}, {answer:.0f}")
-            rows.append(row)
-    return table(
-        ["the paper's: outstanding, tokens of an answer", "engine", "stock", f"`{FULL_STACK}`"], rows
-    )
+    for engine, named in groups.items():
+        for name, streams in named.items():
+            pairs = [
+                (ours, theirs)
+                for cell in results.cells(streams, (engine,))
+                for policy in (cell.stock, FULL_STACK)
+                if (ours := cell.figures(policy)) and (theirs := cell.paper(policy))
+            ]
+            hits = [ours.hit - theirs.hit for ours, theirs in pairs]
+            others = (
+                changes([getattr(ours, figure) / getattr(theirs, figure) for ours, theirs in pairs])
+                for figure in ("rps", "ttft", "e2e", "tpot")
+            )
+            if pairs:
+                rows.append([name, NAMES[engine], str(len(pairs)), span(hits, "{:+.1f}".format), *others])
+    head = ["here against the paper", "engine", "runs", "hit, points", "req/s", "TTFT", "E2E", "TPOT"]
+    return table(head, rows) if rows else "Not run.\n"
 
 
 def ablation(results: Results) -> str:
@@ -153,14 +249,10 @@ def ablation(results: Results) -> str:
                 if all(len(pair) == 2 for pair in known):
                     pairs.append(known)
             row = [NAMES[engine], question]
-            for side in (0, 1):
-                row += effects([pair[side] for pair in pairs])
+            row += [effect([pair[side] for pair in pairs]) for side in (0, 1)]
             same = sum(len({*map(ttft_falls, pair)}) == 1 for pair in pairs)
             rows.append([*row, f"{same} of {len(pairs)}"])
-    sides = [
-        f"{side}: {what}" for side in ("paper", "here") for what in ("hit, points", "mean TTFT", "shorter in")
-    ]
-    return table(["engine", "step", *sides, "same direction"], rows)
+    return table(["engine", "step", "paper", "here", "same direction"], rows)
 
 
 def pair_of(cell: Cell, question: str) -> list[str]:
@@ -174,79 +266,61 @@ def ttft_falls(pair: Sequence[Figures]) -> bool:
     return pair[0].ttft < pair[1].ttft
 
 
-def effects(pairs: Sequence[Sequence[Figures]]) -> list[str]:
-    """Range of the change of hit, range of that of TTFT, and where TTFT gets shorter."""
+def effect(pairs: Sequence[Sequence[Figures]]) -> str:
+    """Range of the change of mean TTFT."""
     if not pairs:
-        return ["not run"] * 3
-    points = [added.hit - base.hit for added, base in pairs]
-    changes = [100 * (added.ttft / base.ttft - 1) for added, base in pairs]
-    falls = sum(map(ttft_falls, pairs))
-    hits, times = f"{min(points):+.1f} to {max(points):+.1f}", f"{min(changes):+.0f} to {max(changes):+.0f} %"
-    return [hits, times, f"{falls} of {len(pairs)}"]
+        return "not run"
+    ratios = [added.ttft / base.ttft for added, base in pairs]
+    return changes(ratios)
 
 
 def offline(results: Results) -> str:
-    """Of each batch: throughput against arrival order, hit, mean latency / p99 over mean."""
-    rows = []
-    for cell in results.cells((*plans.BATCH, *plans.CONTROL), SIMULATED, *plans.OFFLINE):
-        row = [cell.title.removeprefix("Batch offline, "), cell.engine_name]
-        for policy in plans.OFFLINE:
-            tail = cell.mean(policy, "e2e_p99") / cell.mean(policy, "e2e")
-            faster = cell.ratio(policy, "fcfs+lru", "rps")
-            late = f"{seconds(cell.mean(policy, 'e2e'))} s, {tail:.1f}"
-            row.append(f"**x {faster:.2f}**, {cell.written(policy, '{hit}')} %, {late}")
-        rows.append(row)
-    return table(["batch", "engine", *code(plans.OFFLINE)], rows) if rows else "Not run.\n"
+    """Throughput of the batches as so many times that of arrival order, a row for each sweep and engine."""
+    rows, shown = [], plans.OFFLINE[1:]
+    for name, streams in {**plans.BATCH_SWEEPS, "nothing shared": plans.CONTROL}.items():
+        for engine in SIMULATED:
+            cells = list(results.cells(streams, (engine,), *plans.OFFLINE))
+            ratios = ([cell.ratio(policy, DEFAULT, "rps") for cell in cells] for policy in shown)
+            if cells:
+                rows.append([name, NAMES[engine], *(span(some, "{:.2f}".format) for some in ratios)])
+    return table(["batch", "engine", *code(shown)], rows) if rows else "Not run.\n"
 
 
 def bounds(results: Results) -> str:
     """Hit of stock and `peek`, of the best possible eviction in the same orders, and of an infinite cache."""
     rows = []
-    for cell in results.cells((*plans.W1_HEAVY, *plans.W2), SIMULATED, "peek", "fcfs+lru"):
-        stock = cell.written("fcfs+lru", "{hit} | {belady}")
-        peek = cell.written("peek", "{hit} | {belady} | {ideal}")
-        rows.append([cell.title, cell.engine_name, stock, peek])
-    head = ["hit %", "engine", "`fcfs+lru`", "Belady, its order", "`peek`", "Belady, its order"]
+    for stream in (*plans.W1_HEAVY, *plans.W2):
+        cells = list(results.cells((stream,), SIMULATED, "peek", "fcfs+lru"))
+        figures = [("fcfs+lru", "{hit}"), ("fcfs+lru", "{belady}"), ("peek", "{hit}"), ("peek", "{belady}")]
+        if cells:
+            row = [
+                ", ".join(cell.written(*figure) for cell in cells)
+                for figure in [*figures, ("peek", "{ideal}")]
+            ]
+            rows.append([cells[0].title, *row])
+    head = ["hit %: radix, blocks", "`fcfs+lru`", "Belady, its order", "`peek`", "Belady, its order"]
     return table([*head, "infinite cache"], rows) if rows else "Not run.\n"
 
 
 def coverage(results: Results, planned: dict[str, int]) -> str:
     """What is stored, engine by engine, with what it was made with."""
-    rows = []
+    said = []
     for engine, count in planned.items():
         runs = [run for run in results.records if run["engine"] == engine]
-        versions = ", ".join(sorted({run["version"] for run in runs} if engine in REAL else set())) or "-"
-        rows.append([NAMES[engine], versions, f"{len(runs)} of {count}"])
-    return table(["engine", "version", "runs stored of the full plan"], rows)
-
-
-def traffic() -> str:
-    """What the streams of traffic.py are made of."""
-    rows = []
-    for kind, found in TRAFFIC.items():
-        for source in found.sources:
-            shared = f"{source.prefixes} x {source.prefix:,}" if source.prefixes else ""
-            if source.copies:
-                shared = f"{source.prefix:,}, new for every {source.copies} requests"
-            if source.drift_s:
-                shared += (
-                    f" in the mean, behind {source.head} of all; favourites move every {source.drift_s:g} s"
-                )
-            own = f"{source.own:,}"
-            if source.turns > 1:
-                own += f", + {source.turn:,} a turn, {source.turns} turns, {source.pause_s:g} s between two"
-            watched = " (kept apart)" if source.name == found.watched else ""
-            rate = f"{source.per_s:g}" if source.per_s else f"{found.count:,}, {found.jobs} at a time"
-            if source.burst > 1:
-                rate += f", {source.burst} at a time"
-            rows.append([title(kind), source.name + watched, rate, shared, own, f"{source.output:,}"])
-    return table(["stream", "who", "a second", "prefixes x tokens", "own tokens", "answer"], rows)
+        versions = [f" {version}" for version in sorted({run["version"] for run in runs}) if engine in REAL]
+        said.append(f"{NAMES[engine]}{','.join(versions)}: {len(runs):,} of {count:,}")
+    return f"Runs stored of the full plan: {'; '.join(said)}."
 
 
 def gives_up() -> str:
     """What is not in the plan since an engine ends in it."""
+    pairs = dict.fromkeys((policy, engine) for engine, _, policy in plans.GIVES_UP)
     return "; ".join(
-        f"`{policy}` on {NAMES[engine]}, {title(stream)}" for engine, stream, policy in plans.GIVES_UP
+        f"`{policy}` on {NAMES[engine]} in "
+        + "; ".join(
+            title(stream) for one, stream, other in plans.GIVES_UP if (other, one) == (policy, engine)
+        )
+        for policy, engine in pairs
     )
 
 
