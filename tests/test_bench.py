@@ -13,9 +13,7 @@ from support.batch_files import json_rows, write
 import peek
 from peek.cli.main import main
 from peek.simulation.radix_cache import RadixCache
-from peek.timing.figures import Bench
-from peek.timing.rig import Rig
-from peek.timing.rounds import Rounds, aligned, best_of, readable
+from peek.timing import Bench, Rig, Rounds, aligned, best_of, readable
 from peek.trie.keys import pack
 
 MEASURED = [

@@ -154,8 +154,8 @@ def test_a_cell_comes_faster_to_a_fleet(monkeypatch: pytest.MonkeyPatch) -> None
         spans.append(workload.requests[-1].arrival_s)
         return {}
 
-    monkeypatch.setattr("peek.cli.simulate_runs.simulate", note)
-    monkeypatch.setattr("peek.cli.simulate_runs.simulate_fleet", note)
+    monkeypatch.setattr("peek.cli.simulate.simulate", note)
+    monkeypatch.setattr("peek.cli.simulate.simulate_fleet", note)
     assert main(["simulate", "--json", "--policy", "peek"]) == 0
     assert main(["simulate", "--json", "--policy", "peek", "--replicas", "4", "--router", "peek"]) == 0
     assert spans[1] == pytest.approx(spans[0] / 4)
@@ -174,7 +174,7 @@ class Recorder:
 
 def test_every_seed_meets_every_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
-    monkeypatch.setattr("peek.cli.simulate_runs.simulate", recorder)
+    monkeypatch.setattr("peek.cli.simulate.simulate", recorder)
     words = ["--seed", "1", "--seed", "2", "--policy", "fcfs+lru", "--policy", "spf+lru"]
     assert main(["simulate", "--json", *words]) == 0
     assert recorder.asked == [
@@ -187,7 +187,7 @@ def test_engine_kind_picks_its_column_of_the_cell(
     cache: str, requests: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = Recorder()
-    monkeypatch.setattr("peek.cli.simulate_runs.simulate", recorder)
+    monkeypatch.setattr("peek.cli.simulate.simulate", recorder)
     assert main(["simulate", "--json", "--workload", "w2b", "--policy", "peek", "--cache", cache]) == 0
     assert recorder.asked == [(42, "peek", requests)]
 
@@ -503,7 +503,7 @@ def planted_bug(*_: object) -> dict[str, Any]:
 def test_our_own_bug_is_one_line_too(
     monkeypatch: pytest.MonkeyPatch, trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("peek.cli.simulate_runs.simulate", planted_bug)
+    monkeypatch.setattr("peek.cli.simulate.simulate", planted_bug)
     code = main(["simulate", "--trace", str(trace)])
     shown = capsys.readouterr()
     assert_one_line_error(

@@ -22,8 +22,8 @@ from support.offline_batches import naive_order, own
 
 import peek
 from peek.cli.main import main
-from peek.cli.places import beside, numbered
-from peek.offline.formats.requests import parse_request, request_of, text_symbols
+from peek.cli.options import beside, numbered
+from peek.offline.formats import parse_request, request_of, text_symbols
 
 HOME = Path(peek.__file__).resolve().parent.parent
 

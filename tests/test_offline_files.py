@@ -21,7 +21,7 @@ from support.batch_files import json_rows, lines, results_of, write
 import peek
 from peek.cli import writing
 from peek.cli.main import main
-from peek.cli.places import parse_source, parse_target
+from peek.cli.options import parse_source, parse_target
 from peek.cli.writing import write_whole
 from peek.offline.scale.duckdb_order import OutOfCoreOrder
 

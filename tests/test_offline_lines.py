@@ -14,10 +14,20 @@ from support.batch_files import json_row, json_rows, lines, results_of, write
 
 from peek import WorkloadError
 from peek.cli.main import main
-from peek.offline.formats.echo import ECHO_BYTES, clipped, echoed
-from peek.offline.formats.lines import BOM, end_swap, lines_of, split_end
-from peek.offline.formats.order_file import as_text, find_repeated, order_line, read_order
-from peek.offline.formats.results import match_results
+from peek.offline.formats import (
+    BOM,
+    EXCERPT_BYTES,
+    as_text,
+    end_swap,
+    excerpt,
+    excerpt_of,
+    find_repeated,
+    lines_of,
+    match_results,
+    order_line,
+    read_order,
+    split_end,
+)
 
 WAYS = ["--in-memory", "--out-of-core"]
 
@@ -137,7 +147,9 @@ def test_two_requests_with_one_id_are_refused(
     write(here / "in.jsonl", rows)
     assert reorder(way) == 1
     (told,) = capsys.readouterr().err.splitlines()
-    assert told.startswith(f"peek: in.jsonl: line 18: custom_id {echoed(custom_id)} is that of line 4, too")
+    assert told.startswith(
+        f"peek: in.jsonl: line 18: custom_id {excerpt_of(custom_id)} is that of line 4, too"
+    )
     assert (here / "out.jsonl").read_text() == "old"
     assert sorted(each.name for each in here.iterdir()) == ["in.jsonl", "out.jsonl"]
 
@@ -253,12 +265,12 @@ def test_the_first_that_repeats() -> None:
 
 @given(st.text(max_size=400))
 def test_echoes_are_short(text: str) -> None:
-    for shown in (echoed(text), clipped(text), echoed([text])):
-        assert len(shown.encode()) <= ECHO_BYTES
-    if len(repr(text).encode()) <= ECHO_BYTES:
-        assert echoed(text) == repr(text)
+    for shown in (excerpt_of(text), excerpt(text), excerpt_of([text])):
+        assert len(shown.encode()) <= EXCERPT_BYTES
+    if len(repr(text).encode()) <= EXCERPT_BYTES:
+        assert excerpt_of(text) == repr(text)
     else:
-        assert echoed(text).endswith("...")
+        assert excerpt_of(text).endswith("...")
 
 
 LONG = "secret ä " * 1000
@@ -295,7 +307,7 @@ def test_bad_lines_are_not_echoed_in_full(
     assert reorder(way) == 1
     first, last = capsys.readouterr().err.splitlines()
     assert first.startswith("peek: in.jsonl: line 6: ")
-    assert len(first.encode()) <= ECHO_BYTES + 80
+    assert len(first.encode()) <= EXCERPT_BYTES + 80
     assert last == "peek: in.jsonl: 1 bad line left out"
     assert sorted(lines(here / "out.jsonl")) == sorted(json_rows(5))
 
@@ -308,4 +320,4 @@ def test_long_ids_of_results_are_not_echoed_in_full(here: Path, capsys: pytest.C
     assert restore("done.jsonl") == 1
     shown = capsys.readouterr().err.splitlines()
     assert len(shown) == 3
-    assert all(len(line.encode()) <= ECHO_BYTES + 80 for line in shown)
+    assert all(len(line.encode()) <= EXCERPT_BYTES + 80 for line in shown)

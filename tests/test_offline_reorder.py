@@ -14,9 +14,8 @@ from support.offline_batches import branching, grouped, in_blocks, naive_hits, n
 
 from peek import InvalidConfig, InvalidKey
 from peek.offline import reorder
-from peek.offline.guards import duplicates, hit_tokens, paper_guard
-from peek.offline.pioneers import pioneers_ahead
-from peek.offline.residency import shared_with_previous
+from peek.offline.batch_trie import shared_with_previous
+from peek.offline.reordering import duplicates, hit_tokens, paper_guard, pioneers_ahead
 from peek.offline.shape import contract, depth_first, shape_of, shared_depth
 
 tokens = st.integers(0, 2)

@@ -18,11 +18,18 @@ from peek import PRESETS, InvalidKey, WorkloadError
 from peek.cli.main import main
 from peek.simulation.trace import iter_rows, read_mooncake
 from peek.simulation.workload import ideal_hit
-from peek.traffic.engine_logs import CUT, EngineLog
-from peek.traffic.events import Arrival, Ending
-from peek.traffic.request_rows import Fields, RequestRows
-from peek.traffic.times import bare_unit, doubt, seconds
-from peek.traffic.tracer import Tracer
+from peek.traffic import (
+    CUT,
+    Arrival,
+    Ending,
+    EngineLog,
+    Fields,
+    RequestRows,
+    Tracer,
+    bare_unit,
+    doubt,
+    seconds,
+)
 
 IDS = [list(range(10, 50)), list(range(10, 42)) + [7] * 8, [3, 4, 5]]
 """Two prompts that share two blocks of 16 and part of a third, and one of its own."""

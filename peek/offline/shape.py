@@ -1,12 +1,9 @@
 """The finished trie of a batch as arrays, and its depth-first order without a walk.
 
-Operations to support: contract a token trie to whole cache blocks, and give the depth-first order with
-children by descending subtree count.
-
-Plan.  A depth-first order needs no traversal.  The place of a node among all prompts is the sum, over the
-node and its ancestors, of what stands before it inside its parent: the parent's own prompts, then the
-larger siblings' subtrees.  One sort gives the siblings' order, a running sum what stands before, and
-pointer doubling the sum over the ancestors, in as many rounds as the depth has binary digits.
+Plan.  A depth-first order needs no traversal.  A node's place among all prompts is the sum, over the node and
+its ancestors, of what stands before it inside its parent: the parent's own prompts, then the subtrees of
+larger siblings.  One sort orders the siblings, a running sum counts what stands before, and pointer doubling
+adds up the ancestors, in as many rounds as the depth has binary digits.
 """
 
 from __future__ import annotations
