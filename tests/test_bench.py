@@ -69,34 +69,6 @@ def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [line for line in out.splitlines() if line.startswith("tree, insert one ")]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "named"),
-    [
-        (["-"], 2, "standard input cannot be read twice"),
-        (["--rounds", "20000"], 2, "20000 is not in 1..10000"),
-        (["--waiting", "0"], 2, "0 is not in 1.."),
-        (["--policy", "lru"], 2, "'lru'"),
-        (["absent.jsonl"], 1, "absent.jsonl: no such file"),
-        (["empty.jsonl"], 1, "empty.jsonl: holds no request that is understood"),
-        (["torn.jsonl"], 1, "torn.jsonl, line 2: not JSON"),
-    ],
-)
-def test_what_is_refused(
-    words: list[str],
-    code: int,
-    named: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    row = {"timestamp": 1, "input_length": 5, "output_length": 2, "hash_ids": [5]}
-    Path("empty.jsonl").touch()
-    Path("torn.jsonl").write_text(json.dumps(row) + '\n{"hash_ids"')
-    assert main(["bench", *words]) == code
-    assert named in capsys.readouterr().err
-
-
 # -- the parts --------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import random
@@ -341,39 +340,6 @@ def test_restore_refuses(
 
 
 # -- what can go wrong ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "named"),
-    [
-        (["absent.jsonl", "out.jsonl"], 1, "absent.jsonl"),
-        (["in.jsonl", "nowhere/out.jsonl"], 1, "nowhere"),
-        (["in.jsonl", "in.jsonl"], 2, "in.jsonl"),
-        (["in.jsonl", "out.jsonl", "--engine", "tgi"], 2, "'tgi'"),
-        (["in.jsonl", "out.jsonl", "--cache-tokens", "8"], 2, "8"),
-        (["in.jsonl", "out.jsonl", "--cache-tokens", "x"], 2, "'x'"),
-        (["in.jsonl", "out.jsonl", "--replicas", "0"], 2, "0"),
-        (["in.jsonl", "out.jsonl", "--replicas", "1001"], 2, "1001"),
-        (["in.jsonl"], 2, "OUT"),
-        (["damaged.jsonl.gz", "out.jsonl"], 1, "damaged.jsonl.gz"),
-    ],
-)
-def test_wrong_usage(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    code: int,
-    named: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "in.jsonl", json_rows(5))
-    (tmp_path / "damaged.jsonl.gz").write_bytes(gzip.compress(b"x" * 1000)[:-20])
-    assert main(["reorder", *arguments]) == code
-    shown = capsys.readouterr().err
-    assert named in shown
-    assert len(shown.splitlines()) == 1
-    assert not (tmp_path / "out.jsonl").exists()
 
 
 @pytest.mark.parametrize(

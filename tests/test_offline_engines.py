@@ -182,25 +182,6 @@ def test_a_runner_that_leaves_some_out(here: Path, capsys: pytest.CaptureFixture
     assert len(lines(here / "out.jsonl")) == 58
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "named"),
-    [
-        (["in.jsonl.gz", "out", "--", "true", "{in}"], 2, "no word of it holds {out}"),
-        (["in.jsonl.gz", "in.jsonl.gz", "--", "true", "{in}", "{out}"], 2, "is the same file as IN"),
-        (["absent", "out", "--", "true", "{in}", "{out}"], 1, "absent: no such file"),
-        (["in.jsonl.gz", "out", "--", "./absent", "{in}", "{out}"], 1, "./absent: no such program"),
-        (["in.jsonl.gz", "out", "--", "true", "{in}", "{out}"], 1, "true: has written no results to {out}"),
-        (["in.jsonl.gz", "no/out", "--", "true", "{in}", "{out}"], 1, "no such folder"),
-    ],
-)
-def test_what_a_batch_refuses(
-    here: Path, words: list[str], code: int, named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["batch", *words]) == code
-    assert named in capsys.readouterr().err
-    assert sorted(path.name for path in here.iterdir()) == ["in.jsonl.gz", "runner.py"]
-
-
 # -- --explain --------------------------------------------------------------------------------------------
 
 

@@ -234,31 +234,6 @@ def test_no_names_are_made_from_a_pipe(
     assert names(here) == ["in.jsonl", "out"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["in.jsonl", "folder"], "folder: is a folder"),
-        (["in.jsonl", "."], ".: is a folder"),
-        (["in.jsonl", "..", "--replicas", "2"], "..: is a folder"),
-        (["folder", "out.jsonl"], "folder: Is a directory"),
-        (["in.jsonl", "out.jsonl", "--order", "folder"], "folder: is a folder"),
-        (["in.jsonl", "nowhere/out.jsonl"], "nowhere"),
-        (["in.jsonl", "out.jsonl", "--order", "nowhere/out.order"], "nowhere"),
-        (["in.jsonl", "out.jsonl", "--order", "dangling"], "nowhere"),
-        (["in.jsonl", "in.jsonl/out.jsonl", "--order", "o"], "in.jsonl"),
-    ],
-)
-def test_what_cannot_be_written(
-    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
-) -> None:
-    (here / "folder").mkdir()
-    (here / "dangling").symlink_to("nowhere/out.order")
-    before = names(here)
-    assert reorder(*arguments) in (1, 2)
-    assert named in told(capsys)
-    assert names(here) == before
-
-
 # -- standard input and output ----------------------------------------------------------------------------
 
 

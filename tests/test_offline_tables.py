@@ -102,32 +102,6 @@ def test_a_table_is_traced(here: Path) -> None:
     assert [json.loads(line)["output_length"] for line in lines(here / "out.jsonl")] == [3] * 4
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "named"),
-    [
-        (["reorder", "in.jsonl", "out.parquet"], 2, "out.parquet: a table can only be made from a table"),
-        (["reorder", "in.parquet", "out.parquet", "--out-of-core"], 2, "out of core, only lines are written"),
-        (["restore", "in.jsonl", "out.parquet", "--order", "o"], 2, "a table can only be made from a table"),
-        (["reorder", "absent.parquet", "out.parquet"], 1, "absent.parquet: no such file"),
-        (["restore", "absent.parquet", "out.parquet", "--order", "o"], 1, "absent.parquet: no such file"),
-        (["reorder", "torn.parquet", "out.parquet"], 1, "torn.parquet: damaged: "),
-        (["reorder", "text.parquet", "out.jsonl"], 1, "text.parquet: damaged: "),
-    ],
-)
-def test_what_is_refused(
-    here: Path, words: list[str], code: int, named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table_of(plain_rows(20), "in.parquet")
-    Path("torn.parquet").write_bytes(Path("in.parquet").read_bytes()[:-40])
-    Path("text.parquet").write_text("{}\n")
-    Path("in.jsonl").write_text("{}\n")
-    Path("o").write_text('[1, "r-0"]\n')
-    before = sorted(path.name for path in here.iterdir())
-    assert main(words) == code
-    assert named in capsys.readouterr().err
-    assert sorted(path.name for path in here.iterdir()) == before
-
-
 def test_a_full_disk(here: Path) -> None:
     table_of(plain_rows(3000), "in.parquet")
     Path("out.parquet").write_text("old")

@@ -347,32 +347,6 @@ def test_nothing_to_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str], te
     assert not (tmp_path / "out.jsonl").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["in", "in"], "in is the same file as IN"),
-        (["in", "out", "--salt-file", "out"], "OUT out is the same file as --salt-file"),
-        (["in", "out.jsonl.zst"], "out.jsonl.zst: traces are read plain or as .gz"),
-        (["in", "out", "--format", "csv"], "'csv' is unknown; valid: auto, jsonl, log"),
-        (["in", "out", "--time-unit", "min"], "'min' is unknown; valid: s, ms, us, ns"),
-        (["in", "out", "--block-tokens", "0"], "0 is not in 1.."),
-        (["in", "out", "--rate", "0"], "'0' is not a finite number above 0"),
-    ],
-)
-def test_wrong_usage(
-    words: list[str],
-    named: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("in").write_text('{"ts": 1, "prompt": [1]}')
-    assert main(["trace", *words]) == 2
-    assert named in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
-
-
 def test_salt_of_a_file_and_a_pressed_trace(tmp_path: Path) -> None:
     (tmp_path / "salt").write_text("tell nobody this\n")
     (tmp_path / "in").write_text("\n".join(json.dumps({"ts": 0.5, "prompt": ids}) for ids in IDS))
@@ -636,41 +610,3 @@ def test_rates_and_verdicts(traced: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_every_policy(traced: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--trace", str(traced), "--limit", "20", "--json", "--policy", "all"]) == 0
     assert [run["policy"] for run in json.loads(capsys.readouterr().out)["runs"]] == list(PRESETS)
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "named"),
-    [
-        (["--card", "tpu"], 2, "card 'tpu' is unknown; valid: h100"),
-        (["--model", "gpt"], 2, "model 'gpt' is unknown; valid: qwen2.5-7b"),
-        (["--card", "l4", "--model", "llama-3.1-70b"], 2, "does not fit L4-24GB at 0.88 of 22.5 GiB"),
-        (["--cards", "2000"], 2, "2000 is not in 1..1024"),
-        (["--memory-utilization", "1.5"], 2, "'1.5' is not in 0..1"),
-        (["--model", "absent.json"], 1, "absent.json: no such file"),
-        (["--model", "list.json"], 1, "list.json: not a JSON object"),
-        (["--model", "bad.json"], 1, "bad.json: hidden_size is 'None', not a size"),
-        (["--model", "moe.json"], 1, "moe.json: has num_experts"),
-        (["--per-request", "TRACE"], 2, "is the same file as trace"),
-        (["--per-request", "x.csv", "--rate-scale", "1", "--rate-scale", "2"], 2, "takes one --rate-scale"),
-        (["--per-request", "no/x.csv"], 1, "no such folder"),
-        (["--plot", "x.png", "--rate-scale", "1", "--rate-scale", "2"], 2, "takes one --rate-scale"),
-        (["--plot", "x.png", "--per-request", "x.png"], 2, "is the same file as --plot"),
-    ],
-)
-def test_machines_and_files_that_are_refused(
-    words: list[str],
-    code: int,
-    named: str,
-    traced: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(traced.parent)
-    Path("list.json").write_text("[]")
-    Path("bad.json").write_text("{}")
-    Path("moe.json").write_text('{"num_experts": 8}')
-    before = traced.read_bytes()
-    words = [str(traced) if word == "TRACE" else word for word in words]
-    assert main(["simulate", "--trace", str(traced), *words]) == code
-    assert named in capsys.readouterr().err
-    assert traced.read_bytes() == before
