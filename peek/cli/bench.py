@@ -19,6 +19,7 @@ from peek.cli.options import (
     check_policies,
     count,
     read_path,
+    value,
 )
 from peek.cli.reading import (
     BadLines,
@@ -49,9 +50,7 @@ class BenchOptions:
         Path | None, read_path("[IN]", "Requests as JSONL or a trace; without it they are drawn.")
     ] = None
     waiting: Annotated[int, count("Requests that wait; as many before them.")] = WAITING
-    policy: Annotated[str, typer.Option(metavar="LABEL", help="Policy, or module:Class of your own.")] = (
-        "peek"
-    )
+    policy: Annotated[str, value("Policy, or module:Class of your own.", "LABEL")] = "peek"
     rounds: Annotated[int, count("Rounds of a measurement.")] = ROUNDS
     tokenizer: TokenizerOption = None
     as_json: JsonOption = False
@@ -116,7 +115,7 @@ def _read(source: Path, limit: int, tokenizer: Path | None) -> _Work:
         keys = [pack_tokens([dense.setdefault(each, len(dense)) for each in row.hash_ids]) for row in rows]
         return _Work(keys, f"{source}, a symbol is a block of {rows[0].block_tokens} tokens", 1)
     encode = load_tokenizer(None if tokenizer is None else tokenizer_file(tokenizer))
-    keys = [line.key for line in islice(read_requests(source, encode, BadLines(source)), limit)]
+    keys = [key for _, _, key in islice(read_requests(source, encode, BadLines(source)), limit)]
     if not keys:
         raise WorkloadError(f"{source}: holds no request that is understood")
     return _Work(keys, f"{source}, a symbol is a token")

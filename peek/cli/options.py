@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields
 from inspect import Parameter, Signature
 from math import isfinite
@@ -112,6 +112,15 @@ def check_choice(option: str, value: str, valid: Iterable[str]) -> None:
         raise typer.BadParameter(f"{value!r} is unknown; valid: {shown}", param_hint=option)
 
 
+@contextmanager
+def as_usage_error(option: str, kind: type[PeekError], more: str = "") -> Iterator[None]:
+    """Turn an error of the library into one of the command line, with `more` behind its text."""
+    try:
+        yield
+    except kind as error:
+        raise typer.BadParameter(f"{error}{more}", param_hint=option) from None
+
+
 def policy_of(label: str) -> PeekConfig:
     """The settings behind a policy label; `module:Class` is also looked for in the working directory.
 
@@ -124,11 +133,9 @@ def policy_of(label: str) -> PeekConfig:
 
 def check_policies(labels: Sequence[str]) -> None:
     """Refuse a label of --policy that names no policy."""
-    for label in labels:
-        try:
+    with as_usage_error("--policy", InvalidConfig):
+        for label in labels:
             policy_of(label)
-        except InvalidConfig as error:
-            raise typer.BadParameter(str(error), param_hint="--policy") from None
 
 
 # -- paths ------------------------------------------------------------------------------------------------
@@ -244,12 +251,17 @@ def written_path(metavar: str, text: str) -> Any:
     return typer.Argument(parser=parse_target, metavar=metavar, help=text)
 
 
+def value(text: str, metavar: str | None = None, parser: Callable[[str], Any] | None = None) -> Any:
+    """An option with a value."""
+    return typer.Option(parser=parser, metavar=metavar, help=text)
+
+
 def count(text: str) -> Any:
     """An option: a number of tokens or rows."""
     return typer.Option(parser=parse_count, metavar="INT", help=text)
 
 
-def rate(text: str) -> Any:
+def positive(text: str) -> Any:
     """An option: a finite number above 0."""
     return typer.Option(parser=parse_rate, metavar="FLOAT", help=text)
 
@@ -261,5 +273,5 @@ def switch(flag: str, text: str) -> Any:
 
 JsonOption = Annotated[bool, switch("--json", "Print one JSON object instead of the table.")]
 TokenizerOption = Annotated[
-    Path | None, typer.Option(help="Local tokenizer file; without one, four bytes of text count as a token.")
+    Path | None, value("Local tokenizer file; without one, four bytes of text count as a token.")
 ]

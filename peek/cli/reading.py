@@ -17,14 +17,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from peek import InvalidKey, PeekError, WorkloadError
 from peek.cli.options import STREAM, needs
-from peek.offline.formats import Encode, Line, Loads, excerpt, key_of, kind_of, lines_of, parse_request
+from peek.offline.formats import BatchRequest, Encode, Line, Loads, excerpt, key_of, lines_of, parse_request
 
 LONGEST_LINE: Final = 256_000_000
 """Bytes: longer than any request, and a bound for what an archive may unpack to."""
@@ -238,28 +238,6 @@ def _opened_table(path: Path) -> Iterator[Any]:
 # -- requests ---------------------------------------------------------------------------------------------
 
 
-class RequestLine(NamedTuple):
-    """A line with a request.
-
-    Attributes:
-        number: of the line in its file, from 1.
-        raw: the line with its end.
-        has_end: False for the last line of a file that does not end in a line end.
-        custom_id: the request's, "" where it has none.
-        namespace: requests of different namespaces share nothing.
-        system: the text of its system prompt, "" where it has none.
-        key: the prompt, packed.
-    """
-
-    number: int
-    raw: bytes
-    has_end: bool
-    custom_id: str
-    namespace: str
-    system: str
-    key: bytes
-
-
 class BadLines:
     """Names lines that are left out, the first ones on stderr.
 
@@ -286,18 +264,19 @@ class BadLines:
             raise WorkloadError(f"{self._source}: {'; '.join(said)}")
 
 
-def read_requests(source: Path, encode: Encode | None, bad: BadLines) -> Iterator[RequestLine]:
-    """Yield the requests of a batch file in its order; lines without a request go to `bad`."""
+def read_requests(
+    source: Path, encode: Encode | None, bad: BadLines
+) -> Iterator[tuple[Line, BatchRequest, bytes]]:
+    """Yield line, request and packed prompt of a batch file, in its order; other lines go to `bad`."""
     loads = json_loads()
-    for number, content, end in read_lines(source):
+    for line in read_lines(source):
         try:
-            request = parse_request(content, loads)
+            request = parse_request(line.content, loads)
             key = key_of(request.prompt, encode)
         except (WorkloadError, InvalidKey) as error:
-            bad.leave_out(number, error)
+            bad.leave_out(line.number, error)
             continue
-        namespace = f"{request.namespace}/{kind_of(request.prompt)}"
-        yield RequestLine(number, content + end, bool(end), request.custom_id, namespace, request.system, key)
+        yield line, request, key
 
 
 # -- tokenizers -------------------------------------------------------------------------------------------

@@ -42,12 +42,12 @@ from peek.cli.options import (
     read_path,
     refuse_clashes,
     switch,
+    value,
     written_path,
 )
 from peek.cli.reading import (
     SHOWN_FAULTS,
     BadLines,
-    RequestLine,
     copy_rows,
     is_table,
     json_loads,
@@ -58,6 +58,7 @@ from peek.cli.reading import (
 )
 from peek.cli.writing import open_to_write, work_folder, write_whole
 from peek.offline import formats
+from peek.offline.formats import BatchRequest, Line
 from peek.offline.reordering import BLOCK_TOKENS, CACHE_TOKENS, ENGINES, arrange, engine_named, hit_ratio
 from peek.offline.replicas import split
 from peek.offline.scale.duckdb_order import OutOfCoreOrder
@@ -82,9 +83,9 @@ RESULTS: Final = "results.jsonl"
 CacheOption = Annotated[int, count("Tokens of the engine's KV cache.")]
 BlockOption = Annotated[int, count("Tokens of a cache block.")]
 TokenizerOption = Annotated[
-    Path | None, typer.Option(help="Local tokenizer file; without one, four bytes count as a token.")
+    Path | None, value("Local tokenizer file; without one, four bytes count as a token.")
 ]
-EngineOption = Annotated[str, typer.Option(help=f"What will run it: {', '.join(ENGINES)}.")]
+EngineOption = Annotated[str, value(f"What will run it: {', '.join(ENGINES)}.")]
 ExplainOption = Annotated[bool, switch("--explain", "Print groups, guard and expected hits.")]
 
 
@@ -98,10 +99,7 @@ class ReorderOptions:
     source: Annotated[Path, read_path("IN", "Batch file: .jsonl, .gz, .zst, .parquet; -: stdin.")]
     target: Annotated[Path, written_path("OUT", "Where it goes, its .order file beside it; -: stdout.")]
     order: Annotated[
-        Path | None,
-        typer.Option(
-            parser=parse_target, metavar="PATH", help="Order file for `peek restore`, not OUT's name."
-        ),
+        Path | None, value("Order file for `peek restore`, not OUT's name.", "PATH", parse_target)
     ] = None
     cache_tokens: CacheOption = CACHE_TOKENS
     block_tokens: BlockOption = BLOCK_TOKENS
@@ -139,10 +137,11 @@ def reorder_command(options: ReorderOptions) -> None:
     bad = BadLines(source)
     bare, requests = -1, 0
     with _out_of_core(options, outputs) if is_large else nullcontext(_InMemory(options)) as runner:
-        for line in read_requests(source, encode, bad):
-            if not line.has_end:
+        for line, request, key in read_requests(source, encode, bad):
+            if not line.end:
                 bare = requests
-            runner.add(line)
+            namespace = f"{request.namespace}/{formats.kind_of(request.prompt)}"
+            runner.add(line, request, namespace, key)
             requests += 1
         repeated = runner.arrange(options.replicas)
         if repeated is not None:
@@ -235,19 +234,20 @@ class _InMemory:
         """Of each request, the number of its system prompt, equal where that is."""
         self._numbered: dict[tuple[str, str], int] = {}
 
-    def add(self, line: RequestLine) -> None:
+    def add(self, line: Line, request: BatchRequest, namespace: str, key: bytes) -> None:
         """Take the next request."""
-        self._bytes += len(line.raw)
+        raw = line.content + line.end
+        self._bytes += len(raw)
         if self._limit and self._bytes > self._limit:
             raise PeekError(
                 f"{self._options.source}: holds more than {self._limit:,} bytes: choose --out-of-core"
             )
-        self._raw.append(line.raw)
+        self._raw.append(raw)
         self._numbers.append(line.number)
-        self._ids.append(line.custom_id)
-        self._keys.append(line.key)
-        self._namespaces.append(line.namespace)
-        system = (line.namespace, line.system)
+        self._ids.append(request.custom_id)
+        self._keys.append(key)
+        self._namespaces.append(namespace)
+        system = (namespace, request.system)
         self._systems.append(self._numbered.setdefault(system, len(self._numbered)))
 
     def arrange(self, replicas: int) -> tuple[int, int, str] | None:
@@ -318,12 +318,13 @@ class _OutOfCore:
         self._chunk: list[tuple[bytes, str, tuple[int, int, int, str]]] = []
         self._waiting = 0
 
-    def add(self, line: RequestLine) -> None:
-        self._spool.write(line.raw)
-        record = (self._place, len(line.raw), line.number, formats.as_text(line.custom_id))
-        self._place += len(line.raw)
-        self._chunk.append((line.key, line.namespace, record))
-        self._waiting += len(line.key)
+    def add(self, line: Line, request: BatchRequest, namespace: str, key: bytes) -> None:
+        raw = line.content + line.end
+        self._spool.write(raw)
+        record = (self._place, len(raw), line.number, formats.as_text(request.custom_id))
+        self._place += len(raw)
+        self._chunk.append((key, namespace, record))
+        self._waiting += len(key)
         if len(self._chunk) >= CHUNK_LINES or self._waiting >= CHUNK_BYTES:
             self._flush()
 
@@ -396,10 +397,7 @@ class RestoreOptions:
 
     results: Annotated[Path, read_path("RESULTS", "Results of the reordered batch; -: stdin.")]
     target: Annotated[Path, written_path("OUT", "Where the ordered results go; -: stdout.")]
-    order: Annotated[
-        Path,
-        typer.Option(parser=parse_source, metavar="PATH", help="The order file that `peek reorder` wrote."),
-    ]
+    order: Annotated[Path, value("The order file that `peek reorder` wrote.", "PATH", parse_source)]
     by_position: Annotated[
         bool, switch("--by-position", "Results without custom_id are in the order of the reordered batch.")
     ] = False

@@ -430,16 +430,11 @@ def _scale(axes: Axes, panel: Panel, values: list[list[float]]) -> None:
         left = low / 2.0
         axes.set_xlim(left, high * (high / left) ** 0.16)
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.xaxis.set_major_formatter(_plain)
+        axes.xaxis.set_major_formatter("{x:g}")  # not a power of ten
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_title(f"{panel.title}, log scale", **_TITLE)
     else:
         axes.set_xlim(0.0, high * 1.16 or 1.0)
-
-
-def _plain(value: float, _position: float) -> str:
-    """Write a tick of a logarithmic axis as a number, not as a power of ten."""
-    return f"{value:g}"
 
 
 def _draw_ideal(axes: Axes, ideal: float) -> None:

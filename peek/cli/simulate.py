@@ -21,14 +21,16 @@ import typer
 from peek import PRESETS, InvalidConfig, PeekError, WorkloadError, backend
 from peek.cli.options import (
     JsonOption,
+    as_usage_error,
     check_choice,
     check_policies,
     check_target,
     count,
     parse_part,
     parse_seed,
-    rate,
+    positive,
     refuse_clashes,
+    value,
 )
 from peek.cli.reading import ProgressBar
 from peek.cli.report import Batch, as_json_text, check_plot, print_batches, save_plot
@@ -79,8 +81,8 @@ class SimulateOptions:
     """The command line of `peek simulate`."""
 
     ctx: typer.Context
-    workload: Annotated[str, typer.Option(help=f"A cell of the paper: {', '.join(CELL_NAMES)}.")] = "w1c"
-    load: Annotated[str, typer.Option(help=f"Load of the cell: {', '.join(LOADS)}.")] = "heavy"
+    workload: Annotated[str, value(f"A cell of the paper: {', '.join(CELL_NAMES)}.")] = "w1c"
+    load: Annotated[str, value(f"Load of the cell: {', '.join(LOADS)}.")] = "heavy"
     policy: Annotated[
         list[str],
         typer.Option(
@@ -89,53 +91,44 @@ class SimulateOptions:
             f"SGLang do by default.  Valid: {', '.join(PRESETS)}, {ALL}, or module:Class of your own.",
         ),
     ] = field(default_factory=lambda: list(DEFAULT_POLICIES))
-    seed: Annotated[
-        list[int], typer.Option(parser=parse_seed, metavar="INT", help="Seed of the cell, repeatable.")
-    ] = field(default_factory=lambda: [42])
-    arena_tokens: Annotated[int | None, count("KV arena in tokens, not the workload's.")] = None
-    cache: Annotated[str, typer.Option(help="Engine kind: radix (SGLang-like), blocks (vLLM-like).")] = (
-        "radix"
+    seed: Annotated[list[int], value("Seed of the cell, repeatable.", "INT", parse_seed)] = field(
+        default_factory=lambda: [42]
     )
+    arena_tokens: Annotated[int | None, count("KV arena in tokens, not the workload's.")] = None
+    cache: Annotated[str, value("Engine kind: radix (SGLang-like), blocks (vLLM-like).")] = "radix"
     as_json: JsonOption = False
-    plot: Annotated[Path | None, typer.Option(help="Write a figure: .png, .svg or .pdf.")] = None
-    trace: Annotated[
-        Path | None, typer.Option(help="A Mooncake trace (JSONL, .gz too) in place of a cell.")
-    ] = None
+    plot: Annotated[Path | None, value("Write a figure: .png, .svg or .pdf.")] = None
+    trace: Annotated[Path | None, value("A Mooncake trace (JSONL, .gz too) in place of a cell.")] = None
     trace_block: Annotated[
         int | None, count("Tokens per hash id, where the trace does not say; else 512.")
     ] = None
-    rate_scale: Annotated[list[float], rate("Replay the trace so many times faster, repeatable.")] = field(
-        default_factory=lambda: [1.0]
+    rate_scale: Annotated[list[float], positive("Replay the trace so many times faster, repeatable.")] = (
+        field(default_factory=lambda: [1.0])
     )
     limit: Annotated[int | None, count("Take only the first rows of the trace.")] = None
-    trace_file: Annotated[
-        Path | None, typer.Option(help="Mooncake's conversation trace, for w4 and w4-shared.")
-    ] = None
+    trace_file: Annotated[Path | None, value("Mooncake's conversation trace, for w4 and w4-shared.")] = None
     card: Annotated[
-        str | None, typer.Option(help="Accelerator, as h100; with --model the arena follows from its memory.")
+        str | None, value("Accelerator, as h100; with --model the arena follows from its memory.")
     ] = None
     cards: Annotated[int, count("So many of them together, tensor parallel.")] = 1
-    model: Annotated[str | None, typer.Option(help="Model, as llama-3.1-8b, or its config.json.")] = None
+    model: Annotated[str | None, value("Model, as llama-3.1-8b, or its config.json.")] = None
     memory_utilization: Annotated[
-        float,
-        typer.Option(parser=parse_part, metavar="FLOAT", help="Part of the memory for weights and KV cache."),
+        float, value("Part of the memory for weights and KV cache.", "FLOAT", parse_part)
     ] = UTILISATION
     max_running: Annotated[int | None, count("Requests that run at once, not the workload's.")] = None
     per_request: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a CSV line for each request of each run; .gz too."),
+        Path | None, value("Write a CSV line for each request of each run; .gz too.", "FILE")
     ] = None
     replicas: Annotated[
         int | None,
         count("So many engines behind a router; a cell's requests then come so many times as fast."),
     ] = None
-    router: Annotated[
-        list[str], typer.Option(metavar="NAME", help=f"Router, repeatable: {', '.join(ROUTERS)}.")
-    ] = field(default_factory=lambda: list(DEFAULT_ROUTERS))
-    stale_s: Annotated[
-        float,
-        typer.Option(metavar="FLOAT", help="Seconds until a router hears of anything; --cache blocks."),
-    ] = 0.0
+    router: Annotated[list[str], value(f"Router, repeatable: {', '.join(ROUTERS)}.", "NAME")] = field(
+        default_factory=lambda: list(DEFAULT_ROUTERS)
+    )
+    stale_s: Annotated[float, value("Seconds until a router hears of anything; --cache blocks.", "FLOAT")] = (
+        0.0
+    )
 
     def is_given(self, name: str) -> bool:
         """Whether the option is on the command line, even with its default as value."""
@@ -171,7 +164,8 @@ def simulate_command(options: SimulateOptions) -> None:
     cost, arena = None, options.arena_tokens
     if any(map(options.is_given, _MACHINE)):
         cost = _machine(options.card or DEFAULT_CARD, options.cards, options.model or DEFAULT_MODEL)
-        arena = arena or _arena(cost, options.memory_utilization)
+        with as_usage_error("--card", WorkloadError, ": more of them with --cards"):
+            arena = arena or arena_tokens(cost.hardware, cost.model, options.memory_utilization)
     workloads = [
         replace(
             each,
@@ -239,29 +233,17 @@ def _machine(card: str, cards: int, model: str) -> CostModel:
     """Step times and memory of what was asked for; wrong usage for names that are unknown."""
     if cards > LARGEST_CARDS:
         raise typer.BadParameter(f"{cards} is not in 1..{LARGEST_CARDS}", param_hint="--cards")
-    try:
+    with as_usage_error("--card", WorkloadError):
         hardware = card_named(card.lower(), cards)
-    except WorkloadError as error:
-        raise typer.BadParameter(str(error), param_hint="--card") from None
     return CostModel(hardware, _model(model))
-
-
-def _arena(cost: CostModel, utilisation: float) -> int:
-    """Tokens of KV cache that the weights leave; wrong usage if they leave none."""
-    try:
-        return arena_tokens(cost.hardware, cost.model, utilisation)
-    except WorkloadError as error:
-        raise typer.BadParameter(f"{error}: more of them with --cards", param_hint="--card") from None
 
 
 def _model(model: str) -> Model:
     """A model by its name, or by the path of its `config.json`."""
     path = Path(model)
     if path.suffix != ".json":
-        try:
+        with as_usage_error("--model", WorkloadError, ", or a config.json"):
             return model_named(model.lower())
-        except WorkloadError as error:
-            raise typer.BadParameter(f"{error}, or a config.json", param_hint="--model") from None
     try:
         config = json.loads(path.read_bytes())
     except (ValueError, RecursionError):

@@ -23,9 +23,10 @@ from peek.cli.options import (
     check_choice,
     check_target,
     count,
-    rate,
+    positive,
     read_path,
     refuse_clashes,
+    value,
     written_path,
 )
 from peek.cli.reading import BadLines, json_loads, load_tokenizer, read_lines, tokenizer_file
@@ -74,18 +75,13 @@ class TraceOptions:
     prompt_field: FieldOption = ""
     output_field: FieldOption = ""
     tenant_field: Annotated[str, _path_in_row("Dotted path of who asks; written as a hash.")] = ""
-    time_unit: Annotated[str, typer.Option(metavar="UNIT", help=f"Of numeric times: {', '.join(UNITS)}.")] = (
-        ""
-    )
+    time_unit: Annotated[str, value(f"Of numeric times: {', '.join(UNITS)}.", "UNIT")] = ""
     block_tokens: Annotated[int, count("Tokens of a block.")] = BLOCK_TOKENS
     tokenizer: TokenizerOption = None
     salt_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH", help="Secret for the hashes, so that traces can be joined; else a new one."
-        ),
+        Path | None, value("Secret for the hashes, so that traces can be joined; else a new one.", "PATH")
     ] = None
-    rate: Annotated[float | None, rate("Requests a second, in place of the log's times.")] = None
+    rate: Annotated[float | None, positive("Requests a second, in place of the log's times.")] = None
     output_tokens: Annotated[int, count("Length of answers of which nobody tells it.")] = UNKNOWN_TOKENS
 
 

@@ -68,8 +68,9 @@ def batch_keys(
     """
     lengths = np.diff(offsets)
     position = np.arange(len(tokens)) - np.repeat(offsets[:-1], lengths)
-    longest = int(lengths.max()) if len(lengths) else 0
-    terms = (tokens.astype(np.uint64) + np.uint64(1)) * _multipliers(longest)[position]
+    longest = max(int(lengths.max(initial=0)), _FIRST_MULTIPLIERS)
+    multipliers = _multipliers(1 << (longest - 1).bit_length())
+    terms = (tokens.astype(np.uint64) + np.uint64(1)) * multipliers[position]
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
     blocks = lengths // block_tokens
     starts = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
@@ -89,15 +90,8 @@ def _mix(x: Keys) -> Keys:
     return x ^ (x >> np.uint64(31))
 
 
-def _multipliers(n: int) -> Keys:
-    size = _FIRST_MULTIPLIERS
-    while size < n:
-        size *= 2
-    return _multiplier_table(size)
-
-
 @lru_cache(maxsize=4)
-def _multiplier_table(size: int) -> Keys:
+def _multipliers(size: int) -> Keys:
     return _mix(np.arange(1, size + 1, dtype=np.uint64) * np.uint64(_GOLDEN)) | np.uint64(1)
 
 

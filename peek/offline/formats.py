@@ -344,18 +344,6 @@ def find_repeated(numbers: Iterable[int], ids: Iterable[str]) -> tuple[int, int,
 # -- results --------------------------------------------------------------------------------------------
 
 
-class Match(NamedTuple):
-    """Which result answers which request.
-
-    Attributes:
-        placed: line number in the batch file by index of the result.
-        faults: what has no match, in words; results first, then requests.
-    """
-
-    placed: dict[int, int]
-    faults: list[str]
-
-
 def result_ids(lines: Iterable[Line], loads: Loads) -> list[object]:
     """The custom_id of each result, None where it has none; `WorkloadError` names a line that is not JSON."""
     found: list[object] = []
@@ -370,13 +358,17 @@ def result_ids(lines: Iterable[Line], loads: Loads) -> list[object]:
 
 def match_results(
     found: Sequence[object], numbers: Sequence[int], ids: Sequence[str], by_position: bool = False
-) -> Match:
+) -> tuple[dict[int, int], list[str]]:
     """Match results with requests; by position where neither results nor requests have a custom_id.
 
     Args:
         found: of each result, as `result_ids` gives them.
         numbers, ids: of each request in the order it ran, as `read_order` gives them.
         by_position: also where the requests have ids and no result has: runners seldom keep the order.
+
+    Returns:
+        The line number in the batch file by index of the result; and what has no match, in words, results
+        first, then requests.
 
     Raises:
         WorkloadError: no result has a custom_id, and requests have; or there are not as many as requests.
@@ -389,13 +381,15 @@ def match_results(
             " order of the reordered batch"
         )
     if len(found) == len(numbers):
-        return Match(dict(enumerate(numbers)), [])
+        return dict(enumerate(numbers)), []
     raise WorkloadError(
         f"{len(found)} results without custom_id cannot be matched to {len(numbers)} requests"
     )
 
 
-def _by_id(found: Sequence[object], numbers: Sequence[int], ids: Sequence[str]) -> Match:
+def _by_id(
+    found: Sequence[object], numbers: Sequence[int], ids: Sequence[str]
+) -> tuple[dict[int, int], list[str]]:
     due: dict[str, list[int]] = {}
     for number, custom_id in zip(numbers, ids, strict=True):
         due.setdefault(custom_id, []).append(number)
@@ -410,7 +404,7 @@ def _by_id(found: Sequence[object], numbers: Sequence[int], ids: Sequence[str]) 
             first[answered] = index
             (placed[index],) = due[answered]
     unanswered = sorted((lines, custom_id) for custom_id, lines in due.items() if custom_id not in first)
-    return Match(placed, faults + [_missing(*each) for each in unanswered])
+    return placed, faults + [_missing(*each) for each in unanswered]
 
 
 def _fault_of(custom_id: object, due: dict[str, list[int]], first: dict[str, int]) -> str:
