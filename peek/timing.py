@@ -33,7 +33,7 @@ VOCABULARY: Final = 150_000
 """Drawn tokens are below this."""
 
 FEW_ROUNDS: Final = 5
-"""Of what takes long: the offline order of all prompts."""
+"""Rounds of a measurement that takes long: the offline order of all prompts."""
 
 # -- rounds against the clock ---------------------------------------------------------------------------
 
@@ -240,7 +240,10 @@ class Bench:
         for what, happen in CHANGES.items():
             rig = Rig(self.waiting, self._cache(), self._label)
             yield self._measured(f"plan, {what}", rig.cycle, _before(happen, rig), each_s)
-        yield self._measured(f"offline order of {len(self._all):,} prompts", self._offline, rounds=FEW_ROUNDS)
+        what = f"offline order of {len(self._all):,} prompts"
+        yield self._measured(
+            what, lambda: reorder(self._all, block_tokens=self._block_symbols), rounds=FEW_ROUNDS
+        )
 
     def _measured(
         self,
@@ -282,9 +285,6 @@ class Bench:
             return (cache,)
 
         return self._measured("dual-walk, cache changed", walk.walk, setup, each_s)
-
-    def _offline(self) -> object:
-        return reorder(self._all, block_tokens=self._block_symbols)
 
 
 def _before(happen: Callable[[Rig], None], rig: Rig) -> Callable[[], tuple[object, ...]]:

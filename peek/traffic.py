@@ -43,7 +43,7 @@ class Arrival(NamedTuple):
         at_s: seconds on any clock, the same for all; None: the log does not say.
         prompt: text, or token ids.
         namespace: what keeps equal prompts from sharing cache: model, LoRA adapter, salt.
-        tenant: who asks; "": unknown.
+        tenant: name of the tenant; "": unknown.
         most_tokens: what the answer was allowed, 0: unknown.
         is_bare: `at_s` is a number as the log has it, from any start, of an unknown unit; see `bare_unit`.
     """
@@ -79,7 +79,7 @@ Event: TypeAlias = Arrival | Ending
 # -- times ----------------------------------------------------------------------------------------------
 
 UNITS: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
-"""Of numbers: how many make a second."""
+"""Units of numbers, and how many of each make a second."""
 
 _EPOCH_FLOOR_S: Final = 9e8
 """Seconds above this (1998) are a date; so are milliseconds a thousand times above it, and so on."""
@@ -195,7 +195,7 @@ class Fields(NamedTuple):
         prompt: text, token ids, or messages; of what stands beside it, messages have tools and system prompts
             before them, while text and token ids are taken as the whole.
         output: length of the answer, its text, or its token ids.
-        tenant: who asks.
+        tenant: name of the tenant.
         time_unit: of numbers.
     """
 
@@ -235,8 +235,8 @@ class RequestRows:
         at = self._time(row, body)
         at_s = None if at is None else seconds(at, self._fields.time_unit)
         bare = at_s is not None and not self._fields.time_unit and is_bare(at)
-        who = "" if tenant is None else str(tenant)
-        yield Arrival(name, at_s, request.prompt, request.namespace, who, allowed, bare)
+        named = "" if tenant is None else str(tenant)
+        yield Arrival(name, at_s, request.prompt, request.namespace, named, allowed, bare)
         yield ending
 
     def _ending(self, row: dict[str, Any], name: str) -> Ending:
@@ -309,7 +309,7 @@ def _usage(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _at(row: Any, path: str) -> Any:
-    """What stands at a dotted path; None if nothing does.  Numbers count the items of a list."""
+    """The value at a dotted path, or None.  Numbers count the items of a list."""
     for name in path.split("."):
         if isinstance(row, dict):
             row = row.get(name)
@@ -374,10 +374,10 @@ class EngineLog:
         self._year = 2000
         self._month = 0
         self._cut_at = 0
-        """What the server was told of `--max-log-len`, 0 if the log does not hold its start."""
+        """The server's `--max-log-len`, 0 if the log does not hold its start."""
         self._longest = 0
         self._as_long: Counter[int] = Counter()
-        """Of prompts with as many characters as tokens, how many have so many."""
+        """How many prompts have each length, of those with as many characters as tokens."""
 
     def events(self, line: str) -> Iterator[Event]:
         """Yield the events of a line; `WorkloadError` if it logs a request in an unknown way."""
@@ -536,7 +536,7 @@ def _literal(line: str, name: str, start: int) -> tuple[Any, int]:
 # -- rows of a trace ------------------------------------------------------------------------------------
 
 _ID_BITS: Final = 53
-"""Of a block's id: as many as JSON readers keep; equal by accident once in 2**53 pairs."""
+"""Bits of a block's id: as many as JSON readers keep; equal by accident once in 2**53 pairs."""
 
 _LARGEST_SALT: Final = 64
 """Bytes of a key of BLAKE2b."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.batch_files import json_rows, write
+from support.fixtures import Capsys
 
 import peek
 from peek.cli.main import main
@@ -22,7 +23,7 @@ MEASURED = [
 ]  # fmt: skip
 
 
-def bench(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+def bench(capsys: Capsys, *words: object) -> dict[str, Any]:
     assert main(["bench", *map(str, words), "--rounds", "2", "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
@@ -36,7 +37,7 @@ def assert_rows(found: dict[str, Any], prompts: int) -> None:
     assert found["backend"] == peek.backend()
 
 
-def test_drawn_prompts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_drawn_prompts(capsys: Capsys) -> None:
     found = bench(capsys, "--waiting", 40, "--policy", "clpm+gm")
     assert_rows(found, 80)
     assert (found["waiting"], found["waiting_symbols"], found["cached_prompts"]) == (40, 40 * 2176, 20)
@@ -44,16 +45,14 @@ def test_drawn_prompts(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("count", "waiting", "cached"), [(60, 30, 15), (1, 1, 0)])
-def test_requests(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int, waiting: int, cached: int
-) -> None:
+def test_requests(tmp_path: Path, capsys: Capsys, count: int, waiting: int, cached: int) -> None:
     found = bench(capsys, write(tmp_path / "in.jsonl.gz", json_rows(count)))
     assert_rows(found, count)
     assert (found["waiting"], found["cached_prompts"]) == (waiting, cached)
     assert found["prompts"].endswith("in.jsonl.gz, a symbol is a token")
 
 
-def test_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace(tmp_path: Path, capsys: Capsys) -> None:
     row = {"timestamp": 1, "input_length": 1000, "output_length": 2, "hash_ids": [5, 9]}
     path = write(tmp_path / "t.jsonl", [json.dumps(row)] * 20)
     found = bench(capsys, path, "--waiting", 4)
@@ -62,7 +61,7 @@ def test_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["prompts"].endswith("a symbol is a block of 512 tokens")
 
 
-def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table(tmp_path: Path, capsys: Capsys) -> None:
     assert main(["bench", "--waiting", "20", "--rounds", "1"]) == 0
     out = capsys.readouterr().out
     assert f"peek {peek.__version__}, {peek.backend()}, policy peek; drawn" in out

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.fixtures import Capsys, Patch
 from support.waiting import PATIENCE_S, until
 
 import peek
@@ -147,7 +148,7 @@ def test_a_fleet_in_json_and_as_a_table(tmp_path: Path, trace: Path) -> None:
     assert "times better than lmetric, fcfs+lru" in footnote
 
 
-def test_a_cell_comes_faster_to_a_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_comes_faster_to_a_fleet(monkeypatch: Patch) -> None:
     spans: list[float] = []
 
     def note(workload: Workload, *_: object) -> dict[str, Any]:
@@ -172,7 +173,7 @@ class Recorder:
         return {}
 
 
-def test_every_seed_meets_every_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_seed_meets_every_policy(monkeypatch: Patch) -> None:
     recorder = Recorder()
     monkeypatch.setattr("peek.cli.simulate.simulate", recorder)
     words = ["--seed", "1", "--seed", "2", "--policy", "fcfs+lru", "--policy", "spf+lru"]
@@ -183,9 +184,7 @@ def test_every_seed_meets_every_policy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("cache", "requests"), [("radix", 1000), ("blocks", 500)])
-def test_engine_kind_picks_its_column_of_the_cell(
-    cache: str, requests: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engine_kind_picks_its_column_of_the_cell(cache: str, requests: int, monkeypatch: Patch) -> None:
     recorder = Recorder()
     monkeypatch.setattr("peek.cli.simulate.simulate", recorder)
     assert main(["simulate", "--json", "--workload", "w2b", "--policy", "peek", "--cache", cache]) == 0
@@ -196,9 +195,7 @@ def test_engine_kind_picks_its_column_of_the_cell(
     ("words", "requests", "span_s"),
     [([], 60, 29.5), (["--rate-scale", "2"], 60, 14.75), (["--limit", "20"], 20, 9.5)],
 )
-def test_trace_options(
-    trace: Path, capsys: pytest.CaptureFixture[str], words: list[str], requests: int, span_s: float
-) -> None:
+def test_trace_options(trace: Path, capsys: Capsys, words: list[str], requests: int, span_s: float) -> None:
     assert main(["simulate", "--trace", str(trace), "--json", "--policy", "fcfs+lru", *words]) == 0
     (only,) = json.loads(capsys.readouterr().out)["runs"]
     assert only["requests"] == only["finished"] == requests
@@ -236,7 +233,7 @@ def test_table_in_a_pipe(tmp_path: Path, trace: Path, columns: str) -> None:
         assert fact in footnote
 
 
-def test_the_others_are_compared_with_the_first(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_others_are_compared_with_the_first(trace: Path, capsys: Capsys) -> None:
     words = ["simulate", "--trace", str(trace), "--arena-tokens", "6000", "--rate-scale", "8"]
     words += ["--policy", "fcfs+lru", "--policy", "hrrn+lru"]
     assert main([*words, "--json"]) == 0
@@ -252,7 +249,7 @@ def test_the_others_are_compared_with_the_first(trace: Path, capsys: pytest.Capt
     assert min(ratios) > 2
 
 
-def test_one_policy_is_compared_with_nothing(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_policy_is_compared_with_nothing(trace: Path, capsys: Capsys) -> None:
     assert main(["simulate", "--trace", str(trace), "--policy", "peek"]) == 0
     shown = capsys.readouterr().out
     assert "x1.0" not in shown
@@ -303,9 +300,7 @@ def test_times_better(gain: float, text: str) -> None:
 # -- the figure -------------------------------------------------------------------------------------------
 
 
-def test_plot_is_written_beside_the_json(
-    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plot_is_written_beside_the_json(tmp_path: Path, trace: Path, capsys: Capsys) -> None:
     pytest.importorskip("matplotlib")
     from matplotlib.image import imread
 
@@ -319,7 +314,7 @@ def test_plot_is_written_beside_the_json(
 
 
 def test_plot_goes_through_a_link_and_never_over_the_trace(
-    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, trace: Path, capsys: Capsys
 ) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "link.svg").symlink_to("real.svg")
@@ -376,9 +371,7 @@ def planted_bug(*_: object) -> dict[str, Any]:
     raise KeyError("planted")
 
 
-def test_our_own_bug_is_one_line_too(
-    monkeypatch: pytest.MonkeyPatch, trace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_our_own_bug_is_one_line_too(monkeypatch: Patch, trace: Path, capsys: Capsys) -> None:
     monkeypatch.setattr("peek.cli.simulate.simulate", planted_bug)
     code = main(["simulate", "--trace", str(trace)])
     shown = capsys.readouterr()
@@ -482,10 +475,7 @@ def test_doctor_as_json_reads_the_environment(tmp_path: Path) -> None:
     ],
 )
 def test_doctor_tells_what_is_active(
-    variables: dict[str, str],
-    active: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    variables: dict[str, str], active: str, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -496,9 +486,7 @@ def test_doctor_tells_what_is_active(
 @pytest.mark.parametrize(
     ("mode", "said"), [("on", ""), ("off", "off at start"), ("shadow", "shadow at start")]
 )
-def test_doctor_tells_the_mode(
-    mode: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_tells_the_mode(mode: str, said: str, monkeypatch: Patch, capsys: Capsys) -> None:
     monkeypatch.setenv("PEEK_CONFIG", json.dumps({"policy": "peek", "mode": mode}))
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out
@@ -518,7 +506,7 @@ def test_doctor_tells_the_mode(
     ],
 )
 def test_doctor_finds_an_invalid_environment(
-    name: str, value: str, named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, value: str, named: str, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     monkeypatch.setenv(name, value)
     assert main(["doctor"]) == 1
@@ -550,7 +538,7 @@ def test_the_module_is_the_command(tmp_path: Path) -> None:
         )  # fmt: skip
 
 
-def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_and_help(capsys: Capsys) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"peek {peek.__version__}\n"
     assert main(["--help"]) == 0

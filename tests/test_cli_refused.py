@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.batch_files import json_rows
+from support.fixtures import Capsys, Patch
 
 import peek
 from peek.cli.main import main
@@ -163,7 +164,7 @@ ABSENT = [
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, content in FILES.items():
         Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -172,7 +173,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def refused(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def refused(command: str, capsys: Capsys) -> tuple[int, str]:
     """Exit code and message of a command that touches nothing."""
     before = {path.name: path.read_bytes() for path in Path.cwd().iterdir() if path.is_file()}
     code = main(shlex.split(command))
@@ -186,9 +187,7 @@ def refused(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]
 
 
 @pytest.mark.parametrize(("command", "code", "named"), REFUSED, ids=lambda each: str(each)[:60])
-def test_what_is_refused(
-    here: Path, capsys: pytest.CaptureFixture[str], command: str, code: int, named: str
-) -> None:
+def test_what_is_refused(here: Path, capsys: Capsys, command: str, code: int, named: str) -> None:
     if ".parquet" in command:
         pq = pytest.importorskip("pyarrow.parquet")
         import pyarrow
@@ -203,9 +202,7 @@ def test_what_is_refused(
 
 
 @pytest.mark.parametrize("command", ABSENT)
-def test_a_missing_file_is_told_in_the_same_words(
-    here: Path, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
+def test_a_missing_file_is_told_in_the_same_words(here: Path, capsys: Capsys, command: str) -> None:
     if ".parquet" in command:
         pytest.importorskip("pyarrow")
     name = next(word for word in command.split() if word.startswith("absent"))

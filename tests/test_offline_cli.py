@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.batch_files import chat_rows, json_row, json_rows, lines, results_of, write
+from support.fixtures import Capsys, Patch
 from support.offline_batches import naive_order, own
 
 import peek
@@ -67,7 +68,7 @@ def test_replicas(tmp_path: Path) -> None:
     assert [rows[number - 1] for number, _ in order] == list(chain.from_iterable(parts))
 
 
-def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain(tmp_path: Path, capsys: Capsys) -> None:
     source = write(tmp_path / "in.jsonl", json_rows())
     out = str(tmp_path / "out.jsonl")
     assert main(["reorder", str(source), out, "--cache-tokens", "1000", "--explain"]) == 0
@@ -81,7 +82,7 @@ def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines(tmp_path / "out.jsonl") == lines(source)
 
 
-def test_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tokenizer(tmp_path: Path, capsys: Capsys) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     rows = chat_rows()
     source = write(tmp_path / "in.jsonl", rows)
@@ -101,7 +102,7 @@ def test_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert bad in capsys.readouterr().err
 
 
-def test_tokenizer_of_mistral(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tokenizer_of_mistral(tmp_path: Path, capsys: Capsys) -> None:
     package = pytest.importorskip("mistral_common", reason="needs mistral-common")
     found = sorted(Path(package.__file__).parent.glob("data/tekken*.json"))
     if not found:
@@ -140,7 +141,7 @@ BAD = [
 @pytest.mark.parametrize("way", ["--in-memory", "--out-of-core"])
 @pytest.mark.parametrize(("line", "reason"), BAD)
 def test_bad_lines_are_named_and_the_rest_is_done(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, reason: str, way: str
+    tmp_path: Path, capsys: Capsys, line: str, reason: str, way: str
 ) -> None:
     if way == "--out-of-core":
         pytest.importorskip("duckdb")
@@ -241,7 +242,7 @@ def anthropic_rows(count: int = 200) -> list[str]:
     ]  # fmt: skip
 
 
-def test_a_batch_for_anthropic_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_for_anthropic_there_and_back(tmp_path: Path, capsys: Capsys) -> None:
     rows = anthropic_rows()
     source, target = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
     assert main(["reorder", str(source), str(target), "--cache-tokens", "2000", "--explain"]) == 0
@@ -256,7 +257,7 @@ def test_a_batch_for_anthropic_there_and_back(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("way", ["--in-memory", "--out-of-core"])
-def test_salts_share_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str) -> None:
+def test_salts_share_nothing(tmp_path: Path, capsys: Capsys, way: str) -> None:
     """Two salts in turns under one prompt are two groups: put apart, or each evicts the other's."""
     if way == "--out-of-core":
         pytest.importorskip("duckdb", reason="needs the extra peek-kv[offline]")
@@ -273,7 +274,7 @@ def test_text_without_a_tokenizer() -> None:
     assert text_symbols("\ud800")
 
 
-def test_models_share_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_share_nothing(tmp_path: Path, capsys: Capsys) -> None:
     prompt = own(random.Random(0), 64)
     rows = [json_row(i, {"model": f"m{i}", "prompt": prompt}) for i in range(4)]
     source = write(tmp_path / "in.jsonl", rows)
@@ -292,7 +293,7 @@ def reordered(folder: Path) -> tuple[list[str], list[str], list[str]]:
     return rows, lines(folder / "out.jsonl"), order
 
 
-def test_restore_by_position_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_restore_by_position_is_asked_for(tmp_path: Path, capsys: Capsys) -> None:
     """The requests have ids, so results without any may be in any order."""
     rows, written, order = reordered(tmp_path)
     done = write(tmp_path / "done.jsonl", [json.dumps(len(each)) for each in written])
@@ -314,7 +315,7 @@ def test_ids_count_where_there_are_any(tmp_path: Path) -> None:
     assert lines(tmp_path / "back.jsonl") == results_of(rows)
 
 
-def test_restore_names_what_has_no_match(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_restore_names_what_has_no_match(tmp_path: Path, capsys: Capsys) -> None:
     rows, written, order = reordered(tmp_path)
     results = results_of(written)
     stray = json.dumps({"custom_id": "stray"})
@@ -330,9 +331,7 @@ def test_restore_names_what_has_no_match(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("done", "order"), [(["{"], ['[1, "a"]']), (["1", "2"], ['[1, "a"]']), (["1"], ["x"]), (["1"], ["[1]"])]
 )
-def test_restore_refuses(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], done: list[str], order: list[str]
-) -> None:
+def test_restore_refuses(tmp_path: Path, capsys: Capsys, done: list[str], order: list[str]) -> None:
     results, where = write(tmp_path / "done.jsonl", done), write(tmp_path / "x.order", order)
     assert main(["restore", str(results), str(tmp_path / "back.jsonl"), "--order", str(where)]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
@@ -351,12 +350,7 @@ def test_restore_refuses(
     ],
 )
 def test_a_missing_package_is_named(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    package: str,
-    arguments: list[str],
-    extra: str,
+    tmp_path: Path, monkeypatch: Patch, capsys: Capsys, package: str, arguments: list[str], extra: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
@@ -369,7 +363,7 @@ def test_a_missing_package_is_named(
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_without_orjson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_orjson(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setitem(sys.modules, "orjson", None)
     source = write(tmp_path / "in.jsonl", json_rows(50))
     assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), "--cache-tokens", "500"]) == 0

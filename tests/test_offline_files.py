@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from support.batch_files import json_rows, lines, results_of, write
+from support.fixtures import Capsys, Patch
 
 import peek
 from peek.cli import writing
@@ -36,7 +37,7 @@ needs_devices = pytest.mark.skipif(
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: Patch) -> Path:
     """A folder with in.jsonl, where the test is; what is already there and must stay."""
     pytest.importorskip("duckdb")
     monkeypatch.chdir(tmp_path)
@@ -81,7 +82,7 @@ def run(
     )  # fmt: skip
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> str:
+def told(capsys: Capsys) -> str:
     """The one line on stderr; nothing is on stdout."""
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -142,7 +143,7 @@ def test_a_new_file_has_the_mode_that_the_user_asks_for(here: Path) -> None:
     assert stat.S_IMODE((here / "out.jsonl").stat().st_mode) == 0o640
 
 
-def test_links_in_a_circle(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_links_in_a_circle(here: Path, capsys: Capsys) -> None:
     (here / "out.jsonl").symlink_to("turn")
     (here / "turn").symlink_to("out.jsonl")
     write(here / "in.jsonl", ["{", *ROWS])  # not even read
@@ -211,7 +212,7 @@ def test_a_device_is_written_to(here: Path, way: str) -> None:
 
 
 @needs_devices
-def test_a_device_that_is_full(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_that_is_full(here: Path, capsys: Capsys) -> None:
     try:
         os.mknod(here / "full", stat.S_IFCHR | 0o666, os.makedev(1, 7))
         with pytest.raises(OSError, match="No space left"):
@@ -224,9 +225,7 @@ def test_a_device_that_is_full(here: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("words", [["--replicas", "2", "--order", "o"], []])
-def test_no_names_are_made_from_a_pipe(
-    here: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+def test_no_names_are_made_from_a_pipe(here: Path, capsys: Capsys, words: list[str]) -> None:
     os.mkfifo(here / "out")
     for target in ("out", "-"):
         assert reorder("in.jsonl", target, *words) == 2
@@ -328,7 +327,7 @@ CLASHES = [
 
 @pytest.mark.parametrize("command", CLASHES)
 def test_files_that_are_one_are_refused_before_anything_is_touched(
-    here: Path, capsys: pytest.CaptureFixture[str], command: str
+    here: Path, capsys: Capsys, command: str
 ) -> None:
     write(here / "in.0.jsonl", ROWS)
     (here / "out.jsonl").write_text("old")
@@ -399,9 +398,7 @@ def test_a_full_disk_while_restoring(here: Path) -> None:
     assert contents(here) == before
 
 
-def test_a_full_disk_for_the_database(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_for_the_database(here: Path, capsys: Capsys, monkeypatch: Patch) -> None:
     duckdb = pytest.importorskip("duckdb")
 
     def fail(*_: object) -> None:
@@ -444,7 +441,7 @@ def test_two_runs_keep_apart_while_they_write(here: Path) -> None:
     assert names(here) == ["in.jsonl", "order", "out"]
 
 
-def test_the_files_of_a_run_are_renamed_together(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_of_a_run_are_renamed_together(here: Path, monkeypatch: Patch) -> None:
     """A second run that is done while the first is between its two files waits for it."""
     paths = [here / "order", here / "out"]
     between, go_on = threading.Event(), threading.Event()
@@ -502,7 +499,7 @@ def test_processes_that_write_one_file(here: Path) -> None:
 @pytest.mark.parametrize("fails_at", [0, 1])
 @pytest.mark.parametrize("exist", [["order", "out"], ["out"], ["order"], []])
 def test_a_rename_that_fails_brings_the_old_files_back(
-    here: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int, exist: list[str]
+    here: Path, monkeypatch: Patch, fails_at: int, exist: list[str]
 ) -> None:
     paths = [here / "order", here / "out"]
     for name in exist:

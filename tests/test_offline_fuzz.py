@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from support.batch_files import chat_rows, json_rows, lines, results_of, write
+from support.fixtures import Capsys, Patch
 
 import peek
 from peek.cli import reading
@@ -30,7 +31,7 @@ PIECES = [b"", b"\n", b"\r\n", b"\0", b"\xff", b'"', b"{", b"}", b"[", b"]", b":
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -51,7 +52,7 @@ def damaged(data: bytes, rnd: random.Random) -> bytes:
     return data
 
 
-def complaint(capsys: pytest.CaptureFixture[str]) -> list[str]:
+def complaint(capsys: Capsys) -> list[str]:
     shown = capsys.readouterr()
     said = shown.err.splitlines()
     assert all(line.startswith("peek: ") and len(line) < 500 for line in said), said
@@ -67,7 +68,7 @@ def kept_lines(data: bytes) -> Counter[bytes]:
     return Counter(line for line in found if line.strip())
 
 
-def test_damaged_batch_files(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_batch_files(here: Path, capsys: Capsys) -> None:
     """Each line of a damaged file is in OUT, as it is, or named; a damaged archive is named."""
     rnd = random.Random(0)
     good = ["\n".join(rows).encode() + b"\n" for rows in (json_rows(12), chat_rows(12))]
@@ -101,7 +102,7 @@ def test_damaged_batch_files(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert codes[1] > FILES // 3
 
 
-def test_damaged_results(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_results(here: Path, capsys: Capsys) -> None:
     """What is put back is a line of the results, and stands where its request stood."""
     rnd = random.Random(1)
     requests = json_rows(15)
@@ -167,7 +168,7 @@ def test_a_line_without_an_end(here: Path, way: list[str]) -> None:
 
 
 def test_long_lines_are_refused_wherever_lines_are_read(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     monkeypatch.setattr(reading, "LONGEST_LINE", 100)
     good = '{"ts": 1, "prompt": "x"}\n'
@@ -179,9 +180,7 @@ def test_long_lines_are_refused_wherever_lines_are_read(
     assert sorted(path.name for path in here.iterdir()) == ["in", "o"]
 
 
-def test_what_unpacks_to_more_than_fits_into_memory(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_unpacks_to_more_than_fits_into_memory(here: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     monkeypatch.setattr("peek.cli.reorder.OUT_OF_CORE_BYTES", 20_000)
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb") as stream:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.batch_files import json_row, json_rows, lines, results_of, write
+from support.fixtures import Capsys, Patch
 
 from peek import WorkloadError
 from peek.cli.main import main
@@ -33,7 +34,7 @@ WAYS = ["--in-memory", "--out-of-core"]
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: Patch) -> Path:
     pytest.importorskip("duckdb")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -133,11 +134,7 @@ def test_an_empty_file(here: Path, way: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("custom_id", ["r-3", "ä", "\ud800", 'a"\n\0', "same " * 400])
 def test_two_requests_with_one_id_are_refused(
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    way: str,
-    custom_id: str,
+    here: Path, capsys: Capsys, monkeypatch: Patch, way: str, custom_id: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "orjson", None)  # it takes no lone surrogates
     rows = json_rows(30)
@@ -210,7 +207,7 @@ def test_an_answer_never_goes_to_a_request_that_is_not_its_own(
     ],
 )
 def test_results_that_do_not_match_are_named(
-    here: Path, capsys: pytest.CaptureFixture[str], change: object, named: list[str]
+    here: Path, capsys: Capsys, change: object, named: list[str]
 ) -> None:
     assert callable(change)
     rows = json_rows(12)
@@ -228,7 +225,7 @@ def test_results_that_do_not_match_are_named(
     assert len(back) >= 11
 
 
-def test_an_order_file_of_old_with_one_id_twice(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_order_file_of_old_with_one_id_twice(here: Path, capsys: Capsys) -> None:
     write(here / "out.order", ['[2, "same"]', '[1, "same"]', '[3, "own"]'])
     write(here / "done.jsonl", ['{"custom_id": "same"}', '{"custom_id": "own"}', '{"custom_id": "same"}'])
     assert restore("done.jsonl") == 1
@@ -294,12 +291,7 @@ LEAKS = [
 @pytest.mark.parametrize("parser", ["orjson", "json"])
 @pytest.mark.parametrize("line", LEAKS, ids=range(len(LEAKS)))
 def test_bad_lines_are_not_echoed_in_full(
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    line: str,
-    parser: str,
-    way: str,
+    here: Path, capsys: Capsys, monkeypatch: Patch, line: str, parser: str, way: str
 ) -> None:
     if parser == "json":
         monkeypatch.setitem(sys.modules, "orjson", None)
@@ -312,7 +304,7 @@ def test_bad_lines_are_not_echoed_in_full(
     assert sorted(lines(here / "out.jsonl")) == sorted(json_rows(5))
 
 
-def test_long_ids_of_results_are_not_echoed_in_full(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_ids_of_results_are_not_echoed_in_full(here: Path, capsys: Capsys) -> None:
     rows = [json_row(0, {"prompt": "x"}), json.dumps({"custom_id": LONG, "body": {"prompt": "y"}})]
     write(here / "in.jsonl", rows)
     assert reorder() == 0

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.batch_files import chat_rows, json_rows, lines
+from support.fixtures import Capsys, Patch
 from support.offline_batches import grouped
 from test_offline_files import run
 
@@ -22,7 +23,7 @@ CACHE = ["--cache-tokens", "500"]
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -85,7 +86,7 @@ def test_one_file_for_each_replica(here: Path) -> None:
     assert parts == before.take(order)
 
 
-def test_rows_that_are_no_requests_are_left_out(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_that_are_no_requests_are_left_out(here: Path, capsys: Capsys) -> None:
     rows = [{"prompt": "x" * 90, "n": 1}, {"prompt": None, "n": 2}, {"prompt": "y" * 90, "n": 3}]
     table_of(rows, "in.parquet")
     assert main(["reorder", "in.parquet", "out.parquet", *CACHE]) == 1
@@ -111,9 +112,7 @@ def test_a_full_disk(here: Path) -> None:
     assert sorted(path.name for path in here.iterdir()) == ["in.parquet", "out.parquet"]
 
 
-def test_without_pyarrow(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_pyarrow(here: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     table_of(plain_rows(20), "in.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert main(["reorder", "in.parquet", "out.parquet"]) == 1

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.fixtures import Capsys
 
 from peek import PRESETS, InvalidKey, WorkloadError
 from peek.cli.main import main
@@ -99,7 +100,7 @@ def test_another_salt_other_ids() -> None:
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "SECRET and more"}], "max_tokens": 70}
 
 
-def test_a_log_of_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_of_requests(tmp_path: Path, capsys: Capsys) -> None:
     usage = {"prompt_tokens": 40, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 32}}
     lines = [
         {"timestamp": 12.5, "body": {"prompt": IDS[1]}, "usage": usage},
@@ -269,12 +270,7 @@ def test_seconds_are_seconds_unless_there_would_be_no_load(rate: float, count: i
     ],
 )
 def test_span_and_rate_are_told(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    times: list[float],
-    words: list[str],
-    last_ms: float,
-    said: str,
+    tmp_path: Path, capsys: Capsys, times: list[float], words: list[str], last_ms: float, said: str
 ) -> None:
     rows = trace(tmp_path, "\n".join(json.dumps({"ts": at, "prompt": [1, 2]}) for at in times), *words)
     assert rows[-1]["timestamp"] == last_ms
@@ -310,7 +306,7 @@ def test_what_is_no_time(value: object) -> None:
         seconds(value)
 
 
-def test_bad_lines_are_named_and_the_rest_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_lines_are_named_and_the_rest_is_done(tmp_path: Path, capsys: Capsys) -> None:
     good = json.dumps({"ts": 1, "prompt": [1, 2]})
     bad = ["{", "[]", '{"ts": 1}', '{"ts": "soon", "prompt": "x"}', '{"ts": 1, "prompt": [9999999999]}']
     bad += ['{"ts": 1, "prompt": ""}', "[" * 100_000]
@@ -322,7 +318,7 @@ def test_bad_lines_are_named_and_the_rest_is_done(tmp_path: Path, capsys: pytest
     assert all(len(line) < 400 for line in err)
 
 
-def test_no_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_times(tmp_path: Path, capsys: Capsys) -> None:
     text = "\n".join(json.dumps({"prompt": ids}) for ids in IDS)
     rows = trace(tmp_path, text, "--rate", "4")
     assert [row["timestamp"] for row in rows] == [0.0, 250.0, 500.0]
@@ -340,7 +336,7 @@ def test_requests_of_one_second_are_spread_over_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "INFO started\nINFO stopped\n"])
-def test_nothing_to_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+def test_nothing_to_trace(tmp_path: Path, capsys: Capsys, text: str) -> None:
     (tmp_path / "in").write_text(text)
     assert main(["trace", str(tmp_path / "in"), str(tmp_path / "out.jsonl")]) == 1
     assert "holds no request that is understood" in capsys.readouterr().err
@@ -358,7 +354,7 @@ def test_salt_of_a_file_and_a_pressed_trace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("salt", "held"), [(b" \n", 0), (b"tell nobody thi \n", 15)])
 def test_a_salt_that_can_be_guessed_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], salt: bytes, held: int
+    tmp_path: Path, capsys: Capsys, salt: bytes, held: int
 ) -> None:
     (tmp_path / "salt").write_bytes(salt)
     (tmp_path / "in").write_text('{"ts": 1, "prompt": [1]}')
@@ -454,7 +450,7 @@ def test_prompts_that_vllm_has_cut_are_noticed(
         assert bool(logs[1].cut()) == (longest > 0)
 
 
-def test_a_cut_log_is_traced_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cut_log_is_traced_and_fails(tmp_path: Path, capsys: Capsys) -> None:
     text = []
     for number in range(3):
         told = f"prompt: '{'x' * 100}', prompt_token_ids: {list(range(100))}, prompt_embeds shape: None."
@@ -490,7 +486,7 @@ def sglang_lines(as_json: bool, rid: Any, answers: list[str], **more: Any) -> li
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_sglangs_log(tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
+def test_sglangs_log(tmp_path: Path, capsys: Capsys, as_json: bool) -> None:
     spoof = "it's \"\n rid='x', input_ids=[1, 2], sampling_params={'max_new_tokens': 4}"
     text = [
         "[2026-11-22 05:46:50] server_args=ServerArgs(log_requests=True)",
@@ -576,7 +572,7 @@ def test_the_simulator_reads_what_was_traced(traced: Path) -> None:
         read_mooncake(traced, block_tokens=512)
 
 
-def test_would_it_help_me(traced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_would_it_help_me(traced: Path, tmp_path: Path, capsys: Capsys) -> None:
     words = ["simulate", "--trace", str(traced), "--arena-tokens", "5000", "--cache", "blocks"]
     words += ["--policy", "fcfs+lru", "--policy", "clpm+gm", "--max-running", "4"]
     assert main([*words, "--per-request", str(tmp_path / "each.csv")]) == 0
@@ -594,7 +590,7 @@ def test_would_it_help_me(traced: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert all(times_s == sorted(times_s) for times_s in times)
 
 
-def test_rates_and_verdicts(traced: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rates_and_verdicts(traced: Path, capsys: Capsys) -> None:
     words = ["simulate", "--trace", str(traced), "--json", "--policy", "fcfs+lru", "--policy", "clpm"]
     words += ["--rate-scale", "0.01", "--rate-scale", "1", "--card", "h200", "--model", "qwen2.5-7b"]
     assert main(words) == 0
@@ -607,6 +603,6 @@ def test_rates_and_verdicts(traced: Path, capsys: pytest.CaptureFixture[str]) ->
     assert busy
 
 
-def test_every_policy(traced: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_policy(traced: Path, capsys: Capsys) -> None:
     assert main(["simulate", "--trace", str(traced), "--limit", "20", "--json", "--policy", "all"]) == 0
     assert [run["policy"] for run in json.loads(capsys.readouterr().out)["runs"]] == list(PRESETS)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import peek
-from peek import InvalidConfig, PeekConfig, __version__, backend
+from peek import InvalidConfig, __version__, backend
 from peek.adapters.activation import OFF, misspelled, settings_from
 from peek.cli import conflicts
 from peek.cli.options import policy_of, switch
@@ -38,7 +38,7 @@ MODES: Final = {
     "shadow": "shadow at start: never reorders; of peek_shadow_prompt_tokens_total the tokens"
     " peek_shadow_hit_tokens_total would be cached with peek, peek_shadow_stock_hit_tokens_total are",
 }
-"""What is printed of a mode; nothing of the mode "on"."""
+"""Text of each mode that is printed; the mode "on" is not."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def doctor_command(options: DoctorOptions) -> None:
             policy_of(label)
         settings = settings_from(os.environ)
         mode = settings.mode
-        active = describe(settings.config)
+        active = "stock" if settings.config.is_stock else str(settings.config)
         in_force = {} if settings.config.is_stock else settings.in_force()
     except InvalidConfig as error:
         fault = str(error)
@@ -72,11 +72,6 @@ def doctor_command(options: DoctorOptions) -> None:
         _print(findings)
     if fault:
         raise InvalidConfig(fault)
-
-
-def describe(config: PeekConfig) -> str:
-    """The active policy in its text form."""
-    return "stock" if config.is_stock else str(config)
 
 
 def _findings() -> dict[str, Any]:

@@ -30,7 +30,7 @@ DONE: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
 INTERRUPTED: Final = 130
-"""As shells report a process that Ctrl-C ended."""
+"""The code by which shells report a process that Ctrl-C ended."""
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__
 """click's `UsageError`; newer typers bring a click of their own without a public name for it."""

@@ -26,7 +26,7 @@ import typer
 from peek import InvalidConfig, PeekConfig, PeekError
 
 LARGEST_COUNT: Final = 100_000_000
-"""Of tokens or rows; an arena of hundreds of accelerators, and still quick to set up."""
+"""Most tokens or rows: an arena of hundreds of accelerators, and still quick to set up."""
 
 STREAM: Final = Path("-")
 """Standard input or output."""

@@ -109,15 +109,15 @@ def json_loads() -> Loads:
     return loads
 
 
-def read_lines(path: Path, what: str = "reading") -> Iterator[Line]:
-    """Yield the lines of a file that are not blank, or a table's rows; `what` labels the progress bar.
+def read_lines(path: Path) -> Iterator[Line]:
+    """Yield the lines of a file that are not blank, or a table's rows.
 
     Raises `OSError` or `PeekError` for what cannot be read; both name the file.  Memory: one line.
     """
     if is_table(path):
         yield from _table_lines(path)
         return
-    with _opened(path) as raw, ProgressBar(_size(path), what) as progress:
+    with _opened(path) as raw, ProgressBar(_size(path), "reading") as progress:
         can_tell = raw.seekable()
         try:
             for line in lines_of(_short_lines(_decompressing(raw, path), path)):
@@ -164,7 +164,7 @@ def _decompressing(raw: IO[bytes], path: Path) -> Any:
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """What reading a damaged stream raises."""
+    """Errors that reading a damaged stream raises."""
     kinds: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zlib.error)
     with suppress(ImportError):
         import zstandard

@@ -70,7 +70,7 @@ OUT_OF_CORE_BYTES: Final = 2_000_000_000
 LARGEST_REPLICAS: Final = 1000
 
 MEMORY_LIMIT: Final = "1500MB"
-"""Of the database; the process needs a few hundred megabytes besides."""
+"""Memory of the database; the process needs a few hundred megabytes besides."""
 
 CHUNK_LINES: Final = 20_000
 CHUNK_BYTES: Final = 64_000_000
@@ -231,7 +231,7 @@ class _InMemory:
         self._keys: list[bytes] = []
         self._namespaces: list[str] = []
         self._systems: list[int] = []
-        """Of each request, the number of its system prompt, equal where that is."""
+        """A number for the system prompt of each request; equal prompts have equal numbers."""
         self._numbered: dict[tuple[str, str], int] = {}
 
     def add(self, line: Line, request: BatchRequest, namespace: str, key: bytes) -> None:

@@ -46,15 +46,15 @@ from peek.simulation.trace import at_rate, read_mooncake
 from peek.simulation.workload import Workload, faster
 
 ALL: Final = "all"
-"""In place of a policy: every one that has a name."""
+"""Stands for every policy that has a name."""
 
 DEFAULT_POLICIES: Final = (
     "fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek",
 )  # fmt: skip
-"""What `make demo` compares."""
+"""The policies that `make demo` compares."""
 
 FLEET_POLICIES: Final = ["peek"]
-"""What the engines of a fleet run where no policy is named."""
+"""Policies of a fleet's engines where none is named."""
 
 DEFAULT_ROUTERS: Final = ("round-robin", "prefix-hash", "peek")
 

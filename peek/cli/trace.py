@@ -37,7 +37,7 @@ from peek.traffic import UNITS, Counts, EngineLog, Event, Fields, RequestRows, T
 FORMATS: Final = ("auto", "jsonl", "log")
 
 UNKNOWN_TOKENS: Final = 128
-"""Of an answer whose length is not in the log."""
+"""Tokens taken for an answer whose length is not in the log."""
 
 SMALLEST_SALT: Final = 16
 """Bytes: too many to try out, if they are random."""
@@ -139,18 +139,16 @@ def _events(
     first = next(lines, None)
     if first is None:
         return
-    is_log = form == "log" or (form == "auto" and not _is_request(first.content))
+    line = first.content
+    is_engines = b'"event": "request.' in line or b'"levelname"' in line
+    is_row = line.lstrip().startswith(b"{") and not is_engines
+    is_log = form == "log" or (form == "auto" and not is_row)
     for number, content, _ in chain([first], lines):
         if is_log:
             yield number, log.events(content.decode("utf-8", "replace"))
         else:
             yield number, _parsed(content, number, rows)
     yield 0, log.rest()
-
-
-def _is_request(line: bytes) -> bool:
-    """Whether a first line is a row of JSONL rather than a line of an engine's log."""
-    return line.lstrip().startswith(b"{") and b'"event": "request.' not in line and b'"levelname"' not in line
 
 
 def _parsed(line: bytes, number: int, rows: RequestRows) -> Iterator[Event]:

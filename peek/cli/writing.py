@@ -27,7 +27,7 @@ from peek.cli.options import STREAM, is_regular, real_path
 from peek.cli.reading import zstandard_for
 
 NAME_CHARACTERS: Final = 50
-"""Of a file's own name in the name of its successor: with four bytes each still far from 255."""
+"""Characters of a file's name that its successor keeps: at four bytes each, far below the limit of 255."""
 
 _BUFFER_BYTES: Final = 1 << 17
 

@@ -279,7 +279,7 @@ def run_through(cache: Residency, leaves: list[int], limits: list[int], in_fligh
 
 
 def shared_with_previous(parent: list[int], depth: list[int], leaves: list[int]) -> list[int]:
-    """Of each prompt in this order, the depth that it shares with the one before it (the first: 0).
+    """The depth that each prompt in this order shares with the one before it (the first: 0).
 
     O(path) per prompt.
     """

@@ -6,13 +6,11 @@ of its cache, and the outputs; nothing is imported or changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from peek.errors import EngineMismatch, InvalidConfig
 from peek.offline.reordering import reorder
-
-Encode = Callable[[str], list[int]]
 
 NOTHING: Final = [0]
 """Stands for an empty prompt in the trie; the engine gets the empty one, and its error is the caller's."""
@@ -95,8 +93,11 @@ def generate_sglang(
     """
     batch = _one_of(prompt, input_ids)
     size = sglang_cache(engine) if cache_tokens is None else CacheSize(cache_tokens, 1)
-    encode = None if prompt is None else _tokenizer(getattr(engine, "tokenizer_manager", None), "tokenizer")
-    tokens = [(each if encode is None else encode(each)) if len(each) else NOTHING for each in batch]
+    tokenizer: Any = getattr(getattr(engine, "tokenizer_manager", None), "tokenizer", None)
+    if prompt is not None and tokenizer is None:
+        raise EngineMismatch("the engine has no tokenizer: give token ids")
+    ids = batch if prompt is None else [tokenizer.encode(text) if text else NOTHING for text in batch]
+    tokens = [each if len(each) else NOTHING for each in ids]
     loras = options.get("lora_path")
     namespaces = [str(each or "") for each in loras] if isinstance(loras, list) else None
     plan = reorder(
@@ -148,14 +149,6 @@ def _followed(start: Any, path: str, argument: str) -> int:
     if not isinstance(found, int) or found < 1:
         raise EngineMismatch(f"{type(start).__name__}.{path} is {found!r}: give {argument}")
     return found
-
-
-def _tokenizer(holder: Any, name: str) -> Encode:
-    tokenizer = getattr(holder, name, None)
-    if tokenizer is None:
-        raise EngineMismatch("the engine has no tokenizer: give token ids")
-    encode: Encode = tokenizer.encode
-    return encode
 
 
 # -- prompts and answers ------------------------------------------------------------------------------------

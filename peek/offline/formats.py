@@ -33,7 +33,7 @@ BOM: Final = b"\xef\xbb\xbf"
 SYMBOL_BYTES: Final = 4
 
 EXCERPT_BYTES: Final = 200
-"""Of user content in one message, as UTF-8: enough to find it, never a whole prompt."""
+"""Most bytes of user content in one message, as UTF-8: enough to find it, never a whole prompt."""
 
 SYSTEM_ROLES: Final = ("system", "developer")
 

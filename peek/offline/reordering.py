@@ -247,7 +247,7 @@ def _with_hits(
 def hit_tokens(
     shape: BatchShape, order: Ints, cache_blocks: int, block_tokens: int, in_flight: int = 0
 ) -> list[int]:
-    """Of each prompt in this order, the tokens that a cold LRU cache serves.
+    """The tokens of each prompt, in this order, that a cold LRU cache serves.
 
     Args:
         shape: in blocks of `block_tokens`.
@@ -297,14 +297,12 @@ def duplicates(prompts: Sequence[Any], shape: BatchShape) -> int:
     ends = zip(shape.leaf.tolist(), shape.tokens.tolist(), strict=True)
     for position, (leaf, length) in enumerate(ends):
         if shape.count[leaf] >= 2:
-            alike.setdefault((leaf, length, _tail(prompts[position])), []).append(position)
+            prompt = prompts[position]
+            width = 4 if isinstance(prompt, (bytes, bytearray)) else 1
+            tail = pack(prompt[-_TAIL_TOKENS * width :])
+            alike.setdefault((leaf, length, tail), []).append(position)
     found = 0
     for positions in alike.values():
         if len(positions) >= 2:
             found += len(positions) - len({pack(prompts[position]) for position in positions})
     return found
-
-
-def _tail(prompt: Any) -> bytes:
-    width = 4 if isinstance(prompt, (bytes, bytearray)) else 1
-    return pack(prompt[-_TAIL_TOKENS * width :])

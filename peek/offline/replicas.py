@@ -24,7 +24,7 @@ SLACK: Final = 0.02
 """How far from its share of the work a cut may go to find a better place, as a part of the share."""
 
 ROUNDS: Final = 20
-"""Of halving a share: a millionth of the first interval is left."""
+"""How often a share is halved: a millionth of the first interval is left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def contract(shape: BatchShape, block_tokens: int) -> BatchShape:
 
 
 def places(shape: BatchShape) -> Ints:
-    """Of each node, the place of its first prompt in the depth-first order.  O(nodes log nodes)."""
+    """Each node's place: that of its first prompt in the depth-first order.  O(nodes log nodes)."""
     n = len(shape.parent)
     own = np.bincount(shape.leaf, minlength=n)
     siblings = np.lexsort((shape.first, -shape.count, shape.parent))
@@ -133,6 +133,6 @@ def sum_over_path(values: Ints, parent: Ints) -> Ints:
 
 
 def shared_depth(shape: BatchShape) -> Ints:
-    """Of each prompt, the depth of the deepest node it shares with another.  O(nodes log depth)."""
+    """The depth of the deepest node that each prompt shares with another.  O(nodes log depth)."""
     shared = np.where(shape.count >= 2, shape.lengths, 0)
     return sum_over_path(shared, shape.parent)[shape.leaf]

@@ -286,12 +286,9 @@ class ShadowCache:
         self._pushes += 1  # of equals, the first pushed is the victim
         heappush(self._needed, (log1p(references) * (1 + block.depth), self._pushes, block.key))
         if len(self._needed) > 64 + 4 * len(self._blocks):
-            self._sweep()
-
-    def _sweep(self) -> None:
-        """Drop stale entries of the heap; the newest of each block stays.  Amortised O(1) per push."""
-        newest = {entry[2]: entry for entry in sorted(self._needed, key=itemgetter(1))}
-        self._needed = sorted(filter(self._is_current, newest.values()))
+            # Drop stale entries, keep the newest of each block: amortised O(1) per push.
+            newest = {entry[2]: entry for entry in sorted(self._needed, key=itemgetter(1))}
+            self._needed = sorted(filter(self._is_current, newest.values()))
 
     def _make_room(self, more: int, spared: int | None) -> None:
         """Evict until `more` blocks fit; not block `spared`, and so none of its ancestors."""

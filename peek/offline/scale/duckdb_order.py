@@ -159,7 +159,7 @@ class OutOfCoreOrder:
         self._cuts = balanced(costs, saved, 0, replicas)[0]
 
     def _costs(self) -> tuple[Ints, Ints]:
-        """Of each prompt in the order, its uncached tokens and those it shares with the one before it."""
+        """The uncached tokens of each prompt in the order, and those it shares with the one before it."""
         tokens = np.empty(self._count, np.int64)
         shared = np.empty(self._count, np.int64)
         cursor = self._db.execute("SELECT tokens, path FROM ordered")

@@ -193,7 +193,7 @@ def add_up(group: Rows) -> Rows:
 
 
 def hot_depths(keys: Keys, starts: Ints, hot: dict[int, str]) -> Ints:
-    """Of each prompt, how many of its leading blocks are hot."""
+    """How many leading blocks of each prompt are hot."""
     is_hot = np.isin(keys, np.fromiter(hot, np.uint64, len(hot)))
     total = np.concatenate([[0], np.cumsum(is_hot)])
     return np.asarray(total[starts[1:]] - total[starts[:-1]], np.int64)
