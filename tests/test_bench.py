@@ -19,7 +19,7 @@ from peek.trie.keys import pack
 
 MEASURED = [
     "tree, insert one", "tree, remove one", "one cache match per request", "dual-walk, cache changed",
-    "plan, one left, one came, cache changed", "plan, one came",
+    "plan, one left, one came, cache changed", "plan, one came"
 ]  # fmt: skip
 
 

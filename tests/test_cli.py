@@ -45,7 +45,7 @@ def environment(**more: str) -> dict[str, str]:
 def run(*arguments: object, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *map(str, arguments)], cwd=cwd, env=environment(**more), stdin=subprocess.DEVNULL,
-        capture_output=True, encoding="utf-8", timeout=PATIENCE_S,
+        capture_output=True, encoding="utf-8", timeout=PATIENCE_S
     )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_json_of_a_cell_is_the_contract(tmp_path: Path) -> None:
     labels = ["fcfs+lru", "peek"]
     result = run(
         "simulate", "--workload", "w1a", "--load", "moderate", "--seed", 142, "--json",
-        *[word for label in labels for word in ("--policy", label)], cwd=tmp_path,
+        *[word for label in labels for word in ("--policy", label)], cwd=tmp_path
     )  # fmt: skip
     runs = runs_of(result)
     assert [each["policy"] for each in runs] == labels
@@ -122,7 +122,7 @@ def test_same_arguments_same_json_but_for_planning_times(tmp_path: Path, trace: 
         del each["plan_us"]
     assert first == second
     assert [each["policy"] for each in first] == [
-        "fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek",
+        "fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek"
     ]  # fmt: skip
     assert {(each["workload"], each["load"], each["seed"]) for each in first} == {("talk", "trace", 0)}
     assert {(each["requests"], each["arena_tokens"], each["cache"]) for each in first} == {
@@ -134,7 +134,7 @@ def test_a_fleet_in_json_and_as_a_table(tmp_path: Path, trace: Path) -> None:
     arguments = ("simulate", "--trace", trace, "--arena-tokens", 12000, "--replicas", 3)
     runs = runs_of(run(*arguments, "--json", cwd=tmp_path))
     assert [(each["router"], each["policy"]) for each in runs] == [
-        ("round-robin", "peek"), ("prefix-hash", "peek"), ("peek", "peek"),
+        ("round-robin", "peek"), ("prefix-hash", "peek"), ("peek", "peek")
     ]  # fmt: skip
     for each in runs:
         assert_shape(each, {**CONTRACT, "replicas": 4, "router": "peek", "imbalance": 1.2})
@@ -179,7 +179,7 @@ def test_every_seed_meets_every_policy(monkeypatch: Patch) -> None:
     words = ["--seed", "1", "--seed", "2", "--policy", "fcfs+lru", "--policy", "spf+lru"]
     assert main(["simulate", "--json", *words]) == 0
     assert recorder.asked == [
-        (1, "fcfs+lru", 1000), (1, "spf+lru", 1000), (2, "fcfs+lru", 1000), (2, "spf+lru", 1000),
+        (1, "fcfs+lru", 1000), (1, "spf+lru", 1000), (2, "fcfs+lru", 1000), (2, "spf+lru", 1000)
     ]  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def test_trace_options(trace: Path, capsys: Capsys, words: list[str], requests: 
 
 def test_floats_have_six_significant_digits() -> None:
     assert rounded({"a": {"b": 1234.56789}, "c": 1e-9 / 3, "d": 7, "e": "x"}) == {
-        "a": {"b": 1234.57}, "c": 3.33333e-10, "d": 7, "e": "x",
+        "a": {"b": 1234.57}, "c": 3.33333e-10, "d": 7, "e": "x"
     }  # fmt: skip
 
 
@@ -228,7 +228,7 @@ def test_table_in_a_pipe(tmp_path: Path, trace: Path, columns: str) -> None:
     footnote = " ".join(lines[-7:])
     for fact in (
         "trace talk", "60 requests", "arena of 12,000 tokens", "radix cache", "SGLang-like",
-        "Qwen2.5-32B on H100-SXM-80GB", peek.backend(), "times better than fcfs+lru",
+        "Qwen2.5-32B on H100-SXM-80GB", peek.backend(), "times better than fcfs+lru"
     ):  # fmt: skip
         assert fact in footnote
 
@@ -268,7 +268,7 @@ def test_progress_bar_is_for_terminals(tmp_path: Path, trace: Path) -> None:
     with subprocess.Popen(
         [*COMMAND, "simulate", "--trace", str(trace), "--policy", "hrrn+lru"],
         cwd=tmp_path, env=environment(TERM="xterm"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=theirs,
+        stderr=theirs
     ) as process:  # fmt: skip
         os.close(theirs)
         assert process.stdout is not None
@@ -285,8 +285,8 @@ def test_progress_bar_is_for_terminals(tmp_path: Path, trace: Path) -> None:
     ("value", "text"),
     [
         (0.0, "0"), (0.0123, "0.012"), (0.9996, "1.00"), (9.994, "9.99"), (9.996, "10.0"), (99.96, "100"),
-        (1156.4, "1156"),
-    ],
+        (1156.4, "1156")
+    ]
 )  # fmt: skip
 def test_significant_digits(value: float, text: str) -> None:
     assert significant(value) == text
@@ -385,7 +385,7 @@ def test_reader_that_has_seen_enough(tmp_path: Path, trace: Path) -> None:
     os.close(reading)
     result = subprocess.run(
         [*COMMAND, "simulate", "--trace", str(trace), "--json"], cwd=tmp_path, env=environment(),
-        stdout=writing, stderr=subprocess.PIPE, encoding="utf-8", timeout=PATIENCE_S,
+        stdout=writing, stderr=subprocess.PIPE, encoding="utf-8", timeout=PATIENCE_S
     )  # fmt: skip
     os.close(writing)
     assert (result.returncode, result.stderr) == (1, "")
@@ -396,7 +396,7 @@ def test_full_disk(tmp_path: Path, trace: Path) -> None:
     with open("/dev/full", "w") as full:
         result = subprocess.run(
             [*COMMAND, "simulate", "--trace", str(trace)], cwd=tmp_path, env=environment(), stdout=full,
-            stderr=subprocess.PIPE, encoding="utf-8", timeout=PATIENCE_S,
+            stderr=subprocess.PIPE, encoding="utf-8", timeout=PATIENCE_S
         )  # fmt: skip
     assert_one_line_error(result.returncode, "", result.stderr, 1, "No space left")
 
@@ -409,7 +409,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     process = subprocess.Popen(
         [*COMMAND, "simulate", "--trace", str(pipe)], cwd=tmp_path, env=environment(),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
     )  # fmt: skip
     try:
         writer = opened_for_reading(pipe, process)
@@ -534,7 +534,7 @@ def test_the_module_is_the_command(tmp_path: Path) -> None:
             for start in (["-m", "peek"], ["-c", script])
         )
         assert (ours.returncode, ours.stdout, ours.stderr) == (
-            theirs.returncode, theirs.stdout, theirs.stderr,
+            theirs.returncode, theirs.stdout, theirs.stderr
         )  # fmt: skip
 
 

@@ -65,10 +65,10 @@ PROMPTS = st.lists(
         st.lists(st.integers(0, 3), min_size=1, max_size=6),
         st.builds(lambda ids, salt: {"prompt_token_ids": ids, "cache_salt": salt},
                   st.lists(st.integers(0, 3), min_size=1), st.sampled_from(["", "x"])),
-        st.builds(lambda text: {"prompt": text, "multi_modal_data": {"image": 1}}, st.text("ab")),
+        st.builds(lambda text: {"prompt": text, "multi_modal_data": {"image": 1}}, st.text("ab"))
     ),
     min_size=1,
-    max_size=12,
+    max_size=12
 )  # fmt: skip
 
 

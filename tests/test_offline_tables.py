@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +109,3 @@ def test_a_full_disk(here: Path) -> None:
     assert (done.returncode, done.stderr) == (1, b"peek: out.parquet: File too large\n")
     assert Path("out.parquet").read_text() == "old"
     assert sorted(path.name for path in here.iterdir()) == ["in.parquet", "out.parquet"]
-
-
-def test_without_pyarrow(here: Path, monkeypatch: Patch, capsys: Capsys) -> None:
-    table_of(plain_rows(20), "in.parquet")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert main(["reorder", "in.parquet", "out.parquet"]) == 1
-    assert "in.parquet needs pyarrow: pip install 'peek-kv[offline]'" in capsys.readouterr().err
