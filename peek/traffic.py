@@ -187,25 +187,7 @@ OUTPUT_NAMES: Final = ("completion_tokens", "output_tokens", "output_length")
 _ALLOWED_NAMES: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
-class Fields(NamedTuple):
-    """Where in a row things stand, as dotted paths; "": in the usual places (no tenant).
-
-    Attributes:
-        time: of arrival; see `seconds`.
-        prompt: text, token ids, or messages; of what stands beside it, messages have tools and system prompts
-            before them, while text and token ids are taken as the whole.
-        output: length of the answer, its text, or its token ids.
-        tenant: name of the tenant.
-        time_unit: of numbers.
-    """
-
-    time: str = ""
-    prompt: str = ""
-    output: str = ""
-    tenant: str = ""
-    time_unit: str = ""
-
-
+@dataclass(frozen=True, slots=True)
 class RequestRows:
     """Reads parsed rows.
 
@@ -213,13 +195,19 @@ class RequestRows:
     under `body`, `request` or `params`, and beside it when it came and how long the answer was.
 
     Args:
-        fields: where things stand.
+        time, prompt, output, tenant: dotted paths; "": the usual places (no tenant).  The prompt is text,
+            token ids or messages.  Messages have the tools and system prompts beside them put before them;
+            text and token ids are taken as the whole.  The output is the answer's length, text or token ids.
+        time_unit: of numeric times; see `seconds`.
         encode: text to token ids, for the length of answers that are text; None: four bytes count as a token.
     """
 
-    def __init__(self, fields: Fields, encode: Encode | None = None) -> None:
-        self._fields = fields
-        self._encode = encode
+    time: str = ""
+    prompt: str = ""
+    output: str = ""
+    tenant: str = ""
+    time_unit: str = ""
+    encode: Encode | None = None
 
     def events(self, row: Any, name: str) -> Iterator[Event]:
         """The arrival and, where the row tells of it, the ending; `WorkloadError` says what is wrong."""
@@ -227,14 +215,13 @@ class RequestRows:
             raise WorkloadError(f"a JSON {type(row).__name__}, not an object")
         body = next((row[key] for key in ("body", "request") if isinstance(row.get(key), dict)), None)
         body = params_or_row(row) if body is None else body
-        fields = self._fields
-        request = request_of({"body": _asked(row, body, fields.prompt) if fields.prompt else body})
-        tenant = _at(row, fields.tenant) if fields.tenant else None
+        request = request_of({"body": _asked(row, body, self.prompt) if self.prompt else body})
+        tenant = _at(row, self.tenant) if self.tenant else None
         allowed = next((body[key] for key in _ALLOWED_NAMES if _is_count(body.get(key))), 0)
         ending = self._ending(row, name)  # first: what is wrong with it leaves the row out
         at = self._time(row, body)
-        at_s = None if at is None else seconds(at, self._fields.time_unit)
-        bare = at_s is not None and not self._fields.time_unit and is_bare(at)
+        at_s = None if at is None else seconds(at, self.time_unit)
+        bare = at_s is not None and not self.time_unit and is_bare(at)
         named = "" if tenant is None else str(tenant)
         yield Arrival(name, at_s, request.prompt, request.namespace, named, allowed, bare)
         yield ending
@@ -249,19 +236,19 @@ class RequestRows:
 
     def _time(self, row: dict[str, Any], body: dict[str, Any]) -> object:
         """The time as it stands in the row, or None."""
-        if self._fields.time:
-            return _required(row, self._fields.time)
+        if self.time:
+            return _required(row, self.time)
         places = ((place, name) for place in (row, body, *_responses(row)) for name in TIME_NAMES)
         return next((place[name] for place, name in places if place.get(name) is not None), None)
 
     def _output(self, row: dict[str, Any], usage: dict[str, Any]) -> int:
         """Tokens of the answer, 0 if the row does not tell."""
-        if not self._fields.output:
+        if not self.output:
             found = [place.get(name) for place in (usage, row) for name in OUTPUT_NAMES]
             return int(next(filter(_is_count, found), None) or 0)
-        value = _at(row, self._fields.output)
+        value = _at(row, self.output)
         if isinstance(value, str):
-            encode = self._encode
+            encode = self.encode
             return (
                 -(-len(value.encode("utf-8", "surrogatepass")) // SYMBOL_BYTES)
                 if encode is None
@@ -271,7 +258,7 @@ class RequestRows:
             return len(value)
         if value is None or _is_count(value) or value == 0:
             return int(value or 0)
-        raise WorkloadError(f"{self._fields.output} is {excerpt_of(value)}, not the length of an answer")
+        raise WorkloadError(f"{self.output} is {excerpt_of(value)}, not the length of an answer")
 
 
 def _asked(row: dict[str, Any], body: dict[str, Any], path: str) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from peek.traffic import (
     Arrival,
     Ending,
     EngineLog,
-    Fields,
     RequestRows,
     Tracer,
     bare_unit,
@@ -128,7 +127,7 @@ def test_a_log_of_requests(tmp_path: Path, capsys: Capsys) -> None:
 def test_nothing_of_the_content_is_in_the_trace(words: str, seed: int) -> None:
     tracer = Tracer(random.Random(seed).randbytes(32), 16, None)
     row = {"body": {"messages": [{"role": "user", "content": words}], "model": words}, "ts": 1, "user": words}
-    for event in RequestRows(Fields(tenant="user")).events(row, words):
+    for event in RequestRows(tenant="user").events(row, words):
         tracer.take(event)
     (found,) = tracer.rows(1)
     assert set(found) == {"timestamp", "input_length", "output_length", "hash_ids", "block_tokens", "tenant"}
@@ -168,7 +167,7 @@ def test_a_system_prompt_beside_the_messages_is_part_of_the_prompt(row: dict[str
     field = "call.chat.messages" if "messages" in row.get("call", {}).get("chat", ()) else ""
     tracer = Tracer(b"salt", 16, None)
     for number, (path, each) in enumerate([("", AS_MESSAGES), (field, row)]):
-        for event in RequestRows(Fields(prompt=path)).events({"ts": number, **each}, f"{number}"):
+        for event in RequestRows(prompt=path).events({"ts": number, **each}, f"{number}"):
             tracer.take(event)
     one, two = tracer.rows(1)
     assert one["hash_ids"] == two["hash_ids"]
@@ -184,7 +183,7 @@ def test_a_rendered_prompt_that_is_named_is_taken_as_the_whole() -> None:
         "model": "m",
         "cache_salt": "x",
     }
-    (arrival, _) = RequestRows(Fields(prompt="rendered")).events(row, "r")
+    (arrival, _) = RequestRows(prompt="rendered").events(row, "r")
     assert isinstance(arrival, Arrival)
     assert (arrival.prompt, "m" in arrival.namespace, "x" in arrival.namespace) == ("abcd", True, True)
 
@@ -222,7 +221,7 @@ def test_whole_numbers_are_read_in_the_unit_that_makes_a_load(
     """From one request in two seconds to 30 a second the reading is right, at more it is questioned."""
     tracer = Tracer(b"salt", 16, None)
     times = [start + round(SCALES[unit] * sum(gaps[:i]) / rate) for i in range(len(gaps) + 1)]
-    rows = RequestRows(Fields())
+    rows = RequestRows()
     for number, at in enumerate(times):
         for event in rows.events({"timestamp": at, "prompt": [1]}, f"{number}"):
             tracer.take(event)

@@ -32,7 +32,7 @@ from peek.cli.options import (
 from peek.cli.reading import BadLines, json_loads, load_tokenizer, read_lines, tokenizer_file
 from peek.cli.writing import write_whole
 from peek.offline.formats import Line, excerpt
-from peek.traffic import UNITS, Counts, EngineLog, Event, Fields, RequestRows, Tracer
+from peek.traffic import UNITS, Counts, EngineLog, Event, RequestRows, Tracer
 
 FORMATS: Final = ("auto", "jsonl", "log")
 
@@ -104,10 +104,12 @@ def trace_command(options: TraceOptions) -> None:
     encode = load_tokenizer(tokenizer)
     tracer = Tracer(_salt(options.salt_file), options.block_tokens, encode)
     bad = BadLines(source)
-    places = (options.time_field, options.prompt_field, options.output_field, options.tenant_field)
-    fields = Fields(*places, options.time_unit)
+    rows = RequestRows(
+        options.time_field, options.prompt_field, options.output_field, options.tenant_field,
+        options.time_unit, encode,
+    )  # fmt: skip
     log = EngineLog(json_loads())
-    for number, found in _events(read_lines(source), options.form, RequestRows(fields, encode), log):
+    for number, found in _events(read_lines(source), options.form, rows, log):
         try:
             for event in found:
                 tracer.take(event)
