@@ -61,13 +61,11 @@ def _peek(
         print(ctx.get_help())
 
 
-app.command("simulate")(as_command(simulate_command))
-app.command("reorder")(as_command(reorder_command))
-app.command("restore")(as_command(restore_command))
-app.command("batch")(as_command(batch_command))
-app.command("trace")(as_command(trace_command))
-app.command("bench")(as_command(bench_command))
-app.command("doctor")(as_command(doctor_command))
+for _work in (
+    simulate_command, reorder_command, restore_command, batch_command, trace_command, bench_command,
+    doctor_command,
+):  # fmt: skip
+    app.command(_work.__name__.removesuffix("_command"))(as_command(_work))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
