@@ -39,7 +39,6 @@ COMPILED = (
     "peek/planner/planner.py",
     "peek/fleet/[!c]*.py",
     "peek/offline/batch_trie.py",
-    "peek/offline/residency.py",
     "peek/simulation/radix_cache.py",
     "peek/simulation/radix_node.py",
     "peek/simulation/block_cache.py",

@@ -23,7 +23,7 @@ from typing import Any, TextIO
 
 from bench.builds import PYTHON, ROOT, environment, expose
 from bench.measure import SLICES, TURNS
-from peek.timing.rounds import aligned, readable
+from peek.timing import aligned, readable
 
 LIMIT = 0.03
 """Of a row's time: what may be noise."""

@@ -20,7 +20,7 @@ import pytest
 import peek
 from bench.measure import TURNS, Measure, Turns
 from bench.timing import TimingTable
-from peek.timing.rounds import CLOCK
+from peek.timing import CLOCK
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import peek
 from bench.timing import Timing, TimingTable
-from peek.timing.rounds import Rounds
+from peek.timing import Rounds
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture

@@ -17,7 +17,7 @@ import peek
 from bench.builds import PYTHON, environment, require_compiled
 from bench.rig import rig_of
 from bench.worksets import work_set
-from peek.timing.rounds import CLOCK
+from peek.timing import CLOCK
 
 MAX_RATIO = 10.0
 ROUNDS = 15

@@ -6,7 +6,7 @@ import numpy as np
 
 from bench.worksets import WorkSet
 from peek.simulation.radix_cache import RadixCache
-from peek.timing.rig import Rig, random_key
+from peek.timing import Rig, random_key
 
 
 def rig_of(work: WorkSet, label: str) -> Rig:

@@ -26,7 +26,7 @@ import peek
 from bench.builds import require_compiled
 from bench.planners import make_planner
 from peek.simulation.radix_cache import RadixCache
-from peek.timing.rig import random_key
+from peek.timing import random_key
 
 WINDOW = 1_000
 PLAN_EVERY = 1_000

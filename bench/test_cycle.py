@@ -11,8 +11,7 @@ from bench.planners import make_planner
 from bench.rig import half_cached, rig_of
 from bench.worksets import WorkSet, work_set
 from peek.simulation.radix_cache import RadixCache
-from peek.timing.rig import NOW, match_each
-from peek.timing.rounds import best_of
+from peek.timing import NOW, best_of, match_each
 
 LABELS = ("peek", "clpm", "clpm+gm+dl+pe", "lpm-nolimit+lru", "hrrn+lru")
 ROUNDS = {"A": 500, "B": 300, "C": 300, "D": 60, "D10": 500}

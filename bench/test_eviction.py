@@ -10,8 +10,7 @@ from bench.measure import Measure
 from bench.worksets import work_set
 from peek.eviction.demand import victims
 from peek.simulation.radix_cache import RadixCache
-from peek.timing.rig import NOW, random_key
-from peek.timing.rounds import best_of
+from peek.timing import NOW, best_of, random_key
 
 N_LEAVES = 40_000
 MAX_S = 1e-3

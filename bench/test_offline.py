@@ -13,7 +13,7 @@ from support.offline_batches import branching
 
 from bench.measure import Measure
 from peek.offline import reorder
-from peek.timing.rig import VOCABULARY
+from peek.timing import VOCABULARY
 
 Prompts = list[list[int]]
 

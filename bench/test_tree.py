@@ -9,7 +9,7 @@ import pytest
 import peek
 from bench.measure import Measure
 from bench.worksets import work_set
-from peek.timing.rounds import best_of
+from peek.timing import best_of
 from peek.trie.keys import pack
 
 SETS = ("A", "B", "C", "D")

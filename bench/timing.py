@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from peek.timing.rounds import aligned, best_of, readable
+from peek.timing import aligned, best_of, readable
 
 REFERENCE_S = 22e-6
 """`struct.pack` of 4096 ints on the machine of the targets (18 .. 26 us)."""

@@ -17,7 +17,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from peek.timing.rig import VOCABULARY
+from peek.timing import VOCABULARY
 
 Tokens = npt.NDArray[np.int32]
 

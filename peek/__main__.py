@@ -1,6 +1,6 @@
 """The command `peek`, also as `python -m peek`.
 
-Where another distribution has overwritten files of this package or taken them away, that is told instead of a
+Where another distribution has overwritten or removed files of this package, the message says so instead of a
 failed import.
 """
 
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 
-from peek.cli.clash import why_broken
+from peek.cli.conflicts import why_broken
 
 
 def main() -> int:
-    """Run the command line of this process; the exit code."""
+    """Run the command line of this process; return the exit code."""
     try:
         from peek.cli.main import main as command
     except ImportError:

@@ -159,7 +159,7 @@ def within(target: str, package: str) -> bool:
 
 
 def part_of(dotted: str) -> str:
-    """`peek.offline.scale.paths` -> `offline.scale`; `peek.trie.keys` -> `trie`."""
+    """`peek.offline.scale.ray_data` -> `offline.scale`; `peek.trie.keys` -> `trie`."""
     names = dotted.split(".")[1:3]
     return ".".join(names) if ".".join(names) in MAY_IMPORT else names[0]
 
@@ -397,11 +397,11 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (imports_go_one_way, "peek.cli.main", "def f():\n    from peek.testing import check_policy"),
     (imports_go_one_way, "peek.testing.twins", "from peek.simulation.engine import SimEngine"),
     (imports_go_one_way, "peek.offline.reorder", "from peek.policy.base import AdmissionPolicy"),
-    (imports_go_one_way, "peek.offline.reordering", "from peek.offline.formats.requests import key_of"),
+    (imports_go_one_way, "peek.offline.reordering", "from peek.offline.formats import key_of"),
     (imports_go_one_way, "peek.offline.waves", "def f():\n    from peek.offline import scale"),
     (imports_go_one_way, "peek.offline", "import peek.offline.scale.ray_data"),
-    (imports_go_one_way, "peek.offline.formats.requests", "from peek.offline.scale.paths import entry"),
-    (imports_go_one_way, "peek.offline.scale.ray_data", "from peek.offline.formats import requests"),
+    (imports_go_one_way, "peek.offline.formats", "from peek.offline.scale.duckdb_order import Row"),
+    (imports_go_one_way, "peek.offline.scale.ray_data", "from peek.offline import formats"),
     (imports_go_one_way, "peek.helpers", ""),
     (only_adapters_meet_engines, "peek.planner", "def f():\n    import vllm"),
     (only_adapters_meet_engines, "peek.adapters.vllm.scheduler", "from vllm.v1.core.sched import scheduler"),
@@ -411,7 +411,7 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (core_knows_no_outside_world, "peek.planner", "def f():\n    from time import monotonic"),
     (core_knows_no_outside_world, "peek.policy.base", "import numpy as np\nx = np.random.default_rng()"),
     (core_knows_no_outside_world, "peek.policy.base", "from numpy import random"),
-    (core_knows_no_outside_world, "peek.offline.formats.requests", "def f(path):\n    return open(path)"),
+    (core_knows_no_outside_world, "peek.offline.formats", "def f(path):\n    return open(path)"),
     (core_catches_what_it_knows, "peek.planner", "try:\n    f()\nexcept Exception:\n    pass"),
     (core_catches_what_it_knows, "peek.planner", "try:\n    f()\nexcept (OSError, BaseException): ..."),
     (core_catches_what_it_knows, "peek.planner", "try:\n    f()\nexcept:\n    pass"),
@@ -428,7 +428,7 @@ HARMLESS: list[tuple[Rule, str, str]] = [
     (imports_go_one_way, "peek.protocols", "if TYPE_CHECKING:\n    from peek.request import PendingRequest"),
     (imports_go_one_way, "peek.cli.main", "from peek import Planner\nimport peek.simulation"),
     (imports_go_one_way, "peek.offline.scale.ray_data", "from peek.offline.shape import Ints"),
-    (imports_go_one_way, "peek.offline.formats", "from peek.offline.formats.requests import key_of"),
+    (imports_go_one_way, "peek.traffic", "from peek.offline.formats import key_of"),
     (only_adapters_meet_engines, "peek.adapters.vllm.scheduler", "def f():\n    import vllm"),
     (only_adapters_meet_engines, "peek.adapters.sglang.hook", "if TYPE_CHECKING:\n    import sglang"),
     (core_knows_no_outside_world, "peek.adapters.vllm.scheduler", "import os\nimport time"),

@@ -9,22 +9,21 @@ from typing import Any
 
 import pytest
 from support.batch_files import json_rows, write
+from support.fixtures import Capsys
 
 import peek
 from peek.cli.main import main
 from peek.simulation.radix_cache import RadixCache
-from peek.timing.figures import Bench
-from peek.timing.rig import Rig
-from peek.timing.rounds import Rounds, aligned, best_of, readable
+from peek.timing import Bench, Rig, Rounds, aligned, best_of, readable
 from peek.trie.keys import pack
 
 MEASURED = [
     "tree, insert one", "tree, remove one", "one cache match per request", "dual-walk, cache changed",
-    "plan, one left, one came, cache changed", "plan, one came",
+    "plan, one left, one came, cache changed", "plan, one came"
 ]  # fmt: skip
 
 
-def bench(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+def bench(capsys: Capsys, *words: object) -> dict[str, Any]:
     assert main(["bench", *map(str, words), "--rounds", "2", "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
@@ -38,7 +37,7 @@ def assert_rows(found: dict[str, Any], prompts: int) -> None:
     assert found["backend"] == peek.backend()
 
 
-def test_drawn_prompts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_drawn_prompts(capsys: Capsys) -> None:
     found = bench(capsys, "--waiting", 40, "--policy", "clpm+gm")
     assert_rows(found, 80)
     assert (found["waiting"], found["waiting_symbols"], found["cached_prompts"]) == (40, 40 * 2176, 20)
@@ -46,16 +45,14 @@ def test_drawn_prompts(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("count", "waiting", "cached"), [(60, 30, 15), (1, 1, 0)])
-def test_requests(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int, waiting: int, cached: int
-) -> None:
+def test_requests(tmp_path: Path, capsys: Capsys, count: int, waiting: int, cached: int) -> None:
     found = bench(capsys, write(tmp_path / "in.jsonl.gz", json_rows(count)))
     assert_rows(found, count)
     assert (found["waiting"], found["cached_prompts"]) == (waiting, cached)
     assert found["prompts"].endswith("in.jsonl.gz, a symbol is a token")
 
 
-def test_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace(tmp_path: Path, capsys: Capsys) -> None:
     row = {"timestamp": 1, "input_length": 1000, "output_length": 2, "hash_ids": [5, 9]}
     path = write(tmp_path / "t.jsonl", [json.dumps(row)] * 20)
     found = bench(capsys, path, "--waiting", 4)
@@ -64,39 +61,11 @@ def test_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["prompts"].endswith("a symbol is a block of 512 tokens")
 
 
-def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table(tmp_path: Path, capsys: Capsys) -> None:
     assert main(["bench", "--waiting", "20", "--rounds", "1"]) == 0
     out = capsys.readouterr().out
     assert f"peek {peek.__version__}, {peek.backend()}, policy peek; drawn" in out
     assert [line for line in out.splitlines() if line.startswith("tree, insert one ")]
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "named"),
-    [
-        (["-"], 2, "standard input cannot be read twice"),
-        (["--rounds", "20000"], 2, "20000 is not in 1..10000"),
-        (["--waiting", "0"], 2, "0 is not in 1.."),
-        (["--policy", "lru"], 2, "'lru'"),
-        (["absent.jsonl"], 1, "absent.jsonl: no such file"),
-        (["empty.jsonl"], 1, "empty.jsonl: holds no request that is understood"),
-        (["torn.jsonl"], 1, "torn.jsonl, line 2: not JSON"),
-    ],
-)
-def test_what_is_refused(
-    words: list[str],
-    code: int,
-    named: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    row = {"timestamp": 1, "input_length": 5, "output_length": 2, "hash_ids": [5]}
-    Path("empty.jsonl").touch()
-    Path("torn.jsonl").write_text(json.dumps(row) + '\n{"hash_ids"')
-    assert main(["bench", *words]) == code
-    assert named in capsys.readouterr().err
 
 
 # -- the parts --------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.fixtures import Capsys, Patch
 from support.waiting import PATIENCE_S, until
 
 import peek
@@ -44,7 +46,7 @@ def environment(**more: str) -> dict[str, str]:
 def run(*arguments: object, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *map(str, arguments)], cwd=cwd, env=environment(**more), stdin=subprocess.DEVNULL,
-        capture_output=True, encoding="utf-8", timeout=PATIENCE_S,
+        capture_output=True, encoding="utf-8", timeout=PATIENCE_S
     )  # fmt: skip
 
 
@@ -97,7 +99,7 @@ def test_json_of_a_cell_is_the_contract(tmp_path: Path) -> None:
     labels = ["fcfs+lru", "peek"]
     result = run(
         "simulate", "--workload", "w1a", "--load", "moderate", "--seed", 142, "--json",
-        *[word for label in labels for word in ("--policy", label)], cwd=tmp_path,
+        *[word for label in labels for word in ("--policy", label)], cwd=tmp_path
     )  # fmt: skip
     runs = runs_of(result)
     assert [each["policy"] for each in runs] == labels
@@ -121,7 +123,7 @@ def test_same_arguments_same_json_but_for_planning_times(tmp_path: Path, trace: 
         del each["plan_us"]
     assert first == second
     assert [each["policy"] for each in first] == [
-        "fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek",
+        "fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek"
     ]  # fmt: skip
     assert {(each["workload"], each["load"], each["seed"]) for each in first} == {("talk", "trace", 0)}
     assert {(each["requests"], each["arena_tokens"], each["cache"]) for each in first} == {
@@ -133,7 +135,7 @@ def test_a_fleet_in_json_and_as_a_table(tmp_path: Path, trace: Path) -> None:
     arguments = ("simulate", "--trace", trace, "--arena-tokens", 12000, "--replicas", 3)
     runs = runs_of(run(*arguments, "--json", cwd=tmp_path))
     assert [(each["router"], each["policy"]) for each in runs] == [
-        ("round-robin", "peek"), ("prefix-hash", "peek"), ("peek", "peek"),
+        ("round-robin", "peek"), ("prefix-hash", "peek"), ("peek", "peek")
     ]  # fmt: skip
     for each in runs:
         assert_shape(each, {**CONTRACT, "replicas": 4, "router": "peek", "imbalance": 1.2})
@@ -147,15 +149,15 @@ def test_a_fleet_in_json_and_as_a_table(tmp_path: Path, trace: Path) -> None:
     assert "times better than lmetric, fcfs+lru" in footnote
 
 
-def test_a_cell_comes_faster_to_a_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_comes_faster_to_a_fleet(monkeypatch: Patch) -> None:
     spans: list[float] = []
 
     def note(workload: Workload, *_: object) -> dict[str, Any]:
         spans.append(workload.requests[-1].arrival_s)
         return {}
 
-    monkeypatch.setattr("peek.cli.simulate_runs.simulate", note)
-    monkeypatch.setattr("peek.cli.simulate_runs.simulate_fleet", note)
+    monkeypatch.setattr("peek.cli.simulate.simulate", note)
+    monkeypatch.setattr("peek.cli.simulate.simulate_fleet", note)
     assert main(["simulate", "--json", "--policy", "peek"]) == 0
     assert main(["simulate", "--json", "--policy", "peek", "--replicas", "4", "--router", "peek"]) == 0
     assert spans[1] == pytest.approx(spans[0] / 4)
@@ -172,22 +174,20 @@ class Recorder:
         return {}
 
 
-def test_every_seed_meets_every_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_seed_meets_every_policy(monkeypatch: Patch) -> None:
     recorder = Recorder()
-    monkeypatch.setattr("peek.cli.simulate_runs.simulate", recorder)
+    monkeypatch.setattr("peek.cli.simulate.simulate", recorder)
     words = ["--seed", "1", "--seed", "2", "--policy", "fcfs+lru", "--policy", "spf+lru"]
     assert main(["simulate", "--json", *words]) == 0
     assert recorder.asked == [
-        (1, "fcfs+lru", 1000), (1, "spf+lru", 1000), (2, "fcfs+lru", 1000), (2, "spf+lru", 1000),
+        (1, "fcfs+lru", 1000), (1, "spf+lru", 1000), (2, "fcfs+lru", 1000), (2, "spf+lru", 1000)
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("cache", "requests"), [("radix", 1000), ("blocks", 500)])
-def test_engine_kind_picks_its_column_of_the_cell(
-    cache: str, requests: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engine_kind_picks_its_column_of_the_cell(cache: str, requests: int, monkeypatch: Patch) -> None:
     recorder = Recorder()
-    monkeypatch.setattr("peek.cli.simulate_runs.simulate", recorder)
+    monkeypatch.setattr("peek.cli.simulate.simulate", recorder)
     assert main(["simulate", "--json", "--workload", "w2b", "--policy", "peek", "--cache", cache]) == 0
     assert recorder.asked == [(42, "peek", requests)]
 
@@ -196,9 +196,7 @@ def test_engine_kind_picks_its_column_of_the_cell(
     ("words", "requests", "span_s"),
     [([], 60, 29.5), (["--rate-scale", "2"], 60, 14.75), (["--limit", "20"], 20, 9.5)],
 )
-def test_trace_options(
-    trace: Path, capsys: pytest.CaptureFixture[str], words: list[str], requests: int, span_s: float
-) -> None:
+def test_trace_options(trace: Path, capsys: Capsys, words: list[str], requests: int, span_s: float) -> None:
     assert main(["simulate", "--trace", str(trace), "--json", "--policy", "fcfs+lru", *words]) == 0
     (only,) = json.loads(capsys.readouterr().out)["runs"]
     assert only["requests"] == only["finished"] == requests
@@ -209,7 +207,7 @@ def test_trace_options(
 
 def test_floats_have_six_significant_digits() -> None:
     assert rounded({"a": {"b": 1234.56789}, "c": 1e-9 / 3, "d": 7, "e": "x"}) == {
-        "a": {"b": 1234.57}, "c": 3.33333e-10, "d": 7, "e": "x",
+        "a": {"b": 1234.57}, "c": 3.33333e-10, "d": 7, "e": "x"
     }  # fmt: skip
 
 
@@ -231,12 +229,12 @@ def test_table_in_a_pipe(tmp_path: Path, trace: Path, columns: str) -> None:
     footnote = " ".join(lines[-7:])
     for fact in (
         "trace talk", "60 requests", "arena of 12,000 tokens", "radix cache", "SGLang-like",
-        "Qwen2.5-32B on H100-SXM-80GB", peek.backend(), "times better than fcfs+lru",
+        "Qwen2.5-32B on H100-SXM-80GB", peek.backend(), "times better than fcfs+lru"
     ):  # fmt: skip
         assert fact in footnote
 
 
-def test_the_others_are_compared_with_the_first(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_others_are_compared_with_the_first(trace: Path, capsys: Capsys) -> None:
     words = ["simulate", "--trace", str(trace), "--arena-tokens", "6000", "--rate-scale", "8"]
     words += ["--policy", "fcfs+lru", "--policy", "hrrn+lru"]
     assert main([*words, "--json"]) == 0
@@ -252,7 +250,7 @@ def test_the_others_are_compared_with_the_first(trace: Path, capsys: pytest.Capt
     assert min(ratios) > 2
 
 
-def test_one_policy_is_compared_with_nothing(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_policy_is_compared_with_nothing(trace: Path, capsys: Capsys) -> None:
     assert main(["simulate", "--trace", str(trace), "--policy", "peek"]) == 0
     shown = capsys.readouterr().out
     assert "x1.0" not in shown
@@ -271,7 +269,7 @@ def test_progress_bar_is_for_terminals(tmp_path: Path, trace: Path) -> None:
     with subprocess.Popen(
         [*COMMAND, "simulate", "--trace", str(trace), "--policy", "hrrn+lru"],
         cwd=tmp_path, env=environment(TERM="xterm"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=theirs,
+        stderr=theirs
     ) as process:  # fmt: skip
         os.close(theirs)
         assert process.stdout is not None
@@ -285,27 +283,22 @@ def test_progress_bar_is_for_terminals(tmp_path: Path, trace: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("write", "value", "text"),
     [
-        (0.0, "0"), (0.0123, "0.012"), (0.9996, "1.00"), (9.994, "9.99"), (9.996, "10.0"), (99.96, "100"),
-        (1156.4, "1156"),
+        (significant, 0.0, "0"), (significant, 0.0123, "0.012"), (significant, 0.9996, "1.00"),
+        (significant, 9.994, "9.99"), (significant, 9.996, "10.0"), (significant, 99.96, "100"),
+        (significant, 1156.4, "1156"), (times_better, 4.06, "x4.1"), (times_better, 1.0, "x1.0"),
+        (times_better, 0.5, "x0.50"), (times_better, 12.3, "x12"),
     ],
 )  # fmt: skip
-def test_significant_digits(value: float, text: str) -> None:
-    assert significant(value) == text
-
-
-@pytest.mark.parametrize(("gain", "text"), [(4.06, "x4.1"), (1.0, "x1.0"), (0.5, "x0.50"), (12.3, "x12")])
-def test_times_better(gain: float, text: str) -> None:
-    assert times_better(gain) == text
+def test_figures_as_text(write: Callable[[float], str], value: float, text: str) -> None:
+    assert write(value) == text
 
 
 # -- the figure -------------------------------------------------------------------------------------------
 
 
-def test_plot_is_written_beside_the_json(
-    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plot_is_written_beside_the_json(tmp_path: Path, trace: Path, capsys: Capsys) -> None:
     pytest.importorskip("matplotlib")
     from matplotlib.image import imread
 
@@ -319,7 +312,7 @@ def test_plot_is_written_beside_the_json(
 
 
 def test_plot_goes_through_a_link_and_never_over_the_trace(
-    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, trace: Path, capsys: Capsys
 ) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "link.svg").symlink_to("real.svg")
@@ -365,130 +358,6 @@ def assert_one_line_error(code: int, out: str, err: str, wanted: int, *named: st
         assert text in err
 
 
-WRONG_USAGE: list[tuple[list[str], list[str]]] = [
-    # arguments, what the message names
-    (["guess"], ["'guess'"]),
-    (["--guess"], ["--guess"]),
-    (["simulate", "--guess"], ["--guess"]),
-    (["simulate", "stray"], ["stray"]),
-    (["simulate", "--policy"], ["--policy"]),
-    (["simulate", "--policy", "lru"], ["'lru'", *peek.PRESETS]),
-    (["simulate", "--policy", "peek", "--policy", "a\nb"], ["'a\\nb'"]),
-    (["simulate", "--workload", "w9"], ["'w9'", "w1a", "w5-short"]),
-    (["simulate", "--load", "light"], ["'light'", "moderate", "heavy"]),
-    (["simulate", "--cache", "tree"], ["'tree'", "radix", "blocks"]),
-    (["simulate", "--seed", "x"], ["--seed", "'x'"]),
-    (["simulate", "--seed", "1", "--seed", "1.5"], ["--seed", "'1.5'"]),
-    (["simulate", "--arena-tokens", "0"], ["--arena-tokens", "0 is"]),
-    (["simulate", "--arena-tokens", "-1"], ["--arena-tokens", "-1"]),
-    (["simulate", "--arena-tokens", "many"], ["--arena-tokens", "'many'"]),
-    (["simulate", "--arena-tokens", "9" * 30], ["--arena-tokens", "9" * 30]),
-    (["simulate", "--workload", "w4"], ["w4", "--trace-file"]),
-    (["simulate", "--workload", "w1a", "--trace-file", "x.gz"], ["--trace-file", "x.gz", "w1a"]),
-    (["simulate", "--limit", "5"], ["--limit", "5", "--trace"]),
-    (["simulate", "--router", "peek"], ["--router", "peek", "--replicas"]),
-    (["simulate", "--stale-s", "1"], ["--stale-s", "1.0", "--replicas"]),
-    (["simulate", "--replicas", "2", "--router", "best"], ["'best'", "round-robin", "peek"]),
-    (["simulate", "--replicas", "0"], ["--replicas", "0 is"]),
-    (["simulate", "--replicas", "257"], ["257", "256"]),
-    (["simulate", "--replicas", "2", "--stale-s", "1"], ["--stale-s", "1.0", "--cache blocks"]),
-    (["simulate", "--replicas", "2", "--cache", "blocks", "--stale-s", "-1"], ["stale_s", "-1"]),
-    (["simulate", "--trace-block", "512"], ["--trace-block", "512"]),
-    (["simulate", "--plot", "figure.gif"], ["--plot", "figure.gif", ".png"]),
-    (["simulate", "--plot", "figure"], ["--plot", "figure", ".png"]),
-    (["simulate", "--trace", "TRACE", "--workload", "w1a"], ["--workload", "w1a", "--trace"]),
-    (["simulate", "--trace", "TRACE", "--workload", "w1c"], ["--workload", "w1c", "--trace"]),  # the default
-    (["simulate", "--trace", "TRACE", "--load", "heavy"], ["--load", "heavy"]),
-    (["simulate", "--trace", "TRACE", "--seed", "42"], ["--seed", "42"]),
-    (["simulate", "--trace", "TRACE", "--trace-file", "x.gz"], ["--trace-file", "x.gz"]),
-    (["simulate", "--trace", "TRACE", "--limit", "0"], ["--limit", "0"]),
-    (["simulate", "--trace", "TRACE", "--trace-block", "0"], ["--trace-block", "0"]),
-    (
-        ["simulate", "--trace", "TRACE", "--trace-block", "5", "--cache", "blocks"],
-        ["--trace-block", "5", "16"],
-    ),
-    (["simulate", "--trace", "TRACE", "--rate-scale", "0"], ["--rate-scale", "'0'"]),
-    (["simulate", "--trace", "TRACE", "--rate-scale", "nan"], ["--rate-scale", "'nan'"]),
-    (["simulate", "--trace", "TRACE", "--rate-scale", "fast"], ["--rate-scale", "'fast'"]),
-    (["simulate", "--router", "peek", "--router", "random"], ["--router", "peek, random needs --replicas"]),
-    (["simulate", "--stale-s", "1"], ["--stale-s", "1.0 needs --replicas"]),
-    (["doctor", "--guess"], ["--guess"]),
-]
-
-
-@pytest.mark.parametrize(("arguments", "named"), WRONG_USAGE, ids=lambda words: " ".join(words)[:60])
-def test_wrong_usage(
-    arguments: list[str], named: list[str], trace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = main([str(trace) if word == "TRACE" else word for word in arguments])
-    shown = capsys.readouterr()
-    assert_one_line_error(code, shown.out, shown.err, 2, *named)
-
-
-FAILURES: list[tuple[list[str], list[str]]] = [
-    (["--trace", "missing.jsonl"], ["missing.jsonl: no such file"]),
-    (["--trace", "."], [".: cannot read"]),
-    (["--trace", "torn.jsonl"], ["torn.jsonl, line 2: not JSON"]),
-    (["--trace", "short.jsonl"], ["short.jsonl, line 1", "hash_ids"]),
-    (["--trace", "empty.jsonl"], ["empty.jsonl"]),
-    (["--workload", "w4", "--trace-file", "missing.gz"], ["missing.gz: no such file"]),
-    (["--workload", "w4", "--trace-file", "torn.jsonl"], ["torn.jsonl"]),
-    (["--workload", "w1a", "--arena-tokens", "500"], ["500 tokens", "request w1a-"]),
-    (["--workload", "w1a", "--arena-tokens", "15", "--cache", "blocks"], ["15 tokens", "request w1a-"]),
-    (["--plot", "no/such/folder/out.png"], ["no/such/folder"]),
-    (["--plot", "folder.png"], ["folder.png"]),
-]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["simulate", "--trace", "absent"],
-        ["simulate", "--workload", "w4", "--trace-file", "absent"],
-        ["simulate", "--model", "absent.json"],
-        ["reorder", "absent", "out"],
-        ["reorder", "here", "out", "--tokenizer", "absent"],
-        ["restore", "absent", "out", "--order", "order"],
-        ["restore", "here", "out", "--order", "absent"],
-        ["batch", "absent", "out", "--", "true", "{in}", "{out}"],
-        ["trace", "absent", "out"],
-        ["trace", "here", "out", "--salt-file", "absent"],
-        ["trace", "here", "out", "--tokenizer", "absent"],
-        ["bench", "absent"],
-        ["bench", "here", "--tokenizer", "absent"],
-    ],
-    ids=" ".join,
-)
-def test_a_missing_file_is_told_in_the_same_words(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("here").write_text('{"custom_id": "r", "ts": 1, "prompt": [1]}\n')
-    Path("order").write_text('[1, "r"]\n')
-    name = next(word for word in arguments if word.startswith("absent"))
-    assert main(arguments) == 1
-    assert capsys.readouterr().err == f"peek: {name}: no such file\n"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "order"]
-
-
-@pytest.mark.parametrize(("arguments", "named"), FAILURES, ids=lambda words: " ".join(words)[:60])
-def test_failed_work(
-    arguments: list[str],
-    named: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("torn.jsonl").write_text(json.dumps(ROW) + '\n{"timestamp": 1,\n')
-    Path("short.jsonl").write_text(json.dumps({**ROW, "hash_ids": [1]}) + "\n")
-    Path("empty.jsonl").touch()
-    Path("folder.png").mkdir()
-    code = main(["simulate", *arguments])
-    shown = capsys.readouterr()
-    assert_one_line_error(code, shown.out, shown.err, 1, *named)
-
-
 def test_exit_codes_of_the_process(tmp_path: Path) -> None:
     usage = run("simulate", "--policy", "lru", cwd=tmp_path)
     assert_one_line_error(usage.returncode, usage.stdout, usage.stderr, 2, "'lru'")
@@ -500,10 +369,8 @@ def planted_bug(*_: object) -> dict[str, Any]:
     raise KeyError("planted")
 
 
-def test_our_own_bug_is_one_line_too(
-    monkeypatch: pytest.MonkeyPatch, trace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("peek.cli.simulate_runs.simulate", planted_bug)
+def test_our_own_bug_is_one_line_too(monkeypatch: Patch, trace: Path, capsys: Capsys) -> None:
+    monkeypatch.setattr("peek.cli.simulate.simulate", planted_bug)
     code = main(["simulate", "--trace", str(trace)])
     shown = capsys.readouterr()
     assert_one_line_error(
@@ -516,7 +383,7 @@ def test_reader_that_has_seen_enough(tmp_path: Path, trace: Path) -> None:
     os.close(reading)
     result = subprocess.run(
         [*COMMAND, "simulate", "--trace", str(trace), "--json"], cwd=tmp_path, env=environment(),
-        stdout=writing, stderr=subprocess.PIPE, encoding="utf-8", timeout=PATIENCE_S,
+        stdout=writing, stderr=subprocess.PIPE, encoding="utf-8", timeout=PATIENCE_S
     )  # fmt: skip
     os.close(writing)
     assert (result.returncode, result.stderr) == (1, "")
@@ -527,7 +394,7 @@ def test_full_disk(tmp_path: Path, trace: Path) -> None:
     with open("/dev/full", "w") as full:
         result = subprocess.run(
             [*COMMAND, "simulate", "--trace", str(trace)], cwd=tmp_path, env=environment(), stdout=full,
-            stderr=subprocess.PIPE, encoding="utf-8", timeout=PATIENCE_S,
+            stderr=subprocess.PIPE, encoding="utf-8", timeout=PATIENCE_S
         )  # fmt: skip
     assert_one_line_error(result.returncode, "", result.stderr, 1, "No space left")
 
@@ -540,7 +407,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     process = subprocess.Popen(
         [*COMMAND, "simulate", "--trace", str(pipe)], cwd=tmp_path, env=environment(),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
     )  # fmt: skip
     try:
         writer = opened_for_reading(pipe, process)
@@ -583,20 +450,11 @@ def test_doctor(tmp_path: Path) -> None:
     assert rows["active"] == "stock"
 
 
-def test_doctor_as_json_reads_the_environment(tmp_path: Path) -> None:
-    result = run("doctor", "--json", cwd=tmp_path, PEEK_POLICY="clpm+gm+dl+pe")
-    assert (result.returncode, result.stderr) == (0, "")
-    found = json.loads(result.stdout)
-    assert found["backend"] == peek.backend()
-    assert found["packages"]["numpy"] == np.__version__
-    assert found["active"] == "clpm+gm+dl+pe"
-    assert found["error"] is None
-
-
 @pytest.mark.parametrize(
     ("variables", "active"),
     [
         ({"PEEK_POLICY": "peek"}, "peek"),
+        ({"PEEK_POLICY": "clpm+gm+dl+pe"}, "clpm+gm+dl+pe"),
         ({"PEEK_POLICY": "fcfs+lru"}, "stock"),
         ({"PEEK_ONLINE_EVICTION": "1"}, "fcfs+pe"),
         (
@@ -606,23 +464,20 @@ def test_doctor_as_json_reads_the_environment(tmp_path: Path) -> None:
     ],
 )
 def test_doctor_tells_what_is_active(
-    variables: dict[str, str],
-    active: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    variables: dict[str, str], active: str, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert main(["doctor", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["active"] == active
+    found = json.loads(capsys.readouterr().out)
+    assert (found["active"], found["error"], found["backend"]) == (active, None, peek.backend())
+    assert found["packages"]["numpy"] == np.__version__
 
 
 @pytest.mark.parametrize(
     ("mode", "said"), [("on", ""), ("off", "off at start"), ("shadow", "shadow at start")]
 )
-def test_doctor_tells_the_mode(
-    mode: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_tells_the_mode(mode: str, said: str, monkeypatch: Patch, capsys: Capsys) -> None:
     monkeypatch.setenv("PEEK_CONFIG", json.dumps({"policy": "peek", "mode": mode}))
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out
@@ -642,7 +497,7 @@ def test_doctor_tells_the_mode(
     ],
 )
 def test_doctor_finds_an_invalid_environment(
-    name: str, value: str, named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, value: str, named: str, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     monkeypatch.setenv(name, value)
     assert main(["doctor"]) == 1
@@ -670,11 +525,11 @@ def test_the_module_is_the_command(tmp_path: Path) -> None:
             for start in (["-m", "peek"], ["-c", script])
         )
         assert (ours.returncode, ours.stdout, ours.stderr) == (
-            theirs.returncode, theirs.stdout, theirs.stderr,
+            theirs.returncode, theirs.stdout, theirs.stderr
         )  # fmt: skip
 
 
-def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_and_help(capsys: Capsys) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"peek {peek.__version__}\n"
     assert main(["--help"]) == 0

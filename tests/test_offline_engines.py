@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.batch_files import chat_rows, json_row, json_rows, lines, write
+from support.fixtures import Capsys, Patch
 
 from peek import EngineMismatch, InvalidConfig
 from peek.cli.main import main
@@ -64,10 +65,10 @@ PROMPTS = st.lists(
         st.lists(st.integers(0, 3), min_size=1, max_size=6),
         st.builds(lambda ids, salt: {"prompt_token_ids": ids, "cache_salt": salt},
                   st.lists(st.integers(0, 3), min_size=1), st.sampled_from(["", "x"])),
-        st.builds(lambda text: {"prompt": text, "multi_modal_data": {"image": 1}}, st.text("ab")),
+        st.builds(lambda text: {"prompt": text, "multi_modal_data": {"image": 1}}, st.text("ab"))
     ),
     min_size=1,
-    max_size=12,
+    max_size=12
 )  # fmt: skip
 
 
@@ -142,7 +143,7 @@ sys.exit(int(sys.argv[4]))
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "in.jsonl.gz", json_rows(60))
     (tmp_path / "runner.py").write_text(RUNNER)
@@ -163,7 +164,7 @@ def test_a_batch_with_one_call(here: Path) -> None:
     assert sorted(path.name for path in here.iterdir()) == ["in.jsonl.gz", "out.jsonl", "runner.py"]
 
 
-def test_a_runner_that_fails_keeps_what_it_has(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_runner_that_fails_keeps_what_it_has(here: Path, capsys: Capsys) -> None:
     assert batch("in.jsonl.gz", "out.jsonl", answers=7, code=3) == 1
     err = capsys.readouterr().err
     assert "exit status 3" in err
@@ -176,29 +177,10 @@ def test_a_runner_that_fails_keeps_what_it_has(here: Path, capsys: pytest.Captur
     assert len(lines(here / "out.jsonl")) == 7
 
 
-def test_a_runner_that_leaves_some_out(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_runner_that_leaves_some_out(here: Path, capsys: Capsys) -> None:
     assert batch("in.jsonl.gz", "out.jsonl", answers=58) == 1
     assert "2 of its results or their requests have no match" in capsys.readouterr().err
     assert len(lines(here / "out.jsonl")) == 58
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "named"),
-    [
-        (["in.jsonl.gz", "out", "--", "true", "{in}"], 2, "no word of it holds {out}"),
-        (["in.jsonl.gz", "in.jsonl.gz", "--", "true", "{in}", "{out}"], 2, "is the same file as IN"),
-        (["absent", "out", "--", "true", "{in}", "{out}"], 1, "absent: no such file"),
-        (["in.jsonl.gz", "out", "--", "./absent", "{in}", "{out}"], 1, "./absent: no such program"),
-        (["in.jsonl.gz", "out", "--", "true", "{in}", "{out}"], 1, "true: has written no results to {out}"),
-        (["in.jsonl.gz", "no/out", "--", "true", "{in}", "{out}"], 1, "no such folder"),
-    ],
-)
-def test_what_a_batch_refuses(
-    here: Path, words: list[str], code: int, named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["batch", *words]) == code
-    assert named in capsys.readouterr().err
-    assert sorted(path.name for path in here.iterdir()) == ["in.jsonl.gz", "runner.py"]
 
 
 # -- --explain --------------------------------------------------------------------------------------------
@@ -218,16 +200,14 @@ def deep_chats(n: int = 120) -> list[str]:
     return rows
 
 
-def told(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, rows: list[str], *words: str
-) -> dict[str, float]:
+def told(capsys: Capsys, tmp_path: Path, rows: list[str], *words: str) -> dict[str, float]:
     source = write(tmp_path / "in.jsonl", rows)
     assert main(["reorder", str(source), str(tmp_path / "out"), "--explain", *words]) == 0
     shown = [line.rsplit(maxsplit=2) for line in capsys.readouterr().out.splitlines() if line.endswith(" %")]
     return {line[0].strip(): float(line[1]) for line in shown}
 
 
-def test_explain_says_what_the_depth_gains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_says_what_the_depth_gains(tmp_path: Path, capsys: Capsys) -> None:
     hits = told(capsys, tmp_path, deep_chats(), "--cache-tokens", "700")
     assert list(hits) == ["as it came, the engine's own order", "sorted by system prompt alone", "as written"]
     came, by_system, written = hits.values()
@@ -236,8 +216,6 @@ def test_explain_says_what_the_depth_gains(tmp_path: Path, capsys: pytest.Captur
     assert one_level["sorted by system prompt alone"] == pytest.approx(one_level["as written"], abs=1.0)
 
 
-def test_explain_of_a_batch_without_system_prompts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_explain_of_a_batch_without_system_prompts(tmp_path: Path, capsys: Capsys) -> None:
     hits = told(capsys, tmp_path, json_rows(), "--cache-tokens", "1000")
     assert list(hits) == ["as it came, the engine's own order", "as written"]

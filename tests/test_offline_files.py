@@ -1,27 +1,33 @@
-"""What `peek reorder` and `peek restore` do to files: links, pipes, devices, full disks, two runs at a time.
+"""What `peek reorder` and `peek restore` do to files: links, pipes, devices, full disks, damage, kills.
 
 Every device, pipe and link is made in a temporary folder; the machine's own are left alone.
+`FUZZ_FILES=1000 FUZZ_KILLS=200` damage and kill more than the suite does.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
+import random
 import stat
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.batch_files import json_rows, lines, results_of, write
+from support.batch_files import chat_rows, json_rows, lines, results_of, write
+from support.fixtures import Capsys, Patch
 
 import peek
-from peek.cli import writing
+from peek.cli import reading, writing
 from peek.cli.main import main
-from peek.cli.places import parse_source, parse_target
+from peek.cli.options import parse_source, parse_target
 from peek.cli.writing import write_whole
 from peek.offline.scale.duckdb_order import OutOfCoreOrder
 
@@ -36,7 +42,7 @@ needs_devices = pytest.mark.skipif(
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: Patch) -> Path:
     """A folder with in.jsonl, where the test is; what is already there and must stay."""
     pytest.importorskip("duckdb")
     monkeypatch.chdir(tmp_path)
@@ -77,11 +83,11 @@ def run(
     environ = {**os.environ, "PYTHONPATH": str(HOME)}
     return subprocess.run(
         [sys.executable, "-m", "peek", *map(str, words)], cwd=cwd, env=environ, input=feed, stdout=stdout,
-        stderr=subprocess.PIPE, timeout=60, check=False, preexec_fn=confine,
+        stderr=subprocess.PIPE, timeout=60, check=False, preexec_fn=confine
     )  # fmt: skip
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> str:
+def told(capsys: Capsys) -> str:
     """The one line on stderr; nothing is on stdout."""
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -142,7 +148,7 @@ def test_a_new_file_has_the_mode_that_the_user_asks_for(here: Path) -> None:
     assert stat.S_IMODE((here / "out.jsonl").stat().st_mode) == 0o640
 
 
-def test_links_in_a_circle(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_links_in_a_circle(here: Path, capsys: Capsys) -> None:
     (here / "out.jsonl").symlink_to("turn")
     (here / "turn").symlink_to("out.jsonl")
     write(here / "in.jsonl", ["{", *ROWS])  # not even read
@@ -211,7 +217,7 @@ def test_a_device_is_written_to(here: Path, way: str) -> None:
 
 
 @needs_devices
-def test_a_device_that_is_full(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_that_is_full(here: Path, capsys: Capsys) -> None:
     try:
         os.mknod(here / "full", stat.S_IFCHR | 0o666, os.makedev(1, 7))
         with pytest.raises(OSError, match="No space left"):
@@ -224,39 +230,12 @@ def test_a_device_that_is_full(here: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("words", [["--replicas", "2", "--order", "o"], []])
-def test_no_names_are_made_from_a_pipe(
-    here: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+def test_no_names_are_made_from_a_pipe(here: Path, capsys: Capsys, words: list[str]) -> None:
     os.mkfifo(here / "out")
     for target in ("out", "-"):
         assert reorder("in.jsonl", target, *words) == 2
         assert (words[0] if words else "--order") in told(capsys)
     assert names(here) == ["in.jsonl", "out"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["in.jsonl", "folder"], "folder: is a folder"),
-        (["in.jsonl", "."], ".: is a folder"),
-        (["in.jsonl", "..", "--replicas", "2"], "..: is a folder"),
-        (["folder", "out.jsonl"], "folder: Is a directory"),
-        (["in.jsonl", "out.jsonl", "--order", "folder"], "folder: is a folder"),
-        (["in.jsonl", "nowhere/out.jsonl"], "nowhere"),
-        (["in.jsonl", "out.jsonl", "--order", "nowhere/out.order"], "nowhere"),
-        (["in.jsonl", "out.jsonl", "--order", "dangling"], "nowhere"),
-        (["in.jsonl", "in.jsonl/out.jsonl", "--order", "o"], "in.jsonl"),
-    ],
-)
-def test_what_cannot_be_written(
-    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
-) -> None:
-    (here / "folder").mkdir()
-    (here / "dangling").symlink_to("nowhere/out.order")
-    before = names(here)
-    assert reorder(*arguments) in (1, 2)
-    assert named in told(capsys)
-    assert names(here) == before
 
 
 # -- standard input and output ----------------------------------------------------------------------------
@@ -353,7 +332,7 @@ CLASHES = [
 
 @pytest.mark.parametrize("command", CLASHES)
 def test_files_that_are_one_are_refused_before_anything_is_touched(
-    here: Path, capsys: pytest.CaptureFixture[str], command: str
+    here: Path, capsys: Capsys, command: str
 ) -> None:
     write(here / "in.0.jsonl", ROWS)
     (here / "out.jsonl").write_text("old")
@@ -424,9 +403,7 @@ def test_a_full_disk_while_restoring(here: Path) -> None:
     assert contents(here) == before
 
 
-def test_a_full_disk_for_the_database(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_for_the_database(here: Path, capsys: Capsys, monkeypatch: Patch) -> None:
     duckdb = pytest.importorskip("duckdb")
 
     def fail(*_: object) -> None:
@@ -469,7 +446,7 @@ def test_two_runs_keep_apart_while_they_write(here: Path) -> None:
     assert names(here) == ["in.jsonl", "order", "out"]
 
 
-def test_the_files_of_a_run_are_renamed_together(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_of_a_run_are_renamed_together(here: Path, monkeypatch: Patch) -> None:
     """A second run that is done while the first is between its two files waits for it."""
     paths = [here / "order", here / "out"]
     between, go_on = threading.Event(), threading.Event()
@@ -527,7 +504,7 @@ def test_processes_that_write_one_file(here: Path) -> None:
 @pytest.mark.parametrize("fails_at", [0, 1])
 @pytest.mark.parametrize("exist", [["order", "out"], ["out"], ["order"], []])
 def test_a_rename_that_fails_brings_the_old_files_back(
-    here: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int, exist: list[str]
+    here: Path, monkeypatch: Patch, fails_at: int, exist: list[str]
 ) -> None:
     paths = [here / "order", here / "out"]
     for name in exist:
@@ -546,3 +523,266 @@ def test_a_rename_that_fails_brings_the_old_files_back(
     with pytest.raises(OSError, match="No space left"), write_whole(paths) as (first, _):
         first.write(b"new")
     assert contents(here) == before
+
+
+FILES = int(os.environ.get("FUZZ_FILES", "200"))
+KILLS = int(os.environ.get("FUZZ_KILLS", "40"))
+CACHE = ["--cache-tokens", "500"]
+PIECES = [b"", b"\n", b"\r\n", b"\0", b"\xff", b'"', b"{", b"}", b"[", b"]", b":", b",", b"1e999", b"\\u0000"]
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: Patch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def damaged(data: bytes, rnd: random.Random) -> bytes:
+    """Cut, overwritten, doubled or stuffed in one to four places."""
+    for _ in range(rnd.randrange(1, 5)):
+        at, size = rnd.randrange(len(data) + 1), rnd.choice([0, 1, 2, 30, 400])
+        kind = rnd.randrange(4)
+        if kind == 0:
+            data = data[:at] + data[at + size :]
+        elif kind == 1:
+            data = data[:at] + rnd.randbytes(size) + data[at + size :]
+        elif kind == 2:
+            data = data[: at + size] + data[at:]
+        else:
+            data = data[:at] + rnd.choice(PIECES) + data[at:]
+    return data
+
+
+def complaint(capsys: Capsys) -> list[str]:
+    shown = capsys.readouterr()
+    said = shown.err.splitlines()
+    assert all(line.startswith("peek: ") and len(line) < 500 for line in said), said
+    assert "internal error" not in shown.err
+    assert "Traceback" not in shown.err
+    return said
+
+
+def kept_lines(data: bytes) -> Counter[bytes]:
+    """What is a line of a file, without ends and blank ones."""
+    text = data.removeprefix(b"\xef\xbb\xbf")
+    found = (line.removesuffix(b"\n").removesuffix(b"\r") for line in text.split(b"\n"))
+    return Counter(line for line in found if line.strip())
+
+
+def test_damaged_batch_files(empty: Path, capsys: Capsys) -> None:
+    """Each line of a damaged file is in OUT, as it is, or named; a damaged archive is named."""
+    rnd = random.Random(0)
+    good = ["\n".join(rows).encode() + b"\n" for rows in (json_rows(12), chat_rows(12))]
+    codes: Counter[int] = Counter()
+    for number in range(FILES):
+        plain = damaged(rnd.choice(good), rnd) if number % 4 else rnd.choice(good)
+        packed = number % 4 == 0
+        name = "in.jsonl.gz" if packed else "in.jsonl"
+        (empty / name).write_bytes(damaged(gzip.compress(plain, mtime=0), rnd) if packed else plain)
+        for old in ("out.jsonl", "out.order"):
+            (empty / old).unlink(missing_ok=True)
+        code = main(["reorder", name, "out.jsonl", *CACHE])
+        codes[code] += 1
+        said = complaint(capsys)
+        assert code in (0, 1)
+        if not (empty / "out.jsonl").exists():
+            assert code == 1
+            assert said
+            continue
+        written = kept_lines((empty / "out.jsonl").read_bytes())
+        order = lines(empty / "out.order")
+        assert len(order) == written.total()
+        if not packed:
+            left_out = kept_lines(plain)
+            assert not written - left_out
+            left_out.subtract(written)
+            named = sum(": line " in line for line in said)
+            assert named == min(left_out.total(), 20)
+            assert code == bool(named)
+    assert codes[0] > FILES // 50
+    assert codes[1] > FILES // 3
+
+
+def test_damaged_results(empty: Path, capsys: Capsys) -> None:
+    """What is put back is a line of the results, and stands where its request stood."""
+    rnd = random.Random(1)
+    requests = json_rows(15)
+    write(empty / "in.jsonl", requests)
+    assert main(["reorder", "in.jsonl", "out.jsonl", *CACHE]) == 0
+    results = "\n".join(results_of(lines(empty / "out.jsonl"))).encode() + b"\n"
+    order = (empty / "out.order").read_bytes()
+    places = {json.loads(row)["custom_id"]: place for place, row in enumerate(requests)}
+    capsys.readouterr()
+    for number in range(FILES):
+        Path("results").write_bytes(damaged(results, rnd) if number % 3 else results)
+        Path("order").write_bytes(order if number % 3 else damaged(order, rnd))
+        Path("back").unlink(missing_ok=True)
+        code = main(["restore", "results", "back", "--order", "order"])
+        said = complaint(capsys)
+        assert code in (0, 1)
+        assert bool(said) == bool(code)
+        if not Path("back").exists():
+            continue
+        back = Path("back").read_bytes()
+        assert not kept_lines(back) - kept_lines(Path("results").read_bytes())
+        if number % 3:  # the order file is whole, so its ids are true
+            found = [places[json.loads(line)["custom_id"]] for line in back.splitlines()]
+            assert found == sorted(set(found))
+
+
+# -- archives that unpack to more than there is -------------------------------------------------------------
+
+
+def zst(path: Path, piece: bytes, times: int) -> Path:
+    zstandard = pytest.importorskip("zstandard")
+    with path.open("wb") as raw, zstandard.ZstdCompressor(level=1).stream_writer(raw) as stream:
+        for _ in range(times):
+            stream.write(piece)
+    return path
+
+
+def limited(cwd: Path, megabytes: int, *words: str) -> subprocess.CompletedProcess[bytes]:
+    """The command in a process that has little memory."""
+    resource = pytest.importorskip("resource")
+
+    def confine() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
+
+    environ = {**os.environ, "PYTHONPATH": str(HOME), "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "peek", *words], cwd=cwd, env=environ, capture_output=True, timeout=300,
+        check=False, preexec_fn=confine
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [[], ["--out-of-core"]])
+def test_a_line_without_an_end(empty: Path, way: list[str]) -> None:
+    """Two gigabytes of one line in a file of a few hundred kilobytes."""
+    pytest.importorskip("duckdb")
+    bomb = zst(empty / "in.jsonl.zst", b" " * (1 << 20), 2048)
+    assert bomb.stat().st_size < 1 << 20
+    done = limited(empty, 1500, "reorder", "in.jsonl.zst", "out.jsonl", *way)
+    assert done.returncode == 1
+    assert done.stderr == b"peek: in.jsonl.zst: line 1 is longer than 256,000,000 bytes\n"
+    assert [path.name for path in empty.iterdir()] == ["in.jsonl.zst"]
+
+
+def test_long_lines_are_refused_wherever_lines_are_read(
+    empty: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    monkeypatch.setattr(reading, "LONGEST_LINE", 100)
+    good = '{"ts": 1, "prompt": "x"}\n'
+    Path("in").write_text(good + "y" * 100 + "\n" + good)
+    Path("o").write_text("[1, \"\"]\n")  # fmt: skip
+    for words in (["reorder", "in", "out"], ["restore", "in", "out", "--order", "o"], ["trace", "in", "out"]):
+        assert main(words) == 1
+        assert complaint(capsys) == ["peek: in: line 2 is longer than 100 bytes"]
+    assert sorted(path.name for path in empty.iterdir()) == ["in", "o"]
+
+
+def test_what_unpacks_to_more_than_fits_into_memory(empty: Path, monkeypatch: Patch, capsys: Capsys) -> None:
+    monkeypatch.setattr("peek.cli.reorder.OUT_OF_CORE_BYTES", 20_000)
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb") as stream:
+        for number in range(2000):
+            stream.write(f'{{"prompt": "{"x" * 80}", "custom_id": "{number}"}}\n'.encode())
+    Path("in.gz").write_bytes(packed.getvalue())
+    Path("small.gz").write_bytes(gzip.compress(b'{"prompt": "x"}\n' * 200))
+    assert 5 * Path("in.gz").stat().st_size > 20_000  # goes out of core by its size
+    monkeypatch.setattr("peek.cli.reorder._is_large", lambda source: False)
+    assert main(["reorder", "in.gz", "out"]) == 1
+    (said,) = complaint(capsys)
+    assert said == "peek: in.gz: holds more than 20,000 bytes: choose --out-of-core"
+    assert main(["reorder", "in.gz", "out", "--in-memory"]) == 0
+    assert main(["reorder", "small.gz", "out2"]) == 0
+
+
+# -- kills ------------------------------------------------------------------------------------------------
+
+KILLER = """
+import json, os, random, signal, sys, time
+from pathlib import Path
+from peek.cli.main import main
+
+kills, job = int(sys.argv[1]), sys.argv[2]
+rnd = random.Random(job)
+
+def played(words):
+    pid = os.fork()
+    if not pid:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os._exit(main(words))
+    return pid
+
+def words(turn):
+    if job == "reorder":
+        return ["reorder", f"in{turn % 2}.jsonl", "out.jsonl", "--cache-tokens", "500"]
+    return ["restore", f"out{turn % 2}.jsonl", "back.jsonl", "--order", f"out{turn % 2}.order"]
+
+begun = time.monotonic()
+os.waitpid(played(words(0)), 0)
+span = time.monotonic() - begun
+states = []
+for turn in range(kills):
+    pid = played(words(turn))
+    time.sleep(rnd.random() * 1.2 * span)
+    os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    found = {name: Path(name).read_text() if Path(name).exists() else None
+             for name in ("out.jsonl", "out.order", "back.jsonl")}
+    first = {name: text and text[: text.index(chr(10))] for name, text in found.items()}
+    sizes = {name: text and text.count(chr(10)) for name, text in found.items()}
+    states.append([os.WIFSIGNALED(status), turn % 2, first, sizes])
+print(json.dumps(states))
+"""
+
+
+def run_rows(turn: int) -> list[str]:
+    return [row.replace('"r-', f'"run{turn}-') for row in json_rows(1500, seed=turn)]
+
+
+def killed(empty: Path, job: str) -> list[list[object]]:
+    (empty / "killer.py").write_text(KILLER)
+    environ = {**os.environ, "PYTHONPATH": str(HOME)}
+    command = [sys.executable, "killer.py", str(KILLS), job]
+    done = subprocess.run(command, cwd=empty, env=environ, capture_output=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    states: list[list[object]] = json.loads(done.stdout)
+    assert len(states) == KILLS
+    return states
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_reorder_killed_at_any_moment(empty: Path) -> None:
+    """OUT and its order file are of one run, each whole; OUT may be missing, but never be another run's."""
+    for turn in range(2):
+        write(empty / f"in{turn}.jsonl", run_rows(turn))
+    states = killed(empty, "reorder")
+    assert sum(bool(was_killed) for was_killed, *_ in states) > 0
+    for _, _, first, sizes in states:
+        assert isinstance(first, dict)
+        assert isinstance(sizes, dict)
+        run_of_order = json.loads(first["out.order"])[1].partition("-")[0]
+        assert sizes["out.order"] == 1500
+        if first["out.jsonl"] is not None:
+            assert sizes["out.jsonl"] == 1500
+            assert json.loads(first["out.jsonl"])["custom_id"].partition("-")[0] == run_of_order
+    assert main(["reorder", "in0.jsonl", "out.jsonl", *CACHE]) == 0
+    assert sorted(lines(empty / "out.jsonl")) == sorted(lines(empty / "in0.jsonl"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_restore_killed_at_any_moment(empty: Path) -> None:
+    for turn in range(2):
+        write(empty / "in.jsonl", run_rows(turn))
+        assert main(["reorder", "in.jsonl", f"out{turn}.jsonl", *CACHE]) == 0
+    for _, _, first, sizes in killed(empty, "restore"):
+        assert isinstance(first, dict)
+        assert isinstance(sizes, dict)
+        assert sizes["back.jsonl"] == 1500
+        assert json.loads(first["back.jsonl"])["custom_id"] in ("run0-0", "run1-0")
+    left = [path for path in empty.iterdir() if path.name.startswith("back")]
+    assert all(path.name == "back.jsonl" or path.suffix == ".partial" for path in left)

@@ -14,7 +14,7 @@ from support.offline_batches import Prompt, grouped, in_blocks, naive_hits, own,
 from peek import InvalidConfig, UnknownRequest
 from peek.offline import ShadowCache, Waves, block_keys, reorder, split
 from peek.offline.block_keys import batch_keys
-from peek.offline.guards import hit_ratio
+from peek.offline.reordering import hit_ratio
 from peek.offline.shape import contract, depth_first, shape_of
 
 batches = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=30)

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.offline_batches import branching, grouped, in_blocks, naive_hits, naive_order, own, rollouts
+from support.offline_texts import TEXTS, WORKLOADS, workload
 
 from peek import InvalidConfig, InvalidKey
 from peek.offline import reorder
-from peek.offline.guards import duplicates, hit_tokens, paper_guard
-from peek.offline.pioneers import pioneers_ahead
-from peek.offline.residency import shared_with_previous
+from peek.offline.batch_trie import shared_with_previous
+from peek.offline.reordering import duplicates, hit_tokens, paper_guard, pioneers_ahead
 from peek.offline.shape import contract, depth_first, shape_of, shared_depth
 
 tokens = st.integers(0, 2)
@@ -229,3 +229,32 @@ def test_an_empty_batch() -> None:
     for mode in ("full", "paper"):
         result = reorder([], mode=mode)
         assert (result.order, result.guard, result.groups) == ([], "no-sharing", [])
+
+
+# -- workloads of real texts --------------------------------------------------------------------------------
+
+LEAST_GAIN = {
+    "system prompts": 0.6,
+    "few-shot": 0.05,
+    "mixed traffic": 0.3,
+    "multi-turn": 0.5,
+    "code completion": 0.5,
+    "summarisation": 0.5,
+    "multi-agent": 0.3,
+    "legal RAG": 0.2,
+    "enterprise search": 0.1,
+}
+"""Rise of the hit ratio; 0 where not named."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TEXTS.is_dir(), reason="no shared/data/text next to the checkout")
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_workload(name: str) -> None:
+    batch, cache_tokens = workload(name)
+    result = reorder(batch, cache_tokens=cache_tokens)
+    assert result.expected_hit_before is not None
+    assert result.expected_hit_after is not None
+    assert result.expected_hit_after >= result.expected_hit_before + LEAST_GAIN.get(name, 0.0)
+    if name in ("no sharing", "diverse singletons"):
+        assert result.order == list(range(len(batch)))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.batch_files import chat_rows, json_rows, lines
+from support.fixtures import Capsys, Patch
 from support.offline_batches import grouped
 from test_offline_files import run
 
@@ -22,7 +22,7 @@ CACHE = ["--cache-tokens", "500"]
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -85,7 +85,7 @@ def test_one_file_for_each_replica(here: Path) -> None:
     assert parts == before.take(order)
 
 
-def test_rows_that_are_no_requests_are_left_out(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_that_are_no_requests_are_left_out(here: Path, capsys: Capsys) -> None:
     rows = [{"prompt": "x" * 90, "n": 1}, {"prompt": None, "n": 2}, {"prompt": "y" * 90, "n": 3}]
     table_of(rows, "in.parquet")
     assert main(["reorder", "in.parquet", "out.parquet", *CACHE]) == 1
@@ -102,32 +102,6 @@ def test_a_table_is_traced(here: Path) -> None:
     assert [json.loads(line)["output_length"] for line in lines(here / "out.jsonl")] == [3] * 4
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "named"),
-    [
-        (["reorder", "in.jsonl", "out.parquet"], 2, "out.parquet: a table can only be made from a table"),
-        (["reorder", "in.parquet", "out.parquet", "--out-of-core"], 2, "out of core, only lines are written"),
-        (["restore", "in.jsonl", "out.parquet", "--order", "o"], 2, "a table can only be made from a table"),
-        (["reorder", "absent.parquet", "out.parquet"], 1, "absent.parquet: no such file"),
-        (["restore", "absent.parquet", "out.parquet", "--order", "o"], 1, "absent.parquet: no such file"),
-        (["reorder", "torn.parquet", "out.parquet"], 1, "torn.parquet: damaged: "),
-        (["reorder", "text.parquet", "out.jsonl"], 1, "text.parquet: damaged: "),
-    ],
-)
-def test_what_is_refused(
-    here: Path, words: list[str], code: int, named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table_of(plain_rows(20), "in.parquet")
-    Path("torn.parquet").write_bytes(Path("in.parquet").read_bytes()[:-40])
-    Path("text.parquet").write_text("{}\n")
-    Path("in.jsonl").write_text("{}\n")
-    Path("o").write_text('[1, "r-0"]\n')
-    before = sorted(path.name for path in here.iterdir())
-    assert main(words) == code
-    assert named in capsys.readouterr().err
-    assert sorted(path.name for path in here.iterdir()) == before
-
-
 def test_a_full_disk(here: Path) -> None:
     table_of(plain_rows(3000), "in.parquet")
     Path("out.parquet").write_text("old")
@@ -135,12 +109,3 @@ def test_a_full_disk(here: Path) -> None:
     assert (done.returncode, done.stderr) == (1, b"peek: out.parquet: File too large\n")
     assert Path("out.parquet").read_text() == "old"
     assert sorted(path.name for path in here.iterdir()) == ["in.parquet", "out.parquet"]
-
-
-def test_without_pyarrow(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table_of(plain_rows(20), "in.parquet")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert main(["reorder", "in.parquet", "out.parquet"]) == 1
-    assert "in.parquet needs pyarrow: pip install 'peek-kv[offline]'" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from zipfile import ZipFile
 import pytest
 
 import peek
-from peek.cli.clash import advice, others, why_broken
+from peek.cli.conflicts import advice, others, why_broken
 from peek.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent

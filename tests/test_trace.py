@@ -13,16 +13,23 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.fixtures import Capsys
 
 from peek import PRESETS, InvalidKey, WorkloadError
 from peek.cli.main import main
 from peek.simulation.trace import iter_rows, read_mooncake
 from peek.simulation.workload import ideal_hit
-from peek.traffic.engine_logs import CUT, EngineLog
-from peek.traffic.events import Arrival, Ending
-from peek.traffic.request_rows import Fields, RequestRows
-from peek.traffic.times import bare_unit, doubt, seconds
-from peek.traffic.tracer import Tracer
+from peek.traffic import (
+    CUT,
+    Arrival,
+    Ending,
+    EngineLog,
+    RequestRows,
+    Tracer,
+    bare_unit,
+    doubt,
+    seconds,
+)
 
 IDS = [list(range(10, 50)), list(range(10, 42)) + [7] * 8, [3, 4, 5]]
 """Two prompts that share two blocks of 16 and part of a third, and one of its own."""
@@ -92,7 +99,7 @@ def test_another_salt_other_ids() -> None:
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "SECRET and more"}], "max_tokens": 70}
 
 
-def test_a_log_of_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_of_requests(tmp_path: Path, capsys: Capsys) -> None:
     usage = {"prompt_tokens": 40, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 32}}
     lines = [
         {"timestamp": 12.5, "body": {"prompt": IDS[1]}, "usage": usage},
@@ -120,7 +127,7 @@ def test_a_log_of_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_nothing_of_the_content_is_in_the_trace(words: str, seed: int) -> None:
     tracer = Tracer(random.Random(seed).randbytes(32), 16, None)
     row = {"body": {"messages": [{"role": "user", "content": words}], "model": words}, "ts": 1, "user": words}
-    for event in RequestRows(Fields(tenant="user")).events(row, words):
+    for event in RequestRows(tenant="user").events(row, words):
         tracer.take(event)
     (found,) = tracer.rows(1)
     assert set(found) == {"timestamp", "input_length", "output_length", "hash_ids", "block_tokens", "tenant"}
@@ -160,7 +167,7 @@ def test_a_system_prompt_beside_the_messages_is_part_of_the_prompt(row: dict[str
     field = "call.chat.messages" if "messages" in row.get("call", {}).get("chat", ()) else ""
     tracer = Tracer(b"salt", 16, None)
     for number, (path, each) in enumerate([("", AS_MESSAGES), (field, row)]):
-        for event in RequestRows(Fields(prompt=path)).events({"ts": number, **each}, f"{number}"):
+        for event in RequestRows(prompt=path).events({"ts": number, **each}, f"{number}"):
             tracer.take(event)
     one, two = tracer.rows(1)
     assert one["hash_ids"] == two["hash_ids"]
@@ -176,7 +183,7 @@ def test_a_rendered_prompt_that_is_named_is_taken_as_the_whole() -> None:
         "model": "m",
         "cache_salt": "x",
     }
-    (arrival, _) = RequestRows(Fields(prompt="rendered")).events(row, "r")
+    (arrival, _) = RequestRows(prompt="rendered").events(row, "r")
     assert isinstance(arrival, Arrival)
     assert (arrival.prompt, "m" in arrival.namespace, "x" in arrival.namespace) == ("abcd", True, True)
 
@@ -214,7 +221,7 @@ def test_whole_numbers_are_read_in_the_unit_that_makes_a_load(
     """From one request in two seconds to 30 a second the reading is right, at more it is questioned."""
     tracer = Tracer(b"salt", 16, None)
     times = [start + round(SCALES[unit] * sum(gaps[:i]) / rate) for i in range(len(gaps) + 1)]
-    rows = RequestRows(Fields())
+    rows = RequestRows()
     for number, at in enumerate(times):
         for event in rows.events({"timestamp": at, "prompt": [1]}, f"{number}"):
             tracer.take(event)
@@ -262,12 +269,7 @@ def test_seconds_are_seconds_unless_there_would_be_no_load(rate: float, count: i
     ],
 )
 def test_span_and_rate_are_told(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    times: list[float],
-    words: list[str],
-    last_ms: float,
-    said: str,
+    tmp_path: Path, capsys: Capsys, times: list[float], words: list[str], last_ms: float, said: str
 ) -> None:
     rows = trace(tmp_path, "\n".join(json.dumps({"ts": at, "prompt": [1, 2]}) for at in times), *words)
     assert rows[-1]["timestamp"] == last_ms
@@ -303,7 +305,7 @@ def test_what_is_no_time(value: object) -> None:
         seconds(value)
 
 
-def test_bad_lines_are_named_and_the_rest_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_lines_are_named_and_the_rest_is_done(tmp_path: Path, capsys: Capsys) -> None:
     good = json.dumps({"ts": 1, "prompt": [1, 2]})
     bad = ["{", "[]", '{"ts": 1}', '{"ts": "soon", "prompt": "x"}', '{"ts": 1, "prompt": [9999999999]}']
     bad += ['{"ts": 1, "prompt": ""}', "[" * 100_000]
@@ -315,7 +317,7 @@ def test_bad_lines_are_named_and_the_rest_is_done(tmp_path: Path, capsys: pytest
     assert all(len(line) < 400 for line in err)
 
 
-def test_no_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_times(tmp_path: Path, capsys: Capsys) -> None:
     text = "\n".join(json.dumps({"prompt": ids}) for ids in IDS)
     rows = trace(tmp_path, text, "--rate", "4")
     assert [row["timestamp"] for row in rows] == [0.0, 250.0, 500.0]
@@ -333,37 +335,11 @@ def test_requests_of_one_second_are_spread_over_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "INFO started\nINFO stopped\n"])
-def test_nothing_to_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+def test_nothing_to_trace(tmp_path: Path, capsys: Capsys, text: str) -> None:
     (tmp_path / "in").write_text(text)
     assert main(["trace", str(tmp_path / "in"), str(tmp_path / "out.jsonl")]) == 1
     assert "holds no request that is understood" in capsys.readouterr().err
     assert not (tmp_path / "out.jsonl").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["in", "in"], "in is the same file as IN"),
-        (["in", "out", "--salt-file", "out"], "OUT out is the same file as --salt-file"),
-        (["in", "out.jsonl.zst"], "out.jsonl.zst: traces are read plain or as .gz"),
-        (["in", "out", "--format", "csv"], "'csv' is unknown; valid: auto, jsonl, log"),
-        (["in", "out", "--time-unit", "min"], "'min' is unknown; valid: s, ms, us, ns"),
-        (["in", "out", "--block-tokens", "0"], "0 is not in 1.."),
-        (["in", "out", "--rate", "0"], "'0' is not a finite number above 0"),
-    ],
-)
-def test_wrong_usage(
-    words: list[str],
-    named: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("in").write_text('{"ts": 1, "prompt": [1]}')
-    assert main(["trace", *words]) == 2
-    assert named in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 def test_salt_of_a_file_and_a_pressed_trace(tmp_path: Path) -> None:
@@ -377,7 +353,7 @@ def test_salt_of_a_file_and_a_pressed_trace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("salt", "held"), [(b" \n", 0), (b"tell nobody thi \n", 15)])
 def test_a_salt_that_can_be_guessed_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], salt: bytes, held: int
+    tmp_path: Path, capsys: Capsys, salt: bytes, held: int
 ) -> None:
     (tmp_path / "salt").write_bytes(salt)
     (tmp_path / "in").write_text('{"ts": 1, "prompt": [1]}')
@@ -473,7 +449,7 @@ def test_prompts_that_vllm_has_cut_are_noticed(
         assert bool(logs[1].cut()) == (longest > 0)
 
 
-def test_a_cut_log_is_traced_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cut_log_is_traced_and_fails(tmp_path: Path, capsys: Capsys) -> None:
     text = []
     for number in range(3):
         told = f"prompt: '{'x' * 100}', prompt_token_ids: {list(range(100))}, prompt_embeds shape: None."
@@ -509,7 +485,7 @@ def sglang_lines(as_json: bool, rid: Any, answers: list[str], **more: Any) -> li
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_sglangs_log(tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
+def test_sglangs_log(tmp_path: Path, capsys: Capsys, as_json: bool) -> None:
     spoof = "it's \"\n rid='x', input_ids=[1, 2], sampling_params={'max_new_tokens': 4}"
     text = [
         "[2026-11-22 05:46:50] server_args=ServerArgs(log_requests=True)",
@@ -595,7 +571,7 @@ def test_the_simulator_reads_what_was_traced(traced: Path) -> None:
         read_mooncake(traced, block_tokens=512)
 
 
-def test_would_it_help_me(traced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_would_it_help_me(traced: Path, tmp_path: Path, capsys: Capsys) -> None:
     words = ["simulate", "--trace", str(traced), "--arena-tokens", "5000", "--cache", "blocks"]
     words += ["--policy", "fcfs+lru", "--policy", "clpm+gm", "--max-running", "4"]
     assert main([*words, "--per-request", str(tmp_path / "each.csv")]) == 0
@@ -613,7 +589,7 @@ def test_would_it_help_me(traced: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert all(times_s == sorted(times_s) for times_s in times)
 
 
-def test_rates_and_verdicts(traced: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rates_and_verdicts(traced: Path, capsys: Capsys) -> None:
     words = ["simulate", "--trace", str(traced), "--json", "--policy", "fcfs+lru", "--policy", "clpm"]
     words += ["--rate-scale", "0.01", "--rate-scale", "1", "--card", "h200", "--model", "qwen2.5-7b"]
     assert main(words) == 0
@@ -626,44 +602,6 @@ def test_rates_and_verdicts(traced: Path, capsys: pytest.CaptureFixture[str]) ->
     assert busy
 
 
-def test_every_policy(traced: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_policy(traced: Path, capsys: Capsys) -> None:
     assert main(["simulate", "--trace", str(traced), "--limit", "20", "--json", "--policy", "all"]) == 0
     assert [run["policy"] for run in json.loads(capsys.readouterr().out)["runs"]] == list(PRESETS)
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "named"),
-    [
-        (["--card", "tpu"], 2, "card 'tpu' is unknown; valid: h100"),
-        (["--model", "gpt"], 2, "model 'gpt' is unknown; valid: qwen2.5-7b"),
-        (["--card", "l4", "--model", "llama-3.1-70b"], 2, "does not fit L4-24GB at 0.88 of 22.5 GiB"),
-        (["--cards", "2000"], 2, "2000 is not in 1..1024"),
-        (["--memory-utilization", "1.5"], 2, "'1.5' is not in 0..1"),
-        (["--model", "absent.json"], 1, "absent.json: no such file"),
-        (["--model", "list.json"], 1, "list.json: not a JSON object"),
-        (["--model", "bad.json"], 1, "bad.json: hidden_size is 'None', not a size"),
-        (["--model", "moe.json"], 1, "moe.json: has num_experts"),
-        (["--per-request", "TRACE"], 2, "is the same file as trace"),
-        (["--per-request", "x.csv", "--rate-scale", "1", "--rate-scale", "2"], 2, "takes one --rate-scale"),
-        (["--per-request", "no/x.csv"], 1, "no such folder"),
-        (["--plot", "x.png", "--rate-scale", "1", "--rate-scale", "2"], 2, "takes one --rate-scale"),
-        (["--plot", "x.png", "--per-request", "x.png"], 2, "is the same file as --plot"),
-    ],
-)
-def test_machines_and_files_that_are_refused(
-    words: list[str],
-    code: int,
-    named: str,
-    traced: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(traced.parent)
-    Path("list.json").write_text("[]")
-    Path("bad.json").write_text("{}")
-    Path("moe.json").write_text('{"num_experts": 8}')
-    before = traced.read_bytes()
-    words = [str(traced) if word == "TRACE" else word for word in words]
-    assert main(["simulate", "--trace", str(traced), *words]) == code
-    assert named in capsys.readouterr().err
-    assert traced.read_bytes() == before

@@ -1,8 +1,9 @@
-"""`peek bench`: how long `peek` takes on one's own prompts, on this machine, with this build."""
+"""`peek bench`: how long `peek` takes on given prompts, on this machine, with this build."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -10,20 +11,29 @@ from typing import Annotated, Any, Final, NamedTuple
 import numpy as np
 import typer
 
-from peek import InvalidConfig, WorkloadError, __version__, backend
-from peek.cli.extras import json_loads
-from peek.cli.options import parse_count, policy_of
-from peek.cli.places import STREAM, parse_source
-from peek.cli.progress import ProgressBar
-from peek.cli.reading import read_lines
-from peek.cli.request_lines import RequestLines
-from peek.cli.tokenizing import load_tokenizer, tokenizer_file
+from peek import WorkloadError, __version__, backend
+from peek.cli.options import (
+    STREAM,
+    JsonOption,
+    TokenizerOption,
+    check_policies,
+    count,
+    read_path,
+    value,
+)
+from peek.cli.reading import (
+    BadLines,
+    ProgressBar,
+    json_loads,
+    load_tokenizer,
+    read_lines,
+    read_requests,
+    tokenizer_file,
+)
 from peek.offline.reordering import BLOCK_TOKENS
 from peek.simulation.trace import iter_rows
 from peek.simulation.workload import pack_tokens
-from peek.timing.figures import Bench, Figure
-from peek.timing.rig import random_key
-from peek.timing.rounds import aligned, readable
+from peek.timing import Bench, Figure, aligned, random_key, readable
 
 WAITING: Final = 1000
 ROUNDS: Final = 50
@@ -31,45 +41,32 @@ LARGEST_ROUNDS: Final = 10_000
 
 DRAWN: Final = "drawn: one of 100 prefixes of 2,048 tokens and 128 of its own"
 
-InArgument = Annotated[
-    Path | None,
-    typer.Argument(
-        parser=parse_source, metavar="[IN]", help="Requests as JSONL or a trace; without it they are drawn."
-    ),
-]
-WaitingOption = Annotated[
-    int,
-    typer.Option(parser=parse_count, metavar="INT", help="Requests that wait; as many before them."),
-]
-PolicyOption = Annotated[str, typer.Option(metavar="LABEL", help="Policy, or module:Class of your own.")]
-RoundsOption = Annotated[
-    int, typer.Option(parser=parse_count, metavar="INT", help="Rounds of a measurement.")
-]
-TokenizerOption = Annotated[
-    Path | None, typer.Option(help="Local tokenizer file; without one, four bytes of text count as a token.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")]
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """The command line of `peek bench`."""
+
+    source: Annotated[
+        Path | None, read_path("[IN]", "Requests as JSONL or a trace; without it they are drawn.")
+    ] = None
+    waiting: Annotated[int, count("Requests that wait; as many before them.")] = WAITING
+    policy: Annotated[str, value("Policy, or module:Class of your own.", "LABEL")] = "peek"
+    rounds: Annotated[int, count("Rounds of a measurement.")] = ROUNDS
+    tokenizer: TokenizerOption = None
+    as_json: JsonOption = False
 
 
-def bench_command(
-    source: InArgument = None,
-    waiting: WaitingOption = WAITING,
-    policy: PolicyOption = "peek",
-    rounds: RoundsOption = ROUNDS,
-    tokenizer: TokenizerOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def bench_command(options: BenchOptions) -> None:
     """Measure tree, walk, plan and offline order on one's own prompts.
 
     Times are processor time of one thread.  Half of the requests before those that wait are in the cache.
     """
-    try:
-        policy_of(policy)
-    except InvalidConfig as error:
-        raise typer.BadParameter(str(error), param_hint="--policy") from None
+    policy, rounds, waiting = options.policy, options.rounds, options.waiting
+    check_policies([policy])
     if rounds > LARGEST_ROUNDS:
         raise typer.BadParameter(f"{rounds} is not in 1..{LARGEST_ROUNDS}", param_hint="--rounds")
-    work = _drawn(2 * waiting) if source is None else _read(source, 2 * waiting, tokenizer)
+    source = options.source
+    work = _drawn(2 * waiting) if source is None else _read(source, 2 * waiting, options.tokenizer)
     fitting = min(waiting, max(1, len(work.keys) // 2))
     bench = Bench(work.keys, fitting, policy, rounds, work.block_symbols)
     with ProgressBar(None, "measuring") as progress:
@@ -87,14 +84,14 @@ def bench_command(
         "cached_prompts": len(bench.cached),
         "rounds": rounds,
     }
-    if as_json:
+    if options.as_json:
         print(json.dumps({**setting, "rows": [vars(figure) for figure in figures]}, indent=2))
     else:
         _print(setting, figures)
 
 
 class _Work(NamedTuple):
-    """Prompts as keys, in words, and the symbols of a cache block."""
+    """Prompts as keys, what they are in words, and the symbols of a cache block."""
 
     keys: list[bytes]
     what: str
@@ -117,9 +114,8 @@ def _read(source: Path, limit: int, tokenizer: Path | None) -> _Work:
         dense: dict[int, int] = {}
         keys = [pack_tokens([dense.setdefault(each, len(dense)) for each in row.hash_ids]) for row in rows]
         return _Work(keys, f"{source}, a symbol is a block of {rows[0].block_tokens} tokens", 1)
-    encode = None if tokenizer is None else load_tokenizer(tokenizer_file(tokenizer))
-    requests = RequestLines(source, encode)
-    keys = [line.key for line in islice(requests, limit)]
+    encode = load_tokenizer(None if tokenizer is None else tokenizer_file(tokenizer))
+    keys = [key for _, _, key in islice(read_requests(source, encode, BadLines(source)), limit)]
     if not keys:
         raise WorkloadError(f"{source}: holds no request that is understood")
     return _Work(keys, f"{source}, a symbol is a token")

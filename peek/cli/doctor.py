@@ -1,6 +1,6 @@
 """`peek doctor`: which build runs, which engines are there, what the environment asks for.
 
-Looks without touching: versions come from package metadata, engines are never imported.
+It imports no engine: versions come from package metadata.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ import json
 import os
 import platform
 import sys
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-
 import peek
-from peek import InvalidConfig, PeekConfig, __version__, backend
+from peek import InvalidConfig, __version__, backend
 from peek.adapters.activation import OFF, misspelled, settings_from
-from peek.cli import clash
-from peek.cli.options import policy_of
+from peek.cli import conflicts
+from peek.cli.options import policy_of, switch
 from peek.policy.registry import installed as installed_policies
 
 PACKAGES: Final = {
@@ -30,7 +29,7 @@ PACKAGES: Final = {
     "numpy": ("numpy",),
     "mypy": ("mypy",),
 }
-"""What is looked for, and the names it is distributed under."""
+"""Packages to report, and the names of their distributions."""
 
 ADAPTERS: Final = ("vllm", "sglang")
 
@@ -39,40 +38,40 @@ MODES: Final = {
     "shadow": "shadow at start: never reorders; of peek_shadow_prompt_tokens_total the tokens"
     " peek_shadow_hit_tokens_total would be cached with peek, peek_shadow_stock_hit_tokens_total are",
 }
-"""How a mode is said; the mode "on" is not."""
+"""Text of each mode that is printed; the mode "on" is not."""
 
 
-def doctor_command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
+@dataclass(frozen=True)
+class DoctorOptions:
+    """The command line of `peek doctor`."""
+
+    as_json: Annotated[bool, switch("--json", "Print one JSON object.")] = False
+
+
+def doctor_command(options: DoctorOptions) -> None:
     """Show the build, the engines found and what is active from the environment."""
     fault = ""
     active = None
     mode = "on"
-    options: dict[str, Any] = {}
+    in_force: dict[str, Any] = {}
     try:
         label = os.environ.get("PEEK_POLICY", "")
         if label not in ("", OFF):
             policy_of(label)
         settings = settings_from(os.environ)
         mode = settings.mode
-        active = describe(settings.config)
-        options = {} if settings.config.is_stock else settings.in_force()
+        active = "stock" if settings.config.is_stock else str(settings.config)
+        in_force = {} if settings.config.is_stock else settings.in_force()
     except InvalidConfig as error:
         fault = str(error)
-    settled = {"active": active, "mode": mode, "options": options, "misspelled": misspelled(os.environ)}
+    settled = {"active": active, "mode": mode, "options": in_force, "misspelled": misspelled(os.environ)}
     findings = {**_findings(), **settled}
-    if as_json:
+    if options.as_json:
         print(json.dumps({**findings, "error": fault or None}, indent=2))
     else:
         _print(findings)
     if fault:
         raise InvalidConfig(fault)
-
-
-def describe(config: PeekConfig) -> str:
-    """The active policy in its text form."""
-    return "stock" if config.is_stock else str(config)
 
 
 def _findings() -> dict[str, Any]:
@@ -82,7 +81,7 @@ def _findings() -> dict[str, Any]:
         "location": str(Path(peek.__file__).parent),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "executable": sys.executable,
-        "clashes": clash.others(),
+        "clashes": conflicts.others(),
         "packages": {name: installed(names) for name, names in PACKAGES.items()},
         "policies": installed_policies(),
         "adapters": {name: find_spec(f"peek.adapters.{name}") is not None for name in ADAPTERS},
@@ -104,7 +103,7 @@ def _print(findings: dict[str, Any]) -> None:
         ("peek", f"{findings['peek']}, {findings['backend']}, from {findings['location']}"),
         ("python", f"{findings['python']}, {findings['executable']}"),
     ]
-    rows += [(name, clash.advice([name])) for name in findings["clashes"]]
+    rows += [(name, conflicts.advice([name])) for name in findings["clashes"]]
     for name, found in findings["packages"].items():
         rows.append((name, found or "not found"))
     for name, included in findings["adapters"].items():

@@ -1,4 +1,4 @@
-"""The `peek` command itself: subcommands, and what becomes of errors.
+"""The command `peek`: its subcommands, and how errors become text.
 
 Exit codes: 0 done; 1 the work failed (a file cannot be read, the arena cannot hold a request); 2 wrong
 usage (the command line alone is enough to see it).  An error is one line on stderr, never a traceback.
@@ -18,20 +18,19 @@ from typing import Annotated, Any, Final
 import typer
 
 from peek import PeekError, __version__
-from peek.cli.batch import batch_command
 from peek.cli.bench import bench_command
 from peek.cli.doctor import doctor_command
-from peek.cli.reorder import reorder_command
-from peek.cli.restore import restore_command
+from peek.cli.options import as_command
+from peek.cli.reorder import batch_command, reorder_command, restore_command
 from peek.cli.simulate import simulate_command
 from peek.cli.trace import trace_command
-from peek.offline.formats.echo import clipped
+from peek.offline.formats import excerpt
 
 DONE: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
 INTERRUPTED: Final = 130
-"""As shells report a process that Ctrl-C ended."""
+"""The code by which shells report a process that Ctrl-C ended."""
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__
 """click's `UsageError`; newer typers bring a click of their own without a public name for it."""
@@ -62,26 +61,24 @@ def _peek(
         print(ctx.get_help())
 
 
-app.command("simulate")(simulate_command)
-app.command("reorder")(reorder_command)
-app.command("restore")(restore_command)
-app.command("batch")(batch_command)
-app.command("trace")(trace_command)
-app.command("bench")(bench_command)
-app.command("doctor")(doctor_command)
+for _work in (
+    simulate_command, reorder_command, restore_command, batch_command, trace_command, bench_command,
+    doctor_command,
+):  # fmt: skip
+    app.command(_work.__name__.removesuffix("_command"))(as_command(_work))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line (by default the process's own); the exit code."""
+    """Run the command line (by default the process's own); return the exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # an ASCII terminal shows "?", it is no reason to fail
+        sys.stdout.reconfigure(errors="replace")  # an ASCII terminal shows "?" instead of an error
     try:
         code = app(
             args=None if arguments is None else list(arguments), prog_name="peek", standalone_mode=False
         )
         if sys.stdout is not None:
-            sys.stdout.flush()  # what cannot be written shall show here, not while Python exits
-    except BrokenPipeError:  # the reader has seen enough, as in `peek simulate | head`
+            sys.stdout.flush()  # what cannot be written shows here, not while Python exits
+    except BrokenPipeError:  # the reader has closed, as in `peek simulate | head`
         _drop_output()
         return FAILED
     except (KeyboardInterrupt, typer.Abort):
@@ -98,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: Exception) -> tuple[str, int]:
-    """What to tell the user about `error`, and the exit code."""
+    """The message for `error`, and the exit code."""
     if isinstance(error, _USAGE_ERROR):
         return error.format_message(), WRONG_USAGE
     if isinstance(error, MemoryError):
@@ -111,7 +108,7 @@ def _explain(error: Exception) -> tuple[str, int]:
         return str(error), FAILED
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(frame.filename).name}:{frame.lineno}"
-    told = f"{type(error).__name__}: {clipped(str(error))}"
+    told = f"{type(error).__name__}: {excerpt(str(error))}"
     return f"internal error, please report it: {told} ({place})", FAILED
 
 
@@ -120,6 +117,6 @@ def _complain(message: str) -> None:
 
 
 def _drop_output() -> None:
-    """Send what is still buffered nowhere, lest Python fails on it once more at exit."""
+    """Discard what is still buffered; Python would fail on it once more at exit."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,25 +1,77 @@
-"""What options of several commands mean: policy labels, and numbers.
+"""Command lines: how a command declares its options, and what numbers, labels and paths on them mean.
 
-Numbers have parsers of their own because typer's messages do not name the value.
+A command is a function of one dataclass; `as_command` makes it known to typer.  Each field is an argument or
+an option: adding a flag means adding a field.  Numbers have parsers of their own because typer's messages do
+not name the value.
+
+The path `-` is standard input or output (`./-` a file of that name).  A symbolic link names what it leads to.
+A device or a named pipe is written to as it is; only a regular file can be replaced by a complete successor.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import MISSING, fields
+from inspect import Parameter, Signature
 from math import isfinite
-from typing import Final
+from pathlib import Path
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
-from peek import PeekConfig
+from peek import InvalidConfig, PeekConfig, PeekError
 
 LARGEST_COUNT: Final = 100_000_000
-"""Of tokens or rows; an arena of hundreds of accelerators, and still quick to set up."""
+"""Most tokens or rows: an arena of hundreds of accelerators, and still quick to set up."""
+
+STREAM: Final = Path("-")
+"""Standard input or output."""
+
+COMPRESSED: Final = (".gz", ".zst")
+
+
+class MissingExtra(PeekError, ImportError):
+    """A package that this job needs is not installed."""
+
+
+def needs(package: str, what: str, extra: str = "offline") -> MissingExtra:
+    """The error for a missing optional package."""
+    return MissingExtra(f"{what} needs {package}: pip install 'peek-kv[{extra}]'")
+
+
+def as_command(work: Callable[[Any], None]) -> Callable[..., None]:
+    """Make a function of one dataclass a command of typer; the dataclass's fields are its options.
+
+    A field of type `typer.Context` gets the context.
+    """
+    kind = next(iter(get_type_hints(work).values()))
+    hints = get_type_hints(kind, include_extras=True)
+
+    def command(**values: Any) -> None:
+        work(kind(**values))
+
+    parameters = []
+    for each in fields(kind):
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        default = Parameter.empty if default is MISSING else default
+        parameters.append(
+            Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[each.name])
+        )
+    made: Any = command
+    made.__doc__, made.__annotations__ = work.__doc__, hints
+    made.__signature__ = Signature(parameters)
+    return command
+
+
+# -- numbers and names ------------------------------------------------------------------------------------
 
 
 def parse_seed(text: str) -> int:
-    """An integer."""
+    """Parse an integer."""
     try:
         return int(text)
     except ValueError:
@@ -27,7 +79,7 @@ def parse_seed(text: str) -> int:
 
 
 def parse_count(text: str) -> int:
-    """An integer that counts tokens or rows."""
+    """Parse a number of tokens or rows."""
     count = parse_seed(text)
     if not 1 <= count <= LARGEST_COUNT:
         raise typer.BadParameter(f"{count} is not in 1..{LARGEST_COUNT}")
@@ -35,7 +87,7 @@ def parse_count(text: str) -> int:
 
 
 def parse_rate(text: str) -> float:
-    """A finite number above 0."""
+    """Parse a finite number above 0."""
     try:
         rate = float(text)
     except ValueError:
@@ -46,11 +98,27 @@ def parse_rate(text: str) -> float:
 
 
 def parse_part(text: str) -> float:
-    """A number above 0 and up to 1."""
+    """Parse a number above 0 and up to 1."""
     part = parse_rate(text)
     if part > 1.0:
         raise typer.BadParameter(f"{str(text)!r} is not in 0..1")
     return part
+
+
+def check_choice(option: str, value: str, valid: Iterable[str]) -> None:
+    """Refuse a name that is not among the valid ones."""
+    if value not in valid:
+        shown = ", ".join(filter(None, valid))
+        raise typer.BadParameter(f"{value!r} is unknown; valid: {shown}", param_hint=option)
+
+
+@contextmanager
+def as_usage_error(option: str, kind: type[PeekError], more: str = "") -> Iterator[None]:
+    """Turn an error of the library into one of the command line, with `more` behind its text."""
+    try:
+        yield
+    except kind as error:
+        raise typer.BadParameter(f"{error}{more}", param_hint=option) from None
 
 
 def policy_of(label: str) -> PeekConfig:
@@ -61,3 +129,149 @@ def policy_of(label: str) -> PeekConfig:
     if ":" in label and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last: nothing installed is shadowed
     return PeekConfig.from_label(label)
+
+
+def check_policies(labels: Sequence[str]) -> None:
+    """Refuse a label of --policy that names no policy."""
+    with as_usage_error("--policy", InvalidConfig):
+        for label in labels:
+            policy_of(label)
+
+
+# -- paths ------------------------------------------------------------------------------------------------
+
+
+def parse_source(text: str) -> Path:
+    """Parse a path to read from."""
+    path = Path(text)
+    return path.absolute() if path == STREAM and text != "-" else path
+
+
+def parse_target(text: str) -> Path:
+    """Parse a path to write to; whatever is this process's standard output already is `STREAM`."""
+    path = parse_source(text)
+    with suppress(OSError):
+        if os.path.samestat(path.stat(), os.fstat(1)):
+            return STREAM
+    return path
+
+
+def _bare(path: Path) -> Path:
+    return path.with_suffix("") if path.suffix in COMPRESSED else path
+
+
+def beside(path: Path, suffix: str) -> Path:
+    """`batch.jsonl.gz` -> `batch` + suffix, in the same folder."""
+    return _bare(path).with_suffix(suffix)
+
+
+def numbered(path: Path, number: int) -> Path:
+    """`batch.jsonl.gz` -> `batch.3.jsonl.gz`."""
+    plain = _bare(path)
+    tail = plain.suffix + path.name[len(plain.name) :]
+    return path.with_name(f"{plain.stem}.{number}{tail}")
+
+
+def is_regular(path: Path) -> bool:
+    """Whether a path is a regular file, or free to become one.  `OSError` where that cannot be told."""
+    if path == STREAM:
+        return False
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+
+
+def real_path(path: Path) -> Path:
+    """Where the links of a path lead; the last name need not exist."""
+    return Path(os.path.realpath(path))
+
+
+def check_target(path: Path) -> None:
+    """Refuse before the work what could not be written after it."""
+    check_no_folder(path)
+    if is_regular(path) and not real_path(path).parent.is_dir():
+        raise PeekError(f"{path}: no such folder: {real_path(path).parent}")
+
+
+def check_no_folder(path: Path) -> None:
+    """Refuse a folder as a target."""
+    if path != STREAM and path.is_dir():
+        raise PeekError(f"{path}: is a folder")
+
+
+Named = Iterable[tuple[str, Path]]
+"""Arguments and options by name, and the path of each."""
+
+
+def refuse_clashes(read: Named, written: Named) -> None:
+    """`BadParameter` if two of these are one file, by whatever name, or one would have to lie in another."""
+    taken: dict[object, str] = {}
+    folders: list[tuple[str, str, str]] = []
+    for descriptor, group in ((0, read), (1, written)):
+        for role, path in group:
+            shown = f"{role} {path}"
+            for key in _identities(path, descriptor):
+                if key in taken:
+                    raise typer.BadParameter(f"{shown} is the same file as {taken[key]}", param_hint=role)
+            taken.update(dict.fromkeys(_identities(path, descriptor), shown))
+            if path != STREAM:
+                folders += [(role, shown, str(parent)) for parent in real_path(path).parents]
+    for role, shown, parent in folders:
+        if parent in taken:
+            raise typer.BadParameter(f"{shown} cannot lie in {taken[parent]}", param_hint=role)
+
+
+def _identities(path: Path, descriptor: int) -> list[object]:
+    """What identifies a file: its place and its inode; of the standard streams, only regular files count."""
+    found: list[object] = []
+    with suppress(OSError):
+        if path == STREAM:
+            found.append(descriptor)
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                return found
+        else:
+            found.append(os.path.realpath(path))
+            status = path.stat()
+        found.append((status.st_dev, status.st_ino))
+    return found
+
+
+# -- what a field's annotation says ------------------------------------------------------------------------
+
+
+def read_path(metavar: str, text: str) -> Any:
+    """An argument: a path to read from."""
+    return typer.Argument(parser=parse_source, metavar=metavar, help=text)
+
+
+def written_path(metavar: str, text: str) -> Any:
+    """An argument: a path to write to."""
+    return typer.Argument(parser=parse_target, metavar=metavar, help=text)
+
+
+def value(text: str, metavar: str | None = None, parser: Callable[[str], Any] | None = None) -> Any:
+    """An option with a value."""
+    return typer.Option(parser=parser, metavar=metavar, help=text)
+
+
+def count(text: str) -> Any:
+    """An option: a number of tokens or rows."""
+    return typer.Option(parser=parse_count, metavar="INT", help=text)
+
+
+def positive(text: str) -> Any:
+    """An option: a finite number above 0."""
+    return typer.Option(parser=parse_rate, metavar="FLOAT", help=text)
+
+
+def switch(flag: str, text: str) -> Any:
+    """An option without a value."""
+    return typer.Option(flag, help=text)
+
+
+JsonOption = Annotated[bool, switch("--json", "Print one JSON object instead of the table.")]
+TokenizerOption = Annotated[
+    Path | None, value("Local tokenizer file; without one, four bytes of text count as a token.")
+]

@@ -1,50 +1,151 @@
-"""Files read line by line: plain or compressed, pipes and standard input."""
+"""The reader of all commands: lines of a file, plain or compressed, of a pipe, or rows of a Parquet table.
+
+A table's row is a request as a line of a batch file is: columns `custom_id` and `body` or `params` (JSON text
+or a struct), or a body's own: `messages`, `prompt`, `input`, `prompt_token_ids`, `tokens`, `model`, `system`,
+...  Empty cells are left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import gzip
+import io
+import json
+import sys
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import IO, Final
+from types import TracebackType
+from typing import IO, Any, Final
 
-from peek import PeekError
-from peek.cli.compression import damage, decompressing
-from peek.cli.places import STREAM, standard_input
-from peek.cli.progress import ProgressBar
-from peek.cli.tables import is_table, table_lines
-from peek.offline.formats.lines import Line, lines_of
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from peek import InvalidKey, PeekError, WorkloadError
+from peek.cli.options import STREAM, needs
+from peek.offline.formats import BatchRequest, Encode, Line, Loads, excerpt, key_of, lines_of, parse_request
 
 LONGEST_LINE: Final = 256_000_000
-"""Bytes: no request, but what an archive may unpack to."""
+"""Bytes: longer than any request, and a bound for what an archive may unpack to."""
+
+SHOWN_FAULTS: Final = 20
+"""Lines named on stderr; all are counted."""
+
+MISTRAL_NAMES: Final = ("tekken", "tokenizer.model")
+"""How the names of Mistral's tokenizer files begin."""
+
+TABLE: Final = ".parquet"
+
+_TABLE_ROWS: Final = 1024
+"""Rows in memory while a table is read."""
 
 _SHOW_EVERY: Final = 1024
 """Lines between two looks at how far the file has been read."""
 
+_REFRESH_S: Final = 0.1
 
-def read_lines(path: Path, what: str = "reading") -> Iterator[Line]:
-    """The lines of a file that are not blank, or a table's rows; `what` stands before the progress bar.
+
+class ProgressBar:
+    """One bar over all parts of a job, on stderr and on a terminal only; it goes when the job is done.
+
+    It draws when told of progress and never from a thread of its own, which would disturb what is measured.
+
+    Args:
+        total: of all parts, in any unit; None: unknown.
+        what: the label; see `next_part`.
+    """
+
+    def __init__(self, total: int | None, what: str = "") -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            auto_refresh=False,
+            transient=True,
+            disable=sys.stderr is None or not sys.stderr.isatty(),
+        )
+        self._task = self._bar.add_task(what, total=total)
+        self._before: int = 0
+        self._done: int = 0
+        self._drawn_s: float = 0.0
+
+    def __enter__(self) -> ProgressBar:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def next_part(self, what: str) -> None:
+        """Begin another part; what the last one has done stays done."""
+        self._before += self._done
+        self._done = 0
+        self._bar.update(self._task, description=what, refresh=True)
+
+    def show(self, done: int) -> None:
+        """Show how much of the present part is done."""
+        self._done = done
+        now = time.perf_counter()
+        if now - self._drawn_s >= _REFRESH_S:
+            self._drawn_s = now
+            self._bar.update(self._task, completed=self._before + done, refresh=True)
+
+
+# -- lines ------------------------------------------------------------------------------------------------
+
+
+def json_loads() -> Loads:
+    """The fastest JSON parser that is installed."""
+    try:
+        import orjson
+    except ImportError:
+        return json.loads
+    loads: Loads = orjson.loads
+    return loads
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """Yield the lines of a file that are not blank, or a table's rows.
 
     Raises `OSError` or `PeekError` for what cannot be read; both name the file.  Memory: one line.
     """
     if is_table(path):
-        yield from table_lines(path)
+        yield from _table_lines(path)
         return
-    with _opened(path) as raw, ProgressBar(_size(path), what) as progress:
+    with _opened(path) as raw, ProgressBar(_size(path), "reading") as progress:
         can_tell = raw.seekable()
         try:
-            for line in lines_of(_short_lines(decompressing(raw, path), path)):
+            for line in lines_of(_short_lines(_decompressing(raw, path), path)):
                 if can_tell and line.number % _SHOW_EVERY == 0:
                     progress.show(raw.tell())
                 yield line
-        except damage() as error:
+        except _damage() as error:
             raise PeekError(f"{path}: damaged: {error}") from None
         except OSError as error:
             error.filename = error.filename or str(path)
             raise
 
 
+def _opened(path: Path) -> Any:
+    if path != STREAM:
+        return path.open("rb")
+    if sys.stdin is None:
+        raise PeekError("standard input is closed")
+    return nullcontext(sys.stdin.buffer)
+
+
+def _size(path: Path) -> int | None:
+    """Bytes to read, None where that is unknown."""
+    return None if path == STREAM else path.stat().st_size or None
+
+
 def _short_lines(stream: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Lines of a stream; `PeekError` at one that is too long, before it is in memory."""
+    """Yield the lines of a stream; `PeekError` at one that is too long, before it is in memory."""
     number = 0
     while raw := stream.readline(LONGEST_LINE + 1):
         number += 1
@@ -53,15 +154,179 @@ def _short_lines(stream: IO[bytes], path: Path) -> Iterator[bytes]:
         yield raw
 
 
+def _decompressing(raw: IO[bytes], path: Path) -> Any:
+    if path.suffix == ".gz":
+        return gzip.open(raw)
+    if path.suffix == ".zst":
+        stream = zstandard_for(path).ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+        return io.BufferedReader(stream)
+    return raw
+
+
+def _damage() -> tuple[type[Exception], ...]:
+    """Errors that reading a damaged stream raises."""
+    kinds: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zlib.error)
+    with suppress(ImportError):
+        import zstandard
+
+        kinds = (*kinds, zstandard.ZstdError)
+    return kinds
+
+
+def zstandard_for(path: Path) -> Any:
+    """The module `zstandard`; `MissingExtra` names the file that needs it."""
+    try:
+        import zstandard
+    except ImportError:
+        raise needs("zstandard", str(path)) from None
+    return zstandard
+
+
+# -- Parquet ----------------------------------------------------------------------------------------------
+
+
+def is_table(path: Path) -> bool:
+    """Whether a path is that of a Parquet file, by its name."""
+    return path.suffix == TABLE
+
+
+def _table_lines(path: Path) -> Iterator[Line]:
+    """Yield the rows as JSON, numbered from 1.  `PeekError` if the file is damaged."""
+    with _opened_table(path) as file:
+        number = 0
+        for batch in file.iter_batches(_TABLE_ROWS):
+            for row in batch.to_pylist():
+                number += 1
+                yield Line(number, _as_json(row), b"\n")
+
+
+def copy_rows(path: Path, numbers: Sequence[int], stream: IO[bytes]) -> None:
+    """Write rows of a table, by their numbers from 1, as a table with its columns.  Memory: two tables."""
+    with _opened_table(path) as file:
+        import pyarrow.parquet
+
+        table = file.read().take([number - 1 for number in numbers])
+        pyarrow.parquet.write_table(table, stream)
+
+
+def _as_json(row: dict[str, Any]) -> bytes:
+    found = {name: value for name, value in row.items() if value is not None}
+    for name in ("body", "params"):
+        if isinstance(found.get(name), str):
+            with suppress(ValueError, RecursionError):  # where requests are read, what is wrong is said
+                found[name] = json.loads(found[name])
+    return json.dumps(found, default=str).encode()
+
+
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    if path == STREAM:
-        yield standard_input()
-    else:
-        with path.open("rb") as raw:
-            yield raw
+def _opened_table(path: Path) -> Iterator[Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise needs("pyarrow", str(path)) from None
+    path.stat()  # its error names the file
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            yield file
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.filename:
+            raise
+        raise PeekError(f"{path}: damaged: {excerpt(str(error))}") from None
 
 
-def _size(path: Path) -> int | None:
-    """Bytes to read, None where nobody knows."""
-    return None if path == STREAM else path.stat().st_size or None
+# -- requests ---------------------------------------------------------------------------------------------
+
+
+class BadLines:
+    """Names lines that are left out, the first ones on stderr.
+
+    Attributes:
+        count: so far.
+    """
+
+    def __init__(self, source: Path) -> None:
+        self.count = 0
+        self._source = source
+
+    def leave_out(self, number: int, error: WorkloadError | InvalidKey) -> None:
+        """Leave line `number` out."""
+        self.count += 1
+        if self.count <= SHOWN_FAULTS:
+            reason = str(error) if isinstance(error, WorkloadError) else excerpt(str(error))
+            print(f"peek: {self._source}: line {number}:", " ".join(reason.split()), file=sys.stderr)
+
+    def complain(self, fault: str = "") -> None:
+        """Raise `WorkloadError` if lines were left out or the whole has a fault; all other work is done."""
+        said = [f"{self.count} bad line{'s' * (self.count > 1)} left out"] if self.count else []
+        said += [fault] if fault else []
+        if said:
+            raise WorkloadError(f"{self._source}: {'; '.join(said)}")
+
+
+def read_requests(
+    source: Path, encode: Encode | None, bad: BadLines
+) -> Iterator[tuple[Line, BatchRequest, bytes]]:
+    """Yield line, request and packed prompt of a batch file, in its order; other lines go to `bad`."""
+    loads = json_loads()
+    for line in read_lines(source):
+        try:
+            request = parse_request(line.content, loads)
+            key = key_of(request.prompt, encode)
+        except (WorkloadError, InvalidKey) as error:
+            bad.leave_out(line.number, error)
+            continue
+        yield line, request, key
+
+
+# -- tokenizers -------------------------------------------------------------------------------------------
+
+
+def tokenizer_file(path: Path) -> Path:
+    """The file itself, or the one in a folder."""
+    if path.is_dir():
+        names = ("tokenizer.json", "tekken.json", "tokenizer.model")
+        found = [path / name for name in names if (path / name).exists()]
+        if not found:
+            raise PeekError(f"{path}: has none of {', '.join(names)}")
+        path = found[0]
+    if not path.exists():
+        raise PeekError(f"{path}: no such file")
+    return path
+
+
+def load_tokenizer(path: Path | None) -> Encode | None:
+    """A function from text to token ids, of a local file; None without one.
+
+    The file is Hugging Face's `tokenizer.json` or Mistral's `tekken.json` or `tokenizer.model*`.  No special
+    tokens are added: they are the same at the start of every prompt.  Nothing is downloaded.
+    """
+    if path is None:
+        return None
+    return _mistral(path) if path.name.startswith(MISTRAL_NAMES) else _hugging_face(path)
+
+
+def _hugging_face(path: Path) -> Encode:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise needs("tokenizers", "--tokenizer") from None
+    try:
+        tokenizer: Any = Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001 - the Rust library raises plain Exception
+        raise PeekError(f"{path}: not a tokenizer: {error}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def _mistral(path: Path) -> Encode:
+    try:
+        from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+    except ImportError:
+        raise needs("mistral-common", f"--tokenizer {path.name}") from None
+    try:
+        tokenizer: Any = MistralTokenizer.from_file(str(path)).instruct_tokenizer.tokenizer
+    except Exception as error:  # noqa: BLE001 - what a damaged file raises is not documented
+        raise PeekError(f"{path}: not a tokenizer: {error}") from None
+    return lambda text: tokenizer.encode(text, bos=False, eos=False)

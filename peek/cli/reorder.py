@@ -1,137 +1,507 @@
-"""`peek reorder`: put the lines of a batch file into an order that a prefix cache likes.
+"""`peek reorder`, `peek restore`, `peek batch`: a batch file in another order, its results in the old one.
 
-Plan.  Lines are kept as they are, byte for byte; only their order changes.  Beside the output goes an order
-file, one line per output line, by which `peek restore` puts results back.  A line that cannot be
-understood is named and left out, and the exit code is 1.
+Lines are kept as they are, byte for byte; only their order changes.  Beside the output goes an order file,
+one line per output line, by which `peek restore` puts results back.  A line that cannot be understood is
+named and left out, and the exit code is 1.
+
+Plan.  One pipeline: the requests of the reader go to a runner, and the lines that the runner gives back go to
+the writer.  The runner in memory is guarded by a simulated cache.  The one out of core copies the lines
+beside the output, unpacked and without the bad ones, since they are read in another order at the end; DuckDB
+has their keys.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import IO, Annotated, Any, Final, NamedTuple
 
+import numpy as np
 import typer
 
-from peek import PeekError
-from peek.cli.compression import COMPRESSED
-from peek.cli.options import parse_count
-from peek.cli.places import (
+from peek import PeekError, WorkloadError
+from peek.cli.options import (
+    COMPRESSED,
     STREAM,
     beside,
+    check_choice,
     check_no_folder,
     check_target,
+    count,
     is_regular,
+    needs,
     numbered,
     parse_source,
     parse_target,
+    read_path,
     refuse_clashes,
+    switch,
+    value,
+    written_path,
 )
-from peek.cli.reorder_job import ReorderJob
-from peek.cli.reorder_large import reorder_large
-from peek.cli.reorder_memory import reorder_in_memory
-from peek.cli.tables import check_tables
-from peek.cli.tokenizing import load_tokenizer, tokenizer_file
-from peek.offline.pioneers import ENGINES
-from peek.offline.reordering import BLOCK_TOKENS, CACHE_TOKENS
+from peek.cli.reading import (
+    SHOWN_FAULTS,
+    BadLines,
+    copy_rows,
+    is_table,
+    json_loads,
+    load_tokenizer,
+    read_lines,
+    read_requests,
+    tokenizer_file,
+)
+from peek.cli.writing import open_to_write, work_folder, write_whole
+from peek.offline import formats
+from peek.offline.formats import BatchRequest, Line
+from peek.offline.reordering import BLOCK_TOKENS, CACHE_TOKENS, ENGINES, arrange, engine_named, hit_ratio
+from peek.offline.replicas import split
+from peek.offline.scale.duckdb_order import OutOfCoreOrder
+from peek.offline.shape import contract, shape_of
 
 OUT_OF_CORE_BYTES: Final = 2_000_000_000
 """Input size from which the file is not held in memory; compressed files count five times."""
 
 LARGEST_REPLICAS: Final = 1000
 
-InArgument = Annotated[
-    Path,
-    typer.Argument(
-        parser=parse_source, metavar="IN", help="Batch file: .jsonl, .gz, .zst, .parquet; -: stdin."
-    ),
-]
-OutArgument = Annotated[
-    Path,
-    typer.Argument(
-        parser=parse_target, metavar="OUT", help="Where it goes, its .order file beside it; -: stdout."
-    ),
-]
-OrderOption = Annotated[
-    Path | None,
-    typer.Option(parser=parse_target, metavar="PATH", help="Order file for `peek restore`, not OUT's name."),
-]
-CacheOption = Annotated[
-    int, typer.Option(parser=parse_count, metavar="INT", help="Tokens of the engine's KV cache.")
-]
-BlockOption = Annotated[int, typer.Option(parser=parse_count, metavar="INT", help="Tokens of a cache block.")]
+MEMORY_LIMIT: Final = "1500MB"
+"""Memory of the database; the process needs a few hundred megabytes besides."""
+
+CHUNK_LINES: Final = 20_000
+CHUNK_BYTES: Final = 64_000_000
+"""Lines, and bytes of their keys, that go to the database at once."""
+
+IN_PLACE: Final = "{in}"
+OUT_PLACE: Final = "{out}"
+RESULTS: Final = "results.jsonl"
+
+CacheOption = Annotated[int, count("Tokens of the engine's KV cache.")]
+BlockOption = Annotated[int, count("Tokens of a cache block.")]
 TokenizerOption = Annotated[
-    Path | None, typer.Option(help="Local tokenizer file; without one, four bytes count as a token.")
+    Path | None, value("Local tokenizer file; without one, four bytes count as a token.")
 ]
-EngineOption = Annotated[str, typer.Option(help=f"What will run it: {', '.join(ENGINES)}.")]
-ReplicasOption = Annotated[
-    int, typer.Option(parser=parse_count, metavar="INT", help="Write one file for each of so many replicas.")
-]
-ExplainOption = Annotated[bool, typer.Option("--explain", help="Print groups, guard and expected hits.")]
-OutOfCoreOption = Annotated[
-    bool | None,
-    typer.Option("--out-of-core/--in-memory", help="Through DuckDB; by default for files of 2 GB and more."),
-]
+EngineOption = Annotated[str, value(f"What will run it: {', '.join(ENGINES)}.")]
+ExplainOption = Annotated[bool, switch("--explain", "Print groups, guard and expected hits.")]
 
 
-def reorder_command(
-    source: InArgument,
-    target: OutArgument,
-    order: OrderOption = None,
-    cache_tokens: CacheOption = CACHE_TOKENS,
-    block_tokens: BlockOption = BLOCK_TOKENS,
-    tokenizer: TokenizerOption = None,
-    engine: EngineOption = "vllm",
-    replicas: ReplicasOption = 1,
-    explain: ExplainOption = False,
-    out_of_core: OutOfCoreOption = None,
-) -> None:
+# -- peek reorder -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReorderOptions:
+    """The command line of `peek reorder`."""
+
+    source: Annotated[Path, read_path("IN", "Batch file: .jsonl, .gz, .zst, .parquet; -: stdin.")]
+    target: Annotated[Path, written_path("OUT", "Where it goes, its .order file beside it; -: stdout.")]
+    order: Annotated[
+        Path | None, value("Order file for `peek restore`, not OUT's name.", "PATH", parse_target)
+    ] = None
+    cache_tokens: CacheOption = CACHE_TOKENS
+    block_tokens: BlockOption = BLOCK_TOKENS
+    tokenizer: TokenizerOption = None
+    engine: EngineOption = "vllm"
+    replicas: Annotated[int, count("Write one file for each of so many replicas.")] = 1
+    explain: ExplainOption = False
+    out_of_core: Annotated[
+        bool | None,
+        switch("--out-of-core/--in-memory", "Through DuckDB; by default for files of 2 GB and more."),
+    ] = None
+
+
+def reorder_command(options: ReorderOptions) -> None:
     """Reorder an OpenAI-style batch file by shared prefixes.
 
     Lines stay as they are; `peek restore` puts the results back into the order of IN.
     """
-    _check_options(cache_tokens, block_tokens, engine, replicas)
-    check_no_folder(target)
-    if not is_regular(target):
-        _check_stream(target, order, replicas)
-    targets = [target] if replicas == 1 else [numbered(target, i) for i in range(replicas)]
-    order_path = beside(target, ".order") if order is None else order
+    source, target = options.source, options.target
+    _check(options)
+    targets = [numbered(target, i) for i in range(options.replicas)] if options.replicas > 1 else [target]
+    outputs = [beside(target, ".order") if options.order is None else options.order, *targets]
     if source != STREAM and not source.exists():
         raise PeekError(f"{source}: no such file")
     read = {"IN": source}
+    tokenizer = options.tokenizer
     if tokenizer is not None:
         read["--tokenizer"] = tokenizer = tokenizer_file(tokenizer)
-    refuse_clashes(read.items(), [("--order", order_path), *(("OUT", path) for path in targets)])
-    for path in (order_path, *targets):
+    refuse_clashes(read.items(), [("--order", outputs[0]), *(("OUT", path) for path in targets)])
+    for path in outputs:
         check_target(path)
-    is_large = _is_large(source) if out_of_core is None else out_of_core
-    check_tables(source, target, is_large)
-    encode = None if tokenizer is None else load_tokenizer(tokenizer)
-    limit = OUT_OF_CORE_BYTES if out_of_core is None else 0
-    job = ReorderJob(source, targets, order_path, encode, cache_tokens, block_tokens, engine, explain, limit)
-    bad = reorder_large(job) if is_large else reorder_in_memory(job)
+    is_large = _is_large(source) if options.out_of_core is None else options.out_of_core
+    _check_tables(source, target, is_large)
+    encode = load_tokenizer(tokenizer)
+    bad = BadLines(source)
+    bare, requests = -1, 0
+    with _out_of_core(options, outputs) if is_large else nullcontext(_InMemory(options)) as runner:
+        for line, request, key in read_requests(source, encode, bad):
+            if not line.end:
+                bare = requests
+            namespace = f"{request.namespace}/{formats.kind_of(request.prompt)}"
+            runner.add(line, request, namespace, key)
+            requests += 1
+        repeated = runner.arrange(options.replicas)
+        if repeated is not None:
+            raise WorkloadError(f"{source}: {formats.repeated_id_error(*repeated)}")
+        _write(runner, source, outputs, bare)
+    if options.explain:
+        print("\n".join(runner.explanation()), file=sys.stderr if STREAM in outputs else sys.stdout)
     bad.complain()
 
 
-def _check_options(cache_tokens: int, block_tokens: int, engine: str, replicas: int) -> None:
-    if engine not in ENGINES:
-        raise typer.BadParameter(f"{engine!r} is unknown; valid: {', '.join(ENGINES)}", param_hint="--engine")
-    if cache_tokens < block_tokens:
+def _check(options: ReorderOptions) -> None:
+    """Refuse what the command line alone shows to be wrong."""
+    check_choice("--engine", options.engine, ENGINES)
+    cache, block, target = options.cache_tokens, options.block_tokens, options.target
+    if cache < block:
+        raise typer.BadParameter(f"{cache} is less than one block of {block}", param_hint="--cache-tokens")
+    if options.replicas > LARGEST_REPLICAS:
         raise typer.BadParameter(
-            f"{cache_tokens} is less than one block of {block_tokens}", param_hint="--cache-tokens"
+            f"{options.replicas} is not in 1..{LARGEST_REPLICAS}", param_hint="--replicas"
         )
-    if replicas > LARGEST_REPLICAS:
-        raise typer.BadParameter(f"{replicas} is not in 1..{LARGEST_REPLICAS}", param_hint="--replicas")
-
-
-def _check_stream(target: Path, order: Path | None, replicas: int) -> None:
-    """No names can be made from that of a folder, a device or a stream."""
-    if replicas > 1:
+    check_no_folder(target)
+    if is_regular(target):
+        return
+    if options.replicas > 1:  # no names can be made from that of a folder, a device or a stream
         raise typer.BadParameter(f"{target} cannot be one file of several", param_hint="--replicas")
-    if order is None:
+    if options.order is None:
         raise typer.BadParameter(f"needed, since no order file can lie beside {target}", param_hint="--order")
+
+
+def _check_tables(source: Path, target: Path, out_of_core: bool) -> None:
+    """Refuse a table that would have to be made from lines."""
+    if is_table(target) and not is_table(source):
+        raise typer.BadParameter(f"{target}: a table can only be made from a table", param_hint="OUT")
+    if is_table(target) and out_of_core:
+        raise typer.BadParameter(f"{target}: out of core, only lines are written", param_hint="OUT")
 
 
 def _is_large(source: Path) -> bool:
     if source == STREAM:
         return False
     return source.stat().st_size * (5 if source.suffix in COMPRESSED else 1) >= OUT_OF_CORE_BYTES
+
+
+# -- the pipeline -----------------------------------------------------------------------------------------
+
+
+class _Placed(NamedTuple):
+    """A line of the output; `prompt` is its place among the requests, `id_text` its custom_id as JSON."""
+
+    prompt: int
+    raw: bytes
+    number: int
+    id_text: str
+    replica: int
+
+
+def _write(runner: _InMemory | _OutOfCore, source: Path, outputs: list[Path], bare: int) -> None:
+    """Write the order file, the first of the outputs, and a file for each replica.
+
+    `bare` is the index of the line without an end, -1 if all have one.
+    """
+    with write_whole(outputs) as (order_file, *streams):
+        swap = formats.end_swap(bare, *runner.last(), len(streams))
+        rows: list[list[int]] = [[] for _ in streams]
+        to_table = is_table(outputs[-1])
+        for line in runner.placed():
+            order_file.write(formats.order_line(line.number, line.id_text))
+            if to_table:
+                rows[line.replica].append(line.number)
+            else:
+                streams[line.replica].write(swap.apply(line.prompt, line.raw))
+        for numbers, stream in zip(rows, streams, strict=True):
+            if to_table:
+                copy_rows(source, numbers, stream)
+
+
+class _InMemory:
+    """The runner in memory: collects requests, then gives their lines in the new order."""
+
+    def __init__(self, options: ReorderOptions) -> None:
+        self._options = options
+        self._limit = OUT_OF_CORE_BYTES if options.out_of_core is None else 0
+        self._bytes = 0
+        self._raw: list[bytes] = []
+        self._numbers: list[int] = []
+        self._ids: list[str] = []
+        self._keys: list[bytes] = []
+        self._namespaces: list[str] = []
+        self._systems: list[int] = []
+        """A number for the system prompt of each request; equal prompts have equal numbers."""
+        self._numbered: dict[tuple[str, str], int] = {}
+
+    def add(self, line: Line, request: BatchRequest, namespace: str, key: bytes) -> None:
+        """Take the next request."""
+        raw = line.content + line.end
+        self._bytes += len(raw)
+        if self._limit and self._bytes > self._limit:
+            raise PeekError(
+                f"{self._options.source}: holds more than {self._limit:,} bytes: choose --out-of-core"
+            )
+        self._raw.append(raw)
+        self._numbers.append(line.number)
+        self._ids.append(request.custom_id)
+        self._keys.append(key)
+        self._namespaces.append(namespace)
+        system = (namespace, request.system)
+        self._systems.append(self._numbered.setdefault(system, len(self._numbered)))
+
+    def arrange(self, replicas: int) -> tuple[int, int, str] | None:
+        """Find the order; once.  Instead, the first custom_id that occurs twice, after its two lines."""
+        options = self._options
+        repeated = formats.find_repeated(self._numbers, self._ids)
+        if repeated is not None:
+            return repeated
+        self._shape = contract(shape_of(self._keys, namespaces=self._namespaces), options.block_tokens)
+        self._keys.clear()
+        engine = engine_named(options.engine)
+        self._found = arrange(self._shape, options.cache_tokens, options.block_tokens, engine, min_gain=0.001)
+        self._orders = [self._found.order]
+        if replicas > 1:
+            shares = split(self._shape, self._found.order, replicas, options.block_tokens)
+            self._orders = [share.order for share in shares]
+        return None
+
+    def placed(self) -> Iterator[_Placed]:
+        """Yield the lines in order, replica after replica."""
+        for replica, order in enumerate(self._orders):
+            for index in order:
+                id_text = formats.as_text(self._ids[index])
+                yield _Placed(index, self._raw[index], self._numbers[index], id_text, replica)
+
+    def last(self) -> tuple[int, bytes]:
+        """Index and bytes of the line that comes last; -1 of an empty file."""
+        index = next((order[-1] for order in reversed(self._orders) if order), -1)
+        return index, self._raw[index] if self._raw else b""
+
+    def explanation(self) -> list[str]:
+        """What `--explain` prints."""
+        groups, requests = self._found.groups, len(self._raw)
+        in_groups = sum(group.size for group in groups)
+        guard = self._found.guard
+        return [
+            f"{requests:,} requests, {int(self._shape.tokens.sum()):,} tokens",
+            f"{len(groups):,} groups with {in_groups:,} requests; {requests - in_groups:,} share nothing",
+            *(f"  {group.size:,} requests share {group.depth:,} tokens" for group in groups[:5]),
+            "reordered" if guard is None else f"left in the order it came in, guard: {guard}",
+            f"expected cache hit with {self._options.cache_tokens:,} tokens:",
+            *(f"  {name:<34} {100.0 * hit:5.1f} %" for name, hit in self._hits().items()),
+        ]
+
+    def _hits(self) -> dict[str, float]:
+        """The expected hits of some orders that one might have chosen."""
+        options, hits = self._options, {}
+        hits["as it came, the engine's own order"] = self._found.expected_hit_before or 0.0
+        systems = np.array(self._systems)
+        if len(systems) and systems.max():
+            order = np.argsort(systems, kind="stable")
+            blocks = options.cache_tokens // options.block_tokens
+            in_flight = engine_named(options.engine).in_flight
+            hits["sorted by system prompt alone"] = hit_ratio(
+                self._shape, order, blocks, options.block_tokens, in_flight
+            )
+        return {**hits, "as written": self._found.expected_hit_after or 0.0}
+
+
+class _OutOfCore:
+    """The same for larger files.  It always reorders: no cache is simulated."""
+
+    def __init__(self, order: OutOfCoreOrder, path: Path, spool: IO[bytes]) -> None:
+        self._order = order
+        self._path = path
+        self._spool = spool
+        self._place = 0
+        self._chunk: list[tuple[bytes, str, tuple[int, int, int, str]]] = []
+        self._waiting = 0
+
+    def add(self, line: Line, request: BatchRequest, namespace: str, key: bytes) -> None:
+        raw = line.content + line.end
+        self._spool.write(raw)
+        record = (self._place, len(raw), line.number, formats.as_text(request.custom_id))
+        self._place += len(raw)
+        self._chunk.append((key, namespace, record))
+        self._waiting += len(key)
+        if len(self._chunk) >= CHUNK_LINES or self._waiting >= CHUNK_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._chunk:
+            self._order.add(*map(list, zip(*self._chunk, strict=True)))
+            self._chunk.clear()
+            self._waiting = 0
+
+    def arrange(self, replicas: int) -> tuple[int, int, str] | None:
+        self._flush()
+        self._spool.close()
+        repeated = self._order.repeated_name()
+        if repeated is not None:
+            return repeated[0], repeated[1], json.loads(repeated[2])
+        self._order.arrange(replicas)
+        return None
+
+    def placed(self) -> Iterator[_Placed]:
+        with self._path.open("rb") as lines:
+            for row in self._order.rows():
+                lines.seek(row.place)
+                yield _Placed(row.prompt, lines.read(row.size), row.number, row.name, row.replica)
+
+    def last(self) -> tuple[int, bytes]:
+        row = self._order.last()
+        if row is None:
+            return -1, b""
+        with self._path.open("rb") as lines:
+            lines.seek(row.place)
+            return row.prompt, lines.read(row.size)
+
+    def explanation(self) -> list[str]:
+        order = self._order
+        hit = 100.0 * (1.0 - order.uncached_tokens / order.tokens) if order.tokens else 0.0
+        return [
+            f"{len(order):,} requests, {order.tokens:,} tokens",
+            f"{order.edges:,} shared edges of the trie",
+            f"{order.uncached_tokens:,} uncached tokens",
+            f"reordered; cache hit of at least {hit:.1f} %, by what each request finds of the one before it",
+        ]
+
+
+@contextmanager
+def _out_of_core(options: ReorderOptions, outputs: list[Path]) -> Iterator[_OutOfCore]:
+    """The runner, with its files in a folder that goes when the work is done."""
+    try:
+        import duckdb
+    except ImportError:
+        raise needs("duckdb", "--out-of-core") from None
+    targets = [*outputs[1:], outputs[0]]
+    try:
+        with (
+            work_folder(targets) as folder,
+            closing(duckdb.connect(str(folder / "batch.duckdb"))) as database,
+            open_to_write(folder / "lines", os.O_CREAT | os.O_EXCL) as spool,
+        ):
+            database.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
+            yield _OutOfCore(OutOfCoreOrder(database, options.block_tokens), folder / "lines", spool)
+    except duckdb.Error as error:
+        raise PeekError(f"--out-of-core: {formats.excerpt(str(error).partition(chr(10))[0])}") from None
+
+
+# -- peek restore -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RestoreOptions:
+    """The command line of `peek restore`."""
+
+    results: Annotated[Path, read_path("RESULTS", "Results of the reordered batch; -: stdin.")]
+    target: Annotated[Path, written_path("OUT", "Where the ordered results go; -: stdout.")]
+    order: Annotated[Path, value("The order file that `peek reorder` wrote.", "PATH", parse_source)]
+    by_position: Annotated[
+        bool, switch("--by-position", "Results without custom_id are in the order of the reordered batch.")
+    ] = False
+
+
+def restore_command(options: RestoreOptions) -> None:
+    """Put results back into the order of the original batch file.
+
+    Results are found by custom_id; by position only where the requests have none, or with --by-position.
+    """
+    results, target = options.results, options.target
+    refuse_clashes([("RESULTS", results), ("--order", options.order)], [("OUT", target)])
+    check_target(target)
+    _check_tables(results, target, out_of_core=False)
+    loads = json_loads()
+    with _naming(options.order):
+        numbers, ids = formats.read_order(read_lines(options.order), loads)
+    lines = list(read_lines(results))
+    with _naming(results):
+        placed, faults = formats.match_results(
+            formats.result_ids(lines, loads), numbers, ids, options.by_position
+        )
+    ranked = sorted(placed, key=placed.__getitem__)
+    raw = [line.content + line.end for line in lines]
+    bare = len(lines) - 1 if lines and not lines[-1].end else -1
+    swap = (
+        formats.end_swap(bare, ranked[-1], raw[ranked[-1]])
+        if bare in placed
+        else formats.end_swap(-1, -1, b"")
+    )
+    with write_whole([target]) as (stream,):
+        if is_table(target):
+            copy_rows(results, [lines[index].number for index in ranked], stream)
+        else:
+            for index in ranked:
+                stream.write(swap.apply(index, raw[index]))
+    for fault in faults[:SHOWN_FAULTS]:
+        print(f"peek: {results}: {fault}", file=sys.stderr)
+    if faults:
+        raise WorkloadError(f"{results}: {len(faults)} of its results or their requests have no match")
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Put the file's name before errors of what is in it."""
+    try:
+        yield
+    except WorkloadError as error:
+        raise WorkloadError(f"{path}: {error}") from None
+
+
+# -- peek batch -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """The command line of `peek batch`."""
+
+    source: Annotated[Path, read_path("IN", "Batch file: .jsonl, .gz, .zst; -: stdin.")]
+    target: Annotated[Path, written_path("OUT", "Where the results go, in IN's order; -: stdout.")]
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="-- COMMAND ...", help=f"Runs the file {IN_PLACE} and writes the results {OUT_PLACE}."
+        ),
+    ]
+    cache_tokens: CacheOption = CACHE_TOKENS
+    block_tokens: BlockOption = BLOCK_TOKENS
+    tokenizer: TokenizerOption = None
+    engine: EngineOption = "vllm"
+    explain: ExplainOption = False
+
+
+def batch_command(options: BatchOptions) -> None:
+    """Reorder a batch file, run it with COMMAND, and put the results back into the order of IN.
+
+    peek batch in.jsonl results.jsonl -- vllm run-batch --model MODEL -i {in} -o {out}
+    """
+    for place in (IN_PLACE, OUT_PLACE):
+        if not any(place in word for word in options.command):
+            raise typer.BadParameter(f"no word of it holds {place}", param_hint="COMMAND")
+    refuse_clashes([("IN", options.source)], [("OUT", options.target)])
+    check_target(options.target)
+    # What an engine has computed is worth more than a tidy folder: if anything fails once there are results,
+    # they stay beside OUT with their order file, for `peek restore`.
+    with work_folder([options.target], RESULTS) as folder:
+        ordered, results = folder / "ordered.jsonl", folder / RESULTS
+        passed: dict[str, Any] = {
+            name: getattr(options, name)
+            for name in ("cache_tokens", "block_tokens", "tokenizer", "engine", "explain")
+        }
+        reorder_command(ReorderOptions(options.source, ordered, **passed))
+        _run(options.command, ordered, results)
+        restore_command(RestoreOptions(results, options.target, ordered.with_suffix(".order")))
+
+
+def _run(command: list[str], ordered: Path, results: Path) -> None:
+    words = [word.replace(IN_PLACE, str(ordered)).replace(OUT_PLACE, str(results)) for word in command]
+    try:
+        code = subprocess.run(words, check=False).returncode
+    except OSError as error:
+        reason = "no such program" if isinstance(error, FileNotFoundError) else error.strerror
+        raise PeekError(f"{words[0]}: {reason}") from None
+    if code:
+        raise PeekError(f"{words[0]}: {f'ended by signal {-code}' if code < 0 else f'exit status {code}'}")
+    if not results.exists():
+        raise PeekError(f"{words[0]}: has written no results to {OUT_PLACE}")

@@ -1,7 +1,10 @@
-"""What `peek simulate` prints: the table, the JSON object.
+"""What `peek simulate` prints and draws: the table, the JSON object, the verdict, the figure.
 
 The table has to fit into 80 columns with thirteen figures a row, hence headings of three short lines
 (what, which, unit), three significant digits, and the ideal hit ratio as a row of its own.
+
+The figure of `--plot` has four panels of horizontal bars, one bar per policy.  matplotlib is an extra
+(`peek-kv[plot]`) and is imported inside functions only.
 """
 
 from __future__ import annotations
@@ -9,9 +12,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from statistics import fmean
 from textwrap import fill
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
@@ -19,14 +27,39 @@ from rich.table import Table
 from rich.text import Text
 
 from peek import __version__, backend
-from peek.cli.verdict import significant, verdict
+from peek.cli.options import check_target, needs
+from peek.cli.writing import write_whole
 from peek.simulation.cost import CostModel
 from peek.simulation.workload import Workload
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 ENGINE_KINDS: Final = {"radix": "SGLang-like", "blocks": "vLLM-like"}
 
 ROOMY_COLUMNS: Final = 100
 """From this terminal width on, the table's columns stand further apart."""
+
+SAME_TIME: Final = 0.03
+"""Times that differ by no more than this part are the same."""
+
+SAME_HIT: Final = 0.005
+"""Cache hits that differ by no more than half a point are the same."""
+
+SHORT_WAIT_S: Final = 0.1
+"""Where 99 of 100 requests wait less, there is hardly a queue."""
+
+OURS: Final = "peek"
+
+PLOT_FORMATS: Final = (".png", ".svg", ".pdf")
+
+LOG_RANGE: Final = 10.0
+"""A panel whose largest value is more than so many times its smallest has a logarithmic axis."""
+
+_PEEK: Final = "#c8553d"
+_OTHERS: Final = "#6b8299"
+_INK: Final = "#333333"
+_TITLE: Final[dict[str, Any]] = {"fontsize": 10, "loc": "left", "color": _INK}
 
 
 @dataclass(frozen=True)
@@ -40,7 +73,7 @@ class Batch:
 
     @property
     def title(self) -> str:
-        """What was run, in a few words."""
+        """The workload, in a few words."""
         workload = self.workload
         if workload.load == "trace":
             scale = workload.rate_scale
@@ -49,7 +82,7 @@ class Batch:
 
     @property
     def setting(self) -> str:
-        """On what it was run."""
+        """Requests, arena, cache and machine."""
         workload, cost = self.workload, self.cost
         return (
             f"{len(workload.requests):,} requests (the first {workload.warmup} warm up, unmeasured), "
@@ -59,7 +92,7 @@ class Batch:
 
     @property
     def verdict(self) -> str:
-        """What it comes to; "" for a cell, whose answer is the evaluation."""
+        """The comparison in one sentence; "" for a cell, whose answer is the evaluation."""
         return verdict(self.runs) if self.workload.load == "trace" else ""
 
     @property
@@ -72,14 +105,14 @@ class Batch:
 
 
 def as_json_text(batches: list[Batch]) -> str:
-    """One JSON object with every run of every batch, and a verdict on each trace."""
+    """Write one JSON object with every run of every batch, and a verdict on each trace."""
     found: dict[str, Any] = {"runs": [rounded(run) for batch in batches for run in batch.runs]}
     said = [batch.verdict for batch in batches if batch.verdict]
     return json.dumps({**found, "verdicts": said} if said else found, indent=2)
 
 
 def rounded(value: Any) -> Any:
-    """`value` with every float in it cut to six significant digits."""
+    """Cut every float in `value` to six significant digits."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
@@ -87,11 +120,21 @@ def rounded(value: Any) -> Any:
     return value
 
 
+def significant(value: float) -> str:
+    """Write three significant digits, all digits of what is larger, and no more than three decimals."""
+    if value == 0.0:
+        return "0"
+    for decimals, limit in ((3, 0.9995), (2, 9.995), (1, 99.95)):
+        if value < limit:
+            return f"{value:.{decimals}f}"
+    return f"{value:.0f}"
+
+
 # -- the table ------------------------------------------------------------------------------------------
 
 
 def print_batches(batches: list[Batch]) -> None:
-    """One table per workload on stdout, each followed by what it is about."""
+    """Print one table per workload on stdout, each with a footnote."""
     console = Console(markup=False, highlight=False, emoji=False)
     for number, batch in enumerate(batches):
         if number:
@@ -102,13 +145,13 @@ def print_batches(batches: list[Batch]) -> None:
 
 
 def name_of(run: dict[str, Any]) -> str:
-    """What tells a run from the others of its batch."""
+    """What distinguishes a run from the others of its batch."""
     router = run.get("router")
     return str(run["policy"]) if router is None else f"{router}, {run['policy']}"
 
 
 def _print_table(console: Console, table: Table) -> None:
-    """In full width: a narrow terminal wraps the lines, figures cut to "1…" would be worse."""
+    """Print in full width: a narrow terminal wraps the lines, since figures cut to "1…" would be worse."""
     shown = console.width
     console.width = max(shown, Measurement.get(console, console.options.update(width=1000), table).maximum)
     with console.capture() as captured:
@@ -144,7 +187,7 @@ class Column:
         heading: three lines: what, which, unit.
         figure: the figure's name in a run, with dots.
         best: `min` or `max`, where the lowest or the highest value is to stand out.
-        text: writes the value.
+        text: formats the value.
         compared: another column follows, with the ratio to the first run.
     """
 
@@ -226,3 +269,191 @@ def _figures(run: dict[str, Any], runs: list[dict[str, Any]]) -> list[Text]:
         if column.compared and len(runs) > 1:
             cells.append(Text(times_better(column.gain(run, runs[0])), style="dim"))
     return cells
+
+
+# -- the verdict ------------------------------------------------------------------------------------------
+
+
+def verdict(runs: list[dict[str, Any]]) -> str:
+    """Say in one sentence what a policy (`peek` if it ran, else the best one) changes beside the first run.
+
+    "" for a single run.
+    """
+    first = runs[0]
+    others = [run for run in runs[1:] if run["policy"] != first["policy"]]
+    if not others:
+        return ""
+    best = min(others, key=lambda run: float(run["ttft_s"]["mean"]))
+    ours = next((run for run in others if run["policy"] == OURS), best)
+    changes = [
+        _change("the mean time to first token", first["ttft_s"]["mean"], ours["ttft_s"]["mean"]),
+        _change("its p99", first["ttft_s"]["p99"], ours["ttft_s"]["p99"]),
+        _hit_change(first["cache_hit"], ours["cache_hit"]),
+    ]
+    said = list(filter(None, changes))
+    if not said:
+        return f"Nothing changes under {ours['policy']}: {_reason(first)}."
+    text = f"Under {ours['policy']} instead of {first['policy']} {_joined(said)}"
+    shorter = best["ttft_s"]["mean"] < (1.0 - SAME_TIME) * ours["ttft_s"]["mean"]
+    return text + (
+        f"; {best['policy']} has the shortest mean, {_seconds(best['ttft_s']['mean'])}." if shorter else "."
+    )
+
+
+def _change(what: str, before: float, after: float) -> str:
+    if abs(after - before) <= SAME_TIME * before:
+        return ""
+    verb = "falls" if after < before else "rises"
+    times = max(before, after) / max(min(before, after), 1e-9)
+    by = f"x{times:.1f}" if times >= 1.95 else f"{100.0 * abs(after - before) / before:.0f} %"
+    return f"{what} {verb} from {_seconds(before)} to {_seconds(after)} ({by})"
+
+
+def _hit_change(before: float, after: float) -> str:
+    if abs(after - before) <= SAME_HIT:
+        return ""
+    verb = "rises" if after > before else "falls"
+    return f"the cache hit {verb} from {100.0 * before:.1f} to {100.0 * after:.1f} %"
+
+
+def _reason(first: dict[str, Any]) -> str:
+    """Say why no order makes a difference."""
+    wait_s = first["queue_wait_s"]["p99"]
+    hit, ideal = 100.0 * first["cache_hit"], 100.0 * first["ideal_hit"]
+    if wait_s < SHORT_WAIT_S:
+        waiting = f"99 of 100 requests wait less than {_seconds(max(wait_s, 1e-3))}"
+        return f"{waiting}, so there is hardly a queue to order; a higher --rate-scale makes one"
+    if ideal < 5.0:
+        return f"these prompts share next to nothing, {ideal:.1f} % at best"
+    if ideal - hit < 2.0:
+        return f"the cache already serves {hit:.1f} % of the {ideal:.1f} % that any cache could"
+    return "what these requests share does not wait at the same time"
+
+
+def _seconds(value: float) -> str:
+    return f"{1000.0 * value:.0f} ms" if value < 0.9995 else f"{significant(value)} s"
+
+
+def _joined(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+# -- the figure -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One figure of a run and how it is drawn; `log`: its axis may be logarithmic."""
+
+    title: str
+    column: Column
+    log: bool = False
+
+
+PANELS: Final = (
+    Panel("Cache hit", COLUMNS["cache_hit"]),
+    Panel("TTFT mean, s (less is better)", COLUMNS["ttft_s.mean"], log=True),
+    Panel("Throughput, req/s (more is better)", COLUMNS["throughput_rps"]),
+    Panel("TTFT p99, s (less is better)", COLUMNS["ttft_s.p99"], log=True),
+)
+
+
+def check_plot(path: Path) -> None:
+    """Refuse before the runs what could not be drawn after them."""
+    if path.suffix.lower() not in PLOT_FORMATS:
+        raise typer.BadParameter(
+            f"{str(path)!r} ends in none of {', '.join(PLOT_FORMATS)}", param_hint="--plot"
+        )
+    check_target(path)
+    try:
+        import_module("matplotlib")
+    except ImportError:
+        raise needs("matplotlib", "--plot", "plot") from None
+
+
+def save_plot(path: Path, batches: list[Batch]) -> None:
+    """Draw all runs into the file `path`; several seeds become means, with their range as whiskers."""
+    from matplotlib.figure import Figure  # not pyplot: no window system, no global state
+
+    policies = [run["policy"] for run in batches[0].runs]
+    figure = Figure(figsize=(10.0, 2.0 + 0.58 * max(len(policies), 2)), dpi=150, layout="constrained")
+    figure.suptitle(_title(batches), fontsize=10, color=_INK, parse_math=False)
+    ideal = fmean(batch.runs[0]["ideal_hit"] for batch in batches)
+    for number, panel in enumerate(PANELS):
+        axes = figure.add_subplot(2, 2, number + 1)
+        values = [[panel.column.value(batch.runs[row]) for batch in batches] for row in range(len(policies))]
+        _draw(axes, panel, policies, values)
+        _scale(axes, panel, values)
+        if panel.column.figure == "cache_hit":
+            _draw_ideal(axes, ideal)
+        _write_values(axes, panel, values)
+        if number % 2:
+            axes.set_yticklabels([])
+    picture = BytesIO()
+    figure.savefig(picture, format=path.suffix[1:].lower())
+    with write_whole([path]) as (stream,):
+        stream.write(picture.getbuffer())
+
+
+def _title(batches: list[Batch]) -> str:
+    first = batches[0]
+    heading = first.title
+    if len(batches) > 1:
+        seeds = ", ".join(str(batch.workload.seed) for batch in batches)
+        heading = f"{first.workload.name} {first.workload.load}, mean and range of seeds {seeds}"
+    return f"{fill(heading, 110)}\n{fill(first.setting, 110)}"
+
+
+def _draw(axes: Axes, panel: Panel, policies: list[str], values: list[list[float]]) -> None:
+    """Draw the bars from top to bottom in the order of the command line."""
+    rows = list(range(len(policies)))
+    colors = [_PEEK if policy == "peek" else _OTHERS for policy in policies]
+    axes.barh(rows, [fmean(each) for each in values], height=0.7, color=colors)
+    for row, each in enumerate(values):
+        if len(each) > 1:
+            axes.plot([min(each), max(each)], [row, row], color=_INK, linewidth=1.2)
+    axes.set_yticks(rows, policies)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_title(panel.title, **_TITLE)
+    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _scale(axes: Axes, panel: Panel, values: list[list[float]]) -> None:
+    """Scale linearly from 0, or logarithmically, with room for a value behind the longest bar."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = min(map(min, values)), max(map(max, values))
+    if panel.log and high > LOG_RANGE * low > 0.0:
+        axes.set_xscale("log")
+        left = low / 2.0
+        axes.set_xlim(left, high * (high / left) ** 0.16)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter("{x:g}")  # not a power of ten
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_title(f"{panel.title}, log scale", **_TITLE)
+    else:
+        axes.set_xlim(0.0, high * 1.16 or 1.0)
+
+
+def _draw_ideal(axes: Axes, ideal: float) -> None:
+    """Draw what a cache without evictions would reach, on the panel of cache hits."""
+    from matplotlib.ticker import PercentFormatter
+
+    axes.set_xlim(0.0, min(1.0, max(1.1 * ideal, axes.get_xlim()[1])))
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.axvline(ideal, linestyle="--", linewidth=1.2, color=_INK)
+    axes.set_title(f"Cache hit (more is better; dashed: ideal {ideal:.1%})", **_TITLE)
+
+
+def _write_values(axes: Axes, panel: Panel, values: list[list[float]]) -> None:
+    """Write the mean behind each bar; on the panel of cache hits inside, clear of the ideal."""
+    is_hit = panel.column.figure == "cache_hit"
+    for row, each in enumerate(values):
+        inside = is_hit and min(each) > 0.2 * axes.get_xlim()[1]
+        axes.annotate(
+            panel.column.text(fmean(each)), (min(each) if inside else max(each), row),
+            xytext=(-5 if inside else 5, 0), textcoords="offset points", ha="right" if inside else "left",
+            va="center_baseline", fontsize=9, color="white" if inside else _INK,
+        )  # fmt: skip

@@ -1,74 +1,74 @@
 """`peek simulate`: the embedded engine on one of the paper's cells or on a recorded trace.
 
-Plan: first everything that the command line alone tells (wrong usage), then what the outside world must
-offer (trace file, folder of the figure, matplotlib), and only then the runs, so that no mistake costs
-a run.  Every combination of seed and policy is a run; the runs of one seed share one workload.
+Plan: first everything that the command line alone tells (wrong usage), then what the outside world must offer
+(trace file, folder of the figure, matplotlib), and only then the runs, so that no mistake costs a run.  Every
+combination of seed, policy and router is a run; the runs of one seed share one workload.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from peek import PRESETS, InvalidConfig, WorkloadError
-from peek.cli.machines import arena_of, machine
-from peek.cli.options import policy_of
-from peek.cli.per_request import PerRequest
-from peek.cli.places import check_target, refuse_clashes
-from peek.cli.plot import check_plot, save_plot
-from peek.cli.report import Batch, as_json_text, print_batches
-from peek.cli.simulate_options import (
-    ALL,
-    ArenaOption,
-    BlockOption,
-    CacheOption,
-    CardOption,
-    CardsOption,
+from peek import PRESETS, InvalidConfig, PeekError, WorkloadError, backend
+from peek.cli.options import (
     JsonOption,
-    LimitOption,
-    LoadOption,
-    MemoryOption,
-    ModelOption,
-    PerRequestOption,
-    PlotOption,
-    PolicyOption,
-    RateOption,
-    ReplicasOption,
-    RouterOption,
-    RunningOption,
-    SeedOption,
-    StaleOption,
-    TraceFileOption,
-    TraceOption,
-    WorkloadOption,
+    as_usage_error,
+    check_choice,
+    check_policies,
+    check_target,
+    count,
+    parse_part,
+    parse_seed,
+    positive,
+    refuse_clashes,
+    value,
 )
-from peek.cli.simulate_runs import run_all
+from peek.cli.reading import ProgressBar
+from peek.cli.report import Batch, as_json_text, check_plot, print_batches, save_plot
+from peek.cli.writing import write_whole
 from peek.simulation.block_engine import BLOCK_TOKENS
+from peek.simulation.cards import card_named, model_named, model_of
 from peek.simulation.cells import CELL_NAMES, LOADS, cell
-from peek.simulation.cost import UTILISATION, cost_model_for
-from peek.simulation.fleet_run import FleetShape
-from peek.simulation.simulate import CACHES
+from peek.simulation.cost import UTILISATION, CostModel, Model, arena_tokens, cost_model_for
+from peek.simulation.engine import Job
+from peek.simulation.fleet_run import ROUTERS, FleetShape, simulate_fleet
+from peek.simulation.simulate import CACHES, simulate
 from peek.simulation.trace import at_rate, read_mooncake
 from peek.simulation.workload import Workload, faster
 
-DEFAULT_POLICIES: Final = [
+ALL: Final = "all"
+"""Stands for every policy that has a name."""
+
+DEFAULT_POLICIES: Final = (
     "fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek",
-]  # fmt: skip
-"""What `make demo` compares."""
+)  # fmt: skip
+"""The policies that `make demo` compares."""
 
-DEFAULT_SEEDS: Final = [42]
-DEFAULT_ROUTERS: Final = ["round-robin", "prefix-hash", "peek"]
 FLEET_POLICIES: Final = ["peek"]
-"""What the engines of a fleet run where no policy is named."""
+"""Policies of a fleet's engines where none is named."""
 
-DEFAULT_RATES: Final = [1.0]
+DEFAULT_ROUTERS: Final = ("round-robin", "prefix-hash", "peek")
+
+DEFAULT_CARD: Final = "h100"
+DEFAULT_MODEL: Final = "qwen2.5-32b"
+LARGEST_CARDS: Final = 1024
 
 ENGINE_OF: Final = {"radix": "sglang", "blocks": "vllm"}
 """Whose column of a cell's rates and caps goes with an engine kind."""
+
+PER_REQUEST_COLUMNS: Final = (
+    "request_id", "tenant", "arrival_s", "admitted_s", "first_token_s", "finished_s",
+    "prompt_tokens", "cached_tokens", "output_tokens", "policy", "seed",
+)  # fmt: skip
 
 _CELL_ONLY: Final = ("workload", "load", "seed", "trace_file")
 _TRACE_ONLY: Final = ("trace_block", "rate_scale", "limit")
@@ -76,69 +76,112 @@ _MACHINE: Final = ("card", "cards", "model", "memory_utilization")
 _FLEET_ONLY: Final = ("router", "stale_s")
 
 
-def simulate_command(
-    ctx: typer.Context,
-    workload: WorkloadOption = "w1c",
-    load: LoadOption = "heavy",
-    policy: PolicyOption = DEFAULT_POLICIES,
-    seed: SeedOption = DEFAULT_SEEDS,
-    arena_tokens: ArenaOption = None,
-    cache: CacheOption = "radix",
-    as_json: JsonOption = False,
-    plot: PlotOption = None,
-    trace: TraceOption = None,
-    trace_block: BlockOption = None,
-    rate_scale: RateOption = DEFAULT_RATES,
-    limit: LimitOption = None,
-    trace_file: TraceFileOption = None,
-    card: CardOption = None,
-    cards: CardsOption = 1,
-    model: ModelOption = None,
-    memory_utilization: MemoryOption = UTILISATION,
-    max_running: RunningOption = None,
-    per_request: PerRequestOption = None,
-    replicas: ReplicasOption = None,
-    router: RouterOption = DEFAULT_ROUTERS,
-    stale_s: StaleOption = 0.0,
-) -> None:
+@dataclass(frozen=True)
+class SimulateOptions:
+    """The command line of `peek simulate`."""
+
+    ctx: typer.Context
+    workload: Annotated[str, value(f"A cell of the paper: {', '.join(CELL_NAMES)}.")] = "w1c"
+    load: Annotated[str, value(f"Load of the cell: {', '.join(LOADS)}.")] = "heavy"
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            metavar="LABEL",
+            help="Policy, repeatable; the others are compared with the first.  fcfs+lru is what vLLM and "
+            f"SGLang do by default.  Valid: {', '.join(PRESETS)}, {ALL}, or module:Class of your own.",
+        ),
+    ] = field(default_factory=lambda: list(DEFAULT_POLICIES))
+    seed: Annotated[list[int], value("Seed of the cell, repeatable.", "INT", parse_seed)] = field(
+        default_factory=lambda: [42]
+    )
+    arena_tokens: Annotated[int | None, count("KV arena in tokens, not the workload's.")] = None
+    cache: Annotated[str, value("Engine kind: radix (SGLang-like), blocks (vLLM-like).")] = "radix"
+    as_json: JsonOption = False
+    plot: Annotated[Path | None, value("Write a figure: .png, .svg or .pdf.")] = None
+    trace: Annotated[Path | None, value("A Mooncake trace (JSONL, .gz too) in place of a cell.")] = None
+    trace_block: Annotated[
+        int | None, count("Tokens per hash id, where the trace does not say; else 512.")
+    ] = None
+    rate_scale: Annotated[list[float], positive("Replay the trace so many times faster, repeatable.")] = (
+        field(default_factory=lambda: [1.0])
+    )
+    limit: Annotated[int | None, count("Take only the first rows of the trace.")] = None
+    trace_file: Annotated[Path | None, value("Mooncake's conversation trace, for w4 and w4-shared.")] = None
+    card: Annotated[
+        str | None, value("Accelerator, as h100; with --model the arena follows from its memory.")
+    ] = None
+    cards: Annotated[int, count("So many of them together, tensor parallel.")] = 1
+    model: Annotated[str | None, value("Model, as llama-3.1-8b, or its config.json.")] = None
+    memory_utilization: Annotated[
+        float, value("Part of the memory for weights and KV cache.", "FLOAT", parse_part)
+    ] = UTILISATION
+    max_running: Annotated[int | None, count("Requests that run at once, not the workload's.")] = None
+    per_request: Annotated[
+        Path | None, value("Write a CSV line for each request of each run; .gz too.", "FILE")
+    ] = None
+    replicas: Annotated[
+        int | None,
+        count("So many engines behind a router; a cell's requests then come so many times as fast."),
+    ] = None
+    router: Annotated[list[str], value(f"Router, repeatable: {', '.join(ROUTERS)}.", "NAME")] = field(
+        default_factory=lambda: list(DEFAULT_ROUTERS)
+    )
+    stale_s: Annotated[float, value("Seconds until a router hears of anything; --cache blocks.", "FLOAT")] = (
+        0.0
+    )
+
+    def is_given(self, name: str) -> bool:
+        """Whether the option is on the command line, even with its default as value."""
+        source = self.ctx.get_parameter_source(name)
+        return source is not None and source.name == "COMMANDLINE"
+
+    def refuse(self, names: Sequence[str], why: str) -> None:
+        """Refuse options that do not go with the others."""
+        for name in names:
+            if self.is_given(name):
+                value = self.ctx.params[name]
+                shown = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+                raise typer.BadParameter(f"{shown} {why}", param_hint=f"--{name.replace('_', '-')}")
+
+
+def simulate_command(options: SimulateOptions) -> None:
     """Compare policies on the embedded engine, in virtual time.
 
     The engine's steps take the time of a roofline model of the paper's hardware and model, so the
     figures depend on the arguments alone, save the planning times, which are measured.
     """
-    policy = list(PRESETS) if policy == [ALL] else policy
-    _check_options(ctx, policy, cache, trace is not None)
-    shapes = _shapes(ctx, replicas, router, stale_s, cache)
-    policy = FLEET_POLICIES if shapes and not _is_given(ctx, "policy") else policy
-    _check_files([path for path in (trace, trace_file) if path], plot, per_request, len(rate_scale))
-    cost = None
-    if any(_is_given(ctx, name) for name in _MACHINE):
-        cost = machine(card, cards, model)
-        arena_tokens = arena_tokens or arena_of(cost, memory_utilization)
-    if trace is None:
-        cells = _cells(workload, load, seed, ENGINE_OF[cache], trace_file)
-        workloads = [faster(each, replicas or 1) for each in cells]
+    policies = list(PRESETS) if options.policy == [ALL] else options.policy
+    check_policies(policies)
+    check_choice("--cache", options.cache, CACHES)
+    if options.trace is None:
+        options.refuse(_TRACE_ONLY, "needs --trace")
     else:
-        workloads = _traces(trace, trace_block, limit, rate_scale, cache)
-    workloads = [_limited(each, arena_tokens, max_running) for each in workloads]
-    requests = None if per_request is None else PerRequest()
-    batches = run_all(workloads, policy, shapes, cache, cost or cost_model_for(workload), requests)
-    _give(batches, as_json, plot, requests, per_request)
-
-
-def _give(
-    batches: list[Batch],
-    as_json: bool,
-    plot: Path | None,
-    requests: PerRequest | None,
-    per_request: Path | None,
-) -> None:
-    """Files first: a table that scrolls by with an error behind it is read as a success."""
-    if plot is not None:
-        save_plot(plot, batches)
-    if requests is not None and per_request is not None:
-        requests.write(per_request)
-    if as_json:
+        options.refuse(_CELL_ONLY, "is given together with --trace, which replaces the cell")
+    shapes = _shapes(options)
+    if shapes and not options.is_given("policy"):
+        policies = FLEET_POLICIES
+    _check_files(options)
+    cost, arena = None, options.arena_tokens
+    if any(map(options.is_given, _MACHINE)):
+        cost = _machine(options.card or DEFAULT_CARD, options.cards, options.model or DEFAULT_MODEL)
+        with as_usage_error("--card", WorkloadError, ": more of them with --cards"):
+            arena = arena or arena_tokens(cost.hardware, cost.model, options.memory_utilization)
+    workloads = [
+        replace(
+            each,
+            arena_tokens=arena or each.arena_tokens,
+            max_running=options.max_running or each.max_running,
+        )
+        for each in (_cells(options) if options.trace is None else _traces(options.trace, options))
+    ]
+    runs = _Runs(options.cache, cost or cost_model_for(options.workload), options.per_request is not None)
+    batches = runs.all(workloads, policies, shapes)
+    if options.plot is not None:  # files first: a table above an error would be read as a success
+        save_plot(options.plot, batches)
+    if options.per_request is not None:
+        with write_whole([options.per_request]) as (stream,):
+            stream.write(runs.per_request.getvalue().encode())
+    if options.as_json:
         print(as_json_text(batches))
     else:
         print_batches(batches)
@@ -147,71 +190,32 @@ def _give(
 # -- wrong usage ----------------------------------------------------------------------------------------
 
 
-def _check_options(ctx: typer.Context, policies: list[str], cache: str, is_trace: bool) -> None:
-    """What can be wrong with any run, and options that belong to the other kind of workload."""
-    for label in policies:
-        try:
-            policy_of(label)
-        except InvalidConfig as error:
-            raise typer.BadParameter(str(error), param_hint="--policy") from None
-    _check_choice("--cache", cache, CACHES)
-    for name in _CELL_ONLY if is_trace else _TRACE_ONLY:
-        if _is_given(ctx, name):
-            why = "is given together with --trace, which replaces the cell" if is_trace else "needs --trace"
-            raise typer.BadParameter(f"{_shown(ctx, name)} {why}", param_hint=_option(name))
-
-
-def _check_files(read: list[Path], plot: Path | None, per_request: Path | None, rates: int) -> None:
-    """Files that are one or cannot hold several speeds, and what could not be written after the runs."""
-    asked = {"--plot": plot, "--per-request": per_request}
+def _check_files(options: SimulateOptions) -> None:
+    """Refuse files that are one, cannot hold several speeds, or could not be written after the runs."""
+    asked = {"--plot": options.plot, "--per-request": options.per_request}
     written = [(option, path) for option, path in asked.items() if path is not None]
-    if written and rates > 1:
+    if written and len(options.rate_scale) > 1:
         raise typer.BadParameter("takes one --rate-scale", param_hint=written[0][0])
-    refuse_clashes([("trace", path) for path in read], written)
-    if per_request is not None:
-        check_target(per_request)
-    if plot is not None:
-        check_plot(plot)
+    refuse_clashes([("trace", path) for path in (options.trace, options.trace_file) if path], written)
+    if options.per_request is not None:
+        check_target(options.per_request)
+    if options.plot is not None:
+        check_plot(options.plot)
 
 
-def _shapes(
-    ctx: typer.Context, replicas: int | None, routers: list[str], stale_s: float, cache: str
-) -> list[FleetShape]:
+def _shapes(options: SimulateOptions) -> list[FleetShape]:
     """The fleets to run, none for a single engine."""
-    if replicas is None:
-        for name in _FLEET_ONLY:
-            if _is_given(ctx, name):
-                raise typer.BadParameter(f"{_shown(ctx, name)} needs --replicas", param_hint=_option(name))
+    if options.replicas is None:
+        options.refuse(_FLEET_ONLY, "needs --replicas")
         return []
-    if _is_given(ctx, "per_request"):
+    if options.is_given("per_request"):
         raise typer.BadParameter("is for a single engine", param_hint="--per-request")
-    if stale_s > 0.0 and cache != "blocks":
-        raise typer.BadParameter(f"{stale_s} needs --cache blocks", param_hint="--stale-s")
+    if options.stale_s > 0.0 and options.cache != "blocks":
+        raise typer.BadParameter(f"{options.stale_s} needs --cache blocks", param_hint="--stale-s")
     try:
-        return [FleetShape(name, [1.0] * replicas, stale_s) for name in routers]
+        return [FleetShape(name, [1.0] * options.replicas, options.stale_s) for name in options.router]
     except InvalidConfig as error:
         raise typer.BadParameter(str(error)) from None
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _shown(ctx: typer.Context, name: str) -> str:
-    """An option's value or values, as they were written."""
-    value = ctx.params[name]
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def _is_given(ctx: typer.Context, name: str) -> bool:
-    """True if the option is on the command line, even with its default as value."""
-    source = ctx.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _check_choice(option: str, value: str, valid: Sequence[str]) -> None:
-    if value not in valid:
-        raise typer.BadParameter(f"{value!r} is unknown; valid: {', '.join(valid)}", param_hint=option)
 
 
 def _check_block(cache: str, trace_block: int | None) -> None:
@@ -222,37 +226,124 @@ def _check_block(cache: str, trace_block: int | None) -> None:
         )
 
 
+# -- machines -------------------------------------------------------------------------------------------
+
+
+def _machine(card: str, cards: int, model: str) -> CostModel:
+    """Step times and memory of what was asked for; wrong usage for names that are unknown."""
+    if cards > LARGEST_CARDS:
+        raise typer.BadParameter(f"{cards} is not in 1..{LARGEST_CARDS}", param_hint="--cards")
+    with as_usage_error("--card", WorkloadError):
+        hardware = card_named(card.lower(), cards)
+    return CostModel(hardware, _model(model))
+
+
+def _model(model: str) -> Model:
+    """A model by its name, or by the path of its `config.json`."""
+    path = Path(model)
+    if path.suffix != ".json":
+        with as_usage_error("--model", WorkloadError, ", or a config.json"):
+            return model_named(model.lower())
+    try:
+        config = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        raise PeekError(f"{path}: not valid JSON") from None
+    if not isinstance(config, dict):
+        raise PeekError(f"{path}: not a JSON object")
+    return model_of(str(path), config)
+
+
 # -- workloads and runs ---------------------------------------------------------------------------------
 
 
-def _cells(name: str, load: str, seeds: list[int], engine: str, trace_file: Path | None) -> list[Workload]:
+def _cells(options: SimulateOptions) -> list[Workload]:
     """One workload per seed."""
-    _check_choice("--workload", name, CELL_NAMES)
-    _check_choice("--load", load, LOADS)
+    name, trace_file = options.workload, options.trace_file
+    check_choice("--workload", name, CELL_NAMES)
+    check_choice("--load", options.load, LOADS)
     if trace_file is not None and not name.startswith("w4"):
         raise typer.BadParameter(f"{trace_file} is of no use to {name}", param_hint="--trace-file")
+    engine = ENGINE_OF[options.cache]
     try:
-        return [cell(name, load, seed, engine, trace=trace_file) for seed in seeds]
+        cells = [cell(name, options.load, seed, engine, trace=trace_file) for seed in options.seed]
     except WorkloadError as error:
         if trace_file is not None:  # the file's fault
             raise
         raise typer.BadParameter(str(error), param_hint="--workload") from None
+    return [faster(each, options.replicas or 1) for each in cells]
 
 
-def _traces(
-    trace: Path, trace_block: int | None, limit: int | None, rate_scales: list[float], cache: str
-) -> list[Workload]:
+def _traces(trace: Path, options: SimulateOptions) -> list[Workload]:
     """One workload per speed."""
-    _check_block(cache, trace_block)
-    recorded = read_mooncake(trace, block_tokens=trace_block, limit=limit)
-    _check_block(cache, recorded.unit_tokens)
-    return [at_rate(recorded, scale) for scale in rate_scales]
+    _check_block(options.cache, options.trace_block)
+    recorded = read_mooncake(trace, block_tokens=options.trace_block, limit=options.limit)
+    _check_block(options.cache, recorded.unit_tokens)
+    return [at_rate(recorded, scale) for scale in options.rate_scale]
 
 
-def _limited(workload: Workload, arena_tokens: int | None, max_running: int | None) -> Workload:
-    """With limits of the command line in place of its own."""
-    return replace(
-        workload,
-        arena_tokens=arena_tokens or workload.arena_tokens,
-        max_running=max_running or workload.max_running,
-    )
+class _Runs:
+    """Runs workloads.
+
+    Attributes:
+        per_request: CSV text, if asked for: a line for each request of each run, warm-up included.
+    """
+
+    def __init__(self, cache: str, cost: CostModel, per_request: bool) -> None:
+        self._cache = cache
+        self._cost = cost
+        self._notes = per_request
+        self.per_request = io.StringIO()
+        self._csv = csv.writer(self.per_request, lineterminator="\n")
+        self._csv.writerow(PER_REQUEST_COLUMNS)
+
+    def all(
+        self, workloads: list[Workload], policies: list[str], shapes: Sequence[FleetShape]
+    ) -> list[Batch]:
+        """Run each workload under each policy and fleet (`shapes`; none for a single engine)."""
+        batches = []
+        fleets: list[FleetShape | None] = [*shapes] or [None]
+        requests = sum(len(workload.requests) for workload in workloads) * len(policies) * len(fleets)
+        with ProgressBar(requests) as progress:
+            for workload in workloads:
+                runs = []
+                for label in policies:
+                    for shape in fleets:
+                        name = label if shape is None else f"{shape.router}, {label}"
+                        progress.next_part(f"{name}, seed {workload.seed}" if len(workloads) > 1 else name)
+                        runs.append(self._one(workload, label, shape, progress))
+                batches.append(Batch(workload, self._cache, self._cost, runs))
+        return batches
+
+    def _one(
+        self, workload: Workload, label: str, shape: FleetShape | None, progress: ProgressBar
+    ) -> dict[str, Any]:
+        """The figures of a run, and what they hold for."""
+
+        def watch(jobs: list[Job]) -> None:
+            self._note(jobs, label, workload.seed)
+
+        timer, cost = time.perf_counter, self._cost
+        if shape is None:
+            noting = watch if self._notes else None
+            figures = simulate(workload, label, self._cache, timer, cost, progress.show, noting)
+        else:
+            figures = simulate_fleet(workload, label, shape, self._cache, timer, cost, progress.show)
+        found = {
+            **figures,
+            "warmup": workload.warmup,
+            "arena_tokens": workload.arena_tokens,
+            "cache": self._cache,
+            "hardware": cost.hardware.name,
+            "model": cost.model.name,
+            "backend": backend(),
+        }
+        return {**found, "rate_scale": workload.rate_scale} if workload.load == "trace" else found
+
+    def _note(self, jobs: list[Job], policy: str, seed: int) -> None:
+        """Note the requests of one run, in order of arrival; times in seconds since its start."""
+        for job in jobs:
+            times = (job.arrival_s, job.admitted_s, job.first_token_s, job.finished_s)
+            self._csv.writerow([
+                job.request_id, job.request.tenant, *(f"{time_s:.6f}" for time_s in times), job.prompt_tokens,
+                job.cached_at_admission, job.output_tokens, policy, seed,
+            ])  # fmt: skip

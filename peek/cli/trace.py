@@ -1,7 +1,7 @@
-"""`peek trace`: one's own traffic as a block-hash trace, which `peek simulate --trace` replays.
+"""`peek trace`: a log of requests as a block-hash trace, which `peek simulate --trace` replays.
 
-Nothing of what was asked or answered is in the trace, only lengths, times, and salted hashes that tell which
-prompts begin alike.
+The trace holds nothing of what was asked or answered: only lengths, times, and salted hashes by which equal
+beginnings of prompts are found.
 """
 
 from __future__ import annotations
@@ -10,118 +10,106 @@ import json
 import secrets
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from peek import InvalidKey, PeekError, WorkloadError
-from peek.cli.extras import json_loads
-from peek.cli.options import parse_count, parse_rate
-from peek.cli.places import check_target, parse_source, parse_target, refuse_clashes
-from peek.cli.reading import read_lines
-from peek.cli.request_lines import BadLines
-from peek.cli.tokenizing import load_tokenizer, tokenizer_file
+from peek.cli.options import (
+    TokenizerOption,
+    check_choice,
+    check_target,
+    count,
+    positive,
+    read_path,
+    refuse_clashes,
+    value,
+    written_path,
+)
+from peek.cli.reading import BadLines, json_loads, load_tokenizer, read_lines, tokenizer_file
 from peek.cli.writing import write_whole
-from peek.offline.formats.echo import clipped
-from peek.offline.formats.lines import Line
-from peek.traffic.engine_logs import EngineLog
-from peek.traffic.events import Event
-from peek.traffic.request_rows import Fields, RequestRows
-from peek.traffic.times import UNITS
-from peek.traffic.tracer import Counts, Tracer
+from peek.offline.formats import Line, excerpt
+from peek.traffic import UNITS, Counts, EngineLog, Event, RequestRows, Tracer
 
 FORMATS: Final = ("auto", "jsonl", "log")
 
 UNKNOWN_TOKENS: Final = 128
-"""Of an answer whose length nobody tells."""
+"""Tokens taken for an answer whose length is not in the log."""
 
 SMALLEST_SALT: Final = 16
-"""Bytes: as many as nobody can try out, if they are random."""
+"""Bytes: too many to try out, if they are random."""
 
 BLOCK_TOKENS: Final = 16
-"""vLLM's block; SGLang's page is 1, which its prompts hardly tell from 16."""
+"""vLLM's block; for SGLang's page of 1 the hits differ little."""
 
 _SPANS: Final = ((86_400.0, "days"), (3600.0, "h"), (60.0, "min"))
 _YEAR_S: Final = 366 * 86_400.0
-"""No log is as long: one time is of another clock, or none."""
-
-InArgument = Annotated[
-    Path,
-    typer.Argument(
-        parser=parse_source, metavar="IN", help="Requests as JSONL, or an engine's log; .gz, .zst; -: stdin."
-    ),
-]
-OutArgument = Annotated[
-    Path, typer.Argument(parser=parse_target, metavar="OUT", help="The trace: .jsonl, .gz; -: stdout.")
-]
-FormatOption = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        metavar="NAME",
-        help="jsonl: a request a line; log: vLLM's or SGLang's; auto: by the first line.",
-    ),
-]
-FieldOption = Annotated[str, typer.Option(metavar="PATH", help="Dotted path; not the usual places.")]
-TenantOption = Annotated[
-    str, typer.Option(metavar="PATH", help="Dotted path of who asks; written as a hash.")
-]
-UnitOption = Annotated[str, typer.Option(metavar="UNIT", help=f"Of numeric times: {', '.join(UNITS)}.")]
-BlockOption = Annotated[int, typer.Option(parser=parse_count, metavar="INT", help="Tokens of a block.")]
-TokenizerOption = Annotated[
-    Path | None, typer.Option(help="Local tokenizer file; without one, four bytes of text count as a token.")
-]
-SaltOption = Annotated[
-    Path | None,
-    typer.Option(metavar="PATH", help="Secret for the hashes, so that traces can be joined; else a new one."),
-]
-RateOption = Annotated[
-    float | None,
-    typer.Option(parser=parse_rate, metavar="FLOAT", help="Requests a second, in place of the log's times."),
-]
-OutputTokensOption = Annotated[
-    int, typer.Option(parser=parse_count, metavar="INT", help="Length of answers of which nobody tells it.")
-]
+"""Longer than any log: a time is of another clock, or is none."""
 
 
-def trace_command(
-    source: InArgument,
-    target: OutArgument,
-    form: FormatOption = "auto",
-    time_field: FieldOption = "",
-    prompt_field: FieldOption = "",
-    output_field: FieldOption = "",
-    tenant_field: TenantOption = "",
-    time_unit: UnitOption = "",
-    block_tokens: BlockOption = BLOCK_TOKENS,
-    tokenizer: TokenizerOption = None,
-    salt_file: SaltOption = None,
-    rate: RateOption = None,
-    output_tokens: OutputTokensOption = UNKNOWN_TOKENS,
-) -> None:
+def _path_in_row(text: str) -> Any:
+    return typer.Option(metavar="PATH", help=text)
+
+
+FieldOption = Annotated[str, _path_in_row("Dotted path; not the usual places.")]
+
+
+@dataclass(frozen=True)
+class TraceOptions:
+    """The command line of `peek trace`."""
+
+    source: Annotated[Path, read_path("IN", "Requests as JSONL, or an engine's log; .gz, .zst; -: stdin.")]
+    target: Annotated[Path, written_path("OUT", "The trace: .jsonl, .gz; -: stdout.")]
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="jsonl: a request a line; log: vLLM's or SGLang's; auto: by the first line.",
+        ),
+    ] = "auto"
+    time_field: FieldOption = ""
+    prompt_field: FieldOption = ""
+    output_field: FieldOption = ""
+    tenant_field: Annotated[str, _path_in_row("Dotted path of who asks; written as a hash.")] = ""
+    time_unit: Annotated[str, value(f"Of numeric times: {', '.join(UNITS)}.", "UNIT")] = ""
+    block_tokens: Annotated[int, count("Tokens of a block.")] = BLOCK_TOKENS
+    tokenizer: TokenizerOption = None
+    salt_file: Annotated[
+        Path | None, value("Secret for the hashes, so that traces can be joined; else a new one.", "PATH")
+    ] = None
+    rate: Annotated[float | None, positive("Requests a second, in place of the log's times.")] = None
+    output_tokens: Annotated[int, count("Length of answers of which nobody tells it.")] = UNKNOWN_TOKENS
+
+
+def trace_command(options: TraceOptions) -> None:
     """Turn a log of requests into a trace for `peek simulate --trace`.
 
     The trace holds times, lengths and salted block hashes; nothing of what was asked or answered.
     """
-    _check_choice("--format", form, FORMATS)
-    _check_choice("--time-unit", time_unit, ("", *UNITS))
+    source, target, tokenizer = options.source, options.target, options.tokenizer
+    check_choice("--format", options.form, FORMATS)
+    check_choice("--time-unit", options.time_unit, ("", *UNITS))
     if target.suffix == ".zst":
         raise typer.BadParameter(f"{target}: traces are read plain or as .gz", param_hint="OUT")
-    read = [("IN", source), *((("--salt-file", salt_file),) if salt_file else ())]
+    read = [("IN", source), *((("--salt-file", options.salt_file),) if options.salt_file else ())]
     if tokenizer is not None:
         tokenizer = tokenizer_file(tokenizer)
         read.append(("--tokenizer", tokenizer))
     refuse_clashes(read, [("OUT", target)])
     check_target(target)
-    encode = None if tokenizer is None else load_tokenizer(tokenizer)
-    tracer = Tracer(_salt(salt_file), block_tokens, encode)
+    encode = load_tokenizer(tokenizer)
+    tracer = Tracer(_salt(options.salt_file), options.block_tokens, encode)
     bad = BadLines(source)
-    lines = read_lines(source)
-    fields = Fields(time_field, prompt_field, output_field, tenant_field, time_unit)
+    rows = RequestRows(
+        options.time_field, options.prompt_field, options.output_field, options.tenant_field,
+        options.time_unit, encode,
+    )  # fmt: skip
     log = EngineLog(json_loads())
-    for number, found in _events(lines, form, RequestRows(fields, encode), log):
+    for number, found in _events(read_lines(source), options.form, rows, log):
         try:
             for event in found:
                 tracer.take(event)
@@ -129,15 +117,9 @@ def trace_command(
             bad.leave_out(number, error)
     if not tracer.counts.requests:
         raise WorkloadError(f"{source}: holds no request that is understood")
-    _write(tracer, target, source, output_tokens, rate)
-    _explain(tracer.counts, output_tokens, block_tokens, encode is None and tracer.counts.texts > 0)
+    _write(tracer, options)
+    _explain(tracer.counts, options, is_estimate=encode is None and tracer.counts.texts > 0)
     bad.complain(log.cut())
-
-
-def _check_choice(option: str, value: str, valid: tuple[str, ...]) -> None:
-    if value not in valid:
-        shown = ", ".join(filter(None, valid))
-        raise typer.BadParameter(f"{value!r} is unknown; valid: {shown}", param_hint=option)
 
 
 def _salt(path: Path | None) -> bytes:
@@ -155,11 +137,14 @@ def _salt(path: Path | None) -> bytes:
 def _events(
     lines: Iterator[Line], form: str, rows: RequestRows, log: EngineLog
 ) -> Iterator[tuple[int, Iterator[Event]]]:
-    """Of each line that may tell something, its number and what it tells."""
+    """Yield the number of each line with its events."""
     first = next(lines, None)
     if first is None:
         return
-    is_log = form == "log" or (form == "auto" and not _is_request(first.content))
+    line = first.content
+    is_engines = b'"event": "request.' in line or b'"levelname"' in line
+    is_row = line.lstrip().startswith(b"{") and not is_engines
+    is_log = form == "log" or (form == "auto" and not is_row)
     for number, content, _ in chain([first], lines):
         if is_log:
             yield number, log.events(content.decode("utf-8", "replace"))
@@ -168,38 +153,33 @@ def _events(
     yield 0, log.rest()
 
 
-def _is_request(line: bytes) -> bool:
-    """Whether a first line is a row rather than a line of a log."""
-    return line.lstrip().startswith(b"{") and b'"event": "request.' not in line and b'"levelname"' not in line
-
-
 def _parsed(line: bytes, number: int, rows: RequestRows) -> Iterator[Event]:
     try:
         row = json_loads()(line)
     except (ValueError, RecursionError) as error:
-        raise WorkloadError(f"not valid JSON: {clipped(str(error))}") from None
+        raise WorkloadError(f"not valid JSON: {excerpt(str(error))}") from None
     yield from rows.events(row, str(number))
 
 
-def _write(tracer: Tracer, target: Path, source: Path, output_tokens: int, rate: float | None) -> None:
+def _write(tracer: Tracer, options: TraceOptions) -> None:
     try:
-        with write_whole([target]) as (stream,):
-            for row in tracer.rows(output_tokens, rate):
+        with write_whole([options.target]) as (stream,):
+            for row in tracer.rows(options.output_tokens, options.rate):
                 stream.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
     except WorkloadError as error:
         raise WorkloadError(
-            f"{source}: {error}: name their place with --time-field, or give --rate"
+            f"{options.source}: {error}: name their place with --time-field, or give --rate"
         ) from None
 
 
-def _explain(counts: Counts, output_tokens: int, block_tokens: int, is_estimate: bool) -> None:
+def _explain(counts: Counts, options: TraceOptions, is_estimate: bool) -> None:
     note = " (four bytes of text taken as a token; --tokenizer counts them)" if is_estimate else ""
     told, allowed = counts.answered, counts.allowed
-    unknown = counts.requests - told - allowed
+    unknown, size = counts.requests - told - allowed, options.block_tokens
     said = [
-        f"{counts.requests:,} requests, {counts.prompt_tokens:,} tokens in blocks of {block_tokens}{note}",
+        f"{counts.requests:,} requests, {counts.prompt_tokens:,} tokens in blocks of {size}{note}",
         _pace(counts),
-        f"length of answers: {told:,} told, {allowed:,} as allowed, {unknown:,} as {output_tokens}",
+        f"length of answers: {told:,} told, {allowed:,} as allowed, {unknown:,} as {options.output_tokens}",
     ]
     if counts.engine_prompt_tokens:
         hit = 100.0 * counts.engine_cached_tokens / counts.engine_prompt_tokens
@@ -212,14 +192,12 @@ def _explain(counts: Counts, output_tokens: int, block_tokens: int, is_estimate:
 
 
 def _pace(counts: Counts) -> str:
-    """How long it took and how fast it came, so that a wrong unit of times shows."""
+    """Span and rate of the requests, so that a wrong unit of times shows."""
     span_s = counts.span_s
     if span_s <= 0.0:
         return "all at one time"
     parts, unit = next((each for each in _SPANS if span_s >= 2.0 * each[0]), (1.0, "s"))
     text = f"over {span_s / parts:,.3g} {unit}, {counts.requests / span_s:,.3g} requests a second"
-    return (
-        text
-        if span_s < _YEAR_S
-        else f"{text}: are all times of one clock and unit? (--time-field, --time-unit)"
-    )
+    if span_s < _YEAR_S:
+        return text
+    return f"{text}: are all times of one clock and unit? (--time-field, --time-unit)"

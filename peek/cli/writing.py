@@ -1,11 +1,11 @@
-"""Output that is never half there.
+"""The writer of all commands: output that is never half there.
 
-A regular file is written beside its place, under a name that no other file has, synced and then renamed:
-until then the old file stands, and if anything fails the new one goes.  Two runs at a time never share a
+A regular file is written beside its place, under a name that no other file has, synced and then renamed.
+Until then the old file stands, and if anything fails the new one goes.  Two runs at a time never share a
 name, and the files of one run are renamed together, so that an order file always belongs to its output.  A
 process that is killed leaves a file `NAME.<letters>.partial` behind, or between two renames the old ones as
-`NAME.<letters>.old`; nothing ever reads them.  Devices, pipes and standard output cannot be replaced and get
-their bytes at once.
+`NAME.<letters>.old`; no run reads them.  Devices, pipes and standard output cannot be replaced and get their
+bytes at once.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ import secrets
 import shutil
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
 from peek import PeekError
-from peek.cli.compression import compressing
-from peek.cli.places import STREAM, is_regular, real_path, standard_output
+from peek.cli.options import STREAM, is_regular, real_path
+from peek.cli.reading import zstandard_for
 
 NAME_CHARACTERS: Final = 50
-"""Of a file's own name in the name of its successor: with four bytes each still far from 255."""
+"""Characters of a file's name that its successor keeps: at four bytes each, far below the limit of 255."""
 
 _BUFFER_BYTES: Final = 1 << 17
 
 
 class _NamedFile(io.FileIO):
-    """A file that names itself when it cannot be written: `OSError` of a write knows no name."""
+    """A file that names itself when it cannot be written: `OSError` of a write has no name."""
 
     def __init__(self, descriptor: int, shown: Path) -> None:
         super().__init__(descriptor, "wb")
@@ -42,7 +43,7 @@ class _NamedFile(io.FileIO):
         """As `FileIO.write`."""
         try:
             return super().write(data) or 0
-        except BrokenPipeError:  # of standard output it would be no news, of this one it is
+        except BrokenPipeError:  # for `main` a bare one is that of standard output
             raise PeekError(f"{self._shown}: its reader has gone") from None
         except OSError as error:
             error.filename = self._shown
@@ -50,9 +51,47 @@ class _NamedFile(io.FileIO):
 
 
 def open_to_write(path: Path, flags: int, shown: Path | None = None) -> IO[bytes]:
-    """A buffered file whose errors name it, as `shown` if that is given."""
+    """Open a buffered file whose errors name it, as `shown` if that is given."""
     descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0) | flags, 0o666)
     return io.BufferedWriter(_NamedFile(descriptor, shown or path), _BUFFER_BYTES)
+
+
+class _GzipWriter(io.RawIOBase):
+    """A gzip stream without a name and a time: equal input, equal bytes.
+
+    `gzip.GzipFile` keeps what it could not write, and from Python 3.12 on reports it on stderr at its end.
+    """
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        super().__init__()
+        self._raw = raw
+        self._code = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+
+    def writable(self) -> bool:
+        """As `RawIOBase`."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Write all of it at once."""
+        self._raw.write(self._code.compress(data))
+        return memoryview(data).nbytes
+
+    def close(self) -> None:
+        """End the stream; it counts as closed even if the end cannot be written."""
+        if not self.closed:
+            try:
+                self._raw.write(self._code.flush())
+            finally:
+                super().close()
+
+
+def _compressing(raw: IO[bytes], path: Path) -> Any:
+    """A stream that writes into `raw`; closing it leaves `raw` open.  `raw` itself for a plain name."""
+    if path.suffix == ".gz":
+        return _GzipWriter(raw)
+    if path.suffix == ".zst":
+        return zstandard_for(path).ZstdCompressor(level=3).stream_writer(raw, closefd=False)
+    return raw
 
 
 class _Output:
@@ -69,7 +108,9 @@ class _Output:
         self._path = path
         self._published = False
         if path == STREAM:
-            self._raw = standard_output()
+            if sys.stdout is None:
+                raise PeekError("standard output is closed")
+            self._raw: IO[bytes] = sys.stdout.buffer
         elif is_regular(path):
             self._place = real_path(path)
             self.folder = self._place.parent
@@ -82,11 +123,11 @@ class _Output:
 
     def open(self) -> Any:
         """The stream, compressing if the name asks for it."""
-        self.stream = compressing(self._raw, self._path)
+        self.stream = _compressing(self._raw, self._path)
         return self.stream
 
     def finish(self) -> None:
-        """Everything has been written: bring it to the disk."""
+        """Bring everything that has been written to the disk."""
         if self.stream is not self._raw:
             self.stream.close()
         self._raw.flush()
@@ -114,7 +155,7 @@ class _Output:
                 self._place.replace(self._old)
 
     def forget(self) -> None:
-        """The old file is no longer needed."""
+        """Remove the old file, which is no longer needed."""
         if self.folder is not None:
             self._old.unlink(missing_ok=True)
 
@@ -154,7 +195,7 @@ def write_whole(paths: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
 
 @contextmanager
 def _locked(folders: set[Path]) -> Iterator[None]:
-    """No other run renames anything in these folders meanwhile; where folders cannot be locked, it may."""
+    """Keep other runs from renaming anything in these folders; where folders cannot be locked, they may."""
     try:
         import fcntl
     except ImportError:
@@ -171,7 +212,7 @@ def _locked(folders: set[Path]) -> Iterator[None]:
 
 @contextmanager
 def work_folder(targets: Sequence[Path], precious: str = "") -> Iterator[Path]:
-    """A new folder, for the time being; beside the first regular file among the targets, if there is one.
+    """A new folder for the time being, beside the first regular file among the targets, if there is one.
 
     If something fails and the file `precious` in it holds anything, the folder stays, and stderr says so.
     """

@@ -1,10 +1,16 @@
-"""Chained keys of cache blocks, for whole batches at array speed.
+"""Chained keys of cache blocks for whole batches, and a prompt's place in the order as a string that sorts.
 
 Engines name the i-th block of a prompt `k_i = hash(k_{i-1}, tokens of block i)`: equal keys mean equal
 prompts up to the end of that block.  Here the chain is a running sum, which numpy adds up for a million
 prompts at once: `s_i = s_{i-1} + sum over the block of (token + 1) x m_p`, with one random odd 64-bit
 multiplier per position p, and `k_i` is a mix of `s_i` and i.  Two different prefixes get equal keys with a
 chance of about 2^-44 or less for token ids below 2^20.  Keys are this library's own, not an engine's.
+
+A **path** is what the runners beyond one process sort by.  For each edge of the compressed trie on the way to
+the prompt it has one entry of 24 hexadecimal characters: most prompts first (8), lowest first prompt first
+(10), then the edge's depth in blocks (6), which never decides.  A prompt with blocks of its own below its
+last shared edge gets one entry more, with a count of one.  Prompts sorted by path, then by index, are in
+`depth_first` order.
 """
 
 from __future__ import annotations
@@ -16,16 +22,26 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from peek.offline.shape import Ints
 from peek.trie.keys import pack
 
 Keys: TypeAlias = npt.NDArray[np.uint64]
 
 _GOLDEN: Final = 0x9E3779B97F4A7C15
+"""2**64 divided by the golden ratio, the increment of splitmix64."""
+
 _FIRST_MULTIPLIERS: Final = 1024
+"""Size of the smallest table; it doubles with the longest prompt."""
+
+ENTRY: Final = 24
+"""Characters of an edge in a path."""
+
+_MOST: Final = 2**32 - 1
+"""Counts are taken from it, so that the largest sorts first."""
 
 
 def block_keys(prompt: Any, block_tokens: int = 16, namespace: str = "") -> list[int]:
-    """Keys of a prompt's whole blocks.  `InvalidKey`; about 30 ns per token, 20 us per call."""
+    """Keys of a prompt's whole blocks.  `InvalidKey` as `pack`; about 30 ns per token, 20 us per call."""
     tokens = np.frombuffer(pack(prompt), np.int32)
     keys, _ = batch_keys(tokens, np.array([0, len(tokens)]), block_tokens, [namespace])
     found: list[int] = keys.tolist()
@@ -34,10 +50,10 @@ def block_keys(prompt: Any, block_tokens: int = 16, namespace: str = "") -> list
 
 def batch_keys(
     tokens: npt.NDArray[np.int32],
-    offsets: npt.NDArray[np.int64],
+    offsets: Ints,
     block_tokens: int = 16,
     namespaces: list[str] | None = None,
-) -> tuple[Keys, npt.NDArray[np.int64]]:
+) -> tuple[Keys, Ints]:
     """Keys of all whole blocks of a batch, prompt after prompt.
 
     Args:
@@ -52,8 +68,9 @@ def batch_keys(
     """
     lengths = np.diff(offsets)
     position = np.arange(len(tokens)) - np.repeat(offsets[:-1], lengths)
-    longest = int(lengths.max()) if len(lengths) else 0
-    terms = (tokens.astype(np.uint64) + np.uint64(1)) * _multipliers(longest)[position]
+    longest = max(int(lengths.max(initial=0)), _FIRST_MULTIPLIERS)
+    multipliers = _multipliers(1 << (longest - 1).bit_length())
+    terms = (tokens.astype(np.uint64) + np.uint64(1)) * multipliers[position]
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
     blocks = lengths // block_tokens
     starts = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
@@ -73,15 +90,8 @@ def _mix(x: Keys) -> Keys:
     return x ^ (x >> np.uint64(31))
 
 
-def _multipliers(n: int) -> Keys:
-    size = _FIRST_MULTIPLIERS
-    while size < n:
-        size *= 2
-    return _multiplier_table(size)
-
-
 @lru_cache(maxsize=4)
-def _multiplier_table(size: int) -> Keys:
+def _multipliers(size: int) -> Keys:
     return _mix(np.arange(1, size + 1, dtype=np.uint64) * np.uint64(_GOLDEN)) | np.uint64(1)
 
 
@@ -91,3 +101,44 @@ def _salt(namespace: str) -> int:
     return int.from_bytes(
         hashlib.blake2b(namespace.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
     )
+
+
+# -- paths -------------------------------------------------------------------------------------------------
+
+
+def entry(count: int, first: int, bottom: int) -> str:
+    """The entry of an edge: prompts that pass it, the lowest index of them, its lower end in blocks."""
+    return f"{_MOST - count:08x}{first:010x}{bottom:06x}"
+
+
+def edges_of(keys: Keys, counts: Ints, firsts: Ints, depths: Ints) -> dict[int, str]:
+    """Entries of shared nodes' edges, by the key of each edge's top block.
+
+    Nodes that the same prompts pass (equal count, equal first prompt) are one edge.
+    """
+    order = np.lexsort((depths, firsts, counts))
+    order = order[counts[order] >= 2]
+    if not len(order):
+        return {}
+    n, first = counts[order], firsts[order]
+    tops = np.flatnonzero(np.r_[True, (n[1:] != n[:-1]) | (first[1:] != first[:-1])])
+    bottoms = depths[order[np.r_[tops[1:], len(order)] - 1]]
+    columns = (keys[order[tops]].tolist(), n[tops].tolist(), first[tops].tolist(), bottoms.tolist())
+    return {key: entry(*rest) for key, *rest in zip(*columns, strict=True)}
+
+
+def counted(keys: Keys, rows: Ints, depths: Ints) -> tuple[Keys, Ints, Ints, Ints]:
+    """Distinct keys; of each how often it occurs, the lowest row and its depth.  O(n log n)."""
+    order = np.lexsort((rows, keys))
+    found = keys[order]
+    starts = np.flatnonzero(np.r_[True, found[1:] != found[:-1]]) if len(found) else np.zeros(0, np.int64)
+    counts = np.diff(np.r_[starts, len(found)])
+    return found[starts], counts, rows[order[starts]], depths[order[starts]]
+
+
+def shared_blocks(left: str, right: str) -> int:
+    """Blocks that two prompts share, from their paths: the depth of the last entry they have in common."""
+    end = 0
+    while left[end : end + ENTRY] == right[end : end + ENTRY] and end < len(left):
+        end += ENTRY
+    return int(left[end - 6 : end], 16) if end else 0

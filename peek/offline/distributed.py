@@ -1,4 +1,4 @@
-"""`reorder_dataset` under the name by which it was first known; it lives in `peek.offline.scale.ray_data`."""
+"""The first name of `peek.offline.scale.ray_data`, kept for callers of `reorder_dataset`."""
 
 from peek.offline.scale.ray_data import Columns, reorder_dataset
 

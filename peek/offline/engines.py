@@ -1,21 +1,19 @@
-"""A batch through an engine that is at hand, with one call: reordered on the way in, put back on the way out.
+"""One call that runs a batch on an engine: prompts reordered on the way in, outputs put back on the way out.
 
-The engine is the user's object, vLLM's `LLM` or SGLang's `Engine`.  It is asked for its tokenizer and the
-size of its cache, and then for what it would have been asked for anyway; nothing is imported or changed.
+The engine is the caller's object, vLLM's `LLM` or SGLang's `Engine`.  It is asked for its tokenizer, the size
+of its cache, and the outputs; nothing is imported or changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from peek.errors import EngineMismatch, InvalidConfig
 from peek.offline.reordering import reorder
 
-Encode = Callable[[str], list[int]]
-
 NOTHING: Final = [0]
-"""In place of an empty prompt, of which the engine shall say what it thinks."""
+"""Stands for an empty prompt in the trie; the engine gets the empty one, and its error is the caller's."""
 
 _VLLM_PER_PROMPT: Final = ("sampling_params", "lora_request", "priority")
 """Arguments of `LLM.generate` that may be a sequence with an item for each prompt."""
@@ -36,7 +34,7 @@ def generate_vllm(
     cache_tokens: int | None = None,
     **options: Any,
 ) -> list[Any]:
-    """`llm.generate(prompts, sampling_params, ...)` in an order that the prefix cache likes.
+    """Run `llm.generate(prompts, sampling_params, ...)` in an order that suits the prefix cache.
 
     Args:
         llm: a `vllm.LLM`.
@@ -62,9 +60,7 @@ def generate_vllm(
         _vllm_namespace(prompt, loras[place] if isinstance(loras, Sequence) else None, place)
         for place, prompt in enumerate(prompts)
     ]
-    plan = reorder(
-        tokens, cache_tokens=size.tokens, block_tokens=size.block_tokens, namespaces=namespaces
-    )  # fmt: skip
+    plan = reorder(tokens, cache_tokens=size.tokens, block_tokens=size.block_tokens, namespaces=namespaces)
     given = _permuted(options, _VLLM_PER_PROMPT, plan.order)
     return _back(llm.generate([prompts[place] for place in plan.order], **given), plan.order)
 
@@ -78,7 +74,7 @@ def generate_sglang(
     cache_tokens: int | None = None,
     **options: Any,
 ) -> list[Any]:
-    """`engine.generate(prompt, sampling_params, input_ids, ...)` in an order that the radix cache likes.
+    """Run `engine.generate(prompt, sampling_params, input_ids, ...)` in an order that suits the radix cache.
 
     Args:
         engine: a `sglang.Engine`.
@@ -86,7 +82,7 @@ def generate_sglang(
         input_ids: token ids.
         sampling_params: one, or one for each prompt.
         cache_tokens: of the KV cache; None: what `engine` says.
-        options: whatever else `Engine.generate` takes; a list as long as the batch goes by prompt.
+        options: whatever else `Engine.generate` takes; a list as long as the batch has an item per prompt.
 
     Returns:
         The outputs in the order they were asked for.
@@ -97,8 +93,11 @@ def generate_sglang(
     """
     batch = _one_of(prompt, input_ids)
     size = sglang_cache(engine) if cache_tokens is None else CacheSize(cache_tokens, 1)
-    encode = None if prompt is None else _tokenizer(getattr(engine, "tokenizer_manager", None), "tokenizer")
-    tokens = [(each if encode is None else encode(each)) if len(each) else NOTHING for each in batch]
+    tokenizer: Any = getattr(getattr(engine, "tokenizer_manager", None), "tokenizer", None)
+    if prompt is not None and tokenizer is None:
+        raise EngineMismatch("the engine has no tokenizer: give token ids")
+    ids = batch if prompt is None else [tokenizer.encode(text) if text else NOTHING for text in batch]
+    tokens = [each if len(each) else NOTHING for each in ids]
     loras = options.get("lora_path")
     namespaces = [str(each or "") for each in loras] if isinstance(loras, list) else None
     plan = reorder(
@@ -116,14 +115,14 @@ def generate_sglang(
     return _back(engine.generate(**given), plan.order)
 
 
-# -- what the engines say of themselves ---------------------------------------------------------------------
+# -- cache sizes and tokenizers, as the engines report them ----------------------------------------------
 
 
 def vllm_cache(llm: Any) -> CacheSize:
-    """Of a `vllm.LLM`; `EngineMismatch` if it does not say."""
+    """The cache of a `vllm.LLM`; `EngineMismatch` if it does not say."""
     blocks = _followed(llm, "llm_engine.vllm_config.cache_config.num_gpu_blocks", "cache_tokens")
     block_tokens = _vllm_block(llm)
-    return CacheSize((blocks - 1) * block_tokens, block_tokens)  # one block is vLLM's own, and empty
+    return CacheSize((blocks - 1) * block_tokens, block_tokens)  # vLLM keeps one block for itself, empty
 
 
 def _vllm_block(llm: Any) -> int:
@@ -131,7 +130,7 @@ def _vllm_block(llm: Any) -> int:
 
 
 def sglang_cache(engine: Any) -> CacheSize:
-    """Of a `sglang.Engine`; `EngineMismatch` if it does not say."""
+    """The cache of a `sglang.Engine`; `EngineMismatch` if it does not say."""
     if hasattr(engine, "scheduler_info"):  # 0.5.9: the call below waits for ever before a first prompt
         info = {**engine.scheduler_info, "page_size": engine.server_args.page_size}
     else:
@@ -152,14 +151,6 @@ def _followed(start: Any, path: str, argument: str) -> int:
     return found
 
 
-def _tokenizer(holder: Any, name: str) -> Encode:
-    tokenizer = getattr(holder, name, None)
-    if tokenizer is None:
-        raise EngineMismatch("the engine has no tokenizer: give token ids")
-    encode: Encode = tokenizer.encode
-    return encode
-
-
 # -- prompts and answers ------------------------------------------------------------------------------------
 
 
@@ -173,7 +164,7 @@ def _vllm_tokens(prompt: Any, llm: Any) -> Any:
 
 
 def _vllm_namespace(prompt: Any, lora: Any, place: int) -> str:
-    """What keeps a prompt from sharing: LoRA adapter, salt; one with images shares with nobody here."""
+    """What keeps a prompt from sharing: LoRA adapter, salt; a prompt with images shares with no other."""
     salt = ""
     if isinstance(prompt, dict):
         salt = str(prompt.get("cache_salt") or "")
@@ -193,7 +184,7 @@ def _one_of(prompt: Any, input_ids: Any) -> Sequence[Any]:
 
 
 def _permuted(options: dict[str, Any], names: Sequence[str], order: list[int]) -> dict[str, Any]:
-    """The options, those that go with each prompt in this order."""
+    """The options; those with an item per prompt go into this order."""
     given = dict(options)
     for name in names:
         value = options.get(name)
@@ -205,7 +196,7 @@ def _permuted(options: dict[str, Any], names: Sequence[str], order: list[int]) -
 
 
 def _back(outputs: Sequence[Any], order: list[int]) -> list[Any]:
-    """What came out, in the order of what was asked."""
+    """The outputs in the order of the prompts."""
     found: list[Any] = [None] * len(order)
     for place, output in zip(order, outputs, strict=True):
         found[place] = output

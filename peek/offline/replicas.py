@@ -1,10 +1,9 @@
 """Split an ordered batch over replicas that do not share their caches.
 
-Plan.  What a prompt costs is what the one before it in the order leaves uncached.  The prompts that share
-something are cut, in their order, into one contiguous run per replica; near the place where a replica has its
-share of the work, the cut goes where the neighbours share least, since that much has to be computed once
-more.  Prompts that share nothing can run anywhere: they are dealt out last, longest first, each to the
-replica with the least work, and even out what the cuts left uneven.
+Plan.  A prompt costs what the one before it in the order leaves uncached.  Prompts that share something are
+cut, in their order, into one contiguous run per replica.  Near a replica's share of the work, the cut goes
+where neighbours share least: that much is computed once more.  Prompts that share nothing are dealt out last,
+longest first, each to the replica with the least work, to even out the runs.
 """
 
 from __future__ import annotations
@@ -18,13 +17,14 @@ from typing import Final
 import numpy as np
 
 from peek.errors import InvalidConfig
-from peek.offline.residency import shared_with_previous
+from peek.offline.batch_trie import shared_with_previous
 from peek.offline.shape import BatchShape, Ints
 
 SLACK: Final = 0.02
 """How far from its share of the work a cut may go to find a better place, as a part of the share."""
 
 ROUNDS: Final = 20
+"""How often a share is halved: a millionth of the first interval is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,10 @@ def split(shape: BatchShape, order: Sequence[int], replicas: int, block_tokens: 
 
 
 def balanced(costs: Ints, saved: Ints, filler: int, replicas: int) -> tuple[list[int], list[int]]:
-    """Where each replica's run starts, and the end; and the work of each run.
+    """Where each replica's run starts, with the end; and the work of each run.
 
-    Every cut adds work, so what a share has to be is found by halving: too small a one leaves too much to
-    the last replica.
+    Every cut adds work, so the size of a share is found by halving: too small a share leaves too much to the
+    last replica.
     """
     total = np.concatenate([[0], np.cumsum(costs)])
     low = (int(total[-1]) + filler) / replicas
@@ -104,7 +104,7 @@ def balanced(costs: Ints, saved: Ints, filler: int, replicas: int) -> tuple[list
 
 
 def _spread(work: list[int], filler: int) -> float:
-    """Most minus least work once the filler is dealt out, as if it could be dealt out by the token."""
+    """Most minus least work once the filler is dealt out token by token."""
     level: float = 0.0
     below = 0
     for count, tokens in enumerate(sorted(work), start=1):

@@ -1,12 +1,9 @@
 """The finished trie of a batch as arrays, and its depth-first order without a walk.
 
-Operations to support: contract a token trie to whole cache blocks, and give the depth-first order with
-children by descending subtree count.
-
-Plan.  A depth-first order needs no traversal.  The place of a node among all prompts is the sum, over the
-node and its ancestors, of what stands before it inside its parent: the parent's own prompts, then the
-larger siblings' subtrees.  One sort gives the siblings' order, a running sum what stands before, and
-pointer doubling the sum over the ancestors, in as many rounds as the depth has binary digits.
+Plan.  A depth-first order needs no traversal.  A node's place among all prompts is the sum, over the node and
+its ancestors, of what stands before it inside its parent: the parent's own prompts, then the subtrees of
+larger siblings.  One sort orders the siblings, a running sum counts what stands before, and pointer doubling
+adds up the ancestors, in as many rounds as the depth has binary digits.
 """
 
 from __future__ import annotations
@@ -93,7 +90,7 @@ def contract(shape: BatchShape, block_tokens: int) -> BatchShape:
 
 
 def places(shape: BatchShape) -> Ints:
-    """Of each node, the place of its first prompt in the depth-first order.  O(nodes log nodes)."""
+    """Each node's place: that of its first prompt in the depth-first order.  O(nodes log nodes)."""
     n = len(shape.parent)
     own = np.bincount(shape.leaf, minlength=n)
     siblings = np.lexsort((shape.first, -shape.count, shape.parent))
@@ -136,6 +133,6 @@ def sum_over_path(values: Ints, parent: Ints) -> Ints:
 
 
 def shared_depth(shape: BatchShape) -> Ints:
-    """Of each prompt, the depth of the deepest node it shares with another.  O(nodes log depth)."""
+    """The depth of the deepest node that each prompt shares with another.  O(nodes log depth)."""
     shared = np.where(shape.count >= 2, shape.lengths, 0)
     return sum_over_path(shared, shape.parent)[shape.leaf]

@@ -1,32 +1,34 @@
 """Waves: run a batch a piece at a time, each piece ordered by what the cache holds by then.
 
-Plan.  The depth-first order of the whole batch is cut into waves of about the engine's running batch.
-Before a wave runs, its prompts are put in the order of a second depth-first walk, over the wave's part
-of the trie, whose children go by (paper, PEEK-offline, phase 2)
+Plan.  The depth-first order of the whole batch is cut into waves of about the engine's running batch.  Before
+a wave runs, its prompts are put in the order of a second depth-first walk, over the wave's part of the trie,
+whose children go by (paper, PEEK-offline, phase 2)
 
     key(v) = 1e4 x share of v's blocks in the shadow cache
              - references of later waves + 1e-3 x prompts of this wave
 
-highest first: what is there is used while it is there, what later waves need is left for last, so that it
-is still there for them, and the subtree count breaks ties.  Engines report cached tokens as prompts
-finish; the shadow cache follows.
+highest first.  What is cached is used while it is cached, what later waves need is left for last, so that it
+is still cached for them, and the subtree count breaks ties.  The shadow cache follows what the engine
+reports.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from math import log1p
+from operator import itemgetter
 from typing import Any
 
 from peek.errors import InvalidConfig, UnknownRequest
 from peek.offline.block_keys import block_keys
-from peek.offline.pioneers import ENGINES
-from peek.offline.reordering import BLOCK_TOKENS, CACHE_TOKENS, arrange
-from peek.offline.shadow_cache import ShadowCache
+from peek.offline.reordering import BLOCK_TOKENS, CACHE_TOKENS, ENGINES, arrange
 from peek.offline.shape import contract, shape_of
 
 
 class Waves:
-    """A batch in waves, for those who feed an engine themselves.
+    """A batch in waves, for a caller that feeds the engine itself.
 
     >>> batch = [[1, 2, 3], [7, 8, 9], [1, 2, 4], [7, 8, 5]]
     >>> waves = Waves(batch, wave_size=2, cache_tokens=4, block_tokens=1)
@@ -68,7 +70,7 @@ class Waves:
         self._parent: list[int] = shape.parent.tolist()
         self._depth: list[int] = shape.depth.tolist()
         self._ahead: list[int] = shape.count.tolist()
-        """Prompts at or below each node that no wave has had."""
+        """Prompts at or below each node that are in no wave yet."""
         self._expected: dict[int, int] = {}
         self._promise(shape.first.tolist())
 
@@ -78,7 +80,7 @@ class Waves:
             yield self._wave(self._order[start : start + self._size])
 
     def completed(self, index: int, cached_tokens: int) -> None:
-        """A prompt has run; `cached_tokens` is what the engine reports.  `UnknownRequest` if none was due."""
+        """Note how many tokens of a prompt the engine had cached.  `UnknownRequest` if it was not due."""
         expected = self._expected.pop(index, None)
         if expected is None:
             raise UnknownRequest(f"prompt {index} is not under way")
@@ -89,7 +91,7 @@ class Waves:
         return block_keys(self._prompts[index], self.cache.block_tokens, namespace)
 
     def _promise(self, first: list[int]) -> None:
-        """Tell the shadow cache what the batch needs again: the blocks of shared nodes."""
+        """Tell the shadow cache which blocks the batch needs again: those of shared nodes."""
         shared = sorted((first[node], node) for node in range(1, len(first)) if self._ahead[node] >= 2)
         index, keys = -1, list[int]()
         for owner, node in shared:
@@ -108,7 +110,7 @@ class Waves:
         return order
 
     def _take(self, members: list[int], keys: dict[int, list[int]]) -> dict[int, int]:
-        """Take the wave's prompts off what is ahead; how many pass each node."""
+        """Take the wave's prompts off `_ahead`; return how many pass each node."""
         counts: dict[int, int] = {}
         for index in members:
             shared = 0
@@ -124,7 +126,7 @@ class Waves:
 
     def _refine(self, members: list[int], keys: dict[int, list[int]], counts: dict[int, int]) -> list[int]:
         """The wave's prompts in the order of the cache-aware walk; ties as they were."""
-        kids: dict[int, list[int]] = {}
+        children: dict[int, list[int]] = {}
         ends: dict[int, list[int]] = {}
         value: dict[int, float] = {}
         for index in members:
@@ -135,13 +137,189 @@ class Waves:
                 edge = keys[index][self._depth[above] : self._depth[node]]
                 cached = self.cache.match(edge) / len(edge)
                 value[node] = cached * 1e4 - self._ahead[node] + counts[node] * 1e-3
-                kids.setdefault(above, []).append(node)
+                children.setdefault(above, []).append(node)
                 node = above
         order: list[int] = []
         stack = [0]
         while stack:
             node = stack.pop()
             order += ends.get(node, ())
-            below = sorted(kids.get(node, ()), key=value.__getitem__, reverse=True)
+            below = sorted(children.get(node, ()), key=value.__getitem__, reverse=True)
             stack += reversed(below)
         return order
+
+
+# -- the shadow cache ---------------------------------------------------------------------------------------
+
+
+class _Block:
+    """A resident block; `children` counts the resident blocks right behind it."""
+
+    __slots__ = ("children", "depth", "key", "parent")
+
+    def __init__(self, key: int, parent: _Block | None, depth: int) -> None:
+        self.key = key
+        self.parent = parent
+        self.depth = depth
+        self.children = 0
+
+
+class ShadowCache:
+    """What the engine's prefix cache probably holds: an LRU cache over block keys (`block_keys`).
+
+    Blocks that no prompt ahead needs stand in one LRU dictionary, deepest first within a prompt, as engines
+    free them; victims come from there, in O(1).  Only when it is empty does a needed block go: the one with
+    the lowest `log(1 + references) x (1 + depth)` among those without resident blocks behind them (paper,
+    PEEK-offline, phase 2).  The logarithm lets a popular prefix go in the end; the depth weighs what a miss
+    would cost.  The ancestors of a needed block are needed, too, so a resident block never loses an ancestor.
+
+    >>> cache = ShadowCache(cache_tokens=64, block_tokens=16)
+    >>> cache.admit([1, 2, 3]), cache.admit([1, 2, 4]), len(cache)
+    (0, 2, 4)
+
+    Args:
+        cache_tokens: what the engine has, in tokens.
+        block_tokens: tokens of a block.
+    """
+
+    def __init__(self, cache_tokens: int, block_tokens: int = 16) -> None:
+        if not 1 <= block_tokens <= cache_tokens:
+            raise InvalidConfig(f"a cache of {cache_tokens} tokens has no block of {block_tokens}")
+        self.block_tokens = block_tokens
+        self.stated = cache_tokens // block_tokens
+        """Blocks that the engine is said to have."""
+        self.capacity = self.stated
+        """Blocks that it seems to have; see `reconcile`."""
+        self._blocks: dict[int, _Block] = {}
+        self._unneeded: OrderedDict[int, None] = OrderedDict()
+        self._references: dict[int, int] = {}
+        self._needed: list[tuple[float, int, int]] = []
+        self._pushes = 0
+
+    def __len__(self) -> int:
+        """Resident blocks.  O(1)."""
+        return len(self._blocks)
+
+    def __contains__(self, key: object) -> bool:
+        """Whether a block is resident.  O(1)."""
+        return key in self._blocks
+
+    def match(self, keys: Sequence[int]) -> int:
+        """Leading blocks that are resident; touches nothing.  O(hits)."""
+        hits = 0
+        for key in keys:
+            if key not in self._blocks:
+                break
+            hits += 1
+        return hits
+
+    def admit(self, keys: Sequence[int]) -> int:
+        """Run a prompt; return how many of its leading blocks were resident.
+
+        Afterwards all are, or as many leading ones as fit.  O(1) per block; O(log n) for a needed victim.
+        """
+        hits = self.match(keys)
+        wanted = keys[: self.capacity]
+        for key in wanted[:hits]:
+            self._unneeded.pop(key, None)
+        parent = self._blocks[wanted[hits - 1]] if 0 < hits <= len(wanted) else None
+        if hits < len(wanted):
+            self._make_room(len(wanted) - hits, wanted[hits - 1] if hits else None)
+        for depth in range(hits, len(wanted)):
+            block = _Block(wanted[depth], parent, depth)
+            if parent is not None:
+                parent.children += 1
+            self._blocks[wanted[depth]] = parent = block
+        for key in reversed(wanted):
+            self._file(key)
+        return hits
+
+    def refer(self, keys: Sequence[int], more: int = 1) -> None:
+        """Count `more` prompts ahead (fewer, if negative) that need these blocks.  O(1) per block.
+
+        The keys are leading blocks of a prompt, in order.
+        """
+        references = self._references
+        for key in reversed(keys):
+            count = references.get(key, 0) + more
+            if count > 0:
+                references[key] = count
+            else:
+                references.pop(key, None)
+            if key in self._blocks:
+                self._file(key, touch=False)
+
+    def references(self, key: int) -> int:
+        """Prompts ahead that need a block."""
+        return self._references.get(key, 0)
+
+    def reconcile(self, expected_tokens: int, cached_tokens: int) -> None:
+        """Follow what the engine reports of a prompt that has run.
+
+        Fewer cached tokens than expected: the engine holds less than stated (running requests, other users).
+        The capacity shrinks by the difference, to an eighth at least, and the oldest blocks go.  More: it
+        grows by the difference, to the stated capacity at most.
+
+        Args:
+            expected_tokens: what `admit` said, in tokens.
+            cached_tokens: what the engine says.
+        """
+        blocks = (cached_tokens - expected_tokens) // self.block_tokens
+        self.capacity = min(self.stated, max(self.stated // 8, 1, self.capacity + blocks))
+        self._make_room(0, None)
+
+    # -- victims ---------------------------------------------------------------------------------------
+
+    def _file(self, key: int, touch: bool = True) -> None:
+        """Put a resident block among the unneeded or the needed ones."""
+        references = self._references.get(key, 0)
+        if references:
+            self._unneeded.pop(key, None)
+            block = self._blocks[key]
+            if not block.children:
+                self._push(block, references)
+        elif touch or key not in self._unneeded:
+            self._unneeded[key] = None
+            self._unneeded.move_to_end(key)
+
+    def _push(self, block: _Block, references: int) -> None:
+        self._pushes += 1  # of equals, the first pushed is the victim
+        heappush(self._needed, (log1p(references) * (1 + block.depth), self._pushes, block.key))
+        if len(self._needed) > 64 + 4 * len(self._blocks):
+            # Drop stale entries, keep the newest of each block: amortised O(1) per push.
+            newest = {entry[2]: entry for entry in sorted(self._needed, key=itemgetter(1))}
+            self._needed = sorted(filter(self._is_current, newest.values()))
+
+    def _make_room(self, more: int, spared: int | None) -> None:
+        """Evict until `more` blocks fit; not block `spared`, and so none of its ancestors."""
+        held_back = None
+        while len(self._blocks) + more > self.capacity:
+            if self._unneeded:
+                key, _ = self._unneeded.popitem(last=False)
+            else:
+                entry = heappop(self._needed)
+                key = entry[2]
+                if not self._is_current(entry):
+                    continue
+                if key == spared:
+                    held_back = entry
+                    continue
+            self._evict(key)
+        if held_back is not None:
+            heappush(self._needed, held_back)
+
+    def _is_current(self, entry: tuple[float, int, int]) -> bool:
+        """Whether a heap entry still has the priority of a resident block."""
+        block = self._blocks.get(entry[2])
+        references = self._references.get(entry[2], 0)
+        if block is None or block.children or not references:
+            return False
+        return entry[0] == log1p(references) * (1 + block.depth)
+
+    def _evict(self, key: int) -> None:
+        parent = self._blocks.pop(key).parent
+        if parent is not None:
+            parent.children -= 1
+            references = self._references.get(parent.key, 0)
+            if references and not parent.children:
+                self._push(parent, references)

@@ -1,10 +1,10 @@
 """The order of `reorder` for batches larger than memory, on a DuckDB connection that the caller opens.
 
-Plan.  The database never sees a prompt, only the chained keys of its blocks: equal keys are equal
-prefixes, so a trie node is what `GROUP BY key` finds.  Nodes with the same prompts below (equal count and
-equal first prompt) form one edge of the compressed trie.  A prompt's place in the depth-first order is its
-path (see `paths`); sorting the paths is the traversal.  DuckDB groups and sorts on disk where its memory
-limit asks for it.  Same order as `reorder` gives, ties included.
+Plan.  The database never sees a prompt, only the chained keys of its blocks.  Equal keys are equal prefixes,
+so `GROUP BY key` finds the nodes of the trie.  Nodes with the same prompts below (equal count and equal first
+prompt) form one edge of the compressed trie.  Sorting the prompts by their paths (`block_keys`) is the
+traversal.  DuckDB groups and sorts on disk where its memory limit asks for it.  Same order as `reorder`
+gives, ties included.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from peek.offline.block_keys import batch_keys
+from peek.offline.block_keys import batch_keys, shared_blocks
 from peek.offline.replicas import balanced
-from peek.offline.scale.paths import shared_blocks
 from peek.offline.shape import Ints
 
 FETCH_ROWS: Final = 20_000
+"""Rows in memory while the order is read."""
 
 _TABLES: Final = """
 CREATE TABLE rows(row BIGINT, tokens BIGINT, blocks BIGINT, place BIGINT, size BIGINT, number BIGINT,
@@ -49,7 +49,6 @@ SELECT row, tokens, blocks, place, size, number, name,
 FROM rows LEFT JOIN paths USING (row) ORDER BY path, row
 """
 
-
 _REPEATED: Final = """
 SELECT first, number, name
 FROM rows JOIN (SELECT name, min(number) AS first FROM rows GROUP BY name HAVING count(*) > 1) USING (name)
@@ -63,7 +62,7 @@ class Row(NamedTuple):
     Attributes:
         prompt: its index, by order of `add`.
         place, size, number, name: the caller's.
-        replica: which one runs it.
+        replica: the one that runs it.
     """
 
     prompt: int
@@ -82,8 +81,8 @@ class OutOfCoreOrder:
         block_tokens: tokens of a cache block.
 
     Attributes:
-        tokens, uncached_tokens: of the whole batch, after `arrange`; uncached is what no prompt finds of the
-            one before it.
+        tokens, uncached_tokens: of the whole batch, after `arrange`; uncached are those that a prompt does
+            not share with the one before it.
         edges: shared edges of the trie, after `arrange`; 0: nothing is shared, the order is the stock one.
     """
 
@@ -112,8 +111,8 @@ class OutOfCoreOrder:
         Args:
             keys: packed int32 tokens of each prompt.
             namespaces: as for `reorder`.
-            records: of each prompt the place and size of its line, a number and a name (JSON text), which
-                are the caller's and are handed back in `Row`.
+            records: of each prompt the place and size of its line, a number and a name (JSON text): the
+                caller's own, handed back in `Row`.
 
         Cost: about 10 us per prompt and 50 ns per block; memory 30 bytes per token of the chunk.
         """
@@ -149,7 +148,7 @@ class OutOfCoreOrder:
         self._db.unregister("chunk")
 
     def arrange(self, replicas: int = 1) -> None:
-        """Find the order, and where each replica's part of it begins.  Once, after the last `add`."""
+        """Find the order and where each replica's part of it begins.  Call it once, after the last `add`."""
         self._db.execute(_EDGES)
         self.edges = self._db.execute("SELECT count(*) FROM edges").fetchone()[0]
         self._db.execute(_PATHS)
@@ -160,7 +159,7 @@ class OutOfCoreOrder:
         self._cuts = balanced(costs, saved, 0, replicas)[0]
 
     def _costs(self) -> tuple[Ints, Ints]:
-        """Of each prompt in the order, its uncached tokens and the tokens it finds of the one before it."""
+        """The uncached tokens of each prompt in the order, and those it shares with the one before it."""
         tokens = np.empty(self._count, np.int64)
         shared = np.empty(self._count, np.int64)
         cursor = self._db.execute("SELECT tokens, path FROM ordered")
@@ -174,8 +173,9 @@ class OutOfCoreOrder:
         return tokens - saved, saved
 
     def repeated_name(self) -> tuple[int, int, str] | None:
-        """The first number whose name a lower number has, too: the lowest such, itself, and the name; None
-        if all differ.  The empty name, `""` in JSON, may repeat.
+        """The first name that occurs twice: its lowest number, the next, and the name; None if all differ.
+
+        The empty name, `""` in JSON, may repeat.
         """
         found: tuple[int, int, str] | None = self._db.execute(_REPEATED).fetchone()
         return found

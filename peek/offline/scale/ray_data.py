@@ -1,15 +1,16 @@
 """The order of `reorder` on a cluster, as a pipeline over a Ray Data dataset.
 
-Nothing here starts a cluster or imports Ray; the dataset that comes in brings it along.
+Nothing here starts a cluster or imports Ray: the dataset brings its methods along.
 
 Plan, each step one pass over blocks that stay where they are:
 
 1. Which prefixes are hot?  Every batch offers what many of its prompts share; the union is small.
 2. How often does each of them occur, and where first?  Batches count, the cluster adds up.  The answer, a few
-   thousand keys, is the dictionary that goes to all workers.
-3. A prompt's path begins with its hot prefixes, from the dictionary.  Prompts go to a bucket by the first
-   block behind those: whatever else two prompts share, they share in one bucket, which is cold and so
-   small.  The bucket finds the rest of the path.
+   thousand keys, is a dictionary that goes to all workers.
+3. A prompt's path (`block_keys`) begins with its hot prefixes, from the dictionary.  Its bucket is given by
+the
+   first block behind those, so prompts that share more are in one bucket, which is small, since it is cold.
+   The bucket finds the rest of the path.
 4. The cluster sorts by path, and the sorted rows are cut where the uncached tokens are even.
 """
 
@@ -17,14 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
 
 from peek.errors import InvalidConfig
-from peek.offline.block_keys import Keys, batch_keys
+from peek.offline.block_keys import Keys, batch_keys, counted, edges_of, entry, shared_blocks
 from peek.offline.replicas import balanced
-from peek.offline.scale.paths import counted, edges_of, entry, shared_blocks
 from peek.offline.shape import Ints
 
 PATH: Final = "peek_path"
@@ -38,7 +39,7 @@ Rows = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What the pipeline reads of a row, and how; a plain record, since it travels to the workers.
+    """What the pipeline reads of a row.  A plain record, since it travels to the workers.
 
     Attributes:
         tokens: column of token ids.
@@ -104,7 +105,7 @@ def process_dataset(
     replicas: int = 1,
     partitions: int = 16,
 ) -> Any:
-    """`processor(dataset)` in an order that the engines' prefix caches like, and the rows back in their own.
+    """Run `processor(dataset)` in an order that suits prefix caches; return the rows in their own order.
 
     Args:
         dataset: as for `reorder_dataset`.
@@ -125,13 +126,13 @@ def process_dataset(
 
 
 def _hot_paths(dataset: Any, columns: Columns, share: float, partitions: int) -> dict[int, str]:
-    """Path of every hot prefix by its key: steps 1 and 2."""
+    """Path of every hot prefix, by its key: steps 1 and 2."""
     offered = _reduced(dataset, offer_hot, {"columns": columns, "share": share}, partitions)
     candidates = np.array([row["key"] for row in offered], np.int64).view(np.uint64)
     rows = _reduced(dataset, count_hot, {"columns": columns, "candidates": np.sort(candidates)}, partitions)
     if not rows:
         return {}
-    rows.sort(key=_depth_of)
+    rows.sort(key=itemgetter("depth"))
     keys = np.array([row["key"] for row in rows], np.int64).view(np.uint64)
     numbers = {
         name: np.array([row[name] for row in rows], np.int64) for name in ("count", "first", "depth", "above")
@@ -142,11 +143,6 @@ def _hot_paths(dataset: Any, columns: Columns, share: float, partitions: int) ->
     for key, parent in zip(keys.tolist(), above, strict=True):
         paths[key] = paths.get(parent, "") + edges.get(key, "")
     return paths
-
-
-def _depth_of(row: Rows) -> int:
-    depth: int = row["depth"]
-    return depth
 
 
 def _reduced(dataset: Any, count: Callable[..., Rows], arguments: Rows, partitions: int) -> list[Rows]:
@@ -161,13 +157,13 @@ def _reduced(dataset: Any, count: Callable[..., Rows], arguments: Rows, partitio
 
 
 def offer_hot(batch: Rows, columns: Columns, share: float) -> Rows:
-    """Keys that at least `share` of this batch's prompts have, and two of them at least."""
+    """Offer the keys that at least `share` of this batch's prompts have, and at least two."""
     keys, _, rows, depths = columns.keys(batch)
     return _counts(keys, rows, depths, max(2.0, share * len(batch[columns.row])))
 
 
 def count_hot(batch: Rows, columns: Columns, candidates: Keys) -> Rows:
-    """Counts of the candidates in this batch."""
+    """Count the candidates in this batch."""
     keys, _, rows, depths = columns.keys(batch)
     return _counts(keys, rows, depths, 1.0, candidates)
 
@@ -197,14 +193,14 @@ def add_up(group: Rows) -> Rows:
 
 
 def hot_depths(keys: Keys, starts: Ints, hot: dict[int, str]) -> Ints:
-    """Of each prompt, how many of its leading blocks are hot."""
+    """How many leading blocks of each prompt are hot."""
     is_hot = np.isin(keys, np.fromiter(hot, np.uint64, len(hot)))
     total = np.concatenate([[0], np.cumsum(is_hot)])
     return np.asarray(total[starts[1:]] - total[starts[:-1]], np.int64)
 
 
 def with_bucket(batch: Rows, columns: Columns, hot: dict[int, str], buckets: int) -> Rows:
-    """Add the bucket: by the first block that is not hot, by the index where there is none."""
+    """Add the bucket: by the first block that is not hot, or by the index where all are."""
     keys, starts, _, _ = columns.keys(batch)
     at = starts[:-1] + hot_depths(keys, starts, hot)
     choice = np.asarray(batch[columns.row], np.uint64).copy()
@@ -214,7 +210,7 @@ def with_bucket(batch: Rows, columns: Columns, hot: dict[int, str], buckets: int
 
 
 def with_path(batch: Rows, columns: Columns, hot: dict[int, str]) -> Rows:
-    """Add the path of every prompt of a bucket; the bucket column goes."""
+    """Replace the bucket of each row by its path."""
     keys, starts, rows, depths = columns.keys(batch)
     hot_blocks = hot_depths(keys, starts, hot)
     cold = depths > np.repeat(hot_blocks, np.diff(starts))
@@ -236,7 +232,7 @@ def with_path(batch: Rows, columns: Columns, hot: dict[int, str]) -> Rows:
 
 
 def summarise(batch: Rows, columns: Columns) -> Rows:
-    """Of a stretch of sorted rows: its rows, its uncached tokens, and what its first row could share."""
+    """Sum up a stretch of sorted rows: how many, their uncached tokens, the ends' paths, the first length."""
     paths = list(batch[PATH])
     lengths = [len(prompt) for prompt in batch[columns.tokens]]
     size = columns.block_tokens
@@ -244,14 +240,8 @@ def summarise(batch: Rows, columns: Columns) -> Rows:
     for at in range(1, len(paths)):
         blocks = min(shared_blocks(paths[at - 1], paths[at]), max(lengths[at] - 1, 0) // size)
         uncached += lengths[at] - blocks * size
-    first, last = paths[0], paths[-1]
-    return {
-        "first": [first],
-        "last": [last],
-        "rows": [len(paths)],
-        "uncached": [uncached],
-        "head": [lengths[0]],
-    }
+    found = {"first": paths[0], "last": paths[-1], "rows": len(paths), "uncached": uncached}
+    return {name: [value] for name, value in {**found, "head": lengths[0]}.items()}
 
 
 # -- the replicas' parts ----------------------------------------------------------------------------------
@@ -263,7 +253,7 @@ def _cut(ordered: Any, columns: Columns, replicas: int) -> list[Any]:
     rows = ordered.map_batches(
         summarise, fn_kwargs={"columns": columns}, batch_format="numpy", batch_size=SUMMARY_ROWS
     ).take_all()
-    rows.sort(key=_path_of)
+    rows.sort(key=itemgetter("first"))
     saved = np.zeros(len(rows), np.int64)
     for at in range(1, len(rows)):
         shared = shared_blocks(rows[at - 1]["last"], rows[at]["first"])
@@ -273,8 +263,3 @@ def _cut(ordered: Any, columns: Columns, replicas: int) -> list[Any]:
     before = np.concatenate([[0], np.cumsum([row["rows"] for row in rows])])
     parts: list[Any] = ordered.split_at_indices([int(before[cut]) for cut in cuts[1:-1]])
     return parts
-
-
-def _path_of(row: Rows) -> str:
-    path: str = row["first"]
-    return path

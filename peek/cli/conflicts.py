@@ -1,6 +1,6 @@
 """Other distributions that install a package of the same import name, `peek`.
 
-Imports nothing of this library: it is asked where files of it may have been overwritten or taken away.
+Imports nothing of this library: it must run where files of it have been overwritten or taken away.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def advice(names: list[str]) -> str:
 
 
 def why_broken() -> str:
-    """Why names of this package cannot be imported, as far as a clash explains it; "" if it does not."""
+    """Why names of this package cannot be imported, if a conflict explains it; else ""."""
     names = others()
     if names:
         return f"{', '.join(names)} {advice(names)}"

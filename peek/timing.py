@@ -1,0 +1,295 @@
+"""Timing, for `peek bench` and the project's own benchmarks.
+
+`Rounds` times an action.  `Rig` is a planner with as little around it as possible.  `Bench` measures the
+tree, the walk, the plan and the offline order of one queue.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import thread_time
+from typing import Final
+
+import numpy as np
+
+from peek.config import PeekConfig
+from peek.offline.reordering import reorder
+from peek.planner import Planner
+from peek.request import PendingRequest
+from peek.simulation.radix_cache import RadixCache
+from peek.trie.dual_walk import DualWalk
+from peek.trie.pending_tree import PendingTree
+
+CLOCK: Final = thread_time
+"""Processor time of this thread: on a shared machine, wall time would count the neighbours too."""
+
+NOW: Final = 1_000.0
+"""Seconds on the rig's clock; all arrivals are before it."""
+
+VOCABULARY: Final = 150_000
+"""Drawn tokens are below this."""
+
+FEW_ROUNDS: Final = 5
+"""Rounds of a measurement that takes long: the offline order of all prompts."""
+
+# -- rounds against the clock ---------------------------------------------------------------------------
+
+
+class Rounds:
+    """Times `action(*setup())`, a few rounds at a time; neither `setup` nor the first round counts.
+
+    Attributes:
+        times_s: seconds of each round so far.
+    """
+
+    def __init__(
+        self, action: Callable[..., object], setup: Callable[[], tuple[object, ...]] = tuple
+    ) -> None:
+        self.times_s: list[float] = []
+        self._action = action
+        self._setup = setup
+        action(*setup())  # to warm up
+
+    def do(self, count: int) -> None:
+        """Run `count` more rounds."""
+        for _ in range(count):
+            arguments = self._setup()
+            started = CLOCK()
+            self._action(*arguments)
+            self.times_s.append(CLOCK() - started)
+
+
+def best_of(rounds: int, action: Callable[[], object]) -> float:
+    """Seconds of the fastest of `rounds` calls."""
+    best = float("inf")
+    for _ in range(rounds):
+        started = CLOCK()
+        action()
+        best = min(best, CLOCK() - started)
+    return best
+
+
+def readable(seconds: float) -> str:
+    """Write a time with about three digits."""
+    if seconds >= 1e-3:
+        return f"{seconds * 1e3:.2f} ms"
+    return f"{seconds * 1e6:.2f} us" if seconds < 1e-4 else f"{seconds * 1e6:.0f} us"
+
+
+def aligned(lines: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """Align cells in columns, each to the side (`<` or `>`) that `sides` gives."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, width, side in zip(line, widths, sides, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
+
+
+# -- the rig ----------------------------------------------------------------------------------------------
+
+
+class Queue:
+    """A `WaitingQueue` that does nothing of its own, so that only the planner is timed."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self.ids: list[str] = []
+        self.keys: dict[str, bytes] = {}
+        self.arrivals: dict[str, float] = {}
+        for key in keys:
+            self.arrive(key)
+
+    def arrive(self, key: bytes) -> str:
+        """Add a request; return its id."""
+        request_id = f"request-{len(self.keys)}"
+        self.arrivals[request_id] = 0.01 * len(self.keys)
+        self.keys[request_id] = key
+        self.ids.append(request_id)
+        return request_id
+
+    def waiting_ids(self) -> list[str]:
+        """As `WaitingQueue`."""
+        return self.ids
+
+    def translate(self, request_id: str) -> PendingRequest:
+        """As `WaitingQueue`."""
+        return PendingRequest(request_id, self.keys[request_id], self.arrivals[request_id])
+
+    def uncached_tokens(self, request_id: str) -> int:
+        """As `WaitingQueue`."""
+        return 100
+
+    def reorder(self, order: Sequence[str]) -> None:
+        """As `WaitingQueue`."""
+        self.ids = list(order)
+
+
+class Rig:
+    """A planner, its queue and a cache, after one full cycle.
+
+    Args:
+        keys: packed prompts that wait.
+        cache: what an engine holds.
+        label: of the policy.
+        own_at: the place where a request's own tokens begin; see `one_arrival`.
+    """
+
+    def __init__(self, keys: Sequence[bytes], cache: RadixCache, label: str, own_at: int = 0) -> None:
+        self.queue = Queue(keys)
+        self.cache = cache
+        self.planner = Planner(PeekConfig.from_label(label))
+        self._rng = np.random.default_rng(2)
+        self._own_at = own_at
+        self._extra = ""
+        self.cycle()
+
+    def cycle(self) -> None:
+        """Run one cycle: queue diff, plan, reorder."""
+        self.planner.cycle(self.queue, self.cache, NOW)
+
+    def turn_over(self) -> None:
+        """Admit the head of the queue, add a request, and mark the cache as changed."""
+        gone = self.queue.ids.pop(0)
+        self.queue.arrive(self.queue.keys[gone])
+        self.cache.version += 1
+
+    def one_arrival(self) -> None:
+        """Undo the last such arrival, then add one request, as long as the others."""
+        if self._extra:
+            self.queue.ids.remove(self._extra)
+            self.cycle()
+        key = self.queue.keys[self.queue.ids[len(self.queue.ids) // 2]]
+        cut = 4 * self._own_at
+        self._extra = self.queue.arrive(key[:cut] + random_key(self._rng, (len(key) - cut) // 4))
+
+
+def match_each(cache: RadixCache, keys: Sequence[bytes]) -> None:
+    """Match each prompt with the cache, as an engine does without a pending tree.
+
+    Changes recency and, the first time, splits nodes.
+    """
+    match = cache.match
+    for key in keys:
+        match(key, "", len(key) >> 2)
+
+
+def random_key(rng: np.random.Generator, n: int) -> bytes:
+    """`n` packed tokens that no other prompt shares."""
+    return rng.integers(0, VOCABULARY, size=n, dtype=np.int32).tobytes()
+
+
+# -- what `peek bench` measures ---------------------------------------------------------------------------
+
+CHANGES: Final[dict[str, Callable[[Rig], None]]] = {
+    "one left, one came, cache changed": Rig.turn_over,
+    "one came": Rig.one_arrival,
+}
+"""What happens between two plans."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row.
+
+    Attributes:
+        best_s, median_s: seconds of one operation in the fastest and the median round.
+        ratio: of the fastest to one cache match per request; 0 where the two cannot be compared.
+    """
+
+    what: str
+    best_s: float
+    median_s: float
+    ratio: float = 0.0
+
+
+class Bench:
+    """Measures one queue.
+
+    Args:
+        keys: packed prompts; the last ones wait, every second one of those before is in the cache.
+        waiting: how many wait, at least 1.
+        label: of the policy.
+        rounds: of each measurement.
+        block_symbols: symbols of a cache block, for the offline order.
+    """
+
+    def __init__(
+        self, keys: Sequence[bytes], waiting: int, label: str, rounds: int, block_symbols: int
+    ) -> None:
+        self._all = keys
+        self.waiting = keys[-waiting:]
+        self.cached = keys[:-waiting][::2]
+        self._ids = [f"request-{place}" for place in range(len(self.waiting))]
+        self._label = label
+        self._rounds = rounds
+        self._block_symbols = block_symbols
+
+    def figures(self) -> Iterator[Figure]:
+        """Yield the figures; each is measured when it is asked for."""
+        n = len(self.waiting)
+        yield self._measured("tree, insert one", self._tree, operations=n)
+        yield self._measured("tree, remove one", self._drain, lambda: (self._tree(),), operations=n)
+        cache = self._cache()
+        each_s = best_of(FEW_ROUNDS, lambda: match_each(cache, self.waiting))
+        yield Figure("one cache match per request", each_s, each_s, 1.0)
+        yield self._walk(each_s)
+        for what, happen in CHANGES.items():
+            rig = Rig(self.waiting, self._cache(), self._label)
+            yield self._measured(f"plan, {what}", rig.cycle, _before(happen, rig), each_s)
+        what = f"offline order of {len(self._all):,} prompts"
+        yield self._measured(
+            what, lambda: reorder(self._all, block_tokens=self._block_symbols), rounds=FEW_ROUNDS
+        )
+
+    def _measured(
+        self,
+        what: str,
+        action: Callable[..., object],
+        setup: Callable[[], tuple[object, ...]] = tuple,
+        beside_s: float = 0.0,
+        operations: int = 1,
+        rounds: int = 0,
+    ) -> Figure:
+        gc.collect()
+        timed = Rounds(action, setup)
+        timed.do(rounds or self._rounds)
+        best, middle = min(timed.times_s) / operations, median(timed.times_s) / operations
+        return Figure(what, best, middle, best / beside_s if beside_s else 0.0)
+
+    def _cache(self) -> RadixCache:
+        cache = RadixCache(1)
+        for key in self.cached:
+            cache.insert(key, "")
+        return cache
+
+    def _tree(self) -> PendingTree:
+        tree = PendingTree()
+        for request_id, key in zip(self._ids, self.waiting, strict=True):
+            tree.insert(request_id, key)
+        return tree
+
+    def _drain(self, tree: PendingTree) -> None:
+        for request_id in self._ids:
+            tree.remove(request_id)
+
+    def _walk(self, each_s: float) -> Figure:
+        walk = DualWalk(self._tree())
+        cache = self._cache()
+
+        def setup() -> tuple[RadixCache]:
+            cache.version += 1
+            return (cache,)
+
+        return self._measured("dual-walk, cache changed", walk.walk, setup, each_s)
+
+
+def _before(happen: Callable[[Rig], None], rig: Rig) -> Callable[[], tuple[object, ...]]:
+    def setup() -> tuple[object, ...]:
+        happen(rig)
+        return ()
+
+    return setup
