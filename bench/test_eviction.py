@@ -9,7 +9,7 @@ import peek
 from bench.measure import Measure
 from bench.worksets import work_set
 from peek.eviction.victims import victims
-from peek.simulation.radix_cache import RadixCache
+from peek.simulation.caches import RadixCache
 from peek.timing.rig import NOW, random_key
 from peek.timing.rounds import best_of
 

@@ -12,7 +12,7 @@ from support.batch_files import json_rows, write
 
 import peek
 from peek.cli.main import main
-from peek.simulation.radix_cache import RadixCache
+from peek.simulation.caches import RadixCache
 from peek.timing.figures import Bench
 from peek.timing.rig import Rig
 from peek.timing.rounds import Rounds, aligned, best_of, readable

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from peek.protocols import CacheTree, CacheView
-from peek.simulation.block_cache import BlockCache, SymbolTable
+from peek.simulation.caches import BlockCache, SymbolTable
 from peek.testing.twins import Place
 
 NAMESPACES = ["", "", "lora-1"]

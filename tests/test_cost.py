@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peek.errors import WorkloadError
-from peek.simulation.cards import CARDS, card_named, model_named, model_of
 from peek.simulation.cells import CELL_NAMES
 from peek.simulation.cost import (
+    CARDS,
     GEMMA2_27B,
     H100,
     H100_TP2,
@@ -25,8 +25,11 @@ from peek.simulation.cost import (
     Model,
     arena_for,
     arena_tokens,
+    card_named,
     chunk_pairs,
     cost_model_for,
+    model_named,
+    model_of,
 )
 
 OVERHEAD_S = 0.0015

@@ -10,11 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peek.config import PeekConfig
-from peek.simulation.block_engine import BlockEngine
 from peek.simulation.cost import CostModel
-from peek.simulation.engine import Job, SimEngine, StepWork
-from peek.simulation.radix_engine import RadixEngine
-from peek.simulation.shortest_first import ShortestFirstEngine
+from peek.simulation.engines import BlockEngine, Job, RadixEngine, ShortestFirstEngine, SimEngine, StepWork
 from peek.simulation.simulate import make_planner, radix_kind
 from peek.simulation.workload import SimRequest, Workload, pack_tokens, shared_symbols
 

@@ -13,7 +13,7 @@ from support.listening import matched
 from peek import PendingRequest
 from peek.errors import InvalidKey
 from peek.fleet import EventView, FleetConfig, FleetPlanner
-from peek.simulation.block_cache import NAMELESS, BlockCache, SymbolTable
+from peek.simulation.caches import NAMELESS, BlockCache, SymbolTable
 from peek.testing import check_cache_view
 from peek.trie.keys import pack
 

@@ -6,12 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fleets import ModelReplica, NaiveCacheOf, Prompt, common, tokens_of
 
-from peek import PeekConfig, PendingRequest, PendingTree
-from peek.fleet import RoutedHistory
-from peek.fleet.held import HeldView
-from peek.fleet.replica import Replica
+from peek import PendingRequest, PendingTree
+from peek.fleet import FleetConfig, RoutedHistory
+from peek.fleet.replicas import Replica, Ticket
 from peek.fleet.stealing import Raid
-from peek.fleet.ticket import Ticket
+from peek.fleet.views import CombinedView
 from peek.testing import check_cache_view
 from peek.trie.keys import pack
 from peek.trie.tree_view import TreeView
@@ -67,11 +66,11 @@ def test_history_holds_the_newest_prompts_that_fit(
 
 
 @given(cached=st.lists(PROMPTS, max_size=4), coming=st.lists(PROMPTS, max_size=4), asked=PROMPTS)
-def test_held_view_is_the_longer_of_two(cached: list[Prompt], coming: list[Prompt], asked: Prompt) -> None:
+def test_the_combined_view_is_the_longer_of_two(cached: list[Prompt], coming: list[Prompt], asked: Prompt) -> None:
     tree = PendingTree()
     for number, (namespace, key) in enumerate(coming):
         tree.insert(str(number), key, namespace)
-    view = HeldView(NaiveCacheOf(cached, 1), TreeView(tree))
+    view = CombinedView(NaiveCacheOf(cached, 1), TreeView(tree))
     assert held(view, asked) == longest(cached + coming, asked)
 
 
@@ -91,7 +90,7 @@ QUEUES = st.lists(st.tuples(PROMPTS, st.integers(0, 30)), min_size=1, max_size=1
 
 
 def replica_of(speed: float, cached: list[Prompt]) -> Replica:
-    replica = Replica("g", PeekConfig(), None, 1000, 10, speed)
+    replica = Replica("g", FleetConfig(unit_tokens=10), None, 10_000, speed)
     for number, (namespace, key) in enumerate(cached):
         replica.history.note(f"old {number}", pack(key), namespace)
     return replica

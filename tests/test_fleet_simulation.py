@@ -10,14 +10,14 @@ from support.fleets import NaiveCacheOf
 
 from peek.errors import InvalidConfig, WorkloadError
 from peek.simulation.cells import cell
-from peek.simulation.fleet_router import PeekRouter
-from peek.simulation.fleet_run import ROUTERS, FleetShape, simulate_fleet
+from peek.simulation.fleet import ROUTERS, FleetShape, simulate_fleet
 from peek.simulation.routers import (
     Arrival,
     CentralFifo,
     EarlyRouter,
     LeastOutstanding,
     LMetric,
+    PeekRouter,
     PrefixHash,
     RayPrefix,
     RoundRobin,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from peek.protocols import CacheTree
-from peek.simulation.radix_cache import RadixCache
+from peek.simulation.caches import RadixCache
 from peek.testing.twins import Place, common_length, prefixes
 
 NAMESPACES = ["", "", "", "lora-1"]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from peek.adapters.ray_serve import queue as queue_module
-from peek.adapters.ray_serve.line import STOCK, Arrival, QueueLine
 from peek.adapters.ray_serve.queue import FleetQueue
+from peek.adapters.ray_serve.queue_client import STOCK, Arrival, QueueClient
 from peek.fleet import token_key
 
 ONE_BY_ONE = {"window": 1, "max_ongoing_requests": 1}
@@ -49,8 +49,8 @@ def arrival(group: int) -> Arrival:
     return Arrival(0, key.key, key.num_tokens, "", 0, 0.0)
 
 
-def tied_to(find: Callable[[], Any]) -> QueueLine:
-    line = QueueLine(find)
+def tied_to(find: Callable[[], Any]) -> QueueClient:
+    line = QueueClient(find)
     line.want(True)
     return line
 
@@ -111,7 +111,7 @@ def test_when_the_queue_dies_who_waits_goes_by_the_stock_rule_and_the_next_queue
         await until(lambda: len(handles[0].queue._fleet or "") == 1)
         handles.pop(0).dead = True
         assert (await waiting)[1] == STOCK
-        await until(lambda: line.tied)
+        await until(lambda: line.connected)
         serial, replica = await line.acquire(arrival(3))
         assert replica == "r0"
         line.end(serial, True)
@@ -141,7 +141,7 @@ def test_a_queue_that_does_not_know_a_router_any_more_is_told_again() -> None:
         line = tied_to(lambda: handle)
         await line.acquire(arrival(1))
         handle.queue._forget_router(line.name)
-        await until(lambda: line.name in handle.queue._routers and line.tied)
+        await until(lambda: line.name in handle.queue._routers and line.connected)
         assert (await line.acquire(arrival(1)))[1] == "r0"
 
     run(scenario)

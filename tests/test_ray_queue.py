@@ -11,9 +11,9 @@ import pytest
 
 from peek.adapters.ray_serve import fleet_options
 from peek.adapters.ray_serve import queue as queue_module
-from peek.adapters.ray_serve.line import FULL, STOCK, Arrival, News
-from peek.adapters.ray_serve.prompts import Prompt, prompt_of
 from peek.adapters.ray_serve.queue import FleetQueue
+from peek.adapters.ray_serve.queue_client import FULL, STOCK, Arrival, News
+from peek.adapters.ray_serve.routing import Prompt, prompt_of
 from peek.adapters.ray_serve.settings import divided, fleet_config
 from peek.errors import InvalidConfig
 from peek.fleet import openai_key, text_key, token_key
@@ -252,7 +252,7 @@ def test_options_are_checked() -> None:
 def test_without_its_ray_it_stands_aside(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peek.adapters.ray_serve.seams.VERSIONS", ("0.0.",))
+    monkeypatch.setattr("peek.adapters.ray_serve.settings.VERSIONS", ("0.0.",))
     assert fleet_options(max_ongoing_requests=40) == {"max_ongoing_requests": 40}
     assert "peek stands aside" in caplog.text
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from peek.config import PRESETS
 from peek.errors import InvalidConfig
 from peek.simulation.cells import cell
-from peek.simulation.engine import Job
+from peek.simulation.engines import Job
 from peek.simulation.simulate import CACHES, PlanMeter, figures, simulate
 from peek.simulation.workload import SimRequest, Workload, pack_tokens
 

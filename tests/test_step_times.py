@@ -6,8 +6,7 @@ from random import Random
 
 import pytest
 
-from peek.simulation.cost import CostModel
-from peek.simulation.step_times import ENOUGH, MeasuredSteps
+from peek.simulation.cost import ENOUGH, CostModel, MeasuredSteps
 
 STEPS = ((16, 0.0, 16_000), (60, 4e4, 30_000), (300, 3e5, 20_000), (1200, 1e6, 16_000), (8000, 4e7, 1000))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import peek.testing
 from peek.testing import Arrival, History, Replay, Scene, Step, check_policy, strategies
-from peek.testing.readable import show_history, show_scene, show_symbols
+from peek.testing.scenes import show_history, show_scene, show_symbols
 from peek.testing.twins import prefixes
 
 # -- without hypothesis -----------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ from typing import Final
 import typer
 
 from peek import PeekError, WorkloadError
-from peek.simulation.cards import card_named, model_named, model_of
-from peek.simulation.cost import CostModel, Hardware, Model, arena_tokens
+from peek.simulation.cost import CostModel, Hardware, Model, arena_tokens, card_named, model_named, model_of
 
 DEFAULT_CARD: Final = "h100"
 DEFAULT_MODEL: Final = "qwen2.5-32b"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from peek.cli.writing import write_whole
-from peek.simulation.engine import Job
+from peek.simulation.engines import Job
 
 COLUMNS: Final = (
     "request_id", "tenant", "arrival_s", "admitted_s", "first_token_s", "finished_s",

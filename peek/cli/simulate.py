@@ -47,10 +47,10 @@ from peek.cli.simulate_options import (
     WorkloadOption,
 )
 from peek.cli.simulate_runs import run_all
-from peek.simulation.block_engine import BLOCK_TOKENS
 from peek.simulation.cells import CELL_NAMES, LOADS, cell
 from peek.simulation.cost import UTILISATION, cost_model_for
-from peek.simulation.fleet_run import FleetShape
+from peek.simulation.engines import BLOCK_TOKENS
+from peek.simulation.fleet import FleetShape
 from peek.simulation.simulate import CACHES
 from peek.simulation.trace import at_rate, read_mooncake
 from peek.simulation.workload import Workload, faster

@@ -10,7 +10,7 @@ import typer
 from peek import PRESETS
 from peek.cli.options import parse_count, parse_part, parse_rate, parse_seed
 from peek.simulation.cells import CELL_NAMES, LOADS
-from peek.simulation.fleet_run import ROUTERS
+from peek.simulation.fleet import ROUTERS
 
 ALL: Final = "all"
 """In place of a policy: every one that has a name."""

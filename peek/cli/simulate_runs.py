@@ -10,8 +10,8 @@ from peek.cli.per_request import PerRequest
 from peek.cli.progress import ProgressBar
 from peek.cli.report import Batch
 from peek.simulation.cost import CostModel
-from peek.simulation.engine import Job
-from peek.simulation.fleet_run import FleetShape, simulate_fleet
+from peek.simulation.engines import Job
+from peek.simulation.fleet import FleetShape, simulate_fleet
 from peek.simulation.simulate import simulate
 from peek.simulation.workload import Workload
 

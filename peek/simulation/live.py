@@ -17,11 +17,9 @@ import numpy as np
 
 from peek.config import PeekConfig
 from peek.planner import Planner
-from peek.simulation.block_cache import BlockCache
-from peek.simulation.block_engine import BlockEngine, BlockJob
+from peek.simulation.caches import BlockCache
 from peek.simulation.cost import StepTimes
-from peek.simulation.engine import Job, SimEngine
-from peek.simulation.radix_engine import RadixEngine, RadixJob
+from peek.simulation.engines import BlockEngine, BlockJob, Job, RadixEngine, RadixJob, SimEngine
 from peek.simulation.workload import SimRequest, Workload
 
 if TYPE_CHECKING:
@@ -171,7 +169,7 @@ class LiveBlocks(Live, BlockEngine):
     def plan(self) -> None:
         """As in the real adapter, a queue that shares nothing and hits nothing is not walked."""
         assert self.planner is not None
-        if self.planner.tree.has_sharing:
+        if self.planner.has_sharing:
             self.cache.lone_requests = -1
         else:
             hits = any(job.symbols and self.cache.holds(job.symbols[0]) for job in self.waiting)
@@ -225,7 +223,7 @@ class LiveRadix(Live, RadixEngine):
 
     def planner_now(self) -> float:
         assert self.planner is not None
-        return int(self.planner.stats.uncached_admitted) * self._token_s
+        return self.planner.work_done * self._token_s
 
 
 class _Generated:

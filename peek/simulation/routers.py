@@ -1,30 +1,31 @@
-"""The routers that people put in front of their engines, as a simulated fleet drives them.
+"""The routers that people put in front of their engines, and peek's own, as a simulated fleet drives them.
 
-Most choose a replica when a request arrives (`EarlyRouter`).  Two hold requests until a replica has room:
-one queue in order of arrival, and `peek`'s own (`fleet_router.py`).  Of the replicas they know what they are
-told.
+Most choose a replica when a request arrives (`EarlyRouter`).  `CentralFifo` and `PeekRouter` hold requests
+until a replica has room.  A router knows of the replicas what it is told.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
-from peek.fleet import RoutedHistory
+from peek.fleet import FleetConfig, FleetPlanner, RoutedHistory
+from peek.request import PendingRequest
 from peek.simulation.workload import SYMBOL_BYTES
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView
 
+
 HASHED_TOKENS: Final = 1024
-"""A static hash looks at so much of a prompt."""
+"""Tokens of a prompt that a static hash reads."""
 
 WINDOW_TOKENS: Final = 8192
-"""Uncached tokens that a router that holds requests lets queue at an engine: one step's."""
+"""Uncached tokens that a router which holds requests lets queue at an engine: one step's."""
 
 
 class Arrival(NamedTuple):
@@ -72,7 +73,7 @@ class Site:
 
 
 class Router(ABC):
-    """Told who arrives, starts and ends, and who joins and is lost; says whom to send where."""
+    """Told what happens to requests and replicas; says which requests to send where."""
 
     def __init__(self) -> None:
         self.sites: dict[int, Site] = {}
@@ -94,7 +95,7 @@ class Router(ABC):
 
     @abstractmethod
     def ready(self, now: float) -> list[tuple[str, int]]:
-        """Who is to be sent now, and where."""
+        """Requests to send now, each with its replica."""
 
     def send(self, arrival: Arrival, site: Site) -> tuple[str, int]:
         """Count a request with a replica that it is sent to; the pair that `ready` returns."""
@@ -251,3 +252,63 @@ class CentralFifo(Router):
             site = min(free, key=lambda each: len(each.outstanding))
             sent.append(self.send(self._queue.popleft(), site))
         return sent
+
+
+class PeekRouter(Router):
+    """`FleetPlanner`, which holds requests until a replica has room, or chooses one at once (`early`).
+
+    An answer is expected to be as long as those so far were on average.
+
+    Args:
+        early: choose when a request arrives.
+        exact: show it the caches; otherwise it guesses from what it sent.
+        config: of the fleet; `unit_tokens` and `news_s` are filled in.
+    """
+
+    def __init__(self, early: bool = False, exact: bool = False, config: FleetConfig | None = None) -> None:
+        super().__init__()
+        self.fleet = FleetPlanner(config)
+        self._early = early
+        self._exact = exact
+        self._placed: list[tuple[str, int]] = []
+        self._answers = 0
+        self._answered_tokens = 0
+
+    def joined(self, site: Site) -> None:
+        super().joined(site)
+        if not self.requests and not self.fleet.status():
+            config = replace(self.fleet.config, unit_tokens=site.unit_tokens, news_s=site.news_s)
+            self.fleet = FleetPlanner(config)
+        view = site.view if self._exact else None
+        self.fleet.join(str(site.name), cache_tokens=site.arena_tokens, view=view, speed=site.speed)
+
+    def lost(self, name: int) -> None:
+        del self.sites[name]
+        for request_id in self.fleet.lost(str(name), requeue=not self._early):
+            if self._early:
+                self.arrived(self.requests[request_id])
+
+    def arrived(self, arrival: Arrival) -> None:
+        self.requests[arrival.request_id] = arrival
+        request = PendingRequest(
+            arrival.request_id, arrival.key, arrival.arrival_s, arrival.namespace, arrival.prompt_tokens
+        )
+        expected = self._answered_tokens // max(1, self._answers)
+        if self._early:
+            self._placed.append((arrival.request_id, int(self.fleet.place(request, expected))))
+        else:
+            self.fleet.add(request, expected)
+
+    def ready(self, now: float) -> list[tuple[str, int]]:
+        if self._early:
+            placed, self._placed = self._placed, []
+            return placed
+        return [(request_id, int(name)) for request_id, name in self.fleet.dispatch(now)]
+
+    def started(self, request_id: str, name: int) -> None:
+        self.fleet.started(request_id, str(name))
+
+    def finished(self, request_id: str, name: int) -> None:
+        if self.fleet.finished(request_id, str(name)):
+            self._answers += 1
+            self._answered_tokens += self.requests.pop(request_id).output_tokens

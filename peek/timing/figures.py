@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from peek.offline.reordering import reorder
-from peek.simulation.radix_cache import RadixCache
+from peek.simulation.caches import RadixCache
 from peek.timing.rig import Rig, match_each
 from peek.timing.rounds import Rounds, best_of
 from peek.trie.dual_walk import DualWalk

@@ -10,7 +10,7 @@ import numpy as np
 from peek.config import PeekConfig
 from peek.planner import Planner
 from peek.request import PendingRequest
-from peek.simulation.radix_cache import RadixCache
+from peek.simulation.caches import RadixCache
 
 NOW: Final = 1_000.0
 """Seconds on the rig's clock; all arrivals are before it."""

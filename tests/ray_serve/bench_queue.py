@@ -21,8 +21,8 @@ from typing import Any
 import ray
 
 import peek
-from peek.adapters.ray_serve.line import Arrival, News, QueueLine
 from peek.adapters.ray_serve.queue import FleetQueue
+from peek.adapters.ray_serve.queue_client import Arrival, News, QueueClient
 from peek.fleet import token_key
 
 GROUPS, SHARED, OWN = 200, 1024, 64
@@ -72,7 +72,7 @@ class Client:
     """A router with nothing to route."""
 
     async def run(self, queue: Any, seconds: float, at_once: int, seed: int) -> tuple[int, list[float]]:
-        line = QueueLine(lambda: queue)
+        line = QueueClient(lambda: queue)
         line.want(True)
         prompts = arrivals(500, seed)
         waits: list[float] = []
