@@ -66,7 +66,9 @@ def test_history_holds_the_newest_prompts_that_fit(
 
 
 @given(cached=st.lists(PROMPTS, max_size=4), coming=st.lists(PROMPTS, max_size=4), asked=PROMPTS)
-def test_the_combined_view_is_the_longer_of_two(cached: list[Prompt], coming: list[Prompt], asked: Prompt) -> None:
+def test_the_combined_view_is_the_longer_of_two(
+    cached: list[Prompt], coming: list[Prompt], asked: Prompt
+) -> None:
     tree = PendingTree()
     for number, (namespace, key) in enumerate(coming):
         tree.insert(str(number), key, namespace)

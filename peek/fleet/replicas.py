@@ -6,15 +6,11 @@ from typing import TYPE_CHECKING, final
 
 from mypy_extensions import i64
 
-from peek.errors import DuplicateRequest, InvalidConfig, UnknownReplica, UnknownRequest
 from peek.fleet.config import FleetConfig
 from peek.fleet.stats import FleetStats, ReplicaStatus
 from peek.fleet.views import CombinedView, RoutedHistory
 from peek.planner.planner import Planner
 from peek.request import PendingRequest
-from peek.settings import require_within
-from peek.trie.cache_answers import block_symbols_of, unit_tokens_of
-from peek.trie.keys import pack
 from peek.trie.pending_tree import PendingTree
 from peek.trie.tree_view import TreeView
 
@@ -48,58 +44,6 @@ class Ticket:
         self.work: i64 = 0
         self.sent: bool = False
         self.started: bool = False
-
-
-@final
-class Tickets:
-    """All requests that wait or are under way.
-
-    Args:
-        unit_tokens: tokens per symbol of the keys.
-
-    Attributes:
-        ranked: whether a priority other than 0 was ever given.
-    """
-
-    __slots__ = ("_unit", "by_id", "ranked")
-
-    def __init__(self, unit_tokens: i64) -> None:
-        self._unit: i64 = unit_tokens
-        self.by_id: dict[str, Ticket] = {}
-        self.ranked = False
-
-    def made_for(self, request: PendingRequest, decode_tokens: int, priority: int) -> Ticket:
-        """A ticket for a new request, not kept yet; fills its `num_tokens` if the key tells.  O(len(key)).
-
-        Raises `DuplicateRequest`, `InvalidKey`, and `InvalidConfig` for numbers that cannot be.
-        """
-        if request.request_id in self.by_id:
-            raise DuplicateRequest(f"request {request.request_id!r} waits or is under way already")
-        require_within("decode_tokens", decode_tokens, 0, 2**40)
-        require_within("priority", priority, -(2**40), 2**40)
-        key = pack(request.key)
-        if request.num_tokens == 0:
-            request.num_tokens = ((len(key) >> 2) + request.tail) * self._unit
-        return Ticket(request, key, decode_tokens, priority)
-
-    def keep(self, ticket: Ticket) -> None:
-        """The request is in the fleet from now on.  O(1)."""
-        self.ranked |= ticket.priority != 0
-        self.by_id[ticket.request.request_id] = ticket
-
-    def find(self, request_id: str) -> Ticket:
-        """The ticket of a request.  O(1); `UnknownRequest`."""
-        ticket = self.by_id.get(request_id)
-        if ticket is None:
-            raise UnknownRequest(f"request {request_id!r} neither waits nor is under way")
-        return ticket
-
-    def sent_to(self, request_id: str, name: str) -> Ticket | None:
-        """The ticket of a request that is under way at a replica; None for any other.  O(1)."""
-        ticket = self.by_id.get(request_id)
-        if ticket is None or not ticket.sent or ticket.replica is None or ticket.replica.name != name:
-            return None
-        return ticket
 
 
 @final
@@ -294,48 +238,6 @@ class Replica:
 
 
 @final
-class Members:
-    """The replicas of a fleet, by name and in the order in which they joined."""
-
-    __slots__ = ("_by_name", "all")
-
-    def __init__(self) -> None:
-        self._by_name: dict[str, Replica] = {}
-        self.all: list[Replica] = []
-
-    def find(self, name: str) -> Replica:
-        """The replica of that name.  O(1); `UnknownReplica`."""
-        replica = self._by_name.get(name)
-        if replica is None:
-            known = ", ".join(self._by_name) or "none"
-            raise UnknownReplica(f"replica {name!r} is not in the fleet; there are: {known}")
-        return replica
-
-    def join(
-        self, name: str, config: FleetConfig, view: CacheView | None, cache_tokens: int, speed: float
-    ) -> None:
-        """Add a replica as `FleetPlanner.join` describes it; `InvalidConfig`."""
-        require_within("cache_tokens", cache_tokens, 0, 2**60)
-        require_within("speed", speed, 1e-6, 1e6)
-        unit = config.unit_tokens
-        if view is not None and (unit_tokens_of(view) != unit or block_symbols_of(view) > 1):
-            raise InvalidConfig(
-                f"view of {name!r} has {unit_tokens_of(view)} tokens a symbol and {block_symbols_of(view)} "
-                f"symbols a block; need {unit} and 1"
-            )
-        if name in self._by_name:
-            raise InvalidConfig(f"replica {name!r} is in the fleet already")
-        replica = Replica(name, config, view, cache_tokens, speed)
-        self._by_name[name] = replica
-        self.all.append(replica)
-
-    def drop(self, replica: Replica) -> None:
-        """A replica is out of the fleet.  O(R)."""
-        del self._by_name[replica.name]
-        self.all.remove(replica)
-
-
-@final
 class Placement:
     """Chooses the replica that each request waits for, its home; among equals each in turn.
 
@@ -345,15 +247,15 @@ class Placement:
     much.
 
     Args:
-        members: the replicas.
+        replicas: by name.
         stickiness: what a token counts that is computed in a second place.
         stats: counts requests that find half of their prompt.
     """
 
-    __slots__ = ("_members", "_stats", "_stickiness", "_turn", "_unplaced", "changes")
+    __slots__ = ("_replicas", "_stats", "_stickiness", "_turn", "_unplaced", "changes")
 
-    def __init__(self, members: Members, stickiness: float, stats: FleetStats) -> None:
-        self._members = members
+    def __init__(self, replicas: dict[str, Replica], stickiness: float, stats: FleetStats) -> None:
+        self._replicas = replicas
         self._stickiness: float = stickiness
         self._stats = stats
         self._unplaced: dict[str, Ticket] = {}
@@ -366,7 +268,7 @@ class Placement:
 
         A paused replica is no home unless all are paused, a leaving one never.  O(R) views asked.
         """
-        replicas = self._members.all
+        replicas = list(self._replicas.values())
         best: Replica | None = None
         best_cost = 0.0
         best_work: i64 = 0

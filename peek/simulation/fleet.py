@@ -25,15 +25,16 @@ from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine
 from peek.simulation.routers import (
     Arrival,
     CentralFifo,
-    LeastOutstanding,
-    LMetric,
+    EarlyRouter,
     PeekRouter,
-    PrefixHash,
     RayPrefix,
-    RoundRobin,
     Router,
     Site,
-    TokenBalance,
+    least_outstanding,
+    lmetric,
+    prefix_hash,
+    round_robin,
+    token_balance,
 )
 from peek.simulation.simulate import TOUCHING, PlanMeter, figures, make_planner
 from peek.simulation.workload import SimRequest, Workload
@@ -264,11 +265,11 @@ class SimFleet:
 
 
 ROUTERS: Final[dict[str, Callable[[], Router]]] = {
-    "round-robin": RoundRobin,
-    "least-outstanding": LeastOutstanding,
-    "prefix-hash": PrefixHash,
-    "token-balance": TokenBalance,
-    "lmetric": LMetric,
+    "round-robin": partial(EarlyRouter, round_robin),
+    "least-outstanding": partial(EarlyRouter, least_outstanding),
+    "prefix-hash": partial(EarlyRouter, prefix_hash),
+    "token-balance": partial(EarlyRouter, token_balance),
+    "lmetric": partial(EarlyRouter, lmetric),
     "ray-prefix": RayPrefix,
     "central-fifo": CentralFifo,
     "peek": PeekRouter,
