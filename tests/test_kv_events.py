@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from support.listening import matched
 from support.waiting import PATIENCE_S, until
 
-from peek.adapters.kv_events import END, EventReader, KvEvents, namespace_of
-from peek.adapters.kv_reader import FIELDS
+from peek.adapters.kv_events import END, FIELDS, EventReader, KvEvents, namespace_of
 from peek.fleet import EventView
 from peek.trie.keys import pack
 

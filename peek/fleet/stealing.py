@@ -99,7 +99,7 @@ class Raid:
     def choose(self) -> list[str]:
         """Ids of the requests to take; none if each costs more than there is to gain.
 
-        O(n) for n who wait for the victim, one call into either view a branch, and sorting.
+        O(n) for n that wait for the victim, one call into either view per branch, and sorting.
         """
         if self._budget < 1.0:
             return self.taken

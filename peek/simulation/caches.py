@@ -373,7 +373,7 @@ class BlockCache:
         self.version: i64 = 0
         """Grows with every name given or forgotten that a prompt may ask for."""
         self.lone_requests: i64 = -1
-        """Waiting requests known to share with nobody and to hit nothing; -1 where nobody has looked."""
+        """Waiting requests known to share nothing and to hit nothing; -1 where that is not known."""
         self._users: list[int] = [0] * n_blocks
         self._names: list[int] = [NAMELESS] * n_blocks
         self._blocks: dict[int, int] = {}

@@ -140,7 +140,7 @@ class SimEngine(ABC):
 
     @abstractmethod
     def step(self) -> StepWork:
-        """Schedule one step: decide who computes what; memory is taken here."""
+        """Schedule one step: decide what each job computes; memory is taken here."""
 
     @abstractmethod
     def complete(self, work: StepWork) -> None:

@@ -252,7 +252,7 @@ class CentralFifo(Router):
 class PeekRouter(Router):
     """`FleetPlanner`, which holds requests until a replica has room, or chooses one at once (`early`).
 
-    An answer is expected to be as long as those so far were on average.
+    An answer is expected to have the mean length of the answers so far.
 
     Args:
         early: choose when a request arrives.

@@ -24,7 +24,7 @@ TOUCHING: Final = {
     "hrrn": sys.maxsize,
     "spf": sys.maxsize,
 }
-"""SGLang's own cache-aware policies refresh what waiting requests match, up to so many waiting."""
+"""Up to how many waiting requests SGLang's own cache-aware policies refresh what these match."""
 
 
 def simulate(

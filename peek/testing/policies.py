@@ -356,7 +356,7 @@ class SerialEngine:
 
 
 def check_bound(policy: AdmissionPolicy, queue: Sequence[Arrival], bound: Bound) -> None:
-    """Serve all of `queue`, which is in arrival order; `AssertionError` if somebody waits too long."""
+    """Serve all of `queue`, which is in arrival order; `AssertionError` if a request waits too long."""
     engine = SerialEngine(policy)
     largest_s = max(map(engine.seconds, queue))
     coming = deque(queue)

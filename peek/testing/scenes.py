@@ -1,5 +1,5 @@
-"""Queues as plain data: one moment (`Scene`), a life (`History`, `Replay`), and how a failing check prints
-them.
+"""Queues as plain data, at one moment (`Scene`) and over time (`History`, `Replay`), and how they are
+printed.
 
 A `Scene` builds the library's objects (`prepare`, `planner`), and it computes every signal that a policy
 may read a second time, from the definitions (`facts`).  A `Replay` keeps one tree over many steps, as a
@@ -50,7 +50,7 @@ class Arrival:
         return self.namespace, self.symbols
 
     def request(self) -> PendingRequest:
-        """A new request object; `arrival_work` is left to whoever plans."""
+        """A new request object; the planner sets `arrival_work`."""
         key = list(self.symbols)
         return PendingRequest(self.request_id, key, self.arrival_time, self.namespace, self.num_tokens)
 
@@ -99,7 +99,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Scene:
-    """Who waits, in arrival order; what is cached; which prompts are being prefilled."""
+    """The waiting requests in arrival order, what is cached, and which prompts are being prefilled."""
 
     rows: tuple[Arrival, ...]
     cached: tuple[Place, ...] = ()
@@ -191,10 +191,10 @@ class Step:
 
     Attributes:
         now: seconds, when the queue is ordered.
-        arrivals: who has come since the last step.
+        arrivals: requests that have come since the last step.
         cached: what the cache holds now.
-        admitted: so many are admitted from the front of the order.
-        withdrawn: and so many of the others, those who came last, give up.
+        admitted: how many are admitted from the front of the order.
+        withdrawn: how many of the others, the latest arrivals, are withdrawn.
     """
 
     now: float
@@ -217,7 +217,7 @@ class Replay:
     """The waiting requests of one engine over time, as a planner would keep them.
 
     Args:
-        policy: hears who comes and leaves.
+        policy: told of arrivals and departures.
     """
 
     def __init__(self, unit: int = 1, policy: AdmissionPolicy | None = None) -> None:
@@ -251,7 +251,7 @@ class Replay:
         return cost
 
     def withdraw(self, count: int) -> None:
-        """Those who came last give up."""
+        """Withdraw the latest arrivals."""
         for request_id in list(self._rows)[max(0, len(self._rows) - count) :]:
             self._policy.left(self._tree.remove(request_id), WITHDRAWN, 0)
             del self._rows[request_id]
@@ -270,7 +270,7 @@ class Replay:
 
 
 def told(policy: AdmissionPolicy, prepared: Prepared) -> Prepared:
-    """`prepared`, of whose requests the policy has heard."""
+    """`prepared`, after the policy was told of its requests."""
     for request in prepared.queue:
         _tell(policy, request, prepared.cycle.tree)
     return prepared

@@ -117,7 +117,7 @@ def _explored(longest_match: LongestMatch, namespaces: Sequence[str]) -> list[tu
 
 
 def _queues(stock: Sequence[Place], absent: tuple[int, ...], chained: bool) -> SearchStrategy[list[Place]]:
-    """Prompts of the stock, cut anywhere; behind it nothing, another one's rest, or what nobody knows."""
+    """Prompts of the stock, cut anywhere; behind it nothing, the rest of another one, or unknown symbols."""
     from hypothesis import strategies as st
 
     unknown = st.lists(st.sampled_from(absent), max_size=3 if absent else 0).map(tuple)
