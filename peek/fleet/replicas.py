@@ -76,28 +76,6 @@ class Replica:
         unstarted: how many of them have no first token.
     """
 
-    __slots__ = (
-        "accepting",
-        "coming",
-        "decode_tokens",
-        "due",
-        "fruitless",
-        "guesses",
-        "history",
-        "leaving",
-        "name",
-        "planner",
-        "spared",
-        "spared_budget",
-        "speed",
-        "under_way",
-        "unit_tokens",
-        "unstarted",
-        "unstarted_tokens",
-        "view",
-        "waiting_tokens",
-    )
-
     def __init__(
         self, name: str, config: FleetConfig, told: CacheView | None, cache_tokens: i64, speed: float
     ) -> None:
@@ -251,8 +229,6 @@ class Placement:
         stickiness: what a token counts that is computed in a second place.
         stats: counts requests that find half of their prompt.
     """
-
-    __slots__ = ("_replicas", "_stats", "_stickiness", "_turn", "_unplaced", "changes")
 
     def __init__(self, replicas: dict[str, Replica], stickiness: float, stats: FleetStats) -> None:
         self._replicas = replicas

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 from mypy_extensions import i64
+
+_COUNTERS: Final = (
+    "added", "refused", "sticky", "dispatched", "finished", "cancelled", "requeued", "moved", "steals",
+    "stolen",
+)  # fmt: skip
 
 
 @final
@@ -38,18 +43,7 @@ class FleetStats:
 
     def as_dict(self) -> dict[str, int]:
         """All counters by name."""
-        return {
-            "added": self.added,
-            "refused": self.refused,
-            "sticky": self.sticky,
-            "dispatched": self.dispatched,
-            "finished": self.finished,
-            "cancelled": self.cancelled,
-            "requeued": self.requeued,
-            "moved": self.moved,
-            "steals": self.steals,
-            "stolen": self.stolen,
-        }
+        return {name: getattr(self, name) for name in _COUNTERS}
 
 
 class ReplicaStatus(NamedTuple):

@@ -71,18 +71,6 @@ class Raid:
         stickiness: at least 1.0.
     """
 
-    __slots__ = (
-        "_ahead",
-        "_budget",
-        "_serial",
-        "_stickiness",
-        "_thief",
-        "_tickets",
-        "_unit",
-        "_victim",
-        "taken",
-    )
-
     def __init__(
         self, victim: Replica, thief: Replica, tickets: dict[str, Ticket], stickiness: float
     ) -> None:

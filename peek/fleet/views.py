@@ -40,8 +40,6 @@ class RoutedHistory:
         unit_tokens: tokens per symbol.
     """
 
-    __slots__ = ("_newest", "_tree", "_view", "block_symbols", "capacity", "symbols", "unit_tokens")
-
     def __init__(self, capacity: i64, unit_tokens: i64 = 1) -> None:
         self.unit_tokens: int = unit_tokens
         self.block_symbols: int = 1
@@ -119,8 +117,6 @@ class CombinedView:
         cache: the replica's cache: as it is, as it was some seconds ago, or guessed.
         coming: prompts that were sent there and may not show in it yet.
     """
-
-    __slots__ = ("_cache", "_coming", "block_symbols", "unit_tokens")
 
     def __init__(self, cache: CacheView, coming: TreeView) -> None:
         self._cache: Any = cache
@@ -246,19 +242,6 @@ class EventView:
         capacity: symbols that the replica's cache has room for.
         unit_tokens: tokens per symbol.
     """
-
-    __slots__ = (
-        "_block_bytes",
-        "_copies",
-        "_forks",
-        "_run_of",
-        "_runs",
-        "block_symbols",
-        "capacity",
-        "ignored",
-        "unit_tokens",
-        "version",
-    )
 
     def __init__(self, capacity: i64, unit_tokens: i64 = 1) -> None:
         self.unit_tokens: int = unit_tokens
