@@ -7,6 +7,7 @@ twice, a home is one of the cheapest, and no replica idles while another has wor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 from random import Random
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.fleets import ModelReplica, NaiveCacheOf, tokens_of
+from support.fleets import ModelReplica, NaiveCacheOf
 
 from peek import (
     DuplicateRequest,
@@ -489,22 +490,27 @@ def test_settings_that_cannot_be(options: dict[str, float]) -> None:
         FleetConfig(**options)  # type: ignore[arg-type]
 
 
-def test_wrong_calls_say_what_was_wrong_and_change_nothing() -> None:
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda f: f.take("x", 0.0), UnknownReplica, "replica 'x' is not in the fleet; there are: a"),
+        (lambda f: f.join("b", speed=0.0), InvalidConfig, "speed is 0"),
+        (
+            lambda f: f.join("b", view=NaiveCacheOf([], 4)),
+            InvalidConfig,
+            "view of 'b' has 4 tokens a symbol and 1 symbols a block; need 1 and 1",
+        ),
+        (lambda f: f.add(ask("1", [])), InvalidKey, "empty key"),
+        (lambda f: f.add(ask("1", [1]), decode_tokens=-1), InvalidConfig, "decode_tokens is -1"),
+        (lambda f: f.home("1"), UnknownRequest, "request '1' neither waits nor is under way"),
+    ],
+)
+def test_wrong_calls_say_what_was_wrong_and_change_nothing(
+    call: Callable[[FleetPlanner], object], error: type[Exception], said: str
+) -> None:
     fleet = fleet_of("a")
-    with pytest.raises(UnknownReplica, match="replica 'x' is not in the fleet; there are: a"):
-        fleet.take("x", 0.0)
-    with pytest.raises(InvalidConfig, match="speed is 0"):
-        fleet.join("b", speed=0.0)
-    with pytest.raises(
-        InvalidConfig, match="view of 'b' has 4 tokens a symbol and 1 symbols a block; need 1 and 1"
-    ):
-        fleet.join("b", view=NaiveCacheOf([], 4))
-    with pytest.raises(InvalidKey):
-        fleet.add(ask("1", []))
-    with pytest.raises(InvalidConfig, match="decode_tokens is -1"):
-        fleet.add(ask("1", [1]), decode_tokens=-1)
-    with pytest.raises(UnknownRequest, match="request '1' neither waits nor is under way"):
-        fleet.home("1")
+    with pytest.raises(error, match=said):
+        call(fleet)
     fleet.check()
     assert (len(fleet), len(fleet.status())) == (0, 1)
 
@@ -540,7 +546,3 @@ def test_a_view_that_fails_now_and_then_loses_nobody() -> None:
     assert failures > 5
     assert sorted(sent) == sorted(map(str, range(20)))
     assert len(fleet) == 0
-
-
-def test_tokens_are_counted_by_hand() -> None:
-    assert tokens_of([("", [1, 2, 3]), ("", [1, 2]), ("x", [1])], 10) == 40

@@ -72,24 +72,20 @@ def test_lora_and_salt_are_namespaces() -> None:
     assert reader.faults == 0
 
 
-def test_what_else_a_block_hangs_on_is_no_lora() -> None:
-    """Only a key that begins with the adapter's name has it; an image's hash keeps a block apart."""
-    image = stored([1, 2], None, [5, 6, 7, 8], lora_name="l", extra_keys=[["l"], [1234]])
-    reader = read(image)
-    assert matched(reader.view, [5, 6, 7, 8], namespace_of("l", None)) == 2
-    assert reader.faults == 0
-
-
-def test_a_salt_named_as_the_lora_is_a_salt() -> None:
-    reader = read(stored([1], None, [5, 6], lora_name="l", extra_keys=[["l", "l"]]))
-    assert matched(reader.view, [5, 6], namespace_of("l", "l")) == 2
-
-
-@pytest.mark.parametrize("content", [["image", 3], b"embeddings"])
-def test_what_follows_an_image_is_left_out(content: Any) -> None:
-    reader = read(stored([1, 2, 3], None, [1, 2, 3, 4, 5, 6], extra_keys=[None, [content], None]))
-    assert matched(reader.view, [1, 2, 3, 4, 5, 6]) == 2
-    assert (reader.faults, len(reader.view)) == (0, 1)
+@pytest.mark.parametrize(
+    ("lora", "salt", "keys", "held"),
+    [
+        ("l", None, [["l"], [1234]], 2),  # only a key that begins with the adapter's name has it
+        ("l", "l", [["l", "l"], ["l"]], 4),  # a salt named as the LoRA is a salt
+        (None, None, [None, [["image", 3]]], 2),  # what follows an image is left out
+        (None, None, [None, [b"embeddings"]], 2),
+    ],
+)
+def test_what_else_a_block_hangs_on(lora: str | None, salt: str | None, keys: list[Any], held: int) -> None:
+    event = stored([1, 2, 3], None, [5, 6, 7, 8, 9, 9], lora_name=lora, extra_keys=keys)
+    reader = read(event if held < 4 else {**event, "block_hashes": [1, 2], "token_ids": [5, 6, 7, 8]})
+    assert matched(reader.view, [5, 6, 7, 8, 9, 9], namespace_of(lora, salt)) == held
+    assert (reader.faults, len(reader.view)) == (0, held // 2)
 
 
 @pytest.mark.parametrize("elsewhere", [{"medium": "CPU"}, {"medium": "DISK"}, {"locality": "REMOTE"}])

@@ -119,11 +119,6 @@ class RadixCache:
 
     # -- what the engine does ----------------------------------------------------------------------
 
-    @property
-    def evictable_tokens(self) -> int:
-        """Tokens that `evict` could free."""
-        return self.cached_tokens - self.locked_tokens
-
     def match(self, key: bytes, namespace: str, max_symbols: int) -> RadixNode:
         """The node where the longest cached prefix of `key[:max_symbols]` ends; its depth is the length.
 

@@ -335,7 +335,7 @@ def simulate_fleet(
         raise InvalidConfig(f"stale_s is {shape.stale_s}; late news needs engines of kind 'blocks'")
     meter, decisions = PlanMeter(timer), PlanMeter(timer)
     model = cost_model_for(workload.name) if cost is None else cost
-    engines = EngineKind(label, cache, model, meter)
+    engines = partial(_make_engine, PeekConfig.from_label(label), cache, model, meter, SymbolTable())
     chosen = ROUTERS[shape.router]() if router is None else router
     fleet = SimFleet(workload, engines, chosen, list(shape.speeds), shape.stale_s, decisions, progress)
     for second, name in shape.losses:
@@ -359,20 +359,12 @@ def simulate_fleet(
     }
 
 
-class EngineKind:
-    """Makes the engines of one fleet: calling it with limits and a speed gives one."""
-
-    def __init__(self, label: str, cache: str, cost: StepTimes, timer: Callable[[], float]) -> None:
-        self._config = PeekConfig.from_label(label)
-        self._cache = cache
-        self._cost = cost
-        self._timer = timer
-        self._symbols = SymbolTable()
-
-    def __call__(self, limits: Workload, speed: float) -> SimEngine:
-        config = self._config
-        planner = None if config.is_stock else make_planner(config, self._cache, self._timer)
-        cost = self._cost if speed == 1.0 else Faster(self._cost, speed)
-        if self._cache == "blocks":
-            return BlockEngine(limits, planner, cost, symbols=self._symbols)
-        return RadixEngine(limits, planner, cost, touch_limit=TOUCHING.get(config.policy, 0))
+def _make_engine(
+    config: PeekConfig, cache: str, model: StepTimes, timer: PlanMeter, symbols: SymbolTable,
+    limits: Workload, speed: float,
+) -> SimEngine:  # fmt: skip
+    planner = None if config.is_stock else make_planner(config, cache, timer)
+    cost = model if speed == 1.0 else Faster(model, speed)
+    if cache == "blocks":
+        return BlockEngine(limits, planner, cost, symbols=symbols)
+    return RadixEngine(limits, planner, cost, touch_limit=TOUCHING.get(config.policy, 0))

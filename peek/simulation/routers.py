@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
@@ -257,12 +257,11 @@ class PeekRouter(Router):
     Args:
         early: choose when a request arrives.
         exact: show it the caches; otherwise it guesses from what it sent.
-        config: of the fleet; `unit_tokens` and `news_s` are filled in.
     """
 
-    def __init__(self, early: bool = False, exact: bool = False, config: FleetConfig | None = None) -> None:
+    def __init__(self, early: bool = False, exact: bool = False) -> None:
         super().__init__()
-        self.fleet = FleetPlanner(config)
+        self.fleet = FleetPlanner()
         self._early = early
         self._exact = exact
         self._placed: list[tuple[str, int]] = []
@@ -272,8 +271,7 @@ class PeekRouter(Router):
     def joined(self, site: Site) -> None:
         super().joined(site)
         if not self.requests and not self.fleet.status():
-            config = replace(self.fleet.config, unit_tokens=site.unit_tokens, news_s=site.news_s)
-            self.fleet = FleetPlanner(config)
+            self.fleet = FleetPlanner(FleetConfig(unit_tokens=site.unit_tokens, news_s=site.news_s))
         view = site.view if self._exact else None
         self.fleet.join(str(site.name), cache_tokens=site.arena_tokens, view=view, speed=site.speed)
 

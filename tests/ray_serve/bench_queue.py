@@ -72,8 +72,8 @@ class Client:
     """A router with nothing to route."""
 
     async def run(self, queue: Any, seconds: float, at_once: int, seed: int) -> tuple[int, list[float]]:
-        line = QueueClient(lambda: queue)
-        line.want(True)
+        client = QueueClient(lambda: queue)
+        client.want(True)
         prompts = arrivals(500, seed)
         waits: list[float] = []
         until = time.perf_counter() + seconds
@@ -81,9 +81,9 @@ class Client:
         async def one(number: int) -> None:
             while (started := time.perf_counter()) < until:
                 number += 1
-                serial, _ = await line.acquire(prompts[number % 500])
+                serial, _ = await client.acquire(prompts[number % 500])
                 waits.append(time.perf_counter() - started)
-                line.end(serial, True)
+                client.end(serial, True)
 
         await asyncio.gather(*[one(number * 7) for number in range(at_once)])
         return len(waits), sorted(waits)[:: max(1, len(waits) // 1000)]
