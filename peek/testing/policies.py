@@ -14,8 +14,6 @@ What is demanded of `order(queue, cycle)`:
   with `stateful=True`: two copies with one history must then agree.  Each hears of every arrival and
   departure (`arrived`, `left`) as from a planner;
 - **a bound on waiting**, where one is given.
-
-Factory = Callable[[], AdmissionPolicy]
 """
 
 from __future__ import annotations
@@ -316,60 +314,40 @@ Bound = Callable[[float, float], float]
 """`bound(ahead_s, largest_s)`: the longest wait in seconds, see `check_policy`."""
 
 
-class SerialEngine:
-    """Admits the first of the order whenever it is free; every prompt it has begun is cached for ever."""
-
-    def __init__(self, policy: AdmissionPolicy) -> None:
-        self.clock = 0.0
-        """Seconds; when the engine is free."""
-        self.ahead_s: dict[str, float] = {}
-        """Of every request: how long the engine needed for what was before it when it arrived."""
-        self._policy = policy
-        self._replay = Replay(policy=policy)
-        self._waiting: dict[str, Arrival] = {}
-        self._cached: list[Place] = []
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def seconds(self, row: Arrival) -> float:
-        """How long it would compute a prompt now."""
-        tokens = row.num_tokens or len(row.symbols)
-        return (tokens - longest(self._cached, row.place)) / TOKENS_PER_S
-
-    def arrive(self, row: Arrival) -> None:
-        busy = max(0.0, self.clock - row.arrival_time)
-        self.clock = max(self.clock, row.arrival_time)
-        self.ahead_s[row.request_id] = busy + sum(map(self.seconds, self._waiting.values()))
-        self._waiting[row.request_id] = row
-        self._replay.arrive([row])
-
-    def admit(self) -> tuple[Arrival, float]:
-        """Admit the first of the policy's order; returns it and how long it has waited."""
-        prepared = self._replay.prepare(tuple(self._cached), self.clock, self._policy.theta)
-        first = prepared.order(self._policy)[0]
-        row = self._waiting.pop(first)
-        waited = self.clock - row.arrival_time
-        self.clock += self._replay.admit(first) / TOKENS_PER_S
-        self._cached.append(row.place)
-        return row, waited
+def _seconds(row: Arrival, cached: list[Place]) -> float:
+    """How long the engine would compute a prompt."""
+    tokens = row.num_tokens or len(row.symbols)
+    return (tokens - longest(cached, row.place)) / TOKENS_PER_S
 
 
 def check_bound(policy: AdmissionPolicy, queue: Sequence[Arrival], bound: Bound) -> None:
-    """Serve all of `queue`, which is in arrival order; `AssertionError` if a request waits too long."""
-    engine = SerialEngine(policy)
-    largest_s = max(map(engine.seconds, queue))
+    """Serve all of `queue`, which is in arrival order; `AssertionError` if a request waits too long.
+
+    The engine is the simplest there is: whenever it is free it computes the first prompt of the order, at a
+    steady pace, and every prompt that it has begun stays cached.
+    """
+    replay, waiting, cached = Replay(policy=policy), dict[str, Arrival](), list[Place]()
+    ahead_s: dict[str, float] = {}  # how long the engine needs for what is before a request on arrival
+    clock = 0.0
+    largest_s = max(_seconds(row, cached) for row in queue)
     coming = deque(queue)
-    while coming or len(engine) > 0:
-        while coming and (len(engine) == 0 or coming[0].arrival_time <= engine.clock):
-            engine.arrive(coming.popleft())
-        row, waited = engine.admit()
-        allowed = bound(engine.ahead_s[row.request_id], largest_s)
+    while coming or waiting:
+        while coming and (not waiting or coming[0].arrival_time <= clock):
+            row = coming.popleft()
+            busy = max(0.0, clock - row.arrival_time)
+            clock = max(clock, row.arrival_time)
+            ahead_s[row.request_id] = busy + sum(_seconds(each, cached) for each in waiting.values())
+            waiting[row.request_id] = row
+            replay.arrive([row])
+        first = replay.prepare(tuple(cached), clock, policy.theta).order(policy)[0]
+        row = waiting.pop(first)
+        waited, allowed = clock - row.arrival_time, bound(ahead_s[first], largest_s)
         if waited > allowed + 1e-6:
-            fault = f"{row.request_id} waited {waited:g} s, the bound allows {allowed:g} s"
             lines = [
-                f"{type(policy).__name__}: {fault}",
+                f"{type(policy).__name__}: {first} waited {waited:g} s, the bound allows {allowed:g} s",
                 f"  engine: {TOKENS_PER_S:g} tokens a second, one prompt at a time, forgets nothing",
-                *(f"    {show_arrival(row)}" for row in queue),
+                *(f"    {show_arrival(each)}" for each in queue),
             ]
             raise AssertionError("\n".join(lines))
+        clock += replay.admit(first) / TOKENS_PER_S
+        cached.append(row.place)

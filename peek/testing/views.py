@@ -10,8 +10,6 @@ What is demanded of a view, besides having the members of `CacheView`:
 - **nodes are nodes**: `node_id` names one place by one id, not 0; `parent_id`, where there is one, leads from
   it through the nodes above to 0;
 - **an honest version**, where there is one: it moves whenever an answer did.
-
-LongestMatch = Callable[[list[int], str], int]
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ from peek.adapters.ray_serve.queue import FleetQueue, QueueMetrics
 from peek.adapters.ray_serve.routing import FleetRouting
 from peek.adapters.ray_serve.settings import ACTOR_NAME, divided, watch_replicas, why_stand_aside
 
+logger = logging.getLogger("ray.serve.peek")
+
 
 class ServeQueue(FleetQueue):
     """The queue in an actor of Ray Serve's."""
@@ -56,13 +58,11 @@ def __getattr__(name: str) -> Any:
     return globals()[name]
 
 
-logger = logging.getLogger("ray.serve.peek")
-
-
 def fleet_options(**options: Any) -> dict[str, Any]:
     """Arguments for `serve.deployment`, or fields of `deployment_config` in `ray.serve.llm`.
 
-    On a Ray that this was not written for there are none but Ray's own, and an error in the log says so.
+    On a version of Ray that peek was not tried on only `max_ongoing_requests` comes back, and an error in the
+    log says so.
 
     Args:
         **options: of the queue and its routers:
