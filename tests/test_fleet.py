@@ -39,7 +39,7 @@ MAX_WAITING = 12
 
 
 class FleetMachine(RuleBasedStateMachine):
-    """A fleet, and beside it plain lists of who is where."""
+    """A fleet, and beside it plain lists of what is where."""
 
     @initialize(
         stickiness=st.sampled_from([1.0, 4.0]),
@@ -89,7 +89,7 @@ class FleetMachine(RuleBasedStateMachine):
         return [request for request in sorted(self.waiting) if self.fleet.home(request) == name]
 
     def added_tokens(self, request: str, name: str) -> int:
-        """Prompt tokens that neither the replica nor those who wait for it have in common with a request."""
+        """Prompt tokens that neither the replica nor what waits for it has in common with a request."""
         beside = [self.keys[other] for other in self.waits_at(name) if other != request]
         return self.replicas[name].cold_tokens(self.keys[request], beside, UNIT)
 
@@ -245,7 +245,7 @@ class FleetMachine(RuleBasedStateMachine):
         else:
             assert self.fleet.started(request, name)
 
-    # -- who goes where --------------------------------------------------------------------------------
+    # -- what goes where -------------------------------------------------------------------------------
 
     @precondition(lambda self: self.replicas)
     @rule(data=st.data())
@@ -276,7 +276,7 @@ class FleetMachine(RuleBasedStateMachine):
         return len(queued) < self.config.window_requests or tokens < self.config.window_tokens
 
     def assert_no_help_is_due(self, thief: str) -> None:
-        """The stated bound: nobody waits at the longest backlog whom it would pay to take over."""
+        """The stated bound: no request waits at the longest backlog that it would pay to take over."""
         status = {each.name: each for each in self.fleet.status() if each.waiting}
         if not status:
             return
@@ -356,7 +356,7 @@ class FailsOnce(NaiveCacheOf):
         return super().advance(cursor, segment, offset)
 
 
-def test_who_found_no_home_for_an_error_of_a_view_finds_one_later() -> None:
+def test_a_request_without_a_home_after_an_error_of_a_view_finds_one_later() -> None:
     fleet = FleetPlanner(FleetConfig())
     fleet.join("a", view=FailsOnce([], 1))
     with pytest.raises(OSError, match="not yet"):
@@ -380,7 +380,7 @@ def test_a_family_has_one_home_and_families_spread() -> None:
     assert sorted(home.pop() for home in homes) == ["a", "a", "b", "b", "c", "c", "d", "d"]
 
 
-def test_a_shared_system_prompt_does_not_gather_everybody() -> None:
+def test_a_shared_system_prompt_does_not_gather_all_requests() -> None:
     fleet = fleet_of("a", "b", "c", "d")
     for session in range(40):
         fleet.add(ask(str(session), [7] * 1000 + [100 + session] * 2000))
@@ -415,7 +415,7 @@ def test_what_is_held_goes_at_once_and_the_rest_waits() -> None:
     assert len(fleet) == 2
 
 
-def test_who_arrived_first_among_equals_goes_first_also_after_a_death() -> None:
+def test_among_equals_the_first_arrival_goes_first_also_after_a_death() -> None:
     fleet = fleet_of("a")
     for number in range(6):
         fleet.add(ask(str(number), [number] * 1000, at_s=float(number)))
@@ -444,7 +444,7 @@ def test_an_idle_replica_takes_a_whole_cold_family_rather_than_half_a_hot_one() 
     assert fleet.stats.steals == 1
 
 
-def test_who_waits_for_a_paused_replica_goes_to_an_idle_one() -> None:
+def test_what_waits_for_a_paused_replica_goes_to_an_idle_one() -> None:
     fleet = fleet_of("a")
     fleet.add(ask("1", [1] * 1000))
     fleet.pause("a")
@@ -526,7 +526,7 @@ class Flaky(NaiveCacheOf):
         return super().advance(cursor, segment, offset)
 
 
-def test_a_view_that_fails_now_and_then_loses_nobody() -> None:
+def test_a_view_that_fails_now_and_then_loses_no_request() -> None:
     fleet = fleet_of("a")
     fleet.join("b", view=Flaky([], 1))
     sent: list[str] = []

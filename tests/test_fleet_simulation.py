@@ -1,4 +1,4 @@
-"""The simulated fleet: one engine behind a router is that engine, and every router answers everybody once."""
+"""The simulated fleet: one engine behind a router is that engine; every router answers all requests once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_one_replica_is_one_engine(cache: str, label: str, name: str) -> None:
 
 @both_kinds
 @pytest.mark.parametrize("router", ROUTERS)
-def test_everybody_is_answered_and_runs_can_be_repeated(router: str, cache: str) -> None:
+def test_every_request_is_answered_and_runs_can_be_repeated(router: str, cache: str) -> None:
     workload = part_of("w1c", 60, 2.0)
     shape = FleetShape(router, [1.0, 0.5, 1.0], losses=((2.0, 0),), joins=((3.0, 2.0),))
     run = simulate_fleet(workload, "peek", shape, cache)
@@ -66,7 +66,7 @@ def test_everybody_is_answered_and_runs_can_be_repeated(router: str, cache: str)
 
 @pytest.mark.parametrize("stale_s", [0.5, 5.0])
 @pytest.mark.parametrize("router", ROUTERS)
-def test_late_news_costs_time_and_nobody(router: str, stale_s: float) -> None:
+def test_late_news_costs_time_and_no_request(router: str, stale_s: float) -> None:
     shape = FleetShape(router, [1.0, 1.0], stale_s, losses=((2.0, 1),), joins=((2.5, 1.0),))
     assert simulate_fleet(part_of("w1c", 60, 2.0), "peek", shape)["finished"] == 60
 
@@ -79,7 +79,7 @@ def test_a_cache_that_is_shown_is_used() -> None:
     assert told["cache_hit"] > blind["cache_hit"]
 
 
-def test_nobody_is_left_to_answer() -> None:
+def test_no_replica_is_left_to_answer() -> None:
     shape = FleetShape("peek", [1.0], losses=((1.0, 0),))
     with pytest.raises(WorkloadError, match="requests wait for a replica, and none is left"):
         simulate_fleet(part_of("w1c", 80), "peek", shape)
@@ -172,7 +172,7 @@ def test_ray_prefix_follows_the_longest_match_while_queues_are_even() -> None:
     there = joined(router, [0], [0])
     first = router.choose(ask([1] * 10, "a"), there)
     other = next(site for site in there if site is not first)
-    assert router.choose(ask([2] * 10, "b"), there) is other  # no match: who was sent least
+    assert router.choose(ask([2] * 10, "b"), there) is other  # no match: the one that was sent least
     assert router.choose(ask([1] * 9 + [3], "c"), there) is first
     first.queued.update(dict.fromkeys("abcdefghijk", 1))
     assert router.choose(ask([1] * 10, "d"), there) is other  # uneven: the shorter queue

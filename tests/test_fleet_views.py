@@ -135,7 +135,7 @@ def test_help_never_makes_the_longest_backlog_longer(
 
 
 @given(queue=QUEUES, cached=st.lists(PROMPTS, max_size=2))
-def test_who_takes_nothing_would_have_paid_too_much_for_each(
+def test_a_thief_that_takes_nothing_would_have_paid_too_much_for_each(
     queue: list[tuple[Prompt, int]], cached: list[Prompt]
 ) -> None:
     victim, thief = replica_of(1.0, []), replica_of(1.0, cached)

@@ -166,7 +166,7 @@ class Publisher:
         self.sent = []
 
     def answer(self) -> None:
-        """Replay to those who have asked."""
+        """Replay to the listeners that have asked."""
         while self.replay.poll(0):
             client, empty, start = self.replay.recv_multipart()
             for number, payload in self.sent:
@@ -194,7 +194,7 @@ class Line:
             replay_endpoint=self.publisher.replay_endpoint if replay else None,
             clock=lambda: self.now,
         )
-        assert self.publisher.out.poll(1000 * PATIENCE_S), "nobody subscribes"
+        assert self.publisher.out.poll(1000 * PATIENCE_S), "no listener subscribes"
         self.publisher.out.recv()
 
     def settle(self) -> None:
@@ -260,7 +260,7 @@ def test_what_is_lost_is_asked_for_as_long_as_it_is_remembered(
         line.close()
 
 
-def test_who_comes_late_is_told_what_was_before() -> None:
+def test_a_late_listener_is_told_what_was_before() -> None:
     publisher = Publisher()
     publisher.publish(numbered(0))
     publisher.publish(numbered(1))
@@ -303,7 +303,7 @@ def test_an_engine_that_was_started_anew_has_an_empty_cache(line: Line) -> None:
     assert (line.events.lost, line.events.restarts) == (0, 1)
 
 
-def test_who_is_not_answered_goes_on_without(line: Line) -> None:
+def test_a_listener_without_an_answer_goes_on_without(line: Line) -> None:
     line.publisher.publish(numbered(0), lose=True)
     line.publisher.publish(numbered(1))
     until(lambda: (line.events.poll(), line.events._held)[1], "a batch behind one that is missing")

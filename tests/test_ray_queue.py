@@ -58,7 +58,7 @@ async def told(queue: FleetQueue, router: str = "a") -> dict[int, str]:
 
 
 @in_a_loop
-async def test_groups_stay_together_and_who_has_no_room_waits() -> None:
+async def test_groups_stay_together_and_wait_where_there_is_no_room() -> None:
     queue, _ = await queue_of()
     assert await queue.tell("a", coming(*[arrival(serial, serial) for serial in range(2)]))
     where = await told(queue)
@@ -89,7 +89,7 @@ async def test_several_routers_share_the_replicas_and_hear_of_their_own() -> Non
 
 
 @in_a_loop
-async def test_who_goes_away_leaves_the_queue_at_once() -> None:
+async def test_a_request_that_is_given_up_leaves_the_queue_at_once() -> None:
     queue, _ = await queue_of(1)
     await queue.tell("a", coming(*[arrival(serial, serial) for serial in range(3)]))
     sent = await told(queue)
@@ -160,7 +160,7 @@ async def test_a_router_that_does_not_call_any_more_has_died() -> None:
 
 
 @in_a_loop
-async def test_a_request_whose_end_nobody_told_is_forgotten() -> None:
+async def test_a_request_whose_end_was_never_told_is_forgotten() -> None:
     queue, clock = await queue_of(1, max_request_s=10.0)
     await queue.tell("a", coming(arrival(1, 1), arrival(2, 2)))
     (first,) = await told(queue)
@@ -173,7 +173,7 @@ async def test_a_request_whose_end_nobody_told_is_forgotten() -> None:
 
 
 @in_a_loop
-async def test_after_an_error_everybody_goes_by_the_stock_rule_for_a_while(
+async def test_after_an_error_the_stock_rule_decides_for_a_while(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(queue_module, "ASIDE_S", 0.1)
@@ -286,7 +286,7 @@ async def until(happened: Callable[[], Any]) -> None:
 
 
 @in_a_loop
-async def test_everybody_is_sent_once_and_nobody_to_a_replica_that_is_taken() -> None:
+async def test_every_request_is_sent_once_and_none_to_a_replica_that_is_taken() -> None:
     handle = Handle(3)
     clients = [connected_to(lambda: handle) for _ in range(2)]
     at_work: set[str] = set()
@@ -308,7 +308,7 @@ async def test_everybody_is_sent_once_and_nobody_to_a_replica_that_is_taken() ->
 
 
 @in_a_loop
-async def test_who_is_cancelled_is_out_of_the_queue() -> None:
+async def test_a_cancelled_request_is_out_of_the_queue() -> None:
     handle = Handle()
     client = connected_to(lambda: handle)
     serial, replica = await client.acquire(asked(1))
@@ -322,7 +322,7 @@ async def test_who_is_cancelled_is_out_of_the_queue() -> None:
 
 
 @in_a_loop
-async def test_when_the_queue_dies_who_waits_goes_by_the_stock_rule_and_the_next_queue_is_found(
+async def test_when_the_queue_dies_the_stock_rule_decides_until_the_next_queue_is_found(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     handles = [Handle(), Handle()]

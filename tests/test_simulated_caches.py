@@ -292,7 +292,7 @@ def test_sizes_are_in_tokens() -> None:
 
 def test_an_empty_cache_is_a_cache_tree() -> None:
     assert isinstance(RadixCache(), CacheTree)
-    assert walk(RadixCache(), ("nobody", (1, 2)))[0] == 0
+    assert walk(RadixCache(), ("unknown", (1, 2)))[0] == 0
 
 
 def test_symbols_of_generated_tokens_are_negative() -> None:
@@ -423,7 +423,7 @@ class NaivePool:
         self.free = [block for block in self.free if block not in blocks]
 
     def order(self, demand: Demand, scan_limit: int) -> list[int]:
-        """Without demand first, then the least needed; behind `scan_limit` needed ones nobody looks."""
+        """Without demand first, then the least needed; behind `scan_limit` needed ones the scan ends."""
         scores = {block: demand(self.names[block]) if block in self.names else 0.0 for block in self.free}
         needed = [block for block in self.free if scores[block] > 0][:scan_limit]
         end = self.free.index(needed[-1]) + 1 if len(needed) == scan_limit else len(self.free)
@@ -632,7 +632,7 @@ def test_a_block_turns_out_to_have_another_name() -> None:
     cache.rename(-1, 8)
     assert cache.version > version
     assert cache.match([7, 8], 9) == blocks[:2]
-    for symbol, other in ((-2, 8), (-5, 9)):  # the name is taken; nobody has that one
+    for symbol, other in ((-2, 8), (-5, 9)):  # the name is taken; no block has that one
         cache.rename(symbol, other)
         assert cache.match([7, 8, 9], 9) == blocks[:2]
     cache.check()

@@ -109,7 +109,7 @@ def test_a_cache_holds_prefixes_of_the_queue(data: st.DataObject, rows: tuple[Ar
         assert any(place in prefixes(row.place) for row in rows)
 
 
-def test_a_cache_for_nobody_is_empty() -> None:
+def test_a_cache_for_an_empty_queue_is_empty() -> None:
     assert find(strategies.caches(()), lambda _: True) == ()
 
 
@@ -117,9 +117,9 @@ SCENES: dict[str, Callable[[Scene], bool]] = {
     "pages": lambda scene: scene.unit == 16,
     "partly cached": lambda scene: any(0 < f.cached_len < f.num_tokens // 2 for f in scene.facts()),
     "mostly cached": lambda scene: any(f.cached_len > f.num_tokens // 2 for f in scene.facts()),
-    "nobody cached": lambda scene: not any(f.cached_len for f in scene.facts()),
+    "nothing cached": lambda scene: not any(f.cached_len for f in scene.facts()),
     "under way": lambda scene: any(f.coming_len > f.cached_len for f in scene.facts()),
-    "nobody waits": lambda scene: not scene.rows,
+    "nothing waits": lambda scene: not scene.rows,
 }
 
 
@@ -146,7 +146,7 @@ def test_a_scene_prepares_the_signals_that_the_definitions_give(scene: Scene, th
 
 
 HISTORIES: dict[str, Callable[[History], bool]] = {
-    "somebody comes back": lambda history: any(
+    "a request comes back": lambda history: any(
         row.arrival_time < step.now for step in history.steps for row in step.arrivals
     ),
     "the cache forgets": lambda history: any(
@@ -183,7 +183,7 @@ def test_a_replay_is_at_every_step_what_is_written_down(history: History) -> Non
         replay.withdraw(step.withdrawn)
 
 
-def test_a_replay_counts_the_work_and_forgets_who_left() -> None:
+def test_a_replay_counts_the_work_and_forgets_what_left() -> None:
     replay = Replay()
     replay.arrive(
         [Arrival("a", (1, 2, 3)), Arrival("b", (1, 2, 4), 1.0, num_tokens=10), Arrival("c", (9,), 2.0)]

@@ -109,7 +109,7 @@ MUTANTS: dict[str, tuple[Callable[[], AdmissionPolicy], str]] = {
     "returns a tuple": (made(lambda p, queue, c: tuple(queue)), "order returned a tuple, not a list"),
     "returns nothing": (made(lambda p, queue, c: None), "order returned a NoneType, not a list"),
     "returns its argument": (made(lambda p, queue, c: queue), "the very list it was given"),
-    "needs somebody": (
+    "needs a request": (
         made(lambda p, queue, c: [queue[0], *queue[1:]]),
         "order raised IndexError: list index out of range",
     ),
@@ -263,7 +263,7 @@ def test_a_policy_with_settings_is_copied_with_them() -> None:
 
 
 class OldestIfLate(ShortestPrefill):
-    """Shortest first, but whoever has waited ten seconds goes before, in arrival order."""
+    """Shortest first, but requests that have waited ten seconds go before, in arrival order."""
 
     def order(self, queue: Queue, cycle: Cycle) -> Queue:
         late = [request for request in queue if cycle.now - request.arrival_time >= 10.0]

@@ -45,7 +45,7 @@ async def test_a_group_stays_together_and_groups_spread() -> None:
 
 
 @in_a_loop
-async def test_who_has_no_room_waits_until_somebody_ends() -> None:
+async def test_a_request_without_room_waits_until_another_ends() -> None:
     lb = balancer(1)
     tasks = await acquire_all(lb, {str(n): [n] * 100 for n in range(4)})
     going = [name for name, task in tasks.items() if task.done()]

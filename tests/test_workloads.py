@@ -317,7 +317,7 @@ def test_gaps_between_rounds_are_log_normal_around_50_ms(sessions: Path) -> None
     assert np.median([r.think_s for r in waiting]) == pytest.approx(0.050, rel=0.15)
 
 
-def test_client_form_decides_who_waits(sessions: Path) -> None:
+def test_client_form_decides_which_requests_wait(sessions: Path) -> None:
     free = cell("w4", trace=sessions)
     waits = cell("w4", trace=sessions, client="vllm")
     assert all(r.after is None and r.think_s == 0.0 for r in free.requests)
