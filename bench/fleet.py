@@ -27,7 +27,7 @@ from bench.evaluation.traffic import workload as traffic
 from peek import PendingRequest
 from peek.fleet import FleetPlanner
 from peek.simulation.cells import cell
-from peek.simulation.fleet_run import ROUTERS, FleetShape, simulate_fleet
+from peek.simulation.fleet import ROUTERS, FleetShape, simulate_fleet
 from peek.simulation.workload import SYMBOL_BYTES, Workload, faster, unique_tokens
 
 PREFIX: Final = 4096 * SYMBOL_BYTES

@@ -16,7 +16,7 @@ from time import thread_time
 from typing import Any, Final
 
 from bench.builds import require_compiled
-from peek.adapters.kv_reader import EventReader
+from peek.adapters.kv_events import EventReader
 from peek.fleet import EventView, RoutedHistory
 from peek.protocols import CacheView
 from peek.trie.keys import pack

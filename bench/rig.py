@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bench.worksets import WorkSet
-from peek.simulation.radix_cache import RadixCache
+from peek.simulation.caches import RadixCache
 from peek.timing import Rig, random_key
 
 

@@ -23,7 +23,7 @@ from bench.evaluation.plans import SEEDS
 from bench.evaluation.record import cost_for, time_calls
 from bench.evaluation.streams import as_tokens, build
 from peek.adapters.shadow import Shadow
-from peek.simulation.engine import Job, SimEngine
+from peek.simulation.engines import Job, SimEngine
 from peek.simulation.workload import Workload
 
 STREAMS = ("w1a:heavy", "w1b:heavy", "w1c:moderate", "w1c:heavy", "w1d:heavy", "w2b:heavy", "w5-short:heavy")

@@ -25,7 +25,7 @@ import numpy as np
 import peek
 from bench.builds import require_compiled
 from bench.planners import make_planner
-from peek.simulation.radix_cache import RadixCache
+from peek.simulation.caches import RadixCache
 from peek.timing import random_key
 
 WINDOW = 1_000

@@ -10,7 +10,7 @@ from bench.measure import Measure
 from bench.planners import make_planner
 from bench.rig import half_cached, rig_of
 from bench.worksets import WorkSet, work_set
-from peek.simulation.radix_cache import RadixCache
+from peek.simulation.caches import RadixCache
 from peek.timing import NOW, best_of, match_each
 
 LABELS = ("peek", "clpm", "clpm+gm+dl+pe", "lpm-nolimit+lru", "hrrn+lru")

@@ -9,7 +9,7 @@ import peek
 from bench.measure import Measure
 from bench.worksets import work_set
 from peek.eviction.demand import victims
-from peek.simulation.radix_cache import RadixCache
+from peek.simulation.caches import RadixCache
 from peek.timing import NOW, best_of, random_key
 
 N_LEAVES = 40_000

@@ -19,7 +19,7 @@ from peek.config import PeekConfig
 from peek.offline.reordering import reorder
 from peek.planner import Planner
 from peek.request import PendingRequest
-from peek.simulation.radix_cache import RadixCache
+from peek.simulation.caches import RadixCache
 from peek.trie.dual_walk import DualWalk
 from peek.trie.pending_tree import PendingTree
 

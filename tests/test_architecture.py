@@ -88,7 +88,6 @@ CALLS_STRANGERS = {
     "peek.planner.calls",
     "peek.testing.policies",
     "peek.testing.views",
-    "peek.testing.watched",
 }
 """Core modules that may catch everything, because they call what users write."""
 
@@ -391,11 +390,11 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (imports_go_one_way, "peek.request", "from peek import trie"),
     (imports_go_one_way, "peek.protocols", "from peek.request import PendingRequest"),
     (imports_go_one_way, "peek.planner", "from peek.simulation import engine"),
-    (imports_go_one_way, "peek.planner.planner", "from peek.fleet.history import History"),
-    (imports_go_one_way, "peek.fleet.homes", "from peek.simulation import engine"),
-    (imports_go_one_way, "peek", "from peek.simulation.engine import SimEngine"),
+    (imports_go_one_way, "peek.planner.planner", "from peek.fleet.views import History"),
+    (imports_go_one_way, "peek.fleet.replicas", "from peek.simulation import engine"),
+    (imports_go_one_way, "peek", "from peek.simulation.engines import SimEngine"),
     (imports_go_one_way, "peek.cli.main", "def f():\n    from peek.testing import check_policy"),
-    (imports_go_one_way, "peek.testing.twins", "from peek.simulation.engine import SimEngine"),
+    (imports_go_one_way, "peek.testing.twins", "from peek.simulation.engines import SimEngine"),
     (imports_go_one_way, "peek.offline.reorder", "from peek.policy.base import AdmissionPolicy"),
     (imports_go_one_way, "peek.offline.reordering", "from peek.offline.formats import key_of"),
     (imports_go_one_way, "peek.offline.waves", "def f():\n    from peek.offline import scale"),
@@ -407,7 +406,7 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (only_adapters_meet_engines, "peek.adapters.vllm.scheduler", "from vllm.v1.core.sched import scheduler"),
     (only_adapters_meet_engines, "peek.cli.doctor", "def f():\n    import sglang.srt"),
     (core_knows_no_outside_world, "peek.config", "import os"),
-    (core_knows_no_outside_world, "peek.fleet.dispatching", "import time"),
+    (core_knows_no_outside_world, "peek.fleet.fleet_planner", "import time"),
     (core_knows_no_outside_world, "peek.planner", "def f():\n    from time import monotonic"),
     (core_knows_no_outside_world, "peek.policy.base", "import numpy as np\nx = np.random.default_rng()"),
     (core_knows_no_outside_world, "peek.policy.base", "from numpy import random"),

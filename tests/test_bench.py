@@ -13,7 +13,7 @@ from support.fixtures import Capsys
 
 import peek
 from peek.cli.main import main
-from peek.simulation.radix_cache import RadixCache
+from peek.simulation.caches import RadixCache
 from peek.timing import Bench, Rig, Rounds, aligned, best_of, readable
 from peek.trie.keys import pack
 

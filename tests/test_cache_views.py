@@ -9,8 +9,7 @@ import pytest
 from test_block_mirror import SUFFIX, UNIT, Pool, chain
 
 from peek.adapters.vllm.mirror import BlockMirror
-from peek.simulation.block_cache import BlockCache, SymbolTable
-from peek.simulation.radix_cache import RadixCache
+from peek.simulation.caches import BlockCache, RadixCache, SymbolTable
 from peek.testing import check_cache_view
 from peek.testing.scenes import cache_of
 from peek.testing.twins import longest

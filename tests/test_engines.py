@@ -10,11 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peek.config import PeekConfig
-from peek.simulation.block_engine import BlockEngine
 from peek.simulation.cost import CostModel
-from peek.simulation.engine import Job, SimEngine, StepWork
-from peek.simulation.radix_engine import RadixEngine
-from peek.simulation.shortest_first import ShortestFirstEngine
+from peek.simulation.engines import BlockEngine, Job, RadixEngine, ShortestFirstEngine, SimEngine, StepWork
 from peek.simulation.simulate import make_planner, radix_kind
 from peek.simulation.workload import SimRequest, Workload, pack_tokens, shared_symbols
 
@@ -27,7 +24,7 @@ both_kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 class Watched(SimEngine):
-    """Checks what both kinds must keep, and remembers who was admitted in which step."""
+    """Checks what both kinds must keep, and remembers which job was admitted in which step."""
 
     admissions: tuple[tuple[int, Job], ...] = ()
 
@@ -61,7 +58,7 @@ class WatchedBlocks(Watched, BlockEngine):
         holds: dict[int, int] = {}
         for job in self.running:
             assert len(job.blocks) == -(-job.computed // self.block_tokens)
-            names = [*job.symbols, -1 - int(job.request_id)]  # no symbol yet: nobody else's
+            names = [*job.symbols, -1 - int(job.request_id)]  # no symbol yet: a name of its own
             for block, name in zip(job.blocks, names, strict=False):
                 assert holds.setdefault(block, name) == name, "shared, with other contents"
         assert len(holds) == self.cache.n_blocks - self.cache.free_blocks

@@ -7,6 +7,7 @@ twice, a home is one of the cheapest, and no replica idles while another has wor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 from random import Random
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.fleets import ModelReplica, NaiveCacheOf, tokens_of
+from support.fleets import ModelReplica, NaiveCacheOf
 
 from peek import (
     DuplicateRequest,
@@ -38,7 +39,7 @@ MAX_WAITING = 12
 
 
 class FleetMachine(RuleBasedStateMachine):
-    """A fleet, and beside it plain lists of who is where."""
+    """A fleet, and beside it plain lists of what is where."""
 
     @initialize(
         stickiness=st.sampled_from([1.0, 4.0]),
@@ -88,7 +89,7 @@ class FleetMachine(RuleBasedStateMachine):
         return [request for request in sorted(self.waiting) if self.fleet.home(request) == name]
 
     def added_tokens(self, request: str, name: str) -> int:
-        """Prompt tokens that neither the replica nor those who wait for it have in common with a request."""
+        """Prompt tokens that neither the replica nor what waits for it has in common with a request."""
         beside = [self.keys[other] for other in self.waits_at(name) if other != request]
         return self.replicas[name].cold_tokens(self.keys[request], beside, UNIT)
 
@@ -244,7 +245,7 @@ class FleetMachine(RuleBasedStateMachine):
         else:
             assert self.fleet.started(request, name)
 
-    # -- who goes where --------------------------------------------------------------------------------
+    # -- what goes where -------------------------------------------------------------------------------
 
     @precondition(lambda self: self.replicas)
     @rule(data=st.data())
@@ -275,7 +276,7 @@ class FleetMachine(RuleBasedStateMachine):
         return len(queued) < self.config.window_requests or tokens < self.config.window_tokens
 
     def assert_no_help_is_due(self, thief: str) -> None:
-        """The stated bound: nobody waits at the longest backlog whom it would pay to take over."""
+        """The stated bound: no request waits at the longest backlog that it would pay to take over."""
         status = {each.name: each for each in self.fleet.status() if each.waiting}
         if not status:
             return
@@ -355,7 +356,7 @@ class FailsOnce(NaiveCacheOf):
         return super().advance(cursor, segment, offset)
 
 
-def test_who_found_no_home_for_an_error_of_a_view_finds_one_later() -> None:
+def test_a_request_without_a_home_after_an_error_of_a_view_finds_one_later() -> None:
     fleet = FleetPlanner(FleetConfig())
     fleet.join("a", view=FailsOnce([], 1))
     with pytest.raises(OSError, match="not yet"):
@@ -379,7 +380,7 @@ def test_a_family_has_one_home_and_families_spread() -> None:
     assert sorted(home.pop() for home in homes) == ["a", "a", "b", "b", "c", "c", "d", "d"]
 
 
-def test_a_shared_system_prompt_does_not_gather_everybody() -> None:
+def test_a_shared_system_prompt_does_not_gather_all_requests() -> None:
     fleet = fleet_of("a", "b", "c", "d")
     for session in range(40):
         fleet.add(ask(str(session), [7] * 1000 + [100 + session] * 2000))
@@ -414,7 +415,7 @@ def test_what_is_held_goes_at_once_and_the_rest_waits() -> None:
     assert len(fleet) == 2
 
 
-def test_who_arrived_first_among_equals_goes_first_also_after_a_death() -> None:
+def test_among_equals_the_first_arrival_goes_first_also_after_a_death() -> None:
     fleet = fleet_of("a")
     for number in range(6):
         fleet.add(ask(str(number), [number] * 1000, at_s=float(number)))
@@ -443,7 +444,7 @@ def test_an_idle_replica_takes_a_whole_cold_family_rather_than_half_a_hot_one() 
     assert fleet.stats.steals == 1
 
 
-def test_who_waits_for_a_paused_replica_goes_to_an_idle_one() -> None:
+def test_what_waits_for_a_paused_replica_goes_to_an_idle_one() -> None:
     fleet = fleet_of("a")
     fleet.add(ask("1", [1] * 1000))
     fleet.pause("a")
@@ -489,22 +490,27 @@ def test_settings_that_cannot_be(options: dict[str, float]) -> None:
         FleetConfig(**options)  # type: ignore[arg-type]
 
 
-def test_wrong_calls_say_what_was_wrong_and_change_nothing() -> None:
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda f: f.take("x", 0.0), UnknownReplica, "replica 'x' is not in the fleet; there are: a"),
+        (lambda f: f.join("b", speed=0.0), InvalidConfig, "speed is 0"),
+        (
+            lambda f: f.join("b", view=NaiveCacheOf([], 4)),
+            InvalidConfig,
+            "view of 'b' has 4 tokens a symbol and 1 symbols a block; need 1 and 1",
+        ),
+        (lambda f: f.add(ask("1", [])), InvalidKey, "empty key"),
+        (lambda f: f.add(ask("1", [1]), decode_tokens=-1), InvalidConfig, "decode_tokens is -1"),
+        (lambda f: f.home("1"), UnknownRequest, "request '1' neither waits nor is under way"),
+    ],
+)
+def test_wrong_calls_say_what_was_wrong_and_change_nothing(
+    call: Callable[[FleetPlanner], object], error: type[Exception], said: str
+) -> None:
     fleet = fleet_of("a")
-    with pytest.raises(UnknownReplica, match="replica 'x' is not in the fleet; there are: a"):
-        fleet.take("x", 0.0)
-    with pytest.raises(InvalidConfig, match="speed is 0"):
-        fleet.join("b", speed=0.0)
-    with pytest.raises(
-        InvalidConfig, match="view of 'b' has 4 tokens a symbol and 1 symbols a block; need 1 and 1"
-    ):
-        fleet.join("b", view=NaiveCacheOf([], 4))
-    with pytest.raises(InvalidKey):
-        fleet.add(ask("1", []))
-    with pytest.raises(InvalidConfig, match="decode_tokens is -1"):
-        fleet.add(ask("1", [1]), decode_tokens=-1)
-    with pytest.raises(UnknownRequest, match="request '1' neither waits nor is under way"):
-        fleet.home("1")
+    with pytest.raises(error, match=said):
+        call(fleet)
     fleet.check()
     assert (len(fleet), len(fleet.status())) == (0, 1)
 
@@ -520,7 +526,7 @@ class Flaky(NaiveCacheOf):
         return super().advance(cursor, segment, offset)
 
 
-def test_a_view_that_fails_now_and_then_loses_nobody() -> None:
+def test_a_view_that_fails_now_and_then_loses_no_request() -> None:
     fleet = fleet_of("a")
     fleet.join("b", view=Flaky([], 1))
     sent: list[str] = []
@@ -540,7 +546,3 @@ def test_a_view_that_fails_now_and_then_loses_nobody() -> None:
     assert failures > 5
     assert sorted(sent) == sorted(map(str, range(20)))
     assert len(fleet) == 0
-
-
-def test_tokens_are_counted_by_hand() -> None:
-    assert tokens_of([("", [1, 2, 3]), ("", [1, 2]), ("x", [1])], 10) == 40

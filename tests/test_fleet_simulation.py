@@ -1,4 +1,4 @@
-"""The simulated fleet: one engine behind a router is that engine, and every router answers everybody once."""
+"""The simulated fleet: one engine behind a router is that engine; every router answers all requests once."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from support.fleets import NaiveCacheOf
 
 from peek.errors import InvalidConfig, WorkloadError
 from peek.simulation.cells import cell
-from peek.simulation.fleet_router import PeekRouter
-from peek.simulation.fleet_run import ROUTERS, FleetShape, simulate_fleet
+from peek.simulation.fleet import ROUTERS, FleetShape, simulate_fleet
 from peek.simulation.routers import (
     Arrival,
     CentralFifo,
     EarlyRouter,
-    LeastOutstanding,
-    LMetric,
-    PrefixHash,
+    PeekRouter,
     RayPrefix,
-    RoundRobin,
+    Router,
     Site,
-    TokenBalance,
+    least_outstanding,
+    lmetric,
+    prefix_hash,
+    round_robin,
+    token_balance,
 )
 from peek.simulation.simulate import CACHES, simulate
 from peek.simulation.workload import Workload, faster
@@ -54,7 +55,7 @@ def test_one_replica_is_one_engine(cache: str, label: str, name: str) -> None:
 
 @both_kinds
 @pytest.mark.parametrize("router", ROUTERS)
-def test_everybody_is_answered_and_runs_can_be_repeated(router: str, cache: str) -> None:
+def test_every_request_is_answered_and_runs_can_be_repeated(router: str, cache: str) -> None:
     workload = part_of("w1c", 60, 2.0)
     shape = FleetShape(router, [1.0, 0.5, 1.0], losses=((2.0, 0),), joins=((3.0, 2.0),))
     run = simulate_fleet(workload, "peek", shape, cache)
@@ -65,7 +66,7 @@ def test_everybody_is_answered_and_runs_can_be_repeated(router: str, cache: str)
 
 @pytest.mark.parametrize("stale_s", [0.5, 5.0])
 @pytest.mark.parametrize("router", ROUTERS)
-def test_late_news_costs_time_and_nobody(router: str, stale_s: float) -> None:
+def test_late_news_costs_time_and_no_request(router: str, stale_s: float) -> None:
     shape = FleetShape(router, [1.0, 1.0], stale_s, losses=((2.0, 1),), joins=((2.5, 1.0),))
     assert simulate_fleet(part_of("w1c", 60, 2.0), "peek", shape)["finished"] == 60
 
@@ -78,7 +79,7 @@ def test_a_cache_that_is_shown_is_used() -> None:
     assert told["cache_hit"] > blind["cache_hit"]
 
 
-def test_nobody_is_left_to_answer() -> None:
+def test_no_replica_is_left_to_answer() -> None:
     shape = FleetShape("peek", [1.0], losses=((1.0, 0),))
     with pytest.raises(WorkloadError, match="requests wait for a replica, and none is left"):
         simulate_fleet(part_of("w1c", 80), "peek", shape)
@@ -117,71 +118,69 @@ def ask(key: list[int], name: str = "new") -> Arrival:
     return Arrival(name, pack(key), 10 * len(key), 1, 0.0, "")
 
 
-def sites(router: EarlyRouter | CentralFifo, *cached: list[int]) -> list[Site]:
-    found = []
-    for name, key in enumerate(cached):
-        found.append(Site(name, NaiveCacheOf([("", key)], 10), 1000, 10))
-        router.joined(found[-1])
-    return found
+def sites(*cached: list[int]) -> list[Site]:
+    return [Site(name, NaiveCacheOf([("", key)], 10), 1000, 10) for name, key in enumerate(cached)]
+
+
+def joined(router: Router, *cached: list[int]) -> list[Site]:
+    there = sites(*cached)
+    for site in there:
+        router.joined(site)
+    return there
 
 
 def test_round_robin_takes_turns() -> None:
-    router = RoundRobin()
-    sites(router, [0], [0])
+    router = EarlyRouter(round_robin)
+    joined(router, [0], [0])
     for name in "abc":
         router.arrived(ask([1], name))
     assert router.ready(0.0) == [("a", 0), ("b", 1), ("c", 0)]
 
 
 def test_least_outstanding_counts_requests() -> None:
-    router = LeastOutstanding()
-    there = sites(router, [0], [0])
+    there = sites([0], [0])
     there[0].queued["x"] = 1
     there[1].running.update(dict.fromkeys("yz"))
-    assert router.choose(ask([1]), there) is there[0]
+    assert least_outstanding(ask([1]), there) is there[0]
 
 
 def test_prefix_hash_sees_the_beginning_only_and_moves_few() -> None:
-    router = PrefixHash()
-    there = sites(router, *[[0]] * 4)
+    there = sites(*[[0]] * 4)
     beginnings = [[number] * 200 for number in range(40)]
-    before = [router.choose(ask([*key, 1]), there) for key in beginnings]
-    assert [router.choose(ask([*key, 2]), there) for key in beginnings] == before
+    before = [prefix_hash(ask([*key, 1]), there) for key in beginnings]
+    assert [prefix_hash(ask([*key, 2]), there) for key in beginnings] == before
     assert set(map(id, before)) == set(map(id, there))
-    after = [router.choose(ask(key), there[:3]) for key in beginnings]
+    after = [prefix_hash(ask(key), there[:3]) for key in beginnings]
     assert all(new is old for new, old in zip(after, before, strict=True) if old is not there[3])
 
 
-def test_token_balance_adds_what_is_to_compute() -> None:
-    router = TokenBalance()
-    there = sites(router, [1, 1, 1, 1], [0])
-    there[0].queued["x"] = 35
-    assert router.choose(ask([1, 1, 1, 1, 2]), there) is there[0]  # 35 + 10 against 50
-    there[0].queued["x"] = 45
-    assert router.choose(ask([1, 1, 1, 1, 2]), there) is there[1]
+@pytest.mark.parametrize(("queued", "chosen"), [(35, 0), (45, 1)])  # + 10 against 50
+def test_token_balance_adds_what_is_to_compute(queued: int, chosen: int) -> None:
+    there = sites([1, 1, 1, 1], [0])
+    there[0].queued["x"] = queued
+    assert token_balance(ask([1, 1, 1, 1, 2]), there) is there[chosen]
 
 
 def test_lmetric_multiplies_with_requests() -> None:
-    router = LMetric()
-    there = sites(router, [1, 1], [0])
+    there = sites([1, 1], [0])
     there[0].running.update(dict.fromkeys("abc"))
-    assert router.choose(ask([1, 1, 2]), there) is there[1]  # 10 x 4 against 30 x 1
+    assert lmetric(ask([1, 1, 2]), there) is there[1]  # 10 x 4 against 30 x 1
 
 
 def test_ray_prefix_follows_the_longest_match_while_queues_are_even() -> None:
-    router = RayPrefix(imbalance=1)
-    there = sites(router, [0], [0])
+    router = RayPrefix()
+    there = joined(router, [0], [0])
     first = router.choose(ask([1] * 10, "a"), there)
     other = next(site for site in there if site is not first)
-    assert router.choose(ask([2] * 10, "b"), there) is other  # no match: who was sent least
+    assert router.choose(ask([2] * 10, "b"), there) is other  # no match: the one that was sent least
     assert router.choose(ask([1] * 9 + [3], "c"), there) is first
-    first.queued.update(dict.fromkeys("xy", 1))
+    first.queued.update(dict.fromkeys("abcdefghijk", 1))
     assert router.choose(ask([1] * 10, "d"), there) is other  # uneven: the shorter queue
 
 
 def test_central_fifo_sends_the_oldest_where_there_is_room() -> None:
     router = CentralFifo()
-    there = sites(router, [0], [0])
+    there = joined(router, [0], [0])
     for name in "abc":
         router.arrived(ask([1] * 1000, name))
     assert router.ready(0.0) == [("a", 0), ("b", 1)]

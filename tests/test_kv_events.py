@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from support.listening import matched
 from support.waiting import PATIENCE_S, until
 
-from peek.adapters.kv_events import END, EventReader, KvEvents, namespace_of
-from peek.adapters.kv_reader import FIELDS
+from peek.adapters.kv_events import END, FIELDS, EventReader, KvEvents, namespace_of
 from peek.fleet import EventView
 from peek.trie.keys import pack
 
@@ -73,24 +72,20 @@ def test_lora_and_salt_are_namespaces() -> None:
     assert reader.faults == 0
 
 
-def test_what_else_a_block_hangs_on_is_no_lora() -> None:
-    """Only a key that begins with the adapter's name has it; an image's hash keeps a block apart."""
-    image = stored([1, 2], None, [5, 6, 7, 8], lora_name="l", extra_keys=[["l"], [1234]])
-    reader = read(image)
-    assert matched(reader.view, [5, 6, 7, 8], namespace_of("l", None)) == 2
-    assert reader.faults == 0
-
-
-def test_a_salt_named_as_the_lora_is_a_salt() -> None:
-    reader = read(stored([1], None, [5, 6], lora_name="l", extra_keys=[["l", "l"]]))
-    assert matched(reader.view, [5, 6], namespace_of("l", "l")) == 2
-
-
-@pytest.mark.parametrize("content", [["image", 3], b"embeddings"])
-def test_what_follows_an_image_is_left_out(content: Any) -> None:
-    reader = read(stored([1, 2, 3], None, [1, 2, 3, 4, 5, 6], extra_keys=[None, [content], None]))
-    assert matched(reader.view, [1, 2, 3, 4, 5, 6]) == 2
-    assert (reader.faults, len(reader.view)) == (0, 1)
+@pytest.mark.parametrize(
+    ("lora", "salt", "keys", "held"),
+    [
+        ("l", None, [["l"], [1234]], 2),  # only a key that begins with the adapter's name has it
+        ("l", "l", [["l", "l"], ["l"]], 4),  # a salt named as the LoRA is a salt
+        (None, None, [None, [["image", 3]]], 2),  # what follows an image is left out
+        (None, None, [None, [b"embeddings"]], 2),
+    ],
+)
+def test_what_else_a_block_hangs_on(lora: str | None, salt: str | None, keys: list[Any], held: int) -> None:
+    event = stored([1, 2, 3], None, [5, 6, 7, 8, 9, 9], lora_name=lora, extra_keys=keys)
+    reader = read(event if held < 4 else {**event, "block_hashes": [1, 2], "token_ids": [5, 6, 7, 8]})
+    assert matched(reader.view, [5, 6, 7, 8, 9, 9], namespace_of(lora, salt)) == held
+    assert (reader.faults, len(reader.view)) == (0, held // 2)
 
 
 @pytest.mark.parametrize("elsewhere", [{"medium": "CPU"}, {"medium": "DISK"}, {"locality": "REMOTE"}])
@@ -171,7 +166,7 @@ class Publisher:
         self.sent = []
 
     def answer(self) -> None:
-        """Replay to those who have asked."""
+        """Replay to the listeners that have asked."""
         while self.replay.poll(0):
             client, empty, start = self.replay.recv_multipart()
             for number, payload in self.sent:
@@ -199,7 +194,7 @@ class Line:
             replay_endpoint=self.publisher.replay_endpoint if replay else None,
             clock=lambda: self.now,
         )
-        assert self.publisher.out.poll(1000 * PATIENCE_S), "nobody subscribes"
+        assert self.publisher.out.poll(1000 * PATIENCE_S), "no listener subscribes"
         self.publisher.out.recv()
 
     def settle(self) -> None:
@@ -265,7 +260,7 @@ def test_what_is_lost_is_asked_for_as_long_as_it_is_remembered(
         line.close()
 
 
-def test_who_comes_late_is_told_what_was_before() -> None:
+def test_a_late_listener_is_told_what_was_before() -> None:
     publisher = Publisher()
     publisher.publish(numbered(0))
     publisher.publish(numbered(1))
@@ -308,7 +303,7 @@ def test_an_engine_that_was_started_anew_has_an_empty_cache(line: Line) -> None:
     assert (line.events.lost, line.events.restarts) == (0, 1)
 
 
-def test_who_is_not_answered_goes_on_without(line: Line) -> None:
+def test_a_listener_without_an_answer_goes_on_without(line: Line) -> None:
     line.publisher.publish(numbered(0), lose=True)
     line.publisher.publish(numbered(1))
     until(lambda: (line.events.poll(), line.events._held)[1], "a batch behind one that is missing")

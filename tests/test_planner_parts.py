@@ -9,7 +9,7 @@ from support.queues import NOW, PROMPTS, planner_of, rows_of
 
 from peek import AdmissionPolicy, Cycle, PeekConfig, PendingRequest, PendingTree, Planner
 from peek.planner.signals import PrefillsInFlight
-from peek.simulation.radix_cache import RadixCache
+from peek.simulation.caches import RadixCache
 from peek.testing.twins import common_length
 from peek.trie.keys import pack
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.fleets import common
 
 from peek.errors import InvalidKey
 from peek.fleet import openai_key, text_key, token_key
@@ -20,16 +21,6 @@ MESSAGES = st.lists(
     min_size=1,
     max_size=5,
 )
-
-
-def common(one: Any, other: Any) -> int:
-    """How many symbols or bytes they begin with in common."""
-    n = 0
-    for mine, theirs in zip(one, other, strict=False):
-        if mine != theirs:
-            break
-        n += 1
-    return n
 
 
 def symbols(request: dict[str, Any]) -> list[int]:

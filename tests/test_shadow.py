@@ -25,11 +25,9 @@ from peek.adapters import shadow as shadows
 from peek.adapters.foretold import Foretold
 from peek.adapters.shadow import AnswerLengths, Shadow
 from peek.planner import Planner
-from peek.simulation.block_engine import BlockEngine
 from peek.simulation.cost import CostModel
-from peek.simulation.engine import Job, SimEngine
+from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine
 from peek.simulation.live import LiveBlocks, LiveRadix, folded, page_names
-from peek.simulation.radix_engine import RadixEngine
 from peek.simulation.simulate import make_planner
 from peek.simulation.workload import SimRequest, Workload, pack_tokens
 
@@ -154,7 +152,7 @@ class Book:
     """A shadow with a virtual engine whose steps are known from the start."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("peek.simulation.step_times.ENOUGH", 0)
+        monkeypatch.setattr("peek.simulation.cost.ENOUGH", 0)
         limits = limits_of(grouped(1, 3), 16)
         self.shadow = Shadow(lambda _: LiveBlocks(limits, CONFIG, CostModel()))
 

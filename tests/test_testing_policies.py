@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from peek.testing import check_policy
 from peek.trie.node import next_preorder
 
 Queue = list[PendingRequest]
-Order = Callable[[AdmissionPolicy, Queue, Cycle], object]
+Order = Callable[[Any, Queue, Cycle], object]
 
 DICE = random.SystemRandom()
 SEEN: list[int] = []
@@ -32,92 +33,11 @@ def made(order: Order, **options: bool) -> Callable[[], AdmissionPolicy]:
     return Mutant
 
 
-# -- what is returned -----------------------------------------------------------------------------------
-
-
-def loses_one(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    return queue[:-1]
-
-
-def lists_one_twice(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    return queue + queue[:1]
-
-
-def returns_copies(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    return [PendingRequest(request.request_id, [1], request.arrival_time) for request in queue]
-
-
-def returns_ids(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    return [request.request_id for request in queue]
-
-
-def returns_a_tuple(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    return tuple(queue)
-
-
-def returns_nothing(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    return None
-
-
-def returns_its_argument(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    return queue
-
-
-def needs_somebody(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    return [queue[0], *queue[1:]]
-
-
-def divides_by_what_is_left(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
+def divides_by_what_is_left(policy: Any, queue: Queue, cycle: Cycle) -> object:
     return sorted(queue, key=lambda request: 1 / (request.num_tokens - request.cached_len))
 
 
-# -- what is touched ------------------------------------------------------------------------------------
-
-
-def sorts_in_place(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    queue.sort(key=lambda request: -request.cached_len)
-    return list(queue)
-
-
-def empties_the_queue(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    return [queue.pop() for _ in list(queue)]
-
-
-def writes_a_signal(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    for request in queue:
-        request.score += request.cached_len
-    return sorted(queue, key=lambda request: -request.score)
-
-
-def writes_the_lane(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    for request in queue:
-        request.lane = 0
-    return list(queue)
-
-
-def changes_the_tree(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    for request in queue:
-        cycle.tree.remove(request.request_id)
-    return list(queue)
-
-
-def changes_the_clock(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    cycle.now += 1.0
-    return list(queue)
-
-
-# -- what it depends on -----------------------------------------------------------------------------------
-
-
-def by_name(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    return sorted(queue, key=lambda request: (-request.cached_len, request.request_id))
-
-
-def by_node_id(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    return sorted(queue, key=lambda request: request.cluster_id)
-
-
-def as_the_tree_lies(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
+def as_the_tree_lies(policy: Any, queue: Queue, cycle: Cycle) -> object:
     ordered = []
     for _, root in cycle.tree.roots():
         node = next_preorder(root)
@@ -130,69 +50,113 @@ def as_the_tree_lies(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> obj
     return ordered
 
 
-def shuffles(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    return random.sample(queue, len(queue))
+def writes(queue: Queue, name: str, change: Callable[[PendingRequest], int]) -> Queue:
+    for request in queue:
+        setattr(request, name, change(request))
+    return queue
 
 
-def throws_dice(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    return DICE.sample(queue, len(queue))
-
-
-def shares_a_global(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
+def shares_a_global(policy: Any, queue: Queue, cycle: Cycle) -> object:
     SEEN.append(len(queue))
     return queue[:: (-1) ** len(SEEN)]
 
 
-def takes_turns(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    policy.count += 1  # type: ignore[attr-defined]
-    return queue[:: (-1) ** policy.count]  # type: ignore[attr-defined]
+def takes_turns(policy: Any, queue: Queue, cycle: Cycle) -> object:
+    policy.count += 1
+    return queue[:: (-1) ** policy.count]
 
 
-def tires(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
+def tires(policy: Any, queue: Queue, cycle: Cycle) -> object:
     """Longest prompt first, until it has ordered three requests."""
-    policy.count += len(queue)  # type: ignore[attr-defined]
-    return sorted(queue, key=lambda request: -request.num_tokens) if policy.count < 3 else list(queue)  # type: ignore[attr-defined]
+    policy.count += len(queue)
+    return sorted(queue, key=lambda request: -request.num_tokens) if policy.count < 3 else list(queue)
 
 
-def reads_the_section(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    return sorted(queue, key=lambda request: request.section)
+def changes_the_tree(policy: Any, queue: Queue, cycle: Cycle) -> object:
+    for request in queue:
+        cycle.tree.remove(request.request_id)
+    return list(queue)
 
 
-def reads_the_cache(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    return sorted(queue, key=lambda request: -request.cached_len)
+def changes_the_clock(policy: Any, queue: Queue, cycle: Cycle) -> object:
+    cycle.now += 1.0
+    return list(queue)
 
 
-def reads_the_tree(policy: AdmissionPolicy, queue: Queue, cycle: Cycle) -> object:
-    return sorted(queue, key=lambda request: -request.cluster_size)
+def sorted_by(key: Callable[[PendingRequest], Any]) -> Order:
+    return lambda policy, queue, cycle: sorted(queue, key=key)
 
 
 MUTANTS: dict[str, tuple[Callable[[], AdmissionPolicy], str]] = {
-    "loses one": (made(loses_one), "order lost r0"),
-    "lists one twice": (made(lists_one_twice), "order returned r0 twice"),
-    "returns copies": (made(returns_copies), "which is no request of the queue"),
-    "returns ids": (made(returns_ids), "order returned 'r0', which is no request of the queue"),
-    "returns a tuple": (made(returns_a_tuple), "order returned a tuple, not a list"),
-    "returns nothing": (made(returns_nothing), "order returned a NoneType, not a list"),
-    "returns its argument": (made(returns_its_argument), "the very list it was given"),
-    "needs somebody": (made(needs_somebody), "order raised IndexError: list index out of range"),
+    # what is returned
+    "loses one": (made(lambda p, queue, c: queue[:-1]), "order lost r0"),
+    "lists one twice": (made(lambda p, queue, c: queue + queue[:1]), "order returned r0 twice"),
+    "returns copies": (
+        made(lambda p, queue, c: [PendingRequest(r.request_id, [1], r.arrival_time) for r in queue]),
+        "which is no request of the queue",
+    ),
+    "returns ids": (
+        made(lambda p, queue, c: [request.request_id for request in queue]),
+        "order returned 'r0', which is no request of the queue",
+    ),
+    "returns a tuple": (made(lambda p, queue, c: tuple(queue)), "order returned a tuple, not a list"),
+    "returns nothing": (made(lambda p, queue, c: None), "order returned a NoneType, not a list"),
+    "returns its argument": (made(lambda p, queue, c: queue), "the very list it was given"),
+    "needs a request": (
+        made(lambda p, queue, c: [queue[0], *queue[1:]]),
+        "order raised IndexError: list index out of range",
+    ),
     "divides by zero": (made(divides_by_what_is_left), "order raised ZeroDivisionError"),
-    "sorts in place": (made(sorts_in_place), "order changed the list it was given"),
-    "empties the queue": (made(empties_the_queue), "order changed the list it was given"),
-    "writes a signal": (made(writes_a_signal), "order changed score of a request from"),
-    "writes the lane": (made(writes_the_lane), "order changed lane of a request from -1 to 0"),
+    # what is touched
+    "sorts in place": (
+        made(lambda p, queue, c: [queue.sort(key=lambda request: -request.cached_len), *queue][1:]),
+        "order changed the list it was given",
+    ),
+    "empties the queue": (
+        made(lambda p, queue, c: [queue.pop() for _ in list(queue)]),
+        "order changed the list it was given",
+    ),
+    "writes a signal": (
+        made(
+            lambda p, queue, c: sorted(
+                writes(queue, "score", lambda r: r.score + r.cached_len), key=lambda r: -r.score
+            )
+        ),
+        "order changed score of a request from",
+    ),
+    "writes the lane": (
+        made(lambda p, queue, c: list(writes(queue, "lane", lambda request: 0))),
+        "order changed lane of a request from -1 to 0",
+    ),
     "changes the tree": (made(changes_the_tree), "order changed the cycle or its tree"),
     "changes the clock": (made(changes_the_clock), "order changed the cycle or its tree"),
-    "by name": (made(by_name), "it depends on request ids"),
-    "by node id": (made(by_node_id), "it depends on how the tree came about"),
+    # what it depends on
+    "by name": (
+        made(sorted_by(lambda request: (-request.cached_len, request.request_id))),
+        "it depends on request ids",
+    ),
+    "by node id": (
+        made(sorted_by(lambda request: request.cluster_id)),
+        "it depends on how the tree came about",
+    ),
     "as the tree lies": (made(as_the_tree_lies), "it depends on how the tree came about"),
-    "shuffles": (made(shuffles), "a copy of the policy orders the same queue differently"),
-    "throws dice": (made(throws_dice), ""),  # whichever check it fails first
+    "shuffles": (
+        made(lambda p, queue, c: random.sample(queue, len(queue))),
+        "a copy of the policy orders the same queue differently",
+    ),
+    "throws dice": (made(lambda p, queue, c: DICE.sample(queue, len(queue))), ""),  # whatever fails first
     "shares a global": (made(shares_a_global), "a copy of the policy orders the same queue differently"),
     "takes turns": (made(takes_turns), "it remembers what it ordered before"),
     "tires": (made(tires), "it remembers"),
-    "reads the section": (made(reads_the_section), "it reads section or lane"),
-    "lies about the cache": (made(reads_the_cache, reads_cache=False), "it says reads_cache=False and reads"),
-    "lies about the tree": (made(reads_the_tree, reads_tree=False), "it says reads_tree=False and reads"),
+    "reads the section": (made(sorted_by(lambda request: request.section)), "it reads section or lane"),
+    "lies about the cache": (
+        made(sorted_by(lambda request: -request.cached_len), reads_cache=False),
+        "it says reads_cache=False and reads",
+    ),
+    "lies about the tree": (
+        made(sorted_by(lambda request: -request.cluster_size), reads_tree=False),
+        "it says reads_tree=False and reads",
+    ),
 }
 
 
@@ -214,7 +178,7 @@ def test_a_bad_policy_is_caught(name: str) -> None:
 
 def test_the_message_shows_the_smallest_queue() -> None:
     with pytest.raises(AssertionError) as caught:
-        check_policy(made(loses_one), examples=200)
+        check_policy(MUTANTS["loses one"][0], examples=200)
     assert str(caught.value) == (
         "Mutant: order lost r0\n  queue at 64, symbols cached in brackets:\n    r0: arrived at 0, [1] (0)"
     )
@@ -291,7 +255,7 @@ def test_a_policy_with_settings_is_copied_with_them() -> None:
 
 
 class OldestIfLate(ShortestPrefill):
-    """Shortest first, but whoever has waited ten seconds goes before, in arrival order."""
+    """Shortest first, but requests that have waited ten seconds go before, in arrival order."""
 
     def order(self, queue: Queue, cycle: Cycle) -> Queue:
         late = [request for request in queue if cycle.now - request.arrival_time >= 10.0]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from support.loops import in_a_loop
 
 from peek.adapters.verl.load_balancer import FleetLoadBalancer
 from peek.errors import InvalidConfig, QueueFull
@@ -22,10 +22,6 @@ def balancer(servers: int = 2, **options: Any) -> FleetLoadBalancer:
     )
 
 
-def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 20))
-
-
 async def acquire_all(
     of: FleetLoadBalancer, prompts: dict[str, list[int]]
 ) -> dict[str, asyncio.Task[Acquired]]:
@@ -37,119 +33,101 @@ async def acquire_all(
     return tasks
 
 
-def test_a_group_stays_together_and_groups_spread() -> None:
-    async def scenario() -> None:
-        lb = balancer(4, max_inflight=8)
-        prompts = {f"{group}/{n}": [group] * 400 for group in range(4) for n in range(4)}
-        where = {name: (await task)[0] for name, task in (await acquire_all(lb, prompts)).items()}
-        homes = [{where[f"{group}/{n}"] for n in range(4)} for group in range(4)]
-        assert all(len(home) == 1 for home in homes)
-        assert set.union(*homes) == {"s0", "s1", "s2", "s3"}
-        assert lb.get_total_inflight() == 16
-
-    run(scenario)
+@in_a_loop
+async def test_a_group_stays_together_and_groups_spread() -> None:
+    lb = balancer(4, max_inflight=8)
+    prompts = {f"{group}/{n}": [group] * 400 for group in range(4) for n in range(4)}
+    where = {name: (await task)[0] for name, task in (await acquire_all(lb, prompts)).items()}
+    homes = [{where[f"{group}/{n}"] for n in range(4)} for group in range(4)]
+    assert all(len(home) == 1 for home in homes)
+    assert set.union(*homes) == {"s0", "s1", "s2", "s3"}
+    assert lb.get_total_inflight() == 16
 
 
-def test_who_has_no_room_waits_until_somebody_ends() -> None:
-    async def scenario() -> None:
-        lb = balancer(1)
-        tasks = await acquire_all(lb, {str(n): [n] * 100 for n in range(4)})
-        going = [name for name, task in tasks.items() if task.done()]
-        assert len(going) == 2
-        assert lb.get_status()["waiting"] == 2
-        for name in list(going):
-            assert await tasks[name] == ("s0", "handle 0")
-            lb.release_server("s0", request_id=name)
-        done = await asyncio.gather(*tasks.values())
-        assert done == [("s0", "handle 0")] * 4
-        assert lb.get_status()["total_inflight"] == 2
-
-    run(scenario)
+@in_a_loop
+async def test_a_request_without_room_waits_until_another_ends() -> None:
+    lb = balancer(1)
+    tasks = await acquire_all(lb, {str(n): [n] * 100 for n in range(4)})
+    going = [name for name, task in tasks.items() if task.done()]
+    assert len(going) == 2
+    assert lb.get_status()["waiting"] == 2
+    for name in list(going):
+        assert await tasks[name] == ("s0", "handle 0")
+        lb.release_server("s0", request_id=name)
+    done = await asyncio.gather(*tasks.values())
+    assert done == [("s0", "handle 0")] * 4
+    assert lb.get_status()["total_inflight"] == 2
 
 
-def test_the_next_turn_goes_where_the_last_one_was() -> None:
-    async def scenario() -> None:
-        lb = balancer(3)
-        turn = SYSTEM + [1] * 300
-        first, _ = await lb.acquire_server("talk", prompt_ids=turn)
-        await lb.acquire_server("other", prompt_ids=SYSTEM + [2] * 300)
-        lb.release_server(first, request_id="talk")
-        assert (await lb.acquire_server("talk", prompt_ids=turn + [3] * 50))[0] == first
-
-    run(scenario)
+@in_a_loop
+async def test_the_next_turn_goes_where_the_last_one_was() -> None:
+    lb = balancer(3)
+    turn = SYSTEM + [1] * 300
+    first, _ = await lb.acquire_server("talk", prompt_ids=turn)
+    await lb.acquire_server("other", prompt_ids=SYSTEM + [2] * 300)
+    lb.release_server(first, request_id="talk")
+    assert (await lb.acquire_server("talk", prompt_ids=turn + [3] * 50))[0] == first
 
 
-def test_a_client_that_goes_away_leaves_the_queue() -> None:
-    async def scenario() -> None:
-        lb = balancer(1)
-        tasks = await acquire_all(lb, {str(n): [n] * 100 for n in range(3)})
-        waiting = next(task for task in tasks.values() if not task.done())
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert (lb.get_status()["waiting"], lb.get_total_inflight()) == (0, 2)
-
-    run(scenario)
+@in_a_loop
+async def test_a_client_that_goes_away_leaves_the_queue() -> None:
+    lb = balancer(1)
+    tasks = await acquire_all(lb, {str(n): [n] * 100 for n in range(3)})
+    waiting = next(task for task in tasks.values() if not task.done())
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert (lb.get_status()["waiting"], lb.get_total_inflight()) == (0, 2)
 
 
-def test_servers_come_and_go() -> None:
-    async def scenario() -> None:
-        lb = balancer(1)
-        tasks = await acquire_all(lb, {str(n): [n] * 100 for n in range(4)})
-        lb.add_servers({"new": "handle new"})
-        lb.remove_servers(["s0", "unknown"])
-        done = await asyncio.gather(*tasks.values())
-        assert sorted({server for server, _ in done}) == ["new", "s0"]
-        assert lb.get_all_servers() == ["new"]
-        lb.release_server("s0", request_id="0")  # late news of one that is gone
-        assert lb.get_total_inflight() == lb.get_inflight_count("new") == 2
-
-    run(scenario)
+@in_a_loop
+async def test_servers_come_and_go() -> None:
+    lb = balancer(1)
+    tasks = await acquire_all(lb, {str(n): [n] * 100 for n in range(4)})
+    lb.add_servers({"new": "handle new"})
+    lb.remove_servers(["s0", "unknown"])
+    done = await asyncio.gather(*tasks.values())
+    assert sorted({server for server, _ in done}) == ["new", "s0"]
+    assert lb.get_all_servers() == ["new"]
+    lb.release_server("s0", request_id="0")  # late news of one that is gone
+    assert lb.get_total_inflight() == lb.get_inflight_count("new") == 2
 
 
-def test_no_server_is_said_in_verls_words() -> None:
-    async def scenario() -> None:
-        with pytest.raises(RuntimeError, match="No available servers in load balancer"):
-            await balancer(0).acquire_server("a", prompt_ids=[1])
-        lb = balancer(1)
-        tasks = await acquire_all(lb, {str(n): [n] * 100 for n in range(3)})
-        lb.remove_servers(["s0"])
-        gone = await asyncio.gather(*tasks.values(), return_exceptions=True)
-        assert [str(each) for each in gone if isinstance(each, RuntimeError)] == [
-            "No available servers in load balancer"
-        ]
-
-    run(scenario)
+@in_a_loop
+async def test_no_server_is_said_in_verls_words() -> None:
+    with pytest.raises(RuntimeError, match="No available servers in load balancer"):
+        await balancer(0).acquire_server("a", prompt_ids=[1])
+    lb = balancer(1)
+    tasks = await acquire_all(lb, {str(n): [n] * 100 for n in range(3)})
+    lb.remove_servers(["s0"])
+    gone = await asyncio.gather(*tasks.values(), return_exceptions=True)
+    assert [str(each) for each in gone if isinstance(each, RuntimeError)] == [
+        "No available servers in load balancer"
+    ]
 
 
-def test_a_full_queue_refuses() -> None:
-    async def scenario() -> None:
-        lb = balancer(1, max_waiting=1)
-        await acquire_all(lb, {str(n): [n] * 100 for n in range(3)})
-        with pytest.raises(QueueFull):
-            await lb.acquire_server("more", prompt_ids=[1])
-
-    run(scenario)
+@in_a_loop
+async def test_a_full_queue_refuses() -> None:
+    lb = balancer(1, max_waiting=1)
+    await acquire_all(lb, {str(n): [n] * 100 for n in range(3)})
+    with pytest.raises(QueueFull):
+        await lb.acquire_server("more", prompt_ids=[1])
 
 
 @pytest.mark.parametrize("prompt_ids", [None, [], [-1], ["a"]])
-def test_a_prompt_that_is_none_goes_somewhere(prompt_ids: Any) -> None:
-    async def scenario() -> None:
-        lb = balancer(2)
-        assert (await lb.acquire_server("a", prompt_ids=prompt_ids))[0] in ("s0", "s1")
-
-    run(scenario)
+@in_a_loop
+async def test_a_prompt_that_is_none_goes_somewhere(prompt_ids: Any) -> None:
+    lb = balancer(2)
+    assert (await lb.acquire_server("a", prompt_ids=prompt_ids))[0] in ("s0", "s1")
 
 
-def test_new_weights_empty_the_caches() -> None:
-    async def scenario() -> None:
-        lb = balancer(2)
-        first, _ = await lb.acquire_server("a", prompt_ids=[1] * 100)
-        lb.release_server(first, request_id="a")
-        assert lb.clear_sticky_cache() == {"cleared_entries": 0, "server_loads": {"s0": 0, "s1": 0}}
-        assert (await lb.acquire_server("b", prompt_ids=[1] * 100))[0] != first
-
-    run(scenario)
+@in_a_loop
+async def test_new_weights_empty_the_caches() -> None:
+    lb = balancer(2)
+    first, _ = await lb.acquire_server("a", prompt_ids=[1] * 100)
+    lb.release_server(first, request_id="a")
+    assert lb.clear_sticky_cache() == {"cleared_entries": 0, "server_loads": {"s0": 0, "s1": 0}}
+    assert (await lb.acquire_server("b", prompt_ids=[1] * 100))[0] != first
 
 
 @pytest.mark.parametrize(

@@ -205,14 +205,10 @@ def test_other_cells_decode_128() -> None:
 
 
 @pytest.mark.parametrize("name", WITHOUT_TRACE)
-def test_same_arguments_same_workload(name: str) -> None:
+def test_same_arguments_same_workload_sorted_and_in_the_vocabulary(name: str) -> None:
     once = cell(name, "moderate", 142, "vllm")
     assert once == cell(name, "moderate", 142, "vllm")
     assert once.requests != cell(name, "moderate", 42, "vllm").requests
-
-
-@pytest.mark.parametrize("name", WITHOUT_TRACE)
-def test_requests_are_sorted_and_tokens_in_the_vocabulary(name: str) -> None:
     requests = cell(name).requests
     arrivals = [r.arrival_s for r in requests]
     assert arrivals == sorted(arrivals)
@@ -272,16 +268,9 @@ def test_singletons(name: str, low: int, high: int, rates: tuple[float, float]) 
 # -- W4 --------------------------------------------------------------------------------------------------
 
 
-def row(
-    timestamp: float, length: int, output: int = 7, block: int = 512, first_id: int = 0
-) -> dict[str, Any]:
-    hash_ids = list(range(first_id, first_id - (-length // block)))
-    return {
-        "timestamp": timestamp,
-        "input_length": length,
-        "output_length": output,
-        "hash_ids": hash_ids,
-    }
+def row(at_ms: float, length: int, output: int = 7, block: int = 512, first_id: int = 0) -> dict[str, Any]:
+    ids = list(range(first_id, first_id - (-length // block)))
+    return {"timestamp": at_ms, "input_length": length, "output_length": output, "hash_ids": ids}
 
 
 def write(path: Path, rows: list[Any]) -> Path:
@@ -328,7 +317,7 @@ def test_gaps_between_rounds_are_log_normal_around_50_ms(sessions: Path) -> None
     assert np.median([r.think_s for r in waiting]) == pytest.approx(0.050, rel=0.15)
 
 
-def test_client_form_decides_who_waits(sessions: Path) -> None:
+def test_client_form_decides_which_requests_wait(sessions: Path) -> None:
     free = cell("w4", trace=sessions)
     waits = cell("w4", trace=sessions, client="vllm")
     assert all(r.after is None and r.think_s == 0.0 for r in free.requests)
@@ -362,16 +351,8 @@ def small_workloads(draw: st.DrawFn) -> Workload:
         for i, (key, tail, namespace) in enumerate(rows)
     ]
     warmup = draw(st.integers(0, len(requests)))
-    return Workload(
-        name="small",
-        load="trace",
-        seed=0,
-        requests=requests,
-        warmup=warmup,
-        max_running=1,
-        arena_tokens=100,
-        unit_tokens=unit,
-    )
+    limits: dict[str, Any] = {"name": "small", "load": "trace", "seed": 0, "max_running": 1}
+    return Workload(requests=requests, warmup=warmup, arena_tokens=100, unit_tokens=unit, **limits)
 
 
 @given(small_workloads(), st.booleans())

@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from peek.simulation.engine import Job
+from peek.simulation.engines import Job
 from peek.simulation.workload import SYMBOL_BYTES, Workload
 
 BLOCK_TOKENS = 16

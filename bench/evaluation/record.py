@@ -24,9 +24,8 @@ from bench.evaluation.policies import REORDERED, EngineMissing, config_of, plann
 from bench.evaluation.results import fitted
 from bench.evaluation.streams import as_tokens, reordered
 from bench.evaluation.traffic import TRAFFIC
-from peek.simulation.block_engine import BlockEngine
 from peek.simulation.cost import CostModel, cost_model_for
-from peek.simulation.engine import Job, SimEngine
+from peek.simulation.engines import BlockEngine, Job, SimEngine
 from peek.simulation.simulate import figures, radix_kind
 from peek.simulation.workload import Workload
 

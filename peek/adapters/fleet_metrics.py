@@ -1,4 +1,4 @@
-"""The metrics of a fleet: their names and what they mean, for whoever serves `/metrics` in its process.
+"""The metrics of a fleet: names, meanings, and a collector for a process that serves `/metrics`.
 
 `FleetMetrics` is a collector of `prometheus_client`, read when it is scraped::
 
@@ -86,7 +86,7 @@ class FleetMetrics:
         timer: seconds, for the time of decisions.
 
     Attributes:
-        fallbacks: internal errors of whoever drives the fleet; counted by it.
+        fallbacks: internal errors of the fleet's driver, which counts them.
     """
 
     def __init__(self, fleet: FleetPlanner, timer: Callable[[], float] = time.perf_counter) -> None:

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from peek.simulation.cost import MeasuredSteps
 from peek.simulation.live import Live
-from peek.simulation.step_times import MeasuredSteps
 from peek.simulation.workload import SimRequest
 
 logger = logging.getLogger("peek")

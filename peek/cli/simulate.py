@@ -35,12 +35,19 @@ from peek.cli.options import (
 from peek.cli.reading import ProgressBar
 from peek.cli.report import Batch, as_json_text, check_plot, print_batches, save_plot
 from peek.cli.writing import write_whole
-from peek.simulation.block_engine import BLOCK_TOKENS
-from peek.simulation.cards import card_named, model_named, model_of
 from peek.simulation.cells import CELL_NAMES, LOADS, cell
-from peek.simulation.cost import UTILISATION, CostModel, Model, arena_tokens, cost_model_for
-from peek.simulation.engine import Job
-from peek.simulation.fleet_run import ROUTERS, FleetShape, simulate_fleet
+from peek.simulation.cost import (
+    UTILISATION,
+    CostModel,
+    Model,
+    arena_tokens,
+    card_named,
+    cost_model_for,
+    model_named,
+    model_of,
+)
+from peek.simulation.engines import BLOCK_TOKENS, Job
+from peek.simulation.fleet import ROUTERS, FleetShape, simulate_fleet
 from peek.simulation.simulate import CACHES, simulate
 from peek.simulation.trace import at_rate, read_mooncake
 from peek.simulation.workload import Workload, faster

@@ -1,12 +1,10 @@
 """One queue in front of many replicas: an algorithm without I/O, and what it is made of."""
 
 from peek.fleet.config import FleetConfig
-from peek.fleet.event_view import EventView
 from peek.fleet.fleet_planner import FleetPlanner
-from peek.fleet.history import RoutedHistory
 from peek.fleet.prompt_keys import PromptKey, openai_key, text_key, token_key
-from peek.fleet.stats import FleetStats
-from peek.fleet.status import ReplicaStatus
+from peek.fleet.stats import FleetStats, ReplicaStatus
+from peek.fleet.views import EventView, RoutedHistory
 
 __all__ = [
     "EventView",

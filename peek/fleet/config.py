@@ -16,17 +16,17 @@ class FleetConfig:
     """Settings of one `FleetPlanner`.
 
     Attributes:
-        order: the order among those who wait for one replica.
+        order: of the requests that wait for one replica.
         unit_tokens: tokens per symbol of all keys.
-        stickiness: what a token counts that is computed in a second place; 1.0 sends everybody where the end
-            is nearest, more keeps together what shares a prefix.
-        window_requests: how many may queue at a replica before it is sent another of which it holds less than
-            half.  Few leave open for long who goes next, and where; but a replica must not run out of work
-            before the next news from it.
+        stickiness: what a token counts that is computed in a second place; 1.0 sends each request where it
+            ends first, more keeps together what shares a prefix.
+        window_requests: requests that may queue at a replica before it is sent another of which it holds less
+            than half.  With few, it stays open for long which goes next, and where; but a replica must not
+            run out of work before the next news from it.
         window_tokens: while fewer uncached tokens than that queue there, any number may.
-        warm_requests: so many may queue there at most.
+        warm_requests: requests that may queue there at most.
         news_s: seconds until it is known here that a replica has computed a prompt.  What may queue grows by
-            what a replica computes in that time, `warm_requests` by as many for each second.
+            what a replica computes in that time, `warm_requests` by its own number for each second.
         tokens_per_s: prompt tokens that a replica of speed 1.0 computes in a second; of use with `news_s`.
         max_waiting: requests that wait in the fleet; one more is refused.
     """

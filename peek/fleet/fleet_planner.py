@@ -1,18 +1,18 @@
-"""One queue in front of many replicas: where a request waits, whom a replica takes, who helps whom.
+"""One queue in front of many replicas: where a request waits, what a replica gets next, which replica helps.
 
-`FleetPlanner` does no I/O and knows no clock.  Whoever drives it, a router's actor or a simulated fleet,
-makes the same calls:
+`FleetPlanner` does no I/O and knows no clock.  Its driver, a router's actor or a simulated fleet, makes the
+same calls:
 
     join, pause, resume, leave, lost    which replicas there are
-    add, cancel                         who came, and who went away
-    dispatch, take                      whom to send now, and where
+    add, cancel                         which requests came, and which were given up
+    dispatch, take                      which requests to send now, and where
     place                               for hosts that cannot hold a request: where to send it at once
-    started, finished                   what became of those who were sent
+    started, finished                   what became of the requests that were sent
 
 Each request waits at a *home*, the replica that ends with it first if what is computed twice counts
-`stickiness` times.  A `Planner` per replica orders those who wait there.  A replica is sent what it mostly
-holds at once, anything else only while little queues there: so who waits can still go elsewhere.  A replica
-that runs out of work takes over a part of the longest backlog (`peek.fleet.stealing`).
+`stickiness` times.  A `Planner` per replica orders the requests that wait there.  A replica is sent at once
+what it mostly holds, and anything else only while little queues there: so waiting requests can still go
+elsewhere.  A replica that runs out of work takes over a part of the longest backlog (`peek.fleet.stealing`).
 docs/fleet.md tells it at length.
 """
 
@@ -22,16 +22,15 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from peek.errors import InvalidConfig, NoReplica, QueueFull
+from peek.errors import DuplicateRequest, InvalidConfig, NoReplica, QueueFull, UnknownReplica, UnknownRequest
 from peek.fleet.config import FleetConfig
-from peek.fleet.dispatching import Dispatcher
-from peek.fleet.homes import Homes
-from peek.fleet.members import Members
-from peek.fleet.replica import Replica, new_replica
-from peek.fleet.stats import FleetStats
-from peek.fleet.status import ReplicaStatus, check_fleet, status_of
-from peek.fleet.ticket import Ticket, Tickets
+from peek.fleet.replicas import Placement, Replica, Ticket
+from peek.fleet.stats import FleetStats, ReplicaStatus
+from peek.fleet.stealing import Raid, budget
 from peek.request import PendingRequest
+from peek.settings import require_within
+from peek.trie.cache_answers import block_symbols_of, unit_tokens_of
+from peek.trie.keys import pack
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView
@@ -44,9 +43,9 @@ CACHE_TOKENS: Final = 200_000
 class FleetPlanner:
     """One queue in front of many replicas.
 
-    For one thread at a time.  What a view raises goes to the caller; nobody is lost by it or sent unseen, and
-    the next call goes on where that one ended.  Names of replicas and requests are the caller's.  Costs: R
-    replicas, k symbols of a key, n requests that wait for the replica in question.
+    For one thread at a time.  What a view raises goes to the caller; no request is lost by it or sent unseen,
+    and the next call goes on where that one ended.  Names of replicas and requests are the caller's.  Costs:
+    R replicas, k symbols of a key, n requests that wait for the replica in question.
 
     >>> fleet = FleetPlanner()
     >>> fleet.join("gpu0"); fleet.join("gpu1")
@@ -63,10 +62,22 @@ class FleetPlanner:
         self.config = settings
         self.stats = FleetStats()
         self._max_waiting: i64 = settings.max_waiting
-        self._members = Members()
-        self._homes = Homes(self._members, settings.stickiness, self.stats)
-        self._tickets = Tickets(settings.unit_tokens)
-        self._dispatcher = Dispatcher(settings, self._members, self._homes, self._tickets, self.stats)
+        self._stickiness: float = settings.stickiness
+        self._window_tokens: float = float(settings.window_tokens)
+        self._late_tokens: float = settings.news_s * settings.tokens_per_s
+        self._window_requests: i64 = settings.window_requests
+        self._warm_requests: i64 = int(settings.warm_requests * (1.0 + settings.news_s))
+        self._replicas: dict[str, Replica] = {}
+        """By name, in the order in which they joined."""
+        self._placement = Placement(self._replicas, settings.stickiness, self.stats)
+        self._tickets: dict[str, Ticket] = {}
+        """All requests that wait or are under way, by id."""
+        self._ranked = False
+        """Whether a priority other than 0 was ever given."""
+        self._sent: list[tuple[str, str]] = []
+        """What was sent since the last answer."""
+        self._waiting: i64 = 0
+        """Requests that wait, those without a home included."""
 
     # -- replicas ------------------------------------------------------------------------------------
 
@@ -89,17 +100,27 @@ class FleetPlanner:
 
         Raises `InvalidConfig` for a name that is taken and for numbers and views that cannot be.
         """
-        self._members.add(new_replica(name, self.config, view, cache_tokens, speed))
-        self._homes.settle()
+        require_within("cache_tokens", cache_tokens, 0, 2**60)
+        require_within("speed", speed, 1e-6, 1e6)
+        unit = self.config.unit_tokens
+        if view is not None and (unit_tokens_of(view) != unit or block_symbols_of(view) > 1):
+            raise InvalidConfig(
+                f"view of {name!r} has {unit_tokens_of(view)} tokens a symbol and {block_symbols_of(view)} "
+                f"symbols a block; need {unit} and 1"
+            )
+        if name in self._replicas:
+            raise InvalidConfig(f"replica {name!r} is in the fleet already")
+        self._replicas[name] = Replica(name, self.config, view, cache_tokens, speed)
+        self._placement.settle()
 
     def pause(self, name: str) -> None:
-        """Send it nothing until `resume`.  Those who wait for it go on waiting, unless another is idle."""
-        self._members.find(name).accepting = False
-        self._homes.settled += 1
+        """Send it nothing until `resume`.  Its requests go on waiting, unless another replica is idle."""
+        self._replica(name).accepting = False
+        self._placement.changes += 1
 
     def resume(self, name: str) -> None:
         """Send it requests again; `InvalidConfig` if it leaves."""
-        replica = self._members.find(name)
+        replica = self._replica(name)
         if replica.leaving:
             raise InvalidConfig(f"replica {name!r} leaves the fleet")
         replica.accepting = True
@@ -109,80 +130,123 @@ class FleetPlanner:
     def leave(self, name: str) -> None:
         """Send it nothing any more; it is out of the fleet once its last request has ended.
 
-        Those who wait for it get another home.  O(R + k) for each.
+        Requests that wait for it get another home.  O(R + k) for each.
         """
-        replica = self._members.find(name)
+        replica = self._replica(name)
         replica.accepting = False
         replica.leaving = True
         self._turn_out(replica)
         if not replica.under_way:
-            self._members.drop(replica)
-        self._homes.settle()
+            del self._replicas[name]
+        self._placement.settle()
 
     def lost(self, name: str, requeue: bool = True) -> list[str]:
         """A replica is gone with all it had.  O(R + k) for each request that waited for it or was there.
 
         Args:
-            requeue: those under way there wait again, in their old place by time of arrival.  False forgets
-                them: for hosts that place requests at once, and will place these anew.
+            requeue: requests under way there wait again, in their old place by time of arrival.  False
+                forgets them: for hosts that place requests at once, and will place these anew.
 
         Returns:
-            Ids of those under way there.
+            Ids of the requests under way there.
         """
-        replica = self._members.find(name)
+        replica = self._replica(name)
         replica.leaving = True
-        self._members.drop(replica)
+        del self._replicas[replica.name]
         self._turn_out(replica)
         for request_id, ticket in replica.under_way.items():
             if requeue:
                 ticket.sent = False
                 ticket.started = False
-                self._dispatcher.waiting += 1
+                self._waiting += 1
                 self.stats.requeued += 1
-                self._homes.wait(ticket)
+                self._placement.wait(ticket)
             else:
-                del self._tickets.by_id[request_id]
-        self._homes.settle()
+                del self._tickets[request_id]
+        self._placement.settle()
         return list(replica.under_way)
 
     def forget_caches(self) -> None:
         """All replicas have emptied their prefix caches (new weights, say).  O(prompts remembered)."""
-        for replica in self._members.all:
+        for replica in self._replicas.values():
             replica.history.clear()
 
+    def _replica(self, name: str) -> Replica:
+        replica = self._replicas.get(name)
+        if replica is None:
+            known = ", ".join(self._replicas) or "none"
+            raise UnknownReplica(f"replica {name!r} is not in the fleet; there are: {known}")
+        return replica
+
     def _turn_out(self, replica: Replica) -> None:
-        """Those who wait for a replica have no home any more."""
-        for request in replica.planner.tree.requests():
-            ticket = self._tickets.by_id[request.request_id]
+        """Requests that wait for a replica have no home any more."""
+        for request in replica.planner.requests():
+            ticket = self._tickets[request.request_id]
             replica.release(ticket)
             self.stats.moved += 1
-            self._homes.wait(ticket)
+            self._placement.wait(ticket)
 
     # -- requests ------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Requests that wait.  O(1)."""
-        return self._dispatcher.waiting
+        return self._waiting
 
     def __contains__(self, request_id: object) -> bool:
         """Whether the request waits or is under way.  O(1)."""
-        return request_id in self._tickets.by_id
+        return request_id in self._tickets
 
     def home(self, request_id: str) -> str:
         """The replica that a request waits for or was sent to, "" if there is none.
 
         O(1); `UnknownRequest`.
         """
-        replica = self._tickets.find(request_id).replica
+        replica = self._find(request_id).replica
         return "" if replica is None else replica.name
 
     def status(self) -> list[ReplicaStatus]:
         """The load of every replica, in the order in which they joined.  O(R)."""
-        return [status_of(replica) for replica in self._members.all]
+        return [replica.status() for replica in self._replicas.values()]
 
     def check(self) -> None:
         """Verify the bookkeeping; `AssertionError` names what is off.  O(requests + replicas)."""
-        check_fleet(self._members, self._tickets.by_id, self._dispatcher.waiting)
+        tickets = self._tickets
+        waiting = 0
+        for ticket in tickets.values():
+            if ticket.replica is None:
+                assert not ticket.sent and ticket.key, "a request is nowhere"
+                waiting += 1
+        under_way = 0
+        for replica in self._replicas.values():
+            replica.check(tickets)
+            waiting += len(replica.planner)
+            under_way += len(replica.under_way)
+        assert self._waiting == waiting, "waiting requests"
+        assert len(tickets) == waiting + under_way, "a request is lost"
+
+    def _find(self, request_id: str) -> Ticket:
+        ticket = self._tickets.get(request_id)
+        if ticket is None:
+            raise UnknownRequest(f"request {request_id!r} neither waits nor is under way")
+        return ticket
+
+    def _find_sent(self, request_id: str, name: str) -> Ticket | None:
+        """The ticket of a request that is under way at a replica; None for any other.  O(1)."""
+        ticket = self._tickets.get(request_id)
+        if ticket is None or not ticket.sent or ticket.replica is None or ticket.replica.name != name:
+            return None
+        return ticket
+
+    def _ticket_for(self, request: PendingRequest, decode_tokens: int, priority: int) -> Ticket:
+        """A ticket for a new request, not kept yet; fills its `num_tokens` if the key tells.  O(k)."""
+        if request.request_id in self._tickets:
+            raise DuplicateRequest(f"request {request.request_id!r} waits or is under way already")
+        require_within("decode_tokens", decode_tokens, 0, 2**40)
+        require_within("priority", priority, -(2**40), 2**40)
+        key = pack(request.key)
+        if request.num_tokens == 0:
+            request.num_tokens = ((len(key) >> 2) + request.tail) * self.config.unit_tokens
+        return Ticket(request, key, decode_tokens, priority)
 
     def add(self, request: PendingRequest, decode_tokens: int = 0, priority: int = 0) -> str:
         """A request waits from now on.  O(R k) at most, since each replica is asked what it holds.
@@ -190,7 +254,7 @@ class FleetPlanner:
         Args:
             request: its key is taken over.
             decode_tokens: tokens that its answer is expected to have; they count as load.
-            priority: of those who wait for one replica the smaller number goes first.
+            priority: of the requests that wait for one replica the smaller number goes first.
 
         Returns:
             Its home, "" while there is no replica.
@@ -198,15 +262,16 @@ class FleetPlanner:
         Raises `QueueFull`, `DuplicateRequest` if it waits or is under way, `InvalidKey`; nothing has
         changed then.
         """
-        if self._dispatcher.waiting >= self._max_waiting:
+        if self._waiting >= self._max_waiting:
             self.stats.refused += 1
-            raise QueueFull(f"{self._dispatcher.waiting} requests wait, max_waiting is {self._max_waiting}")
-        ticket = self._tickets.made_for(request, decode_tokens, priority)
-        self._tickets.keep(ticket)
+            raise QueueFull(f"{self._waiting} requests wait, max_waiting is {self._max_waiting}")
+        ticket = self._ticket_for(request, decode_tokens, priority)
+        self._tickets[request.request_id] = ticket
+        self._ranked |= priority != 0
         self.stats.added += 1
-        self._dispatcher.waiting += 1
-        self._homes.wait(ticket)
-        self._homes.settle()
+        self._waiting += 1
+        self._placement.wait(ticket)
+        self._placement.settle()
         return "" if ticket.replica is None else ticket.replica.name
 
     def place(self, request: PendingRequest, decode_tokens: int = 0) -> str:
@@ -214,11 +279,11 @@ class FleetPlanner:
 
         Raises `NoReplica` if none is accepting, `DuplicateRequest`, `InvalidKey`; nothing has changed then.
         """
-        ticket = self._tickets.made_for(request, decode_tokens, 0)
-        replica, work = self._homes.choose(ticket)
+        ticket = self._ticket_for(request, decode_tokens, 0)
+        replica, work = self._placement.choose(ticket)
         if replica is None or not replica.accepting:
-            raise NoReplica(f"none of {len(self._members.all)} replicas accepts requests")
-        self._tickets.keep(ticket)
+            raise NoReplica(f"none of {len(self._replicas)} replicas accepts requests")
+        self._tickets[request.request_id] = ticket
         replica.begin(ticket, work)
         self.stats.added += 1
         self.stats.dispatched += 1
@@ -230,28 +295,28 @@ class FleetPlanner:
         Returns:
             The replica that the request was sent to and is still there, "" if it waited.
         """
-        ticket = self._tickets.find(request_id)
+        ticket = self._find(request_id)
         self.stats.cancelled += 1
         if ticket.sent:
             return self._end(ticket, False)
-        del self._tickets.by_id[request_id]
-        self._dispatcher.waiting -= 1
-        self._homes.give_up(ticket)
+        del self._tickets[request_id]
+        self._waiting -= 1
+        self._placement.give_up(ticket)
         return ""
 
     def started(self, request_id: str, name: str) -> bool:
         """The first token of a request came from a replica; False, and nothing else, if it is not there."""
-        ticket = self._tickets.sent_to(request_id, name)
+        ticket = self._find_sent(request_id, name)
         if ticket is None:
             return False
-        replica = self._members.find(name)
+        replica = self._replica(name)
         replica.start(ticket)
         replica.fruitless = -1
         return True
 
     def finished(self, request_id: str, name: str) -> bool:
         """A replica has answered a request; False, and nothing else, if it is not there.  O(depth)."""
-        ticket = self._tickets.sent_to(request_id, name)
+        ticket = self._find_sent(request_id, name)
         if ticket is None:
             return False
         self.stats.finished += 1
@@ -262,30 +327,142 @@ class FleetPlanner:
         """A request that was sent is done or given up; the name of its replica."""
         replica = ticket.replica
         assert replica is not None
-        del self._tickets.by_id[ticket.request.request_id]
+        del self._tickets[ticket.request.request_id]
         replica.end(ticket, computed)
         replica.fruitless = -1
         if replica.leaving and not replica.under_way:
-            self._members.drop(replica)
+            del self._replicas[replica.name]
         return replica.name
 
-    # -- who goes where ------------------------------------------------------------------------------
+    # -- which request goes where --------------------------------------------------------------------
 
     def dispatch(self, now: float) -> list[tuple[str, str]]:
-        """Whom to send now, and where: `(request id, replica)`, in the order in which they go.
+        """Which requests to send now, and where: `(request id, replica)`, in the order in which they go.
 
-        Fills the replicas that have room or hold what somebody needs, and lets idle ones help.  Each pair is
+        Fills the replicas that have room or hold what a request needs, and lets idle ones help.  Each pair is
         told once.  O(R), and the cost of `take` for each of these.
 
         Args:
             now: seconds, on the clock of `PendingRequest.arrival_time`.
         """
-        return self._dispatcher.send_all(now)
+        if self._waiting == 0:
+            return self._take_sent()
+        self._placement.settle()
+        for replica in self._replicas.values():
+            if replica.accepting and len(replica.planner) > 0 and self._may_send(replica):
+                self._send(replica, now)
+        helped = True
+        while helped and self._waiting > 0:  # a replica that was helped may now be able or need to help
+            helped = False
+            idle = [each for each in self._replicas.values() if each.accepting and len(each.planner) == 0]
+            idle.sort(key=_backlog)
+            for replica in idle:
+                if self._help(replica):
+                    self._send(replica, now)
+                    helped = True
+        return self._take_sent()
 
     def take(self, name: str, now: float) -> list[str]:
-        """Whom to send to one replica that asks, in the order in which they go; none if it is to wait.
+        """Which requests to send to one replica that asks, in their order; none: it is to wait.
 
-        O(n log n) for n who wait for it, O(k) for each that is sent; O(n) of the longest backlog more where
-        nobody waits for it.  `UnknownReplica`.
+        O(n log n) for n that wait for it, O(k) for each that is sent; O(n) of the longest backlog more where
+        none waits for it.  `UnknownReplica`.
         """
-        return [request_id for request_id, _ in self._dispatcher.send_to(self._members.find(name), now)]
+        replica = self._replica(name)
+        self._placement.settle()
+        if replica.accepting and (len(replica.planner) > 0 or self._help(replica)):
+            self._send(replica, now)
+        return [request_id for request_id, _ in self._take_sent()]
+
+    def _take_sent(self) -> list[tuple[str, str]]:
+        """What was sent since the last answer; also by a call that a view or policy ended with an error."""
+        sent = self._sent
+        self._sent = []
+        return sent
+
+    def _has_room(self, replica: Replica) -> bool:
+        """Whether a replica may be sent a request that it does not hold: little queues there.  O(1)."""
+        if replica.unstarted >= self._warm_requests:
+            return False
+        if replica.unstarted < self._window_requests:
+            return True
+        return float(replica.unstarted_tokens) < self._window_tokens + self._late_tokens * replica.speed
+
+    def _may_send(self, replica: Replica) -> bool:
+        """Whether a request that waits for it may go, as far as can be told without a look.  O(1)."""
+        return self._has_room(replica) or (replica.due and replica.unstarted < self._warm_requests)
+
+    def _send(self, replica: Replica, now: float) -> None:
+        """Send a replica the requests that wait for it, in the planned order, as far as its window allows.
+
+        Plans anew after requests that it did not hold: others may share what they bring.
+        """
+        replica.due = False
+        brought = True
+        while brought and len(replica.planner) > 0:
+            brought = False
+            for request_id in self._in_rank(replica.planner.plan(replica.view, now)):
+                if replica.unstarted >= self._warm_requests:
+                    replica.due = True
+                    return
+                request = replica.planner.request(request_id)
+                if 2 * replica.planner.cached_len(request_id) < request.num_tokens:
+                    if not self._has_room(replica):
+                        return
+                    brought = True
+                replica.send(self._tickets[request_id])
+                self._waiting -= 1
+                self.stats.dispatched += 1
+                self._sent.append((request_id, replica.name))
+
+    def _in_rank(self, plan: list[str]) -> list[str]:
+        """Smaller priorities first, among equals as planned.  O(n log n) once there are any."""
+        if not self._ranked:
+            return plan
+        tickets = self._tickets
+        order = [(tickets[plan[place]].priority, place) for place in range(len(plan))]
+        order.sort()
+        return [plan[place] for _, place in order]
+
+    def _help(self, thief: Replica) -> bool:
+        """Let a replica for which no request waits take over some of the longest backlog; whether it did."""
+        if not self._has_room(thief):
+            return False
+        victim: Replica | None = None
+        for replica in self._replicas.values():
+            if len(replica.planner) > 0 and (victim is None or _needs_more_help(replica, victim)):
+                victim = replica
+        if victim is None or self._is_known_to_spare(thief, victim):
+            return False
+        taken = Raid(victim, thief, self._tickets, self._stickiness).choose()
+        if not taken:
+            thief.fruitless = self._placement.changes
+            thief.spared = victim
+            thief.spared_budget = budget(victim, thief)
+            return False
+        self._placement.changes += 1
+        self.stats.steals += 1
+        self.stats.stolen += len(taken)
+        for request_id in taken:
+            ticket = self._tickets[request_id]
+            work = thief.added_tokens(ticket.request, victim.planner.key_of(request_id))
+            victim.release(ticket)
+            thief.hold(ticket, work)
+        return True
+
+    def _is_known_to_spare(self, thief: Replica, victim: Replica) -> bool:
+        """Whether it took nothing from this one with as large a budget, and no request came since."""
+        if thief.fruitless != self._placement.changes or thief.spared is not victim:
+            return False
+        return budget(victim, thief) <= thief.spared_budget
+
+
+def _needs_more_help(replica: Replica, other: Replica) -> bool:
+    """A paused one more than others, then the longer backlog."""
+    if replica.accepting != other.accepting:
+        return other.accepting
+    return replica.backlog > other.backlog
+
+
+def _backlog(replica: Replica) -> float:
+    return replica.backlog

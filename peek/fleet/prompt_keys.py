@@ -1,8 +1,9 @@
 """Keys of prompts for routers: of token ids where the host has them, else of the bytes that a gateway sees.
 
-A symbol stands for a block and everything before it: 16 tokens, or 64 bytes of text, which are about as many.
-Equal prefixes have equal symbols, and a symbol that is equal by chance (one pair of blocks in 2^31) costs a
-detour, never an answer.  Every process computes the same symbols, so several routers may share one queue.
+A symbol stands for a block and everything before it.  A block is 16 tokens, or 64 bytes of text, about the
+same. Equal prefixes have equal symbols, and a symbol that is equal by chance (one pair of blocks in 2^31)
+costs a detour, never an answer.  Every process computes the same symbols, so several routers may share one
+queue.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def _turn(turn: object) -> list[str]:
 
 
 def _texts(content: object) -> list[str]:
-    """Texts of a content: one, or those of its parts; a digest for a part that is none."""
+    """The texts of a content and its parts; a digest for a part that is no text."""
     if content is None:
         return []
     if isinstance(content, str):

@@ -1,10 +1,15 @@
-"""Counters of a fleet over its lifetime."""
+"""What a fleet reports: its counters and the load of each replica."""
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, Final, NamedTuple, final
 
 from mypy_extensions import i64
+
+_COUNTERS: Final = (
+    "added", "refused", "sticky", "dispatched", "finished", "cancelled", "requeued", "moved", "steals",
+    "stolen",
+)  # fmt: skip
 
 
 @final
@@ -19,8 +24,8 @@ class FleetStats:
         finished: requests that ended.
         cancelled: requests that were given up, waiting or under way.
         requeued: requests that came back from a replica that was lost.
-        moved: waiting requests that got another home because theirs left or was lost.
-        steals: times an idle replica took over others' requests.
+        moved: waiting requests whose replica left or was lost and that wait for another now.
+        steals: times an idle replica took over requests of another.
         stolen: requests taken over.
     """
 
@@ -38,15 +43,26 @@ class FleetStats:
 
     def as_dict(self) -> dict[str, int]:
         """All counters by name."""
-        return {
-            "added": self.added,
-            "refused": self.refused,
-            "sticky": self.sticky,
-            "dispatched": self.dispatched,
-            "finished": self.finished,
-            "cancelled": self.cancelled,
-            "requeued": self.requeued,
-            "moved": self.moved,
-            "steals": self.steals,
-            "stolen": self.stolen,
-        }
+        return {name: getattr(self, name) for name in _COUNTERS}
+
+
+class ReplicaStatus(NamedTuple):
+    name: str
+    accepting: bool
+    waiting: int
+    queued: int
+    under_way: int
+    backlog: float
+
+
+_status: Any = ReplicaStatus  # assigned, because a named tuple loses its docstring when compiled
+_status.__doc__ = """The load of one replica.
+
+Attributes:
+    name: the host's.
+    accepting: it may be sent requests.
+    waiting: requests that wait for it in the fleet.
+    queued: requests that were sent there and have no first token.
+    under_way: requests that were sent there and have not ended.
+    backlog: tokens it has to compute and decode, as a replica of speed 1.0 would count them.
+"""

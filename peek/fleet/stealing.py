@@ -1,9 +1,9 @@
 """What an idle replica takes over from the one with the most to do.
 
-Plan.  The prompts that wait for the victim form a tree.  Who takes a whole branch near its root leaves hardly
-anything that is computed twice; who takes a part of one computes what leads there once more.  So the search
-begins with the branches below the root: those that fit are taken, cheapest in tokens computed twice first.
-Where none fits, it goes on below the largest that did not, and so on down to single requests.
+The prompts that wait for the victim form a tree.  Taking a whole branch near its root leaves hardly anything
+that is computed twice; taking a part of one computes the prefix that leads there once more.  So the search
+begins with the branches below the root and takes those that fit, fewest tokens computed twice first.  Where
+none fits, it goes on below the largest one, and so on down to single requests.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any, final
 
 from mypy_extensions import i64
 
-from peek.fleet.replica import Replica
-from peek.fleet.ticket import Ticket
+from peek.fleet.replicas import Replica, Ticket
 from peek.request import PendingRequest
 from peek.trie.node import Node, next_branch, next_preorder
 
@@ -62,27 +61,15 @@ class Branch:
 class Raid:
     """Chooses what `thief` takes from `victim`.
 
-    It takes no more than half of what the victim has more to do: then neither ends later than the victim
-    would have alone.  From a paused victim it takes whatever there is.  Tokens that are computed twice in
-    consequence count `stickiness` times.
+    The thief takes no more than half of what the victim has more to do: then neither ends later than the
+    victim would have alone.  From a paused victim it takes whatever there is.  Tokens that are computed twice
+    in consequence count `stickiness` times.
 
     Args:
         victim, thief: replicas of one fleet.
         tickets: all requests by id.
         stickiness: at least 1.0.
     """
-
-    __slots__ = (
-        "_ahead",
-        "_budget",
-        "_serial",
-        "_stickiness",
-        "_thief",
-        "_tickets",
-        "_unit",
-        "_victim",
-        "taken",
-    )
 
     def __init__(
         self, victim: Replica, thief: Replica, tickets: dict[str, Ticket], stickiness: float
@@ -100,12 +87,11 @@ class Raid:
     def choose(self) -> list[str]:
         """Ids of the requests to take; none if each costs more than there is to gain.
 
-        O(n) for n who wait for the victim, one call into either view a branch, and sorting.
+        O(n) for n that wait for the victim, one call into either view per branch, and sorting.
         """
-        tree = self._victim.planner.tree
         if self._budget < 1.0:
             return self.taken
-        for namespace, root in tree.roots():
+        for namespace, root in self._victim.planner.roots():
             sum_up(root, self._tickets, self._unit)
             top = Branch(root, None, 0, 0)
             top.victim_cursor = self._victim.view.root(namespace)
@@ -116,7 +102,7 @@ class Raid:
         return self.taken
 
     def _take_below(self, top: Branch) -> None:
-        """Take what fits of the branches below `top`; those that do not are looked at later."""
+        """Take what fits of the branches below `top`; look at the others later."""
         branches = self._below(top)
         branches.sort(key=_extra_work)
         path: i64 = top.path_tokens + top.edge_tokens
@@ -130,7 +116,7 @@ class Raid:
                 self._look_later(branch)
 
     def _look_later(self, branch: Branch) -> None:
-        """Below the largest first."""
+        """Queue a branch; the largest is looked below first."""
         self._serial += 1
         heappush(self._ahead, (-branch.thief_tokens, self._serial, branch))
 
@@ -194,7 +180,7 @@ def budget(victim: Replica, thief: Replica) -> float:
 
 
 def _extra_work(branch: Branch) -> tuple[float, int]:
-    """Sort key: little that is computed twice, then much work."""
+    """Sort key: few tokens computed twice first, then much work."""
     return float(branch.thief_tokens) / float(branch.victim_tokens), -branch.thief_tokens
 
 

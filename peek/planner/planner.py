@@ -13,7 +13,7 @@ There is no clock in here: `now` and a `timer` come from the caller.  docs/cycle
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import isfinite
 from typing import TYPE_CHECKING, Any, final
 
@@ -29,7 +29,9 @@ from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy, Cycle, 
 from peek.policy.lanes import FAIR_LANE, Lanes
 from peek.request import NO_LANE, PendingRequest, require_tokens
 from peek.trie.cache_answers import unit_tokens_of
+from peek.trie.node import Node
 from peek.trie.pending_tree import PendingTree
+from peek.trie.tree_view import Place, follow
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView, WaitingQueue
@@ -257,6 +259,35 @@ class Planner:
         }
         return {**self.stats.as_dict(), **now}
 
+    # -- what waits, for readers -------------------------------------------------------------------
+
+    def requests(self) -> list[PendingRequest]:
+        """All waiting requests in order of arrival, the held ones behind the others.  O(n)."""
+        return [*self.tree.requests(), *self.held.values()]
+
+    def key_of(self, request_id: str) -> bytes:
+        """The packed key of a waiting request that is not held.  O(len(key)); `UnknownRequest`."""
+        return self.tree.key_of(request_id)
+
+    def shared_symbols(self, key: bytes, namespace: str) -> int:
+        """Symbols of the longest prefix that a packed key shares with a waiting request.  O(shared part)."""
+        root = self.tree.root(namespace)
+        return 0 if root is None else follow(self.tree, key, Place(root, 0))[0] >> 2
+
+    def roots(self) -> Iterator[tuple[str, Node]]:
+        """Each namespace in use with the root of its waiting prompts; valid until the queue changes."""
+        return self.tree.roots()
+
+    @property
+    def has_sharing(self) -> bool:
+        """Whether two waiting requests share at least one symbol.  O(1)."""
+        return self.tree.has_sharing
+
+    @property
+    def work_done(self) -> int:
+        """Uncached tokens admitted so far.  O(1)."""
+        return self.stats.uncached_admitted
+
     # -- one cycle ---------------------------------------------------------------------------------
 
     def order_matters(self, cache: CacheView) -> bool:
@@ -374,7 +405,7 @@ class Planner:
         arrived = [request_id for request_id in waiting if request_id not in self]
         if len(waiting) - len(arrived) != len(self):
             present = set(waiting)
-            for request in [*self.tree.requests(), *self.held.values()]:
+            for request in self.requests():
                 if request.request_id not in present:
                     cost: int = queue.uncached_tokens(request.request_id)
                     self.remove(request.request_id, cost >= 0, cost if cost >= 0 else None)

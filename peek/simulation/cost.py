@@ -1,4 +1,4 @@
-"""How long one engine step takes: a roofline with named hardware and model parameters.
+"""How long one engine step takes: by a roofline of named hardware and models, or learned by watching.
 
     step = overhead + max(weights / bandwidth, flops / (peak x mfu)) + kv_read / bandwidth
 
@@ -9,15 +9,19 @@
   bytes a token.
 
 Hardware figures are the vendor's data sheet (H100 SXM: 989 TFLOP/s dense bf16, 3.35 TB/s HBM3; NVLink
-traffic of tensor parallelism is in the efficiency, not modelled apart).  Model figures are the
-published `config.json`s.  `mfu`, the part of peak that prefill reaches, is the one free constant: 0.40,
-which puts one prefill token of Qwen2.5-32B at 0.165 ms; it is not tuned per cell (docs/simulator.md).
+traffic of tensor parallelism is in the efficiency, not modelled apart); memory is what the driver reports.
+Model figures are the published `config.json`s and parameter counts.  `mfu`, the part of peak that prefill
+reaches, is the one free constant: 0.40, which puts one prefill token of Qwen2.5-32B at 0.165 ms; it is not
+tuned per cell (docs/simulator.md).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import numpy as np
 
 from peek.errors import WorkloadError
 
@@ -26,7 +30,7 @@ BYTES_PER_VALUE: Final = 2
 
 
 class StepTimes(Protocol):
-    """Whatever tells how long a step takes."""
+    """How long a step takes."""
 
     def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
         """Seconds for one step; see `CostModel.step_s`."""
@@ -169,3 +173,241 @@ def arena_for(workload_name: str) -> int:
     """`arena_tokens` of the same pairing."""
     cost = cost_model_for(workload_name)
     return arena_tokens(cost.hardware, cost.model)
+
+
+# -- cards and models by name -------------------------------------------------------------------------
+
+
+CARDS: Final = {
+    "h100": H100,
+    "h100-nvl": Hardware("H100-NVL-94GB", 835e12, 3.9e12, 93.6),
+    "h200": Hardware("H200-SXM-141GB", 989e12, 4.8e12, 140.4),
+    "b200": Hardware("B200-SXM-180GB", 2250e12, 8.0e12, 179.1),
+    "a100-80gb": Hardware("A100-SXM-80GB", 312e12, 2.039e12, 80.0),
+    "a100-40gb": Hardware("A100-SXM-40GB", 312e12, 1.555e12, 40.0),
+    "l40s": Hardware("L40S-48GB", 362e12, 0.864e12, 45.0),
+    "l4": Hardware("L4-24GB", 121e12, 0.3e12, 22.5),
+    "a10g": Hardware("A10G-24GB", 70e12, 0.6e12, 22.5),
+    "rtx-4090": Hardware("RTX-4090-24GB", 165e12, 1.008e12, 24.0),
+    "mi300x": Hardware("MI300X-192GB", 1307e12, 5.3e12, 192.0),
+}
+
+MODELS_BY_NAME: Final = {
+    "qwen2.5-7b": Model("Qwen2.5-7B", 7.62e9, 28, 28, 4, 128),
+    "qwen2.5-14b": Model("Qwen2.5-14B", 14.8e9, 48, 40, 8, 128),
+    "qwen2.5-32b": QWEN25_32B,
+    "qwen2.5-72b": Model("Qwen2.5-72B", 72.7e9, 80, 64, 8, 128),
+    "qwen3-8b": Model("Qwen3-8B", 8.19e9, 36, 32, 8, 128),
+    "qwen3-32b": Model("Qwen3-32B", 32.8e9, 64, 64, 8, 128),
+    "llama-3.1-8b": Model("Llama-3.1-8B", 8.03e9, 32, 32, 8, 128),
+    "llama-3.1-70b": LLAMA31_70B,
+    "mistral-7b": Model("Mistral-7B", 7.25e9, 32, 32, 8, 128),
+    "mistral-small-24b": MISTRAL_24B,
+    "gemma-2-27b": GEMMA2_27B,
+}
+
+_NOT_DENSE: Final = ("num_experts", "num_local_experts", "n_routed_experts", "kv_lora_rank")
+"""Fields of models whose tokens do not read all weights, or whose KV is not that of the formula."""
+
+
+def card_named(name: str, count: int = 1) -> Hardware:
+    """`count` such cards taken together (tensor parallelism); `WorkloadError` lists the valid names."""
+    if name not in CARDS:
+        raise WorkloadError(f"card {name!r} is unknown; valid: {', '.join(CARDS)}")
+    card = CARDS[name]
+    if count == 1:
+        return card
+    return replace(
+        card,
+        name=f"{count}x{card.name} TP={count}",
+        flops=count * card.flops,
+        bandwidth=count * card.bandwidth,
+        memory_gib=count * card.memory_gib,
+    )
+
+
+def model_named(name: str) -> Model:
+    """A model of the table; `WorkloadError` lists the valid names."""
+    if name not in MODELS_BY_NAME:
+        raise WorkloadError(f"model {name!r} is unknown; valid: {', '.join(MODELS_BY_NAME)}")
+    return MODELS_BY_NAME[name]
+
+
+def model_of(name: str, config: Mapping[str, Any]) -> Model:
+    """A model by its `config.json` (Hugging Face): a dense transformer with grouped-query attention.
+
+    Parameters are counted from its sizes: embeddings (twice unless tied), four attention matrices and the
+    three of a gated feed-forward layer; biases and norms are left out, which is below 0.1 %.
+
+    Raises:
+        WorkloadError: a size is missing or no number, or the model is of another kind.
+    """
+    kinds = config.get("layer_types") or ["full_attention"]
+    odd = next((field for field in _NOT_DENSE if config.get(field)), "")
+    if odd or set(kinds) != {"full_attention"}:
+        raise WorkloadError(
+            f"{name}: has {odd or 'layer_types'}, so it is no dense transformer with full attention"
+        )
+    hidden, layers, heads, inner, words = (
+        _size(name, config, field)
+        for field in (
+            "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size",
+        )
+    )  # fmt: skip
+    kv_heads = _size(name, {"num_key_value_heads": heads, **config}, "num_key_value_heads")
+    head_dim = _size(name, {**config, "head_dim": config.get("head_dim") or hidden // heads}, "head_dim")
+    attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
+    embeddings = words * hidden * (1 if config.get("tie_word_embeddings") else 2)
+    parameters = layers * (attention + 3 * hidden * inner) + embeddings
+    return Model(name, float(parameters), layers, heads, kv_heads, head_dim)
+
+
+def _size(name: str, config: Mapping[str, Any], field: str) -> int:
+    value = config.get(field)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise WorkloadError(f"{name}: {field} is {str(value)[:60]!r}, not a size")
+    return value
+
+
+# -- step times of an engine that is watched ----------------------------------------------------------
+
+
+ENOUGH: Final = 256
+"""Steps until there is an answer: 64 for each of the four terms."""
+
+FLOORS: Final = (1, 32, 64, 96, 128, 160, 192, 256, 384, 512, 768)
+"""Tokens of a step that cost as much as one; around 120 on an H100, more where computing is faster still."""
+
+_FADE: Final = 0.999
+"""What a step counts after each further one: about a thousand steps are remembered."""
+
+_SOLVE_EVERY: Final = 64
+"""Steps between two fits."""
+
+_SHORTEST_S: Final = 1e-4
+"""No step is shorter, so nothing is divided by 0."""
+
+_MOST_STALLED: Final = 2.0
+"""Times as long as its fit says that an engine is believed to take."""
+
+_UNITS: Final = np.array([1.0, 1e-3, 1e-7, 1e-5])
+"""Of the four terms, so that sums of squares are of one size."""
+
+
+class _Fit:
+    """One reading: which step an interval belongs to.  A fit for each floor."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._moments = np.zeros((len(FLOORS), 4, 4))
+        self._products = np.zeros((len(FLOORS), 4))
+        self._weight = 0.0
+        self._seconds = 0.0
+        self._sums = np.zeros((len(FLOORS), 4))
+
+    def add(self, step: np.ndarray, seconds: float) -> None:
+        terms = step * (_UNITS / seconds)
+        self._moments *= _FADE
+        self._moments += terms[:, :, None] * terms[:, None, :]
+        self._products *= _FADE
+        self._products += terms
+        self._sums *= _FADE
+        self._sums += step * _UNITS
+        self._weight = self._weight * _FADE + 1.0
+        self._seconds = self._seconds * _FADE + seconds
+        self.count += 1
+
+    def solve(self) -> tuple[float, int, np.ndarray]:
+        """Mean squared relative error, place and coefficients of the floor that fits best."""
+        best = (np.inf, 0, np.zeros(4))
+        for place in range(len(FLOORS)):
+            found = _not_negative(self._moments[place], self._products[place])
+            error = self._weight - 2.0 * found @ self._products[place] + found @ self._moments[place] @ found
+            if error / self._weight < best[0]:
+                best = (error / self._weight, place, found)
+        error, place, found = best
+        scale = self._seconds / max(float(found @ self._sums[place]), _SHORTEST_S)
+        return error, place, found * min(scale, _MOST_STALLED)
+
+
+def _not_negative(moments: np.ndarray, products: np.ndarray) -> np.ndarray:
+    """The solution of the normal equations, with terms left out until none is below 0."""
+    kept = list(range(len(products)))
+    found = np.zeros(len(products))
+    while kept:
+        part = moments[np.ix_(kept, kept)]
+        ridge = np.eye(len(kept)) * (1e-9 * np.trace(part) + 1e-12)
+        values = np.linalg.solve(part + ridge, products[kept])
+        if values.min() >= 0.0:
+            found[kept] = values
+            break
+        del kept[int(values.argmin())]
+    return found
+
+
+class MeasuredSteps:
+    """`StepTimes` of an engine, learned by watching it.
+
+        step = a + b x max(f, computed tokens) + c x attention pairs + d x KV tokens read,    all >= 0
+
+    the terms of `CostModel`: below `f` tokens a step waits for the weights, and a few tokens more are free.
+    Fitted by least squares of the *relative* error, so that a stall of a second weighs no more than any other
+    step; the floor `f` is the one of `FLOORS` that fits best.  All is then scaled so that the steps seen took
+    as long together as they did, stalls included.  Old steps fade.
+
+    An engine that prepares a step while the one before it runs (asynchronous scheduling, overlap) shows the
+    time of a step one interval late.  Both readings are fitted, and the better one counts.
+    """
+
+    def __init__(self) -> None:
+        self._fits = (_Fit(), _Fit())
+        self._begun: list[np.ndarray] = []
+        """The last two steps in a row, the later one last."""
+        self._last_s = 0.0
+        self._floor = 1
+        self._terms = (0.0, 0.0, 0.0, 0.0)
+
+    @property
+    def known(self) -> bool:
+        """Whether enough steps were seen."""
+        return self._fits[0].count >= ENOUGH
+
+    def note(
+        self, now: float, went_on: bool, computed_tokens: int, attention_pairs: float, kv_tokens: int
+    ) -> None:
+        """A step begins.  O(1), some tens of microseconds.
+
+        Args:
+            now: seconds on a clock that never goes back.
+            went_on: the engine had work since the step before; if not, the time between is no step's.
+            computed_tokens, attention_pairs, kv_tokens: as in `CostModel.step_s`.
+        """
+        seconds = max(now - self._last_s, _SHORTEST_S)
+        if not went_on:
+            self._begun.clear()
+        for lag, step in enumerate(reversed(self._begun)):
+            self._fits[lag].add(step, seconds)
+        step = np.empty((len(FLOORS), 4))
+        step[:] = (1.0, computed_tokens, attention_pairs, kv_tokens)
+        np.maximum(step[:, 1], FLOORS, out=step[:, 1])
+        self._begun = [*self._begun[-1:], step]
+        self._last_s = now
+        count = self._fits[0].count
+        if count >= ENOUGH and count % _SOLVE_EVERY == 0:
+            self._solve()
+
+    def _solve(self) -> None:
+        _, place, found = min((fit.solve() for fit in self._fits if fit.count >= ENOUGH), key=_error)
+        self._floor = FLOORS[place]
+        fixed, token, pair, kv = (found * _UNITS).tolist()
+        self._terms = (fixed, token, pair, kv)
+
+    def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
+        """Seconds for one step; O(1)."""
+        fixed, token, pair, kv = self._terms
+        computed = max(computed_tokens, self._floor)
+        return max(fixed + token * computed + pair * attention_pairs + kv * kv_tokens, _SHORTEST_S)
+
+
+def _error(solved: tuple[float, int, np.ndarray]) -> float:
+    return solved[0]

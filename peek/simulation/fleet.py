@@ -1,7 +1,7 @@
-"""Several simulated engines behind one router, in virtual time.
+"""Several simulated engines behind one router, in virtual time: the fleet, and one run of it by names.
 
-Plan.  Events in order of their time: a request arrives, an engine's step begins or ends, news of it reaches
-the router, a replica dies or joins.  After each the router is asked whom to send where.  The engines are
+Events happen in order of their time: a request arrives, an engine's step begins or ends, news of it reaches
+the router, a replica dies or joins.  After each the router is asked what to send where.  The engines are
 those of `peek simulate` and know nothing of each other; the router knows what it is told, `stale_s` seconds
 late.
 """
@@ -9,17 +9,34 @@ late.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
-from peek.errors import WorkloadError
+from peek.config import PeekConfig
+from peek.errors import InvalidConfig, WorkloadError
 from peek.protocols import CacheView
-from peek.simulation.block_engine import BlockEngine
-from peek.simulation.engine import Job, SimEngine
-from peek.simulation.routers import Arrival, Router, Site
+from peek.settings import require_one_of, require_within
+from peek.simulation.caches import SymbolTable
+from peek.simulation.cost import CostModel, Faster, StepTimes, cost_model_for
+from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine
+from peek.simulation.routers import (
+    Arrival,
+    CentralFifo,
+    EarlyRouter,
+    PeekRouter,
+    RayPrefix,
+    Router,
+    Site,
+    least_outstanding,
+    lmetric,
+    prefix_hash,
+    round_robin,
+    token_balance,
+)
+from peek.simulation.simulate import TOUCHING, PlanMeter, figures, make_planner
 from peek.simulation.workload import SimRequest, Workload
 from peek.trie.keys import pack
 
@@ -30,7 +47,7 @@ EngineMaker = Callable[[Workload, float], SimEngine]
 
 
 class StaleBlocks:
-    """`CacheView`: the blocks of a vLLM-like engine as they were some time ago."""
+    """`CacheView` of the blocks of a vLLM-like engine as they were some time ago."""
 
     block_symbols = 1
 
@@ -40,7 +57,7 @@ class StaleBlocks:
         self._names: frozenset[int] = frozenset()
 
     def refresh(self) -> None:
-        """They are known as they are now."""
+        """Take over the blocks as they are now."""
         self._names = self._engine.cache.names()
 
     def root(self, namespace: str) -> object:
@@ -138,7 +155,7 @@ class SimFleet:
         engine = self._make_engine(replace(self.workload, requests=(), client_concurrency=None), speed)
         member = Member(len(self.members), engine)
         self.members.append(member)
-        view = engine.cache_view()
+        view = engine.cache
         if self._stale_s > 0.0 and isinstance(engine, BlockEngine):
             stale = StaleBlocks(engine)
             self._refresh(stale)
@@ -176,7 +193,7 @@ class SimFleet:
         self._send()
 
     def _send(self) -> None:
-        """Do what the router says; what is sent to a replica that is dead stays there until that is known."""
+        """Do what the router says; what is sent to a dead replica stays there until its death is known."""
         for request_id, name in self._timed(partial(self.router.ready, self.now)):
             member = self.members[name]
             if not member.alive:
@@ -245,3 +262,109 @@ class SimFleet:
     def _report_loss(self, name: int) -> None:
         self.router.lost(name)
         self._send()
+
+
+ROUTERS: Final[dict[str, Callable[[], Router]]] = {
+    "round-robin": partial(EarlyRouter, round_robin),
+    "least-outstanding": partial(EarlyRouter, least_outstanding),
+    "prefix-hash": partial(EarlyRouter, prefix_hash),
+    "token-balance": partial(EarlyRouter, token_balance),
+    "lmetric": partial(EarlyRouter, lmetric),
+    "ray-prefix": RayPrefix,
+    "central-fifo": CentralFifo,
+    "peek": PeekRouter,
+    "peek-early": partial(PeekRouter, early=True),
+}
+"""Routers by name: what `--router` takes."""
+
+MOST_REPLICAS: Final = 256
+
+
+@dataclass(frozen=True)
+class FleetShape:
+    """What a fleet is and what happens to it.
+
+    Attributes:
+        router: one of `ROUTERS`.
+        speeds: one replica for each, times the speed of the cost model.
+        stale_s: seconds until the router hears of anything.
+        losses: `(second, replica)`: that one dies then; replicas are numbered from 0 as they join.
+        joins: `(second, speed)`: a replica of that speed joins then.
+    """
+
+    router: str
+    speeds: Sequence[float]
+    stale_s: float = 0.0
+    losses: Sequence[tuple[float, int]] = ()
+    joins: Sequence[tuple[float, float]] = ()
+
+    def __post_init__(self) -> None:
+        require_one_of("router", self.router, ROUTERS)
+        require_within("replicas", len(self.speeds), 1, MOST_REPLICAS)
+        require_within("stale_s", self.stale_s, 0.0, 3600.0)
+        for speed in self.speeds:
+            require_within("speed", speed, 0.01, 100.0)
+        for second, name in self.losses:
+            if not 0 <= name < len(self.speeds) + len(self.joins):
+                raise InvalidConfig(f"there is no replica {name} to lose at {second} s")
+
+
+def simulate_fleet(
+    workload: Workload,
+    label: str,
+    shape: FleetShape,
+    cache: str = "blocks",
+    timer: Callable[[], float] | None = None,
+    cost: CostModel | None = None,
+    progress: Callable[[int], None] | None = None,
+    router: Router | None = None,
+) -> dict[str, Any]:
+    """Run `workload` on a fleet whose engines have the policy `label`; figures as in `peek simulate --json`.
+
+    Arguments as of `simulate`, and:
+
+    Args:
+        shape: of the fleet.
+        router: one of your own in place of `shape.router`.
+
+    Returns:
+        Those of `simulate`, with `replicas`, `router`, `stale_s`, `imbalance` (the most prompt tokens that a
+        replica computed, over the mean) and `decision_us` (of the router, for each event).
+    """
+    if shape.stale_s > 0.0 and cache != "blocks":
+        raise InvalidConfig(f"stale_s is {shape.stale_s}; late news needs engines of kind 'blocks'")
+    meter, decisions = PlanMeter(timer), PlanMeter(timer)
+    model = cost_model_for(workload.name) if cost is None else cost
+    engines = partial(_make_engine, PeekConfig.from_label(label), cache, model, meter, SymbolTable())
+    chosen = ROUTERS[shape.router]() if router is None else router
+    fleet = SimFleet(workload, engines, chosen, list(shape.speeds), shape.stale_s, decisions, progress)
+    for second, name in shape.losses:
+        fleet.at(second, partial(fleet.lose, name))
+    for second, speed in shape.joins:
+        fleet.at(second, partial(fleet.join, speed))
+    jobs = fleet.run()
+    computed = [sum(j.prefill_tokens for j in m.engine.jobs.values()) for m in fleet.members]
+    return {
+        "workload": workload.name,
+        "load": workload.load,
+        "policy": label,
+        "seed": workload.seed,
+        "replicas": len(shape.speeds),
+        "router": shape.router,
+        "stale_s": shape.stale_s,
+        **figures(workload, jobs),
+        "imbalance": max(computed) * len(computed) / sum(computed),
+        "plan_us": meter.figures(),
+        "decision_us": decisions.figures(),
+    }
+
+
+def _make_engine(
+    config: PeekConfig, cache: str, model: StepTimes, timer: PlanMeter, symbols: SymbolTable,
+    limits: Workload, speed: float,
+) -> SimEngine:  # fmt: skip
+    planner = None if config.is_stock else make_planner(config, cache, timer)
+    cost = model if speed == 1.0 else Faster(model, speed)
+    if cache == "blocks":
+        return BlockEngine(limits, planner, cost, symbols=symbols)
+    return RadixEngine(limits, planner, cost, touch_limit=TOUCHING.get(config.policy, 0))

@@ -1,7 +1,7 @@
 """Simulated engines that follow a real one: told of each request as it arrives, run up to the present.
 
 `LiveBlocks` and `LiveRadix` are the simulated engines with three things changed.  Requests come one by one
-and are forgotten when they end, so memory goes with those who are there.  Symbols are the caller's: equal
+and are forgotten when they end, so memory grows with those present.  Symbols are the caller's: equal
 prefixes have equal ones, from 0 on; what is generated gets others, below 0.  And an answer is a guess, its
 length and its symbols, until it is known (`correct`), be that before or after it has ended here.
 """
@@ -17,11 +17,9 @@ import numpy as np
 
 from peek.config import PeekConfig
 from peek.planner import Planner
-from peek.simulation.block_cache import BlockCache
-from peek.simulation.block_engine import BlockEngine, BlockJob
+from peek.simulation.caches import BlockCache
 from peek.simulation.cost import StepTimes
-from peek.simulation.engine import Job, SimEngine
-from peek.simulation.radix_engine import RadixEngine, RadixJob
+from peek.simulation.engines import BlockEngine, BlockJob, Job, RadixEngine, RadixJob, SimEngine
 from peek.simulation.workload import SimRequest, Workload
 
 if TYPE_CHECKING:
@@ -66,13 +64,13 @@ class Live(SimEngine):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.entered: list[Job] = []
-        """Jobs admitted for the first time; whoever reads it empties it."""
+        """Jobs admitted for the first time; the reader empties it."""
         self.length_of: Callable[[SimRequest], int] = _allowed
         """Tokens that the answer of a request is taken to have; asked when it arrives."""
         self._known: dict[str, tuple[int, bytes]] = {}
-        """Answers of those who have not ended, see `correct`."""
+        """Answers of requests that have not ended, see `correct`."""
         self._unknown: dict[str, Job] = {}
-        """Who has ended with an answer that is still a guess."""
+        """Jobs that have ended with an answer that is still a guess."""
         self._empty_turns = 0
 
     def offer(self, request: SimRequest) -> None:
@@ -117,7 +115,7 @@ class Live(SimEngine):
             self.correct(request_id, 1)
 
     def advance(self, until_s: float, most_steps: int) -> None:
-        """Run until the clock has come to `until_s`, or for so many steps."""
+        """Run until the clock has come to `until_s`, for `most_steps` at most."""
         for _ in range(most_steps):
             if self.now >= until_s:
                 return
@@ -128,7 +126,7 @@ class Live(SimEngine):
                 self._pass_time(until_s)
 
     def _pass_time(self, until_s: float) -> None:
-        """Nothing to compute: on to the next arrival, or past who will never fit."""
+        """Nothing to compute: on to the next arrival, or past a request that will never fit."""
         self._empty_turns += 1
         stuck = self.stuck()
         if stuck and self._empty_turns < PATIENCE:
@@ -171,7 +169,7 @@ class LiveBlocks(Live, BlockEngine):
     def plan(self) -> None:
         """As in the real adapter, a queue that shares nothing and hits nothing is not walked."""
         assert self.planner is not None
-        if self.planner.tree.has_sharing:
+        if self.planner.has_sharing:
             self.cache.lone_requests = -1
         else:
             hits = any(job.symbols and self.cache.holds(job.symbols[0]) for job in self.waiting)
@@ -225,7 +223,7 @@ class LiveRadix(Live, RadixEngine):
 
     def planner_now(self) -> float:
         assert self.planner is not None
-        return int(self.planner.stats.uncached_admitted) * self._token_s
+        return self.planner.work_done * self._token_s
 
 
 class _Generated:

@@ -1,30 +1,37 @@
-"""The routers that people put in front of their engines, as a simulated fleet drives them.
+"""The routers that people put in front of their engines, and peek's own, as a simulated fleet drives them.
 
-Most choose a replica when a request arrives (`EarlyRouter`).  Two hold requests until a replica has room:
-one queue in order of arrival, and `peek`'s own (`fleet_router.py`).  Of the replicas they know what they are
-told.
+Most choose a replica when a request arrives (`EarlyRouter`).  `CentralFifo` and `PeekRouter` hold requests
+until a replica has room.  A router knows of the replicas what it is told.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
-from peek.fleet import RoutedHistory
+from peek.fleet import FleetConfig, FleetPlanner, RoutedHistory
+from peek.request import PendingRequest
 from peek.simulation.workload import SYMBOL_BYTES
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView
 
+
 HASHED_TOKENS: Final = 1024
-"""A static hash looks at so much of a prompt."""
+"""Tokens of a prompt that a static hash reads."""
 
 WINDOW_TOKENS: Final = 8192
-"""Uncached tokens that a router that holds requests lets queue at an engine: one step's."""
+"""Uncached tokens that a router which holds requests lets queue at an engine: one step's."""
+
+
+IMBALANCE: Final = 10
+MATCH_RATE: Final = 0.1
+"""Ray Serve's defaults of its prefix affinity: requests by which queues may differ, part of a prompt."""
 
 
 class Arrival(NamedTuple):
@@ -72,7 +79,7 @@ class Site:
 
 
 class Router(ABC):
-    """Told who arrives, starts and ends, and who joins and is lost; says whom to send where."""
+    """Told what happens to requests and replicas; says which requests to send where."""
 
     def __init__(self) -> None:
         self.sites: dict[int, Site] = {}
@@ -94,7 +101,7 @@ class Router(ABC):
 
     @abstractmethod
     def ready(self, now: float) -> list[tuple[str, int]]:
-        """Who is to be sent now, and where."""
+        """Requests to send now, each with its replica."""
 
     def send(self, arrival: Arrival, site: Site) -> tuple[str, int]:
         """Count a request with a replica that it is sent to; the pair that `ready` returns."""
@@ -117,10 +124,15 @@ class Router(ABC):
 
 
 class EarlyRouter(Router):
-    """Chooses a replica when a request arrives.  What arrives while there is none waits for one."""
+    """Chooses a replica when a request arrives.  What arrives while there is none waits for one.
 
-    def __init__(self) -> None:
+    Args:
+        choose: the replica for a request; of equal ones the first of the list, which differs each time.
+    """
+
+    def __init__(self, choose: Callable[[Arrival, list[Site]], Site]) -> None:
         super().__init__()
+        self.choose = choose
         self._arrived: list[Arrival] = []
         self._turn = -1
 
@@ -132,73 +144,57 @@ class EarlyRouter(Router):
         sent = []
         while self._arrived and self.sites:
             arrival = self._arrived.pop(0)
-            sent.append(self.send(arrival, self.choose(arrival, self.in_turn())))
+            sent.append(self.send(arrival, self.choose(arrival, self._in_turn())))
         return sent
 
-    def in_turn(self) -> list[Site]:
+    def _in_turn(self) -> list[Site]:
         """All replicas, the next one first each time: so each wins ties in its turn."""
         sites = list(self.sites.values())
         self._turn += 1
         start = self._turn % len(sites)
         return sites[start:] + sites[:start]
 
-    @abstractmethod
-    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
-        """The replica for a request."""
 
-
-class RoundRobin(EarlyRouter):
+def round_robin(_: Arrival, sites: list[Site]) -> Site:
     """One after the other."""
-
-    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
-        return sites[0]
+    return sites[0]
 
 
-class LeastOutstanding(EarlyRouter):
+def least_outstanding(_: Arrival, sites: list[Site]) -> Site:
     """Fewest requests under way."""
-
-    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
-        return min(sites, key=lambda site: len(site.outstanding))
+    return min(sites, key=lambda site: len(site.outstanding))
 
 
-class PrefixHash(EarlyRouter):
+def prefix_hash(arrival: Arrival, sites: list[Site]) -> Site:
     """By the prompt's beginning alone; rendezvous hashing, so that few move when the fleet changes."""
-
-    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
-        head = arrival.key[: SYMBOL_BYTES * max(1, HASHED_TOKENS // sites[0].unit_tokens)]
-        seed = crc32(arrival.namespace.encode(), crc32(head))
-        return max(sites, key=lambda site: crc32(b"%d" % site.name, seed))
+    head = arrival.key[: SYMBOL_BYTES * max(1, HASHED_TOKENS // sites[0].unit_tokens)]
+    seed = crc32(arrival.namespace.encode(), crc32(head))
+    return max(sites, key=lambda site: crc32(b"%d" % site.name, seed))
 
 
-class TokenBalance(EarlyRouter):
+def token_balance(arrival: Arrival, sites: list[Site]) -> Site:
     """Fewest uncached tokens to compute, this prompt's included."""
-
-    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
-        return min(sites, key=lambda site: site.queued_tokens + site.uncached(arrival))
+    return min(sites, key=lambda site: site.queued_tokens + site.uncached(arrival))
 
 
-class LMetric(EarlyRouter):
+def lmetric(arrival: Arrival, sites: list[Site]) -> Site:
     """Uncached tokens to compute, times requests under way."""
-
-    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
-        return min(
-            sites,
-            key=lambda site: (site.queued_tokens + site.uncached(arrival)) * (len(site.outstanding) + 1),
-        )
+    return min(
+        sites,
+        key=lambda site: (site.queued_tokens + site.uncached(arrival)) * (len(site.outstanding) + 1),
+    )
 
 
 class RayPrefix(EarlyRouter):
     """Ray Serve's prefix affinity, by its documented rule.
 
-    While the longest queue has at most `imbalance` requests more than the shortest: the replica that was sent
-    the longest prefix of this prompt, if that is a tenth of it or more; else the one that was sent the
+    While the longest queue has at most `IMBALANCE` requests more than the shortest: the replica that was sent
+    the longest prefix of this prompt, if that is a `MATCH_RATE` of it or more; else the one that was sent the
     least.  Otherwise the shorter queue of two drawn by chance.  The record of what was sent is not bounded.
     """
 
-    def __init__(self, imbalance: int = 10, match_rate: float = 0.1) -> None:
-        super().__init__()
-        self._imbalance = imbalance
-        self._match_rate = match_rate
+    def __init__(self) -> None:
+        super().__init__(self._by_rule)
         self._random = Random(0)
         self._sent: dict[int, RoutedHistory] = {}
 
@@ -206,9 +202,9 @@ class RayPrefix(EarlyRouter):
         super().joined(site)
         self._sent[site.name] = RoutedHistory(2**40, site.unit_tokens)
 
-    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
+    def _by_rule(self, arrival: Arrival, sites: list[Site]) -> Site:
         queues = [len(site.outstanding) for site in sites]
-        if max(queues) - min(queues) > self._imbalance:
+        if max(queues) - min(queues) > IMBALANCE:
             drawn = self._random.sample(sites, min(2, len(sites)))
             site = min(drawn, key=lambda each: len(each.outstanding))
         else:
@@ -223,7 +219,7 @@ class RayPrefix(EarlyRouter):
             sent = self._sent[site.name]
             matched[site.name] = sent.advance(sent.root(arrival.namespace), segment, 0)[0]
         best = max(matched.values())
-        if best >= self._match_rate * len(segment):
+        if best >= MATCH_RATE * len(segment):
             candidates = [site for site in sites if matched[site.name] == best]
         else:
             least = min(self._sent[site.name].symbols for site in sites)
@@ -251,3 +247,61 @@ class CentralFifo(Router):
             site = min(free, key=lambda each: len(each.outstanding))
             sent.append(self.send(self._queue.popleft(), site))
         return sent
+
+
+class PeekRouter(Router):
+    """`FleetPlanner`, which holds requests until a replica has room, or chooses one at once (`early`).
+
+    An answer is expected to have the mean length of the answers so far.
+
+    Args:
+        early: choose when a request arrives.
+        exact: show it the caches; otherwise it guesses from what it sent.
+    """
+
+    def __init__(self, early: bool = False, exact: bool = False) -> None:
+        super().__init__()
+        self.fleet = FleetPlanner()
+        self._early = early
+        self._exact = exact
+        self._placed: list[tuple[str, int]] = []
+        self._answers = 0
+        self._answered_tokens = 0
+
+    def joined(self, site: Site) -> None:
+        super().joined(site)
+        if not self.requests and not self.fleet.status():
+            self.fleet = FleetPlanner(FleetConfig(unit_tokens=site.unit_tokens, news_s=site.news_s))
+        view = site.view if self._exact else None
+        self.fleet.join(str(site.name), cache_tokens=site.arena_tokens, view=view, speed=site.speed)
+
+    def lost(self, name: int) -> None:
+        del self.sites[name]
+        for request_id in self.fleet.lost(str(name), requeue=not self._early):
+            if self._early:
+                self.arrived(self.requests[request_id])
+
+    def arrived(self, arrival: Arrival) -> None:
+        self.requests[arrival.request_id] = arrival
+        request = PendingRequest(
+            arrival.request_id, arrival.key, arrival.arrival_s, arrival.namespace, arrival.prompt_tokens
+        )
+        expected = self._answered_tokens // max(1, self._answers)
+        if self._early:
+            self._placed.append((arrival.request_id, int(self.fleet.place(request, expected))))
+        else:
+            self.fleet.add(request, expected)
+
+    def ready(self, now: float) -> list[tuple[str, int]]:
+        if self._early:
+            placed, self._placed = self._placed, []
+            return placed
+        return [(request_id, int(name)) for request_id, name in self.fleet.dispatch(now)]
+
+    def started(self, request_id: str, name: int) -> None:
+        self.fleet.started(request_id, str(name))
+
+    def finished(self, request_id: str, name: int) -> None:
+        if self.fleet.finished(request_id, str(name)):
+            self._answers += 1
+            self._answered_tokens += self.requests.pop(request_id).output_tokens

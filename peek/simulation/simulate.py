@@ -10,11 +10,8 @@ import numpy as np
 
 from peek.config import PeekConfig
 from peek.planner import Planner
-from peek.simulation.block_engine import BlockEngine
 from peek.simulation.cost import CostModel, cost_model_for
-from peek.simulation.engine import Job, SimEngine
-from peek.simulation.radix_engine import RadixEngine
-from peek.simulation.shortest_first import ShortestFirstEngine
+from peek.simulation.engines import BlockEngine, Job, RadixEngine, ShortestFirstEngine, SimEngine
 from peek.simulation.workload import Workload, ideal_hit
 
 CACHES: Final = ("radix", "blocks")
@@ -27,7 +24,7 @@ TOUCHING: Final = {
     "hrrn": sys.maxsize,
     "spf": sys.maxsize,
 }
-"""SGLang's own cache-aware policies refresh what waiting requests match, up to so many waiting."""
+"""Up to how many waiting requests SGLang's own cache-aware policies refresh what these match."""
 
 
 def simulate(

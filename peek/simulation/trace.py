@@ -4,7 +4,7 @@ One JSON object per line, plain or gzip-compressed:
 `{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [...]}` with one
 hash id per block of the prompt, the last block possibly partial.  Ids are chained (equal id, equal
 prefix up to there), so they can serve as key symbols as they are.  Rows may also say how many tokens a
-block has (`"block_tokens"`, as those of `peek trace` do) and whose request it is (`"tenant"`).
+block has (`"block_tokens"`, as `peek trace` writes them) and whose request it is (`"tenant"`).
 
 Operations to support: iterate over the rows, and build a `Workload` from them.  Whatever is wrong
 with the file ends in a `WorkloadError` that names the file, the line and the value.
@@ -36,10 +36,10 @@ MAX_RUNNING: Final = 256
 """Cap on running requests for a trace; the cap of most of the paper's cells."""
 
 WARMUP_SHARE: Final = 10
-"""One row in so many is warm-up: the paper leaves out the first 10-20 % of a cell."""
+"""One row in 10 is warm-up: the paper leaves out the first 10-20 % of a cell."""
 
 ARENA_LONGEST_PROMPTS: Final = 4
-"""The default arena holds so many requests as long as the longest of the trace ..."""
+"""The default arena holds four requests as long as the longest of the trace ..."""
 
 ARENA_FLOOR_TOKENS: Final = 50_000
 """... and is never smaller than this, the paper's single-card arena."""
@@ -113,7 +113,7 @@ def read_mooncake(
 
 
 def at_rate(workload: Workload, rate_scale: float) -> Workload:
-    """The same requests, arriving so many times faster than recorded; `WorkloadError` if a time overflows."""
+    """The same requests, `rate_scale` times faster than recorded; `WorkloadError` if a time overflows."""
     scaled = faster(workload, rate_scale)
     if not isfinite(scaled.requests[-1].arrival_s):
         raise WorkloadError(f"rate_scale is {rate_scale!r}: arrival times grow beyond every number")

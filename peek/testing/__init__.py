@@ -10,8 +10,7 @@ docs/testing.md shows how.
 from peek.testing import strategies
 from peek.testing.hypotheses import MissingHypothesis
 from peek.testing.policies import check_policy
-from peek.testing.replay import History, Replay, Step
-from peek.testing.scenes import Arrival, Scene
+from peek.testing.scenes import Arrival, History, Replay, Scene, Step
 from peek.testing.twins import NaiveCache, NaiveCacheView, NaivePendingTree, Pages, naive_walk
 from peek.testing.views import check_cache_view
 

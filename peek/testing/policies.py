@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import copy
 import traceback
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from inspect import isdatadescriptor
 from typing import TYPE_CHECKING
@@ -28,14 +29,25 @@ from typing import TYPE_CHECKING
 from peek.policy.base import WITHDRAWN, AdmissionPolicy
 from peek.request import PendingRequest
 from peek.testing.hypotheses import for_all, need_hypothesis
-from peek.testing.readable import show_history, show_scene
-from peek.testing.replay import History, Replay, Step, told
-from peek.testing.scenes import Prepared, Scene, ids
-from peek.testing.serial import Bound, check_bound
+from peek.testing.scenes import (
+    Arrival,
+    History,
+    Prepared,
+    Replay,
+    Scene,
+    Step,
+    ids,
+    show_arrival,
+    show_history,
+    show_scene,
+    told,
+)
 from peek.testing.strategies import histories, queues, scenes
+from peek.testing.twins import Place, longest
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
+
 
 Factory = Callable[[], AdmissionPolicy]
 
@@ -291,3 +303,51 @@ def _copied(policy: AdmissionPolicy) -> AdmissionPolicy:
         if name not in vars(clone):
             vars(clone)[name] = copy.deepcopy(value)
     return clone
+
+
+# -- a stated bound on waiting ------------------------------------------------------------------------
+
+
+TOKENS_PER_S = 10.0
+
+Bound = Callable[[float, float], float]
+"""`bound(ahead_s, largest_s)`: the longest wait in seconds, see `check_policy`."""
+
+
+def _seconds(row: Arrival, cached: list[Place]) -> float:
+    """How long the engine would compute a prompt."""
+    tokens = row.num_tokens or len(row.symbols)
+    return (tokens - longest(cached, row.place)) / TOKENS_PER_S
+
+
+def check_bound(policy: AdmissionPolicy, queue: Sequence[Arrival], bound: Bound) -> None:
+    """Serve all of `queue`, which is in arrival order; `AssertionError` if a request waits too long.
+
+    The engine is the simplest there is: whenever it is free it computes the first prompt of the order, at a
+    steady pace, and every prompt that it has begun stays cached.
+    """
+    replay, waiting, cached = Replay(policy=policy), dict[str, Arrival](), list[Place]()
+    ahead_s: dict[str, float] = {}  # how long the engine needs for what is before a request on arrival
+    clock = 0.0
+    largest_s = max(_seconds(row, cached) for row in queue)
+    coming = deque(queue)
+    while coming or waiting:
+        while coming and (not waiting or coming[0].arrival_time <= clock):
+            row = coming.popleft()
+            busy = max(0.0, clock - row.arrival_time)
+            clock = max(clock, row.arrival_time)
+            ahead_s[row.request_id] = busy + sum(_seconds(each, cached) for each in waiting.values())
+            waiting[row.request_id] = row
+            replay.arrive([row])
+        first = replay.prepare(tuple(cached), clock, policy.theta).order(policy)[0]
+        row = waiting.pop(first)
+        waited, allowed = clock - row.arrival_time, bound(ahead_s[first], largest_s)
+        if waited > allowed + 1e-6:
+            lines = [
+                f"{type(policy).__name__}: {first} waited {waited:g} s, the bound allows {allowed:g} s",
+                f"  engine: {TOKENS_PER_S:g} tokens a second, one prompt at a time, forgets nothing",
+                *(f"    {show_arrival(each)}" for each in queue),
+            ]
+            raise AssertionError("\n".join(lines))
+        clock += replay.admit(first) / TOKENS_PER_S
+        cached.append(row.place)

@@ -1,21 +1,25 @@
-"""One moment in a queue's life, as plain data: who waits, what is cached, what is being prefilled.
+"""Queues as plain data, at one moment (`Scene`) and over time (`History`, `Replay`), and how they are
+printed.
 
 A `Scene` builds the library's objects (`prepare`, `planner`), and it computes every signal that a policy
-may read a second time, from the definitions (`facts`).
+may read a second time, from the definitions (`facts`).  A `Replay` keeps one tree over many steps, as a
+planner does, and never makes it anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from peek.config import PeekConfig
 from peek.planner import Planner
-from peek.policy.base import AdmissionPolicy, Cycle
+from peek.policy.base import ADMITTED, WITHDRAWN, AdmissionPolicy, Cycle
 from peek.policy.sections import THETA
 from peek.request import PendingRequest
 from peek.testing.twins import NaivePendingTree, Place, longest
 from peek.trie.dual_walk import DualWalk
+from peek.trie.keys import heads_of
 from peek.trie.pending_tree import PendingTree
 from peek.trie.tree_view import TreeView
 
@@ -46,7 +50,7 @@ class Arrival:
         return self.namespace, self.symbols
 
     def request(self) -> PendingRequest:
-        """A new request object; `arrival_work` is left to whoever plans."""
+        """A new request object; the planner sets `arrival_work`."""
         key = list(self.symbols)
         return PendingRequest(self.request_id, key, self.arrival_time, self.namespace, self.num_tokens)
 
@@ -95,7 +99,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Scene:
-    """Who waits, in arrival order; what is cached; which prompts are being prefilled."""
+    """The waiting requests in arrival order, what is cached, and which prompts are being prefilled."""
 
     rows: tuple[Arrival, ...]
     cached: tuple[Place, ...] = ()
@@ -176,3 +180,144 @@ def cache_of(places: Iterable[Place], unit: int = 1) -> TreeView:
         if symbols:
             tree.insert(f"cached-{i}", list(symbols), namespace)
     return TreeView(tree, unit)
+
+
+# -- a queue over time --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of an engine: some arrive, the queue is ordered, some leave.
+
+    Attributes:
+        now: seconds, when the queue is ordered.
+        arrivals: requests that have come since the last step.
+        cached: what the cache holds now.
+        admitted: how many are admitted from the front of the order.
+        withdrawn: how many of the others, the latest arrivals, are withdrawn.
+    """
+
+    now: float
+    arrivals: tuple[Arrival, ...] = ()
+    cached: tuple[Place, ...] = ()
+    admitted: int = 0
+    withdrawn: int = 0
+
+
+@dataclass(frozen=True)
+class History:
+    """Steps of one engine, in the order of time."""
+
+    steps: tuple[Step, ...]
+    unit: int = 1
+    """Tokens per symbol."""
+
+
+class Replay:
+    """The waiting requests of one engine over time, as a planner would keep them.
+
+    Args:
+        policy: told of arrivals and departures.
+    """
+
+    def __init__(self, unit: int = 1, policy: AdmissionPolicy | None = None) -> None:
+        self.unit = unit
+        self._policy = AdmissionPolicy() if policy is None else policy
+        self.work_done = 0
+        """Uncached tokens admitted so far."""
+        self._tree = PendingTree()
+        self._walk = DualWalk(self._tree)
+        self._rows: dict[str, Arrival] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def arrive(self, rows: Iterable[Arrival]) -> None:
+        for row in rows:
+            request = row.request()
+            self._tree.add(request)
+            request.num_tokens = row.num_tokens or len(row.symbols) * self.unit
+            request.arrival_work = self.work_done
+            _tell(self._policy, request, self._tree)
+            self._rows[row.request_id] = replace(row, arrival_work=self.work_done)
+
+    def admit(self, request_id: str) -> int:
+        """A request leaves for the engine; returns the tokens it has to compute, from the last walk."""
+        request = self._tree.remove(request_id)
+        del self._rows[request_id]
+        cost = max(0, request.num_tokens - request.cached_len)
+        self.work_done += cost
+        self._policy.left(request, ADMITTED, cost)
+        return cost
+
+    def withdraw(self, count: int) -> None:
+        """Withdraw the latest arrivals."""
+        for request_id in list(self._rows)[max(0, len(self._rows) - count) :]:
+            self._policy.left(self._tree.remove(request_id), WITHDRAWN, 0)
+            del self._rows[request_id]
+
+    def scene(self, cached: tuple[Place, ...], now: float) -> Scene:
+        """The same queue, written down; what it prepares knows nothing of the past."""
+        rows = sorted(self._rows.values(), key=lambda row: row.arrival_time)
+        return Scene(tuple(rows), cached, (), self.unit, now)
+
+    def prepare(self, cached: tuple[Place, ...], now: float, theta: int = THETA) -> Prepared:
+        """The living requests in arrival order, every signal written anew."""
+        self._walk.walk(cache_of(cached, self.unit))
+        self._tree.refresh(-(-theta // self.unit))
+        queue = sorted(self._tree.requests(), key=lambda request: request.arrival_time)
+        return Prepared(queue, Cycle(self._tree, now, self.unit, self.work_done))
+
+
+def told(policy: AdmissionPolicy, prepared: Prepared) -> Prepared:
+    """`prepared`, after the policy was told of its requests."""
+    for request in prepared.queue:
+        _tell(policy, request, prepared.cycle.tree)
+    return prepared
+
+
+def _tell(policy: AdmissionPolicy, request: PendingRequest, tree: PendingTree) -> None:
+    if policy.reads_heads and not request.heads:
+        request.heads = heads_of(tree.key_of(request.request_id))
+    policy.arrived(request)
+
+
+# -- what a failing check prints ----------------------------------------------------------------------
+
+
+def show_symbols(symbols: Sequence[int]) -> str:
+    """A key with runs of one symbol drawn together: `[1, 2 x31, 3]`."""
+    runs = [(symbol, len(list(run))) for symbol, run in groupby(symbols)]
+    return f"[{', '.join(f'{symbol} x{n}' if n > 1 else str(symbol) for symbol, n in runs)}]"
+
+
+def show_place(place: Place) -> str:
+    namespace, symbols = place
+    return show_symbols(symbols) + (f" in namespace {namespace!r}" if namespace else "")
+
+
+def show_arrival(row: Arrival) -> str:
+    tokens = f", {row.num_tokens} tokens" if row.num_tokens else ""
+    return f"{row.request_id}: arrived at {row.arrival_time:g}{tokens}, {show_place(row.place)}"
+
+
+def show_scene(scene: Scene) -> str:
+    """The queue with what is cached of each request."""
+    unit = "" if scene.unit == 1 else f", {scene.unit} tokens a symbol"
+    lines = [f"  queue at {scene.now:g}{unit}, symbols cached in brackets:"]
+    for row in scene.rows:
+        coming = longest(scene.in_flight, row.place)
+        under_way = f", {coming} being computed" if coming else ""
+        lines.append(f"    {show_arrival(row)} ({longest(scene.cached, row.place)}{under_way})")
+    return "\n".join(lines)
+
+
+def show_history(history: History) -> str:
+    lines = ["  history, step by step:"]
+    for step in history.steps:
+        lines.append(f"    at {step.now:g}:")
+        lines += [f"      arrives {show_arrival(row)}" for row in step.arrivals]
+        lines += [f"      cached {show_place(place)}" for place in step.cached if place[1]]
+        if step.admitted or step.withdrawn:
+            lines.append(f"      then {step.admitted} admitted, {step.withdrawn} withdrawn")
+    return "\n".join(lines)

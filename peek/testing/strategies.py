@@ -15,8 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from peek.testing.hypotheses import need_hypothesis
-from peek.testing.replay import History, Step
-from peek.testing.scenes import NOW, Arrival, Scene
+from peek.testing.scenes import NOW, Arrival, History, Scene, Step
 from peek.testing.twins import Place
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from typing import Any
 import ray
 
 import peek
-from peek.adapters.ray_serve.line import Arrival, News, QueueLine
 from peek.adapters.ray_serve.queue import FleetQueue
+from peek.adapters.ray_serve.queue_client import Arrival, News, QueueClient
 from peek.fleet import token_key
 
 GROUPS, SHARED, OWN = 200, 1024, 64
@@ -72,8 +72,8 @@ class Client:
     """A router with nothing to route."""
 
     async def run(self, queue: Any, seconds: float, at_once: int, seed: int) -> tuple[int, list[float]]:
-        line = QueueLine(lambda: queue)
-        line.want(True)
+        client = QueueClient(lambda: queue)
+        client.want(True)
         prompts = arrivals(500, seed)
         waits: list[float] = []
         until = time.perf_counter() + seconds
@@ -81,9 +81,9 @@ class Client:
         async def one(number: int) -> None:
             while (started := time.perf_counter()) < until:
                 number += 1
-                serial, _ = await line.acquire(prompts[number % 500])
+                serial, _ = await client.acquire(prompts[number % 500])
                 waits.append(time.perf_counter() - started)
-                line.end(serial, True)
+                client.end(serial, True)
 
         await asyncio.gather(*[one(number * 7) for number in range(at_once)])
         return len(waits), sorted(waits)[:: max(1, len(waits) // 1000)]

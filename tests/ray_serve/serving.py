@@ -17,7 +17,7 @@ from ray.serve._private.common import DeploymentID
 from ray.serve.handle import DeploymentHandle
 from support.waiting import free_port, start_ray
 
-from peek.adapters.ray_serve.seams import find_queue
+from peek.adapters.ray_serve.settings import find_queue
 
 HIT_S, MISS_S = 0.01, 0.1
 PROMPT = 320

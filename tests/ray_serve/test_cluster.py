@@ -199,7 +199,7 @@ def test_on_another_ray_the_stock_rule_decides(
 ) -> None:
     options = fleet_options(**ONE_BY_ONE)
     monkeypatch.setattr(
-        "peek.adapters.ray_serve.seams.VERSIONS", ("2.59.",)
+        "peek.adapters.ray_serve.settings.VERSIONS", ("2.59.",)
     )  # for the handle of this process
     handle = serve.run(engines(Ledger.remote(), num_replicas=2, **options), name="other", route_prefix=None)
     with caplog.at_level("ERROR", logger="ray.serve.peek"):

@@ -15,13 +15,15 @@ from sglang_stepper import Stepper
 
 from peek.adapters.sglang.plugin import after_prefill
 from peek.simulation.cost import StepTimes, chunk_pairs
-from peek.simulation.engine import Job, SimEngine, StepWork
-from peek.simulation.radix_engine import (
+from peek.simulation.engines import (
     CHUNK_TOKENS,
     INIT_RATIO,
     MAX_PREFILL_TOKENS,
     MIN_RATIO,
     RATIO_DECAY,
+    Job,
+    SimEngine,
+    StepWork,
 )
 from peek.simulation.workload import SimRequest, Workload
 
@@ -124,8 +126,5 @@ class VirtualSglang(SimEngine):
     def release(self, job: Job) -> None:
         assert self.stepper.records[job.request_id].finished, "SGLang has not finished it"
 
-    def cache_view(self) -> Any:
-        raise NotImplementedError  # the planner beside the real policy has its own
-
     def planner_key(self, job: Job) -> object:
-        raise NotImplementedError
+        raise NotImplementedError  # the planner beside the real policy has its own

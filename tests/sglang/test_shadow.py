@@ -78,8 +78,8 @@ class Told(Stepper):
 @pytest.mark.parametrize("overlap", [False, True])
 def test_random_schedules(overlap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """SGLang decides as it would alone, and the account is over those it admitted."""
-    monkeypatch.setattr("peek.simulation.step_times.ENOUGH", 4)
-    monkeypatch.setattr("peek.simulation.step_times._SOLVE_EVERY", 1)
+    monkeypatch.setattr("peek.simulation.cost.ENOUGH", 4)
+    monkeypatch.setattr("peek.simulation.cost._SOLVE_EVERY", 1)
     monkeypatch.setattr("sglang_plays.Stepper", Told)
     seen = {"requests": 0, "aborted": 0}
 

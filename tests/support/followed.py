@@ -10,11 +10,17 @@ from typing import Any
 
 from peek import PeekConfig
 from peek.adapters.shadow import Shadow
-from peek.simulation.block_engine import BlockEngine
 from peek.simulation.cells import draw_groups
-from peek.simulation.engine import Job, SimEngine, StepWork
+from peek.simulation.engines import (
+    CHUNK_TOKENS,
+    MAX_PREFILL_TOKENS,
+    BlockEngine,
+    Job,
+    RadixEngine,
+    SimEngine,
+    StepWork,
+)
 from peek.simulation.live import Limits, LiveBlocks, LiveRadix
-from peek.simulation.radix_engine import CHUNK_TOKENS, MAX_PREFILL_TOKENS, RadixEngine
 from peek.simulation.workload import SimRequest, Workload, pack_tokens, unique_tokens
 
 CONFIG = PeekConfig.from_label("peek")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from peek.adapters.kv_events import KvEvents
-from peek.fleet import EventView
 from peek.trie.keys import pack
 from support.waiting import until
 
 
-def matched(view: EventView, key: Sequence[int], namespace: str = "") -> int:
+def matched(view: Any, key: Sequence[int], namespace: str = "") -> int:
     """Symbols of a prompt that a view says are cached."""
-    held, _ = view.advance(view.root(namespace), memoryview(pack(list(key))).cast("i"), 0)
+    held: int = view.advance(view.root(namespace), memoryview(pack(list(key))).cast("i"), 0)[0]
     return held
 
 

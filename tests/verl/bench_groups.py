@@ -26,7 +26,7 @@ from group_hash import GroupHash
 from rollouts import Sample, Served, SimServer, arena, roll_out, run_virtually, tokens
 
 from peek.adapters.verl.load_balancer import FleetLoadBalancer
-from peek.simulation.block_cache import SymbolTable
+from peek.simulation.caches import SymbolTable
 
 SHARES = 8
 """Agent loop workers of verl; each hands out its part of the batch in order."""

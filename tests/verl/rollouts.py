@@ -15,11 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from peek import PeekConfig, Planner
-from peek.simulation.block_cache import SymbolTable
-from peek.simulation.block_engine import BlockEngine
-from peek.simulation.cards import card_named, model_named
-from peek.simulation.cost import CostModel, arena_tokens
-from peek.simulation.engine import Job
+from peek.simulation.caches import SymbolTable
+from peek.simulation.cost import CostModel, arena_tokens, card_named, model_named
+from peek.simulation.engines import BlockEngine, Job
 from peek.simulation.workload import SimRequest, Workload
 from peek.trie.keys import pack
 

@@ -19,10 +19,9 @@ from vllm_lab import BLOCK, Scheduler, fake_output, make_request, make_scheduler
 
 import peek
 from peek.adapters.vllm import PeekScheduler
-from peek.simulation.block_engine import MAX_BATCHED_TOKENS
 from peek.simulation.cells import CELL_NAMES, LOADS, cell
 from peek.simulation.cost import CostModel, chunk_pairs, cost_model_for
-from peek.simulation.engine import Job, SimEngine, StepWork
+from peek.simulation.engines import MAX_BATCHED_TOKENS, Job, SimEngine, StepWork
 from peek.simulation.simulate import figures, simulate
 from peek.simulation.workload import SimRequest, Workload
 
@@ -94,11 +93,8 @@ class RealScheduler(SimEngine):
     def release(self, job: Job) -> None:
         assert job.request_id not in self.scheduler.requests, "vLLM has not finished it"
 
-    def cache_view(self) -> Any:
-        raise NotImplementedError  # the planner beside the real scheduler has its own
-
     def planner_key(self, job: Job) -> object:
-        raise NotImplementedError
+        raise NotImplementedError  # the planner beside the real scheduler has its own
 
 
 def real(workload: Workload, label: str) -> dict[str, Any]:

@@ -59,8 +59,8 @@ def test_answers_are_found_by_who_repeats_them() -> None:
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 def test_random_schedules(asynchronous: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM decides as it would alone, and the account is over those it admitted."""
-    monkeypatch.setattr("peek.simulation.step_times.ENOUGH", 4)
-    monkeypatch.setattr("peek.simulation.step_times._SOLVE_EVERY", 1)
+    monkeypatch.setattr("peek.simulation.cost.ENOUGH", 4)
+    monkeypatch.setattr("peek.simulation.cost._SOLVE_EVERY", 1)
     seen = {"requests": 0, "aborted": 0}
 
     @settings(max_examples=40)

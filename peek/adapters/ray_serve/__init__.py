@@ -5,13 +5,13 @@
     @serve.deployment(num_replicas=4, **fleet_options(max_ongoing_requests=64))
     class Model: ...
 
-The parts: `routing` is what Ray's router of each handle does, `line` how it talks to the queue, `queue`
-the actor that decides, `prompts` what a prompt is in a call, `seams` and `classes` what depends on how
+The parts: `routing` is what Ray's router of each handle does, `queue_client` how it talks to the queue,
+`queue` the actor that decides, `classes` what Ray is given, `settings` the options and what depends on how
 Ray is built.
 """
 
 from __future__ import annotations
 
-from peek.adapters.ray_serve.options import fleet_options
+from peek.adapters.ray_serve.classes import fleet_options
 
 __all__ = ["fleet_options"]

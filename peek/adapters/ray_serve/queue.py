@@ -1,9 +1,9 @@
-"""The queue of all requests for one deployment, behind the routers of all its handles.
+"""The queue of all requests for one deployment, behind the routers of all its handles, and its metrics.
 
-`classes.FleetQueueActor` makes an actor of it, one for a deployment.  A router says `hello`, then tells who
-comes and who has ended (`tell`), and learns by a standing call (`poll`) where to send whom.  A router that
-does not call any more has died, and with it its requests.  After an error of ours everybody goes by Ray's
-own rule for a while, then the queue begins anew.
+`classes.FleetQueueActor` makes an actor of it, one for a deployment.  A router says `hello`, then tells which
+requests come and which have ended (`tell`), and learns by a standing call (`poll`) where to send which.  A
+router that does not call any more has died, and with it its requests.  After an error of ours all requests go
+by Ray's own rule for a while, then the queue begins anew.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
-from peek.adapters.fleet_metrics import imbalance
-from peek.adapters.ray_serve.line import FULL, STOCK, Arrival, News
-from peek.adapters.ray_serve.router import Router
+from peek.adapters import fleet_metrics
+from peek.adapters.fleet_metrics import ACTIVE, IMBALANCE, REPLICA, WAITING, imbalance
+from peek.adapters.metrics import Metric
+from peek.adapters.ray_serve.queue_client import FULL, STOCK, Arrival, News
 from peek.adapters.ray_serve.settings import divided, fleet_config
 from peek.errors import DuplicateRequest, InvalidKey, QueueFull
 from peek.fleet import FleetPlanner
@@ -37,13 +39,47 @@ FULL_S: Final = 0.1
 """How long a replica that refused a request is left alone, the first time; then twice as long each time."""
 
 LONGEST_FULL_S: Final = 1.6
+"""The longest such pause."""
+
+
+class Router:
+    """A router of a handle, as the queue knows it: where its requests are, and what it is to be told.
+
+    Attributes:
+        called_s: when it last called.
+        waiting: serials of its requests that wait.
+        sent: those at a replica: its name, and since when.
+        answers: what the next `poll` brings.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.called_s = now
+        self.waiting: set[int] = set()
+        self.sent: dict[int, tuple[str, float]] = {}
+        self.answers: list[tuple[int, str]] = []
+        self._ready = asyncio.Event()
+
+    def answer(self, serial: int, answer: str) -> None:
+        """A request no longer waits."""
+        self.waiting.discard(serial)
+        self.answers.append((serial, answer))
+        self._ready.set()
+
+    async def collect(self, timeout_s: float) -> list[tuple[int, str]]:
+        """The answers, as soon as there is one."""
+        if not self.answers:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._ready.wait(), timeout_s)
+        self._ready.clear()
+        answers, self.answers = self.answers, []
+        return answers
 
 
 class FleetQueue:
-    """See the module.
+    """One queue for the requests of all routers.
 
     Args:
-        options: see `fleet_options`; those of the queue.
+        options: those of the queue, see `fleet_options`.
         clock: seconds.
 
     Raises `InvalidConfig` for an unknown option or value.
@@ -66,10 +102,10 @@ class FleetQueue:
         self._telling_s = 0.0
 
     def watch(self) -> Any:
-        """Have `set_replicas` called from now on; what is returned is kept.  For a subclass."""
+        """Have `set_replicas` called from now on; the queue keeps what is returned.  For a subclass."""
 
     def export(self, status: dict[str, Any]) -> None:
-        """Show a `status` to whoever watches.  Once a second; for a subclass, too."""
+        """Publish a `status`; called once a second.  For a subclass."""
 
     # -- what routers call -----------------------------------------------------------------------------
 
@@ -104,9 +140,9 @@ class FleetQueue:
         return True
 
     async def poll(self, router: str) -> list[tuple[int, str]] | None:
-        """Who of a router's requests may go, and where: serials, with a replica, `STOCK` or `FULL`.
+        """Which of a router's requests may go, and where: serials, with a replica, `STOCK` or `FULL`.
 
-        Waits until there is somebody, `POLL_S` at most.  None for a router that has to say `hello`.
+        Waits until there is one, `POLL_S` at most.  None for a router that has to say `hello`.
         """
         known = self._routers.get(router)
         if known is None:
@@ -115,7 +151,7 @@ class FleetQueue:
         return await known.collect(POLL_S)
 
     async def status(self) -> dict[str, Any]:
-        """The load of each replica, who waits, the fleet's counters, and what deciding took.
+        """The load of each replica, how many wait, the fleet's counters, and what deciding took.
 
         `imbalance` is the longest backlog by the mean one, `tells` are calls of routers, `telling_s` is the
         time these took.
@@ -251,7 +287,7 @@ class FleetQueue:
     # -- when something goes wrong ---------------------------------------------------------------------
 
     def _stand_aside(self) -> None:
-        """An error of ours, in an `except`: everybody goes by Ray's own rule for a while."""
+        """An error of ours, in an `except`: all requests go by Ray's own rule for a while."""
         if self._fleet is None:
             return
         logger.exception("peek's queue failed; Ray Serve's own rule decides for %.0f s", ASIDE_S)
@@ -269,7 +305,7 @@ class FleetQueue:
         logger.info("peek's queue decides again")
 
     async def _look_around(self) -> None:
-        """Once a second: routers that have died, requests that nobody told the end of, and metrics."""
+        """Once a second: routers that have died, requests whose end was never told, and metrics."""
         while True:
             await asyncio.sleep(1.0)
             now = self._clock()
@@ -291,3 +327,59 @@ class FleetQueue:
             if not self._export_failed:
                 self._export_failed = True
                 logger.exception("the metrics of peek's queue cannot be exported")
+
+
+# -- metrics ------------------------------------------------------------------------------------------
+
+
+GAUGES: Final = {
+    "working": ACTIVE,
+    "waiting": WAITING,
+    "imbalance": IMBALANCE,
+    "routers": Metric("peek_fleet_routers", "gauge", "Routers of deployment handles that share the queue"),
+}
+"""By the name of the field of `FleetQueue.status`."""
+
+COUNTERS: Final = {
+    **fleet_metrics.COUNTERS,
+    "tells": Metric("peek_fleet_tells", "counter", "Calls of routers"),
+    "telling_s": Metric(
+        "peek_fleet_telling_seconds", "counter", "Seconds spent on these, decisions included"
+    ),
+}
+"""Likewise."""
+
+
+class QueueMetrics:
+    """Exports what `FleetQueue.status` tells as metrics of Ray's, which puts `ray_` before their names.
+
+    Made in the actor.
+    """
+
+    def __init__(self) -> None:
+        from ray.util.metrics import Counter, Gauge
+
+        self._gauges = {field: Gauge(each.name, each.text) for field, each in GAUGES.items()}
+        self._of_replicas = {
+            field: Gauge(each.name, each.text, each.labels) for field, each in REPLICA.items()
+        }
+        self._counters = {field: Counter(each.name, each.text) for field, each in COUNTERS.items()}
+        self._told: dict[str, float] = {}
+        self._replicas: set[str] = set()
+
+    def tell(self, status: dict[str, Any]) -> None:
+        """Export a status; counters by what they have grown."""
+        for name, gauge in self._gauges.items():
+            gauge.set(float(status[name]))
+        for replica in self._replicas - set(status["replicas"]):
+            for gauge in self._of_replicas.values():
+                gauge.set(0.0, {"replica": replica})
+        self._replicas = set(status["replicas"])
+        for replica, load in status["replicas"].items():
+            for name, gauge in self._of_replicas.items():
+                gauge.set(float(load[name]), {"replica": replica})
+        for name, counter in self._counters.items():
+            grown = status.get(name, 0) - self._told.get(name, 0)
+            self._told[name] = status.get(name, 0)
+            if grown > 0:
+                counter.inc(grown)

@@ -1,24 +1,31 @@
-"""What Ray Serve's router of each deployment handle does with a request: it asks the queue."""
+"""What Ray Serve's router of each deployment handle does with a request: find the prompt, ask the queue."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from peek.adapters.ray_serve.line import FULL, STOCK, Arrival, QueueLine
-from peek.adapters.ray_serve.prompts import Prompt, prompt_of
-from peek.adapters.ray_serve.seams import bypasses_the_queue, find_queue, refusal, why_stand_aside
-from peek.adapters.ray_serve.settings import ROUTER_OPTIONS, divided
-from peek.fleet.prompt_keys import text_key
+from peek.adapters.ray_serve.queue_client import FULL, STOCK, Arrival, QueueClient
+from peek.adapters.ray_serve.settings import (
+    ROUTER_OPTIONS,
+    bypasses_the_queue,
+    divided,
+    find_queue,
+    refusal,
+    why_stand_aside,
+)
+from peek.errors import InvalidKey
+from peek.fleet.prompt_keys import PromptKey, openai_key, text_key, token_key
 
 logger = logging.getLogger("ray.serve.peek")
 
 TRIES: Final = 5
-"""So often the queue may name a replica that this router does not have; then Ray's own rule decides."""
+"""Times that the queue may name a replica which this router lacks, before Ray's own rule decides."""
 
 REPLICAS_S: Final = 1.0
 """How long the router waits for news of a replica that the queue knows before it does."""
@@ -29,7 +36,7 @@ class Sent:
     """A request at a replica, as the queue knows it.
 
     Attributes:
-        serial: its number on the line.
+        serial: its number at the queue client.
         replica: where it is.
         ended: the queue knows that it is no longer there.
     """
@@ -54,7 +61,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
     def initialize_state(self, **options: Any) -> None:
         """Called by Ray with `request_router_kwargs`, see `ROUTER_OPTIONS`; `InvalidConfig`."""
         self._options = divided({**ROUTER_OPTIONS, **options})[1]
-        self._line: QueueLine | None = None
+        self._client: QueueClient | None = None
         self._sent: dict[str, list[Sent]] = {}
         """By Ray's internal request id, which several calls of one request have in common."""
         self._once_known: dict[str, Any] = {}
@@ -78,7 +85,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
 
     async def _choose_replica_for_request(self, pending_request: Any, *, is_retry: bool = False) -> Any:
         replica = None
-        if self._line is not None:
+        if self._client is not None:
             if is_retry:
                 self._was_refused(pending_request)
             replica = await self._ask_queue(pending_request)
@@ -89,10 +96,10 @@ class FleetRouting(_Base):  # type: ignore[misc]
 
     async def _ask_queue(self, pending_request: Any) -> Any:
         """The replica that the queue chooses, None if Ray's own rule is to."""
-        assert self._line is not None
+        assert self._client is not None
         arrival = self._arrival(pending_request)
         for _ in range(TRIES):
-            serial, name = await self._line.acquire(arrival)
+            serial, name = await self._client.acquire(arrival)
             if name == STOCK:
                 return None
             if name == FULL:
@@ -102,9 +109,9 @@ class FleetRouting(_Base):  # type: ignore[misc]
                 sent = pending_request.peek_sent = Sent(serial, name)
                 self._sent.setdefault(pending_request.metadata.internal_request_id, []).append(sent)
                 return replica
-            self._line.end(serial, False)
+            self._client.end(serial, False)
             if name in self._once_known:  # the queue does not know yet that it is gone
-                self._line.lost(name)
+                self._client.lost(name)
             else:
                 await self._news_of_replicas()
         return None
@@ -139,11 +146,11 @@ class FleetRouting(_Base):  # type: ignore[misc]
 
     def _was_refused(self, pending_request: Any) -> None:
         """The replica that the queue chose did not take the request, or died."""
-        assert self._line is not None
+        assert self._client is not None
         sent = getattr(pending_request, "peek_sent", None)
         if sent is not None:
             self._end(sent, False)
-            self._line.full(sent.replica)
+            self._client.full(sent.replica)
 
     def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
         """Called by Ray when a request has left a replica, however it ended."""
@@ -158,9 +165,9 @@ class FleetRouting(_Base):  # type: ignore[misc]
                 return
 
     def _end(self, sent: Sent, computed: bool) -> None:
-        if not sent.ended and self._line is not None:
+        if not sent.ended and self._client is not None:
             sent.ended = True
-            self._line.end(sent.serial, computed)
+            self._client.end(sent.serial, computed)
 
     # -- replicas --------------------------------------------------------------------------------------
 
@@ -170,13 +177,94 @@ class FleetRouting(_Base):  # type: ignore[misc]
         if self._aside:
             return
         self._once_known.update({replica.replica_id.unique_id: replica.replica_id for replica in replicas})
-        if self._line is None:
+        if self._client is None:
             deployment_id = self._deployment_id
-            self._line = QueueLine(lambda: find_queue(deployment_id))
-        self._line.want(bool(replicas))
+            self._client = QueueClient(lambda: find_queue(deployment_id))
+        self._client.want(bool(replicas))
 
     def on_replica_actor_died(self, replica_id: Any) -> None:
         """Called by Ray when a call has found a replica dead."""
         super().on_replica_actor_died(replica_id)
-        if self._line is not None:
-            self._line.lost(replica_id.unique_id)
+        if self._client is not None:
+            self._client.lost(replica_id.unique_id)
+
+
+# -- the prompt of a call -----------------------------------------------------------------------------
+
+
+FIELDS: Final = (
+    "prompt_token_ids",
+    "prompt",
+    "messages",
+    "input",
+    "system",
+    "instructions",
+    "tools",
+    "model",
+    "lora",
+    "cache_salt",
+    "documents",
+    "chat_template",
+    "chat_template_kwargs",
+)
+"""What is read of a request that is an object: an OpenAI request of vLLM or of `ray.serve.llm`."""
+
+TOKEN_KWARGS: Final = ("prompt_token_ids", "request_token_ids")
+MOST_TOKENS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+
+class Prompt(NamedTuple):
+    """What the queue is told of a call.
+
+    Attributes:
+        key: of the prompt.
+        most_tokens: that its answer may have, 0 if the call does not say.
+    """
+
+    key: PromptKey
+    most_tokens: int
+
+
+def prompt_of(args: Sequence[Any], kwargs: Mapping[str, Any], namespace: str = "") -> Prompt | None:
+    """The prompt of a call, None if there is none to be seen.
+
+    It is looked for in the keywords `prompt_token_ids` and `request_token_ids`, then in each argument: the
+    body of an OpenAI request as a mapping or an object, a text, or token ids.  `namespace` is added to its
+    own.
+    """
+    for name in TOKEN_KWARGS:
+        if name in kwargs:
+            return _prompt(kwargs[name], namespace)
+    for argument in (*args, *kwargs.values()):
+        found = _prompt(argument, namespace)
+        if found is not None:
+            return found
+    return None
+
+
+def _prompt(argument: Any, namespace: str) -> Prompt | None:
+    try:
+        if isinstance(argument, (str, bytes)):
+            return Prompt(text_key(argument, namespace), 0)
+        if isinstance(argument, (list, tuple)) and argument and type(argument[0]) is int:
+            return Prompt(token_key(argument, namespace), 0)
+        body = argument if isinstance(argument, Mapping) else _fields(argument)
+        key = openai_key(body)
+    except InvalidKey:
+        return None
+    if namespace:
+        key = key._replace(namespace=f"{key.namespace}\0{namespace}")
+    get = argument.get if isinstance(argument, Mapping) else lambda name: getattr(argument, name, None)
+    most = [number for number in map(get, MOST_TOKENS) if type(number) is int and number > 0]
+    return Prompt(key, most[0] if most else 0)
+
+
+def _fields(request: Any) -> dict[str, Any]:
+    found = {name: getattr(request, name, None) for name in FIELDS}
+    if isinstance(found["messages"], (list, tuple)):
+        found["messages"] = [_plain(message) for message in found["messages"]]
+    return {name: value for name, value in found.items() if value is not None and not callable(value)}
+
+
+def _plain(message: Any) -> Any:
+    return message.model_dump(exclude_none=True) if hasattr(message, "model_dump") else message

@@ -193,7 +193,7 @@ class FleetLoadBalancer:
                 self._send()
 
     def remove_servers(self, server_ids: list[str]) -> None:
-        """Servers that are gone; who waits for one waits for another, unknown ids are ignored."""
+        """Servers that are gone; their requests wait for another, unknown ids are ignored."""
         for server in server_ids:
             if server in self._servers:
                 del self._servers[server], self._under_way[server]
@@ -223,7 +223,7 @@ class FleetLoadBalancer:
         return sum(map(self.get_inflight_count, self._servers))
 
     def get_status(self) -> dict[str, Any]:
-        """The load, as verl's own balancer tells it, with who waits here and the fleet's counters."""
+        """The load, as verl's own balancer tells it, the number that wait here, the fleet's counters."""
         return {
             "servers": {server: self.get_inflight_count(server) for server in self._servers},
             "total_inflight": self.get_total_inflight(),
@@ -234,7 +234,7 @@ class FleetLoadBalancer:
         }
 
     def clear_sticky_cache(self) -> dict[str, Any]:
-        """The servers' caches are empty or about to be (new weights): nobody has to go where he was."""
+        """The servers' caches are empty or about to be (new weights): requests may go anywhere."""
         with self._metrics.changing:
             self._fleet.forget_caches()
         loads = {server: self.get_inflight_count(server) for server in self._servers}
@@ -252,7 +252,7 @@ class FleetLoadBalancer:
     # -- when something of ours goes wrong -------------------------------------------------------------
 
     def _fall_back(self) -> None:
-        """From now on verl's own balancer decides, for those who wait, too."""
+        """From now on verl's own balancer decides, also for the requests that wait."""
         from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
         logger.exception("peek's load balancer failed; verl's own decides from now on")

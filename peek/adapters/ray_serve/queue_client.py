@@ -1,9 +1,9 @@
 """How a router talks to the queue: in batches out, and by one standing call in.
 
-While a `tell` is on its way what else there is to say is collected for the next one, and the answers to
-all who may go come together in the reply of a `poll`.  So a request costs three calls on a quiet day, and
-a fraction of one under load.  Whatever goes wrong with a call, the line is broken: everybody who waits
-goes by Ray's own rule, and the line is tied anew to whichever queue is there.
+While one `tell` is on its way, further news is collected for the next one; the answers to all requests that
+may go come together in the reply of a `poll`.  So a request costs three calls in quiet times, and a fraction
+of one under load.  Whatever goes wrong with a call, the client disconnects: all requests that wait go by
+Ray's own rule, and the client connects again to whichever queue is there.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ FULL: Final = "full"
 """An answer of the queue: too many wait.  No replica has this name, theirs are longer."""
 
 FIRST_TRY_S: Final = 10.0
-"""How long the first requests wait for the line to be tied, if the queue is slow to answer."""
+"""How long the first requests wait for the connection, if the queue is slow to answer."""
 
 LONGEST_PAUSE_S: Final = 5.0
+"""Between two tries to connect; the pauses double up to this."""
 
 
 class Arrival(NamedTuple):
     """What the queue is told of a request.
 
     Attributes:
-        serial: its number on this line.
+        serial: its number at this client.
         key: packed symbols of the prompt.
         num_tokens: length of the prompt.
         namespace: what keeps it from sharing.
@@ -56,7 +57,7 @@ class News(NamedTuple):
         ended: serials, and whether the prompt was computed; one that waits is given up.
         lost: replicas that are dead.
         full: replicas that refused a request.
-        arrivals: who comes.
+        arrivals: new requests.
     """
 
     ended: list[tuple[int, bool]]
@@ -65,8 +66,8 @@ class News(NamedTuple):
     arrivals: list[Arrival]
 
 
-class QueueLine:
-    """One router's line to the queue.  All of it runs in the router's event loop.
+class QueueClient:
+    """One router's client of the queue.  All of it runs in the router's event loop.
 
     Args:
         find: the queue as it is now, or None; may block, is called in a thread.
@@ -74,7 +75,7 @@ class QueueLine:
 
     def __init__(self, find: Callable[[], Any]) -> None:
         self.name = uuid.uuid4().hex
-        self.tied = False
+        self.connected = False
         self._find = find
         self._told = False
         self._serial = 0
@@ -86,11 +87,11 @@ class QueueLine:
         self._task = in_no_context(self._keep())
 
     def want(self, wanted: bool) -> None:
-        """Whether there is anybody to route to: else a line that breaks is left alone.
+        """Whether there is a replica to route to: without one a lost connection is left alone.
 
-        Where there is somebody again after nobody, the first requests wait for the line once more.
+        When replicas come back after there was none, the first requests wait for the connection once more.
         """
-        if wanted and not self._wanted.is_set() and not self.tied:
+        if wanted and not self._wanted.is_set() and not self.connected:
             self._tried.clear()
         if wanted:
             self._wanted.set()
@@ -110,7 +111,7 @@ class QueueLine:
                 self._tried.set()
         self._serial += 1
         serial = self._serial
-        if not self.tied:
+        if not self.connected:
             return serial, STOCK
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiting[serial] = future
@@ -137,14 +138,14 @@ class QueueLine:
         self._say(self._news.full, replica)
 
     def _say(self, words: list[Any], word: Any) -> None:
-        if self.tied:
+        if self.connected:
             words.append(word)
             self._something_to_say.set()
 
-    # -- the line itself -------------------------------------------------------------------------------
+    # -- the connection --------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        """Tie the line, and tie it again whenever it breaks, as long as it is wanted."""
+        """Connect, and connect again whenever the connection is lost, as long as it is wanted."""
         pause_s = 0.0
         while True:
             await asyncio.sleep(pause_s)
@@ -156,7 +157,7 @@ class QueueLine:
                 queue = await asyncio.get_running_loop().run_in_executor(None, self._find)
                 if queue is not None:
                     await queue.hello.remote(self.name)
-                    self.tied, self._told, pause_s = True, False, 0.0
+                    self.connected, self._told, pause_s = True, False, 0.0
                     self._tried.set()
                     logger.info("peek's queue decides for this router from now on")
                     await self._talk_and_listen(queue)
@@ -165,7 +166,7 @@ class QueueLine:
                 first_line = str(error).partition("\n")[0]
                 self._tell_once(f"{type(error).__name__}, {first_line}")
             self._tried.set()
-            self._break()
+            self._disconnect()
 
     def _tell_once(self, why: str) -> None:
         if not self._told:
@@ -176,8 +177,8 @@ class QueueLine:
                 why,
             )
 
-    def _break(self) -> None:
-        self.tied = False
+    def _disconnect(self) -> None:
+        self.connected = False
         self._news = News([], [], [], [])
         for future in self._waiting.values():
             if not future.done():

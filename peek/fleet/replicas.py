@@ -1,0 +1,291 @@
+"""The replicas of a fleet: the requests at each, what it will have cached, and where a new request waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from mypy_extensions import i64
+
+from peek.fleet.config import FleetConfig
+from peek.fleet.stats import FleetStats, ReplicaStatus
+from peek.fleet.views import CombinedView, RoutedHistory
+from peek.planner.planner import Planner
+from peek.request import PendingRequest
+from peek.trie.pending_tree import PendingTree
+from peek.trie.tree_view import TreeView
+
+if TYPE_CHECKING:
+    from peek.protocols import CacheView
+
+
+@final
+class Ticket:
+    """What the fleet knows of a request.
+
+    Attributes:
+        request: as given to `FleetPlanner.add`.
+        key: its packed prompt; empty while it waits for a replica, whose planner then has it.
+        decode_tokens: tokens that its answer is expected to have.
+        priority: of the requests that wait for one replica the smaller number goes first.
+        replica: the one it waits for or runs on; None while there is none.
+        work: uncached prompt tokens that it counts with there.
+        sent: it has gone to its replica.
+        started: its first token is known.
+    """
+
+    __slots__ = ("decode_tokens", "key", "priority", "replica", "request", "sent", "started", "work")
+
+    def __init__(self, request: PendingRequest, key: bytes, decode_tokens: i64, priority: i64) -> None:
+        self.request = request
+        self.key = key
+        self.decode_tokens: i64 = decode_tokens
+        self.priority: i64 = priority
+        self.replica: Replica | None = None
+        self.work: i64 = 0
+        self.sent: bool = False
+        self.started: bool = False
+
+
+@final
+class Replica:
+    """One replica as the fleet sees it; only `FleetPlanner` changes it.
+
+    Args:
+        name: the host's.
+        config: the order of the requests that wait for it.
+        told: its cache; None where it does not tell, and has to be guessed.
+        capacity: symbols its cache has room for.
+        unit_tokens: tokens per symbol.
+        speed: how many times faster it works than a replica of speed 1.0.
+
+    Attributes:
+        planner: the requests that wait for it.
+        view: what its cache is taken to hold, prompts on their way there included.
+        history: prompts that it has computed; not kept where its cache tells.
+        coming: prompts that were sent there and have no first token.
+        guesses: its cache does not tell.
+        accepting: it may be sent requests; False while it is paused or leaves.
+        leaving: it is gone once its last request has ended.
+        due: a request may wait for it of whose prompt it holds half.
+        fruitless: `Placement.changes` when it last found nothing to take over; -1 after news from it.
+        spared, spared_budget: from which replica, and what that might have cost.
+        waiting_tokens: uncached and decode tokens of the requests that wait for it.
+        unstarted_tokens: uncached tokens of the requests sent there that have no first token.
+        decode_tokens: tokens of the answers of the requests sent there.
+        under_way: tickets of the requests sent there, by id.
+        unstarted: how many of them have no first token.
+    """
+
+    def __init__(
+        self, name: str, config: FleetConfig, told: CacheView | None, cache_tokens: i64, speed: float
+    ) -> None:
+        unit: i64 = config.unit_tokens
+        self.name = name
+        self.planner = Planner(config.order)
+        self.unit_tokens: i64 = unit
+        self.speed: float = speed
+        self.guesses: bool = told is None
+        self.history = RoutedHistory(cache_tokens // unit, unit)
+        self.coming = PendingTree()
+        cache: CacheView = self.history if told is None else told
+        self.view = CombinedView(cache, TreeView(self.coming, unit))
+        self.accepting: bool = True
+        self.leaving: bool = False
+        self.due: bool = False
+        self.fruitless: i64 = -1
+        self.spared: Replica | None = None
+        self.spared_budget: float = 0.0
+        self.waiting_tokens: i64 = 0
+        self.unstarted_tokens: i64 = 0
+        self.decode_tokens: i64 = 0
+        self.under_way: dict[str, Ticket] = {}
+        self.unstarted: i64 = 0
+
+    @property
+    def backlog(self) -> float:
+        """Tokens it has to compute and decode, as a replica of speed 1.0 would count them.  O(1)."""
+        return float(self.waiting_tokens + self.unstarted_tokens + self.decode_tokens) / self.speed
+
+    def status(self) -> ReplicaStatus:
+        """Its load.  O(1)."""
+        return ReplicaStatus(
+            self.name,
+            self.accepting,
+            len(self.planner),
+            self.unstarted,
+            len(self.under_way),
+            self.backlog,
+        )
+
+    def cold_tokens(self, request: PendingRequest, key: bytes) -> i64:
+        """Prompt tokens of a request that its cache lacks, at least 1.  O(shared part)."""
+        view = self.view
+        segment = memoryview(key).cast("i")
+        held: i64 = view.advance(view.root(request.namespace), segment, 0)[0]
+        return max(1, request.num_tokens - held * self.unit_tokens)
+
+    def added_tokens(self, request: PendingRequest, key: bytes) -> i64:
+        """Prompt tokens that a request adds to its work, at least 1.  O(shared part).
+
+        A prefix that is cached, or that a request which waits for it has too, adds nothing.
+        """
+        cold = self.cold_tokens(request, key)
+        shared: i64 = self.planner.shared_symbols(key, request.namespace)
+        return min(cold, max(1, request.num_tokens - shared * self.unit_tokens))
+
+    # -- the way of a request ------------------------------------------------------------------------
+
+    def hold(self, ticket: Ticket, work: i64) -> None:
+        """A request waits for this replica from now on; it adds `work` prompt tokens.  O(len(key))."""
+        request = ticket.request
+        request.key = ticket.key
+        self.planner.add(request)
+        ticket.key = b""
+        ticket.replica = self
+        ticket.work = work
+        self.waiting_tokens += work + ticket.decode_tokens
+
+    def release(self, ticket: Ticket) -> None:
+        """A request no longer waits for this replica; its ticket has the key again.  O(len(key))."""
+        request_id = ticket.request.request_id
+        ticket.key = self.planner.key_of(request_id)
+        ticket.replica = None
+        self.waiting_tokens -= ticket.work + ticket.decode_tokens
+        self.planner.remove(request_id, False)
+
+    def send(self, ticket: Ticket) -> None:
+        """A request that waited for this replica goes there.  O(len(key))."""
+        request = ticket.request
+        key = self.planner.key_of(request.request_id)
+        work = self.cold_tokens(request, key)
+        ticket.key = key
+        self.waiting_tokens -= ticket.work + ticket.decode_tokens
+        self.planner.remove(request.request_id, True, work)
+        self.begin(ticket, work)
+
+    def begin(self, ticket: Ticket, work: i64) -> None:
+        """A request goes to this replica, which has to compute `work` prompt tokens of it.  O(len(key))."""
+        request = ticket.request
+        ticket.replica = self
+        ticket.work = work
+        ticket.sent = True
+        self.under_way[request.request_id] = ticket
+        self.unstarted += 1
+        self.unstarted_tokens += work
+        self.decode_tokens += ticket.decode_tokens
+        self.coming.insert(request.request_id, ticket.key, request.namespace)
+
+    def start(self, ticket: Ticket) -> None:
+        """The first token of a request is there: its prompt is in the cache.  O(len(key)), once."""
+        if not ticket.started:
+            self._leave_queue(ticket)
+            if self.guesses:
+                request = ticket.request
+                self.history.note(request.request_id, ticket.key, request.namespace)
+
+    def end(self, ticket: Ticket, computed: bool) -> None:
+        """A request sent here is done (`computed`), or given up.  O(len(key)) at most."""
+        if computed:
+            self.start(ticket)
+        elif not ticket.started:
+            self._leave_queue(ticket)
+        self.decode_tokens -= ticket.decode_tokens
+        del self.under_way[ticket.request.request_id]
+
+    def _leave_queue(self, ticket: Ticket) -> None:
+        ticket.started = True
+        self.unstarted -= 1
+        self.unstarted_tokens -= ticket.work
+        self.coming.remove(ticket.request.request_id)
+
+    def check(self, tickets: dict[str, Ticket]) -> None:
+        """Each of its requests is here only, and every sum is that of its parts; `AssertionError`."""
+        queue = [tickets[request.request_id] for request in self.planner.requests()]
+        for ticket in queue:
+            assert ticket.replica is self and not ticket.sent, "a request waits where it is not"
+        for request_id, ticket in self.under_way.items():
+            assert tickets[request_id] is ticket, "under way and unknown"
+            assert ticket.replica is self and ticket.sent, "a request is under way where it is not"
+        sent = list(self.under_way.values())
+        new = [ticket for ticket in sent if not ticket.started]
+        assert self.waiting_tokens == sum(t.work + t.decode_tokens for t in queue), "waiting tokens"
+        assert self.decode_tokens == sum(t.decode_tokens for t in sent), "tokens of answers"
+        assert self.unstarted_tokens == sum(t.work for t in new), "unstarted tokens"
+        assert self.unstarted == len(new) == len(self.coming), "unstarted requests"
+        assert sent or not self.leaving, "a replica that left is there"
+
+
+@final
+class Placement:
+    """Chooses the replica that each request waits for, its home; among equals each in turn.
+
+    The home is the replica with the least `backlog + stickiness x added tokens / speed`.  Added are the
+    tokens that neither the replica's cache holds nor the requests that wait there share.  So a family of
+    prompts gathers at one replica while no cache has its prefix, and parts once being together costs too
+    much.
+
+    Args:
+        replicas: by name.
+        stickiness: what a token counts that is computed in a second place.
+        stats: counts requests that find half of their prompt.
+    """
+
+    def __init__(self, replicas: dict[str, Replica], stickiness: float, stats: FleetStats) -> None:
+        self._replicas = replicas
+        self._stickiness: float = stickiness
+        self._stats = stats
+        self._unplaced: dict[str, Ticket] = {}
+        self._turn: i64 = 0
+        self.changes: i64 = 0
+        """Grows whenever there may be something new to take over: a request waits, a replica pauses."""
+
+    def choose(self, ticket: Ticket) -> tuple[Replica | None, i64]:
+        """The home, None if there is no replica, and the prompt tokens that the request adds there.
+
+        A paused replica is no home unless all are paused, a leaving one never.  O(R) views asked.
+        """
+        replicas = list(self._replicas.values())
+        best: Replica | None = None
+        best_cost = 0.0
+        best_work: i64 = 0
+        count: i64 = len(replicas)
+        self._turn += 1
+        for i in range(count):
+            replica = replicas[(i + self._turn) % count]
+            if replica.leaving:
+                continue
+            if best is not None and best.accepting and not replica.accepting:
+                continue
+            work = replica.added_tokens(ticket.request, ticket.key)
+            cost = replica.backlog + self._stickiness * float(work) / replica.speed
+            if best is None or cost < best_cost or (replica.accepting and not best.accepting):
+                best = replica
+                best_cost = cost
+                best_work = work
+        if best is not None and 2 * best_work <= ticket.request.num_tokens:
+            self._stats.sticky += 1
+        return best, best_work
+
+    def wait(self, ticket: Ticket) -> None:
+        """A request waits, without a home until `settle`.  O(1)."""
+        self.changes += 1
+        ticket.replica = None
+        self._unplaced[ticket.request.request_id] = ticket
+
+    def settle(self) -> None:
+        """Give each request without a home one, if there is a replica.  The cost of `choose` for each."""
+        for request_id, ticket in list(self._unplaced.items()):
+            replica, work = self.choose(ticket)
+            if replica is None:
+                return
+            if 2 * replica.cold_tokens(ticket.request, ticket.key) <= ticket.request.num_tokens:
+                replica.due = True
+            del self._unplaced[request_id]
+            replica.hold(ticket, work)
+
+    def give_up(self, ticket: Ticket) -> None:
+        """A request no longer waits.  O(len(key))."""
+        if ticket.replica is None:
+            del self._unplaced[ticket.request.request_id]
+        else:
+            ticket.replica.release(ticket)

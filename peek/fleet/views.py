@@ -1,0 +1,470 @@
+"""What a replica's cache holds, as far as a fleet knows: three cache views.
+
+`RoutedHistory` guesses it from the prompts that the replica has computed.  `EventView` is told by the events
+that its engine publishes.  `CombinedView` adds the prompts that are on their way there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any, Final, final
+
+from mypy_extensions import i64
+
+from peek.errors import InvalidKey
+from peek.trie.cache_answers import checked_step
+from peek.trie.keys import SYMBOL_BYTES, match_span
+from peek.trie.pending_tree import PendingTree
+from peek.trie.tree_view import TreeView, edge_bytes
+
+if TYPE_CHECKING:
+    from peek.protocols import CacheView
+
+EVENT_NODE: Final = -1
+"""`EventView.node_id` of every cursor: a fleet evicts nothing; 0 would stand for no node."""
+
+_BEHIND: Final = object()
+"""In place of a cursor of `CombinedView`: this view has less of the path than the other."""
+
+
+@final
+class RoutedHistory:
+    """`CacheView` over the newest prompts of one replica.
+
+    A cache that evicts what was used longest ago holds the newest prompts that fit, shared parts counted
+    once. This view does the same over a `PendingTree`: a prefix stays as long as any prompt that has it.  The
+    capacity bounds the memory.
+
+    Args:
+        capacity: symbols that the replica's cache has room for.
+        unit_tokens: tokens per symbol.
+    """
+
+    def __init__(self, capacity: i64, unit_tokens: i64 = 1) -> None:
+        self.unit_tokens: int = unit_tokens
+        self.block_symbols: int = 1
+        self.capacity: i64 = capacity
+        self.symbols: i64 = 0
+        """Symbols held, what prompts share counted once."""
+        self._tree = PendingTree()
+        self._view = TreeView(self._tree, unit_tokens)
+        self._newest: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        """Prompts held.  O(1)."""
+        return len(self._tree)
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._tree
+
+    @property
+    def version(self) -> int:
+        """Changes whenever an answer of `advance` could."""
+        return self._tree.version
+
+    def note(self, request_id: str, key: bytes, namespace: str) -> None:
+        """Make a prompt the newest one and drop the oldest until the rest fits.  O(len(key)).
+
+        An earlier prompt that is equal or has the same name goes.  The newest stays even where it is larger
+        than the capacity.
+        """
+        self.forget(request_id)
+        self._tree.insert(request_id, key, namespace)
+        own = self._tree.leaf(request_id).terminator
+        assert own is not None
+        if own.next is not None:
+            self.forget(own.next.request.request_id)
+        else:
+            self.symbols += self._own_symbols(request_id)
+        self._newest[request_id] = None
+        while self.symbols > self.capacity and len(self._newest) > 1:
+            self.forget(next(iter(self._newest)))
+
+    def forget(self, request_id: str) -> None:
+        """Drop a prompt, except for what others share with it.  O(depth); unknown names are ignored."""
+        if request_id in self._tree:
+            self.symbols -= self._own_symbols(request_id)
+            self._tree.remove(request_id)
+            del self._newest[request_id]
+
+    def clear(self) -> None:
+        """Forget everything: the cache was emptied.  O(prompts)."""
+        for request_id in list(self._newest):
+            self.forget(request_id)
+
+    def _own_symbols(self, request_id: str) -> i64:
+        """Symbols that no other prompt has."""
+        leaf = self._tree.leaf(request_id)
+        parent = leaf.parent
+        assert parent is not None
+        return leaf.depth - parent.depth if leaf.count == 1 else 0
+
+    def root(self, namespace: str) -> object:
+        return self._view.root(namespace)
+
+    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+        return self._view.advance(cursor, segment, offset)
+
+    def node_id(self, cursor: object) -> int:
+        return self._view.node_id(cursor)
+
+
+@final
+class CombinedView:
+    """`CacheView`: a prefix counts as held if the cache has it or a prompt on its way there does.
+
+    Args:
+        cache: the replica's cache: as it is, as it was some seconds ago, or guessed.
+        coming: prompts that were sent there and may not show in it yet.
+    """
+
+    def __init__(self, cache: CacheView, coming: TreeView) -> None:
+        self._cache: Any = cache
+        self._coming = coming
+        self.unit_tokens: int = coming.unit_tokens
+        self.block_symbols: int = 1
+
+    def root(self, namespace: str) -> object:
+        return self._cache.root(namespace), self._coming.root(namespace)
+
+    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+        """The longer of the two answers; the view that has less is not asked further down."""
+        assert isinstance(cursor, tuple)
+        cache, coming = cursor
+        cached: i64 = 0
+        sent: i64 = 0
+        if cache is not _BEHIND:
+            cached, cache = checked_step(self._cache.advance(cache, segment, offset), len(segment))
+        if coming is not _BEHIND:
+            sent, coming = self._coming.advance(coming, segment, offset)
+        if cached == sent:
+            return cached, (cache, coming)
+        return (cached, (cache, _BEHIND)) if cached > sent else (sent, (_BEHIND, coming))
+
+    def node_id(self, cursor: object) -> int:
+        """0: a fleet evicts nothing."""
+        return 0
+
+
+# -- events -------------------------------------------------------------------------------------------
+#
+# vLLM and SGLang tell of each block that they store or remove, by a hash that stands for the block and all
+# before it, and tell the tokens of stored ones.  Blocks stored one behind the other make a `Run`, so that a
+# prompt is compared with one run and not block by block.  Other prompts branch off at any block of a run; a
+# `Fork` has those behind one block.  A block whose parent is missing is kept and matches nothing until the
+# parent is told: the engine finds blocks by their hashes, so the parent was there all the time.
+
+
+@final
+class Run:
+    """Consecutive blocks of one prompt.
+
+    Attributes:
+        before: what it is stored behind: the hash of a block, or a namespace.
+        hashes: of its blocks.
+        symbols: theirs, packed; what is behind the last block does not count.
+    """
+
+    __slots__ = ("before", "hashes", "symbols")
+
+    def __init__(self, before: object, symbols: bytes) -> None:
+        self.before = before
+        self.hashes: list[object] = []
+        self.symbols = symbols
+
+
+@final
+class Fork:
+    """The runs behind one block, by their first blocks."""
+
+    __slots__ = ("_firsts", "runs")
+
+    def __init__(self) -> None:
+        self.runs: dict[bytes, Run] = {}
+        self._firsts: list[bytes] = []
+        """Sorted: the first block that shares most with a given one is one of its two neighbours."""
+
+    def put(self, first: bytes, run: Run) -> None:
+        """Add a run, or replace the one with that first block.  O(runs), a binary search and one move."""
+        if first not in self.runs:
+            self._firsts.insert(bisect_left(self._firsts, first), first)
+        self.runs[first] = run
+
+    def drop(self, first: bytes, run: Run) -> None:
+        """Remove a run, unless another has taken its place.  Cost of `put`."""
+        if self.runs.get(first) is run:
+            del self.runs[first]
+            del self._firsts[bisect_left(self._firsts, first)]
+
+    def longest(self, symbols: bytes) -> i64:
+        """Most bytes that any first block shares with `symbols`.  O(log runs)."""
+        at: i64 = bisect_left(self._firsts, symbols)
+        found: i64 = 0
+        if at < len(self._firsts):
+            found = match_span(symbols, 0, self._firsts[at], 0)
+        if at > 0:
+            other: i64 = match_span(symbols, 0, self._firsts[at - 1], 0)
+            if other > found:
+                found = other
+        return found
+
+    def check(self) -> None:
+        """`AssertionError` if it is not in order."""
+        assert self.runs and sorted(self.runs) == self._firsts, "first blocks"
+
+
+@final
+class Spot:
+    """A cursor: behind `at` bytes of a run (None: where a namespace begins), and `rest` of a block more."""
+
+    __slots__ = ("at", "namespace", "rest", "run")
+
+    def __init__(self, namespace: str, run: Run | None, at: i64, rest: bytes) -> None:
+        self.namespace = namespace
+        self.run = run
+        self.at: i64 = at
+        self.rest = rest
+
+
+@final
+class EventView:
+    """`CacheView` over the blocks that an engine says it has.
+
+    A hash is an int or bytes and names one content.  A publisher that gives two contents one hash, or one
+    content two, gets answers for one of the two.  All blocks have the size of the first; others are ignored.
+    Answers are in single symbols: where the last block matches in part, the engine finds the whole blocks
+    before it.
+
+    Memory: about 100 bytes and the symbols of a block, for at most `capacity` symbols.  A replica cannot have
+    more; where news of removals was lost, the runs that have grown least recently go.
+
+    Args:
+        capacity: symbols that the replica's cache has room for.
+        unit_tokens: tokens per symbol.
+    """
+
+    def __init__(self, capacity: i64, unit_tokens: i64 = 1) -> None:
+        self.unit_tokens: int = unit_tokens
+        self.block_symbols: int = 1
+        self.capacity: i64 = capacity
+        self.version: i64 = 0
+        """Grows when an answer of `advance` may have changed."""
+        self.ignored: i64 = 0
+        """Blocks of another size than the first, which were left out."""
+        self._block_bytes: i64 = 0
+        self._run_of: dict[object, Run] = {}
+        self._copies: dict[object, int] = {}
+        """How often a block is there besides the first time, where it is."""
+        self._forks: dict[object, Fork] = {}
+        """By hash or namespace: what is stored behind it."""
+        self._runs: dict[Run, None] = {}
+        """All runs, the one that grew last at the end."""
+
+    def __len__(self) -> int:
+        """Blocks held, each counted once.  O(1)."""
+        return len(self._run_of)
+
+    def __contains__(self, block_hash: object) -> bool:
+        return block_hash in self._run_of
+
+    # -- events --------------------------------------------------------------------------------------
+
+    def stored(self, hashes: list[object], parent: object, symbols: bytes, namespace: str = "") -> None:
+        """The engine has stored consecutive blocks.  O(len(symbols) + the run it extends).
+
+        A block that is there already counts as one copy more.
+
+        Args:
+            hashes: of the blocks.
+            parent: hash of the block before them; None if a prompt begins with them.
+            symbols: theirs, packed; the same number of each block.
+            namespace: where `parent` is None: what keeps equal prompts apart.
+
+        Raises `InvalidKey`, having changed nothing, if the symbols do not fill the blocks.
+        """
+        hash((parent, *hashes))  # raises before anything changes
+        count: i64 = len(hashes)
+        if count == 0:
+            return
+        width: i64 = len(symbols) // count
+        if width == 0 or width * count != len(symbols) or width % SYMBOL_BYTES != 0:
+            raise InvalidKey(f"{len(symbols)} bytes of symbols do not fill {count} blocks")
+        if self._block_bytes == 0:
+            self._block_bytes = width
+        if width != self._block_bytes:
+            self.ignored += count
+            return
+        before = namespace if parent is None else parent
+        at: i64 = 0
+        while at < count:
+            block = hashes[at]
+            if block in self._run_of:
+                self._copies[block] = self._copies.get(block, 0) + 1
+                at += 1
+            else:
+                at = self._append(hashes, at, before, symbols)
+            before = hashes[at - 1]
+        self._fit()
+
+    def _append(self, hashes: list[object], start: i64, before: object, symbols: bytes) -> i64:
+        """Store the blocks from `start` to the next known one; returns where they end."""
+        width = self._block_bytes
+        run = self._run_of.get(before)
+        if run is None or run.hashes[-1] != before:
+            run = Run(before, b"")
+            self._fork_behind(before).put(symbols[start * width : (start + 1) * width], run)
+        length: i64 = len(run.hashes)
+        end = start
+        while end < len(hashes) and hashes[end] not in self._run_of:
+            run.hashes.append(hashes[end])
+            self._run_of[hashes[end]] = run
+            end += 1
+        run.symbols = run.symbols[: length * width] + symbols[start * width : end * width]
+        self._runs.pop(run, None)
+        self._runs[run] = None
+        self.version += 1
+        return end
+
+    def _fork_behind(self, before: object) -> Fork:
+        """The fork behind a block or namespace, a new one if there is none."""
+        fork = self._forks.get(before)
+        if fork is None:
+            fork = Fork()
+            self._forks[before] = fork
+        return fork
+
+    def removed(self, hashes: list[object]) -> None:
+        """The engine has removed blocks.  O(1) each from the end of a run, O(run) elsewhere.
+
+        A block of which there are several copies stays; unknown ones are ignored.
+        """
+        at: i64 = len(hashes) - 1
+        while at >= 0:  # from the end: SGLang tells a node's pages in the order of the prompt
+            block = hashes[at]
+            at -= 1
+            copies = self._copies.get(block, 0)
+            if copies > 1:
+                self._copies[block] = copies - 1
+            elif copies == 1:
+                del self._copies[block]
+            elif block in self._run_of:
+                self._remove(block)
+
+    def _remove(self, block: object) -> None:
+        run = self._run_of.pop(block)
+        self.version += 1
+        if run.hashes[-1] != block:
+            self._cut_behind(run, block)
+        run.hashes.pop()
+        if not run.hashes:
+            self._detach(run)
+
+    def _cut_behind(self, run: Run, block: object) -> None:
+        """Make what a run has behind a block a run of its own."""
+        width = self._block_bytes
+        keep: i64 = run.hashes.index(block) + 1
+        rest = Run(block, run.symbols[keep * width : len(run.hashes) * width])
+        rest.hashes = run.hashes[keep:]
+        run.hashes = run.hashes[:keep]
+        for each in rest.hashes:
+            self._run_of[each] = rest
+        self._fork_behind(block).put(rest.symbols[:width], rest)
+        self._runs[rest] = None
+
+    def _detach(self, run: Run) -> None:
+        """Forget a run that has no block left."""
+        fork = self._forks.get(run.before)
+        if fork is not None:
+            fork.drop(run.symbols[: self._block_bytes], run)
+            if not fork.runs:
+                del self._forks[run.before]
+        del self._runs[run]
+
+    def _fit(self) -> None:
+        """Drop the runs that grew least recently until the rest is within the capacity."""
+        most: i64 = self.capacity * SYMBOL_BYTES // self._block_bytes
+        while len(self._run_of) > most:
+            run = next(iter(self._runs))
+            for block in run.hashes:
+                del self._run_of[block]
+                self._copies.pop(block, 0)
+            self._detach(run)
+            self.version += 1
+
+    def clear(self) -> None:
+        """The engine has emptied its cache, or is a new one.  O(blocks)."""
+        self._run_of.clear()
+        self._copies.clear()
+        self._forks.clear()
+        self._runs.clear()
+        self._block_bytes = 0
+        self.version += 1
+
+    # -- CacheView -----------------------------------------------------------------------------------
+
+    def root(self, namespace: str) -> object:
+        return Spot(namespace, None, 0, b"")
+
+    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+        """O(shared part), and O(log runs) at the fork behind each run on the way."""
+        assert isinstance(cursor, Spot)
+        width = self._block_bytes
+        text = edge_bytes(segment)
+        begun: i64 = len(cursor.rest)
+        if begun > 0:
+            text = cursor.rest + text
+        run = cursor.run
+        at = cursor.at
+        done: i64 = 0
+        part: i64 = 0
+        while width > 0 and done < len(text):
+            part = 0
+            key: object = cursor.namespace
+            if run is not None:
+                common: i64 = match_span(text, done, run.symbols, at)
+                left: i64 = len(run.hashes) * width - at
+                if common > left:
+                    common = left
+                part = common % width
+                done += common - part
+                at += common - part
+                key = run.hashes[at // width - 1]
+            fork = self._forks.get(key)
+            if fork is None or done == len(text):
+                break
+            block = text[done : done + width]
+            below = fork.runs.get(block)
+            if below is None:
+                longest: i64 = fork.longest(block)
+                if longest > part:
+                    part = longest
+                break
+            run = below
+            at = width
+            done += width
+            part = 0
+        matched: i64 = done + part - begun
+        if matched < 0:
+            matched = 0
+        return matched >> 2, Spot(cursor.namespace, run, at, text[done : done + part])
+
+    def node_id(self, cursor: object) -> int:
+        return EVENT_NODE
+
+    # -- self-check ----------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Verify the bookkeeping, for tests; `AssertionError` names what is off.  O(symbols)."""
+        width = self._block_bytes
+        blocks = {block: run for run in self._runs for block in run.hashes}
+        assert blocks == self._run_of, "a block is in another run than its own"
+        assert len(self._run_of) == sum([len(run.hashes) for run in self._runs]), "a block is there twice"
+        assert all(count > 0 and block in self._run_of for block, count in self._copies.items()), "copies"
+        for run in self._runs:
+            assert run.hashes and len(run.symbols) >= len(run.hashes) * width, "a run without symbols"
+        for before, fork in self._forks.items():
+            fork.check()
+            for first, run in fork.runs.items():
+                assert run in self._runs and run.before == before, "a run that hangs elsewhere"
+                assert run.symbols[:width] == first, "a run behind another's first block"
+        assert len(self._run_of) * width <= self.capacity * SYMBOL_BYTES, "more than there is room for"

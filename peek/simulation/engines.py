@@ -1,0 +1,800 @@
+"""The simulated engines: continuous batching in virtual time, after vLLM's scheduler and after SGLang's.
+
+`SimEngine` has what both kinds share: the clock, arrivals, the client, the waiting queue as the planner sees
+it, and the record of every request.  `BlockEngine` and `RadixEngine` implement `step`: admit, allocate,
+evict, preempt, and say what the step computes.  Time passes by the cost model only, so a run depends on its
+arguments alone.
+
+The planner cannot tell these engines from real ones: it gets the calls that an adapter makes, and the cache
+through `CacheView`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from peek.planner import Plan, Planner
+from peek.simulation.caches import BlockCache, RadixCache, RadixNode, SymbolTable
+from peek.simulation.cost import StepTimes, chunk_pairs
+from peek.simulation.workload import SimRequest, Workload, pending
+
+if TYPE_CHECKING:
+    from peek.protocols import CacheView
+
+
+class Job:
+    """One request on its way through the engine.
+
+    Tokens count prompt and output alike: `computed` of `prompt_tokens + generated` are in the KV
+    cache.  The answer ends with `output_tokens`; all that the engine may know is `allowed_tokens`, no
+    fewer.  Times are virtual seconds, negative until they happened.
+    """
+
+    def __init__(self, request: SimRequest, arrival_s: float, symbols: list[int]) -> None:
+        self.request = request
+        self.request_id = request.request_id
+        self.arrival_s = arrival_s
+        self.symbols = symbols
+        self.prompt_tokens: int = request.num_tokens
+        self.output_tokens: int = request.output_tokens
+        self.allowed_tokens: int = request.output_tokens
+        self.computed: int = 0
+        self.generated: int = 0
+        self.cached_at_admission: int = -1
+        self.last_uncached: int = -1
+        self.prefill_tokens: int = 0
+        self.preemptions: int = 0
+        self.admitted_s: float = -1.0
+        self.first_token_s: float = -1.0
+        self.finished_s: float = -1.0
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens known so far: the prompt and what was generated."""
+        return self.prompt_tokens + self.generated
+
+    def note_admission(self, now: float, cached: int) -> None:
+        """Admitted with `cached` tokens in the cache; only the first admission counts as a hit."""
+        self.last_uncached = self.total_tokens - cached
+        if self.cached_at_admission < 0:
+            self.cached_at_admission = cached
+            self.admitted_s = now
+
+
+class StepWork:
+    """What one step computes: the terms of the cost model, and the jobs that may get a token."""
+
+    def __init__(self) -> None:
+        self.computed_tokens: int = 0
+        self.attention_pairs: float = 0.0
+        self.kv_tokens: int = 0
+        self.jobs: list[Job] = []
+
+    def add(self, job: Job, tokens: int, pairs: float) -> None:
+        """`job` computes `tokens` more; more than one (or the first) is prefill."""
+        self.jobs.append(job)
+        self.computed_tokens += tokens
+        if pairs > 0.0:
+            self.attention_pairs += pairs
+            job.prefill_tokens += tokens
+        else:
+            self.kv_tokens += job.computed
+
+
+class SimEngine(ABC):
+    """Runs one workload under one planner.
+
+    A kind sets `cache`, its prefix cache.
+
+    Args:
+        workload: requests and engine limits.
+        planner: None runs the stock engine, untouched.
+        cost: step times.
+        progress: called with the number of finished requests now and then.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        planner: Planner | None,
+        cost: StepTimes,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.workload = workload
+        self.planner = planner
+        self.cost = cost
+        self.progress = progress
+        self.now: float = 0.0
+        self.steps: int = 0
+        self.waiting: list[Job] = []
+        self.running: list[Job] = []
+        self.jobs: dict[str, Job] = {}
+        self._placed: Plan | None = None
+        """The plan that the queue is in the order of."""
+        self._just_arrived: list[Job] = []
+        self._just_admitted: dict[str, Job] = {}
+        self._arrivals: list[tuple[float, int, SimRequest]] = []
+        self._followers: dict[str, list[SimRequest]] = {}
+        self._held_back: deque[SimRequest] = deque()
+        self._outstanding: int = 0
+        self._finished: int = 0
+        self._rank: int = 0
+
+    # -- to be written by an engine kind -----------------------------------------------------------
+
+    cache: CacheView
+
+    @abstractmethod
+    def make_job(self, request: SimRequest, arrival_s: float) -> Job:
+        """Translate a request on arrival."""
+
+    @abstractmethod
+    def planner_key(self, job: Job) -> object:
+        """The job's prompt in the cache's symbols."""
+
+    @abstractmethod
+    def step(self) -> StepWork:
+        """Schedule one step: decide what each job computes; memory is taken here."""
+
+    @abstractmethod
+    def complete(self, work: StepWork) -> None:
+        """The step's end: every job's computed tokens are in the cache now."""
+
+    @abstractmethod
+    def release(self, job: Job) -> None:
+        """The job is finished: its memory may go."""
+
+    # -- the run -----------------------------------------------------------------------------------
+
+    def run(self) -> list[Job]:
+        """Run to the end; all jobs in order of arrival."""
+        self._submit(self.workload.requests)
+        while self._finished < len(self.workload.requests):
+            self.admit_arrivals()
+            if not self.turn():
+                self._sleep()
+        return list(self.jobs.values())
+
+    def turn(self) -> bool:
+        """One step and the time it takes; False if there was nothing to compute."""
+        work = self.step()
+        self.steps += 1
+        if not work.jobs:
+            return False
+        self.now += self.cost.step_s(work.computed_tokens, work.attention_pairs, work.kv_tokens)
+        self.complete(work)
+        self._collect_tokens(work)
+        return True
+
+    def _submit(self, requests: Sequence[SimRequest]) -> None:
+        for request in requests:
+            if request.after is None:
+                self.schedule_arrival(request, request.arrival_s)
+            else:
+                self._followers.setdefault(request.after, []).append(request)
+
+    def schedule_arrival(self, request: SimRequest, at_s: float) -> None:
+        """The request will arrive at `at_s`.  O(log arrivals to come)."""
+        self._rank += 1
+        heappush(self._arrivals, (at_s, self._rank, request))
+
+    def admit_arrivals(self) -> None:
+        """Requests whose time has come join the queue, as far as the client's cap allows."""
+        while self._arrivals and self._arrivals[0][0] <= self.now:
+            at_s, _, request = heappop(self._arrivals)
+            limit = self.workload.client_concurrency
+            if limit is not None and self._outstanding >= limit:
+                self._held_back.append(request)
+                continue
+            self.accept(request, at_s)
+
+    def accept(self, request: SimRequest, at_s: float) -> Job:
+        """`request`, which arrived at `at_s`, joins the queue now."""
+        job = self.make_job(request, at_s)
+        self.jobs[job.request_id] = job
+        self.enqueue(job)
+        self._outstanding += 1
+        return job
+
+    def _sleep(self) -> None:
+        """Nothing to compute: on to the next arrival."""
+        if not self._arrivals:
+            raise self.too_small(self.stuck())
+        self.now = max(self.now, self._arrivals[0][0])
+
+    def stuck(self) -> list[Job]:
+        """Jobs that want to run and cannot, the head of the queue first."""
+        return self.waiting
+
+    def too_small(self, jobs: list[Job]) -> MemoryError:
+        """The error when the arena cannot hold even the first of `jobs`."""
+        name = jobs[0].request_id if jobs else "?"
+        return MemoryError(f"the arena of {self.workload.arena_tokens} tokens cannot hold request {name}")
+
+    def _collect_tokens(self, work: StepWork) -> None:
+        """Each job whose known tokens are all computed yields one token."""
+        for job in work.jobs:
+            if job.computed < job.total_tokens:
+                continue
+            if job.generated == 0:
+                job.first_token_s = self.now
+            job.generated += 1
+            if job.generated >= job.output_tokens:
+                self.finish(job)
+
+    def finish(self, job: Job) -> None:
+        """The job has its last token."""
+        job.finished_s = self.now
+        if self.planner is not None:
+            self.planner.answered(job.generated, job.request_id)
+            if job.request.tenant:
+                self.planner.generated(job.request.tenant, job.generated)
+        self.running.remove(job)
+        self.release(job)
+        self._finished += 1
+        self._outstanding -= 1
+        for request in self._followers.pop(job.request_id, []):
+            self.schedule_arrival(request, max(request.arrival_s, self.now + request.think_s))
+        if self._held_back:
+            self.accept(self._held_back.popleft(), self.now)
+        if self.progress is not None:
+            self.progress(self._finished)
+
+    # -- the planner -------------------------------------------------------------------------------
+
+    def enqueue(self, job: Job) -> None:
+        """`job` waits, for the first time or again; the planner hears of it in the next cycle."""
+        self.waiting.append(job)
+        self._placed = None
+        if self._just_admitted.pop(job.request_id, None) is None:
+            self._just_arrived.append(job)
+
+    def withdraw(self, job: Job) -> None:
+        """A job that waits is gone; the planner hears of it at once.  O(waiting)."""
+        self.waiting.remove(job)
+        self._placed = None
+        if job in self._just_arrived:
+            self._just_arrived.remove(job)
+        elif self.planner is not None:
+            self.planner.remove(job.request_id, admitted=False)
+
+    def leave(self, count: int) -> None:
+        """The first `count` waiting jobs were admitted; the planner hears of it in the next cycle."""
+        for job in self.waiting[:count]:
+            self._just_admitted[job.request_id] = job
+        del self.waiting[:count]
+
+    def plan(self) -> None:
+        """One cycle, if there is a planner: tell it what arrived and left, and take its order."""
+        planner = self.planner
+        if planner is None:
+            return
+        for job in self._just_admitted.values():
+            planner.remove(job.request_id, True, job.last_uncached)
+        for job in self._just_arrived:
+            planner.add(pending(job.request, self.planner_key(job), job.arrival_s, self.workload.unit_tokens))
+        self._just_admitted.clear()
+        self._just_arrived.clear()
+        if self.waiting:
+            plan = planner.plan(self.cache, self.planner_now())
+            if plan is not self._placed:
+                self._placed = plan
+                self.waiting = [self.jobs[name] for name in plan]
+
+    def planner_now(self) -> float:
+        """The time on the planner's clock, which is that of `Job.arrival_s`."""
+        return self.now
+
+    def eviction_score(self) -> Callable[[int], float] | None:
+        """The planner's score of what the queue needs, None to leave eviction to recency."""
+        if self.planner is None or not self.planner.evicts:
+            return None
+        return self.planner.eviction_score
+
+
+# -- after vLLM ---------------------------------------------------------------------------------------
+
+
+BLOCK_TOKENS: Final = 16
+MAX_BATCHED_TOKENS: Final = 8192
+"""vLLM's default token budget of a step on an H100 server."""
+
+
+class BlockJob(Job):
+    """A job and its blocks."""
+
+    def __init__(self, request: SimRequest, arrival_s: float, symbols: list[int]) -> None:
+        super().__init__(request, arrival_s, symbols)
+        self.blocks: list[int] = []
+        self.named: int = 0
+
+
+class BlockEngine(SimEngine):
+    """One mixed batch a step, blocks, preemption.
+
+    Source: `vllm/v1/core/sched/scheduler.py` and `block_pool.py`.  Each step has a token budget.  Running
+    requests come first (one decode token or the next prefill chunk); when blocks run out the youngest running
+    request is preempted, loses its blocks and returns to the head of the queue.  If nothing was preempted,
+    waiting requests are admitted in queue order until budget, seats or blocks run out; the scan stops at the
+    first that does not fit.  Full blocks are visible to others as soon as they are scheduled, so siblings
+    admitted in the same step already hit.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        planner: Planner | None,
+        cost: StepTimes,
+        progress: Callable[[int], None] | None = None,
+        max_batched_tokens: int = MAX_BATCHED_TOKENS,
+        symbols: SymbolTable | None = None,
+    ) -> None:
+        """As `SimEngine`.
+
+        Args:
+            max_batched_tokens: token budget of a step.
+            symbols: names of blocks; to be shared by engines whose equal blocks must have equal names.
+        """
+        super().__init__(workload, planner, cost, progress)
+        # Whole units: 16 tokens where the unit is one, one page of a trace where that is longer.
+        self.block_tokens: int = -(-BLOCK_TOKENS // workload.unit_tokens) * workload.unit_tokens
+        self.cache: BlockCache = BlockCache(workload.arena_tokens // self.block_tokens, self.block_tokens)
+        self.max_batched_tokens: int = max_batched_tokens
+        self.preempted: list[BlockJob] = []
+        self._symbols = SymbolTable() if symbols is None else symbols
+        self._block_bytes: int = 4 * (self.block_tokens // workload.unit_tokens)
+
+    def make_job(self, request: SimRequest, arrival_s: float) -> Job:
+        symbols = self._symbols.intern(request.key, self._block_bytes, request.namespace)
+        return BlockJob(request, arrival_s, symbols)
+
+    def planner_key(self, job: Job) -> object:
+        # The last token is always computed: a block that ends the prompt is of no use.  A prompt without
+        # a useful block stands alone under a name of its own.
+        useful = job.symbols[: (job.prompt_tokens - 1) // self.block_tokens]
+        return np.array(useful or [self._symbols.fresh()], dtype=np.int32)
+
+    def stuck(self) -> list[Job]:
+        return [*self.preempted, *self.waiting]
+
+    def step(self) -> StepWork:
+        work = StepWork()
+        budget = self.max_batched_tokens
+        preempting = False
+        index = 0
+        while index < len(self.running) and budget > 0:
+            job = self.running[index]
+            assert isinstance(job, BlockJob)
+            tokens = min(job.total_tokens - job.computed, budget)
+            while not self._allocate(job, tokens):
+                preempting = True
+                victim = self.running.pop()
+                assert isinstance(victim, BlockJob)
+                self._preempt(victim, work)
+                if victim is job:
+                    break
+            else:
+                budget -= tokens
+                self._schedule(job, tokens, work)
+                index += 1
+        if not preempting and budget > 0 and len(self.running) < self.workload.max_running:
+            self._admit(budget, work)
+        return work
+
+    def _admit(self, budget: int, work: StepWork) -> None:
+        self.plan()
+        admitted = 0
+        while budget > 0 and len(self.running) < self.workload.max_running:
+            again = bool(self.preempted)
+            if not again and admitted == len(self.waiting):
+                break
+            job: Job = self.preempted[0] if again else self.waiting[admitted]
+            assert isinstance(job, BlockJob)
+            tokens = self._try_admit(job, budget)
+            if tokens == 0:
+                break
+            if again:
+                self.preempted.pop(0)
+            else:
+                admitted += 1
+            self.running.append(job)
+            budget -= tokens
+            self._schedule(job, tokens, work)
+        self.leave(admitted)
+
+    def _try_admit(self, job: BlockJob, budget: int) -> int:
+        """Take cached and new blocks for the first chunk; the chunk's tokens, 0 if they do not fit."""
+        limit = (job.total_tokens - 1) // self.block_tokens
+        cached = self.cache.match(job.symbols, limit)
+        start = len(cached) * self.block_tokens
+        tokens: int = min(job.total_tokens - start, budget)
+        whole = self._blocks_for(job.total_tokens) - len(cached)
+        if whole > self.cache.free_blocks - self.cache.idle(cached):
+            return 0  # vLLM's scheduler_reserve_full_isl: all that is known must fit, not this chunk only
+        fresh = self._blocks_for(start + tokens) - len(cached)
+        self.cache.use(cached)
+        job.blocks = cached
+        job.named = len(cached)
+        job.computed = start
+        job.blocks.extend(self._take(fresh))
+        job.note_admission(self.now, start)
+        return tokens
+
+    def _allocate(self, job: BlockJob, tokens: int) -> bool:
+        fresh = self._blocks_for(job.computed + tokens) - len(job.blocks)
+        if fresh > self.cache.free_blocks:
+            return False
+        if fresh > 0:
+            job.blocks.extend(self._take(fresh))
+        return True
+
+    def _take(self, count: int) -> list[int]:
+        score = self.eviction_score()
+        # The published hook looks at no more than 4 N entries of the free queue.
+        limit = 4 * max(1, len(self.waiting))
+        return self.cache.take(count, score, limit)
+
+    def _blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_tokens)
+
+    def _schedule(self, job: BlockJob, tokens: int, work: StepWork) -> None:
+        """The job computes `tokens` in this step; blocks that fill up are visible from here on."""
+        decode = tokens == 1 and job.generated > 0
+        work.add(job, tokens, 0.0 if decode else chunk_pairs(job.computed, tokens))
+        job.computed += tokens
+        full = min(job.computed // self.block_tokens, len(job.blocks))
+        while job.named < full:
+            if job.named == len(job.symbols):
+                job.symbols.append(self._symbols.fresh())
+            self.cache.name(job.blocks[job.named], job.symbols[job.named])
+            job.named += 1
+
+    def _preempt(self, job: BlockJob, work: StepWork) -> None:
+        self.release(job)
+        job.computed = 0
+        job.preemptions += 1
+        self.preempted.insert(0, job)
+
+    def complete(self, work: StepWork) -> None:
+        """Nothing: blocks were named when they were scheduled."""
+
+    def release(self, job: Job) -> None:
+        assert isinstance(job, BlockJob)
+        self.cache.release(job.blocks)
+        job.blocks = []
+        job.named = 0
+
+
+# -- after SGLang -------------------------------------------------------------------------------------
+
+
+CHUNK_TOKENS: Final = 8192
+"""SGLang's default `chunked_prefill_size` on an 80 GB card."""
+MAX_PREFILL_TOKENS: Final = 16384
+CLIP_NEW_TOKENS: Final = 4096
+"""An output longer than this is planned for as this long."""
+
+INIT_RATIO: Final = 0.7
+MIN_RATIO: Final = INIT_RATIO * 0.14
+RATIO_DECAY: Final = (INIT_RATIO - MIN_RATIO) / 600
+"""`new_token_ratio`: the part of the allowed output that running requests are expected to use."""
+RETRACT_STEPS: Final = 20
+"""Retraction frees memory for this many decode steps."""
+
+
+class RadixJob(Job):
+    """A job, its locked tree node, and the tokens it holds outside the tree."""
+
+    def __init__(self, request: SimRequest, arrival_s: float) -> None:
+        super().__init__(request, arrival_s, [])
+        self.key = request.key
+        self.node: RadixNode | None = None
+        self.private: int = 0
+        self.prefilled = False
+
+
+class RadixEngine(SimEngine):
+    """Prefill batches before decode batches, a radix cache, retraction.
+
+    Source: `sglang/srt/managers/scheduler.py` and `schedule_policy.py` (`PrefillAdder`), 0.5.9.  Whenever the
+    waiting queue can fill a prefill batch, that batch runs next and decoding stands still.  The batch closes
+    at the chunk size, the input budget, the seats, or when the tokens that running requests may still
+    generate (times an optimism ratio that falls while decoding goes well) leave no room.  A prompt longer
+    than what is left of the chunk is continued by the next batch, as far as the same room goes.  A prefix
+    enters the tree when its prefill, or chunk, ends: siblings in the same batch do not hit.  When decoding
+    runs out of memory, requests with the fewest generated tokens are retracted and queue again.
+
+    SGLang does not reserve the rest of a prompt for the requests it admits beside it, except under shortest
+    prefill first.  Where that rest finds no memory, SGLang ends with "Prefill out of memory"; here the prompt
+    waits while the others decode, and is the first to be retracted.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        planner: Planner | None,
+        cost: StepTimes,
+        progress: Callable[[int], None] | None = None,
+        chunk_tokens: int = CHUNK_TOKENS,
+        touch_limit: int = 0,
+    ) -> None:
+        """As `SimEngine`.
+
+        Args:
+            chunk_tokens: prefill tokens of one batch.
+            touch_limit: SGLang's own cache-aware policies match every waiting request in each cycle,
+                which refreshes the recency of what they would reuse; with at most this many waiting.
+        """
+        super().__init__(workload, planner, cost, progress)
+        self.touch_limit = touch_limit
+        self.unit: int = workload.unit_tokens
+        self.cache: RadixCache = RadixCache(workload.unit_tokens)
+        self.chunk_tokens: int = chunk_tokens
+        self.max_prefill_tokens: int = MAX_PREFILL_TOKENS
+        self.private_tokens: int = 0
+        self._capacity: int = workload.arena_tokens
+        self._ratio: float = INIT_RATIO
+        self._full = False
+        self._chunked: RadixJob | None = None
+        self._next_symbol: int = -1
+
+    def make_job(self, request: SimRequest, arrival_s: float) -> Job:
+        return RadixJob(request, arrival_s)
+
+    def planner_key(self, job: Job) -> object:
+        assert isinstance(job, RadixJob)
+        # A prompt shorter than a page has no symbol; it stands alone under a name of its own.
+        return job.key or self.fresh_symbols(1)
+
+    @property
+    def available(self) -> int:
+        """Tokens that are free or could be freed."""
+        return self._capacity - self.private_tokens - self.cache.locked_tokens
+
+    def plan(self) -> None:
+        super().plan()
+        if len(self.waiting) <= self.touch_limit:
+            for job in self.waiting:
+                assert isinstance(job, RadixJob)
+                self.cache.match(job.key, job.request.namespace, self._match_limit(job))
+
+    def step(self) -> StepWork:
+        work = self._prefill_batch()
+        if not work.jobs and self.running:
+            work = self._decode_batch()
+        if not self.running and self._chunked is None:
+            self._ratio = INIT_RATIO
+            self._full = False
+        return work
+
+    # -- prefill -----------------------------------------------------------------------------------
+
+    def _prefill_batch(self) -> StepWork:
+        work = StepWork()
+        if self._chunked is None and (self._full or not self.waiting):
+            return work
+        chunk = self.chunk_tokens
+        input_budget = self.max_prefill_tokens
+        continued = self._chunked
+        held = 0
+        if continued is not None:
+            tokens = self._within_room(continued, self.next_chunk(continued, chunk))
+            if tokens > self.available:
+                return work
+            self._take(continued, tokens)
+            self._extend(continued, tokens, work)
+            chunk -= tokens
+            input_budget -= tokens
+            if continued.computed == continued.total_tokens:
+                self._chunked = None
+                held = min(continued.allowed_tokens - continued.generated, CLIP_NEW_TOKENS)
+        room = self.available - self._expected_output() - held
+        if self.waiting and chunk > 0 and not self._full:
+            self.plan()
+            self._admit(work, room, chunk, input_budget)
+        return work
+
+    def next_chunk(self, job: RadixJob, budget: int) -> int:
+        """Tokens that the next batch computes of a prompt that is too long for one."""
+        return min(job.total_tokens - job.computed, budget)
+
+    def _within_room(self, continued: RadixJob, tokens: int) -> int:
+        """At most `tokens`, fewer if the decoding requests will need the memory; all if none is left."""
+        room = int(self.available - self._expected_output(continued))
+        return min(tokens, room) if room > 0 else tokens
+
+    def _expected_output(self, apart_from: RadixJob | None = None) -> float:
+        """Tokens the running requests are still expected to generate."""
+        total = 0.0
+        for job in self.running:
+            if job is not apart_from:
+                total += min(job.allowed_tokens - job.generated, CLIP_NEW_TOKENS) * self._ratio
+        return total
+
+    def _admit(self, work: StepWork, room: float, chunk: int, input_budget: int) -> None:
+        admitted = 0
+        for waiting in self.waiting:
+            assert isinstance(waiting, RadixJob)
+            if len(self.running) >= self.workload.max_running:
+                self._full = True
+                break
+            node = self.cache.match(waiting.key, waiting.request.namespace, self._match_limit(waiting))
+            cached = int(node.depth) * self.unit
+            tokens = waiting.total_tokens - cached
+            output = min(waiting.allowed_tokens - waiting.generated, CLIP_NEW_TOKENS)
+            before = self.cache.locked_tokens
+            self.cache.lock(node)
+            room -= int(self.cache.locked_tokens - before)
+            if tokens + output >= room:
+                self._full = True
+                self.cache.unlock(node)
+                break
+            if (tokens >= input_budget and work.jobs) or (tokens > chunk and self._chunked is not None):
+                self.cache.unlock(node)
+                break
+            waiting.node = node
+            waiting.computed = cached
+            waiting.note_admission(self.now, cached)
+            self.running.append(waiting)
+            admitted += 1
+            if tokens > chunk:
+                tokens = chunk
+                self._chunked = waiting
+                output = 0
+            self._take(waiting, tokens)
+            self._extend(waiting, tokens, work)
+            room -= tokens + output
+            chunk -= tokens
+            input_budget -= tokens
+            if chunk <= 0 or input_budget <= 0:
+                break
+        self.leave(admitted)
+
+    def _match_limit(self, job: RadixJob) -> int:
+        """Symbols of the prompt that may come from the cache: the last token is always computed."""
+        return min(len(job.key) >> 2, (job.total_tokens - 1) // self.unit)
+
+    def uncached_tokens(self, job: RadixJob) -> int:
+        """Tokens a waiting job would have to compute now."""
+        node = self.cache.match(job.key, job.request.namespace, self._match_limit(job))
+        return job.total_tokens - int(node.depth) * self.unit
+
+    def _extend(self, job: RadixJob, tokens: int, work: StepWork) -> None:
+        work.add(job, tokens, chunk_pairs(job.computed, tokens))
+        job.computed += tokens
+
+    # -- decode ------------------------------------------------------------------------------------
+
+    def _decode_batch(self) -> StepWork:
+        work = StepWork()
+        parked = self._chunked
+        if parked is not None and self.available < len(self.running) - 1:
+            self._chunked = None
+            self._send_back(parked)
+        decoding = [job for job in self.running if job is not self._chunked]
+        if self.available < len(decoding):
+            self._retract()
+            decoding = self.running
+            if self.available < len(decoding):
+                raise self.too_small(decoding)
+        else:
+            self._ratio = max(MIN_RATIO, self._ratio - RATIO_DECAY)
+        for job in decoding:
+            assert isinstance(job, RadixJob)
+            self._take(job, 1)
+            work.add(job, 1, 0.0)
+            job.computed += 1
+        return work
+
+    def _retract(self) -> None:
+        """Send back requests with the fewest generated tokens until some steps fit again."""
+        by_progress = sorted(self.running, key=_progress)
+        while len(by_progress) > 1 and self.available < RETRACT_STEPS * len(by_progress):
+            job = by_progress.pop()
+            self._send_back(job)
+        generated = sum(job.generated for job in by_progress)
+        allowed = sum(min(job.allowed_tokens, CLIP_NEW_TOKENS) for job in by_progress)
+        self._ratio = min(1.0, (generated + RETRACT_STEPS * len(by_progress)) / (allowed + 1))
+
+    def _send_back(self, job: Job) -> None:
+        """`job` leaves the batch and queues again; what the tree has of it stays, as long as it may."""
+        assert isinstance(job, RadixJob)
+        self.running.remove(job)
+        self._let_go(job)
+        job.computed = 0
+        job.prefilled = False
+        job.preemptions += 1
+        self.enqueue(job)
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def _take(self, job: RadixJob, tokens: int) -> None:
+        """Tokens outside the tree for `job`; evicts from the tree what it must."""
+        self.private_tokens += tokens
+        job.private += tokens
+        short = self.private_tokens + self.cache.cached_tokens - self._capacity
+        if short > 0:
+            self.cache.evict(short, self.eviction_score())
+
+    def complete(self, work: StepWork) -> None:
+        for job in work.jobs:
+            assert isinstance(job, RadixJob)
+            if not job.prefilled:
+                self._publish(job)
+
+    def _publish(self, job: RadixJob) -> None:
+        """What is computed of the prompt enters the tree; tokens it already had are given back."""
+        symbols = min(job.computed // self.unit, len(job.key) >> 2)
+        node = self.cache.insert(job.key[: symbols << 2], job.request.namespace)
+        self.cache.lock(node)
+        if job.node is not None:
+            self.cache.unlock(job.node)
+        job.node = node
+        self._hold_private(job, job.computed - symbols * self.unit)
+        job.prefilled = job.computed == job.total_tokens
+        if job.prefilled and self.planner is not None:
+            self.planner.prefilled(job.request_id)
+
+    def _hold_private(self, job: RadixJob, tokens: int) -> None:
+        self.private_tokens += tokens - job.private
+        job.private = tokens
+
+    def release(self, job: Job) -> None:
+        assert isinstance(job, RadixJob)
+        # The last token was generated but never computed; the rest of the answer stays in the tree.
+        symbols = (job.computed - (len(job.key) >> 2) * self.unit) // self.unit
+        if symbols > 0:
+            self.keep_answer(job, symbols)
+        self._let_go(job)
+        self._full = False
+
+    def keep_answer(self, job: RadixJob, symbols: int) -> None:
+        """The job's answer, `symbols` behind its key, enters the tree."""
+        self.cache.insert(job.key + self.fresh_symbols(symbols), job.request.namespace)
+
+    def _let_go(self, job: RadixJob) -> None:
+        if job.node is not None:
+            self.cache.unlock(job.node)
+            job.node = None
+        self._hold_private(job, 0)
+
+    def fresh_symbols(self, count: int) -> bytes:
+        """`count` symbols that no prompt has: those of prompts are not negative."""
+        first = self._next_symbol
+        self._next_symbol = first - count if first - count > -(2**31) else -1
+        return np.arange(first, first - count, -1, dtype=np.int64).astype(np.int32).tobytes()
+
+
+def _progress(job: Job) -> tuple[int, int]:
+    """Retraction order, last first out: most generated first, then the shorter prompt."""
+    return (-job.generated, job.prompt_tokens)
+
+
+class ShortestFirstEngine(RadixEngine):
+    """`RadixEngine` under `spf`: a long prompt's next chunk leaves room for shorter ones that wait.
+
+    Source: `SchedulePolicy.shortest_prefill_chunk_limit` of `schedule_policy.py`, 0.5.23.
+    """
+
+    def next_chunk(self, job: RadixJob, budget: int) -> int:
+        """As the base class, less the work of requests at the queue's head that need less than `job` does.
+
+        They count as long as one token of the budget stays.  O(requests counted), and a cycle of the planner,
+        since SGLang sorts its queue first.
+        """
+        remaining = job.total_tokens - job.computed
+        self.plan()
+        reserved = 0
+        for waiting in self.waiting:
+            assert isinstance(waiting, RadixJob)
+            work = self.uncached_tokens(waiting)
+            if work >= remaining or reserved + work >= budget:
+                break
+            reserved += work
+        return min(remaining, budget - reserved)
