@@ -82,6 +82,8 @@ class Raid:
         self._budget: float = budget(victim, thief)
         self._ahead: list[tuple[int, int, Branch]] = []
         self._serial: i64 = 0
+        self._work: dict[int, int] = {}
+        """By `uid`, see `work_below`."""
         self.taken: list[str] = []
 
     def choose(self) -> list[str]:
@@ -92,7 +94,7 @@ class Raid:
         if self._budget < 1.0:
             return self.taken
         for namespace, root in self._victim.planner.roots():
-            sum_up(root, self._tickets, self._unit)
+            self._work.update(work_below(root, self._tickets, self._unit))
             top = Branch(root, None, 0, 0)
             top.victim_cursor = self._victim.view.root(namespace)
             top.thief_cursor = self._thief.view.root(namespace)
@@ -162,7 +164,7 @@ class Raid:
     def _branch(self, node: Node, top: Branch, path: i64) -> Branch:
         assert top.node is not None
         depth = top.node.depth
-        branch = Branch(node, None, node.acc_work, path)
+        branch = Branch(node, None, self._work[node.uid], path)
         segment = memoryview(node.edge).cast("i")
         held, branch.victim_cursor = _step(self._victim.view, top.victim_cursor, segment, depth)
         branch.victim_tokens = max(1, branch.victim_tokens - held * self._unit)
@@ -193,18 +195,20 @@ def _step(view: Any, cursor: object, segment: memoryview, depth: i64) -> tuple[i
     return held, (behind if held == len(segment) else None)
 
 
-def sum_up(root: Node, tickets: dict[str, Ticket], unit_tokens: i64) -> None:
-    """Write `acc_work` of every node below a root: tokens on its edge and below, each edge once.  O(n)."""
+def work_below(root: Node, tickets: dict[str, Ticket], unit_tokens: i64) -> dict[int, int]:
+    """Tokens on the edge of each node below a root and below it, each edge once, by `uid`.  O(n)."""
     nodes: list[Node] = []
+    work: dict[int, int] = {}
     node: Node | None = root
     while node is not None:
-        node.acc_work = 0
+        total: i64 = 0
         terminator = node.terminator
         while terminator is not None:
             request = terminator.request
             own = request.num_tokens - node.depth * unit_tokens
-            node.acc_work += max(1, own + tickets[request.request_id].decode_tokens)
+            total += max(1, own + tickets[request.request_id].decode_tokens)
             terminator = terminator.next
+        work[node.uid] = total
         nodes.append(node)
         node = next_preorder(node)
     i: i64 = len(nodes) - 1
@@ -212,6 +216,7 @@ def sum_up(root: Node, tickets: dict[str, Ticket], unit_tokens: i64) -> None:
         node = nodes[i]
         parent = node.parent
         assert parent is not None
-        node.acc_work += (node.depth - parent.depth) * unit_tokens
-        parent.acc_work += node.acc_work
+        work[node.uid] += (node.depth - parent.depth) * unit_tokens
+        work[parent.uid] += work[node.uid]
         i -= 1
+    return work

@@ -27,7 +27,6 @@ class Node:
     """
 
     __slots__ = (
-        "acc_work",
         "count",
         "depth",
         "edge",
@@ -56,7 +55,6 @@ class Node:
         self.prev: Node | None = None
         self.next: Node | None = None
         self.terminator: Terminator | None = None
-        self.acc_work: i64 = 0
         self.walk_matched: i64 = 0
         self.walk_cursor: object = None
         self.walk_epoch: i64 = 0
