@@ -24,6 +24,7 @@ from support.fixtures import Capsys, Patch
 from support.waiting import PATIENCE_S, until
 
 import peek
+from peek.cli import reading
 from peek.cli.main import main
 from peek.cli.report import rounded, significant, times_better
 from peek.simulation.workload import Workload
@@ -280,6 +281,18 @@ def test_progress_bar_is_for_terminals(tmp_path: Path, trace: Path) -> None:
     assert b"hrrn+lru" in bar
     assert b"%" in bar
     assert b"\x1b" not in table
+
+
+def test_a_bar_adds_up_its_parts(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(reading, "_REFRESH_S", 0.0)
+    bar = reading.ProgressBar(10, "first")
+    shown = []
+    for part, done in (("first", 1), ("first", 3), ("second", 0), ("second", 2)):
+        if part == "second" and done == 0:
+            bar.next_part(part)
+        bar.show(done)
+        shown.append(bar._bar.tasks[0].completed)
+    assert shown == [1, 3, 3, 5]
 
 
 @pytest.mark.parametrize(

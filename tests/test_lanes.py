@@ -240,6 +240,16 @@ def test_a_queue_without_sharing_builds_up_no_debt() -> None:
     assert sum(fair) <= 5, "the fair lane alone is served"
 
 
+@pytest.mark.parametrize("cached", [0, -5])
+def test_an_admission_costs_a_token_at_least(cached: int) -> None:
+    """Else a lane whose requests are all cached would be served for ever."""
+    lanes = LaneController(0.5)
+    oldest = waiting("oldest", 10, 0.0)
+    lanes.interleave([oldest], [oldest], CYCLE)
+    lanes.charge(oldest, cached)
+    assert lanes.lead == 2.0
+
+
 def test_who_was_in_no_order_moves_no_clock() -> None:
     lanes = LaneController(0.5)
     lanes.charge(waiting("admitted before the first plan", 1000), 1000)

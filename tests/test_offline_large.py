@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,7 @@ def test_duckdb_on_a_mixed_batch() -> None:
     parts = [[row.prompt for row in rows if row.replica == replica] for replica in range(4)]
     work = [split(shape, part, 1, 16)[0].uncached_tokens for part in parts]
     assert max(work) <= 1.05 * min(work)
+    assert [0, *accumulate(map(len, parts))] == list(order._cuts), "each begins at its cut"
 
 
 def test_duckdb_and_namespaces() -> None:

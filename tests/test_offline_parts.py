@@ -165,6 +165,13 @@ def test_waves_hit_no_less_than_the_plain_order() -> None:
     assert hit_ratio(shape, np.array(order), 200, 16) >= plain - 0.005
 
 
+def test_a_prompt_is_expected_to_hit_all_but_its_last_token() -> None:
+    """A repeated prompt of one whole block: engines compute the last token, so no block of it is hit."""
+    waves = Waves([[1, 2], [1, 2], [1, 2, 3], [1, 2, 3]], 1, cache_tokens=100, block_tokens=2)
+    expected = {index: waves._expected[index] for wave in waves for index in wave}
+    assert sorted(expected.values()) == [0, 0, 2, 2]
+
+
 def test_waves_follow_the_engine() -> None:
     batch = grouped(random.Random(2), 60, 6, 320, 32)
     waves = Waves(batch, 10, cache_tokens=3200)
