@@ -261,7 +261,7 @@ def test_singletons(name: str, low: int, high: int, rates: tuple[float, float]) 
         assert np.median(lengths) == pytest.approx((low * high) ** 0.5, rel=0.1)
         outputs = [r.output_tokens for r in built.requests]
         assert (min(outputs), max(outputs)) == (64, 256)
-        assert built.requests[-1].arrival_s == pytest.approx(1500 / rate, rel=0.1)
+        assert built.requests[-1].arrival_s == pytest.approx(1500 / rate, rel=0.05)
         assert ideal_hit(built) == 0.0
 
 
