@@ -44,8 +44,7 @@ COMPILED = (
     "peek/simulation/radix_node.py",
     "peek/simulation/block_cache.py",
     "peek/adapters/vllm/mirror.py",
-    "peek/adapters/vllm/groups.py",
-    "peek/adapters/sglang/pages.py",
+    "peek/adapters/sglang/symbols.py",
     "peek/adapters/sglang/node_view.py",
 )
 """The hot modules, as patterns; package `__init__` files always stay Python.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.attached import ToyEngine, toy_attachment
 
-from peek.adapters.agreement import EVERY, FIRST, LASTING, WINDOW, Agreement
+from peek.adapters.containment import EVERY, FIRST, LASTING, WINDOW, Agreement
 
 PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=80)
 

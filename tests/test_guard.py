@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from peek import EngineMismatch
-from peek.adapters.guard import require
+from peek.adapters.containment import require
 
 ENGINE = SimpleNamespace(pool=SimpleNamespace(table=SimpleNamespace(insert=1)), queue=None)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peek.adapters.vllm.planned import Planned
+from peek.adapters.vllm.queue import PlannedQueue as Planned
 from peek.planner import LazyPlan, Plan
 
 

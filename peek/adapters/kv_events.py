@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from peek.adapters.kv_reader import EventReader
-from peek.adapters.sglang.namespaces import namespace_of
+from peek.adapters.sglang.symbols import namespace_of
 from peek.fleet import EventView
 
 __all__ = ["EventReader", "KvEvents", "namespace_of"]

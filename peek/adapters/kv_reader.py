@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from peek.adapters.sglang.namespaces import namespace_of
+from peek.adapters.sglang.symbols import namespace_of
 from peek.fleet import EventView
 from peek.trie.keys import pack
 

@@ -31,6 +31,7 @@ from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy
 from peek.policy.lanes import FAIR_LANE, Lanes
 from peek.request import PendingRequest, require_tokens
 from peek.trie.pending_tree import PendingTree
+from peek.trie.signals import Cluster
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView, WaitingQueue
@@ -238,6 +239,10 @@ class Planner:
         """A waiting request with its signals as of the last plan.  O(1); `UnknownRequest`."""
         held = self.held.get(request_id)
         return self.tree.request(request_id) if held is None else held
+
+    def cluster(self, request_id: str) -> Cluster | None:
+        """The cluster of a waiting request, None if it shares nothing or is held.  O(1); `UnknownRequest`."""
+        return None if request_id in self.held else self.tree.cluster(request_id)
 
     def needs(self, symbol: int) -> bool:
         """Whether a waiting request still has this symbol in its key; for `chained` keys.  O(1)."""

@@ -15,8 +15,8 @@ from sglang_plays import INTERLEAVED, Play, check_outcome, perform, plays
 from sglang_small import attach
 from sglang_stepper import Stepper
 
-from peek.adapters.agreement import FIRST, LASTING
-from peek.adapters.engine_info import TESTED
+from peek.adapters.containment import FIRST, LASTING
+from peek.adapters.engine_adapter import TESTED
 from peek.adapters.sglang.plugin import after_prefill
 
 

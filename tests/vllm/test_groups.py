@@ -292,7 +292,7 @@ def test_what_is_not_known_is_left_alone(name: str, caplog: pytest.LogCaptureFix
 
 
 def test_blocks_of_different_sizes_are_left_alone() -> None:
-    from peek.adapters.vllm.layout import layout_of
+    from peek.adapters.vllm.seams import layout_of
 
     engine = scheduler(num_blocks=200, specs=[full_attention(BLOCK), sliding(64)])
     engine.kv_cache_manager.coordinator.single_type_managers[1].block_size = 2 * BLOCK

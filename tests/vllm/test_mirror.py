@@ -55,7 +55,7 @@ class Comparison:
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("policy", ["clpm+gm+dl+pe", "peek:unshared=arrival"], ids=["always", "sleeps"])
 def test_mirror_equals_the_pool(asynchronous: bool, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.watching._QUIET_STEPS", 1)
+    monkeypatch.setattr("peek.adapters.vllm.seams._QUIET_STEPS", 1)
     compare = Comparison()
 
     @settings(max_examples=60)
@@ -141,7 +141,7 @@ def test_reset_prefix_cache_is_seen() -> None:
 
 
 def test_what_changes_while_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.watching._QUIET_STEPS", 3)
+    monkeypatch.setattr("peek.adapters.vllm.seams._QUIET_STEPS", 3)
     engine = make_scheduler(
         PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "peek", "unshared": "arrival"}
     )
@@ -174,7 +174,7 @@ def test_what_changes_while_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_asleep_an_arrival_that_hits_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.watching._QUIET_STEPS", 3)
+    monkeypatch.setattr("peek.adapters.vllm.seams._QUIET_STEPS", 3)
     engine = make_scheduler(
         PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "peek", "unshared": "arrival"}
     )
@@ -198,7 +198,7 @@ def test_asleep_an_arrival_that_hits_is_noticed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_reset_of_the_prefix_cache_on_the_way_to_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.watching._QUIET_STEPS", 100)
+    monkeypatch.setattr("peek.adapters.vllm.seams._QUIET_STEPS", 100)
     engine = make_scheduler(
         PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "peek", "unshared": "arrival"}
     )

@@ -167,7 +167,7 @@ def test_a_mistake_in_a_setting_ends_the_start_before_a_model_is_loaded(
     import vllm.plugins
 
     monkeypatch.setenv("PEEK_CONFIG", '{"policy": "peek", "slo_s": 2}')
-    # The plug-in of the metrics names no folder here: servers that tests start later would inherit it and stay silent.
+    # The plug-in of the metrics names no folder here: servers that tests start later would inherit it.
     monkeypatch.setenv("PEEK_METRICS_DIR", "named")
     monkeypatch.setattr(vllm.plugins, "plugins_loaded", False)
     with pytest.raises(InvalidConfig, match="'slo_s' is not one of policy 'peek'"):

@@ -60,7 +60,7 @@ def test_one_that_fails_leaves_arrival_order_and_is_seen(module: str) -> None:
     engine = busy({"policy": f"{module}:Forgets"})
     assert waiting_names(engine) == [f"{'AB'[i % 2]}{i}" for i in range(6)]
     beside = engine.peek
-    assert snapshot(beside.adapter, beside.shield)["peek_policy_faults"] == 1
+    assert snapshot(beside.adapter)["peek_policy_faults"] == 1
     assert (beside.shield.active, beside.shield.fallbacks) == (True, 0)
     assert len(run_out(engine)) == 7
 

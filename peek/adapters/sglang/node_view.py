@@ -5,7 +5,7 @@
 once and kept as long as node and key live, with their letters.
 
 Covers `RadixCache` (0.5.9 to 0.5.23) and `UnifiedRadixCache` with its Python core; keys of single tokens
-and of pairs (see `namespaces`); and hybrid models, where a prompt can go on from some places only:
+and of pairs (see `symbols`); and hybrid models, where a prompt can go on from some places only:
 
  - behind `window` tokens that have their sliding-window KV, or an unbroken run of them from the start,
  - behind a whole node that holds the state of the recurrent layers.
@@ -19,9 +19,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from mypy_extensions import i64
 
-from peek.adapters.sglang.alphabet import FIRST_LETTER
-from peek.adapters.sglang.namespaces import ALONE, OF_A_SESSION, first_of, owner_of
-from peek.adapters.sglang.pages import PageTable
+from peek.adapters.sglang.symbols import ALONE, FIRST_LETTER, OF_A_SESSION, PageTable, first_of, owner_of
 from peek.trie.keys import SYMBOL_BYTES, match_span, symbol_at
 from peek.trie.tree_view import edge_bytes
 
@@ -75,7 +73,7 @@ class NodeView:
         holds: of a hybrid model's node, `HAS_WINDOW` and `HAS_STATE`; None for other models.
         window: tokens of sliding-window KV needed, 0 if the model has no such window.
         states: whether a state is needed.
-        version: returns something that changes whenever an answer could; None if nobody can tell.
+        version: returns something that changes whenever an answer could; None if that cannot be told.
         lent: tokens that a request's session lends it, by the request's own namespace; see `Translator`.
     """
 
@@ -113,7 +111,7 @@ class NodeView:
 
     @property
     def version(self) -> object:
-        """Changes whenever an answer could, None if nobody can tell.  O(1)."""
+        """Changes whenever an answer could, None if that cannot be told.  O(1)."""
         return None if self._version is None else self._version()
 
     def root(self, namespace: str) -> object:

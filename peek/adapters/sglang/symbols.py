@@ -1,0 +1,259 @@
+"""What stands for a request's namespace and tokens in the planner: strings, and int32 symbols.
+
+    namespaces   what keeps equal tokens apart in SGLang's caches, as one string, and back again
+    Alphabet     symbols for token ids that are wider than a symbol
+    PageTable    symbols for whole pages of tokens, for caches that match whole pages only
+
+Where keys are made of pairs of neighbours (EAGLE), a prompt's symbols are its tokens from the second on, each
+standing for the pair that it ends; the first token goes into the namespace.  Then prompts share as many
+symbols as they share pairs.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final, final
+from weakref import WeakValueDictionary
+
+import numpy as np
+from mypy_extensions import i64, mypyc_attr
+
+from peek.errors import InvalidKey
+from peek.trie.keys import MAX_SYMBOL, SYMBOL_BYTES, pack, symbol_at
+
+# -- namespaces ---------------------------------------------------------------------------------------
+
+ALONE: Final = "alone:"
+"""Starts the namespace of a request that shares with none and hits only what its session lends it."""
+
+OF_A_SESSION: Final = -1
+"""In place of a cache node: KV of streaming sessions, which is never evicted."""
+
+
+def namespace_of(extra_key: str | None, cache_salt: str | None) -> str:
+    """The namespace of a request; empty for one with neither LoRA, extra key nor salt.
+
+    An empty salt is none, as it is in SGLang's `RadixKey`.
+    """
+    if cache_salt:
+        extra = "-" if extra_key is None else f"{len(extra_key)}:{extra_key}"
+        return f"salt:{extra}{cache_salt}"
+    return "" if extra_key is None else f"key:{extra_key}"
+
+
+def owner_of(namespace: str) -> tuple[str | None, str | None]:
+    """`(extra_key, cache_salt)` of a namespace made by `namespace_of`."""
+    if namespace.startswith("key:"):
+        return namespace[4:], None
+    if not namespace.startswith("salt:"):
+        return None, None
+    rest = namespace[5:]
+    if rest.startswith("-"):
+        return None, rest[1:]
+    length, _, rest = rest.partition(":")
+    return rest[: int(length)], rest[int(length) :]
+
+
+def behind(first: int, namespace: str) -> str:
+    """The namespace of prompts of pairs that start with the token `first`."""
+    return f"behind:{first}:{namespace}"
+
+
+def first_of(namespace: str) -> tuple[int | None, str]:
+    """The first token of a namespace made by `behind`, None in any other, and the namespace without it."""
+    if not namespace.startswith("behind:"):
+        return None, namespace
+    first, _, rest = namespace[len("behind:") :].partition(":")
+    return int(first), rest
+
+
+# -- wide tokens --------------------------------------------------------------------------------------
+
+FIRST_LETTER: Final = 3 << 29
+"""Ids from here on are numbered; no vocabulary reaches it, nor do the 30-bit pad values of old versions."""
+
+
+@mypyc_attr(native_class=False)  # a native one takes no weak references
+class Letter:
+    """One wide value and its symbol.  The symbol is free again when the letter is held no more."""
+
+    __slots__ = ("__weakref__", "_free", "symbol", "value")
+
+    def __init__(self, symbol: int, value: int, free: list[int]) -> None:
+        self.symbol = symbol
+        self.value = value
+        self._free = free
+
+    def __del__(self) -> None:
+        self._free.append(self.symbol)
+
+
+@final
+class Alphabet:
+    """Packs token ids of any width, and spells them again.
+
+    SGLang stands an image into a prompt as a run of values derived from the image's hash, up to 62 bits wide.
+    Ids below `FIRST_LETTER` are their own symbols; every other value gets a number from there on, equal
+    values the same one, for as long as its `Letter` is held.
+    """
+
+    def __init__(self) -> None:
+        self._by_value: WeakValueDictionary[int, Letter] = WeakValueDictionary()
+        self._by_symbol: WeakValueDictionary[int, Letter] = WeakValueDictionary()
+        self._free: list[int] = []
+        self._made = 0
+
+    def __len__(self) -> int:
+        """Letters in use."""
+        return len(self._by_value)
+
+    def pack(self, tokens: Any) -> tuple[bytes, tuple[Letter, ...]]:
+        """Token ids as packed symbols, and the letters among them, which the caller holds on to.
+
+        O(tokens), without a loop in Python but for each letter.
+
+        Raises:
+            InvalidKey: a value that is not an int of 64 bits, or nothing to pack.
+        """
+        if isinstance(tokens, list):
+            try:
+                packed = pack(tokens)
+            except InvalidKey:
+                if not tokens:
+                    raise
+            else:
+                if int(np.frombuffer(packed, dtype="<i4").max()) < FIRST_LETTER:
+                    return packed, ()
+        wide = np.asarray(tokens)
+        if wide.dtype != np.int64 or wide.ndim != 1 or wide.size == 0:
+            raise InvalidKey("need token ids that are ints of 64 bits")
+        if int(wide.min()) >= 0 and int(wide.max()) < FIRST_LETTER:
+            return wide.astype("<i4").tobytes(), ()
+        apart = (wide < 0) | (wide >= FIRST_LETTER)
+        letters = tuple([self._letter(value) for value in np.unique(wide[apart]).tolist()])
+        symbols = wide.copy()
+        for letter in letters:
+            symbols[wide == letter.value] = letter.symbol
+        return symbols.astype("<i4").tobytes(), letters
+
+    def known(self, tokens: Any) -> bytes:
+        """Token ids of 64 bits as packed symbols, up to the first wide one that has no letter.  O(tokens)."""
+        wide = np.asarray(tokens, dtype=np.int64)
+        apart = (wide < 0) | (wide >= FIRST_LETTER)
+        if not apart.any():
+            return wide.astype("<i4").tobytes()
+        symbols = wide.copy()
+        end = len(wide)
+        for value in np.unique(wide[apart]).tolist():
+            letter = self._by_value.get(value)
+            if letter is None:
+                end = min(end, int(np.argmax(wide == value)))
+            else:
+                symbols[wide == value] = letter.symbol
+        return symbols[:end].astype("<i4").tobytes()
+
+    def _letter(self, value: int) -> Letter:
+        letter = self._by_value.get(value)
+        if letter is None:
+            if not self._free:
+                self._free.append(FIRST_LETTER + self._made)
+                self._made += 1
+            symbol = self._free.pop()
+            if symbol > MAX_SYMBOL:
+                raise InvalidKey(f"more than {MAX_SYMBOL - FIRST_LETTER} wide token ids at a time")
+            letter = Letter(symbol, value, self._free)
+            self._by_value[value] = self._by_symbol[symbol] = letter
+        return letter
+
+    def value(self, symbol: int) -> int:
+        """The token id behind a symbol.  O(1)."""
+        return symbol if symbol < FIRST_LETTER else self._by_symbol[symbol].value
+
+    def spell(self, packed: bytes) -> array[int]:
+        """The token ids behind packed symbols, as int64.  O(tokens)."""
+        wide = np.frombuffer(packed, dtype="<i4").astype(np.int64)
+        if wide.size and int(wide.max()) >= FIRST_LETTER:
+            for symbol in np.unique(wide[wide >= FIRST_LETTER]).tolist():
+                wide[wide == symbol] = self.value(symbol)
+        tokens = array("q")
+        tokens.frombytes(wide.tobytes())
+        return tokens
+
+
+# -- pages --------------------------------------------------------------------------------------------
+
+
+@final
+class PageTable:
+    """Interns pages of packed int32 tokens.
+
+    Equal pages of waiting requests get equal symbols; a symbol's number is used again when the last request
+    that has it is gone.
+
+    Args:
+        page_tokens: tokens per page, at least 2.
+    """
+
+    def __init__(self, page_tokens: int) -> None:
+        self._page_bytes: i64 = page_tokens * SYMBOL_BYTES
+        self._symbols: dict[bytes, int] = {}
+        self._pages: list[bytes] = []
+        self._users: list[int] = []
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        """Pages in use."""
+        return len(self._symbols)
+
+    def intern(self, tokens: bytes) -> bytes:
+        """The packed symbols of whole pages of packed tokens.  O(pages)."""
+        symbols: list[int] = []
+        at: i64 = 0
+        while at < len(tokens):
+            page = tokens[at : at + self._page_bytes]
+            symbol = self._symbols.get(page, -1)
+            if symbol < 0:
+                symbol = self._new(page)
+            self._users[symbol] += 1
+            symbols.append(symbol)
+            at += self._page_bytes
+        return pack(symbols)
+
+    def known(self, tokens: bytes) -> bytes:
+        """The same up to the first page that no request has; nothing is interned.  O(pages)."""
+        symbols: list[int] = []
+        at: i64 = 0
+        while at + self._page_bytes <= len(tokens):
+            symbol = self._symbols.get(tokens[at : at + self._page_bytes], -1)
+            if symbol < 0:
+                break
+            symbols.append(symbol)
+            at += self._page_bytes
+        return pack(symbols) if symbols else b""
+
+    def _new(self, page: bytes) -> int:
+        if self._free:
+            symbol = self._free.pop()
+            self._pages[symbol] = page
+        else:
+            symbol = len(self._pages)
+            self._pages.append(page)
+            self._users.append(0)
+        self._symbols[page] = symbol
+        return symbol
+
+    def release(self, symbols: bytes) -> None:
+        """One request less has these pages.  O(pages)."""
+        at: i64 = 0
+        while at < len(symbols):
+            symbol = symbol_at(symbols, at)
+            self._users[symbol] -= 1
+            if self._users[symbol] == 0:
+                del self._symbols[self._pages[symbol]]
+                self._pages[symbol] = b""
+                self._free.append(symbol)
+            at += SYMBOL_BYTES
+
+    def page(self, symbol: int) -> bytes:
+        """The packed tokens of a page."""
+        return self._pages[symbol]
