@@ -14,6 +14,7 @@ import pytest
 
 from peek.adapters.activation import MODES
 from peek.adapters.lifecycle import Switch
+from peek.adapters.sglang.plugin import mode_agreement
 
 CALLS = 300
 RANKS = 3
