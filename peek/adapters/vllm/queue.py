@@ -59,27 +59,7 @@ class TrackedQueue:
         for request in requests:
             self.add_request(request)
 
-    # -- plans: what the adapter calls -------------------------------------------------------------
-
-    def follow(self, plan: LazyPlan | None) -> None:
-        """Go on in the order of this plan; None for vLLM's own order."""
-        raise NotImplementedError
-
-    def keep_place(self, request: Any) -> None:
-        """Give a member its own place, whatever the plan says of others."""
-        raise NotImplementedError
-
-    def take_part(self, request: Any) -> None:
-        """Give a member its place by the plan."""
-        raise NotImplementedError
-
-    def hold(self, request: Any) -> None:
-        """A member cannot run for now."""
-        raise NotImplementedError
-
-    def release(self) -> None:
-        """Hold nothing any more."""
-        raise NotImplementedError
+    # -- what the kinds of queue do in their own ways ----------------------------------------------
 
     def settle(self) -> None:
         """Between steps: what was held, was taken out and was not put back has left."""
@@ -87,8 +67,6 @@ class TrackedQueue:
     def put_back(self, requests: list[Any]) -> list[Any]:
         """Put back the held ones of `requests`, the last one taken out first; returns the others."""
         return requests
-
-    # -- the order: what a queue answers -----------------------------------------------------------
 
     def _insert(self, request: Any, at_head: bool) -> None:
         raise NotImplementedError
@@ -100,7 +78,6 @@ class TrackedQueue:
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
-        """First to go first."""
         raise NotImplementedError
 
     # -- vLLM's calls ------------------------------------------------------------------------------
@@ -209,20 +186,20 @@ class PlannedQueue(TrackedQueue):
     # -- plans -------------------------------------------------------------------------------------
 
     def follow(self, plan: LazyPlan | None) -> None:
-        """O(1)."""
+        """Go on in the order of this plan; None for the order of entry.  O(1)."""
         self._plan = plan
         self._at = 0
         self._next = None
 
     def keep_place(self, request: Any) -> None:
-        """O(log n)."""
+        """A member takes part in no plan.  O(log n)."""
         name = request.request_id
         self._next = None
         if self._let_go(name) or self._body.pop(name, None) is not None:
             heapq.heappush(self._turns, (self._numbers[name], name))
 
     def take_part(self, request: Any) -> None:
-        """O(1), O(log n) for one that was held."""
+        """A member takes part in plans.  O(1), O(log n) for one that was held."""
         name = request.request_id
         self._next = None
         if name not in self._body:
@@ -232,7 +209,7 @@ class PlannedQueue(TrackedQueue):
             self._body.move_to_end(name, last=False)
 
     def hold(self, request: Any) -> None:
-        """It comes last until it takes part again.  O(log n)."""
+        """A member cannot run for now: it comes last until it takes part again.  O(log n)."""
         name = request.request_id
         self._next = None
         if name not in self._held:
@@ -419,7 +396,7 @@ class RankedQueue(TrackedQueue):
         super().__init__(requests)
 
     def follow(self, plan: LazyPlan | None) -> None:
-        """Ascending in priority.  O(n log n)."""
+        """Lay this plan out, ascending in priority; None for vLLM's own order.  O(n log n)."""
         queue = list(self)
         ids = [] if plan is None else list(plan)
         planned, taking_part = iter(ids), set(ids)
@@ -438,17 +415,17 @@ class RankedQueue(TrackedQueue):
         self._order = SortedList(self._items.values())
 
     def keep_place(self, request: Any) -> None:
-        """O(1)."""
+        """A member is not held.  O(1)."""
         self._held.pop(request.request_id, None)
 
     take_part = keep_place
 
     def hold(self, request: Any) -> None:
-        """O(1)."""
+        """A member cannot run for now.  O(1)."""
         self._held[request.request_id] = request
 
     def release(self) -> None:
-        """O(held)."""
+        """Hold nothing any more.  O(held)."""
         self._held.clear()
 
     def _insert(self, request: Any, at_head: bool) -> None:
@@ -500,20 +477,19 @@ class Blocked:
     def __init__(self, scheduler: Any, compiles: object) -> None:
         self._scheduler = scheduler
         self._compiles = compiles
-        self._grammars: dict[str, Any] = {}
-        self._loras: dict[int, dict[str, Any]] = {}
-        self._kept: dict[str, int] = {}
-        """What is held, and for which LoRA adapter; 0 for a grammar."""
+        self._held: dict[int, dict[str, Any]] = {}
+        """What is held, by LoRA adapter; 0 for a grammar."""
+        self._group: dict[str, int] = {}
         self._contending: dict[int, int] = {}
         """Requests in plans, by LoRA adapter."""
         self._running: set[int] = set()
 
     def __contains__(self, request_id: object) -> bool:
         """Whether a request is held."""
-        return request_id in self._kept
+        return request_id in self._group
 
     def look(self) -> None:
-        """See which adapters have slots; before each step.  O(running) with LoRA, else O(1)."""
+        """Note which adapters have slots; before each step.  O(running) with LoRA, else O(1)."""
         self._running = set()
         if self._scheduler.lora_config:
             self._running = {lora_of(request) for request in self._scheduler.running} - {0}
@@ -538,19 +514,16 @@ class Blocked:
         """A request is in no plan because it cannot run.  O(1)."""
         compiles = request.status == self._compiles and not _is_compiled(request)
         lora = 0 if compiles else lora_of(request)
-        group = self._loras.setdefault(lora, {}) if lora else self._grammars
-        group[request.request_id] = request
-        self._kept[request.request_id] = lora
+        self._held.setdefault(lora, {})[request.request_id] = request
+        self._group[request.request_id] = lora
 
     def let_go(self, request_id: str) -> None:
         """A request left, or is in plans again.  O(1)."""
-        lora = self._kept.pop(request_id, -1)
-        if lora == 0:
-            del self._grammars[request_id]
-        elif lora > 0:
-            del self._loras[lora][request_id]
-            if not self._loras[lora]:
-                del self._loras[lora]
+        lora = self._group.pop(request_id, None)
+        if lora is not None:
+            del self._held[lora][request_id]
+            if not self._held[lora]:
+                del self._held[lora]
 
     def planned(self, request: Any, change: int) -> None:
         """One more, or one fewer, of its LoRA adapter is in plans.  O(1)."""
@@ -564,24 +537,25 @@ class Blocked:
 
     def freed(self) -> list[Any]:
         """Held requests that could run now.  O(grammars + adapters + these)."""
-        if not self._kept:
+        if not self._held:
             return []
-        ready = [request for request in self._grammars.values() if _is_compiled(request)]
-        may = [lora for lora in self._loras if lora in self._running]
-        if self._loras and self._free() > 0:
-            may += [lora for lora in self._loras if lora in self._contending and lora not in self._running]
+        ready = [request for request in self._held.get(0, {}).values() if _is_compiled(request)]
+        loras = [lora for lora in self._held if lora]
+        may = [lora for lora in loras if lora in self._running]
+        if loras and self._free() > 0:
+            may += [lora for lora in loras if lora in self._contending and lora not in self._running]
             room = self._free() + 1 - self._contenders()
             if room > 0:
-                others = [lora for lora in self._loras if lora not in may]
+                others = [lora for lora in loras if lora not in may]
                 may += sorted(others, key=self._oldest)[:room]
-        return ready + [request for lora in may for request in self._loras[lora].values()]
+        return ready + [request for lora in may for request in self._held[lora].values()]
 
     def _oldest(self, lora: int) -> float:
-        return min(float(request.arrival_time) for request in self._loras[lora].values())
+        return min(float(request.arrival_time) for request in self._held[lora].values())
 
     def all(self) -> list[Any]:
         """All that are held.  O(those)."""
-        groups = [self._grammars, *self._loras.values()]
+        groups = [self._held.get(0, {}), *(group for lora, group in self._held.items() if lora)]
         return [request for group in groups for request in group.values()]
 
 
