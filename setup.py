@@ -44,7 +44,6 @@ COMPILED = (
     "peek/simulation/radix_node.py",
     "peek/simulation/block_cache.py",
     "peek/adapters/vllm/mirror.py",
-    "peek/adapters/sglang/symbols.py",
     "peek/adapters/sglang/node_view.py",
 )
 """The hot modules, as patterns; package `__init__` files always stay Python.

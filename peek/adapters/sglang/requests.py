@@ -10,7 +10,8 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
 from peek.adapters.engine_adapter import first_text
-from peek.adapters.sglang.symbols import ALONE, Alphabet, Letter, PageTable, behind, namespace_of
+from peek.adapters.sglang.node_view import PageTable
+from peek.adapters.sglang.symbols import ALONE, Alphabet, Letter, behind, namespace_of
 from peek.errors import InvalidKey
 from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES, heads_of

@@ -1,8 +1,7 @@
-"""What stands for a request's namespace and tokens in the planner: strings, and int32 symbols.
+"""What stands for a request's namespace and tokens in the planner: a string, and int32 symbols.
 
-    namespaces   what keeps equal tokens apart in SGLang's caches, as one string, and back again
-    Alphabet     symbols for token ids that are wider than a symbol
-    PageTable    symbols for whole pages of tokens, for caches that match whole pages only
+A namespace is one string for what keeps equal tokens apart in SGLang's caches.  An `Alphabet` has symbols for
+token ids that are wider than a symbol.
 
 Where keys are made of pairs of neighbours (EAGLE), a prompt's symbols are its tokens from the second on, each
 standing for the pair that it ends; the first token goes into the namespace.  Then prompts share as many
@@ -12,16 +11,13 @@ symbols as they share pairs.
 from __future__ import annotations
 
 from array import array
-from typing import Any, Final, final
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import numpy as np
-from mypy_extensions import i64, mypyc_attr
 
 from peek.errors import InvalidKey
-from peek.trie.keys import MAX_SYMBOL, SYMBOL_BYTES, pack, symbol_at
-
-# -- namespaces ---------------------------------------------------------------------------------------
+from peek.trie.keys import MAX_SYMBOL, pack
 
 ALONE: Final = "alone:"
 """Starts the namespace of a request that shares with none and hits only what its session lends it."""
@@ -67,13 +63,10 @@ def first_of(namespace: str) -> tuple[int | None, str]:
     return int(first), rest
 
 
-# -- wide tokens --------------------------------------------------------------------------------------
-
 FIRST_LETTER: Final = 3 << 29
 """Ids from here on are numbered; no vocabulary reaches it, nor do the 30-bit pad values of old versions."""
 
 
-@mypyc_attr(native_class=False)  # a native one takes no weak references
 class Letter:
     """One wide value and its symbol.  The symbol is free again when the letter is held no more."""
 
@@ -88,7 +81,6 @@ class Letter:
         self._free.append(self.symbol)
 
 
-@final
 class Alphabet:
     """Packs token ids of any width, and spells them again.
 
@@ -178,82 +170,3 @@ class Alphabet:
         tokens = array("q")
         tokens.frombytes(wide.tobytes())
         return tokens
-
-
-# -- pages --------------------------------------------------------------------------------------------
-
-
-@final
-class PageTable:
-    """Interns pages of packed int32 tokens.
-
-    Equal pages of waiting requests get equal symbols; a symbol's number is used again when the last request
-    that has it is gone.
-
-    Args:
-        page_tokens: tokens per page, at least 2.
-    """
-
-    def __init__(self, page_tokens: int) -> None:
-        self._page_bytes: i64 = page_tokens * SYMBOL_BYTES
-        self._symbols: dict[bytes, int] = {}
-        self._pages: list[bytes] = []
-        self._users: list[int] = []
-        self._free: list[int] = []
-
-    def __len__(self) -> int:
-        """Pages in use."""
-        return len(self._symbols)
-
-    def intern(self, tokens: bytes) -> bytes:
-        """The packed symbols of whole pages of packed tokens.  O(pages)."""
-        symbols: list[int] = []
-        at: i64 = 0
-        while at < len(tokens):
-            page = tokens[at : at + self._page_bytes]
-            symbol = self._symbols.get(page, -1)
-            if symbol < 0:
-                symbol = self._new(page)
-            self._users[symbol] += 1
-            symbols.append(symbol)
-            at += self._page_bytes
-        return pack(symbols)
-
-    def known(self, tokens: bytes) -> bytes:
-        """The same up to the first page that no request has; nothing is interned.  O(pages)."""
-        symbols: list[int] = []
-        at: i64 = 0
-        while at + self._page_bytes <= len(tokens):
-            symbol = self._symbols.get(tokens[at : at + self._page_bytes], -1)
-            if symbol < 0:
-                break
-            symbols.append(symbol)
-            at += self._page_bytes
-        return pack(symbols) if symbols else b""
-
-    def _new(self, page: bytes) -> int:
-        if self._free:
-            symbol = self._free.pop()
-            self._pages[symbol] = page
-        else:
-            symbol = len(self._pages)
-            self._pages.append(page)
-            self._users.append(0)
-        self._symbols[page] = symbol
-        return symbol
-
-    def release(self, symbols: bytes) -> None:
-        """One request less has these pages.  O(pages)."""
-        at: i64 = 0
-        while at < len(symbols):
-            symbol = symbol_at(symbols, at)
-            self._users[symbol] -= 1
-            if self._users[symbol] == 0:
-                del self._symbols[self._pages[symbol]]
-                self._pages[symbol] = b""
-                self._free.append(symbol)
-            at += SYMBOL_BYTES
-
-    def page(self, symbol: int) -> bytes:
-        """The packed tokens of a page."""
-        return self._pages[symbol]
