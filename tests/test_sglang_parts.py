@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from peek.adapters.sglang import __all__ as public
 from peek.adapters.sglang.core_view import MOST_TOKENS, Insertions
-from peek.adapters.sglang.symbols import ALONE, PageTable, behind, first_of, namespace_of, owner_of
+from peek.adapters.sglang.node_view import PageTable
+from peek.adapters.sglang.symbols import ALONE, behind, first_of, namespace_of, owner_of
 from peek.trie.keys import pack, unpack
 
 PAGE = 3

@@ -1,38 +1,20 @@
-"""A policy in a module of somebody's own orders SGLang's real queue, named as he would name it."""
+"""A policy in a module of its author's own orders SGLang's real queue, named as its author would name it."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from sglang_lab import CORES, leaked, make_request, make_world
 from sglang_small import attach
 from sglang_stepper import Stepper
+from support.own_policies import module
 
 from peek.adapters.metrics import snapshot
 
-MODULE = """
-from peek import AdmissionPolicy
+__all__ = ["module"]
 
-class MostCachedFirst(AdmissionPolicy):
-    def order(self, queue, cycle):
-        return sorted(queue, key=lambda request: -request.cached_len)
-
-class Forgets(AdmissionPolicy):
-    def order(self, queue, cycle):
-        return queue[1:]
-"""
 A, B = list(range(100, 164)), list(range(200, 264))
-
-
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "anybodys_policies.py").write_text(MODULE, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "anybodys_policies", raising=False)
-    return "anybodys_policies"
 
 
 def busy(core: str | None, label: str, **more: Any) -> tuple[list[str], Any]:

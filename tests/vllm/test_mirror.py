@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from vllm_lab import BLOCK, RequestStatus, cached_now, make_request, make_scheduler, waiting_names
 from vllm_plays import INTERLEAVED, Play, perform, plays
-from vllm_small import matched, run_out, step
+from vllm_small import compared, matched, run_out, step
 
 from peek import DualWalk
 from peek.adapters.vllm import PeekScheduler
@@ -33,22 +33,15 @@ class Comparison:
 
     def __call__(self, engine: Any, scheduled: Any) -> None:
         adapter = engine.peek.adapter
-        tree, mirror = adapter.planner.tree, adapter.mirror
-        assert len(mirror) == 0 or len(tree) > 0, "symbols that nobody waits for"
-        adapter.sync()  # a lone request is looked at again when its first block is cached
-        if adapter._watch._table is None:
+        tree = adapter.planner.tree
+        assert len(adapter.mirror) == 0 or len(tree) > 0, "symbols that nothing waits for"
+        found = compared(engine)
+        if found is None:
             assert not tree.has_sharing
             self.seen["asleep"] += 1
             return
-        anew = matched(engine)
-        adapter.planner.plan(mirror, adapter.clock())
-        for request in tree.requests():
-            name = request.request_id
-            if name not in engine.requests:
-                continue  # aborted since the last call of schedule()
-            truth = cached_now(engine, engine.requests[name])
-            assert anew[name] == truth, name
-            assert adapter.planner.cached_len(name) == truth, f"{name}: the version stood still"
+        for name, (anew, mine, truth) in found.items():
+            assert anew == mine == truth, f"{name}: the version stood still, or the mirror is wrong"
             self.seen["cached" if truth else "cold"] += 1
 
 

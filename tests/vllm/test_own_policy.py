@@ -1,12 +1,11 @@
-"""A policy in a module of somebody's own orders the real scheduler, named as he would name it."""
+"""A policy in a module of its author's own orders the real scheduler, named as its author would name it."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.own_policies import module
 from vllm_lab import make_request, make_scheduler, waiting_names
 from vllm_small import B, interleaved, run_out, step
 
@@ -14,25 +13,7 @@ from peek import InvalidConfig
 from peek.adapters.metrics import snapshot
 from peek.adapters.vllm import PeekScheduler
 
-MODULE = """
-from peek import AdmissionPolicy
-
-class MostCachedFirst(AdmissionPolicy):
-    def order(self, queue, cycle):
-        return sorted(queue, key=lambda request: -request.cached_len)
-
-class Forgets(AdmissionPolicy):
-    def order(self, queue, cycle):
-        return queue[1:]
-"""
-
-
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "somebodys_policies.py").write_text(MODULE, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "somebodys_policies", raising=False)
-    return "somebodys_policies"
+__all__ = ["module"]
 
 
 def busy(options: dict[str, object]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm_lab import fake_output, make_request, make_scheduler
+from vllm_lab import cached_now, fake_output, make_request, make_scheduler
 
 from peek import DualWalk, PendingTree
 from peek.adapters.vllm import PeekScheduler
@@ -49,3 +49,21 @@ def matched(engine: Any) -> dict[str, int]:
     for request in known.requests():
         tree.insert(request.request_id, known.key_of(request.request_id))
     return DualWalk(tree).match(engine.peek.adapter.mirror)
+
+
+def compared(engine: Any) -> dict[str, tuple[int, int, int]] | None:
+    """Cached tokens of all that is planned: by a new walk, by the planner's own, and by vLLM's answer.
+
+    The planner's own trusts `version`.  None while the pool is not watched.
+    """
+    adapter = engine.peek.adapter
+    adapter.sync()  # a lone request is looked at again when its first block is cached
+    if adapter._watch._table is None:
+        return None
+    anew = matched(engine)
+    adapter.planner.plan(adapter.mirror, adapter.clock())
+    return {
+        name: (hit, int(adapter.planner.cached_len(name)), cached_now(engine, engine.requests[name]))
+        for name, hit in anew.items()
+        if name in engine.requests  # else aborted since the last call of schedule()
+    }
