@@ -52,8 +52,8 @@ class Settings:
         control_file: a file that says the mode while the engine runs, "" for none.
         control_every: calls of the scheduler between two looks at it.
         explain: how many admissions to keep with the reason for their place (a sample is logged); 0 for none.
-        tenants: who requests are accounted to (the option `tenant_lead`): "none", all to one; "namespace",
-            each to its LoRA adapter, extra key or cache salt; "named", each to the tenant that it names,
+        tenants: the account of a request (the option `tenant_lead`): "none", one for all; "namespace",
+            that of its LoRA adapter, extra key or cache salt; "named", that of the tenant it names,
             for servers behind a gateway that writes the name itself.
     """
 

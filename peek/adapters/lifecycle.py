@@ -183,7 +183,7 @@ def forward_log(engine_logger: str) -> None:
 
 
 def warn_of_misspelled() -> None:
-    """Log each environment variable that looks like one of ours and is read by nobody."""
+    """Log each environment variable that looks like one of ours and is read by nothing."""
     for name, meant in misspelled(os.environ).items():
         logger.warning(
             "peek: nothing reads %s; is %s meant? (known: %s)", name, meant, ", ".join(KNOWN_VARIABLES)

@@ -99,7 +99,7 @@ def snapshot(adapter: EngineAdapter) -> dict[str, float]:
 
 
 class EngineMetrics:
-    """Keeps the series of one attachment current; does nothing where nobody reads them.
+    """Keeps the series of one attachment current; does nothing where they are not read.
 
     Args:
         about: which engine, for the labels.

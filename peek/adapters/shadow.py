@@ -199,7 +199,7 @@ class Shadow:
         self._drop(request_id)
 
     def _start_anew(self) -> None:
-        """Forget who is there and go on with those who come."""
+        """Forget all requests and go on with those that come."""
         self.restarts += 1
         logger.warning("peek: the shadow fell behind and starts anew")
         self._engine = self._made()

@@ -32,7 +32,7 @@ REPLACED: Final = ("fcfs", "lpm")
 REPLACE_ANY: Final = "PEEK_REPLACE_SCHEDULE_POLICY"
 """The variable that tells it to take the place of any other, too."""
 
-# -- who schedules ------------------------------------------------------------------------------------
+# -- the scheduler -----------------------------------------------------------------------------------
 
 
 def why_stand_aside(policy: Any, replaces_any: bool = False, scheduler: Any = None) -> str | None:
@@ -112,7 +112,7 @@ def mode_agreement(scheduler: Any) -> Callable[[str], str] | None:
     It is a broadcast over SGLang's own group of the tensor-parallel ranks, on the CPU: all of them must come
     to the call, and wait for the slowest.  They do, since they order the same queue equally often.
 
-    None with one rank, and where that group is not all who share a queue: pipeline stages and
+    None with one rank, and where that group is not all ranks of a queue: pipeline stages and
     context-parallel ranks schedule at different times.
     """
     group = getattr(scheduler, "attn_tp_cpu_group", None)
@@ -149,7 +149,6 @@ def attach(
         replaces_any: whatever `--schedule-policy` says.
         scheduler: the `Scheduler` that the policy is of, for the log, the labels and the other ranks.
     """
-
     return Attachment(
         settings,
         lambda: why_stand_aside(policy, replaces_any, scheduler),
@@ -157,24 +156,6 @@ def attach(
         lambda: sglang_info(policy, scheduler),
         lambda _adapter: why_no_shadow(policy, scheduler) or SglangShadow(policy, settings, NOMINAL_TOKEN_S),
     )
-
-
-def planned_priority(
-    attachment: Attachment[SglangAdapter], stock: Callable[[], Any], queue: list[Any]
-) -> Any:
-    """One call of `SchedulePolicy.calc_priority`; `stock` is SGLang's own."""
-    adapter = attachment.working
-    if adapter is None:
-        return stock()
-    attachment.observe("looked_at", queue)
-    ordered = attachment.call(adapter.order, queue)
-    attachment.count()
-    if not ordered:
-        return stock()
-    touch = getattr(adapter.policy, "_touch_waiting_prefixes", None)
-    if touch is not None:
-        touch(adapter.policy.policy, queue)
-    return False  # 0.5.9: no prefixes were matched; later versions return nothing
 
 
 def around(settings: Settings, replaces_any: bool = False) -> Callable[..., Any]:
@@ -188,7 +169,17 @@ def around(settings: Settings, replaces_any: bool = False) -> Callable[..., Any]
         if attachment is None:
             attachment = policy.peek = attach(policy, settings, replaces_any)
         queue = args[0] if args else kwargs["waiting_queue"]
-        return planned_priority(attachment, lambda: stock(policy, *args, **kwargs), queue)
+        adapter = attachment.working
+        if adapter is not None:
+            attachment.observe("looked_at", queue)
+            ordered = attachment.call(adapter.order, queue)
+            attachment.count()
+            if ordered:
+                touch = getattr(policy, "_touch_waiting_prefixes", None)
+                if touch is not None:
+                    touch(policy.policy, queue)
+                return False  # 0.5.9: no prefixes were matched; later versions return nothing
+        return stock(policy, *args, **kwargs)
 
     return calc_priority
 
@@ -203,7 +194,7 @@ def after_policy(settings: Settings, replaces_any: bool = False) -> Callable[...
 
 
 def after_prefill(found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) -> None:
-    """The hook after `Scheduler.get_new_batch_prefill`: who was admitted is told at once.
+    """The hook after `Scheduler.get_new_batch_prefill`: what was admitted is told at once.
 
     An idle scheduler does not ask for an order; counters would stand still and differ between ranks.
     """
@@ -290,7 +281,7 @@ def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:
                 return hook(stock, self, waiting_queue, *args, **kwargs)
 
         class PlannedScheduler(scheduler.Scheduler):  # type: ignore[misc]
-            """SGLang's scheduler, telling `peek` of its policy and whom it has admitted."""
+            """SGLang's scheduler, telling `peek` of its policy and of what it has admitted."""
 
             def init_schedule_policy(self, *args: Any, **kwargs: Any) -> None:
                 super().init_schedule_policy(*args, **kwargs)

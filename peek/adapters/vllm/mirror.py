@@ -6,7 +6,7 @@ tree compares integers, and keeps the pool's state per symbol, which the pool's 
 removals keep current.  A walk then reads states instead of making a Python call per block.
 
 Two things keep it cheap.  A block's state is asked for when a walk first reaches it, and chains end at
-the first missing block, so most are never asked for.  And a request whose first block nobody else needs
+the first missing block, so most are never asked for.  And a request whose first block no other needs
 and the pool does not hold can neither hit nor share: that one block is its whole key until either
 changes, when it is `outgrown`.
 
@@ -28,7 +28,7 @@ _ABSENT: Final = 1
 _CACHED: Final = 2
 
 _MOST_CHANGES: Final = 65536
-"""Changes that are remembered until somebody walks."""
+"""Changes that are remembered until a walk: half a MiB."""
 
 
 class BlockMirror:
@@ -46,7 +46,7 @@ class BlockMirror:
         self.version: i64 = 0
         """Grows when an answer of `advance` may have changed."""
         self.symbols: dict[bytes, int] = {}
-        """The pool keys that somebody waits for."""
+        """The pool keys that waiting requests need."""
         self._is_cached = is_cached
         self._suffix = key_suffix
         self._keys: list[bytes] = []
@@ -160,11 +160,11 @@ class BlockMirror:
             self._outgrown.append(self._lone.pop(symbol))
 
     def symbol_of(self, key: bytes) -> int:
-        """The symbol of a pool key, of any KV cache group; -1 if nobody waits for it."""
+        """The symbol of a pool key, of any KV cache group; -1 if no waiting request needs it."""
         return self.symbols.get(key, -1)
 
     def wanted(self) -> Container[bytes]:
-        """The pool keys, of any KV cache group, that somebody waits for; stays current."""
+        """The pool keys, of any KV cache group, that waiting requests need; stays current."""
         return self.symbols
 
     def _new_symbol(self, key: bytes) -> int:
@@ -180,7 +180,7 @@ class BlockMirror:
         return symbol
 
     def release(self, key: bytes, is_needed: Callable[[int], bool]) -> None:
-        """A request is gone: forget those of its symbols that nobody waits for any more.
+        """A request is gone: forget those of its symbols that no other needs.
 
         Symbols are chained, so what is needed is a prefix of the key.  O(symbols forgotten).
         """

@@ -1,4 +1,4 @@
-"""vLLM's waiting queue, in the planner's order: who is in it, what cannot run, and who goes next.
+"""vLLM's waiting queue, in the planner's order: what is in it, what cannot run, and what goes next.
 
 vLLM looks at a waiting queue through a dozen methods and admits a few requests a step.  `PlannedQueue` (first
 come, first served) therefore looks up in the plan only what vLLM asks for: a step costs what it admits,

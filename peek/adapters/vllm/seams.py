@@ -6,7 +6,7 @@ and 0.33.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -137,37 +137,6 @@ def _drops_a_block(coordinator: Any) -> bool:
 # -- the block pool -----------------------------------------------------------------------------------
 
 
-def watch_hashes(
-    pool: Any, wanted: Container[bytes], cached: Callable[[bytes], None], gone: Callable[[bytes], None]
-) -> object:
-    """Have `cached(key)` and `gone(key)` called as blocks of `wanted` keys enter and leave the pool's table.
-
-    Returns the table; vLLM puts a new one in its place when the prefix cache is reset.
-    """
-    from vllm.v1.core.block_pool import BlockHashToBlockMap
-
-    stock_insert, stock_pop = BlockHashToBlockMap.insert, BlockHashToBlockMap.pop
-
-    class WatchedMap(BlockHashToBlockMap):  # type: ignore[misc]
-        """vLLM's table, telling what changes.  Called for every block: one look-up if no request waits."""
-
-        def insert(self, key: Any, block: Any) -> None:
-            stock_insert(self, key, block)
-            if key in wanted:
-                cached(key)
-
-        def pop(self, key: Any, block_id: int) -> Any:
-            block = stock_pop(self, key, block_id)
-            if key in wanted:
-                gone(key)
-            return block
-
-    watched = WatchedMap()
-    watched.__dict__.update(pool.cached_block_hash_to_block.__dict__)
-    pool.cached_block_hash_to_block = watched
-    return watched
-
-
 def unwatch_hashes(pool: Any) -> None:
     """A table of vLLM's own class again, with what it holds now."""
     from vllm.v1.core.block_pool import BlockHashToBlockMap
@@ -217,14 +186,37 @@ class PoolWatch:
             return
         self._quiet_steps = 0
         if self._table is None or replaced:
-            call, mirror = self._shield.call, self._mirror
-            self._table = watch_hashes(
-                self._pool,
-                mirror.wanted(),
-                lambda key: call(mirror.block_cached, key),
-                lambda key: call(mirror.block_gone, key),
-            )
-            mirror.reset()
+            self._table = self._watched_table()
+            self._mirror.reset()
+
+    def _watched_table(self) -> object:
+        """Put a table that tells the mirror of the keys it wants in the place of the pool's.
+
+        vLLM puts a new one there when the prefix cache is reset.
+        """
+        from vllm.v1.core.block_pool import BlockHashToBlockMap
+
+        call, mirror, wanted = self._shield.call, self._mirror, self._mirror.wanted()
+        stock_insert, stock_pop = BlockHashToBlockMap.insert, BlockHashToBlockMap.pop
+
+        class WatchedMap(BlockHashToBlockMap):  # type: ignore[misc]
+            """Called for every block: one look-up if no request waits."""
+
+            def insert(self, key: Any, block: Any) -> None:
+                stock_insert(self, key, block)
+                if key in wanted:
+                    call(mirror.block_cached, key)
+
+            def pop(self, key: Any, block_id: int) -> Any:
+                block = stock_pop(self, key, block_id)
+                if key in wanted:
+                    call(mirror.block_gone, key)
+                return block
+
+        watched = WatchedMap()
+        watched.__dict__.update(self._pool.cached_block_hash_to_block.__dict__)
+        self._pool.cached_block_hash_to_block = watched
+        return watched
 
 
 def group_suffix(group: int) -> bytes:
