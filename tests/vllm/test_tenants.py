@@ -101,8 +101,3 @@ def test_a_template_is_known_by_the_answers_it_had() -> None:
     assert told["long again"].answer_ratio == pytest.approx((40 + 21) / 2 / 21, rel=0.1)
     assert told["short again"].answer_ratio == pytest.approx((2 + 21) / 2 / 21, rel=0.1)
     assert told["long again"].answer_excess > 5 > told["short again"].answer_excess == 0
-
-
-def test_a_name_in_a_body_is_not_believed_unless_asked_for() -> None:
-    order = admissions({"policy": "peek", "tenant_lead": 0.0, "strict": True}, flood())
-    assert order == admissions({"policy": "peek", "strict": True}, flood_unnamed())
