@@ -48,7 +48,7 @@ def play(engine: str, workload: Workload, mode: str) -> Played:
     beside = real.scheduler.peek if engine == "vllm" else real.world.policy.peek  # type: ignore[attr-defined]
     spent = Spent(beside)
     jobs = real.run()
-    following = beside.shadows.shadow
+    following = beside.foretold.shadow
     account = None if following is None else following.account
     engine_s = sum(readings[1::2]) - sum(readings[::2])
     return Played(hit(jobs), account, real.steps, spent.seconds, engine_s)
@@ -59,8 +59,8 @@ class Spent:
 
     def __init__(self, beside: Any) -> None:
         self.seconds = 0.0
-        self._tell = beside.shadows.tell
-        beside.shadows.tell = self.tell
+        self._tell = beside.foretold.tell
+        beside.foretold.tell = self.tell
 
     def tell(self, *args: Any) -> None:
         started = time.thread_time()

@@ -207,7 +207,7 @@ class Attachment(Generic[A]):
         aside: why this engine is not served, "" if it is.
         about: which engine it is.
         seen: what was observed of its planners.
-        shadows: the shadow at work while the mode is "shadow".
+        foretold: the shadows, one at work while the mode is "shadow".
         mode: "on", "shadow" or "off".
     """
 
@@ -233,7 +233,7 @@ class Attachment(Generic[A]):
         # An engine that does not say what it is is served all the same: this shield is not the adapter's.
         described = Shield(settings.strict, then=self.back_off.then).call(about)
         self.about = described or EngineInfo("engine", ranks=0)
-        self.shadows = ShadowLifecycle(settings.strict, make_shadow if self.about.speaks else None)
+        self.foretold = ShadowLifecycle(settings.strict, make_shadow if self.about.speaks else None)
         if self.about.logger:
             forward_log(self.about.logger)
         warn_of_misspelled()
@@ -281,7 +281,7 @@ class Attachment(Generic[A]):
 
     def observe(self, event: str, *args: Any) -> None:
         """Call the method `event` of the shadow, if there is one: something that the engine does."""
-        self.shadows.tell(event, *args)
+        self.foretold.tell(event, *args)
 
     def count(self) -> None:
         """Pass the counters on; once a step."""
@@ -292,7 +292,7 @@ class Attachment(Generic[A]):
             "peek_shadow_reordered_cycles": self.seen.shadow_reordered,
             "peek_retries": self.back_off.retries,
             "peek_recoveries": self.back_off.recoveries,
-            **self.shadows.counters(),
+            **self.foretold.counters(),
         }
         try:
             self._metrics.update(self.adapter, self.state, self.active, own)
@@ -318,7 +318,7 @@ class Attachment(Generic[A]):
             return self.aside or "off"
         if self.adapter is None or not self.shield.active:
             return "internal error"
-        why_not = self.shadows.why_not
+        why_not = self.foretold.why_not
         return f"{self.mode}, foretells no hits: {why_not}" if why_not else self.mode
 
     def explain(self, request_id: str) -> dict[str, Any] | None:
@@ -406,14 +406,14 @@ class Attachment(Generic[A]):
         shadow = self.mode == "shadow"
         planner: Any = adapter.planner
         planner.shadow = shadow
-        self.shadows.follow(adapter if shadow else None)
+        self.foretold.follow(adapter if shadow else None)
 
     def _take_away(self) -> None:
         """Give the engine its own objects back."""
         if self.adapter is not None:
             self.shield.undo(self.adapter.detach)
         self.adapter = None
-        self.shadows.follow(None)
+        self.foretold.follow(None)
         self.count()
 
     def _give_up(self, adapter: A) -> None:

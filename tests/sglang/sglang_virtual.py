@@ -87,8 +87,8 @@ class VirtualSglang(SimEngine):
             max_prefill_tokens=MAX_PREFILL_TOKENS,
         )
         beside = getattr(world.policy, "peek", None)
-        if beside is not None and beside.shadows.shadow is not None:
-            beside.shadows.shadow.clock = lambda: self.now
+        if beside is not None and beside.foretold.shadow is not None:
+            beside.foretold.shadow.clock = lambda: self.now
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
         tokens = np.frombuffer(request.key, dtype="<i4").tolist()

@@ -32,7 +32,7 @@ def played(workload: Workload, mode: str, page: int = 1, core: str | None = None
     )
     beside = attach(world, "peek", mode=mode)
     rate = hit(VirtualSglang(workload, CostModel(), world).run())
-    shadow = beside.shadows.shadow
+    shadow = beside.foretold.shadow
     return rate, None if shadow is None else shadow.account
 
 
@@ -50,7 +50,7 @@ def test_answers_are_found_where_they_are_repeated() -> None:
 
 
 def shadow_of(world: World) -> SglangShadow:
-    found: SglangShadow = world.policy.peek.shadows.shadow
+    found: SglangShadow = world.policy.peek.foretold.shadow
     return found
 
 
@@ -64,7 +64,7 @@ def test_random_schedules(overlap: bool, monkeypatch: pytest.MonkeyPatch) -> Non
 
     def beside(stepper: Stepper) -> Any:
         made = attach(stepper.world, "peek", mode="shadow")
-        made.shadows.shadow.clock = lambda: stepper.at * STEP_S
+        made.foretold.shadow.clock = lambda: stepper.at * STEP_S
         return made
 
     @settings(max_examples=40)
@@ -119,7 +119,7 @@ def test_who_is_not_followed() -> None:
     """`peek_state` says so: counters that stand still look like nothing to gain."""
     world = make_world(2000, priority=True)
     beside = attach(world, "peek", mode="shadow")
-    assert beside.shadows.shadow is None
+    assert beside.foretold.shadow is None
     assert beside.state == "shadow, foretells no hits: requests are scheduled by priority"
     stock = [
         make_request(f"r{i}", [7] * 64 + [i] if i else [9] * 1000, priority=0, arrival=1.0 + i)

@@ -28,7 +28,7 @@ def played(workload: Workload, mode: str) -> tuple[float, Any]:
     """The hit, and the account of the shadow if there is one."""
     real = RealScheduler(workload, "peek", CostModel(), mode=mode)
     rate = hit(real.run())
-    shadow = real.scheduler.peek.shadows.shadow
+    shadow = real.scheduler.peek.foretold.shadow
     return rate, None if shadow is None else shadow.account
 
 
@@ -62,7 +62,7 @@ def test_random_schedules(asynchronous: bool, monkeypatch: pytest.MonkeyPatch) -
         assert [essence(one) for one in outcome.outputs] == [essence(one) for one in alone.outputs]
         engine = outcome.scheduler
         engine.schedule()  # tells who has finished
-        shadow = engine.peek.shadows.shadow
+        shadow = engine.peek.foretold.shadow
         assert not shadow._here
         for later in range(1, 200):
             shadow.account.step(outcome.steps + 10.0 * later)
@@ -88,11 +88,11 @@ def test_switched_on_while_requests_wait(caplog: pytest.LogCaptureFixture) -> No
     for number in range(4):
         engine.add_request(make_request(f"r{number}", [number] * 40, 3))
     engine.schedule()
-    assert engine.peek.shadows.shadow is None
+    assert engine.peek.foretold.shadow is None
     engine.peek._turn("shadow")
-    assert sorted(engine.peek.shadows.shadow._here) == ["r1", "r2", "r3"]
+    assert sorted(engine.peek.foretold.shadow._here) == ["r1", "r2", "r3"]
     engine.peek._turn("on")
-    assert engine.peek.shadows.shadow is None
+    assert engine.peek.foretold.shadow is None
     engine.peek._turn("shadow")
     with caplog.at_level(logging.INFO, "peek"):
         engine.peek._turn("off")
@@ -101,7 +101,7 @@ def test_switched_on_while_requests_wait(caplog: pytest.LogCaptureFixture) -> No
 
 def test_who_is_not_followed() -> None:
     engine = scheduler(options={**SHADOW, "strict": False}, priority=True)
-    assert engine.peek.shadows.shadow is None
+    assert engine.peek.foretold.shadow is None
     assert engine.peek.adapter is not None
     engine.add_request(make_request("a", [1] * 40, 3))
     assert len(run_out(engine)["a"]) == 3
