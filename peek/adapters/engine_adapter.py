@@ -94,15 +94,14 @@ class Generated:
         self._answered = answered
         self._outputs = outputs
         self._first: str | None = None
-        self.several = False
-        """Whether more than one tenant has been seen."""
+        self._several = False
         self._running: OrderedDict[str, tuple[ref[Any], Sized, str, int]] = OrderedDict()
 
     def seen(self, tenant: str) -> None:
         """A request of this tenant has arrived.  O(1)."""
         if self._first is None:
             self._first = tenant
-        self.several |= tenant != self._first
+        self._several |= tenant != self._first
 
     def runs(self, request: Any, request_id: str, tenant: str) -> None:
         """A request was admitted.  O(1)."""
@@ -111,10 +110,10 @@ class Generated:
 
     def count(self) -> None:
         """Charge what has come since the last call; once a step.  O(running), O(1) with one tenant."""
-        for _ in range(len(self._running) if self.several else min(LOOKS, len(self._running))):
+        for _ in range(len(self._running) if self._several else min(LOOKS, len(self._running))):
             request_id, (where, answer, tenant, before) = self._running.popitem(last=False)
             request, now = where(), len(answer)
-            if self.several and now > before:
+            if self._several and now > before:
                 self._charge(tenant, now - before)
             if request is None or _has_ended(request):
                 self._answered(now, request_id)

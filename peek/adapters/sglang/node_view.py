@@ -23,6 +23,9 @@ from peek.adapters.sglang.symbols import ALONE, FIRST_LETTER, OF_A_SESSION, firs
 from peek.trie.keys import SYMBOL_BYTES, match_span, pack, symbol_at
 from peek.trie.tree_view import edge_bytes
 
+_HOST_COST: Final = 0.5
+"""What a token on the host is worth less than one on the device: it is loaded, which is not free."""
+
 HAS_WINDOW: Final = 1
 HAS_STATE: Final = 2
 
@@ -145,7 +148,6 @@ class NodeView:
         pages: the table of pages, None for pages of one token.
         alphabet: packs and spells tokens.
         on_host: whether a node's KV is on the host only; None if it has none at all.
-        host_share: worth of a token on the host as a part of one on the device, 0..1.
         holds: of a hybrid model's node, `HAS_WINDOW` and `HAS_STATE`; None for other models.
         window: tokens of sliding-window KV needed, 0 if the model has no such window.
         states: whether a state is needed.
@@ -160,7 +162,6 @@ class NodeView:
         pages: PageTable | None,
         alphabet: Any,
         on_host: Callable[[Any], bool | None],
-        host_share: float = 0.5,
         *,
         holds: Callable[[Any], int] | None = None,
         window: int = 0,
@@ -174,7 +175,6 @@ class NodeView:
         self._pages = pages
         self._alphabet: Any = alphabet
         self._on_host = on_host
-        self._host_cost: float = 1.0 - host_share
         self._holds = holds
         self._window: i64 = window
         self._states = states
@@ -250,7 +250,7 @@ class NodeView:
         assert isinstance(cursor, NodePlace)
         if self._holds is not None:
             return int(cursor.best * self.unit_tokens)
-        return matched * self.unit_tokens - int(self._host_cost * float(cursor.host))
+        return matched * self.unit_tokens - int(_HOST_COST * float(cursor.host))
 
     # -- SGLang's nodes ----------------------------------------------------------------------------
 
