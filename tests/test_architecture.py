@@ -272,6 +272,17 @@ def protocols_stay_interpreted(module: Module) -> Violations:
             yield node.lineno, f"{node.name} is a Protocol in a compiled module"
 
 
+def adapters_make_public_calls(module: Module) -> Violations:
+    """Tree and counters of a planner are its own; adapters have `totals`, `cluster` and the like."""
+    if not module.name.startswith("peek.adapters"):
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("tree", "stats"):
+            owner = ast.unparse(node.value).rpartition(".")[2]
+            if owner in ("planner", "observed"):
+                yield node.lineno, f"reads {ast.unparse(node)}"
+
+
 Rule = Callable[[Module], Violations]
 
 RULES: list[Rule] = [
@@ -283,6 +294,7 @@ RULES: list[Rule] = [
     compiled_code_has_no_nested_functions,
     compiled_code_does_not_recurse,
     protocols_stay_interpreted,
+    adapters_make_public_calls,
 ]
 
 # -- the library obeys ------------------------------------------------------------------------------------
@@ -423,6 +435,8 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (compiled_code_does_not_recurse, "peek.trie.keys", "def f(n):\n    return f(n - 1)"),
     (compiled_code_does_not_recurse, "peek.trie.keys", "class T:\n    def f(self):\n        self.f()"),
     (protocols_stay_interpreted, "peek.policy.base", "class P(Protocol):\n    pass"),
+    (adapters_make_public_calls, "peek.adapters.observed", "x = self.observed.tree.cluster(name)"),
+    (adapters_make_public_calls, "peek.adapters.metrics", "x = adapter.planner.stats"),
 ]
 
 HARMLESS: list[tuple[Rule, str, str]] = [
@@ -441,6 +455,8 @@ HARMLESS: list[tuple[Rule, str, str]] = [
     (compiled_code_has_no_nested_functions, "peek.planner", "class C:\n    def f(self):\n        pass"),
     (compiled_code_does_not_recurse, "peek.trie.keys", "class T:\n    def f(self): self.inner.f(), f()"),
     (protocols_stay_interpreted, "peek.policy.base", "class P(AdmissionPolicy):\n    pass"),
+    (adapters_make_public_calls, "peek.adapters.metrics", "x = adapter.planner.totals()"),
+    (adapters_make_public_calls, "peek.planner.making", "x = self.planner.tree"),
 ]
 
 
