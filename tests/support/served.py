@@ -151,7 +151,7 @@ def all_at_once(
     refused: int = 0,
     then: Callable[[], object] = lambda: None,
 ) -> dict[str, list[Any]]:
-    """The answers by id; for who was refused, the number of the HTTP error.
+    """The answers by id; for one that was refused, the number of the HTTP error.
 
     Args:
         ask: sends one request.

@@ -21,7 +21,7 @@ def of(name: str, tokens: list[int], tenant: str | None, max_tokens: int = 4, **
 
 
 def admissions(options: dict[str, Any], requests: list[Any], steps: int = 200) -> list[str]:
-    """Who was admitted, in order, one seat at a time."""
+    """What was admitted, in order, one seat at a time."""
     engine = make_scheduler(PeekScheduler, num_blocks=400, max_num_seqs=1, options=options)
     for request in requests:
         engine.add_request(request)
