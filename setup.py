@@ -41,8 +41,6 @@ COMPILED = (
     "peek/offline/batch_trie.py",
     "peek/simulation/caches.py",
     "peek/adapters/vllm/mirror.py",
-    "peek/adapters/vllm/groups.py",
-    "peek/adapters/sglang/pages.py",
     "peek/adapters/sglang/node_view.py",
 )
 """The hot modules, as patterns; package `__init__` files always stay Python.

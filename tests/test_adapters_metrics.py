@@ -16,8 +16,8 @@ from support.attached import EmptyCache, ToyEngine, toy_attachment
 
 from peek import PendingRequest, Planner
 from peek.adapters import export
-from peek.adapters import shield as shields
-from peek.adapters.engine_info import EngineInfo
+from peek.adapters import lifecycle as shields
+from peek.adapters.engine_adapter import EngineInfo
 from peek.adapters.metrics import LABELS, METRICS, snapshot
 from peek.adapters.observed import Observations, ObservedPlanner, Tally
 
@@ -55,7 +55,7 @@ def test_what_is_shown_is_what_happened(shown: Any) -> None:
     found = shown()
     adapter = attachment.adapter
     assert adapter is not None
-    for name, value in snapshot(adapter, attachment.shield).items():
+    for name, value in snapshot(adapter).items():
         assert found[f"{name}_total"] == value, name
     assert found["peek_cycles_total"] == found["peek_plan_duration_seconds_count"] == 8
     assert found["peek_admitted_requests_total"] == found["peek_position_gain_count"] == 8
@@ -165,7 +165,7 @@ def test_not_configured_or_nobody_to_read_writes_nothing(
     engine = ToyEngine()
     attachment = toy_attachment(engine)
     busy(engine, attachment)
-    assert snapshot(attachment.adapter, attachment.shield)["peek_cycles"] == 8  # type: ignore[arg-type]
+    assert snapshot(attachment.adapter)["peek_cycles"] == 8  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("where", ["peek.adapters.export.SeriesFiles", "peek.adapters.metrics.snapshot"])

@@ -12,10 +12,9 @@ import pytest
 from support import dashboard
 
 from peek import PeekConfig
-from peek.adapters.activation import Settings
+from peek.adapters.activation import MODES, Settings
+from peek.adapters.lifecycle import FIRST_WAIT, LONGEST_WAIT
 from peek.adapters.metrics import LABELS, METRICS
-from peek.adapters.shield import FIRST_WAIT, LONGEST_WAIT
-from peek.adapters.switch import MODES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = (DOCS / "operations.md").read_text(encoding="utf-8")

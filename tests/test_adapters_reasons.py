@@ -13,8 +13,7 @@ from support.attached import EmptyCache, ToyEngine, toy_attachment
 
 from peek import InvalidConfig, PendingRequest, Plan, Planner
 from peek.adapters.activation import Settings
-from peek.adapters.observed import Observations, ObservedPlanner
-from peek.adapters.reasons import LINES_A_SECOND, Decisions, facts
+from peek.adapters.observed import LINES_A_SECOND, Decisions, Observations, ObservedPlanner, facts
 from peek.planner.plan import NOTHING_TO_GAIN
 from peek.policy.lanes import FAIR_LANE
 from peek.trie.pending_tree import Cluster

@@ -11,11 +11,11 @@ import pytest
 from support.attached import ToyEngine, toy_attachment
 
 from peek import PeekConfig
-from peek.adapters import engine_info
 from peek.adapters.activation import Settings
-from peek.adapters.attachment import Attachment
-from peek.adapters.engine_info import EngineInfo, sglang_info, vllm_info
-from peek.adapters.sglang.ranks import ranks_of_one_queue
+from peek.adapters.engine_adapter import EngineInfo
+from peek.adapters.lifecycle import Attachment
+from peek.adapters.sglang.plugin import ranks_of_one_queue, sglang_info
+from peek.adapters.vllm.scheduler import vllm_info
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -59,9 +59,9 @@ engine.addHandler(handler)
 engine.setLevel(logging.{level})
 engine.propagate = False
 {before}
-from peek.adapters.voice import speak_through
+from peek.adapters.lifecycle import forward_log
 for _ in range(2):
-    speak_through("vllm")
+    forward_log("vllm")
 logging.getLogger("peek").info("peek: active")
 logging.getLogger("peek").warning("peek: careful")
 """
@@ -136,7 +136,7 @@ def test_an_sglang_policy_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
         def tp_rank(self) -> int:
             raise RuntimeError("not published")
 
-    monkeypatch.setattr(engine_info, "_parallel", Unset)
+    monkeypatch.setattr("peek.adapters.sglang.plugin._parallel", Unset)
     about = sglang_info(policy_like(), None)
     assert (about.model, about.tp_rank, about.speaks) == ("", 0, True)
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from support.attached import ToyEngine, toy_attachment
 
 from peek import EngineMismatch
-from peek.adapters import shield as shields
-from peek.adapters.shield import BackOff, Shield
+from peek.adapters import lifecycle as shields
+from peek.adapters.containment import Shield
+from peek.adapters.lifecycle import BackOff
 
 
 @pytest.fixture(autouse=True)

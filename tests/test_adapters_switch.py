@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from support.attached import EmptyCache, ToyEngine, toy_attachment
 
 from peek import InvalidConfig, PeekConfig, PendingRequest, Planner
-from peek.adapters import shield as shields
-from peek.adapters.activation import Settings
-from peek.adapters.engine_info import EngineInfo
+from peek.adapters import lifecycle as shields
+from peek.adapters.activation import MODES, Settings
+from peek.adapters.engine_adapter import EngineInfo
+from peek.adapters.lifecycle import Switch
 from peek.adapters.observed import IN_SHADOW, Observations, ObservedPlanner
-from peek.adapters.switch import MODES, Switch
 from peek.eviction.demand import victims
 
 A, B = [7, 7, 7], [9, 9, 9]

@@ -1,7 +1,8 @@
-"""The judge of what was foretold and what was found."""
+"""What contains a wrong idea of an engine: the judge of expected hits, and the guard of versions."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.attached import ToyEngine, toy_attachment
 
-from peek.adapters.agreement import EVERY, FIRST, LASTING, WINDOW, Agreement
+from peek import EngineMismatch
+from peek.adapters.containment import EVERY, FIRST, LASTING, WINDOW, Agreement, require
 
 PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=80)
 
@@ -71,3 +73,14 @@ def test_an_adapter_that_disagrees_is_taken_away_for_good(caplog: pytest.LogCapt
     (line,) = [record.message for record in caplog.records if "stands aside" in record.message]
     assert "12 of 12 admissions" in line
     assert "tested on no version" in line
+
+
+# -- the guard of versions ----------------------------------------------------------------------------------
+
+ENGINE = SimpleNamespace(pool=SimpleNamespace(table=SimpleNamespace(insert=1)), queue=None)
+
+
+@pytest.mark.parametrize("path", ["waiting", "pool.queue", "pool.table.pop", "queue.append"])
+def test_what_is_missing_is_named(path: str) -> None:
+    with pytest.raises(EngineMismatch, match=f"this engine's SimpleNamespace has no {path};"):
+        require(ENGINE, ["queue", "pool.table.insert", path], "engine")

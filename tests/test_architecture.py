@@ -271,6 +271,17 @@ def protocols_stay_interpreted(module: Module) -> Violations:
             yield node.lineno, f"{node.name} is a Protocol in a compiled module"
 
 
+def adapters_make_public_calls(module: Module) -> Violations:
+    """Tree and counters of a planner are its own; adapters have `totals`, `cluster` and the like."""
+    if not module.name.startswith("peek.adapters"):
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("tree", "stats"):
+            owner = ast.unparse(node.value).rpartition(".")[2]
+            if owner in ("planner", "observed"):
+                yield node.lineno, f"reads {ast.unparse(node)}"
+
+
 Rule = Callable[[Module], Violations]
 
 RULES: list[Rule] = [
@@ -282,6 +293,7 @@ RULES: list[Rule] = [
     compiled_code_has_no_nested_functions,
     compiled_code_does_not_recurse,
     protocols_stay_interpreted,
+    adapters_make_public_calls,
 ]
 
 # -- the library obeys ------------------------------------------------------------------------------------
@@ -320,13 +332,13 @@ def test_compile_list_names_real_modules(pattern: str) -> None:
     assert list(ROOT.glob(pattern)), f"setup.py compiles {pattern}, which does not exist"
 
 
-def circles(modules: list[Module]) -> list[list[str]]:
+def circles(modules: list[Module], types_too: bool = False) -> list[list[str]]:
     """Modules that import each other, in functions too; a package's `__init__` only if it is named itself."""
     names = {module.name for module in modules}
     graph = {
         module.name: {
             target if target in names else target.rpartition(".")[0]
-            for target in (found.target for found in module.imports if not found.for_types)
+            for target in (found.target for found in module.imports if types_too or not found.for_types)
         }
         & names
         for module in modules
@@ -351,6 +363,8 @@ def circles(modules: list[Module]) -> list[list[str]]:
 def test_no_module_imports_itself_by_way_of_others() -> None:
     found = circles(LIBRARY)
     assert found == []
+    adapters = [module for module in LIBRARY if module.name.startswith("peek.adapters")]
+    assert circles(adapters, types_too=True) == []
 
 
 def test_a_circle_is_found() -> None:
@@ -420,6 +434,8 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (compiled_code_does_not_recurse, "peek.trie.keys", "def f(n):\n    return f(n - 1)"),
     (compiled_code_does_not_recurse, "peek.trie.keys", "class T:\n    def f(self):\n        self.f()"),
     (protocols_stay_interpreted, "peek.policy.base", "class P(Protocol):\n    pass"),
+    (adapters_make_public_calls, "peek.adapters.observed", "x = self.observed.tree.cluster(name)"),
+    (adapters_make_public_calls, "peek.adapters.metrics", "x = adapter.planner.stats"),
 ]
 
 HARMLESS: list[tuple[Rule, str, str]] = [
@@ -438,6 +454,8 @@ HARMLESS: list[tuple[Rule, str, str]] = [
     (compiled_code_has_no_nested_functions, "peek.planner", "class C:\n    def f(self):\n        pass"),
     (compiled_code_does_not_recurse, "peek.trie.keys", "class T:\n    def f(self): self.inner.f(), f()"),
     (protocols_stay_interpreted, "peek.policy.base", "class P(AdmissionPolicy):\n    pass"),
+    (adapters_make_public_calls, "peek.adapters.metrics", "x = adapter.planner.totals()"),
+    (adapters_make_public_calls, "peek.planner.making", "x = self.planner.tree"),
 ]
 
 

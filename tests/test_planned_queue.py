@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peek.adapters.vllm.planned import Planned
+from peek.adapters.vllm.queue import PlannedQueue
 from peek.planner import LazyPlan, Plan
 
 
@@ -28,7 +28,7 @@ class Listed:
         self.plan: list[str] = []
 
     def order(self) -> list[Request]:
-        """Places of those who take part are filled in the plan's order, then by entry."""
+        """Fill the places of those that take part in the plan's order, then by entry."""
         here = {request.request_id: request for request in self.taking_part}
         planned = [here[name] for name in self.plan if name in here]
         rest = [request for request in self.taking_part if request.request_id not in set(self.plan)]
@@ -58,8 +58,8 @@ def ids(requests: Sequence[Request]) -> list[str]:
     )
 )
 def test_it_goes_in_the_order_of_the_list(events: list[tuple[str, object]]) -> None:
-    """As long as those who leave are those who are up: vLLM's own way to take somebody out."""
-    queue, twin = Planned(), Listed()
+    """As long as what leaves is what is up: vLLM's own way to take a request out."""
+    queue, twin = PlannedQueue(), Listed()
     for at, (event, random) in enumerate(events):
         request = Request(f"r{at}")
         if event == "add":
@@ -89,8 +89,8 @@ def test_it_goes_in_the_order_of_the_list(events: list[tuple[str, object]]) -> N
         assert bool(queue) == (len(queue) > 0)
 
 
-def pass_over(queue: Planned, admit: int = 0) -> list[Request]:
-    """As vLLM's scan: takes everybody out, and puts back in one go whom it has not admitted."""
+def pass_over(queue: PlannedQueue, admit: int = 0) -> list[Request]:
+    """As vLLM's scan: take all out, and put back in one go what is not admitted."""
     scanned = []
     while queue:
         assert queue.peek_request() is queue.peek_request()
@@ -111,7 +111,7 @@ def pass_over(queue: Planned, admit: int = 0) -> list[Request]:
 )
 def test_who_can_run_goes_as_if_the_others_were_not_there(events: list[tuple[str, object]]) -> None:
     """The list has not heard of those that cannot run; once they can, it has them where they entered."""
-    queue, twin = Planned(), Listed()
+    queue, twin = PlannedQueue(), Listed()
     held: list[Request] = []
     entry: dict[str, int] = {}
     for at, (event, random) in enumerate(events):
@@ -152,7 +152,7 @@ def test_who_can_run_goes_as_if_the_others_were_not_there(events: list[tuple[str
             )
             twin.slots.insert(next(later, len(twin.slots)), None)
         assert ids(list(queue)) == ids([*twin.order(), *held])
-        assert sorted(queue.members) == sorted(ids(list(queue))), "nobody is lost, nobody is there twice"
+        assert sorted(queue.members) == sorted(ids(list(queue))), "none is lost, none is there twice"
 
 
 @given(
@@ -160,9 +160,9 @@ def test_who_can_run_goes_as_if_the_others_were_not_there(events: list[tuple[str
     admitted=st.integers(0, 12),
     put_back=st.booleans(),
 )
-def test_a_scan_loses_nobody(kinds: list[str], admitted: int, put_back: bool) -> None:
-    """Whoever is taken out and not put back has left, held or not; the others stand as before."""
-    queue = Planned()
+def test_a_scan_loses_no_request(kinds: list[str], admitted: int, put_back: bool) -> None:
+    """What is taken out and not put back has left, held or not; the others stand as before."""
+    queue = PlannedQueue()
     for at, kind in enumerate(kinds):
         request = Request(f"r{at}")
         (queue.prepend_request if kind == "prepend" else queue.add_request)(request)
@@ -184,7 +184,7 @@ def test_a_scan_loses_nobody(kinds: list[str], admitted: int, put_back: bool) ->
 
 def test_ten_thousand_that_cannot_run_are_looked_for_one_by_one() -> None:
     """The plan is asked once a scan and no more: what the scan passes over is in no plan."""
-    queue = Planned()
+    queue = PlannedQueue()
     for at in range(10_000):
         queue.add_request(request := Request(f"r{at}"))
         queue.hold(request)
@@ -204,7 +204,7 @@ def test_ten_thousand_that_cannot_run_are_looked_for_one_by_one() -> None:
 
 def test_it_tells_who_came_and_went() -> None:
     a, b, c = map(Request, "abc")
-    queue = Planned([a, b])
+    queue = PlannedQueue([a, b])
     assert queue.entered == queue.members == {"a": a, "b": b}
     queue.entered.clear()
     queue.prepend_requests([c])
@@ -212,12 +212,12 @@ def test_it_tells_who_came_and_went() -> None:
     queue.remove_requests([b])
     assert (queue.members, queue.entered, queue.gone) == ({"a": a}, {}, {"c": c, "b": b})
     queue.prepend_request(b)
-    assert (queue.entered, queue.gone) == ({"b": b}, {"c": c}), "nothing has happened to him"
+    assert (queue.entered, queue.gone) == ({"b": b}, {"c": c}), "nothing has happened to it"
 
 
-def test_whoever_vllm_puts_at_the_head_is_planned_once_he_takes_part() -> None:
+def test_what_vllm_puts_at_the_head_is_planned_once_it_takes_part() -> None:
     a, b = map(Request, "ab")
-    queue = Planned([a])
+    queue = PlannedQueue([a])
     queue.prepend_request(b)
     queue.follow(LazyPlan.of(Plan(["a", "b"])))
     assert ids(list(queue)) == ["b", "a"]
@@ -227,9 +227,9 @@ def test_whoever_vllm_puts_at_the_head_is_planned_once_he_takes_part() -> None:
     assert ids(list(queue)) == ["b", "a"]
 
 
-def test_whom_no_plan_knows_stands_behind_it() -> None:
+def test_what_no_plan_knows_stands_behind_it() -> None:
     a, b, c = map(Request, "abc")
-    queue = Planned([a, b])
+    queue = PlannedQueue([a, b])
     queue.follow(LazyPlan.of(Plan(["b", "gone", "a"])))
     queue.add_request(c)
     assert ids(list(queue)) == ["b", "a", "c"]
@@ -238,9 +238,9 @@ def test_whom_no_plan_knows_stands_behind_it() -> None:
     assert queue.overtook
 
 
-def test_he_who_leaves_early_lets_those_behind_him_move_up() -> None:
+def test_what_leaves_early_lets_those_behind_it_move_up() -> None:
     a, stays, c = map(Request, "asc")
-    queue = Planned([a, stays, c])
+    queue = PlannedQueue([a, stays, c])
     queue.keep_place(stays)
     queue.follow(LazyPlan.of(Plan(["c", "a"])))
     assert ids(list(queue)) == ["c", "s", "a"]
@@ -248,9 +248,9 @@ def test_he_who_leaves_early_lets_those_behind_him_move_up() -> None:
     assert ids(list(queue)) == ["s", "c"]
 
 
-def test_nobody_is_lost_when_an_id_comes_twice() -> None:
+def test_none_is_lost_when_an_id_comes_twice() -> None:
     one, other = Request("a"), Request("a")
-    queue = Planned([one])
+    queue = PlannedQueue([one])
     queue.add_request(other)
     queue.prepend_request(other)
     assert len(queue) == 3 != len(queue.members)
@@ -263,24 +263,24 @@ def test_nobody_is_lost_when_an_id_comes_twice() -> None:
 
 
 def test_an_empty_queue_says_so() -> None:
-    for call in (Planned().peek_request, Planned().pop_request):
+    for call in (PlannedQueue().peek_request, PlannedQueue().pop_request):
         with pytest.raises(IndexError, match="peek from an empty queue"):
             call()
     with pytest.raises(ValueError, match="not in"):
-        Planned().remove_request(Request("a"))
+        PlannedQueue().remove_request(Request("a"))
 
 
 def test_a_thousand_leave_from_the_front() -> None:
-    """In the order of entry, without looking at those who have left again."""
+    """In the order of entry, without looking at those that have left again."""
     requests = [Request(f"r{i}") for i in range(1000)]
-    queue = Planned(requests)
+    queue = PlannedQueue(requests)
     assert [queue.pop_request() for _ in requests] == requests
 
 
-def test_whom_vllm_has_looked_at_is_whom_it_takes_out() -> None:
+def test_what_vllm_has_looked_at_is_what_it_takes_out() -> None:
     """It makes room in between, and what fails there may take the plan away."""
     a, b = map(Request, "ab")
-    queue, calls = Planned([a, b]), []
+    queue, calls = PlannedQueue([a, b]), []
 
     def guard(function: Callable[..., object], *args: object) -> object:
         calls.append(args)

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peek.adapters.sglang import __all__ as public
-from peek.adapters.sglang.insertions import MOST_TOKENS, Insertions
-from peek.adapters.sglang.namespaces import ALONE, behind, first_of, namespace_of, owner_of
-from peek.adapters.sglang.pages import PageTable
+from peek.adapters.sglang.core_view import MOST_TOKENS, Insertions
+from peek.adapters.sglang.node_view import PageTable
+from peek.adapters.sglang.symbols import ALONE, behind, first_of, namespace_of, owner_of
 from peek.trie.keys import pack, unpack
 
 PAGE = 3

@@ -22,8 +22,7 @@ from support.followed import (
 
 from peek import PeekConfig
 from peek.adapters import shadow as shadows
-from peek.adapters.foretold import Foretold
-from peek.adapters.shadow import AnswerLengths, Shadow
+from peek.adapters.shadow import AnswerLengths, Shadow, ShadowLifecycle
 from peek.planner import Planner
 from peek.simulation.cost import CostModel
 from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine
@@ -293,7 +292,7 @@ def test_a_shadow_that_fails_is_dropped(
     book.admitted("a", 13)
     book.step(4.0)
     made = [Toy(book), Toy(None)]
-    foretold = Foretold(False, lambda _: made.pop(0))
+    foretold = ShadowLifecycle(False, lambda _: made.pop(0))
     foretold.tell("event", "before there is one")
     assert foretold.counters() == {}
     foretold.follow("an adapter")
@@ -308,15 +307,15 @@ def test_a_shadow_that_fails_is_dropped(
     assert foretold.counters()["peek_shadow_prompt_tokens"] == 130, "counters never go back"
     foretold.follow(None)
     assert foretold.shadow is None
-    strict = Foretold(True, lambda _: Toy(None))
+    strict = ShadowLifecycle(True, lambda _: Toy(None))
     strict.follow("an adapter")
     with pytest.raises(RuntimeError, match="injected"):
         strict.tell("event", "fails")
 
 
 def test_why_there_is_none(caplog: pytest.LogCaptureFixture) -> None:
-    foretold = Foretold(False, lambda _: "requests are scheduled by priority")
+    foretold = ShadowLifecycle(False, lambda _: "requests are scheduled by priority")
     foretold.follow("an adapter")
     assert foretold.shadow is None
     assert "does not foretell the hits: requests are scheduled by priority" in caplog.text
-    Foretold(False, None).follow("an adapter")
+    ShadowLifecycle(False, None).follow("an adapter")

@@ -10,7 +10,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from peek.adapters.switch import MODES
 from peek.config import VARIABLES, PeekConfig
 from peek.errors import InvalidConfig
 from peek.settings import require_flag, require_one_of
@@ -27,13 +26,19 @@ OTHER_VARIABLES: Final = (
 """Names of the build, the tests, one engine only, and between processes."""
 
 
+MODES: Final = ("on", "off", "shadow")
+"""on      the queue is in the planner's order
+shadow  everything is planned and counted, the queue stays in the engine's own order
+off     the engine has its own objects back; nothing is planned"""
+
+TENANTS: Final = ("none", "namespace", "named")
+
 _MOST: Final = 1_000_000
+"""Calls, or admissions with their reasons: more is a slip of the pen, and would fill the memory."""
 
 OFF: Final = "off"
 """The policy that is none."""
 _STOCK: Final = "fcfs+lru"
-
-TENANTS: Final = ("none", "namespace", "named")
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,11 @@ class Settings:
         config: the policy and what goes with it.
         strict: re-raise internal errors, for tests; otherwise they leave the engine in its own order.
         mode: "on", "shadow" (plan and count, never reorder) or "off".
-        control_file: a file that says the mode while the engine runs (`peek.adapters.switch`), "" for none.
+        control_file: a file that says the mode while the engine runs, "" for none.
         control_every: calls of the scheduler between two looks at it.
         explain: how many admissions to keep with the reason for their place (a sample is logged); 0 for none.
-        tenants: who requests are accounted to (the option `tenant_lead`): "none", all to one; "namespace",
-            each to its LoRA adapter, extra key or cache salt; "named", each to the tenant that it names,
+        tenants: the account of a request (the option `tenant_lead`): "none", one for all; "namespace",
+            that of its LoRA adapter, extra key or cache salt; "named", that of the tenant it names,
             for servers behind a gateway that writes the name itself.
     """
 

@@ -1,8 +1,8 @@
 """How numbers get from the process of an engine's scheduler to its `/metrics`.
 
-Through files of `prometheus_client`'s multi-process format, which whoever serves `/metrics` reads when it is
-asked.  A number is current the moment it is written, at the price of a memory write, and outlives a scheduler
-that is started anew.
+Through files of `prometheus_client`'s multi-process format, read when `/metrics` is asked for.  A number is
+current the moment it is written, at the price of a memory write, and outlives a scheduler that is started
+anew.
 
 SGLang serves such files itself.  vLLM does where it runs several API servers; where it runs one, our own
 collector in that process reads them: `offer`, an entry point in the group `vllm.general_plugins`, puts it
@@ -31,7 +31,7 @@ _file_numbers = count()
 
 
 def folder() -> str | None:
-    """Where to write; None where nobody reads."""
+    """Where to write; None where nothing reads it."""
     return os.environ.get(ENGINES_FOLDER) or os.environ.get(OUR_FOLDER)
 
 
@@ -39,7 +39,7 @@ def offer() -> None:
     """Show on this process's `/metrics` what the processes started from here write.  Once; files come later.
 
     Called by vLLM in each of its processes, whether `peek` is configured or not: it names a folder that does
-    not exist before somebody writes.
+    not exist before something is written.
     """
     if folder() is not None:
         return

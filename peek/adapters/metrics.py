@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
 from peek._version import __version__
 from peek.adapters import export
-from peek.adapters.observed import PLACES, PLAN_SECONDS, TOKENS
-
-if TYPE_CHECKING:
-    from peek.adapters.activation import Settings
-    from peek.adapters.engine_info import EngineInfo
-    from peek.adapters.observed import Observations, Tally
-    from peek.adapters.shield import Shield
-    from peek.planner import Planner
-
-
-class Counted(Protocol):
-    """An engine's adapter, as far as `Attachment` and the metrics know it.
-
-    An adapter that keeps requests apart (`Quarantine`) has them in an attribute `quarantine`.
-    """
-
-    planner: Planner
-    reordered: int
-    """Cycles that changed the order of the engine's queue."""
-    cached_real: int
-    """Prompt tokens of admitted requests that the engine found in its cache."""
-    protected_evictions: int
-    """Candidates for eviction that were passed over because a waiting request needs them."""
-
-    def detach(self) -> None:
-        """Give the engine its own objects back; may be called again."""
-        ...
+from peek.adapters.activation import Settings
+from peek.adapters.engine_adapter import EngineAdapter, EngineInfo
+from peek.adapters.observed import PLACES, PLAN_SECONDS, TOKENS, Observations, Tally
 
 
 @dataclass(frozen=True)
@@ -101,10 +77,9 @@ _TALLIES: Final = {
 _BY_NAME: Final = {metric.name: metric for metric in METRICS}
 
 
-def snapshot(adapter: Counted, shield: Shield) -> dict[str, float]:
-    """All counters of an adapter by name, since it was made; the fallbacks are its attachment's."""
+def snapshot(adapter: EngineAdapter) -> dict[str, float]:
+    """All counters of an adapter by name, since it was made."""
     totals = adapter.planner.totals()
-    quarantine = getattr(adapter, "quarantine", None)
     return {
         "peek_cycles": totals["plans"],
         "peek_stood_aside_cycles": totals["stood_aside"],
@@ -118,14 +93,13 @@ def snapshot(adapter: Counted, shield: Shield) -> dict[str, float]:
         "peek_cached_tokens_predicted": totals["cached_expected"],
         "peek_cached_tokens_real": adapter.cached_real,
         "peek_protected_evictions": adapter.protected_evictions,
-        "peek_quarantined_requests": 0 if quarantine is None else quarantine.total,
-        "peek_fallbacks": shield.fallbacks,
+        "peek_quarantined_requests": adapter.quarantine.total,
         "peek_plan_seconds": totals["plan_s"],
     }
 
 
 class EngineMetrics:
-    """Keeps the series of one attachment current; does nothing where nobody reads them.
+    """Keeps the series of one attachment current; does nothing where they are not read.
 
     Args:
         about: which engine, for the labels.
@@ -135,7 +109,7 @@ class EngineMetrics:
 
     def __init__(self, about: EngineInfo, settings: Settings, seen: Observations) -> None:
         self._seen = seen
-        self._adapter: Counted | None = None
+        self._adapter: EngineAdapter | None = None
         self._before: dict[str, float] = {}
         """Counters of the adapters before this one."""
         self._counters: dict[str, float] = {}
@@ -163,9 +137,7 @@ class EngineMetrics:
             cache=about.cache,
         )
 
-    def update(
-        self, adapter: Counted | None, shield: Shield, state: str, active: bool, more: dict[str, float]
-    ) -> None:
+    def update(self, adapter: EngineAdapter | None, state: str, active: bool, more: dict[str, float]) -> None:
         """Called once a step, and when the state changes; O(metrics).
 
         Args:
@@ -178,7 +150,7 @@ class EngineMetrics:
         if adapter is not self._adapter:
             self._adapter, self._before = adapter, dict(self._counters)
         if adapter is not None:
-            for name, value in snapshot(adapter, shield).items():
+            for name, value in snapshot(adapter).items():
                 self._counters[name] = self._before.get(name, 0) + value
         self._counters.update(more)
         shown = self._shown
@@ -193,18 +165,19 @@ class EngineMetrics:
                 self._write_tally(_BY_NAME[name], tally)
         self._write_gauges(adapter, state, active)
 
-    def _write_gauges(self, adapter: Counted | None, state: str, active: bool) -> None:
-        waiting = nodes = 0
+    def _write_gauges(self, adapter: EngineAdapter | None, state: str, active: bool) -> None:
+        waiting = nodes = apart = 0
         if adapter is not None:
             totals = adapter.planner.totals()
             waiting, nodes = int(totals["waiting"]), int(totals["tree_nodes"])
-        now = (waiting, nodes, len(getattr(adapter, "quarantine", ())), active, state)
+            apart = len(adapter.quarantine)
+        now = (waiting, nodes, apart, active, state)
         if now == self._gauges:
             return
         self._gauges = now
         self._write("peek_waiting_requests", waiting)
         self._write("peek_tree_nodes", nodes)
-        self._write("peek_quarantined_waiting_requests", now[2])
+        self._write("peek_quarantined_waiting_requests", apart)
         self._write("peek_active", float(active))
         if state != self._state:
             if self._state:

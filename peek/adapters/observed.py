@@ -1,4 +1,4 @@
-"""What an operator wants to know of a planner at work, seen from its calls.
+"""What an operator wants to know of a planner at work: how long plans take, what they gain, why they decide.
 
 An `ObservedPlanner` stands in the place of an adapter's planner, so adapters of both engines are observed in
 the same way and know nothing of it.  What it sees outlives the adapter, in `Observations`.
@@ -6,18 +6,27 @@ the same way and know nothing of it.  What it sees outlives the adapter, in `Obs
 
 from __future__ import annotations
 
+import json
+import logging
+import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from sortedcontainers import SortedList
 
-from peek.adapters.reasons import Decisions, facts
 from peek.planner import LazyPlan, Plan, Planner
+from peek.planner.plan import ORDERED
+from peek.policy.lanes import CACHE_LANE, FAIR_LANE
 from peek.request import PendingRequest
+from peek.trie.pending_tree import Cluster
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView
+
+logger = logging.getLogger("peek")
 
 PLAN_SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 PLACES: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
@@ -25,6 +34,11 @@ TOKENS: Final = (-16384, -4096, -1024, -256, -64, -0.001, 0, 64, 256, 1024, 4096
 """Whole numbers; 0 has a narrow bucket of its own, so that a quantile drawn through it is 0."""
 
 IN_SHADOW: Final = "in shadow the order of arrival stands"
+
+LINES_A_SECOND: Final = 10
+"""Admissions that are logged in any one second: enough to read, too few to slow an engine or fill a disk."""
+
+_LANES: Final = {CACHE_LANE: "cache", FAIR_LANE: "fair"}
 
 
 class Tally:
@@ -45,6 +59,52 @@ class Tally:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += 1
         self.sum += value
+
+
+class Decisions:
+    """The last admissions with their facts.  A sample is logged: the first of each second.
+
+    Args:
+        keep: how many; 0 keeps and logs none.
+        clock: seconds; never goes back.
+    """
+
+    def __init__(self, keep: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.keep = keep
+        self._last: deque[dict[str, Any]] = deque(maxlen=keep)
+        self._clock = clock
+        self._second = -inf
+        """When the second began in which lines are counted."""
+        self._lines = 0
+        self._left_out = 0
+
+    def note(self, decision: dict[str, Any]) -> None:
+        """One request was admitted."""
+        self._last.append(decision)
+        now = self._clock()
+        if now - self._second >= 1.0:
+            self._second, self._lines = now, 0
+        if self._lines >= LINES_A_SECOND:
+            self._left_out += 1
+            return
+        self._lines += 1
+        if self._left_out:
+            logger.info(
+                "peek: %d admissions before the next are not in the log, which has %d a second",
+                self._left_out,
+                LINES_A_SECOND,
+            )
+            self._left_out = 0
+        logger.info("peek: admitted %s", json.dumps(decision))
+
+    def all(self) -> list[dict[str, Any]]:
+        """Oldest first."""
+        return list(self._last)
+
+    def of(self, request_id: str) -> dict[str, Any] | None:
+        """The last decision on a request, None if it is not among those kept."""
+        found: Iterable[dict[str, Any]] = (d for d in reversed(self._last) if d["request_id"] == request_id)
+        return next(iter(found), None)
 
 
 class Observations:
@@ -79,8 +139,9 @@ class ObservedPlanner:
         self.observed = planner
         self._seen = seen
         self._numbers: dict[str, int] = {}
-        """Who waits, by rank of arrival."""
+        """Waiting requests, by rank of arrival."""
         self._in_order: SortedList[int] = SortedList()
+        """The ranks of those that are not held."""
         self._arrivals = 0
         self.shadow = False
         self._now = 0.0
@@ -139,7 +200,7 @@ class ObservedPlanner:
         return cost
 
     def hold(self, request_id: str) -> None:
-        """`Planner.hold`; it is overtaken by nobody meanwhile."""
+        """`Planner.hold`; nothing overtakes it meanwhile."""
         self.observed.hold(request_id)
         self._in_order.remove(self._numbers[request_id])
 
@@ -188,5 +249,51 @@ class ObservedPlanner:
 
     def _facts(self, request: PendingRequest) -> dict[str, Any]:
         earlier = self._in_order.bisect_left(self._numbers[request.request_id])
-        cluster = self.observed.tree.cluster(request.request_id)
+        cluster = self.observed.cluster(request.request_id)
         return {**facts(request, cluster, self._last, self._now, earlier), "shadow": self.shadow}
+
+
+def facts(
+    request: PendingRequest, cluster: Cluster | None, plan: Plan | LazyPlan | None, now: float, earlier: int
+) -> dict[str, Any]:
+    """What a plan knew of a waiting request; nothing of its prompt.  O(place in the plan).
+
+    Args:
+        cluster: what it shares a prefix with, None for nothing.
+        plan: the last one, None before the first.
+        now: the time it was made at, on the clock of `arrival_time`.
+        earlier: requests that arrived before it and still wait.
+    """
+    places = enumerate(plan or (), 1)
+    place = next((number for number, name in places if name == request.request_id), None)
+    return {
+        "request_id": request.request_id,
+        "place": place,
+        "place_by_arrival": earlier + 1,
+        "waited_s": round(max(now - request.arrival_time, 0.0), 3),
+        "num_tokens": int(request.num_tokens),
+        "cached_len": int(request.cached_len),
+        "coming_len": int(request.coming_len),
+        "cluster_size": 1 if cluster is None else int(cluster.size),
+        "cluster_depth": 0 if cluster is None else int(cluster.depth),
+        "lane": _LANES.get(int(request.lane), "none"),
+        "reason": _reason(request, cluster, plan, place),
+    }
+
+
+def _reason(
+    request: PendingRequest, cluster: Cluster | None, plan: Plan | LazyPlan | None, place: int | None
+) -> str:
+    if plan is None or place is None:
+        return "no plan has been made since it came"
+    if plan.reason != ORDERED:
+        return plan.reason
+    if request.lane == FAIR_LANE:
+        return "the fair lane's turn: it is the oldest there"
+    if request.cached_len > 0:
+        return f"{request.cached_len} of its {request.num_tokens} prompt tokens are cached"
+    if request.coming_len > 0:
+        return f"a prefill under way will have cached {request.coming_len} of its tokens"
+    if cluster is not None:
+        return f"it shares a prefix with {cluster.size - 1} others that wait"
+    return "it shares nothing with anybody that waits, and nothing of it is cached"

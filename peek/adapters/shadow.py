@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, Protocol
 
 from peek.simulation.cost import MeasuredSteps
 from peek.simulation.live import Live
@@ -199,7 +199,7 @@ class Shadow:
         self._drop(request_id)
 
     def _start_anew(self) -> None:
-        """Forget who is there and go on with those who come."""
+        """Forget all requests and go on with those that come."""
         self.restarts += 1
         logger.warning("peek: the shadow fell behind and starts anew")
         self._engine = self._made()
@@ -224,3 +224,79 @@ class Shadow:
             f"of {self.prompt_tokens} prompt tokens of {self.requests} requests {theirs:.1f} % were cached;"
             f" in the order of peek it would have been {ours:.1f} % ({ours - theirs:+.1f} points)"
         )
+
+
+class Shadowing(Protocol):
+    """An engine's own part of a shadow; its other methods are events that the engine's adapter tells."""
+
+    @property
+    def account(self) -> Shadow | None:
+        """None before it has seen the engine at work."""
+        ...
+
+
+class ShadowLifecycle:
+    """The shadows of one attachment, one after the other while the mode is "shadow"; dropped if they fail.
+
+    Args:
+        strict: raise what goes wrong in one; otherwise it is logged, and there is none until the next switch.
+        make: makes one beside an adapter, or says why it cannot; None makes none.
+
+    Attributes:
+        shadow: the one at work, None without.
+        why_not: why none is made beside the adapter that is followed, "" if one is or nothing is followed.
+    """
+
+    def __init__(self, strict: bool, make: Callable[[Any], Shadowing | str] | None) -> None:
+        self.shadow: Any = None
+        self.why_not = ""
+        self._strict = strict
+        self._make = make
+        self._before: dict[str, float] = {}
+        """Counters of the shadows before this one."""
+
+    def follow(self, adapter: Any) -> None:
+        """From now on follow what this adapter stands beside; None: nothing."""
+        if self.shadow is not None:
+            logger.info("peek: the shadow ends: %s", self.shadow.account or "the engine has not run")
+            self._drop()
+        self.why_not = ""
+        if adapter is None or self._make is None:
+            return
+        try:
+            made = self._make(adapter)
+        except Exception:
+            self._give_up()
+            return
+        if isinstance(made, str):
+            self.why_not = made
+            logger.warning("peek: the shadow plans, and does not foretell the hits: %s", made)
+        else:
+            self.shadow = made
+
+    def tell(self, event: str, *args: Any) -> None:
+        """Call a method of the shadow."""
+        if self.shadow is None:
+            return
+        try:
+            getattr(self.shadow, event)(*args)
+        except Exception:
+            self._drop()
+            self._give_up()
+
+    def _drop(self) -> None:
+        self._before = self.counters()
+        self.shadow = None
+
+    def _give_up(self) -> None:
+        """Called while an error is handled."""
+        if self._strict:
+            raise  # noqa: PLE0704
+        logger.exception("peek: the shadow failed, and foretells nothing more; nothing else is touched")
+
+    def counters(self) -> dict[str, float]:
+        """What to export, all shadows together; nothing before there was one."""
+        account: Shadow | None = None if self.shadow is None else self.shadow.account
+        if account is None:
+            return self._before
+        return {name: value + self._before.get(name, 0) for name, value in account.counters().items()}

@@ -30,7 +30,7 @@ from peek.policy.lanes import FAIR_LANE, Lanes
 from peek.request import NO_LANE, PendingRequest, require_tokens
 from peek.trie.cache_answers import unit_tokens_of
 from peek.trie.node import Node
-from peek.trie.pending_tree import PendingTree
+from peek.trie.pending_tree import Cluster, PendingTree
 from peek.trie.tree_view import Place, follow
 
 if TYPE_CHECKING:
@@ -244,6 +244,10 @@ class Planner:
         """A waiting request with its signals as of the last plan.  O(1); `UnknownRequest`."""
         held = self.held.get(request_id)
         return self.tree.request(request_id) if held is None else held
+
+    def cluster(self, request_id: str) -> Cluster | None:
+        """The cluster of a waiting request, None if it shares nothing or is held.  O(1); `UnknownRequest`."""
+        return None if request_id in self.held else self.tree.cluster(request_id)
 
     def needs(self, symbol: int) -> bool:
         """Whether a waiting request still has this symbol in its key; for `chained` keys.  O(1)."""

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.error import HTTPError
 
 from sglang_model import write_model
-from support.waiting import PATIENCE_S, START_S, free_port
+from support import served
+from support.waiting import free_port
 
 HERE = Path(__file__).parent
 FLAGS = [
@@ -32,25 +28,11 @@ WITHOUT_WORDS = ["--skip-tokenizer-init", "--grammar-backend=none"]
 WATCHER = "[sglang.srt.plugins]\nwatching = sglang_watching:register\n"
 
 
-class Server:
-    """The address of a server that answers, and its log."""
+class Server(served.Server):
+    """SGLang's server."""
 
-    def __init__(self, address: str, log: Path) -> None:
-        self.address = address
-        self.log = log
-
-    def get(self, path: str) -> str:
-        with urlopen(f"{self.address}{path}", timeout=PATIENCE_S) as answer:
-            return str(answer.read().decode())
-
-    def post(self, path: str, **body: Any) -> Any:
-        """The answer; `HTTPError` if the server refuses."""
-        request = Request(
-            f"{self.address}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        with urlopen(request, timeout=300) as answer:
-            text = answer.read().decode()
-        return json.loads(text) if text.startswith("{") else text
+    def ready(self) -> object:
+        return self.generate([5, 6, 7])  # /health is given 20 s, and a first answer may take longer
 
     def flush(self) -> str:
         """Empty the cache; refused while a batch is under way, as it is for a moment after its answers."""
@@ -65,15 +47,6 @@ class Server:
         sampling = {"max_new_tokens": max_new_tokens, "ignore_eos": True, "temperature": 0}
         sampling |= more.pop("sampling", {})
         return self.post("/generate", input_ids=tokens, sampling_params=sampling, **more)
-
-    def series(self) -> dict[str, float]:
-        """Those of `peek`, by name and labels as they stand there."""
-        lines = [line for line in self.get("/metrics").splitlines() if line.startswith("peek_")]
-        return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines)}
-
-    def metric(self, name: str) -> float:
-        """The sum over all labels of a metric."""
-        return sum(value for series, value in self.series().items() if series.split("{")[0] == name)
 
 
 @contextmanager
@@ -97,37 +70,10 @@ def serving(
     plugin.mkdir(exist_ok=True)
     (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: watching\nVersion: 1.0\n")
     (plugin / "entry_points.txt").write_text(WATCHER)
-    path = [str(folder), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    fixed = {"SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(path)}
+    fixed = {"SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"}
     fixed |= {"WATCH_FOLDER": str(folder), "TORCH_COMPILE_DISABLE": "1"}  # compiling takes longer than a test
-    log = folder / "server.log"
-    with log.open("w") as sink:
-        process = subprocess.Popen(
-            [*command, "--port", str(port)],
-            cwd=folder,
-            env={**os.environ, **fixed, **environ},
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    server = Server(f"http://127.0.0.1:{port}", log)
-    try:
-        _wait(process, server)
+    server = Server(port, folder / "server.log")
+    command += ["--port", str(port)]
+    # It would go on serving for half a minute.
+    with served.started(server, command, HERE, 0.0, **{**fixed, **environ}):
         yield server
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # it would go on serving for half a minute
-        process.wait()
-
-
-def _wait(process: subprocess.Popen[bytes], server: Server) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        assert process.poll() is None, server.log.read_text()[-4000:]
-        try:
-            server.generate([5, 6, 7])  # /health is given 20 s, and a first answer may take longer
-        except (URLError, ConnectionError):
-            time.sleep(1)
-        else:
-            return
-    raise AssertionError(server.log.read_text()[-4000:])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from sglang_lab import World
+from sglang_stepper import Stepper
 
 from peek.adapters.activation import Settings
-from peek.adapters.sglang.plugin import around
+from peek.adapters.sglang.plugin import after_prefill, around
 from peek.adapters.sglang.plugin import attach as attach_to
 
 
@@ -24,3 +25,12 @@ def attach(world: World, label: str = "peek", **more: Any) -> Any:
     policy.calc_priority = lambda queue, *args, **kwargs: hook(stock, policy, queue, *args, **kwargs)
     policy.peek = attach_to(policy, settings)
     return policy.peek
+
+
+class Told(Stepper):
+    """A stepper that calls the hook behind SGLang's search for prefills."""
+
+    def _prefill_batch(self) -> Any:
+        batch = super()._prefill_batch()
+        after_prefill(batch, self)
+        return batch

@@ -12,21 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from sglang_lab import CORES, VERSION, World, make_request, make_world
 from sglang_plays import INTERLEAVED, Play, check_outcome, perform, plays
-from sglang_small import attach
+from sglang_small import Told, attach
 from sglang_stepper import Stepper
 
-from peek.adapters.agreement import FIRST, LASTING
-from peek.adapters.engine_info import TESTED
-from peek.adapters.sglang.plugin import after_prefill
-
-
-class Told(Stepper):
-    """A stepper that calls the hook behind SGLang's search for prefills."""
-
-    def _prefill_batch(self) -> Any:
-        batch = super()._prefill_batch()
-        after_prefill(batch, self)
-        return batch
+from peek.adapters.containment import FIRST, LASTING
+from peek.adapters.engine_adapter import TESTED
 
 
 def serve(world: World, count: int, seed: int = 1) -> None:

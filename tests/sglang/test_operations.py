@@ -12,10 +12,8 @@ import pytest
 from sglang_lab import RELEASE
 from sglang_server import Server, serving
 from support.mixed import BAD, Asked, burst
-from support.served import WORDS, admissions, all_at_once, changes, say, switching
+from support.served import WORDS, admissions, all_at_once, changes, check_series, say, switching
 from test_engine import HAS_PLUGINS
-
-from peek.adapters.metrics import LABELS, METRICS
 
 pytestmark = [
     pytest.mark.slow,
@@ -117,14 +115,7 @@ def test_bad_requests_among_many_change_nothing(first: set[str]) -> None:
 
 
 def test_all_series_are_there_with_their_labels(first: set[str]) -> None:
-    names = {series.split("{")[0] for series in first}
-    for metric in METRICS:
-        ending = {"counter": "_total", "histogram": "_count", "gauge": ""}[metric.kind]
-        assert metric.name + ending in names
-    for series in first:
-        labels = dict(re.findall(r'(\w+)="([^"]*)"', series))
-        assert set(LABELS) <= set(labels)
-        assert [labels[name] for name in LABELS] == ["sglang", "m", "0", "0"]
+    check_series(first, "sglang")
 
 
 # -- a server started anew, and two ranks -------------------------------------------------------------

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from peek.adapters.sglang.ranks import agreement
-from peek.adapters.switch import MODES, Switch
+from peek.adapters.activation import MODES
+from peek.adapters.lifecycle import Switch
+from peek.adapters.sglang.plugin import mode_agreement
 
 CALLS = 300
 RANKS = 3
@@ -30,8 +31,8 @@ def main(rank: int, folder: Path) -> None:
     distributed.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=RANKS)
     group = distributed.group.WORLD
     for more in ({"pp_size": 2}, {"attn_cp_size": 2, "tp_size": 2 * RANKS}):
-        assert agreement(scheduler_like(group, **{"tp_size": RANKS, **more})) is None
-    agree = agreement(scheduler_like(group, tp_size=RANKS))
+        assert mode_agreement(scheduler_like(group, **{"tp_size": RANKS, **more})) is None
+    agree = mode_agreement(scheduler_like(group, tp_size=RANKS))
     path, rnd, modes = folder / f"mode-{rank}", random.Random(rank), []
     switch = Switch("on", str(path), 4, agree)
     for _ in range(CALLS):
@@ -62,12 +63,12 @@ def test_all_are_in_the_same_mode_in_every_call(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"tp_size": 1}])
 def test_one_rank_agrees_with_nobody(arguments: dict[str, int]) -> None:
-    assert agreement(scheduler_like(object(), **arguments)) is None
+    assert mode_agreement(scheduler_like(object(), **arguments)) is None
 
 
 def test_ranks_without_a_group_cannot_agree() -> None:
-    assert agreement(scheduler_like(None, tp_size=2)) is None
-    assert agreement(None) is None
+    assert mode_agreement(scheduler_like(None, tp_size=2)) is None
+    assert mode_agreement(None) is None
 
 
 if __name__ == "__main__":

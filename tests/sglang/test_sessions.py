@@ -9,25 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sglang_lab import CORES, HAS_CORES, RELEASE, World, leaked, make_request, make_world
-from sglang_small import attach
-from sglang_stepper import Stepper
-
-from peek.adapters.sglang.plugin import after_prefill
+from sglang_small import Told, attach
 
 streams = pytest.mark.skipif(
     not HAS_CORES,
     reason="streaming sessions are a part of the prefix cache from 0.5.23 on, see the last test",
 )
 KINDS = [(core, page) for core in CORES for page in (1, 16)]
-
-
-class Told(Stepper):
-    """A stepper that calls the hook behind SGLang's search for prefills."""
-
-    def _prefill_batch(self) -> Any:
-        batch = super()._prefill_batch()
-        after_prefill(batch, self)
-        return batch
 
 
 class Client:
@@ -58,16 +46,21 @@ def matched(world: World, request: Any) -> int:
     return int(request.prefix_len)
 
 
+def second_turn(tokens: int, **kind: Any) -> tuple[World, Any, Any]:
+    """The second turn of a session whose first prompt has so many tokens; that one has been served."""
+    world = make_world(20_000, **kind)
+    beside = attach(world)
+    stepper = Told(world)
+    client = Client("s", [7] * tokens)
+    stepper.add(client.next_turn([], 4))
+    stepper.run_out()
+    return world, beside, client.next_turn([8] * 20, 4)
+
+
 @streams
 @pytest.mark.parametrize(("core", "page"), KINDS)
 def test_a_turn_hits_what_its_session_holds(core: str | None, page: int) -> None:
-    world = make_world(20_000, core=core, page_size=page)
-    beside = attach(world)
-    stepper = Told(world)
-    client = Client("s", [7] * 3000)
-    stepper.add(client.next_turn([], 4))
-    stepper.run_out()
-    turn = client.next_turn([8] * 20, 4)
+    world, beside, turn = second_turn(3000, core=core, page_size=page)
     cold = [make_request(f"cold{number}", [50 + number] * 600) for number in range(2)]
     queue = [*cold, turn]
     world.policy.calc_priority(queue)
@@ -88,13 +81,7 @@ def test_a_turn_hits_what_its_session_holds(core: str | None, page: int) -> None
 @streams
 def test_a_turn_that_was_withdrawn_was_not_admitted() -> None:
     """SGLang's match lends a turn its session's row while it waits."""
-    world = make_world(20_000)
-    beside = attach(world)
-    stepper = Told(world)
-    client = Client("s", [7] * 300)
-    stepper.add(client.next_turn([], 4))
-    stepper.run_out()
-    turn = client.next_turn([8] * 20, 4)
+    world, beside, turn = second_turn(300)
     world.policy.calc_priority([turn, make_request("other", [9] * 50)])
     matched(world, turn)
     assert turn.kv.req_pool_idx is not None

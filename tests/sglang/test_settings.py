@@ -20,8 +20,7 @@ from test_engine import HAS_PLUGINS, job
 
 from peek import InvalidConfig
 from peek.adapters.sglang import plugin
-from peek.adapters.sglang.plugin import after_policy, attach
-from peek.adapters.sglang.seams import REPLACED
+from peek.adapters.sglang.plugin import REPLACED, after_policy, attach
 
 A, B = list(range(100, 164)), list(range(200, 264))
 OTHERS = ["dfs-weight", "lof", "random"] + (

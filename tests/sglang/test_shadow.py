@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,17 +10,19 @@ import pytest
 from hypothesis import example, given, settings
 from sglang_lab import CORES, World, make_request, make_world, token_at
 from sglang_plays import INTERLEAVED, Play, check_outcome, perform, plays
-from sglang_small import attach
+from sglang_small import Told, attach
 from sglang_stepper import STEP_S, Stepper
 from sglang_virtual import VirtualSglang
-from support.followed import conversations, foretold, grouped, hit
+from support.followed import (
+    check_answers_are_found_where_they_are_repeated,
+    check_foretold_comes_true,
+    check_nothing_is_foretold_where_nothing_is_shared,
+    hit,
+)
 
-from peek.adapters.sglang.plugin import after_prefill
 from peek.adapters.sglang.shadow import SWEEP_EVERY, SglangShadow, why_no_shadow
 from peek.simulation.cost import CostModel
 from peek.simulation.workload import Workload
-
-POINTS = 2.0
 
 
 def played(workload: Workload, mode: str, page: int = 1, core: str | None = None) -> tuple[float, Any]:
@@ -35,44 +38,20 @@ def played(workload: Workload, mode: str, page: int = 1, core: str | None = None
 
 @pytest.mark.parametrize(("seed", "page"), [(1, 1), (2, 1), (3, 16)])
 def test_foretold_is_what_comes_true(seed: int, page: int) -> None:
-    workload = grouped(seed)
-    stock, account = played(workload, "shadow", page, CORES[-1])
-    planned, none = played(workload, "on", page, CORES[-1])
-    ours, theirs = foretold(account)
-    assert none is None
-    assert theirs == pytest.approx(stock, abs=1e-9)
-    assert account.requests == len(workload.requests)
-    assert ours - theirs == pytest.approx(planned - stock, abs=POINTS)
-    assert planned - stock > 15, "there is something to foretell"
+    check_foretold_comes_true(partial(played, page=page, core=CORES[-1]), seed)
 
 
 def test_nothing_is_foretold_where_nothing_is_shared() -> None:
-    stock, account = played(grouped(1, alone=True), "shadow")
-    assert (stock, *foretold(account)) == (0.0, 0.0, 0.0)
+    check_nothing_is_foretold_where_nothing_is_shared(played)
 
 
-def test_answers_are_found_by_who_repeats_them() -> None:
-    """Conversations in an engine with room: the order does not matter, and so nothing is gained or lost."""
-    stock, account = played(conversations(token_at), "shadow")
-    ours, theirs = foretold(account)
-    assert account.requests == 160
-    assert theirs == pytest.approx(stock, abs=1e-9)
-    assert stock > 60
-    assert ours == pytest.approx(theirs, abs=0.5)
+def test_answers_are_found_where_they_are_repeated() -> None:
+    check_answers_are_found_where_they_are_repeated(played, token_at)
 
 
 def shadow_of(world: World) -> SglangShadow:
     found: SglangShadow = world.policy.peek.foretold.shadow
     return found
-
-
-class Told(Stepper):
-    """A stepper that calls the hook behind SGLang's search for prefills."""
-
-    def _prefill_batch(self) -> Any:
-        batch = super()._prefill_batch()
-        after_prefill(batch, self)
-        return batch
 
 
 @pytest.mark.parametrize("overlap", [False, True])

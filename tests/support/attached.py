@@ -6,10 +6,9 @@ from typing import Any
 
 from peek import PendingRequest
 from peek.adapters.activation import Settings
-from peek.adapters.attachment import Attachment
-from peek.adapters.engine_info import EngineInfo
-from peek.adapters.shield import Shield
-from peek.planner import Planner
+from peek.adapters.containment import Shield
+from peek.adapters.engine_adapter import EngineAdapter, EngineInfo
+from peek.adapters.lifecycle import Attachment
 
 
 class ToyCache:
@@ -81,16 +80,12 @@ class ToyEngine:
             attachment.count()
 
 
-class ToyAdapter:
+class ToyAdapter(EngineAdapter):
     def __init__(self, engine: ToyEngine, settings: Settings, shield: Shield) -> None:
         if "make" in engine.fails_in:
             raise RuntimeError("injected into make")
+        super().__init__(settings, shield, list)
         self.engine = engine
-        self.shield = shield
-        self.planner = Planner(settings.config, strict=settings.strict)
-        self.reordered = 0
-        self.cached_real = 0
-        self.protected_evictions = 0
         self.now = 0.0
         self.view = ToyCache()
         self.seen: list[str] = []

@@ -8,6 +8,8 @@ from operator import attrgetter
 from random import Random
 from typing import Any
 
+import pytest
+
 from peek import PeekConfig
 from peek.adapters.shadow import Shadow
 from peek.simulation.cells import draw_groups
@@ -156,3 +158,37 @@ def conversations(answer_at: Callable[[str, int], int], sessions: int = 40, roun
         name="conversations", load="", seed=0, requests=tuple(made), warmup=0, max_running=64,
         arena_tokens=3000 * BLOCK,
     )  # fmt: skip
+
+
+Played = Callable[[Workload, str], tuple[float, Any]]
+"""Plays a workload on a real engine in a mode: the hit, and the account of the shadow if there is one."""
+
+POINTS = 2.0
+"""Per cent of the prompt tokens by which a gain may differ from the one foretold."""
+
+
+def check_foretold_comes_true(played: Played, seed: int) -> None:
+    workload = grouped(seed)
+    stock, account = played(workload, "shadow")
+    planned, none = played(workload, "on")
+    ours, theirs = foretold(account)
+    assert none is None
+    assert theirs == pytest.approx(stock, abs=1e-9)
+    assert account.requests == len(workload.requests)
+    assert ours - theirs == pytest.approx(planned - stock, abs=POINTS)
+    assert planned - stock > 15, "there is something to foretell"
+
+
+def check_nothing_is_foretold_where_nothing_is_shared(played: Played) -> None:
+    stock, account = played(grouped(1, alone=True), "shadow")
+    assert (stock, *foretold(account)) == (0.0, 0.0, 0.0)
+
+
+def check_answers_are_found_where_they_are_repeated(played: Played, token_at: Callable[..., int]) -> None:
+    """Conversations in an engine with room: the order does not matter, and so nothing is gained or lost."""
+    stock, account = played(conversations(token_at), "shadow")
+    ours, theirs = foretold(account)
+    assert account.requests == 160
+    assert theirs == pytest.approx(stock, abs=1e-9)
+    assert stock > 60
+    assert ours == pytest.approx(theirs, abs=0.5)

@@ -1,19 +1,122 @@
-"""A burst at a real server, and the file that switches `peek` while it serves."""
+"""An engine's server in a process of its own, a burst at it, and the file that switches `peek` meanwhile."""
 
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import re
+import signal
+import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
-from urllib.error import HTTPError
+from typing import Any, TypeVar
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
+from peek.adapters.metrics import LABELS, METRICS
 from support.mixed import Asked
+from support.waiting import PATIENCE_S, START_S
 
 WORDS = ("off", "on", "shadow", "on")
+
+
+class Server:
+    """The address of a server that answers, and its log."""
+
+    def __init__(self, port: int, log: Path) -> None:
+        self.address = f"http://127.0.0.1:{port}"
+        self.log = log
+
+    def ready(self) -> object:
+        """Asked until it does not raise: then the server serves."""
+        raise NotImplementedError
+
+    def get(self, path: str) -> str:
+        with urlopen(f"{self.address}{path}", timeout=PATIENCE_S) as answer:
+            return str(answer.read().decode())
+
+    def post(self, path: str, headers: dict[str, str] | None = None, **body: Any) -> Any:
+        """The answer, JSON or text; `HTTPError` if the server refuses."""
+        headers = {"Content-Type": "application/json", **(headers or {})}
+        request = Request(f"{self.address}{path}", json.dumps(body).encode(), headers)
+        with urlopen(request, timeout=300) as answer:
+            text = answer.read().decode()
+        return json.loads(text) if text.startswith("{") else text
+
+    def series(self, prefix: str = "peek_") -> dict[str, float]:
+        """Those whose names begin so, by name and labels as they stand there."""
+        lines = [line for line in self.get("/metrics").splitlines() if line.startswith(prefix)]
+        return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines)}
+
+    def metric(self, name: str) -> float:
+        """The sum over all labels of a metric."""
+        return sum(value for series, value in self.series(name).items() if series.split("{")[0] == name)
+
+
+S = TypeVar("S", bound=Server)
+
+
+@contextmanager
+def started(server: S, command: list[str], here: Path, end_s: float, **environ: str) -> Iterator[S]:
+    """Run the command of a server until it is left, in the folder of its log.
+
+    Args:
+        here: a folder of modules that it may load; its own is another.
+        end_s: seconds that it has to end by itself.
+        environ: what the environment has besides.
+    """
+    folder = server.log.parent
+    path = [str(folder), str(here), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with server.log.open("w") as sink:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **environ},
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _wait(process, server)
+        yield server
+    finally:
+        if end_s:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(end_s)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], server: Server) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        assert process.poll() is None, server.log.read_text()[-4000:]
+        try:
+            server.ready()
+        except (URLError, ConnectionError):
+            time.sleep(1)
+        else:
+            return
+    raise AssertionError(server.log.read_text()[-4000:])
+
+
+def check_series(series: Iterable[str], engine: str) -> None:
+    """All metrics are there, each with the labels that it has on every such server."""
+    series = set(series)
+    names = {one.split("{")[0] for one in series}
+    for metric in METRICS:
+        ending = {"counter": "_total", "histogram": "_count", "gauge": ""}[metric.kind]
+        assert metric.name + ending in names
+    for one in series:
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', one))
+        assert [labels[name] for name in LABELS] == [engine, "m", "0", "0"]
 
 
 def say(folder: Path, word: str) -> None:
@@ -48,7 +151,7 @@ def all_at_once(
     refused: int = 0,
     then: Callable[[], object] = lambda: None,
 ) -> dict[str, list[Any]]:
-    """The answers by id; for who was refused, the number of the HTTP error.
+    """The answers by id; for one that was refused, the number of the HTTP error.
 
     Args:
         ask: sends one request.

@@ -68,7 +68,7 @@ def _look_inside(scheduler: Any) -> dict[str, Any]:
     return {
         **found,
         "fallbacks": scheduler.peek.shield.fallbacks,
-        "counters": snapshot(adapter, scheduler.peek.shield),
+        "counters": snapshot(adapter),
         "symbols": len(adapter.mirror),
     }
 

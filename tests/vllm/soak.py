@@ -20,7 +20,6 @@ from typing import Any
 from support.traffic import Log, Traffic
 from vllm_lab import (
     RequestStatus,
-    cached_now,
     expected_tokens,
     fake_output,
     free_blocks,
@@ -29,7 +28,7 @@ from vllm_lab import (
     make_scheduler,
     vllm,
 )
-from vllm_small import matched
+from vllm_small import compared
 
 BLOCKS = 400
 WAITING = 200
@@ -123,19 +122,10 @@ class Soak:
                         self._end(output.request_id, "finished")
 
     def _compare(self) -> None:
-        adapter = self._adapter
-        adapter.sync()
-        if adapter._watch._table is None:
-            return
-        anew = matched(self.engine)
-        adapter.planner.plan(adapter.mirror, adapter.clock())
-        for name in anew:
-            if name in self.engine.requests:
-                truth = cached_now(self.engine, self.engine.requests[name])
-                self.log.counts["matches compared"] += 1
-                self.log.counts["of these cached"] += truth > 0
-                right = anew[name] == adapter.planner.cached_len(name) == truth
-                self.log.counts["wrong matches"] += not right
+        for anew, mine, truth in (compared(self.engine) or {}).values():
+            self.log.counts["matches compared"] += 1
+            self.log.counts["of these cached"] += truth > 0
+            self.log.counts["wrong matches"] += not anew == mine == truth
 
     def left_over(self) -> dict[str, int]:
         """All that must be 0 at the end."""

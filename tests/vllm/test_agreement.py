@@ -11,8 +11,8 @@ from vllm_lab import BLOCK, full_attention, make_request, vllm
 from vllm_plays import Play, check_outcome, perform, plays
 from vllm_small import STRICT, run_out, scheduler, step
 
-from peek.adapters.agreement import LASTING
-from peek.adapters.engine_info import TESTED
+from peek.adapters.containment import LASTING
+from peek.adapters.engine_adapter import TESTED
 
 
 def sixty(engine: Any) -> None:

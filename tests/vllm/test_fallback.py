@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from support.broken import Broken
-from vllm_lab import fake_output, free_blocks, make_request, make_scheduler, make_vllm_config
+from vllm_lab import make_request, make_scheduler, make_vllm_config
 from vllm_plays import Play, check_outcome, essence, perform, plays
-from vllm_small import run_out, step
+from vllm_small import assert_stock_objects, busy_run, pressed, run_out, sabotage, step
 
 from peek import EngineMismatch, InvalidConfig, PeekConfig
 from peek.adapters.vllm import PeekAsyncScheduler, PeekScheduler
@@ -109,83 +108,18 @@ def test_configs_share_nothing() -> None:
     assert first.peek.shield is not second.peek.shield
 
 
+def test_one_that_is_not_there_stops_the_engine() -> None:
+    with pytest.raises(InvalidConfig, match="no_such_module:Policy"):
+        make_scheduler(PeekScheduler, options={"policy": "no_such_module:Policy"})
+
+
+def test_what_only_the_adapter_knows_is_refused() -> None:
+    """With the gate on, and nobody to end prefills, requests stayed in flight for ever."""
+    with pytest.raises(InvalidConfig, match="'in_flight_gate' is not a setting of a policy"):
+        make_scheduler(PeekScheduler, options={"policy": "peek", "in_flight_gate": True})
+
+
 # -- internal errors -----------------------------------------------------------------------------------
-
-
-# What fails for one request alone, in translating it, is in test_contain.py.
-PLANNER = ("remove", "lazy_plan", "eviction_score")
-MIRROR = ("pop_outgrown", "release", "block_cached")
-
-
-def sabotage(engine: Any, method: str, after: int) -> None:
-    adapter = engine.peek.adapter
-    if hasattr(adapter.planner, method):
-        adapter.planner = Broken(adapter.planner, method, after)
-        return
-    adapter.mirror = Broken(adapter.mirror, method, after)
-    adapter._watch._mirror = adapter.mirror
-    adapter._watch._table = None  # the pool's table knows the methods of the mirror it was made for
-
-
-def busy_run(engine: Any) -> list[str]:
-    """Sharing, pressure, an abort, a reset: every call into peek happens.  The order of admission."""
-    from vllm_lab import RequestStatus
-
-    order = []
-    for i in range(12):
-        engine.add_request(make_request(f"r{i}", (A, B)[i % 2] + [20 + i] * 20, 40))
-    engine.add_request(make_request("skips", [*A, 3], 3, skip_reading=True))
-    for at in range(2000):
-        if not engine.has_unfinished_requests():
-            break
-        if at == 3:
-            engine.finish_requests("r11", RequestStatus.FINISHED_ABORTED)
-        if at == 60:
-            while engine.running:  # so that the reset succeeds
-                scheduled = engine.schedule()
-                order += [new.req_id for new in scheduled.scheduled_new_reqs]
-                engine.update_from_output(scheduled, fake_output(engine, scheduled))
-                if len(engine.requests) <= 2:
-                    break
-            engine.reset_prefix_cache()
-        scheduled = engine.schedule()
-        order += [new.req_id for new in scheduled.scheduled_new_reqs]
-        engine.update_from_output(scheduled, fake_output(engine, scheduled))
-    assert not engine.has_unfinished_requests()
-    return order
-
-
-def make(strict: bool) -> Any:
-    options = {"policy": "clpm+gm+dl+pe", "strict": strict}
-    return make_scheduler(PeekScheduler, num_blocks=26, max_num_seqs=3, options=options)
-
-
-def assert_stock_objects(engine: Any) -> None:
-    """Nothing of peek is left that could grow or cost."""
-    engine.schedule()
-    pool = engine.kv_cache_manager.block_pool
-    objects = (engine.waiting, pool.cached_block_hash_to_block, pool.free_block_queue)
-    assert [type(it).__module__.split(".")[0] for it in objects] == ["vllm"] * 3
-
-
-@pytest.mark.parametrize("after", [0, 1])
-@pytest.mark.parametrize("method", [*PLANNER, *MIRROR])
-def test_an_internal_error_leaves_the_engine_serving(
-    method: str, after: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    engine = make(strict=False)
-    sabotage(engine, method, after)
-    with caplog.at_level(logging.WARNING, "peek"):
-        order = busy_run(engine)
-    assert sorted(order) == sorted([*(f"r{i}" for i in range(12) if i != 11 or "r11" in order), "skips"])
-    assert free_blocks(engine) == 25
-    shield = engine.peek.shield
-    assert (shield.active, shield.fallbacks) == (False, 1)
-    (record,) = [record for record in caplog.records if record.name == "peek"]
-    assert "continues in the engine's own order" in record.getMessage()
-    assert record.exc_info is not None
-    assert f"injected into {method}" in str(record.exc_info[1])
-    assert_stock_objects(engine)
 
 
 def test_an_error_when_the_table_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
@@ -222,44 +156,29 @@ def test_an_error_when_a_wanted_block_is_let_go() -> None:
     assert_stock_objects(engine)
 
 
-@pytest.mark.parametrize("method", ["add", "remove", "lazy_plan", "eviction_score", "intern", "release"])
-def test_strict_raises(method: str) -> None:
-    engine = make(strict=True)
-    sabotage(engine, method, 0)
-    with pytest.raises(RuntimeError, match=f"injected into {method}"):
-        busy_run(engine)
-
-
-def test_after_an_error_the_order_is_the_stock_order() -> None:
-    engine = make(strict=False)
-    sabotage(engine, "lazy_plan", 0)
-    stock = make_scheduler(num_blocks=26, max_num_seqs=3)
-    assert busy_run(engine) == busy_run(stock)
-
-
 def test_an_error_while_the_adapter_is_made(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("peek.adapters.vllm.adapter.tracked_queue", lambda requests: 1 / 0)
-    engine = make(strict=False)
+    engine = pressed(strict=False)
     assert engine.peek.adapter is None
     assert engine.peek.shield.fallbacks == 1
     assert len([record for record in caplog.records if record.name == "peek"]) == 1
     assert "r0" in busy_run(engine)
     with pytest.raises(ZeroDivisionError):
-        make(strict=True)
+        pressed(strict=True)
 
 
 def test_an_error_while_the_metrics_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peek.adapters.metrics.export.folder", lambda: 1 / 0)
-    assert "r0" in busy_run(make(strict=False))
+    assert "r0" in busy_run(pressed(strict=False))
 
 
 def test_an_error_while_the_stock_objects_are_put_back(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("peek.adapters.vllm.adapter.restore_stock", lambda scheduler: 1 / 0)
-    engine = make(strict=False)
+    engine = pressed(strict=False)
     sabotage(engine, "lazy_plan", 0)
     assert "r0" in busy_run(engine)
     assert len([record for record in caplog.records if "put back" in record.getMessage()]) == 1
@@ -270,9 +189,9 @@ def test_a_version_that_lacks_something_is_named(
 ) -> None:
     monkeypatch.setattr("peek.adapters.vllm.seams._NEEDED", ("waiting", "kv_cache_manager.no_such_seam"))
     with pytest.raises(EngineMismatch, match=r"PeekScheduler has no kv_cache_manager\.no_such_seam"):
-        make(strict=True)
+        pressed(strict=True)
     with caplog.at_level(logging.WARNING, "peek"):
-        engine = make(strict=False)
+        engine = pressed(strict=False)
     assert engine.peek.adapter is None
     assert "no_such_seam" in caplog.text
     assert "r0" in busy_run(engine)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from vllm_lab import BLOCK, RequestStatus, cached_now, make_request, make_scheduler, waiting_names
 from vllm_plays import INTERLEAVED, Play, perform, plays
-from vllm_small import matched, run_out, step
+from vllm_small import compared, matched, run_out, step
 
 from peek import DualWalk
 from peek.adapters.vllm import PeekScheduler
@@ -33,29 +33,22 @@ class Comparison:
 
     def __call__(self, engine: Any, scheduled: Any) -> None:
         adapter = engine.peek.adapter
-        tree, mirror = adapter.planner.tree, adapter.mirror
-        assert len(mirror) == 0 or len(tree) > 0, "symbols that nobody waits for"
-        adapter.sync()  # a lone request is looked at again when its first block is cached
-        if adapter._watch._table is None:
+        tree = adapter.planner.tree
+        assert len(adapter.mirror) == 0 or len(tree) > 0, "symbols that nothing waits for"
+        found = compared(engine)
+        if found is None:
             assert not tree.has_sharing
             self.seen["asleep"] += 1
             return
-        anew = matched(engine)
-        adapter.planner.plan(mirror, adapter.clock())
-        for request in tree.requests():
-            name = request.request_id
-            if name not in engine.requests:
-                continue  # aborted since the last call of schedule()
-            truth = cached_now(engine, engine.requests[name])
-            assert anew[name] == truth, name
-            assert adapter.planner.cached_len(name) == truth, f"{name}: the version stood still"
+        for name, (anew, mine, truth) in found.items():
+            assert anew == mine == truth, f"{name}: the version stood still, or the mirror is wrong"
             self.seen["cached" if truth else "cold"] += 1
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("policy", ["clpm+gm+dl+pe", "peek:unshared=arrival"], ids=["always", "sleeps"])
 def test_mirror_equals_the_pool(asynchronous: bool, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.watching._QUIET_STEPS", 1)
+    monkeypatch.setattr("peek.adapters.vllm.seams._QUIET_STEPS", 1)
     compare = Comparison()
 
     @settings(max_examples=60)
@@ -141,7 +134,7 @@ def test_reset_prefix_cache_is_seen() -> None:
 
 
 def test_what_changes_while_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.watching._QUIET_STEPS", 3)
+    monkeypatch.setattr("peek.adapters.vllm.seams._QUIET_STEPS", 3)
     engine = make_scheduler(
         PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "peek", "unshared": "arrival"}
     )
@@ -174,7 +167,7 @@ def test_what_changes_while_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_asleep_an_arrival_that_hits_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.watching._QUIET_STEPS", 3)
+    monkeypatch.setattr("peek.adapters.vllm.seams._QUIET_STEPS", 3)
     engine = make_scheduler(
         PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "peek", "unshared": "arrival"}
     )
@@ -198,7 +191,7 @@ def test_asleep_an_arrival_that_hits_is_noticed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_reset_of_the_prefix_cache_on_the_way_to_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.watching._QUIET_STEPS", 100)
+    monkeypatch.setattr("peek.adapters.vllm.seams._QUIET_STEPS", 100)
     engine = make_scheduler(
         PeekScheduler, num_blocks=200, max_num_seqs=2, options={"policy": "peek", "unshared": "arrival"}
     )

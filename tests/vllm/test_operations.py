@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 from support.mixed import BAD, Asked, burst
-from support.served import WORDS, admissions, all_at_once, changes, say, switching
+from support.served import WORDS, admissions, all_at_once, changes, check_series, say, switching
 from test_engine import BLOCK, pytestmark
 from vllm_server import Server, serving
 
 from peek import InvalidConfig
-from peek.adapters.metrics import LABELS, METRICS
 
 __all__ = ["pytestmark"]
 
@@ -39,7 +38,7 @@ def test_seen_switched_and_contained(tmp_path: Path) -> None:
             return server.metric("peek_active")
 
         assert serve() == 1
-        check_series(server)
+        check_series(server.series(), "vllm")
         assert server.metric("peek_admitted_requests_total") == 1
         for word, active in (("off", 0), ("on", 1), ("shadow", 0), ("on", 1)):
             say(tmp_path, word)
@@ -56,18 +55,6 @@ def test_seen_switched_and_contained(tmp_path: Path) -> None:
     assert "RuntimeError: injected" in log
     assert "tries again after 1000 calls" in log
     assert 'peek: admitted {"request_id": ' in log
-
-
-def check_series(server: Server) -> None:
-    """All metrics are there, each with the labels that it has on every such server, also after a restart."""
-    series = set(server.series())
-    names = {one.split("{")[0] for one in series}
-    for metric in METRICS:
-        ending = {"counter": "_total", "histogram": "_count", "gauge": ""}[metric.kind]
-        assert metric.name + ending in names
-    for one in series:
-        labels = dict(re.findall(r'(\w+)="([^"]*)"', one))
-        assert [labels[name] for name in LABELS] == ["vllm", "m", "0", "0"]
 
 
 def ask(server: Server, asked: Asked) -> Any:
@@ -104,7 +91,7 @@ def test_bad_requests_among_many_change_nothing(tmp_path: Path) -> None:
         assert server.metric("peek_quarantined_requests_total") == spoilt > 3
         assert server.metric("peek_quarantined_waiting_requests") == 0
         assert server.metric("peek_fallbacks_total") == 0
-        check_series(server)
+        check_series(server.series(), "vllm")
         log = server.log.read_text()
     assert [name for name in mixed_order if not name.startswith(BAD)] == order
     assert sorted(order) == sorted(asked.rid for asked in good)
@@ -154,7 +141,7 @@ def test_switched_under_load(ranks: int, tmp_path: Path) -> None:
         assert server.metric("peek_fallbacks_total") == 0
         assert server.metric("peek_waiting_requests") == 0
         assert server.metric("vllm:kv_cache_usage_perc") == 0
-        check_series(server)  # of two ranks, too, one speaks
+        check_series(server.series(), "vllm")  # of two ranks, too, one speaks
     batches = admissions(tmp_path / "admitted")
     assert {mode for mode, _ in batches} == set(WORDS)
     assert changes(batches) >= CHANGES
@@ -167,7 +154,7 @@ def test_a_mistake_in_a_setting_ends_the_start_before_a_model_is_loaded(
     import vllm.plugins
 
     monkeypatch.setenv("PEEK_CONFIG", '{"policy": "peek", "slo_s": 2}')
-    # Else the plug-in of the metrics names a folder, which servers of later tests inherit and do not serve.
+    # The plug-in of the metrics names no folder here: servers that tests start later would inherit it.
     monkeypatch.setenv("PEEK_METRICS_DIR", "named")
     monkeypatch.setattr(vllm.plugins, "plugins_loaded", False)
     with pytest.raises(InvalidConfig, match="'slo_s' is not one of policy 'peek'"):

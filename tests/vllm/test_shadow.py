@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from simulated_worker import RealScheduler
-from support.followed import conversations, foretold, grouped, hit
+from support.followed import (
+    check_answers_are_found_where_they_are_repeated,
+    check_foretold_comes_true,
+    check_nothing_is_foretold_where_nothing_is_shared,
+    hit,
+)
 from vllm_lab import make_request, token_at
 from vllm_plays import INTERLEAVED, Play, check_outcome, essence, perform, plays
 from vllm_small import run_out, scheduler
@@ -17,7 +22,6 @@ from peek.simulation.cost import CostModel
 from peek.simulation.workload import Workload
 
 SHADOW: dict[str, Any] = {"policy": "peek", "strict": True, "mode": "shadow"}
-POINTS = 2.0
 
 
 def played(workload: Workload, mode: str) -> tuple[float, Any]:
@@ -30,30 +34,15 @@ def played(workload: Workload, mode: str) -> tuple[float, Any]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_foretold_is_what_comes_true(seed: int) -> None:
-    workload = grouped(seed)
-    stock, account = played(workload, "shadow")
-    planned, none = played(workload, "on")
-    ours, theirs = foretold(account)
-    assert none is None
-    assert theirs == pytest.approx(stock, abs=1e-9)
-    assert account.requests == len(workload.requests)
-    assert ours - theirs == pytest.approx(planned - stock, abs=POINTS)
-    assert planned - stock > 15, "there is something to foretell"
+    check_foretold_comes_true(played, seed)
 
 
 def test_nothing_is_foretold_where_nothing_is_shared() -> None:
-    stock, account = played(grouped(1, alone=True), "shadow")
-    assert (stock, *foretold(account)) == (0.0, 0.0, 0.0)
+    check_nothing_is_foretold_where_nothing_is_shared(played)
 
 
-def test_answers_are_found_by_who_repeats_them() -> None:
-    """Conversations in an engine with room: the order does not matter, and so nothing is gained or lost."""
-    stock, account = played(conversations(token_at), "shadow")
-    ours, theirs = foretold(account)
-    assert account.requests == 160
-    assert theirs == pytest.approx(stock, abs=1e-9)
-    assert stock > 60
-    assert ours == pytest.approx(theirs, abs=0.5)
+def test_answers_are_found_where_they_are_repeated() -> None:
+    check_answers_are_found_where_they_are_repeated(played, token_at)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])

@@ -3,61 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import Request, urlopen
 
-from support.waiting import PATIENCE_S, START_S, free_port
+from support import served
+from support.waiting import free_port
 from test_engine import ENGINE
 from vllm_lab import TINY_LLAMA, write_model
 
 HERE = Path(__file__).parent
 
 
-class Server:
-    """The address of a server that answers, and its log."""
+class Server(served.Server):
+    """vLLM's server."""
 
-    def __init__(self, address: str, log: Path) -> None:
-        self.address = address
-        self.log = log
-
-    def get(self, path: str) -> str:
-        with urlopen(f"{self.address}{path}", timeout=PATIENCE_S) as answer:
-            return str(answer.read().decode())
-
-    def post(self, path: str, headers: dict[str, str] | None = None, **body: Any) -> Any:
-        """The answer; `HTTPError` if the server refuses."""
-        request = Request(
-            f"{self.address}{path}",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json", **(headers or {})},
-        )
-        with urlopen(request, timeout=300) as answer:
-            text = answer.read().decode()
-        return json.loads(text) if text else None
+    def ready(self) -> object:
+        return self.get("/health")
 
     def complete(self, tokens: list[int], max_tokens: int, rid: str = "", **more: Any) -> dict[str, Any]:
         body = {"model": "m", "prompt": tokens, "max_tokens": max_tokens, "temperature": 0}
         body |= {"ignore_eos": True, "return_token_ids": True, **more}
         return dict(self.post("/v1/completions", {"X-Request-Id": rid} if rid else None, **body))
-
-    def series(self, prefix: str = "peek_") -> dict[str, float]:
-        """Those whose names begin so, by name and labels as they stand there."""
-        lines = [line for line in self.get("/metrics").splitlines() if line.startswith(prefix)]
-        return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines)}
-
-    def metric(self, name: str) -> float:
-        """The sum over all labels of a metric."""
-        return sum(value for series, value in self.series(name).items() if series.split("{")[0] == name)
 
 
 def call_it_vllm(folder: Path) -> None:
@@ -107,44 +77,11 @@ def serving(
         write_tokenizer(folder / "model", TINY_LLAMA["vocab_size"])
     else:
         command.append("--skip-tokenizer-init")
-    path = [str(folder), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
     fixed = {
-        "PYTHONPATH": os.pathsep.join(path),
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_LOGGING_LEVEL": "INFO",  # vLLM's own default; the tests are more quiet
     }
-    log = folder / "server.log"
-    with log.open("w") as sink:
-        process = subprocess.Popen(
-            [*command, *flags],
-            cwd=folder,
-            env={**os.environ, **fixed, **environ},
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    server = Server(f"http://127.0.0.1:{port}", log)
-    try:
-        _wait(process, server)
+    server = Server(port, folder / "server.log")
+    with served.started(server, [*command, *flags], HERE, 20.0, **{**fixed, **environ}):
         yield server
-    finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _wait(process: subprocess.Popen[bytes], server: Server) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        assert process.poll() is None, server.log.read_text()[-4000:]
-        try:
-            server.get("/health")
-        except (URLError, ConnectionError):
-            time.sleep(1)
-        else:
-            return
-    raise AssertionError(server.log.read_text()[-4000:])

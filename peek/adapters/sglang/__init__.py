@@ -21,7 +21,7 @@ def register() -> None:
 def __getattr__(name: str) -> Any:
     if name != "Engine":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from peek.adapters.sglang.processes import engine_class
+    from peek.adapters.sglang.plugin import engine_class
 
     made = globals()["Engine"] = engine_class()
     return made

@@ -11,40 +11,37 @@ admitted so far, in tokens, at a nominal speed.
 from __future__ import annotations
 
 import logging
-import time
 from functools import partial
-from math import inf
 from typing import Any, Final
 from weakref import ref
 
 from peek.adapters.activation import Settings
-from peek.adapters.agreement import Agreement
-from peek.adapters.quarantine import Quarantine
+from peek.adapters.containment import Shield, require
+from peek.adapters.engine_adapter import EngineAdapter
 from peek.adapters.sglang.caches import (
     PYTHON_CORE,
+    DemandStrategy,
     is_bigram,
     is_fed_from_elsewhere,
     lender_of,
     make_view,
+    require_cache,
     set_strategy,
     shows_nodes,
     takes_strategy,
     touch,
 )
 from peek.adapters.sglang.core_view import CoreView
-from peek.adapters.sglang.eviction import DemandStrategy
-from peek.adapters.sglang.seams import (
+from peek.adapters.sglang.requests import (
+    Arrivals,
+    Standing,
+    Translator,
+    Waiting,
     entry_time,
     is_turn,
     outputs_of,
-    require_seams,
-    schedule_policy,
     tenant_of,
 )
-from peek.adapters.sglang.translation import Translator
-from peek.adapters.sglang.waiting import Arrivals, Standing, Waiting
-from peek.adapters.shield import Shield
-from peek.adapters.tenants import Generated
 from peek.errors import DuplicateRequest
 from peek.planner import Planner
 from peek.trie.keys import SYMBOL_BYTES
@@ -55,53 +52,51 @@ NOMINAL_TOKEN_S: Final = 1 / 6000
 """Seconds a prompt token is taken to take; only where a policy speaks of seconds (`slo_s`)."""
 
 
-class SglangAdapter:
+_NEEDED: Final = ("policy", "tree_cache.page_size", "enable_priority_scheduling", "priority_sign")
+
+
+def schedule_policy(policy: Any) -> str:
+    """The `--schedule-policy` in force; SGLang itself falls back to fcfs without a prefix cache."""
+    return str(getattr(policy.policy, "value", policy.policy))
+
+
+class SglangAdapter(EngineAdapter):
     """Orders the waiting queue of `policy` and, if configured, chooses what its cache evicts.
 
     Args:
         policy: a `sglang.srt.managers.schedule_policy.SchedulePolicy`.
         settings: what was asked for; not stock.
         shield: stands before whatever SGLang's cache calls.
+
+    Raises:
+        EngineMismatch: this version of SGLang lacks something that is needed.
     """
 
     def __init__(self, policy: Any, settings: Settings, shield: Shield) -> None:
         self.policy = policy
         # SGLang shows a prefix to others when its prefill ends.
-        gate = settings.config.sees_prefills
-        self.planner = Planner(
-            settings.config,
-            timer=time.perf_counter,
-            in_flight_gate=gate,
-            strict=settings.strict,
-            plan_lasts_s=inf,  # the clock moves with admissions only
+        super().__init__(
+            settings, shield, outputs_of, partial(Planner, in_flight_gate=settings.config.sees_prefills)
         )
-        self._tenants = settings.tenants
-        self._generated = Generated(self._charge, lambda *answer: self.planner.answered(*answer), outputs_of)
-        self.reordered = 0
-        """Calls that changed the order of SGLang's queue."""
         self._work_done = 0
         """Prompt tokens admitted for computation so far."""
-        self.cached_real = 0
-        self.protected_evictions = 0
-        require_seams(policy, self.planner.evicts)
+        require(policy, _NEEDED, "SGLang")
         cache = policy.tree_cache
+        require_cache(cache, self.planner.evicts)
         self._door = Translator(int(cache.page_size), is_bigram(cache), lender_of(cache))
         self.view = make_view(cache, self._door)
-        self.quarantine = Quarantine(settings.strict)
         self._waiting: dict[str, Waiting] = {}
         self._in_flight: dict[str, Waiting] = {}
         self._turns: dict[str, Waiting] = {}
-        """Of those who wait, the turns of streaming sessions."""
-        self.agreement = Agreement()
-        """Whether SGLang finds in its cache what the view says it will: to the token."""
-        self._exact = not is_fed_from_elsewhere(cache)  # KV on the host counts at its share only
+        """Of the waiting ones, the turns of streaming sessions."""
+        self._exact = not is_fed_from_elsewhere(cache)
+        """Whether SGLang finds what the view says, to the token: KV on the host counts at its share only."""
         self._apart: dict[int, tuple[ref[Any], str]] = {}
         """Requests in quarantine, by the `id` of the object: two may have one `rid`."""
         self._standing: Standing | None = None
         self._arrivals = Arrivals(policy.enable_priority_scheduling)
         self._away = False
         """Whether the queue may be in another order than SGLang's own policy would see."""
-        self._shield = shield
         self._stock_strategy: Any = None
         self._touches = self.planner.evicts and not shows_nodes(cache)
         logger.info("peek: takes the place of --schedule-policy %s", schedule_policy(policy))
@@ -116,7 +111,7 @@ class SglangAdapter:
             )
         elif self.planner.evicts and takes_strategy(cache):
             self._stock_strategy = set_strategy(cache, None)
-            set_strategy(cache, DemandStrategy(self._stock_strategy, self._demand))
+            set_strategy(cache, DemandStrategy(self._stock_strategy, self._shielded_demand))
         elif self.planner.evicts:
             logger.warning("peek: a %s takes no eviction strategy; it evicts as ever", type(cache).__name__)
 
@@ -195,11 +190,11 @@ class SglangAdapter:
             if entry is not None and entry.request() is request:
                 self._leave(rid)
 
-    # -- who waits ---------------------------------------------------------------------------------
+    # -- what waits --------------------------------------------------------------------------------
 
     def _sync(self, queue: list[Any]) -> None:
         known = self._waiting.get
-        others = []  # this loop is what ten thousand who wait cost: no call that can be spared
+        others = []  # this loop is what ten thousand waiting requests cost: no call that can be spared
         for request in queue:
             entry = known(request.rid)
             if entry is None or not entry.is_of(request):
@@ -266,9 +261,7 @@ class SglangAdapter:
         uncached = None  # of a request that is gone or retracted SGLang does not tell: the plan's expectation
         if request is not None and not getattr(request, "retracted_stain", False):
             cached = int(request.cached_tokens)
-            self.cached_real += cached
-            if self._exact and self.agreement.wants():
-                self.agreement.note(int(self.planner.cached_len(rid)), cached)
+            self._note_cached(cached, partial(self.planner.cached_len, rid) if self._exact else None)
             uncached = int(self.planner.request(rid).num_tokens) - cached
         ended = entry.prefill_ended()
         if ended:
@@ -279,7 +272,7 @@ class SglangAdapter:
         self._work_done += self.planner.remove(rid, True, uncached)
 
     def _charge(self, tenant: str, tokens: int) -> None:
-        self.planner.generated(tenant, tokens)
+        super()._charge(tenant, tokens)
         self._standing = None
 
     def _add(self, request: Any) -> None:
@@ -292,9 +285,7 @@ class SglangAdapter:
         translated = self._door.translate(request)
         try:
             arrival = self._arrivals.of(request, self.now)
-            tenant = tenant_of(request, self._tenants)
-            self.planner.add(translated.pending(rid, arrival, tenant))
-            self._generated.seen(tenant)
+            self._hand_over(translated.pending(rid, arrival, tenant_of(request, self._tenants)))
         except Exception:
             self._door.release(translated)
             raise
@@ -304,17 +295,15 @@ class SglangAdapter:
 
     # -- eviction ----------------------------------------------------------------------------------
 
-    def _demand(self, node_id: int) -> float:
-        demand = self._shield.call(self.planner.eviction_score, node_id) or 0.0
-        self.protected_evictions += demand > 0.0
-        return demand
+    def _shielded_demand(self, node_id: int) -> float:
+        return self._shield.call(self._demand, node_id) or 0.0
 
     def _touch_needed(self, queue: list[Any]) -> None:
         """The Rust core: what the head of the queue needs becomes the most recent.  O(matched tokens)."""
         touched: set[tuple[str, bytes]] = set()
         for request in reversed(queue):
             translated = self._waiting[request.rid].translated
-            if translated.lent >= 0:  # its session's KV, which nobody evicts
+            if translated.lent >= 0:  # its session's KV, which is never evicted
                 continue
             cached = int(self.planner.cached_len(request.rid))
             matched = cached // self._door.page_tokens * SYMBOL_BYTES

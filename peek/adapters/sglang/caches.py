@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from peek.adapters.guard import require
-from peek.adapters.sglang.core_view import CoreView
-from peek.adapters.sglang.insertions import Insertions
+from peek.adapters.containment import require
+from peek.adapters.sglang.core_view import CoreView, Insertions
 from peek.adapters.sglang.node_view import HAS_STATE, HAS_WINDOW, NodeView
-
-if TYPE_CHECKING:
-    from peek.adapters.sglang.translation import Translator
+from peek.adapters.sglang.requests import Translator
 
 PYTHON_CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python"
 
@@ -43,7 +40,7 @@ _COMPONENTS = {"FULL", "SWA", "MAMBA"}
 
 
 def why_not_understood(cache: Any) -> str | None:
-    """Why nobody can tell what `cache` would match, None if `make_view` can."""
+    """Why it cannot be told what `cache` would match, None if `make_view` can."""
     kind = type(cache)
     if getattr(cache, "disable", True):
         return "prefix caching is off"
@@ -142,12 +139,9 @@ def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
         insertions = None if is_fed_from_elsewhere(cache) else Insertions(cache, door)
         return CoreView(
             _core_match(core),
-            cache.page_size,
-            door.pages,
-            door.alphabet,
+            door,
             insertions,
             lambda: int(core.evictable_size() + core.protected_size()),
-            door.lent,
         )
     hybrid = is_hybrid(cache)
     return NodeView(
@@ -248,6 +242,25 @@ def lender_of(cache: Any) -> Callable[[Any, int], int] | None:
 
 
 # -- eviction -----------------------------------------------------------------------------------------
+
+
+class DemandStrategy:
+    """An `EvictionStrategy` in front of another: what waiting requests need goes last.
+
+    A strategy ranks evictable leaves, the lowest goes first.  Without demand a cache evicts as before.
+
+    Args:
+        inner: the strategy that SGLang was configured with.
+        demand: the need for a cached node by its id; 0.0 if no request waits for it.  O(levels).
+    """
+
+    def __init__(self, inner: Any, demand: Callable[[int], float]) -> None:
+        self.inner = inner
+        self._demand = demand
+
+    def get_priority(self, node: Any) -> tuple[float, Any]:
+        """What SGLang asks for every leaf when it evicts."""
+        return self._demand(node.id), self.inner.get_priority(node)
 
 
 def set_strategy(cache: Any, strategy: Any) -> Any:

@@ -8,14 +8,69 @@ on which the cache has followed so far, O(prompt) each in native code.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
-from typing import Any, final
+from collections.abc import Callable
+from typing import Any, Final, final
 
-from peek.adapters.sglang.alphabet import Alphabet
-from peek.adapters.sglang.insertions import Insertions
-from peek.adapters.sglang.namespaces import ALONE, OF_A_SESSION, first_of, owner_of
-from peek.adapters.sglang.pages import PageTable
+from peek.adapters.sglang.requests import Translator
+from peek.adapters.sglang.symbols import ALONE, OF_A_SESSION, first_of, owner_of
 from peek.trie.tree_view import edge_bytes
+
+MOST_TOKENS: Final = 1 << 22
+"""Of keys that are remembered until a walk: about 32 MiB."""
+
+
+class Insertions:
+    """Notes the key of every `cache.insert`, so that a walk need not ask about everything.
+
+    The method is replaced on the instance, and does what it did.
+
+    Args:
+        cache: a `UnifiedRadixCache` that gets nothing from the host or from elsewhere.
+        door: makes the planner's keys.
+
+    Attributes:
+        count: insertions so far.
+    """
+
+    def __init__(self, cache: Any, door: Translator) -> None:
+        self.count = 0
+        self._cache = cache
+        self._door = door
+        self._first = 0
+        self._keys: list[Any] = []
+        self._tokens = 0
+        self._insert = cache.insert
+        cache.insert = self._noted
+
+    def _noted(self, params: Any, *args: Any, **kwargs: Any) -> Any:
+        tokens = len(params.key.token_ids)
+        if self._tokens + tokens > MOST_TOKENS:
+            self._forget(self.count)
+        self._tokens += tokens
+        self._keys.append(params.key)
+        self.count += 1
+        return self._insert(params, *args, **kwargs)
+
+    def since(self, count: int) -> list[tuple[str, bytes]] | None:
+        """Namespaces and packed symbols of what came in since the `count`-th; None if not all are known.
+
+        O(tokens).  A key is cut where no waiting prompt goes on with it.  What was before is forgotten.
+        """
+        if count < self._first:
+            return None
+        self._forget(count)
+        return [self._door.known(key.token_ids, key.extra_key, key.cache_salt) for key in self._keys]
+
+    def _forget(self, count: int) -> None:
+        """Keys that came in before the `count`-th."""
+        del self._keys[: count - self._first]
+        self._first = count
+        self._tokens = sum(len(key.token_ids) for key in self._keys)
+
+    def close(self) -> None:
+        """The cache's own method again."""
+        if self._cache.__dict__.get("insert") == self._noted:
+            del self._cache.insert
 
 
 @final
@@ -40,32 +95,26 @@ class CoreView:
 
     Args:
         match: `(tokens, extra_key, cache_salt) -> (tokens matched, node)`, read-only.
-        page_tokens: SGLang's page size.
-        pages: the table of pages, None for pages of one token.
-        alphabet: what spells symbols.
+        door: what has made the keys that the view is asked for.
         insertions: notes what comes in; None where it may come in unnoticed.
         sizes: tokens that could be evicted and that are locked, which grow smaller by eviction only.
-        lent: tokens that a request's session lends it, by the request's own namespace; see `Translator`.
     """
 
     def __init__(
         self,
         match: Callable[[array[int], str | None, str | None], tuple[int, int]],
-        page_tokens: int,
-        pages: PageTable | None,
-        alphabet: Alphabet,
+        door: Translator,
         insertions: Insertions | None = None,
         sizes: Callable[[], int] = int,
-        lent: Mapping[str, int] | None = None,
     ) -> None:
-        self.unit_tokens = page_tokens
+        self.unit_tokens = door.page_tokens
         self.block_symbols = 1
         self._match = match
-        self._pages = pages
-        self._alphabet = alphabet
+        self._pages = door.pages
+        self._alphabet = door.alphabet
         self._insertions = insertions
         self._sizes = sizes
-        self._lent = {} if lent is None else lent
+        self._lent = door.lent
 
     @property
     def version(self) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ import os
 import sys
 from importlib.util import find_spec
 
-from peek.adapters.sglang.plugin import configured_or_exit
+from peek.adapters.sglang.plugin import configured_or_exit, run_scheduler_process
 
 
 def main(arguments: list[str]) -> None:
@@ -32,8 +32,6 @@ def main(arguments: list[str]) -> None:
             run_server(server_args)
         else:
             from sglang.srt.entrypoints.http_server import launch_server
-
-            from peek.adapters.sglang.processes import run_scheduler_process
 
             launch_server(server_args, run_scheduler_process_func=run_scheduler_process)
     finally:

@@ -5,7 +5,7 @@
 once and kept as long as node and key live, with their letters.
 
 Covers `RadixCache` (0.5.9 to 0.5.23) and `UnifiedRadixCache` with its Python core; keys of single tokens
-and of pairs (see `namespaces`); and hybrid models, where a prompt can go on from some places only:
+and of pairs (see `symbols`); and hybrid models, where a prompt can go on from some places only:
 
  - behind `window` tokens that have their sliding-window KV, or an unbroken run of them from the start,
  - behind a whole node that holds the state of the recurrent layers.
@@ -19,17 +19,94 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from mypy_extensions import i64
 
-from peek.adapters.sglang.alphabet import FIRST_LETTER
-from peek.adapters.sglang.namespaces import ALONE, OF_A_SESSION, first_of, owner_of
-from peek.adapters.sglang.pages import PageTable
-from peek.trie.keys import SYMBOL_BYTES, match_span, symbol_at
+from peek.adapters.sglang.symbols import ALONE, FIRST_LETTER, OF_A_SESSION, first_of, owner_of
+from peek.trie.keys import SYMBOL_BYTES, match_span, pack, symbol_at
 from peek.trie.tree_view import edge_bytes
+
+_HOST_COST: Final = 0.5
+"""What a token on the host is worth less than one on the device: it is loaded, which is not free."""
 
 HAS_WINDOW: Final = 1
 HAS_STATE: Final = 2
 
 _WHOLE: Final[i64] = 1 << 60
 """The run of sliding-window KV in front of the first token: nothing is missing there."""
+
+
+@final
+class PageTable:
+    """Interns pages of packed int32 tokens.
+
+    Equal pages of waiting requests get equal symbols; a symbol's number is used again when the last request
+    that has it is gone.
+
+    Args:
+        page_tokens: tokens per page, at least 2.
+    """
+
+    def __init__(self, page_tokens: int) -> None:
+        self._page_bytes: i64 = page_tokens * SYMBOL_BYTES
+        self._symbols: dict[bytes, int] = {}
+        self._pages: list[bytes] = []
+        self._users: list[int] = []
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        """Pages in use."""
+        return len(self._symbols)
+
+    def intern(self, tokens: bytes) -> bytes:
+        """The packed symbols of whole pages of packed tokens.  O(pages)."""
+        symbols: list[int] = []
+        at: i64 = 0
+        while at < len(tokens):
+            page = tokens[at : at + self._page_bytes]
+            symbol = self._symbols.get(page, -1)
+            if symbol < 0:
+                symbol = self._new(page)
+            self._users[symbol] += 1
+            symbols.append(symbol)
+            at += self._page_bytes
+        return pack(symbols)
+
+    def known(self, tokens: bytes) -> bytes:
+        """The same up to the first page that no request has; nothing is interned.  O(pages)."""
+        symbols: list[int] = []
+        at: i64 = 0
+        while at + self._page_bytes <= len(tokens):
+            symbol = self._symbols.get(tokens[at : at + self._page_bytes], -1)
+            if symbol < 0:
+                break
+            symbols.append(symbol)
+            at += self._page_bytes
+        return pack(symbols) if symbols else b""
+
+    def _new(self, page: bytes) -> int:
+        if self._free:
+            symbol = self._free.pop()
+            self._pages[symbol] = page
+        else:
+            symbol = len(self._pages)
+            self._pages.append(page)
+            self._users.append(0)
+        self._symbols[page] = symbol
+        return symbol
+
+    def release(self, symbols: bytes) -> None:
+        """One request less has these pages.  O(pages)."""
+        at: i64 = 0
+        while at < len(symbols):
+            symbol = symbol_at(symbols, at)
+            self._users[symbol] -= 1
+            if self._users[symbol] == 0:
+                del self._symbols[self._pages[symbol]]
+                self._pages[symbol] = b""
+                self._free.append(symbol)
+            at += SYMBOL_BYTES
+
+    def page(self, symbol: int) -> bytes:
+        """The packed tokens of a page."""
+        return self._pages[symbol]
 
 
 @final
@@ -71,11 +148,10 @@ class NodeView:
         pages: the table of pages, None for pages of one token.
         alphabet: packs and spells tokens.
         on_host: whether a node's KV is on the host only; None if it has none at all.
-        host_share: worth of a token on the host as a part of one on the device, 0..1.
         holds: of a hybrid model's node, `HAS_WINDOW` and `HAS_STATE`; None for other models.
         window: tokens of sliding-window KV needed, 0 if the model has no such window.
         states: whether a state is needed.
-        version: returns something that changes whenever an answer could; None if nobody can tell.
+        version: returns something that changes whenever an answer could; None if that cannot be told.
         lent: tokens that a request's session lends it, by the request's own namespace; see `Translator`.
     """
 
@@ -86,7 +162,6 @@ class NodeView:
         pages: PageTable | None,
         alphabet: Any,
         on_host: Callable[[Any], bool | None],
-        host_share: float = 0.5,
         *,
         holds: Callable[[Any], int] | None = None,
         window: int = 0,
@@ -100,7 +175,6 @@ class NodeView:
         self._pages = pages
         self._alphabet: Any = alphabet
         self._on_host = on_host
-        self._host_cost: float = 1.0 - host_share
         self._holds = holds
         self._window: i64 = window
         self._states = states
@@ -113,7 +187,7 @@ class NodeView:
 
     @property
     def version(self) -> object:
-        """Changes whenever an answer could, None if nobody can tell.  O(1)."""
+        """Changes whenever an answer could, None if that cannot be told.  O(1)."""
         return None if self._version is None else self._version()
 
     def root(self, namespace: str) -> object:
@@ -176,7 +250,7 @@ class NodeView:
         assert isinstance(cursor, NodePlace)
         if self._holds is not None:
             return int(cursor.best * self.unit_tokens)
-        return matched * self.unit_tokens - int(self._host_cost * float(cursor.host))
+        return matched * self.unit_tokens - int(_HOST_COST * float(cursor.host))
 
     # -- SGLang's nodes ----------------------------------------------------------------------------
 

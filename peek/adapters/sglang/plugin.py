@@ -1,7 +1,8 @@
 """How SGLang finds `peek`: an entry point where it has plug-ins, a scheduler process before that.
 
 `register` is named in the entry-point group `sglang.srt.plugins` (0.5.11 and later), which SGLang calls in
-each of its processes.  It does nothing unless `peek` is configured.
+each of its processes.  It does nothing unless `peek` is configured.  For 0.5.9 there are
+`run_scheduler_process` and an `Engine` that starts such processes.
 """
 
 from __future__ import annotations
@@ -9,16 +10,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from peek.adapters.activation import Settings, requested_settings
-from peek.adapters.attachment import Attachment
-from peek.adapters.engine_info import EngineInfo, sglang_info
-from peek.adapters.sglang.adapter import NOMINAL_TOKEN_S, SglangAdapter
-from peek.adapters.sglang.ranks import agreement, ranks_of_one_queue
-from peek.adapters.sglang.seams import REPLACE_ANY, why_stand_aside
-from peek.adapters.sglang.shadow import SglangShadow, why_no_shadow
+from peek.adapters.activation import MODES, Settings, requested_settings
+from peek.adapters.engine_adapter import EngineInfo, version_of
+from peek.adapters.lifecycle import Attachment
+from peek.adapters.sglang.adapter import NOMINAL_TOKEN_S, SglangAdapter, schedule_policy
+from peek.adapters.sglang.caches import why_not_understood
+from peek.adapters.sglang.shadow import SglangShadow, setting_of, why_no_shadow
 from peek.errors import InvalidConfig, PeekError
 
 logger = logging.getLogger("peek")
@@ -26,6 +25,117 @@ logger = logging.getLogger("peek")
 TARGET = "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority"
 MADE_TARGET = "sglang.srt.managers.scheduler.Scheduler.init_schedule_policy"
 AFTER_TARGET = "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill"
+
+REPLACED: Final = ("fcfs", "lpm")
+"""Values of `--schedule-policy` that `peek` takes the place of without being told to."""
+
+REPLACE_ANY: Final = "PEEK_REPLACE_SCHEDULE_POLICY"
+"""The variable that tells it to take the place of any other, too."""
+
+# -- the scheduler -----------------------------------------------------------------------------------
+
+
+def why_stand_aside(policy: Any, replaces_any: bool = False, scheduler: Any = None) -> str | None:
+    """Why SGLang's own order stays, None if there is no reason.
+
+    Args:
+        policy: a `SchedulePolicy`.
+        replaces_any: whether an order that is not first come, first served or longest prefix may go, too.
+        scheduler: the `Scheduler` that the policy is of, None if that is not known.
+    """
+    if setting_of(scheduler, "disaggregation_mode") == "decode":
+        return "a decode worker's requests wait with their KV, and have no prefill to order by"
+    chosen = schedule_policy(policy)
+    if chosen not in REPLACED and not replaces_any:
+        return (
+            f"--schedule-policy {chosen} was asked for, and peek takes the place of {' and '.join(REPLACED)}"
+            f" only ({REPLACE_ANY}=1 replaces it)"
+        )
+    return why_not_understood(policy.tree_cache)
+
+
+def sglang_info(policy: Any, scheduler: Any) -> EngineInfo:
+    """Of a `SchedulePolicy` of SGLang and the scheduler that it is of, None if unknown."""
+    cache = getattr(policy, "tree_cache", None)
+    core = type(getattr(cache, "tree_core", cache)).__name__
+    kind = type(cache).__name__
+    places = [scheduler, getattr(scheduler, "ps", None), _parallel()]
+    arguments = getattr(scheduler, "server_args", None)
+    data_parallel = [_first(places, name) for name in ("dp_rank", "attn_dp_rank")]
+    return EngineInfo(
+        "sglang",
+        version_of("sglang"),
+        str(getattr(arguments, "served_model_name", None) or getattr(arguments, "model_path", None) or ""),
+        f"{kind}{'' if core == kind else f' ({core})'} in pages of {getattr(cache, 'page_size', '?')}",
+        next((rank for rank in data_parallel if rank), 0),
+        _first(places, "tp_rank") or 0,
+        speaks=not _first(places, "attn_tp_rank") and not _first(places, "pp_rank"),
+        ranks=ranks_of_one_queue(arguments),
+        agree=mode_agreement(scheduler),
+    )
+
+
+def _parallel() -> Any:
+    """SGLang's record of this process's ranks, where it has one (0.5.23)."""
+    try:
+        from sglang.srt.runtime_context import get_parallel
+    except ImportError:
+        return None
+    return get_parallel()
+
+
+def _first(places: list[Any], name: str) -> int | None:
+    """The first of these objects' attributes that is a number."""
+    for place in places:
+        try:
+            value = getattr(place, name, None)
+        except Exception:  # a record that is not filled in yet may raise anything
+            value = None
+        if isinstance(value, int):
+            return value
+    return None
+
+
+def ranks_of_one_queue(arguments: Any) -> int:
+    """How many schedulers these `ServerArgs` start for each queue; 0 without them, when it cannot be told."""
+    if arguments is None:
+        return 0
+    ranks = int(getattr(arguments, "tp_size", 1) or 1) * int(getattr(arguments, "pp_size", 1) or 1)
+    if getattr(arguments, "enable_dp_attention", False):
+        ranks //= int(getattr(arguments, "dp_size", 1) or 1)
+    return ranks
+
+
+def mode_agreement(scheduler: Any) -> Callable[[str], str] | None:
+    """A function that each rank calls with its own word, and that gives all of them the first rank's.
+
+    It is a broadcast over SGLang's own group of the tensor-parallel ranks, on the CPU: all of them must come
+    to the call, and wait for the slowest.  They do, since they order the same queue equally often.
+
+    None with one rank, and where that group is not all ranks of a queue: pipeline stages and
+    context-parallel ranks schedule at different times.
+    """
+    group = getattr(scheduler, "attn_tp_cpu_group", None)
+    arguments = getattr(scheduler, "server_args", None)
+    ranks = ranks_of_one_queue(arguments)
+    if group is None or ranks == 1:
+        return None
+    import torch
+    from torch import distributed
+
+    if distributed.get_world_size(group) != ranks:
+        return None
+    first = distributed.get_global_rank(group, 0)
+
+    def agree(mode: str) -> str:
+        word = torch.tensor([MODES.index(mode)], device="cpu")
+        distributed.broadcast(word, first, group)
+        return MODES[int(word)]
+
+    return agree
+
+
+# -- what stands beside it ----------------------------------------------------------------------------
 
 
 def attach(
@@ -39,36 +149,13 @@ def attach(
         replaces_any: whatever `--schedule-policy` says.
         scheduler: the `Scheduler` that the policy is of, for the log, the labels and the other ranks.
     """
-
-    def about() -> EngineInfo:
-        ranks = ranks_of_one_queue(getattr(scheduler, "server_args", None))
-        return replace(sglang_info(policy, scheduler), ranks=ranks, agree=agreement(scheduler))
-
     return Attachment(
         settings,
         lambda: why_stand_aside(policy, replaces_any, scheduler),
         lambda shield: SglangAdapter(policy, settings, shield),
-        about,
+        lambda: sglang_info(policy, scheduler),
         lambda _adapter: why_no_shadow(policy, scheduler) or SglangShadow(policy, settings, NOMINAL_TOKEN_S),
     )
-
-
-def planned_priority(
-    attachment: Attachment[SglangAdapter], stock: Callable[[], Any], queue: list[Any]
-) -> Any:
-    """One call of `SchedulePolicy.calc_priority`; `stock` is SGLang's own."""
-    adapter = attachment.working
-    if adapter is None:
-        return stock()
-    attachment.observe("looked_at", queue)
-    ordered = attachment.call(adapter.order, queue)
-    attachment.count()
-    if not ordered:
-        return stock()
-    touch = getattr(adapter.policy, "_touch_waiting_prefixes", None)
-    if touch is not None:
-        touch(adapter.policy.policy, queue)
-    return False  # 0.5.9: no prefixes were matched; later versions return nothing
 
 
 def around(settings: Settings, replaces_any: bool = False) -> Callable[..., Any]:
@@ -82,7 +169,17 @@ def around(settings: Settings, replaces_any: bool = False) -> Callable[..., Any]
         if attachment is None:
             attachment = policy.peek = attach(policy, settings, replaces_any)
         queue = args[0] if args else kwargs["waiting_queue"]
-        return planned_priority(attachment, lambda: stock(policy, *args, **kwargs), queue)
+        adapter = attachment.working
+        if adapter is not None:
+            attachment.observe("looked_at", queue)
+            ordered = attachment.call(adapter.order, queue)
+            attachment.count()
+            if ordered:
+                touch = getattr(policy, "_touch_waiting_prefixes", None)
+                if touch is not None:
+                    touch(policy.policy, queue)
+                return False  # 0.5.9: no prefixes were matched; later versions return nothing
+        return stock(policy, *args, **kwargs)
 
     return calc_priority
 
@@ -97,7 +194,7 @@ def after_policy(settings: Settings, replaces_any: bool = False) -> Callable[...
 
 
 def after_prefill(found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) -> None:
-    """The hook after `Scheduler.get_new_batch_prefill`: who was admitted is told at once.
+    """The hook after `Scheduler.get_new_batch_prefill`: what was admitted is told at once.
 
     An idle scheduler does not ask for an order; counters would stand still and differ between ranks.
     """
@@ -112,6 +209,9 @@ def after_prefill(found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) ->
     if adapter is not None:
         attachment.call(adapter.admitted, batch.reqs)
         attachment.count()
+
+
+# -- how it is started --------------------------------------------------------------------------------
 
 
 def configured() -> Settings | None:
@@ -159,3 +259,55 @@ def register() -> None:
     HookRegistry.register(MADE_TARGET, after_policy(settings, replaces_any), HookType.AFTER)
     HookRegistry.register(TARGET, around(settings, replaces_any), HookType.AROUND)
     HookRegistry.register(AFTER_TARGET, after_prefill, HookType.AFTER)
+
+
+# -- without plug-ins (0.5.9) -------------------------------------------------------------------------
+
+
+def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:
+    """SGLang's own `run_scheduler_process`, in a process whose policies have a planner beside them."""
+    from sglang.srt.managers import schedule_policy, scheduler
+
+    settings = configured_or_exit()
+    if settings is not None:
+        replaces_any = asks_to_replace()
+        hook, made = around(settings, replaces_any), after_policy(settings, replaces_any)
+
+        class PlannedPolicy(schedule_policy.SchedulePolicy):  # type: ignore[misc]
+            """SGLang's policy with `peek` around `calc_priority`."""
+
+            def calc_priority(self, waiting_queue: list[Any], *args: Any, **kwargs: Any) -> Any:
+                stock = schedule_policy.SchedulePolicy.calc_priority
+                return hook(stock, self, waiting_queue, *args, **kwargs)
+
+        class PlannedScheduler(scheduler.Scheduler):  # type: ignore[misc]
+            """SGLang's scheduler, telling `peek` of its policy and of what it has admitted."""
+
+            def init_schedule_policy(self, *args: Any, **kwargs: Any) -> None:
+                super().init_schedule_policy(*args, **kwargs)
+                made(None, self)
+
+            def get_new_batch_prefill(self, *args: Any, **kwargs: Any) -> Any:
+                batch = super().get_new_batch_prefill(*args, **kwargs)
+                after_prefill(batch, self)
+                return batch
+
+        scheduler.SchedulePolicy = PlannedPolicy  # the names that are looked up when a scheduler is made
+        scheduler.Scheduler = PlannedScheduler
+    return scheduler.run_scheduler_process(*args, **kwargs)
+
+
+def engine_class() -> Any:
+    """A subclass of `sglang.srt.entrypoints.engine.Engine` that starts such processes."""
+    from sglang.srt.entrypoints.engine import Engine
+
+    class PeekEngine(Engine):  # type: ignore[misc]
+        """SGLang's engine; `peek` is active in its schedulers if the environment asks for it."""
+
+        run_scheduler_process_func = staticmethod(run_scheduler_process)
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            configured_or_exit()  # here, before a process is started and a model loaded
+            super().__init__(*args, **kwargs)
+
+    return PeekEngine

@@ -14,18 +14,23 @@ from weakref import ref
 
 from peek.adapters.activation import Settings
 from peek.adapters.sglang.caches import is_bigram, is_hybrid
-from peek.adapters.sglang.seams import prompt_of, request_namespace, setting_of
+from peek.adapters.sglang.requests import prompt_of, request_namespace
 from peek.adapters.shadow import Shadow
 from peek.simulation.cost import chunk_pairs
 from peek.simulation.live import Limits, LiveRadix, folded, page_names
 
 SWEEP_EVERY: Final = 64
-"""Turns between two looks for requests that left the queue otherwise than into a batch."""
+"""Turns between two looks for requests that left the queue otherwise than into a batch: O(queue) each."""
 
 RECOUNT_EVERY: Final = 16
-"""Decode steps between two counts of the running requests' tokens."""
+"""Decode steps between two counts of the running requests' tokens; between them each step adds one each."""
 
 UNLIMITED: Final = 2**31
+
+
+def setting_of(scheduler: Any, name: str) -> Any:
+    """A server argument, None where the scheduler or this version does not have it."""
+    return getattr(getattr(scheduler, "server_args", None), name, None)
 
 
 def why_no_shadow(policy: Any, scheduler: Any = None) -> str | None:
@@ -99,7 +104,7 @@ class SglangShadow:
     # -- events ------------------------------------------------------------------------------------
 
     def looked_at(self, queue: list[Any]) -> None:
-        """SGLang is about to order its queue; its own policy may move those who have arrived."""
+        """SGLang is about to order its queue; its own policy may move what has arrived."""
         if self.account is not None:
             self._arrivals(self.account, queue, self.clock())
 
@@ -126,7 +131,7 @@ class SglangShadow:
         self._note_step(account, now, batch, scheduler.running_batch if running is None else running)
 
     def _arrivals(self, account: Shadow, queue: list[Any], now: float) -> None:
-        """Who stands behind the last one known; whoever was retracted is known and stands among them."""
+        """Note what stands behind the last one known; retracted requests are known and stand among them."""
         new = []
         for request in reversed(queue):
             entry = self._here.get(request.rid)

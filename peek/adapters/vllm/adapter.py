@@ -1,8 +1,8 @@
 """One planner beside one vLLM scheduler.
 
-`VllmAdapter` looks at the scheduler before and after each `schedule()`: it tells the planner who waits,
-puts the waiting deque into the planner's order, and learns what was admitted and what it cost.  Only
-requests that simply wait, be it for a grammar, take part; whoever was preempted, waits for remote KV or
+`VllmAdapter` looks at the scheduler before and after each `schedule()`: it tells the planner which requests
+wait, puts the waiting queue into the planner's order, and learns what was admitted and what it cost.  Only
+requests that simply wait, be it for a grammar, take part.  What was preempted, waits for remote KV or
 streaming input, or holds KV keeps its place in the queue.
 """
 
@@ -11,41 +11,38 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from math import inf
 from typing import Any, Final
 
 from peek.adapters.activation import Settings
-from peek.adapters.agreement import Agreement
-from peek.adapters.quarantine import Quarantine
-from peek.adapters.shield import Shield
-from peek.adapters.tenants import Generated
-from peek.adapters.vllm.blocked import Blocked
-from peek.adapters.vllm.layout import layout_of
+from peek.adapters.containment import Agreement, Shield
+from peek.adapters.engine_adapter import EngineAdapter
 from peek.adapters.vllm.priorities import PriorityPlanners
+from peek.adapters.vllm.queue import Blocked, tracked_queue
 from peek.adapters.vllm.seams import (
+    PoolWatch,
     heads_of,
     install_free_queue,
+    layout_of,
     least_needed,
     namespace_of,
     require_seams,
     restore_stock,
     tenant_of,
 )
-from peek.adapters.vllm.tracking import tracked_queue
-from peek.adapters.vllm.watching import PoolWatch
+from peek.config import PeekConfig
 from peek.errors import EngineMismatch
 from peek.planner import LazyPlan, Planner
 from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES
 
 _BLOCKS_A_STEP: Final = 2**16
-"""Blocks of prompts that are translated in one step, about 20 ms; what an arrival costs besides counts as
-`_BLOCKS_AN_ARRIVAL`."""
+"""Blocks of prompts that are translated in one step: about 20 ms."""
 
 _BLOCKS_AN_ARRIVAL: Final = 32
+"""What an arrival costs besides its blocks, in blocks."""
 
 
-class VllmAdapter:
+class VllmAdapter(EngineAdapter):
     """Reorders the waiting queue of `scheduler` and, if configured, chooses what it evicts.
 
     Args:
@@ -63,68 +60,40 @@ class VllmAdapter:
 
         self.scheduler = scheduler
         self.clock = clock
-        self.planner: Any = self._make_planner(settings)
-        self._tenants = settings.tenants
-        self._generated = Generated(
-            lambda tenant, tokens: self.planner.generated(tenant, tokens),
-            lambda tokens, request_id: self.planner.answered(tokens, request_id),
-            lambda request: request.output_token_ids,
-        )
-        self.reordered = 0
-        """Steps that admitted somebody before one who had come earlier."""
-        self.cached_real = 0
-        """Prompt tokens of admitted requests that vLLM found in its cache."""
-        self.protected_evictions = 0
-        """Blocks that were passed over because a waiting request needs them."""
-        self.quarantine = Quarantine(settings.strict)
-        """Requests that could not be translated: they keep their places."""
+        super().__init__(settings, shield, lambda request: request.output_token_ids, self._make_planner)
         self._pool = scheduler.kv_cache_manager.block_pool
         layout = layout_of(scheduler)
         if isinstance(layout, str):
             raise EngineMismatch(layout)
         self.mirror = layout.mirror(self._pool)
-        self._keys: dict[str, bytes] = {}
+        self.agreement = Agreement(slack=self.mirror.unit_tokens - 1)
         self._known: dict[str, Any] = {}
+        """vLLM's requests that the planner has."""
+        self._keys: dict[str, bytes] = {}
+        """Keys of those that are in plans."""
         compiles = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         self._waits = (RequestStatus.WAITING, compiles)
         self._blocked = Blocked(scheduler, compiles)
         self._loads = RequestStatus.WAITING_FOR_REMOTE_KVS
-        self._shield = shield
         self._watch = PoolWatch(self._pool, self.mirror, shield)
         self._followed: LazyPlan | None = None
-        """The plan that the queue follows, None if somebody has come or gone since."""
+        """The plan that the queue follows, None if a request has come or gone since."""
         self._away = False
         """Whether the queue may be in another order than vLLM's own."""
-        self.agreement = Agreement(slack=self.mirror.unit_tokens - 1)
-        """Whether vLLM finds in its cache what the mirror says it will."""
-        self._foretold: dict[str, int] = {}
-        """Of those whom vLLM has been shown in this step: tokens that it will find, as far as is known."""
-        self._install()
-
-    def _install(self) -> None:
-        """Our own objects in the places of vLLM's."""
-        scheduler, call = self.scheduler, self._shield.call
+        self._expected: dict[str, int] = {}
+        """Cached tokens expected of the requests that vLLM has been shown in this step."""
         if self.planner.evicts:
-            install_free_queue(self._pool, lambda in_order, n: call(self._choose, in_order, n))
+            install_free_queue(self._pool, lambda in_order, n: shield.call(self._choose, in_order, n))
         scheduler.waiting = tracked_queue(scheduler.waiting)
-        scheduler.waiting.guard = call
-        scheduler.waiting.looked = self._foretell
+        scheduler.waiting.guard = shield.call
+        scheduler.waiting.looked = self._expect
         self._attached = True
 
-    def _make_planner(self, settings: Settings) -> Planner | PriorityPlanners:
+    def _make_planner(self, config: PeekConfig, **options: Any) -> Planner | PriorityPlanners:
         """One planner, or one for each priority where vLLM schedules by priority."""
         from vllm.v1.core.sched.request_queue import SchedulingPolicy
 
-        def make() -> Planner:
-            # A step in which nothing has changed keeps the order that stands.
-            return Planner(
-                settings.config,
-                chained=True,
-                timer=time.perf_counter,
-                strict=settings.strict,
-                plan_lasts_s=inf,
-            )
-
+        make = partial(Planner, config, chained=True, **options)
         if self.scheduler.policy == SchedulingPolicy.FCFS:
             return make()
         return PriorityPlanners(make, lambda name: int(self.scheduler.waiting.members[name].priority))
@@ -159,7 +128,7 @@ class VllmAdapter:
         if len(waiting) != len(waiting.members):
             raise EngineMismatch("this vLLM changes its waiting queue in a way unknown to the adapter")
         self._blocked.look()
-        freed = self._blocked.everybody() if self._holds_nobody() else self._blocked.freed()
+        freed = self._blocked.all() if self._holds_none() else self._blocked.freed()
         for request in reversed(freed):
             waiting.entered[request.request_id] = request
         if waiting.entered or waiting.gone:
@@ -174,9 +143,9 @@ class VllmAdapter:
                 self._remove(request_id, None)
 
     def _take_back(self, waiting: Any) -> None:
-        """Whom vLLM (up to 0.30) keeps in a second list though they only wait: to the head of the queue.
+        """Put what vLLM (up to 0.30) keeps in a second list, though it only waits, to the head of the queue.
 
-        There it would admit them in the order they have anyway: that list is looked at first.  O(the list).
+        That list is looked at first, so it would be admitted in this order anyway.  O(the list).
         """
         apart = getattr(self.scheduler, "skipped_waiting", None)
         if apart:
@@ -188,8 +157,8 @@ class VllmAdapter:
                 waiting.prepend_requests(back)
         waiting.settle()
 
-    def _holds_nobody(self) -> bool:
-        """In shadow vLLM's own order stands, whoever can run."""
+    def _holds_none(self) -> bool:
+        """In shadow vLLM's own order stands, also of what cannot run."""
         return bool(getattr(self.planner, "shadow", False))
 
     def _full(self) -> bool:
@@ -213,7 +182,7 @@ class VllmAdapter:
         gone.clear()
 
     def _let_in(self, waiting: Any) -> None:
-        """Translate who has entered, first come first, as far as one step can bear.
+        """Translate what has entered, first come first, as far as one step can bear.
 
         The rest stand behind those in the plan, in the order they came.
         """
@@ -224,17 +193,16 @@ class VllmAdapter:
             known = self._known.get(request_id)
             if known is not None and not (takes_part and known is request):
                 self._remove(request_id, None)
-                known = None
             if takes_part and request_id not in self.quarantine:
                 left -= self._place(waiting, request)
             if not takes_part or request_id in self.quarantine:
                 waiting.keep_place(request)
 
     def _place(self, waiting: Any, request: Any) -> int:
-        """In the plan, or out of it while it cannot run; what that took, in blocks."""
+        """Have a request planned, or held while it cannot run; returns what that took, in blocks."""
         request_id = request.request_id
         known, held = request_id in self._known, request_id in self._blocked
-        blocked = self._blocked.blocks(request) and not self._holds_nobody()
+        blocked = self._blocked.blocks(request) and not self._holds_none()
         if not known and not self.quarantine.accepts(request_id, partial(self._add, request, blocked)):
             return _BLOCKS_AN_ARRIVAL
         if blocked:
@@ -253,8 +221,8 @@ class VllmAdapter:
     def _add(self, request: Any, held: bool) -> None:
         """Translate a request and hand it to the planner; if anything raises, nothing has changed."""
         key, tail = (b"", 0) if held else self._translate(request)
+
         try:
-            tenant = tenant_of(request, self._tenants)
             pending = PendingRequest(
                 request.request_id,
                 key,
@@ -262,35 +230,40 @@ class VllmAdapter:
                 namespace_of(request),
                 num_tokens=request.num_tokens,
                 tail=tail,
-                tenant=tenant,
+                tenant=tenant_of(request, self._tenants),
                 heads=heads_of(request, self.mirror.unit_tokens),
             )
-            self.planner.add(pending, held)
-            self._generated.seen(tenant)
+            self._hand_over(pending, held)
         except Exception:
             self.mirror.release(key, self.planner.needs)
             raise
         self._known[request.request_id] = request
         if not held:
-            self._keys[request.request_id] = key
-            self._blocked.planned(request, 1)
+            self._plans(request, key)
 
     def _hold(self, request_id: str) -> None:
         self.planner.hold(request_id)
-        self._blocked.planned(self._known[request_id], -1)
-        self.mirror.release(self._keys.pop(request_id), self.planner.needs)
+        self._plans_no_more(request_id)
 
     def _resume(self, request: Any) -> None:
-        """Translate it and have it planned again; if anything raises, nothing has changed."""
+        """Translate a held request and have it planned again; if anything raises, nothing has changed."""
         key, tail = self._translate(request)
         try:
             self.planner.resume(request.request_id, key, tail)
         except Exception:
             self.mirror.release(key, self.planner.needs)
             raise
-        self._keys[request.request_id] = key
         self._blocked.let_go(request.request_id)
+        self._plans(request, key)
+
+    def _plans(self, request: Any, key: bytes) -> None:
+        """A request is in plans from now on."""
+        self._keys[request.request_id] = key
         self._blocked.planned(request, 1)
+
+    def _plans_no_more(self, request_id: str) -> None:
+        self._blocked.planned(self._known[request_id], -1)
+        self.mirror.release(self._keys.pop(request_id), self.planner.needs)
 
     def _translate(self, request: Any) -> tuple[bytes, int]:
         """The key of a request, and the symbols of its prompt behind it."""
@@ -315,11 +288,10 @@ class VllmAdapter:
 
     def _remove(self, request_id: str, uncached_tokens: int | None) -> None:
         self.planner.remove(request_id, uncached_tokens is not None, uncached_tokens)
-        request = self._known.pop(request_id)
         self._blocked.let_go(request_id)
         if request_id in self._keys:
-            self._blocked.planned(request, -1)
-            self.mirror.release(self._keys.pop(request_id), self.planner.needs)
+            self._plans_no_more(request_id)
+        del self._known[request_id]
 
     def detach(self) -> None:
         """Leave the scheduler with objects of vLLM's own classes again.  Between steps only; O(n) once."""
@@ -331,7 +303,7 @@ class VllmAdapter:
     # -- after schedule() --------------------------------------------------------------------------
 
     def after_schedule(self, output: Any) -> None:
-        """Learn who was admitted and what it cost.  O(admitted + those who entered or left)."""
+        """Learn what was admitted and what it cost.  O(admitted + those that entered or left)."""
         self.reordered += self.scheduler.waiting.overtook
         self.scheduler.waiting.overtook = False
         self._take_back(self.scheduler.waiting)
@@ -341,12 +313,12 @@ class VllmAdapter:
         for request in self.scheduler.waiting.gone.values():
             if request.status == self._loads:  # holds blocks, and will compute what is not loaded
                 self._admitted(request.request_id, int(request.num_computed_tokens))
-        self._foretold.clear()
+        self._expected.clear()
 
-    def _foretell(self, request: Any) -> None:
-        """vLLM is about to look for the prompt of a request: what is cached of it now?  O(blocks found).
+    def _expect(self, request: Any) -> None:
+        """vLLM is about to look for the prompt of a request: note what is cached of it.  O(blocks found).
 
-        A plan is older than that: what goes before in the same step is in the cache by now.  Nothing is said
+        A plan is older than that: what goes before in the same step is in the cache by now.  Nothing is noted
         while the pool is not watched, or of a request that is known by its first block only.
         """
         request_id = request.request_id
@@ -358,34 +330,28 @@ class VllmAdapter:
         if matched * SYMBOL_BYTES == len(key) and self.planner.request(request_id).tail:
             return
         worth = getattr(mirror, "worth", None)
-        self._foretold[request_id] = matched * mirror.unit_tokens if worth is None else worth(cursor, matched)
+        self._expected[request_id] = matched * mirror.unit_tokens if worth is None else worth(cursor, matched)
 
     def _admitted(self, request_id: str, cached: int) -> None:
-        if request_id in self._known:
-            self.cached_real += cached
-            pending = self.planner.request(request_id)
-            foretold = self._foretold.get(request_id)
-            if foretold is not None:
-                pending.cached_len = foretold
-                if self.agreement.wants():
-                    self.agreement.note(foretold, cached)
-            self._generated.runs(self._known[request_id], request_id, pending.tenant)
-            self._remove(request_id, int(pending.num_tokens) - cached)
+        if request_id not in self._known:
+            return
+        pending = self.planner.request(request_id)
+        expected = self._expected.get(request_id)
+        if expected is not None:
+            pending.cached_len = expected
+        self._note_cached(cached, None if expected is None else lambda: expected)
+        self._generated.runs(self._known[request_id], request_id, pending.tenant)
+        self._remove(request_id, int(pending.num_tokens) - cached)
 
     # -- eviction ----------------------------------------------------------------------------------
 
     def _choose(self, in_order: Iterator[Any], count: int) -> list[Any] | None:
-        """The blocks that nobody waits for first; None while nobody waits."""
+        """The blocks that no waiting request needs first; None while nothing is planned."""
         if not self._keys:
             return None
         # No more blocks than the mirror knows can be needed, so one that is not is found if there is one.
-        chooser = least_needed(self._pool, self._score, len(self.mirror) + 1)
-        return chooser(in_order, count)
+        return least_needed(self._pool, in_order, count, self._score, len(self.mirror) + 1)
 
     def _score(self, key: bytes) -> float:
         symbol = self.mirror.symbol_of(key)
-        if symbol < 0:
-            return 0.0
-        demand = float(self.planner.eviction_score(symbol))
-        self.protected_evictions += demand > 0.0
-        return demand
+        return 0.0 if symbol < 0 else self._demand(symbol)

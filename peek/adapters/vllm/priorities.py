@@ -8,6 +8,7 @@ equals; together they answer as one does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import is_
 from typing import Any
 
 from peek.adapters.vllm.mirror import BlockMirror
@@ -16,6 +17,7 @@ from peek.errors import UnknownRequest
 from peek.planner import LazyPlan, Plan, Planner
 from peek.planner.plan import NOTHING_TO_GAIN, ORDERED
 from peek.request import PendingRequest
+from peek.trie.pending_tree import Cluster
 
 
 class _AllLone:
@@ -26,7 +28,9 @@ class _AllLone:
 
 
 class PriorityPlanners:
-    """Answers for one `Planner`, with one behind it for each priority that somebody waits with.
+    """Answer as one `Planner`, with one behind it for each priority that requests wait with.
+
+    Its methods are those of `Planner`; only their costs differ.
 
     Args:
         make: a new planner.
@@ -45,24 +49,60 @@ class PriorityPlanners:
         self.config: PeekConfig = model.config
         self.evicts = model.evicts
         self._past = model.totals()
-        """Counters of planners that nobody waits with any more."""
+        """Counters of planners that no request waits with any more."""
 
-    # -- who waits ---------------------------------------------------------------------------------
+    # -- all priorities ----------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._where
+
+    @property
+    def held(self) -> dict[str, PendingRequest]:
+        """O(held)."""
+        planners = self._planners.values()
+        return {name: request for planner in planners for name, request in planner.held.items()}
+
+    def generated(self, tenant: str, tokens: int) -> None:
+        """Charge the accounts of every priority."""
+        for planner in self._planners.values():
+            planner.generated(tenant, tokens)
+
+    def answered(self, tokens: int, request_id: str = "") -> None:
+        """Tell every priority."""
+        for planner in self._planners.values():
+            planner.answered(tokens, request_id)
+
+    def needs(self, symbol: int) -> bool:
+        """O(priorities)."""
+        return any(planner.needs(symbol) for planner in self._planners.values())
+
+    def eviction_score(self, node_id: int, idle_s: float = 0.0) -> float:
+        """The largest need of any priority.  O(priorities)."""
+        scores = (planner.eviction_score(node_id, idle_s) for planner in self._planners.values())
+        return max(scores, default=0.0)
+
+    def totals(self) -> dict[str, int | float]:
+        """Sums over all priorities, past ones included."""
+        totals = self._past
+        for planner in self._planners.values():
+            totals = _sum(totals, planner.totals())
+        return totals
+
+    # -- one request -------------------------------------------------------------------------------
 
     def add(self, request: PendingRequest, held: bool = False) -> None:
-        """As `Planner.add`."""
+        """To the planner of its priority."""
         priority = self._priority_of(request.request_id)
         planner = self._planners.get(priority) or self._make()
         planner.add(request, held)
         self._planners[priority] = planner
         self._where[request.request_id] = priority
 
-    def extend(self, request_id: str, key: object) -> None:
-        """As `Planner.extend`."""
-        self._planner_of(request_id).extend(request_id, key)
-
     def remove(self, request_id: str, admitted: bool = True, uncached_tokens: int | None = None) -> int:
-        """As `Planner.remove`."""
+        """Drops the planner of a priority that no request waits with any more."""
         planner = self._planner_of(request_id)
         cost = planner.remove(request_id, admitted, uncached_tokens)
         priority = self._where.pop(request_id)
@@ -71,70 +111,49 @@ class PriorityPlanners:
             del self._planners[priority]
         return cost
 
+    def extend(self, request_id: str, key: object) -> None:
+        """`Planner.extend`."""
+        self._planner_of(request_id).extend(request_id, key)
+
     def hold(self, request_id: str) -> None:
-        """As `Planner.hold`."""
+        """`Planner.hold`."""
         self._planner_of(request_id).hold(request_id)
 
     def resume(self, request_id: str, key: object, tail: int = 0) -> None:
-        """As `Planner.resume`."""
+        """`Planner.resume`."""
         self._planner_of(request_id).resume(request_id, key, tail)
 
-    @property
-    def held(self) -> dict[str, PendingRequest]:
-        """As `Planner.held`.  O(held)."""
-        planners = self._planners.values()
-        return {name: request for planner in planners for name, request in planner.held.items()}
+    def request(self, request_id: str) -> PendingRequest:
+        """`Planner.request`."""
+        return self._planner_of(request_id).request(request_id)
+
+    def cluster(self, request_id: str) -> Cluster | None:
+        """`Planner.cluster`."""
+        return self._planner_of(request_id).cluster(request_id)
+
+    def cached_len(self, request_id: str) -> int:
+        """`Planner.cached_len`."""
+        return self._planner_of(request_id).cached_len(request_id)
 
     def _planner_of(self, request_id: str) -> Planner:
         if request_id not in self._where:
             raise UnknownRequest(f"request {request_id!r} is not waiting")
         return self._planners[self._where[request_id]]
 
-    def generated(self, tenant: str, tokens: int) -> None:
-        """As `Planner.generated`, in the accounts of every priority."""
-        for planner in self._planners.values():
-            planner.generated(tenant, tokens)
-
-    def answered(self, tokens: int, request_id: str = "") -> None:
-        """As `Planner.answered`, to every priority."""
-        for planner in self._planners.values():
-            planner.answered(tokens, request_id)
-
-    def __len__(self) -> int:
-        return len(self._where)
-
-    def __contains__(self, request_id: object) -> bool:
-        return request_id in self._where
-
-    def request(self, request_id: str) -> PendingRequest:
-        """As `Planner.request`."""
-        return self._planner_of(request_id).request(request_id)
-
-    def needs(self, symbol: int) -> bool:
-        """As `Planner.needs`.  O(priorities)."""
-        return any(planner.needs(symbol) for planner in self._planners.values())
-
-    def totals(self) -> dict[str, int | float]:
-        """As `Planner.totals`, over all priorities."""
-        totals = self._past
-        for planner in self._planners.values():
-            totals = _sum(totals, planner.totals())
-        return totals
-
     # -- one cycle ---------------------------------------------------------------------------------
 
     def order_matters(self, cache: BlockMirror) -> bool:
-        """As `Planner.order_matters`.  O(priorities)."""
-        planners = self._planners.values()
-        if cache.lone_requests != sum(len(planner.tree) for planner in planners):
-            return any(planner.order_matters(cache) for planner in planners)
+        """O(priorities)."""
+        waiting = {planner: len(planner) - len(planner.held) for planner in self._planners.values()}
+        if cache.lone_requests != sum(waiting.values()):
+            return any(planner.order_matters(cache) for planner in waiting)
         lone: Any = _AllLone
-        return any(planner.order_matters(lone(len(planner.tree))) for planner in planners)
+        return any(planner.order_matters(lone(count)) for planner, count in waiting.items())
 
     def plan(self, cache: BlockMirror, now: float) -> Plan:
-        """As `Planner.plan`: the plans of all priorities, smallest number first."""
+        """The plans of all priorities, smallest number first."""
         parts = [self._planners[priority].plan(cache, now) for priority in sorted(self._planners)]
-        if len(parts) == len(self._parts) and all(map(_same, parts, self._parts)):
+        if len(parts) == len(self._parts) and all(map(is_, parts, self._parts)):
             return self._plan
         self._parts = parts
         aside = all(part.stood_aside for part in parts)
@@ -147,26 +166,11 @@ class PriorityPlanners:
         return self._plan
 
     def lazy_plan(self, cache: BlockMirror, now: float) -> LazyPlan:
-        """As `Planner.lazy_plan`, worked out at once."""
+        """The whole plan, worked out at once."""
         plan = self.plan(cache, now)
         if plan is not self._lazy[0]:
             self._lazy = (plan, LazyPlan.of(plan))
         return self._lazy[1]
-
-    # -- the cache ---------------------------------------------------------------------------------
-
-    def cached_len(self, request_id: str) -> int:
-        """As `Planner.cached_len`."""
-        return self._planner_of(request_id).cached_len(request_id)
-
-    def eviction_score(self, node_id: int, idle_s: float = 0.0) -> float:
-        """As `Planner.eviction_score`: the largest need of any priority.  O(priorities)."""
-        scores = (planner.eviction_score(node_id, idle_s) for planner in self._planners.values())
-        return max(scores, default=0.0)
-
-
-def _same(one: object, other: object) -> bool:
-    return one is other
 
 
 def _sum(one: dict[str, int | float], other: dict[str, int | float]) -> dict[str, int | float]:

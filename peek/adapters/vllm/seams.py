@@ -1,16 +1,19 @@
-"""vLLM's seams: what the adapter needs of a scheduler instance, and what to do where it is missing.
+"""What the adapter knows of vLLM's own objects: scheduler, KV cache groups, block pool, requests.
 
-Everything here is set on instances; no class of vLLM is changed.  Checked against 0.19.1, 0.24.0,
-0.32.0 and 0.33.0.
+What is replaced is set on instances; no class of vLLM is changed.  Checked against 0.19.1, 0.24.0, 0.32.0
+and 0.33.0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
-from peek.adapters.guard import require
-from peek.adapters.tenants import first_text
+from peek.adapters.containment import Shield, require
+from peek.adapters.engine_adapter import first_text
+from peek.adapters.vllm.mirror import BlockMirror, GroupMirror, OtherGroup
 from peek.errors import EngineMismatch
 from peek.eviction.demand import victims
 from peek.trie.keys import HEADS
@@ -36,35 +39,102 @@ def require_seams(scheduler: object) -> None:
     require(scheduler, _NEEDED, "vLLM")
 
 
-def watch_hashes(
-    pool: Any, wanted: Container[bytes], cached: Callable[[bytes], None], gone: Callable[[bytes], None]
-) -> object:
-    """Have `cached(key)` and `gone(key)` called as blocks of `wanted` keys enter and leave the pool's table.
+# -- KV cache groups ----------------------------------------------------------------------------------
 
-    Returns the table; vLLM puts a new one in its place when the prefix cache is reset.
+
+KNOWN = ("FullAttentionManager", "SlidingWindowManager", "MambaManager")
+"""The managers of vLLM whose way to match a prefix is known here."""
+
+
+@dataclass
+class Layout:
+    """What of each KV cache group a prefix needs.
+
+    Attributes:
+        unit_tokens: tokens of a block, and of a block hash.
+        full: the groups that need all blocks before a point.
+        others: groups that need so many blocks in a row in front of it.
+        dropped: blocks at the end of a match that vLLM computes anew.
     """
-    from vllm.v1.core.block_pool import BlockHashToBlockMap
 
-    stock_insert, stock_pop = BlockHashToBlockMap.insert, BlockHashToBlockMap.pop
+    unit_tokens: int
+    full: list[int] = field(default_factory=list)
+    others: list[tuple[int, int]] = field(default_factory=list)
+    dropped: int = 0
 
-    class WatchedMap(BlockHashToBlockMap):  # type: ignore[misc]
-        """vLLM's table, telling what changes.  Called for every block: one look-up if nobody waits."""
+    def mirror(self, pool: Any) -> BlockMirror:
+        """The mirror that suits it."""
+        suffixes = [group_suffix(group) for group in self.full]
+        if len(self.full) == 1 and not self.others and not self.dropped:
+            return BlockMirror(self.unit_tokens, hash_lookup(pool), suffixes[0])
+        is_cached = group_lookup(pool, suffixes)
+        others = [
+            OtherGroup(needed, group_lookup(pool, [group_suffix(group)])) for group, needed in self.others
+        ]
+        return GroupMirror(self.unit_tokens, is_cached, suffixes[0], others, self.dropped)
 
-        def insert(self, key: Any, block: Any) -> None:
-            stock_insert(self, key, block)
-            if key in wanted:
-                cached(key)
 
-        def pop(self, key: Any, block_id: int) -> Any:
-            block = stock_pop(self, key, block_id)
-            if key in wanted:
-                gone(key)
-            return block
+def why_stand_aside(scheduler: Any) -> str | None:
+    """Why the engine's own order stays, None if there is no reason."""
+    if not scheduler.kv_cache_manager.enable_caching:
+        return "prefix caching is off"
+    layout = layout_of(scheduler)
+    return layout if isinstance(layout, str) else None
 
-    watched = WatchedMap()
-    watched.__dict__.update(pool.cached_block_hash_to_block.__dict__)
-    pool.cached_block_hash_to_block = watched
-    return watched
+
+def layout_of(scheduler: Any) -> Layout | str:
+    """The layout, or why there is none that the adapter knows."""
+    coordinator = scheduler.kv_cache_manager.coordinator
+    managers = coordinator.single_type_managers
+    if len(managers) != len(scheduler.kv_cache_config.kv_cache_groups) or not managers:
+        return f"the model has {len(managers)} KV cache groups with a prefix to match"
+    reason = _unknown(scheduler, coordinator, managers)
+    if reason is not None:
+        return reason
+    layout = Layout(managers[0].block_size, dropped=int(_drops_a_block(coordinator)))
+    for group, manager in enumerate(managers):
+        kind = type(manager).__name__
+        if kind == "FullAttentionManager":
+            layout.full.append(group)
+        elif kind == "MambaManager":
+            layout.others.append((group, 1))
+        else:
+            before = manager.kv_cache_spec.sliding_window - 1
+            layout.others.append((group, max(1, -(-before // manager.block_size))))
+    return layout
+
+
+def _unknown(scheduler: Any, coordinator: Any, managers: Any) -> str | None:
+    kinds = [type(manager).__name__ for manager in managers]
+    strange = sorted(set(kinds) - set(KNOWN))
+    if strange:
+        return f"a KV cache group is matched by {strange[0]}, which the adapter does not know"
+    if "FullAttentionManager" not in kinds:
+        return f"none of the model's KV cache groups is one of full attention ({', '.join(kinds)})"
+    sizes = sorted({manager.block_size for manager in managers})
+    hashed = getattr(scheduler.kv_cache_manager.block_pool, "hash_block_size", None)
+    if len(sizes) > 1 or hashed not in (None, sizes[0]):
+        hashes = "" if hashed is None else f", hashes of {hashed}"
+        return f"the KV cache groups have blocks of different sizes: {', '.join(map(str, sizes))}{hashes}"
+    if len(managers) > 1 and _drops_a_block(coordinator):
+        return f"a draft model shares the prefix cache with {len(managers)} KV cache groups"
+    if getattr(scheduler, "prefix_replay_tokens", 0):
+        return "the model computes the end of a prefix match anew"
+    return None
+
+
+def _drops_a_block(coordinator: Any) -> bool:
+    """Whether the last block of a match is dropped for a draft model (EAGLE, MTP).
+
+    Since 0.33 a draft model's groups keep their mark and drop nothing where block hashes look ahead.
+    """
+    for name in ("drop_eagle_group_ids", "eagle_group_ids", "use_eagle"):
+        if hasattr(coordinator, name):
+            return bool(getattr(coordinator, name))
+    return False
+
+
+# -- the block pool -----------------------------------------------------------------------------------
 
 
 def unwatch_hashes(pool: Any) -> None:
@@ -74,6 +144,79 @@ def unwatch_hashes(pool: Any) -> None:
     table = BlockHashToBlockMap()
     table.__dict__.update(pool.cached_block_hash_to_block.__dict__)
     pool.cached_block_hash_to_block = table
+
+
+_QUIET_STEPS: Final = 16
+"""Steps in a row in which no block can matter, until the pool is no longer watched: waking reads all."""
+
+
+class PoolWatch:
+    """Tells a mirror what changes in a pool's hash table, but only while its blocks can matter.
+
+    Asleep, each arrival still asks for its first block.  A first block that is cached later, by a request
+    that was running already or shares with none, goes unnoticed by those that wait.
+
+    Args:
+        shield: stands before what the pool calls.
+    """
+
+    def __init__(self, pool: Any, mirror: BlockMirror, shield: Shield) -> None:
+        self._pool = pool
+        self._mirror = mirror
+        self._shield = shield
+        self._table: object = None
+        """The pool's table if it is watched, else None."""
+        self._quiet_steps = 0
+
+    @property
+    def watches(self) -> bool:
+        """Whether the mirror hears of every block."""
+        return self._table is not None and self._pool.cached_block_hash_to_block is self._table
+
+    def update(self, matters: bool) -> None:
+        """Watch or sleep; once a step.  O(1), O(symbols) when it wakes or the prefix cache was reset."""
+        replaced = self._table is not None and self._pool.cached_block_hash_to_block is not self._table
+        if not matters:
+            self._quiet_steps += 1
+            if replaced:  # the prefix cache was reset, and the new table is vLLM's own
+                self._table = None
+            elif self._quiet_steps == _QUIET_STEPS and self._table is not None:
+                self._table = None
+                unwatch_hashes(self._pool)
+            return
+        self._quiet_steps = 0
+        if self._table is None or replaced:
+            self._table = self._watched_table()
+            self._mirror.reset()
+
+    def _watched_table(self) -> object:
+        """Put a table that tells the mirror of the keys it wants in the place of the pool's.
+
+        vLLM puts a new one there when the prefix cache is reset.
+        """
+        from vllm.v1.core.block_pool import BlockHashToBlockMap
+
+        call, mirror, wanted = self._shield.call, self._mirror, self._mirror.wanted()
+        stock_insert, stock_pop = BlockHashToBlockMap.insert, BlockHashToBlockMap.pop
+
+        class WatchedMap(BlockHashToBlockMap):  # type: ignore[misc]
+            """Called for every block: one look-up if no request waits."""
+
+            def insert(self, key: Any, block: Any) -> None:
+                stock_insert(self, key, block)
+                if key in wanted:
+                    call(mirror.block_cached, key)
+
+            def pop(self, key: Any, block_id: int) -> Any:
+                block = stock_pop(self, key, block_id)
+                if key in wanted:
+                    call(mirror.block_gone, key)
+                return block
+
+        watched = WatchedMap()
+        watched.__dict__.update(self._pool.cached_block_hash_to_block.__dict__)
+        self._pool.cached_block_hash_to_block = watched
+        return watched
 
 
 def group_suffix(group: int) -> bytes:
@@ -105,33 +248,6 @@ def group_lookup(pool: Any, suffixes: list[bytes]) -> Callable[[bytes], bool]:
     return is_cached
 
 
-TENANT: Final = "peek_tenant"
-"""The name of a request's tenant in `vllm_xargs` (the OpenAI server) or `SamplingParams.extra_args`."""
-
-
-def tenant_of(request: Any, tenants: str) -> str:
-    """Whom a request is accounted to, by the option `tenants`: nobody, whom it names, or its namespace."""
-    if tenants == "none":
-        return ""
-    if tenants == "namespace":
-        return first_text((getattr(request.lora_request, "lora_name", None), request.cache_salt))
-    return first_text(((getattr(request.sampling_params, "extra_args", None) or {}).get(TENANT),))
-
-
-def heads_of(request: Any, block_tokens: int) -> tuple[bytes, ...]:
-    """Hashes that name the beginnings of a request's prompt for good; symbols are used again.  O(1)."""
-    hashes = request.block_hashes
-    counts = [tokens // block_tokens for tokens in HEADS]
-    return tuple([hashes[n - 1] for n in counts if 0 < n <= len(hashes)])
-
-
-def namespace_of(request: Any) -> str:
-    """What keeps a request's blocks from others': its LoRA and cache salt, both part of the block hashes."""
-    lora = getattr(request.lora_request, "lora_name", None) or ""
-    salt = request.cache_salt or ""
-    return f"{lora}/{salt}" if lora or salt else ""
-
-
 def install_free_queue(pool: Any, choose: Callable[[Iterator[Any], int], list[Any] | None]) -> None:
     """Have `choose(free blocks in eviction order, count)` pick the blocks that are handed out.
 
@@ -140,7 +256,7 @@ def install_free_queue(pool: Any, choose: Callable[[Iterator[Any], int], list[An
     from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 
     class DemandFreeQueue(FreeKVCacheBlockQueue):  # type: ignore[misc]
-        """vLLM's free queue with another idea of who goes first."""
+        """vLLM's free queue with another idea of what goes first."""
 
         def popleft(self) -> Any:
             return self.popleft_n(1)[0] if self.num_free_blocks else super().popleft()
@@ -163,23 +279,16 @@ def install_free_queue(pool: Any, choose: Callable[[Iterator[Any], int], list[An
 
 
 def least_needed(
-    pool: Any, score: Callable[[bytes], float], scan_limit: int
-) -> Callable[[Iterator[Any], int], list[Any]]:
-    """A chooser for `install_free_queue`: blocks that nobody waits for first."""
+    pool: Any, in_order: Iterator[Any], count: int, score: Callable[[bytes], float], scan_limit: int
+) -> list[Any]:
+    """So many of the free blocks, those that no waiting request needs first; for `install_free_queue`."""
 
     def block_score(block_id: int) -> float:
         key = pool.blocks[block_id].block_hash
         return 0.0 if key is None else score(key)
 
-    def choose(in_order: Iterator[Any], count: int) -> list[Any]:
-        chosen: list[Any] = []
-        for block_id in victims((block.block_id for block in in_order), block_score, scan_limit):
-            chosen.append(pool.blocks[block_id])
-            if len(chosen) == count:
-                break
-        return chosen
-
-    return choose
+    chosen = victims((block.block_id for block in in_order), block_score, scan_limit)
+    return [pool.blocks[block_id] for block_id in islice(chosen, count)]
 
 
 def restore_stock(scheduler: Any) -> None:
@@ -195,3 +304,33 @@ def restore_stock(scheduler: Any) -> None:
     unwatch_hashes(pool)
     if type(pool.free_block_queue) is not FreeKVCacheBlockQueue:
         pool.free_block_queue = FreeKVCacheBlockQueue(pool.free_block_queue.get_all_free_blocks())
+
+
+# -- requests -----------------------------------------------------------------------------------------
+
+
+TENANT: Final = "peek_tenant"
+"""The name of a request's tenant in `vllm_xargs` (the OpenAI server) or `SamplingParams.extra_args`."""
+
+
+def tenant_of(request: Any, tenants: str) -> str:
+    """The tenant of a request by the option `tenants`: none, the one that it names, or its namespace."""
+    if tenants == "none":
+        return ""
+    if tenants == "namespace":
+        return first_text((getattr(request.lora_request, "lora_name", None), request.cache_salt))
+    return first_text(((getattr(request.sampling_params, "extra_args", None) or {}).get(TENANT),))
+
+
+def heads_of(request: Any, block_tokens: int) -> tuple[bytes, ...]:
+    """Hashes that name the beginnings of a request's prompt for good; symbols are used again.  O(1)."""
+    hashes = request.block_hashes
+    counts = [tokens // block_tokens for tokens in HEADS]
+    return tuple([hashes[n - 1] for n in counts if 0 < n <= len(hashes)])
+
+
+def namespace_of(request: Any) -> str:
+    """What keeps a request's blocks from others': its LoRA and cache salt, both part of the block hashes."""
+    lora = getattr(request.lora_request, "lora_name", None) or ""
+    salt = request.cache_salt or ""
+    return f"{lora}/{salt}" if lora or salt else ""

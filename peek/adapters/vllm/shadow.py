@@ -10,7 +10,7 @@ from typing import Any
 
 from peek.adapters.activation import Settings
 from peek.adapters.shadow import Shadow
-from peek.adapters.vllm.layout import Layout, layout_of
+from peek.adapters.vllm.seams import Layout, layout_of
 from peek.simulation.cost import chunk_pairs
 from peek.simulation.live import Limits, LiveBlocks, folded
 
@@ -56,7 +56,7 @@ class VllmShadow:
             self._arrive(request)
 
     def before_schedule(self) -> None:
-        """Before the adapter's own: it forgets who came and went."""
+        """Before the adapter's own, which forgets what came and went."""
         waiting = self._scheduler.waiting
         for request in waiting.entered.values():
             self._arrive(request)

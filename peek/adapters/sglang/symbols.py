@@ -1,8 +1,11 @@
-"""Symbols for token ids that are wider than a symbol, such as the pad values of images.
+"""What stands for a request's namespace and tokens in the planner: a string, and int32 symbols.
 
-SGLang stands an image into a prompt as a run of values derived from the image's hash, up to 62 bits wide.
-The core's symbols are int32.  Ids below `FIRST_LETTER` are their own symbols; every other value gets a
-number from there on, equal values the same one, for as long as somebody holds its `Letter`.
+A namespace is one string for what keeps equal tokens apart in SGLang's caches.  An `Alphabet` has symbols for
+token ids that are wider than a symbol.
+
+Where keys are made of pairs of neighbours (EAGLE), a prompt's symbols are its tokens from the second on, each
+standing for the pair that it ends; the first token goes into the namespace.  Then prompts share as many
+symbols as they share pairs.
 """
 
 from __future__ import annotations
@@ -16,12 +19,56 @@ import numpy as np
 from peek.errors import InvalidKey
 from peek.trie.keys import MAX_SYMBOL, pack
 
+ALONE: Final = "alone:"
+"""Starts the namespace of a request that shares with none and hits only what its session lends it."""
+
+OF_A_SESSION: Final = -1
+"""In place of a cache node: KV of streaming sessions, which is never evicted."""
+
+
+def namespace_of(extra_key: str | None, cache_salt: str | None) -> str:
+    """The namespace of a request; empty for one with neither LoRA, extra key nor salt.
+
+    An empty salt is none, as it is in SGLang's `RadixKey`.
+    """
+    if cache_salt:
+        extra = "-" if extra_key is None else f"{len(extra_key)}:{extra_key}"
+        return f"salt:{extra}{cache_salt}"
+    return "" if extra_key is None else f"key:{extra_key}"
+
+
+def owner_of(namespace: str) -> tuple[str | None, str | None]:
+    """`(extra_key, cache_salt)` of a namespace made by `namespace_of`."""
+    if namespace.startswith("key:"):
+        return namespace[4:], None
+    if not namespace.startswith("salt:"):
+        return None, None
+    rest = namespace[5:]
+    if rest.startswith("-"):
+        return None, rest[1:]
+    length, _, rest = rest.partition(":")
+    return rest[: int(length)], rest[int(length) :]
+
+
+def behind(first: int, namespace: str) -> str:
+    """The namespace of prompts of pairs that start with the token `first`."""
+    return f"behind:{first}:{namespace}"
+
+
+def first_of(namespace: str) -> tuple[int | None, str]:
+    """The first token of a namespace made by `behind`, None in any other, and the namespace without it."""
+    if not namespace.startswith("behind:"):
+        return None, namespace
+    first, _, rest = namespace[len("behind:") :].partition(":")
+    return int(first), rest
+
+
 FIRST_LETTER: Final = 3 << 29
 """Ids from here on are numbered; no vocabulary reaches it, nor do the 30-bit pad values of old versions."""
 
 
 class Letter:
-    """One wide value and its symbol.  The symbol is free again when nobody holds the letter any more."""
+    """One wide value and its symbol.  The symbol is free again when the letter is held no more."""
 
     __slots__ = ("__weakref__", "_free", "symbol", "value")
 
@@ -35,7 +82,12 @@ class Letter:
 
 
 class Alphabet:
-    """Packs token ids of any width, and spells them again."""
+    """Packs token ids of any width, and spells them again.
+
+    SGLang stands an image into a prompt as a run of values derived from the image's hash, up to 62 bits wide.
+    Ids below `FIRST_LETTER` are their own symbols; every other value gets a number from there on, equal
+    values the same one, for as long as its `Letter` is held.
+    """
 
     def __init__(self) -> None:
         self._by_value: WeakValueDictionary[int, Letter] = WeakValueDictionary()
@@ -77,7 +129,7 @@ class Alphabet:
         return symbols.astype("<i4").tobytes(), letters
 
     def known(self, tokens: Any) -> bytes:
-        """Token ids of 64 bits as packed symbols, up to the first wide one that nobody holds.  O(tokens)."""
+        """Token ids of 64 bits as packed symbols, up to the first wide one that has no letter.  O(tokens)."""
         wide = np.asarray(tokens, dtype=np.int64)
         apart = (wide < 0) | (wide >= FIRST_LETTER)
         if not apart.any():

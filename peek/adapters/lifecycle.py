@@ -1,0 +1,425 @@
+"""How an engine's adapter lives: made, watched, switched, taken away and made anew.
+
+An `Attachment` holds the adapter of one scheduler.  Both engines are attached to in the same way:
+
+    at start    find out why to stand aside, make the adapter, say so in the log
+    `working`   read once in each call of the engine: the adapter, or None where the engine's own order stands
+    `call`      every call into the adapter
+
+After an error the engine gets its own objects back, and a new adapter is made when the back-off is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any, Final, Generic, ParamSpec, TypeVar
+
+from peek.adapters.activation import KNOWN_VARIABLES, MODES, Settings, misspelled
+from peek.adapters.containment import Shield
+from peek.adapters.engine_adapter import TESTED, EngineAdapter, EngineInfo
+from peek.adapters.metrics import EngineMetrics
+from peek.adapters.observed import Observations, ObservedPlanner
+from peek.adapters.shadow import Shadowing, ShadowLifecycle
+from peek.errors import EngineMismatch
+
+logger = logging.getLogger("peek")
+
+A = TypeVar("A", bound=EngineAdapter)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FIRST_WAIT: Final = 1000
+"""Calls of the engine until the first new attempt: seconds to minutes of work, in which a fault may pass."""
+
+LONGEST_WAIT: Final = 64_000
+"""Calls of the engine between two attempts, at most; each failure costs a traceback in the log."""
+
+
+class BackOff:
+    """When to try again after an error, counted in calls of the engine so that all ranks agree.
+
+    The wait doubles with each error up to `LONGEST_WAIT`.  An attempt that has worked for `FIRST_WAIT` calls
+    is a recovery, after which the wait is `FIRST_WAIT` again.
+
+    Attributes:
+        wait: calls from the next error to the attempt after it.
+        retries, recoveries: attempts made, and those that worked.
+    """
+
+    def __init__(self) -> None:
+        self.wait = FIRST_WAIT
+        self.retries = 0
+        self.recoveries = 0
+        self._left = 0
+        self._to_prove = 0
+
+    @property
+    def then(self) -> str:
+        """What follows the next error, in words."""
+        return f" and tries again after {self.wait} calls"
+
+    def failed(self) -> None:
+        """Something went wrong: the wait begins."""
+        self._left, self._to_prove = self.wait, 0
+        self.wait = min(2 * self.wait, LONGEST_WAIT)
+
+    def due(self) -> bool:
+        """Count one more call of an engine in its own order; True when it is time to try again."""
+        self._left -= 1
+        if self._left > 0:
+            return False
+        self.retries += 1
+        self._to_prove = FIRST_WAIT
+        return True
+
+    def worked(self) -> bool:
+        """Count one more call in which all went well; True when that makes the attempt a recovery."""
+        if self._to_prove == 0:
+            return False
+        self._to_prove -= 1
+        if self._to_prove > 0:
+            return False
+        self.recoveries += 1
+        self.wait = FIRST_WAIT
+        return True
+
+
+class Switch:
+    """The mode in force: a control file says it, looked at every so many calls.
+
+    Args:
+        start: the mode without a file.
+        path: the file; it may come and go.
+        every: calls between two looks; each is one `stat`.
+        agree: with several ranks: makes one mode of what each has read; called at each look, in all of them.
+
+    Attributes:
+        mode: as of the last look; see `peek.adapters.activation.MODES`.
+    """
+
+    def __init__(self, start: str, path: str, every: int, agree: Callable[[str], str] | None = None) -> None:
+        self.mode = start
+        self._start = start
+        self._path = Path(path)
+        self._every = every
+        self._agree = agree
+        self._word = start
+        self._left = 0
+        self._seen: object = None
+
+    def look(self) -> str:
+        """Count one more call; the mode in force.  A file that says no mode is warned of and ignored."""
+        self._left -= 1
+        if self._left > 0:
+            return self.mode
+        self._left = self._every
+        self._look_at_file()
+        self.mode = self._word if self._agree is None else self._agree(self._word)
+        return self.mode
+
+    def _look_at_file(self) -> None:
+        try:
+            now = self._path.stat()
+        except FileNotFoundError:
+            self._seen, self._word = None, self._start
+            return
+        except OSError as error:
+            self._refuse(type(error).__name__, "cannot be read (%s)", error)
+            return
+        mark = (now.st_mtime_ns, now.st_size, now.st_ino)
+        if mark == self._seen:
+            return
+        if S_ISREG(now.st_mode):
+            self._read(mark)
+        else:  # a pipe would keep the scheduler waiting
+            self._refuse(mark, "is no ordinary file")
+
+    def _read(self, mark: object) -> None:
+        try:
+            with self._path.open("rb") as file:
+                word = file.read(64).decode("utf-8", "replace").strip().lower()
+        except OSError as error:
+            self._refuse(mark, "cannot be read (%s)", error)
+            return
+        if word in MODES:
+            self._seen, self._word = mark, word
+        else:
+            self._refuse(mark, "says %r; valid: on, off, shadow", word)
+
+    def _refuse(self, mark: object, what: str, *details: object) -> None:
+        """Say once what is wrong with the file as it is."""
+        if self._seen != mark:
+            self._seen = mark
+            logger.warning(f"peek: control file %s {what}; still %s", self._path, *details, self._word)
+
+
+class LogForwarder(logging.Handler):
+    """Hand records to a logger of the engine's, unless the root logger has handlers that show them."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__()
+        self.target = logging.getLogger(target)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.root.handlers and self.target.isEnabledFor(record.levelno):
+            self.target.handle(record)
+
+
+def forward_log(engine_logger: str) -> None:
+    """From now on show our log lines where those of `engine_logger` go, from its level on.  Once a process.
+
+    SGLang gives the root logger a handler, which shows ours too; vLLM gives one to its own logger only.
+    """
+    if any(isinstance(handler, LogForwarder) for handler in logger.handlers):
+        return
+    forwarder = LogForwarder(f"{engine_logger}.peek")
+    logger.addHandler(forwarder)
+    if logger.level == logging.NOTSET:
+        logger.setLevel(forwarder.target.getEffectiveLevel())
+
+
+def warn_of_misspelled() -> None:
+    """Log each environment variable that looks like one of ours and is read by nothing."""
+    for name, meant in misspelled(os.environ).items():
+        logger.warning(
+            "peek: nothing reads %s; is %s meant? (known: %s)", name, meant, ", ".join(KNOWN_VARIABLES)
+        )
+
+
+class Attachment(Generic[A]):
+    """One adapter, if there is a reason to have one.
+
+    Args:
+        settings: what was asked for.
+        why_stand_aside: why this engine cannot be served, None if it can.
+        make: makes the adapter, given the shield for whatever the engine calls back.
+        about: which engine it is.
+        make_shadow: makes the engine's part of a shadow, or says why it cannot; None without one.
+
+    Attributes:
+        adapter: None where the engine runs as it would without `peek`.
+        shield: catches what goes wrong in the adapter.
+        back_off: when an adapter that failed is made anew.
+        aside: why this engine is not served, "" if it is.
+        about: which engine it is.
+        seen: what was observed of its planners.
+        foretold: the shadows, one at work while the mode is "shadow".
+        mode: "on", "shadow" or "off".
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        why_stand_aside: Callable[[], str | None],
+        make: Callable[[Shield], A],
+        about: Callable[[], EngineInfo],
+        make_shadow: Callable[[A], Shadowing | str] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.back_off = BackOff()
+        self.shield = Shield(settings.strict, then=self.back_off.then)
+        self.adapter: A | None = None
+        self.aside = ""
+        self._why_stand_aside = why_stand_aside
+        self._make = make
+        self.seen = Observations(settings.explain)
+        self.mode = settings.mode
+        self._switch: Switch | None = None
+        self._metrics: EngineMetrics | None = None
+        # An engine that does not say what it is is served all the same: this shield is not the adapter's.
+        described = Shield(settings.strict, then=self.back_off.then).call(about)
+        self.about = described or EngineInfo("engine", ranks=0)
+        self.foretold = ShadowLifecycle(settings.strict, make_shadow if self.about.speaks else None)
+        if self.about.logger:
+            forward_log(self.about.logger)
+        warn_of_misspelled()
+        if settings.config.is_stock:
+            off = settings.mode == "off"
+            self.aside = "off" if off else "not configured"
+            why = "switched off" if off else "not configured (set PEEK_POLICY or PEEK_CONFIG)"
+            logger.info("peek: not active, %s; %s", why, self.about)
+            return
+        try:
+            self._metrics = EngineMetrics(self.about, settings, self.seen)
+        except Exception:
+            self._without_metrics()
+        self._switch = self._control()
+        self.mode = self._asked()
+        if self.mode == "off":
+            logger.warning("peek: not active, switched off; %s; %s", self.about, settings)
+            self.count()
+        else:
+            self._attach()
+
+    @property
+    def working(self) -> A | None:
+        """The adapter if it works, else None; to be read once in each call of the engine."""
+        mode = self._asked()
+        if mode != self.mode:
+            self._turn(mode)
+        if self.adapter is None:
+            if self.aside or self.mode == "off" or not self.back_off.due():
+                return None
+            logger.warning("peek: tries again after an internal error")
+            self._attach()
+        elif not self.shield.active:
+            self.back_off.failed()
+            self._take_away()
+        elif self.adapter.agreement.lasting:
+            self._give_up(self.adapter)
+        elif self.back_off.worked():
+            logger.warning("peek: has recovered from an internal error")
+        return self.adapter
+
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """`function(...)`, a method of the adapter; None if it fails or has failed before."""
+        return self.shield.call(function, *args, **kwargs)
+
+    def observe(self, event: str, *args: Any) -> None:
+        """Call the method `event` of the shadow, if there is one: something that the engine does."""
+        self.foretold.tell(event, *args)
+
+    def count(self) -> None:
+        """Pass the counters on; once a step."""
+        if self._metrics is None:
+            return
+        own = {
+            "peek_fallbacks": self.shield.fallbacks,
+            "peek_shadow_reordered_cycles": self.seen.shadow_reordered,
+            "peek_retries": self.back_off.retries,
+            "peek_recoveries": self.back_off.recoveries,
+            **self.foretold.counters(),
+        }
+        try:
+            self._metrics.update(self.adapter, self.state, self.active, own)
+        except Exception:
+            self._without_metrics()
+
+    def _without_metrics(self) -> None:
+        """Go on without metrics, which are no reason to stop planning.  Called while an error is handled."""
+        if self.settings.strict:
+            raise  # noqa: PLE0704
+        logger.exception("peek: metrics are no longer passed on")
+        self._metrics = None
+
+    @property
+    def active(self) -> bool:
+        """Whether the queue is in the planner's order."""
+        return self.adapter is not None and self.shield.active and self.mode == "on"
+
+    @property
+    def state(self) -> str:
+        """Why it is active or not, in a few words."""
+        if self.aside or self.mode == "off":
+            return self.aside or "off"
+        if self.adapter is None or not self.shield.active:
+            return "internal error"
+        why_not = self.foretold.why_not
+        return f"{self.mode}, foretells no hits: {why_not}" if why_not else self.mode
+
+    def explain(self, request_id: str) -> dict[str, Any] | None:
+        """Why a request stands where it stands, or stood when it was admitted (option `explain`).
+
+        Its place in the plan and by arrival (first is 1), what is cached of it, its cluster, its lane, how
+        long it waited, and the reason in words; no prompt.  None if nothing is known of it.  For debugging:
+        O(waiting).
+        """
+        if self.adapter is None:
+            return self.seen.decisions.of(request_id)
+        planner: Any = self.adapter.planner
+        explained: dict[str, Any] | None = planner.explain(request_id)
+        return explained
+
+    # -- the control file --------------------------------------------------------------------------
+
+    def _control(self) -> Switch | None:
+        path, about = self.settings.control_file, self.about
+        if path and about.ranks != 1 and about.agree is None:
+            logger.warning(
+                "peek: control_file is not looked at: %s ranks might not see it at once",
+                about.ranks or "several",
+            )
+            return None
+        return Switch(self.settings.mode, path, self.settings.control_every, about.agree) if path else None
+
+    def _asked(self) -> str:
+        """The mode that the control file asks for; counts one more call."""
+        if self._switch is None:
+            return self.mode
+        try:
+            return self._switch.look()
+        except Exception:
+            if self.settings.strict:
+                raise
+            logger.exception("peek: control_file is no longer looked at")
+            self._switch = None
+            return self.mode
+
+    def _turn(self, mode: str) -> None:
+        """Change to another mode from this call on."""
+        logger.warning("peek: switched from %s to %s", self.mode, mode)
+        self.mode = mode
+        if self.adapter is None:
+            if mode != "off" and not self.aside:
+                self._attach()
+        elif mode == "off":
+            self._take_away()
+        else:
+            self._set_shadow(self.adapter)
+            self.count()
+
+    # -- the adapter -------------------------------------------------------------------------------
+
+    def _attach(self) -> None:
+        """Make a new adapter behind a new shield, so that nothing of one that failed is called again."""
+        self.shield = Shield(self.settings.strict, self.shield.fallbacks, self.back_off.then)
+        adapter = self.adapter = self.shield.call(self._made)
+        if adapter is not None:
+            observed: Any = ObservedPlanner(adapter.planner, self.seen)
+            adapter.planner = observed
+            self._set_shadow(adapter)
+            how = "in shadow: plans, and leaves the order alone" if self.mode == "shadow" else "active"
+            logger.info("peek: %s; %s; %s", how, self.about, self.settings)
+        elif self.aside:
+            logger.warning(
+                "peek: stands aside, stock order: %s; %s; %s", self.aside, self.about, self.settings
+            )
+        else:
+            self.back_off.failed()
+        self.count()
+
+    def _made(self) -> A | None:
+        try:
+            self.aside = self._why_stand_aside() or ""
+            return None if self.aside else self._make(self.shield)
+        except EngineMismatch as mismatch:  # the same at every attempt
+            if self.settings.strict:
+                raise
+            self.aside = str(mismatch)
+            return None
+
+    def _set_shadow(self, adapter: A) -> None:
+        shadow = self.mode == "shadow"
+        planner: Any = adapter.planner
+        planner.shadow = shadow
+        self.foretold.follow(adapter if shadow else None)
+
+    def _take_away(self) -> None:
+        """Give the engine its own objects back."""
+        if self.adapter is not None:
+            self.shield.undo(self.adapter.detach)
+        self.adapter = None
+        self.foretold.follow(None)
+        self.count()
+
+    def _give_up(self, adapter: A) -> None:
+        """The engine's cache is not what the adapter takes it for: its own order stands, for good."""
+        about = self.about
+        tested = ", ".join(TESTED.get(about.engine, ())) or "no version"
+        self.aside = f"{about.engine} does not match prefixes as peek expects ({adapter.agreement})"
+        logger.warning("peek: stands aside, stock order: %s; tested on %s; %s", self.aside, tested, about)
+        self._take_away()

@@ -1,0 +1,284 @@
+"""SGLang's requests: what they tell, how the planner knows them, and what is remembered of them.
+
+Nothing here keeps a request alive.  Checked against 0.5.9, 0.5.17 and 0.5.23.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sized
+from typing import Any, Final
+from weakref import WeakKeyDictionary, ref
+
+from peek.adapters.engine_adapter import first_text
+from peek.adapters.sglang.node_view import PageTable
+from peek.adapters.sglang.symbols import ALONE, Alphabet, Letter, behind, namespace_of
+from peek.errors import InvalidKey
+from peek.request import PendingRequest
+from peek.trie.keys import SYMBOL_BYTES, heads_of
+
+# -- what a request tells -----------------------------------------------------------------------------
+
+
+def prompt_of(request: Any) -> tuple[Any, int]:
+    """A request's tokens (with what it generated before a retraction), and how many may be matched."""
+    tokens = request.origin_input_ids + request.output_ids
+    limit = len(tokens) - 1  # the last one is always computed
+    compute = getattr(request, "_compute_max_prefix_len", None)
+    if compute is not None:
+        limit = compute(len(tokens))
+    elif request.return_logprob and request.logprob_start_len >= 0:
+        limit = min(limit, request.logprob_start_len)
+    return tokens, max(limit, 0)
+
+
+def request_namespace(request: Any) -> str:
+    """What keeps a request's tokens apart from the same tokens of others."""
+    if getattr(request, "positional_embed_overrides", None) is not None:
+        return ALONE + str(request.rid)
+    return namespace_of(request.extra_key, getattr(request, "cache_salt", None))
+
+
+def outputs_of(request: Any) -> Sized:
+    """Tokens generated so far; grows in place."""
+    generated: Sized = request.output_ids
+    return generated
+
+
+_TENANTS: Final = {"none": (), "named": ("routing_key",), "namespace": ("extra_key", "cache_salt")}
+
+
+def tenant_of(request: Any, tenants: str) -> str:
+    """The tenant of a request by the option `tenants`: none, its routing key, or its namespace."""
+    return first_text(getattr(request, name, None) for name in _TENANTS[tenants])
+
+
+def is_turn(request: Any) -> bool:
+    """Whether a request is a turn of a streaming session, whose KV stays with the session."""
+    session = getattr(request, "session", None)
+    return session is not None and bool(getattr(session, "streaming", False))
+
+
+def was_admitted(request: Any, outputs_before: int) -> bool:
+    """Whether a request that left the waiting queue went into a batch; False if it was aborted."""
+    if is_turn(request):  # one that waits may have been lent its session's row
+        return request.already_computed > 0 or len(request.output_ids) > outputs_before
+    row = getattr(request, "req_pool_idx", None)
+    if row is None:
+        row = getattr(getattr(request, "kv", None), "req_pool_idx", None)
+    return row is not None or len(request.output_ids) > outputs_before
+
+
+def prefill_ended(request: Any, outputs_before: int) -> bool:
+    """Whether an admitted request's prefix is in the cache now, or the request is gone."""
+    return len(request.output_ids) > outputs_before or request.finished() or request.is_retracted
+
+
+def entry_time(request: Any) -> float:
+    """When the request entered the waiting queue, on the engine's clock; it breaks ties inside a priority."""
+    return float(request.time_stats.wait_queue_entry_time)
+
+
+# -- how the planner knows it -------------------------------------------------------------------------
+
+
+class Translated:
+    """What is kept of a request while it is compared with others."""
+
+    __slots__ = ("blank", "heads", "lent", "letters", "limit", "namespace", "num_tokens", "symbols")
+
+    def __init__(self, namespace: str, num_tokens: int) -> None:
+        self.namespace = namespace
+        self.num_tokens = num_tokens
+        self.symbols = b""
+        self.heads: tuple[object, ...] = ()
+        self.letters: tuple[Letter, ...] = ()
+        self.limit = 0
+        """Tokens that may be matched."""
+        self.lent = -1
+        """Tokens that the request's session lends it in place of the cache; -1 if the cache is asked."""
+        self.blank = 1
+        """Symbols of the key of a request that is alone."""
+
+    @property
+    def key(self) -> bytes:
+        """What the planner takes; a request without symbols is alone in its namespace."""
+        return self.symbols or bytes(SYMBOL_BYTES * self.blank)
+
+    def pending(self, rid: str, arrival: float, tenant: str) -> PendingRequest:
+        """The request as the planner sees it."""
+        return PendingRequest(
+            rid, self.key, arrival, self.namespace, self.num_tokens, tenant=tenant, heads=self.heads
+        )
+
+
+class Translator:
+    """Translates prompts for one cache.
+
+    Args:
+        page_tokens: the cache's page size.
+        bigram: whether the cache's keys are pairs of neighbours, of which a prompt has one less than tokens.
+        lends: what tells the tokens that a request's streaming session lends, see `lender_of`; None without.
+
+    Attributes:
+        alphabet: the letters of waiting prompts and of cached ones.
+        pages: the table of pages, None for pages of one token.
+        lent: tokens that sessions lend, by the namespaces of the requests that they lend them to.
+    """
+
+    def __init__(
+        self, page_tokens: int, bigram: bool = False, lends: Callable[[Any, int], int] | None = None
+    ) -> None:
+        self.page_tokens = page_tokens
+        self.bigram = bigram
+        self.lends = lends
+        self.lent: dict[str, int] = {}
+        self.alphabet = Alphabet()
+        self.pages = PageTable(page_tokens) if page_tokens > 1 else None
+
+    def translate(self, request: Any) -> Translated:
+        """O(tokens).  `release` it later; nothing is kept if this raises.
+
+        Raises:
+            InvalidKey: a token id below 0, or one that is no int.
+        """
+        tokens, limit = prompt_of(request)
+        made = Translated(request_namespace(request), len(tokens))
+        skipped = 1 if self.bigram else 0
+        made.limit = max(limit - skipped, 0)
+        whole = made.limit // self.page_tokens * self.page_tokens
+        if self.lends is not None:
+            made.lent = self.lends(request, made.limit)
+        if whole == 0:
+            made.namespace = ALONE + str(request.rid)
+        elif not made.namespace.startswith(ALONE):
+            symbols, made.letters = self.alphabet.pack(tokens[skipped : skipped + whole])
+            if any(letter.value < 0 for letter in made.letters) or tokens[0] < 0:
+                raise InvalidKey("a token id is below 0")
+            made.heads = heads_of(symbols)
+            if made.lent < 0:
+                if self.bigram:
+                    made.namespace = behind(tokens[0], made.namespace)
+                made.symbols = symbols if self.pages is None else self.pages.intern(symbols)
+        if made.lent >= 0:  # its KV is its session's, and shared with none
+            made.namespace = ALONE + str(request.rid)
+            made.blank = max(-(-made.lent // self.page_tokens), 1)
+            self.lent[made.namespace] = made.lent
+        return made
+
+    def known(self, tokens: Any, extra_key: str | None, cache_salt: str | None) -> tuple[str, bytes]:
+        """Namespace and packed symbols of a key of the cache, as far as a waiting prompt may have them.
+
+        O(tokens); nothing is kept.
+        """
+        namespace = namespace_of(extra_key, cache_salt)
+        if self.bigram and len(tokens):
+            namespace, tokens = behind(int(tokens[0]), namespace), tokens[1:]
+        symbols = self.alphabet.known(tokens)
+        return namespace, symbols if self.pages is None else self.pages.known(symbols)
+
+    def release(self, made: Translated) -> None:
+        """It is compared with others no more.  O(pages)."""
+        if made.lent >= 0:
+            self.lent.pop(made.namespace, None)
+        if self.pages is not None:
+            self.pages.release(made.symbols)
+
+
+# -- what is remembered of it -------------------------------------------------------------------------
+
+TIE_S: Final = 1e-9
+"""Between two arrivals at one point of the clock, where their order counts: far below any work done."""
+
+
+class Waiting:
+    """What the adapter remembers of a request in the planner or in flight.
+
+    It does not keep SGLang's request alive: an idle server makes no calls, and would keep its last burst.
+    """
+
+    __slots__ = ("output_ids", "outputs", "request", "translated")
+
+    def __init__(self, request: Any, translated: Translated) -> None:
+        self.request: ref[Any] = ref(request)
+        self.translated = translated
+        self.output_ids = request.output_ids  # grows in place: tells of a prefill when the request is gone
+        self.outputs = len(request.output_ids)
+
+    def is_of(self, request: Any) -> bool:
+        """Whether this is `request` as it was then; one that has generated since was away."""
+        return len(request.output_ids) == self.outputs and self.request() is request
+
+    def lent_anew(self, lends: Callable[[Any, int], int]) -> bool:
+        """Of a turn of a streaming session: whether the session lends something else than it did."""
+        request = self.request()
+        made = self.translated
+        return request is not None and lends(request, made.limit) != made.lent
+
+    def was_admitted(self) -> bool:
+        """Of a request that left the queue."""
+        request = self.request()
+        if request is None:
+            return len(self.output_ids) > self.outputs
+        return was_admitted(request, self.outputs)
+
+    def prefill_ended(self) -> bool:
+        """Of an admitted request; one that is gone has ended."""
+        request = self.request()
+        return request is None or prefill_ended(request, self.outputs)
+
+
+class Arrivals:
+    """When requests arrived, on the adapter's clock; a retracted one arrived when it did first.
+
+    Under priority scheduling ties are the engine's to break, by its entry time.  Some versions renew that
+    after a retraction, and then the request arrives again; no two arrivals are equal there.
+    """
+
+    def __init__(self, by_priority: bool) -> None:
+        self._by_priority = by_priority
+        self._count = 0
+        self._known: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
+        """By request: its arrival, and the engine's entry time then."""
+
+    def of(self, request: Any, now: float) -> float:
+        """The arrival of a request that enters the queue now.  O(1)."""
+        entered = entry_time(request)
+        known = self._known.get(request)
+        if known is not None and (not self._by_priority or known[1] == entered):
+            return known[0]
+        self._count += 1
+        arrival = now + self._count * TIE_S if self._by_priority else now
+        self._known[request] = (arrival, entered)
+        return arrival
+
+
+class Standing:
+    """Tells a list that has not changed since it was put in order, in O(1).
+
+    SGLang appends to its queue, takes out of it, and moves nothing.  So it is the same while it is as long as
+    it was, with the same first and last: for each request that left, one came, as the last.  A retracted
+    request comes back with more output than it had.
+
+    Args:
+        queue: the queue, in order.
+        view: the cache it was ordered by.
+        answer: what `order` said.
+    """
+
+    __slots__ = ("_first", "_last", "_list", "_outputs", "_version", "answer")
+
+    def __init__(self, queue: list[Any], view: object, answer: bool) -> None:
+        self.answer = answer
+        self._list = (id(queue), len(queue))
+        self._first = ref(queue[0])
+        self._last = ref(queue[-1])
+        self._outputs = len(queue[-1].output_ids)
+        self._version: object = getattr(view, "version", None)
+
+    def is_of(self, queue: list[Any], view: object) -> bool:
+        """Whether queue and cache are as they were; False where the cache cannot tell."""
+        if self._version is None or (id(queue), len(queue)) != self._list:
+            return False
+        outputs = len(queue[-1].output_ids)
+        same = queue[0] is self._first() and queue[-1] is self._last() and outputs == self._outputs
+        return same and getattr(view, "version", None) == self._version

@@ -1,0 +1,573 @@
+"""vLLM's waiting queue, in the planner's order: what is in it, what cannot run, and what goes next.
+
+vLLM looks at a waiting queue through a dozen methods and admits a few requests a step.  `PlannedQueue` (first
+come, first served) therefore looks up in the plan only what vLLM asks for: a step costs what it admits,
+however many wait.  `RankedQueue` (`--scheduling-policy priority`) lays a plan out when it comes; docs/vllm.md
+says what that costs.  `Blocked` knows which requests vLLM's scan would pass over, whatever their place.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from sortedcontainers import SortedList
+
+if TYPE_CHECKING:
+    from peek.planner import LazyPlan
+
+
+def _call(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
+
+
+def _nothing(request: Any) -> None:
+    pass
+
+
+class TrackedQueue:
+    """Mixed into vLLM's `RequestQueue`: its methods, and a record of what entered and left.
+
+    Attributes:
+        members: the requests in the queue, by id.
+        entered: what has entered, or come back, until the adapter takes note of it, in that order.
+        gone: what has left and not come back, likewise.
+        guard: calls into the plan and `looked`; answers None where that fails.
+        looked: told which request vLLM is shown, before it looks into its cache for it.
+        overtook: whether a plan had a request taken out before one that had entered earlier, since the
+            adapter last cleared it.
+    """
+
+    def __init__(self, requests: Iterable[Any] = ()) -> None:
+        self.members: dict[str, Any] = {}
+        self.entered: OrderedDict[str, Any] = OrderedDict()
+        self.gone: dict[str, Any] = {}
+        self.guard: Callable[..., Any] = _call
+        self.looked: Callable[[Any], None] = _nothing
+        self.overtook = False
+        self._held: dict[str, Any] = {}
+        """Requests that cannot run for now."""
+        self._strays: list[Any] = []
+        """Second requests of one id: none is lost, and `len` tells the adapter."""
+        self._passed = 0
+        """Held requests that vLLM's scan has taken out and not yet put back."""
+        self._next: Any = None
+        """What was asked for last: vLLM looks, makes room, and then takes out what it has seen."""
+        for request in requests:
+            self.add_request(request)
+
+    # -- what the kinds of queue do in their own ways ----------------------------------------------
+
+    def settle(self) -> None:
+        """Between steps: what was held, was taken out and was not put back has left."""
+
+    def put_back(self, requests: list[Any]) -> list[Any]:
+        """Put back the held ones of `requests`, the last one taken out first; returns the others."""
+        return requests
+
+    def _insert(self, request: Any, at_head: bool) -> None:
+        raise NotImplementedError
+
+    def _discard(self, request: Any) -> None:
+        raise NotImplementedError
+
+    def _find_next(self) -> Any:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError
+
+    # -- vLLM's calls ------------------------------------------------------------------------------
+
+    def add_request(self, request: Any) -> None:
+        self.settle()
+        if self._enters(request):
+            self._insert(request, False)
+
+    def prepend_request(self, request: Any) -> None:
+        self.settle()
+        if self._enters(request):
+            self._insert(request, True)
+
+    def prepend_requests(self, requests: Iterable[Any]) -> None:
+        for request in self.put_back(list(requests)):
+            self.prepend_request(request)
+
+    def _enters(self, request: Any) -> bool:
+        name = request.request_id
+        if name in self.members:
+            self._strays.append(request)
+            return False
+        self._next = None
+        self.members[name] = request
+        came_back = self.gone.get(name) is request
+        if came_back:
+            del self.gone[name]
+        if not came_back or name not in self._held:  # to be passed over is no news of a held one
+            self._held.pop(name, None)
+            self.entered[name] = request
+        return True
+
+    def peek_request(self) -> Any:
+        """What goes next; the same until something enters or leaves."""
+        if self._next is None:
+            self._next = self._find_next()
+        return self._next
+
+    def pop_request(self) -> Any:
+        request = self.peek_request()
+        self.remove_request(request)
+        return request
+
+    def remove_request(self, request: Any) -> None:
+        self.settle()
+        self._next = None
+        if self.members.get(request.request_id) is request:
+            self._leave(request)
+        elif request in self._strays:
+            self._strays.remove(request)
+        else:
+            raise ValueError(f"request {request.request_id!r} is not in the queue")
+
+    def remove_requests(self, requests: Iterable[Any]) -> None:
+        self.settle()
+        for request in set(requests):
+            if self.members.get(request.request_id) is request or request in self._strays:
+                self.remove_request(request)
+
+    def _leave(self, request: Any) -> None:
+        name = request.request_id
+        self._discard(request)
+        del self.members[name]
+        self.entered.pop(name, None)
+        self.gone[name] = request
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
+    def __len__(self) -> int:
+        return len(self.members) + len(self._strays) - self._passed
+
+    def __getitem__(self, place: int) -> Any:
+        """The request at a place, as of vLLM's own queue, which is a deque.  O(n)."""
+        return list(self)[place]
+
+
+class PlannedQueue(TrackedQueue):
+    """First come, first served, until a plan says otherwise.  O(1) a call but for what the plan works out.
+
+    Requests that take part in plans go in the order of the last plan, and behind these the ones it does not
+    know, by entry.  One that takes part in none (`keep_place`) is up when as many have left as stood before
+    it.  What vLLM puts at the head stays there until it takes part.  What cannot run (`hold`) comes last:
+    vLLM's scan passes over all of these and puts them back in one go, two assignments each.
+    """
+
+    def __init__(self, requests: Iterable[Any] = ()) -> None:
+        self._head: OrderedDict[str, Any] = OrderedDict()
+        self._body: OrderedDict[str, Any] = OrderedDict()
+        self._numbers: dict[str, int] = {}
+        """By entry; what is put at the head gets numbers before all others."""
+        self._entries = 0
+        self._left = 0
+        self._turns: list[tuple[int, str]] = []
+        """A heap of those that keep their places, and of some that did."""
+        self._held_numbers: SortedList[int] = SortedList()
+        self._departed: list[int] = []
+        """Of these, the numbers of those that have left; only while a request keeps its place."""
+        self._line: list[Any] | None = []
+        """The held ones as they stand; None if it is to be made anew."""
+        self._plan: LazyPlan | None = None
+        self._at = 0
+        super().__init__(requests)
+
+    # -- plans -------------------------------------------------------------------------------------
+
+    def follow(self, plan: LazyPlan | None) -> None:
+        """Go on in the order of this plan; None for the order of entry.  O(1)."""
+        self._plan = plan
+        self._at = 0
+        self._next = None
+
+    def keep_place(self, request: Any) -> None:
+        """A member takes part in no plan.  O(log n)."""
+        name = request.request_id
+        self._next = None
+        if self._let_go(name) or self._body.pop(name, None) is not None:
+            heapq.heappush(self._turns, (self._numbers[name], name))
+
+    def take_part(self, request: Any) -> None:
+        """A member takes part in plans.  O(1), O(log n) for one that was held."""
+        name = request.request_id
+        self._next = None
+        if name not in self._body:
+            self._head.pop(name, None)
+            self._let_go(name)
+            self._body[name] = request
+            self._body.move_to_end(name, last=False)
+
+    def hold(self, request: Any) -> None:
+        """A member cannot run for now: it comes last until it takes part again.  O(log n)."""
+        name = request.request_id
+        self._next = None
+        if name not in self._held:
+            self._body.pop(name, None)
+            self._head.pop(name, None)
+            self._held[name] = request
+            self._held_numbers.add(self._numbers[name])
+            self._line = None
+
+    def release(self) -> None:
+        """Move what is held to the head, where vLLM would have it.  O(held)."""
+        self.settle()
+        self._next = None
+        for name, request in [*self._held.items()]:
+            self._let_go(name)
+            self._head[name] = request
+
+    def settle(self) -> None:
+        if self._passed and self._line is not None:
+            left, self._passed = self._line[: self._passed], 0
+            for request in left:
+                self._leave(request)
+
+    def put_back(self, requests: list[Any]) -> list[Any]:
+        """O(requests)."""
+        if not self._passed or self._line is None:
+            return requests
+        passed = self._line[: self._passed]
+        passed.reverse()
+        if requests[: self._passed] == passed:
+            requests = requests[self._passed :]
+        else:
+            back, known = set(requests), set(passed)
+            requests = [request for request in requests if request not in known]
+            for request in passed:
+                if request not in back:
+                    self._leave(request)
+        self._passed = 0
+        self._next = None
+        return requests
+
+    def _let_go(self, name: str) -> bool:
+        """Whether it was held; it is no more, and stands nowhere yet."""
+        if self._held.pop(name, None) is None:
+            return False
+        self._held_numbers.remove(self._numbers[name])
+        self._line = None
+        return True
+
+    # -- the order ---------------------------------------------------------------------------------
+
+    def _insert(self, request: Any, at_head: bool) -> None:
+        name = request.request_id
+        if at_head:
+            self._head[name] = request
+            self._head.move_to_end(name, last=False)
+            self._left -= 1  # it goes before all that are here, and they wait as long again
+            self._numbers[name] = self._left
+        else:
+            self._body[name] = request
+            self._numbers[name] = self._entries
+            self._entries += 1
+
+    def _find_next(self) -> Any:
+        if self._passed:
+            return self._next_held()
+        if self._head:
+            return next(iter(self._head.values()))
+        name = self._find_name()
+        if name is None:
+            return self._strays[0] if self._strays else self._next_held()
+        self.guard(self.looked, self.members[name])
+        return self.members[name]
+
+    def _next_held(self) -> Any:
+        if self._line is None:
+            self._line = list(self._held.values())
+        if self._passed == len(self._line):
+            raise IndexError("peek from an empty queue")
+        return self._line[self._passed]
+
+    def _find_name(self) -> str | None:
+        """The next of those that are neither at the head nor held."""
+        turn = self._next_turn()
+        if turn is not None and self._is_up(self._numbers[turn], self._left):
+            return turn
+        planned = self._next_planned()
+        return next(iter(self._body), turn) if planned is None else planned
+
+    def _is_up(self, number: int, left: int) -> bool:
+        """Whether all that stood before a number have left, or are held."""
+        return number - self._held_numbers.bisect_left(number) <= left
+
+    def _next_turn(self) -> str | None:
+        """The first of those that keep their places."""
+        turns = self._turns
+        while turns:
+            if self._keeps_place(*turns[0]):
+                return turns[0][1]
+            heapq.heappop(turns)
+        for number in self._departed:
+            self._held_numbers.remove(number)
+        self._left += len(self._departed)
+        self._departed.clear()
+        return None
+
+    def _keeps_place(self, number: int, name: str) -> bool:
+        elsewhere = name in self._body or name in self._held or name in self._head
+        return self._numbers.get(name) == number and not elsewhere
+
+    def _next_planned(self) -> str | None:
+        """The first in the plan that is still here."""
+        plan = self._plan
+        while plan is not None and (name := self.guard(plan.at, self._at)) is not None:
+            if name in self._body:
+                return str(name)
+            self._at += 1
+        return None
+
+    def pop_request(self) -> Any:
+        request = self._next or self.peek_request()
+        name = request.request_id
+        if self._passed or name in self._held:
+            self._next = None
+            self._passed += 1
+            return request
+        if self._plan is not None and not self.overtook and name in self._body:
+            self.overtook = next(iter(self._body)) != name
+        self.remove_request(request)
+        return request
+
+    def _discard(self, request: Any) -> None:
+        name = request.request_id
+        number = self._numbers.pop(name)
+        if self._held.pop(name, None) is None:
+            self._left += 1
+            if self._body.pop(name, None) is None:
+                self._head.pop(name, None)
+            return
+        self._line = None
+        if self._turns:  # nothing that stood before it moves up
+            self._departed.append(number)
+        else:
+            self._held_numbers.remove(number)
+            self._left += 1
+
+    def __iter__(self) -> Iterator[Any]:
+        """First to go first.  O(n), and works the whole plan out."""
+        names = [] if self._plan is None else self.guard(self._plan.rest, self._at) or []
+        planned = [name for name in names if name in self._body]
+        known = set(planned)
+        rest = [name for name in self._body if name not in known]
+        turns = sorted({turn for turn in self._turns if self._keeps_place(*turn)})
+        names = self._with_turns(planned + rest, turns) if turns else planned + rest
+        held = list(self._held.values())
+        order = [*self._head.values(), *map(self.members.__getitem__, names), *self._strays]
+        return iter(order + held[self._passed :])
+
+    def _with_turns(self, names: list[str], turns: list[tuple[int, str]]) -> list[str]:
+        """Both together, as `_find_name` would name one after the other."""
+        order: list[str] = []
+        at, left = 0, self._left + len(self._head)
+        for name in names:
+            while at < len(turns) and self._is_up(turns[at][0], left + len(order)):
+                order.append(turns[at][1])
+                at += 1
+            order.append(name)
+        return order + [name for _, name in turns[at:]]
+
+
+class RankedQueue(TrackedQueue):
+    """By priority, and among equals in the order that was placed last.  O(log n) a call.
+
+    What has entered since stands behind those of its priority, and what was preempted before them.  Before
+    anything is placed the order is vLLM's own.  What is in no plan keeps its place among all, also what is
+    held: vLLM passes over it where it stands.
+    """
+
+    def __init__(self, requests: Iterable[Any] = ()) -> None:
+        self._items: dict[str, tuple[int, int, Any]] = {}
+        """Priority, rank and request; equal ranks sort as vLLM's requests do."""
+        self._order: SortedList[tuple[int, int, Any]] = SortedList()
+        self._ranks: dict[str, int] = {}
+        super().__init__(requests)
+
+    def follow(self, plan: LazyPlan | None) -> None:
+        """Lay this plan out, ascending in priority; None for vLLM's own order.  O(n log n)."""
+        queue = list(self)
+        ids = [] if plan is None else list(plan)
+        planned, taking_part = iter(ids), set(ids)
+        ordered = sorted(queue) if plan is None else queue
+        if plan is not None:
+            ordered = [self.members[next(planned)] if r.request_id in taking_part else r for r in queue]
+        if ordered != queue:
+            self.place(ordered)
+            self.overtook = True
+
+    def place(self, requests: list[Any]) -> None:
+        """Put the same members in another order, ascending in priority.  O(n)."""
+        self._next = None
+        self._ranks = {request.request_id: rank for rank, request in enumerate(requests, 1)}
+        self._items = {r.request_id: (r.priority, rank, r) for rank, r in enumerate(requests, 1)}
+        self._order = SortedList(self._items.values())
+
+    def keep_place(self, request: Any) -> None:
+        """A member is not held.  O(1)."""
+        self._held.pop(request.request_id, None)
+
+    take_part = keep_place
+
+    def hold(self, request: Any) -> None:
+        """A member cannot run for now.  O(1)."""
+        self._held[request.request_id] = request
+
+    def release(self) -> None:
+        """Hold nothing any more.  O(held)."""
+        self._held.clear()
+
+    def _insert(self, request: Any, at_head: bool) -> None:
+        name = request.request_id
+        rank = 0
+        if self._ranks and not request.num_preemptions:
+            rank = self._ranks.get(name, len(self._ranks) + 1)
+        self._items[name] = (request.priority, rank, request)
+        self._order.add(self._items[name])
+
+    def _discard(self, request: Any) -> None:
+        self._order.remove(self._items.pop(request.request_id))
+
+    def _find_next(self) -> Any:
+        if not self._order:
+            if self._strays:
+                return self._strays[0]
+            raise IndexError("peek from an empty queue")
+        request = self._order[0][2]
+        self.guard(self.looked, request)
+        return request
+
+    def __iter__(self) -> Iterator[Any]:
+        """First to go first.  O(n)."""
+        return iter([*(item[2] for item in self._order), *self._strays])
+
+
+def tracked_queue(stock: Any) -> Any:
+    """A queue of vLLM's own kind, with the same requests, that records changes and follows plans."""
+    from vllm.v1.core.sched.request_queue import PriorityRequestQueue, RequestQueue
+
+    if isinstance(stock, PriorityRequestQueue):
+        return type("RankedPriorityQueue", (RankedQueue, PriorityRequestQueue), {})(list(stock))
+    return type("PlannedRequestQueue", (PlannedQueue, RequestQueue), {})(list(stock))
+
+
+class Blocked:
+    """The waiting requests that vLLM's scan would pass over, whatever their place, and when that ends.
+
+    A request waits for its grammar to be compiled, or for one of the slots of LoRA adapters.  While a slot
+    is free, the adapters that have waited longest contend for it in the plan, one more than there are free
+    slots: the plan decides among them, and an adapter that loses costs what its own requests cost.
+
+    Args:
+        scheduler: vLLM's.
+        compiles: the status of a request whose grammar vLLM has not seen compiled.
+    """
+
+    def __init__(self, scheduler: Any, compiles: object) -> None:
+        self._scheduler = scheduler
+        self._compiles = compiles
+        self._held: dict[int, dict[str, Any]] = {}
+        """What is held, by LoRA adapter; 0 for a grammar."""
+        self._group: dict[str, int] = {}
+        self._contending: dict[int, int] = {}
+        """Requests in plans, by LoRA adapter."""
+        self._running: set[int] = set()
+
+    def __contains__(self, request_id: object) -> bool:
+        """Whether a request is held."""
+        return request_id in self._group
+
+    def look(self) -> None:
+        """Note which adapters have slots; before each step.  O(running) with LoRA, else O(1)."""
+        self._running = set()
+        if self._scheduler.lora_config:
+            self._running = {lora_of(request) for request in self._scheduler.running} - {0}
+
+    def blocks(self, request: Any) -> bool:
+        """Whether a request that waits cannot run as far as is known.  O(adapters in plans)."""
+        if request.status == self._compiles and not _is_compiled(request):
+            return True
+        lora = lora_of(request) if self._scheduler.lora_config else 0
+        if not lora or lora in self._running:
+            return False
+        free = self._free()
+        return free <= 0 or (lora not in self._contending and self._contenders() > free)
+
+    def _free(self) -> int:
+        return int(self._scheduler.lora_config.max_loras) - len(self._running)
+
+    def _contenders(self) -> int:
+        return sum(lora not in self._running for lora in self._contending)
+
+    def hold(self, request: Any) -> None:
+        """A request is in no plan because it cannot run.  O(1)."""
+        compiles = request.status == self._compiles and not _is_compiled(request)
+        lora = 0 if compiles else lora_of(request)
+        self._held.setdefault(lora, {})[request.request_id] = request
+        self._group[request.request_id] = lora
+
+    def let_go(self, request_id: str) -> None:
+        """A request left, or is in plans again.  O(1)."""
+        lora = self._group.pop(request_id, None)
+        if lora is not None:
+            del self._held[lora][request_id]
+            if not self._held[lora]:
+                del self._held[lora]
+
+    def planned(self, request: Any, change: int) -> None:
+        """One more, or one fewer, of its LoRA adapter is in plans.  O(1)."""
+        lora = lora_of(request)
+        if lora:
+            count = self._contending.get(lora, 0) + change
+            if count:
+                self._contending[lora] = count
+            else:
+                self._contending.pop(lora, None)
+
+    def freed(self) -> list[Any]:
+        """Held requests that could run now.  O(grammars + adapters + these)."""
+        if not self._held:
+            return []
+        ready = [request for request in self._held.get(0, {}).values() if _is_compiled(request)]
+        loras = [lora for lora in self._held if lora]
+        may = [lora for lora in loras if lora in self._running]
+        if loras and self._free() > 0:
+            may += [lora for lora in loras if lora in self._contending and lora not in self._running]
+            room = self._free() + 1 - self._contenders()
+            if room > 0:
+                others = [lora for lora in loras if lora not in may]
+                may += sorted(others, key=self._oldest)[:room]
+        return ready + [request for lora in may for request in self._held[lora].values()]
+
+    def _oldest(self, lora: int) -> float:
+        return min(float(request.arrival_time) for request in self._held[lora].values())
+
+    def all(self) -> list[Any]:
+        """All that are held.  O(those)."""
+        groups = [self._held.get(0, {}), *(group for lora, group in self._held.items() if lora)]
+        return [request for group in groups for request in group.values()]
+
+
+def lora_of(request: Any) -> int:
+    """The number of a request's LoRA adapter, 0 without one."""
+    return 0 if request.lora_request is None else int(request.lora_request.lora_int_id)
+
+
+def _is_compiled(request: Any) -> bool:
+    """Whether vLLM would find the grammar compiled, or failed.  Asked of vLLM itself, this may wait."""
+    wanted = request.structured_output_request
+    if wanted is None:
+        return False
+    grammar = wanted._grammar if hasattr(wanted, "_grammar") else wanted.grammar
+    return grammar is not None and (not isinstance(grammar, Future) or grammar.done())
