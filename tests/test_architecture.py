@@ -455,7 +455,7 @@ HARMLESS: list[tuple[Rule, str, str]] = [
     (compiled_code_does_not_recurse, "peek.trie.keys", "class T:\n    def f(self): self.inner.f(), f()"),
     (protocols_stay_interpreted, "peek.policy.base", "class P(AdmissionPolicy):\n    pass"),
     (adapters_make_public_calls, "peek.adapters.metrics", "x = adapter.planner.totals()"),
-    (adapters_make_public_calls, "peek.planner.making", "x = self.planner.tree"),
+    (adapters_make_public_calls, "peek.planner.planner", "x = self.planner.tree"),
 ]
 
 
