@@ -9,8 +9,10 @@ call is in another module than the one before.
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 
@@ -139,8 +141,12 @@ class Checkout:
 
     def travel(self, label: str) -> str:
         """Calls, modules and changes of module of a plan; "-" where the sources do not run so."""
-        script = TRAVEL.format(root=str(self.root), label=label)
-        done = subprocess.run([sys.executable, "-S", "-c", _site() + script], capture_output=True, text=True)
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(self.root / "peek", Path(folder, "peek"), ignore=shutil.ignore_patterns("*.so"))
+            script = TRAVEL.format(root=folder, label=label)
+            done = subprocess.run(
+                [sys.executable, "-S", "-c", _site() + script], capture_output=True, text=True
+            )
         return done.stdout.strip() or f"- ({done.stderr.strip().splitlines()[-1]})"
 
 
