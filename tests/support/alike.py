@@ -92,6 +92,23 @@ class Alike:
         played = lab.play(in_turns(), f"{module}:MostCachedFirst", warm=[Ask("first", [*B, 1])])
         assert played.order == ["B1", "B3", "B5", "A0", "A2", "A4"]
 
+    @pytest.mark.parametrize(("weight", "first"), [("", "short"), (":weight=-1", "long")])
+    def test_one_with_an_option_a_memory_and_a_stream(
+        self, lab: Lab, module: str, weight: str, first: str
+    ) -> None:
+        """Answers of 9 tokens to the longer prompts, of 2 to the others."""
+        lengths = {"long": (65, 9), "short": (33, 2)}
+        warm = [Ask(name, [7] * length, output) for name, (length, output) in lengths.items()]
+        asks = [
+            Ask(f"{name}{i}", [20 + i] * length, output)
+            for i in range(3)
+            for name, (length, output) in lengths.items()
+        ]
+        played = lab.play(asks, f"{module}:ByAnswer{weight}", warm=warm)
+        second = {"long": "short", "short": "long"}[first]
+        assert played.order == [f"{name}{i}" for name in (first, second) for i in range(3)]
+        assert snapshot(played.beside.adapter)["peek_policy_faults"] == 0
+
     def test_one_that_fails_leaves_arrival_order_and_is_seen(self, lab: Lab, module: str) -> None:
         played = lab.play(in_turns(), f"{module}:Forgets", warm=[Ask("first", [*B, 1])], strict=False)
         assert played.order == [ask.name for ask in in_turns()]
