@@ -32,7 +32,7 @@ from setuptools.command.build_ext import build_ext
 COMPILED = (
     "peek/request.py",
     "peek/trie/*.py",
-    "peek/policy/*.py",
+    "peek/policy/[!r]*.py",
     "peek/policy/default/*.py",
     "peek/eviction/*.py",
     "peek/planner/[!p]*.py",
