@@ -94,7 +94,7 @@ $(BUILT): $(DEPS) setup.py $(SOURCES)
 
 # The same source uncompiled, as a user without a C compiler gets it, in a folder of its own.
 $(PURE): $(DEPS) setup.py $(SOURCES)
-	@rm -rf build/pure build/lib
+	@rm -rf build/pure build/lib*
 	@PEEK_PURE=1 $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/pure .
 	@touch $@
 
@@ -133,7 +133,7 @@ test-interpreted: $(PURE)
 
 # One compiled wheel for all environments; they must be of the same Python.
 $(WHEEL): pyproject.toml setup.py $(SOURCES)
-	@rm -rf build/wheel build/lib
+	@rm -rf build/wheel build/lib*
 	@echo 'building a compiled wheel'
 	@$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
 	@touch $@
