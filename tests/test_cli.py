@@ -96,6 +96,28 @@ def assert_shape(run: dict[str, Any], wanted: dict[str, Any]) -> None:
             assert not isinstance(value, bool)
 
 
+def test_goodput_of_the_targets_that_are_named(tmp_path: Path) -> None:
+    words = [
+        "simulate",
+        "--workload",
+        "w1a",
+        "--load",
+        "moderate",
+        "--policy",
+        "peek",
+        "--json",
+        "--slo",
+        "5",
+    ]
+    result = run(*words, "--slo", "0.5,40", "--replicas", "2", "--router", "peek", cwd=tmp_path)
+    (found,) = json.loads(result.stdout)["runs"]
+    targets = [(each["ttft_s"], each["tpot_ms"]) for each in found["goodput"]]
+    assert targets == [(2, 100), (10, 100), (5, 100), (0.5, 40)]
+    shares = [each["share"] for each in found["goodput"]]
+    assert 0.0 <= shares[3] <= shares[0] <= shares[2] <= shares[1] <= 1.0
+    assert found["slowdown"]["mean"] >= 1.0
+
+
 def test_json_of_a_cell_is_the_contract(tmp_path: Path) -> None:
     labels = ["fcfs+lru", "peek"]
     result = run(

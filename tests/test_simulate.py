@@ -14,7 +14,7 @@ from peek.config import PRESETS
 from peek.errors import InvalidConfig
 from peek.simulation.cells import cell
 from peek.simulation.engines import Job
-from peek.simulation.simulate import CACHES, PlanMeter, figures, simulate
+from peek.simulation.simulate import CACHES, PlanMeter, Target, figures, simulate
 from peek.simulation.workload import SimRequest, Workload, pack_tokens
 
 both_kinds = pytest.mark.parametrize("cache", CACHES)
@@ -23,7 +23,7 @@ CONTRACT = {
     "workload": None, "load": None, "policy": None, "seed": None, "requests": None, "finished": None,
     "cache_hit": None, "ideal_hit": None, "throughput_rps": None, "ttft_s": {"mean", "p50", "p99"},
     "e2e_s": {"mean", "p50", "p99"}, "tpot_ms": {"mean"}, "queue_wait_s": {"p99", "max"},
-    "prefill_tokens": None, "plan_us": {"mean", "p99"},
+    "prefill_tokens": None, "plan_us": {"mean", "p99"}, "goodput": None, "slowdown": {"mean", "p50", "p99"},
 }  # fmt: skip
 
 
@@ -131,12 +131,33 @@ def test_figures_against_a_naive_twin(jobs: list[Job], warmup: int) -> None:
         spans = [getattr(job, end) - job.arrival_s for job in counted]
         twin = {"mean": sum(spans) / len(spans), "p50": percentile(spans, 50), "p99": percentile(spans, 99)}
         assert found[name] == pytest.approx(twin)
+    slowed = [(job.finished_s - job.arrival_s) / (job.finished_s - job.admitted_s) for job in counted]
+    assert found["slowdown"]["mean"] == pytest.approx(sum(slowed) / len(slowed))
     waits = [job.admitted_s - job.arrival_s for job in counted]
     assert found["queue_wait_s"] == pytest.approx({"p99": percentile(waits, 99), "max": max(waits)})
     gaps = [
         (job.finished_s - job.first_token_s) / (job.generated - 1) for job in counted if job.generated > 1
     ]
     assert found["tpot_ms"]["mean"] == pytest.approx(1000 * sum(gaps) / len(gaps) if gaps else 0.0)
+
+
+def test_goodput_is_who_met_both_parts_of_a_target() -> None:
+    """First tokens after 1 to 4 s; then ten of 50 ms each, of the second request 150 ms, of the last none."""
+    jobs = []
+    for number in range(4):
+        job = Job(asks(f"{number}", [1], 11 if number < 3 else 1), 0.0, [1])
+        job.admitted_s, job.first_token_s = 0.5, 1.0 + number
+        job.generated, job.cached_at_admission = job.output_tokens, 0
+        job.finished_s = job.first_token_s + (0.15, 0.05)[number != 1] * (job.generated - 1) - 1e-9
+        jobs.append(job)
+    found = figures(
+        workload(*(job.request for job in jobs)), jobs, [Target(3.5), Target(3.5, 200), Target(9)]
+    )
+    assert found["goodput"] == [
+        {"ttft_s": 3.5, "tpot_ms": 100.0, "share": 0.5},
+        {"ttft_s": 3.5, "tpot_ms": 200, "share": 0.75},
+        {"ttft_s": 9, "tpot_ms": 100.0, "share": 0.75},
+    ]
 
 
 def test_the_warm_up_warms_the_cache_and_is_not_counted() -> None:

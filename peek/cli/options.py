@@ -24,6 +24,7 @@ from typing import Annotated, Any, Final, get_type_hints
 import typer
 
 from peek import InvalidConfig, PeekConfig, PeekError
+from peek.simulation.simulate import Target
 
 LARGEST_COUNT: Final = 100_000_000
 """Most tokens or rows: an arena of hundreds of accelerators, and still quick to set up."""
@@ -103,6 +104,13 @@ def parse_part(text: str) -> float:
     if part > 1.0:
         raise typer.BadParameter(f"{str(text)!r} is not in 0..1")
     return part
+
+
+def parse_slo(text: str) -> Target:
+    """Parse seconds to the first token and, behind a comma, milliseconds for each of the others."""
+    seconds, comma, milliseconds = str(text).partition(",")
+    first_s = parse_rate(seconds)
+    return Target(first_s, parse_rate(milliseconds)) if comma else Target(first_s)
 
 
 def check_choice(option: str, value: str, valid: Iterable[str]) -> None:

@@ -28,6 +28,7 @@ from peek.cli.options import (
     count,
     parse_part,
     parse_seed,
+    parse_slo,
     positive,
     refuse_clashes,
     value,
@@ -48,7 +49,7 @@ from peek.simulation.cost import (
 )
 from peek.simulation.engines import BLOCK_TOKENS, Job
 from peek.simulation.fleet import ROUTERS, FleetShape, simulate_fleet
-from peek.simulation.simulate import CACHES, simulate
+from peek.simulation.simulate import CACHES, TARGETS, Target, simulate
 from peek.simulation.trace import at_rate, read_mooncake
 from peek.simulation.workload import Workload, faster
 
@@ -126,6 +127,13 @@ class SimulateOptions:
     per_request: Annotated[
         Path | None, value("Write a CSV line for each request of each run; .gz too.", "FILE")
     ] = None
+    slo: Annotated[
+        list[Target],
+        value(
+            "Another target for goodput: seconds to the first token, milliseconds for each after it (100); "
+            "repeatable.", "S[,MS]", parse_slo,
+        ),
+    ] = field(default_factory=list)  # fmt: skip
     replicas: Annotated[
         int | None,
         count("So many engines behind a router; a cell's requests then come so many times as fast."),
@@ -181,7 +189,8 @@ def simulate_command(options: SimulateOptions) -> None:
         )
         for each in (_cells(options) if options.trace is None else _traces(options.trace, options))
     ]
-    runs = _Runs(options.cache, cost or cost_model_for(options.workload), options.per_request is not None)
+    cost = cost or cost_model_for(options.workload)
+    runs = _Runs(options.cache, cost, options.per_request is not None, [*TARGETS, *options.slo])
     batches = runs.all(workloads, policies, shapes)
     if options.plot is not None:  # files first: a table above an error would be read as a success
         save_plot(options.plot, batches)
@@ -295,9 +304,10 @@ class _Runs:
         per_request: CSV text, if asked for: a line for each request of each run, warm-up included.
     """
 
-    def __init__(self, cache: str, cost: CostModel, per_request: bool) -> None:
+    def __init__(self, cache: str, cost: CostModel, per_request: bool, targets: Sequence[Target]) -> None:
         self._cache = cache
         self._cost = cost
+        self._targets = targets
         self._notes = per_request
         self.per_request = io.StringIO()
         self._csv = csv.writer(self.per_request, lineterminator="\n")
@@ -332,9 +342,13 @@ class _Runs:
         timer, cost = time.perf_counter, self._cost
         if shape is None:
             noting = watch if self._notes else None
-            figures = simulate(workload, label, self._cache, timer, cost, progress.show, noting)
+            figures = simulate(
+                workload, label, self._cache, timer, cost, progress.show, noting, self._targets
+            )
         else:
-            figures = simulate_fleet(workload, label, shape, self._cache, timer, cost, progress.show)
+            figures = simulate_fleet(
+                workload, label, shape, self._cache, timer, cost, progress.show, targets=self._targets
+            )
         found = {
             **figures,
             "warmup": workload.warmup,

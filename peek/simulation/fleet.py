@@ -36,7 +36,7 @@ from peek.simulation.routers import (
     round_robin,
     token_balance,
 )
-from peek.simulation.simulate import TOUCHING, PlanMeter, figures, make_planner
+from peek.simulation.simulate import TARGETS, TOUCHING, PlanMeter, Target, figures, make_planner
 from peek.simulation.workload import SimRequest, Workload
 from peek.trie.keys import pack
 
@@ -318,6 +318,7 @@ def simulate_fleet(
     cost: CostModel | None = None,
     progress: Callable[[int], None] | None = None,
     router: Router | None = None,
+    targets: Sequence[Target] = TARGETS,
 ) -> dict[str, Any]:
     """Run `workload` on a fleet whose engines have the policy `label`; figures as in `peek simulate --json`.
 
@@ -352,7 +353,7 @@ def simulate_fleet(
         "replicas": len(shape.speeds),
         "router": shape.router,
         "stale_s": shape.stale_s,
-        **figures(workload, jobs),
+        **figures(workload, jobs, targets),
         "imbalance": max(computed) * len(computed) / sum(computed),
         "plan_us": meter.figures(),
         "decision_us": decisions.figures(),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,17 @@ TOUCHING: Final = {
 """Up to how many waiting requests SGLang's own cache-aware policies refresh what these match."""
 
 
+class Target(NamedTuple):
+    """What a request should get: seconds until its first token, milliseconds for each token after it."""
+
+    ttft_s: float
+    tpot_ms: float = 100.0
+
+
+TARGETS: Final = (Target(2.0), Target(10.0))
+"""An answer that somebody waits for, and one that may take a while; both faster than it can be read."""
+
+
 def simulate(
     workload: Workload,
     label: str,
@@ -35,6 +46,7 @@ def simulate(
     cost: CostModel | None = None,
     progress: Callable[[int], None] | None = None,
     watch: Callable[[list[Job]], None] | None = None,
+    targets: Sequence[Target] = TARGETS,
 ) -> dict[str, Any]:
     """Run `workload` under the policy `label`; the figures as in `peek simulate --json`.
 
@@ -46,6 +58,7 @@ def simulate(
         cost: step times; by default those of the paper's hardware and model for this cell.
         progress: called with the number of finished requests.
         watch: called with all jobs, in order of arrival, when they are done.
+        targets: for each the share of requests that met it.
     """
     config = PeekConfig.from_label(label)
     meter = PlanMeter(timer)
@@ -65,7 +78,7 @@ def simulate(
         "load": workload.load,
         "policy": label,
         "seed": workload.seed,
-        **figures(workload, jobs),
+        **figures(workload, jobs, targets),
         "plan_us": meter.figures(),
     }
 
@@ -103,8 +116,12 @@ class PlanMeter:
         return {"mean": float(spans.mean()), "p99": float(np.percentile(spans, 99))}
 
 
-def figures(workload: Workload, jobs: list[Job]) -> dict[str, Any]:
-    """Metrics over the jobs behind the warm-up, in order of arrival."""
+def figures(workload: Workload, jobs: list[Job], targets: Sequence[Target] = TARGETS) -> dict[str, Any]:
+    """Metrics over the jobs behind the warm-up, in order of arrival.
+
+    `goodput` is the share of requests that met both parts of a target; `slowdown` a request's time in the
+    system over its time without the wait in the queue.
+    """
     rank = {request.request_id: index for index, request in enumerate(workload.requests)}
     measured = [job for job in jobs if rank[job.request_id] >= workload.warmup]
     ttft = [job.first_token_s - job.arrival_s for job in measured]
@@ -125,9 +142,21 @@ def figures(workload: Workload, jobs: list[Job]) -> dict[str, Any]:
         "e2e_s": _summary(e2e),
         "tpot_ms": {"mean": float(np.mean(tpot)) * 1e3 if tpot else 0.0},
         "queue_wait_s": {"p99": float(np.percentile(wait, 99)), "max": max(wait)},
+        "goodput": [{**target._asdict(), "share": _goodput(measured, target)} for target in targets],
+        "slowdown": _summary([whole / (whole - waited) for whole, waited in zip(e2e, wait, strict=True)]),
         "prefill_tokens": sum(job.prefill_tokens for job in measured),
         "preemptions": sum(job.preemptions for job in measured),
     }
+
+
+def _goodput(jobs: list[Job], target: Target) -> float:
+    """The share of jobs in time with their first token and, on average, with those after it."""
+    met = 0
+    for job in jobs:
+        decode_s = target.tpot_ms * 1e-3 * (job.generated - 1)
+        in_time = job.first_token_s - job.arrival_s <= target.ttft_s
+        met += in_time and job.finished_s - job.first_token_s <= decode_s
+    return met / len(jobs)
 
 
 def _summary(values: list[float]) -> dict[str, float]:
