@@ -40,7 +40,7 @@ METRICS: Final = (
     Metric("peek_shadow_hit_tokens", "counter", "Of these, tokens cached if the order were that of peek"),
     Metric("peek_shadow_stock_hit_tokens", "counter", "Of these, tokens that the engine found in its cache"),
     Metric("peek_planned_requests", "counter", "Requests ordered, summed over plans"),
-    Metric("peek_policy_faults", "counter", "Times that somebody's policy failed and arrival order stood"),
+    Metric("peek_policy_faults", "counter", "Times that a policy failed and arrival order stood"),
     Metric("peek_admitted_requests", "counter", "Requests that were planned and admitted"),
     Metric("peek_withdrawn_requests", "counter", "Requests that left the queue otherwise"),
     Metric("peek_fair_lane_admissions", "counter", "Requests admitted through the fair lane, or overdue"),

@@ -1,4 +1,4 @@
-"""One engine's planner: who waits, in which order to admit them, and what of the cache they need."""
+"""One engine's planner: what waits, in which order to admit it, and what of the cache it needs."""
 
 from peek.planner.plan import LazyPlan, Plan
 from peek.planner.planner import Planner

@@ -1,6 +1,6 @@
 """Every call into a policy, and what is done about one that fails.
 
-A policy is a piece of somebody's code between an engine and its queue, whoever wrote it.  It may raise,
+A policy is a piece of code between an engine and its queue, a user's or the library's own.  It may raise,
 forget a request, return one twice or return something that is no list; each is a `PolicyFault` here, before
 anything of it reaches an engine.  The library's own policies pass through the same checks: two native loops
 over the queue for an order, one look at the tree for each request of a stream.

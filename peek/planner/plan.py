@@ -40,7 +40,7 @@ class Source(Protocol):
     """Where a lazy plan comes from."""
 
     def next_id(self) -> str | None:
-        """Who goes next, None at the end or when the order no longer stands."""
+        """The id of the next request, None at the end or when the order no longer stands."""
         ...
 
 
@@ -55,9 +55,9 @@ class WorkedOut:
 
 
 class LazyPlan:
-    """An admission order that is worked out as far as somebody asks.
+    """An admission order that is worked out as far as it is asked for.
 
-    The same order as `Plan` for as long as nobody comes or goes; then what has not been asked for is gone.
+    The same order as `Plan` until a request arrives or leaves; then what has not been asked for is gone.
 
     Args:
         source: tells one after another.
@@ -74,13 +74,13 @@ class LazyPlan:
 
     @classmethod
     def of(cls, plan: Plan) -> LazyPlan:
-        """One that has been worked out."""
+        """A plan that has been worked out, as a lazy one."""
         return cls(WorkedOut(plan), plan.reason, plan.stood_aside)
 
     def at(self, place: int) -> str | None:
-        """Who goes as number `place`, from 0; None behind the last one known.
+        """The id of the request at `place`, from 0; None behind the last one known.
 
-        O(1), and the cost of working out whoever has not been asked for before.
+        O(1), and the cost of working out what has not been asked for before.
         """
         known = self._known
         while len(known) <= place:
@@ -91,7 +91,7 @@ class LazyPlan:
         return known[place]
 
     def rest(self, place: int) -> list[str]:
-        """Who goes from number `place` on.  O(n): works the whole plan out."""
+        """The ids from `place` on.  O(n): works the whole plan out."""
         while (following := self._source.next_id()) is not None:
             self._known.append(following)
         return self._known[place:]

@@ -1,11 +1,11 @@
-"""The planner: who waits in an engine's queue, and in which order they had best be admitted.
+"""The planner: the requests in an engine's queue, and in which order they had best be admitted.
 
-One `Planner` stands beside one engine scheduler and is the only holder of state.  Whoever drives it, a real
+One `Planner` stands beside one engine scheduler and is the only holder of state.  What drives it, a real
 engine's adapter or the simulated engine, makes the same calls:
 
-    add, remove, prefilled      who arrived, who left and what it cost, whose prefill ended
-    hold, resume                who cannot run for now, whatever its place
-    plan                        an order of all who wait, with why it is what it is
+    add, remove, prefilled      a request arrived; left, and what it cost; its prefill ended
+    hold, resume                it cannot run for now, whatever its place; it can again
+    plan                        an order of all that wait, with why it is what it is
     eviction_score              how much the queue needs something cached
 
 There is no clock in here: `now` and a `timer` come from the caller.  docs/cycle.md follows one cycle.
@@ -48,7 +48,7 @@ class Planner:
         timer: returns seconds; fills the durations in `stats`.
         lanes: what merges the policy's order with a fair one.  The configured policy has the configured
             lanes; a `policy` of your own has none unless they are given here.
-        in_flight_gate: the engine shows a prefix to others only when its prefill ends, and whoever drives
+        in_flight_gate: the engine shows a prefix to others only when its prefill ends, and what drives
             this planner calls `prefilled`; siblings of a prefill under way then wait for it.
         strict: raise `PolicyFault` when the policy fails.  Otherwise the queue keeps its
             arrival order for that cycle, the plan says why, and `stats.policy_faults` counts it.
@@ -91,9 +91,9 @@ class Planner:
         self._standing = StandingPlan(plan_lasts_s)
         self._timer = timer
         self.held: dict[str, PendingRequest] = {}
-        """Who waits and is in no plan, see `hold`; to look at."""
+        """Requests that wait and are in no plan, see `hold`; to look at."""
 
-    # -- who waits ---------------------------------------------------------------------------------
+    # -- what waits --------------------------------------------------------------------------------
 
     def add(self, request: PendingRequest, held: bool = False) -> None:
         """A request arrived, or came back after preemption.  Cost and errors of `PendingTree.add`.
@@ -392,7 +392,7 @@ class Planner:
         return hits_something(self._arrivals.of(self.tree), gated)
 
     def cycle(self, queue: WaitingQueue, cache: CacheView, now: float) -> Plan:
-        """For queues that do not tell who came and went: compare, plan, and reorder the queue.
+        """Compare, plan and reorder a queue that does not tell of arrivals and departures.
 
         The queue may have changed in any way since the last call.  O(n) on top of `add`, `remove`, `plan`.
         """

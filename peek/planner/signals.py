@@ -110,7 +110,7 @@ def _write_below(top: Node, coming_len: i64) -> None:
 
 @final
 class Signals:
-    """Brings `cached_len`, `coming_len` and the tree's signals up to date when somebody asks for them.
+    """Brings `cached_len`, `coming_len` and the tree's signals up to date when they are asked for.
 
     Args:
         tree: the waiting requests.

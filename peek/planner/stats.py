@@ -15,7 +15,7 @@ class PlannerStats:
         plans: orders made (a plan that still stands is not made again).
         stood_aside: of these, how many kept arrival order because nothing that waits is shared, cached or
             under way.
-        policy_faults: times that somebody's policy or lanes failed.
+        policy_faults: times that a policy or lanes failed.
         reordered: cycles that changed the engine's order (counted by `Planner.cycle`).
         planned: requests ordered, summed over plans.
         admitted, withdrawn: requests that left the queue.

@@ -22,10 +22,10 @@ from peek.trie.pending_tree import PendingTree
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RequestStream:
-    """An order of waiting requests that is worked out as far as somebody asks."""
+    """An order of waiting requests that is worked out as far as it is asked for."""
 
     def next(self) -> PendingRequest | None:
-        """Whoever goes next; None at the end."""
+        """The next request; None at the end."""
         raise NotImplementedError
 
 
@@ -48,7 +48,7 @@ class Listed(RequestStream):
 
 @final
 class Iterated(RequestStream):
-    """An order that somebody's iterator gives, whatever that is of."""
+    """An order that an iterator gives, whatever that is of."""
 
     __slots__ = ("_items",)
 
@@ -73,7 +73,7 @@ def everybody(stream: RequestStream) -> list[PendingRequest]:
 ADMITTED: Final = "admitted"
 """How a request left the queue: the engine began to serve it, ..."""
 WITHDRAWN: Final = "withdrawn"
-"""... or it was aborted, or taken back by whoever drives the planner; ..."""
+"""... or it was aborted, or taken back by what drives the planner; ..."""
 HELD: Final = "held"
 """... or it cannot run for now (no slot for its LoRA adapter, no grammar yet) and is in no plan.  It arrives
 again once it can run, and right before it leaves for good as it is."""
@@ -197,7 +197,7 @@ class AdmissionPolicy:
         """So many more tokens were generated for a tenant's requests."""
 
     def answered(self, request_id: str, tokens: int) -> None:
-        """The answer of an admitted request is complete, and so long; "" is a request that nobody named."""
+        """The answer of an admitted request is complete, and so long; "" is a request without a name."""
 
     def served(self) -> dict[str, float]:
         """What each tenant has been served, in tokens, where the policy keeps accounts."""

@@ -149,7 +149,7 @@ class LaneController(Lanes):
 
 
 def _cost(request: PendingRequest, unit_tokens: i64, inherited: set[int]) -> i64:
-    """Expected uncached tokens: a cluster's prefix is paid for by whoever comes first."""
+    """Expected uncached tokens: a cluster's prefix is paid for by its first request."""
     cached = request.cached_len
     if request.cluster_id != SINGLETON:
         if request.cluster_id in inherited:

@@ -1,6 +1,6 @@
 """Policies by name: the library's own, and anybody's by `module:Class` or entry point.
 
-A policy of the library's own is its module and one line in `BUILT_IN`.  One of somebody else's needs no line
+A policy of the library's own is its module and one line in `BUILT_IN`.  Another author's needs no line
 here: `mypkg.mymodule:MyPolicy` names a class (or any callable) that makes an `AdmissionPolicy`, and a
 distribution may give it a short name in the entry-point group `peek.policies`.
 """

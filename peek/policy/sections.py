@@ -1,4 +1,4 @@
-"""Warm, pioneer, sibling: who would pay for a prefix and who would inherit it.
+"""Warm, pioneer, sibling: which requests pay for a prefix and which inherit it.
 
 Lines 3-13 of Algorithm 2, which is also SGLang's in-batch rule (`schedule_policy.py`,
 IN_BATCH_PREFIX_CACHING_*): of the requests with no cached prefix worth the name, the first with a

@@ -35,7 +35,7 @@ class Target(NamedTuple):
 
 
 TARGETS: Final = (Target(2.0), Target(10.0))
-"""An answer that somebody waits for, and one that may take a while; both faster than it can be read."""
+"""A person waits for the first, a job for the second; both are faster than a person reads."""
 
 
 def simulate(

@@ -177,14 +177,14 @@ class DualWalk:
             self._single = cache
 
     def _forget(self) -> None:
-        """Let nobody take the marks of a walk that failed for whole ones."""
+        """Make the marks of a walk that failed old, so that they are not taken for whole ones."""
         self.epoch = 0
         self._cache = None
         self._cache_version = None
         self._tree.begin_walk(1)
 
     def _tokens_at(self, node: Node) -> i64:
-        """Cached length in tokens for whoever's match ends in `node`."""
+        """Cached length in tokens of a request whose match ends in `node`."""
         matched = node.walk_matched
         tokens = matched * self._unit
         if self._worth is None:

@@ -139,8 +139,8 @@ class PendingTree:
     def put_back(self, request: PendingRequest) -> None:
         """Add a request object that has its place already: it was removed, or has only been numbered.
 
-        It keeps its `sequence`.  Errors and cost as `insert`; whoever asks for `requests` or `handles` next
-        pays for sorting them, O(n log n) once for all that were put back.
+        It keeps its `sequence`.  Errors and cost as `insert`; the next call of `requests` or `handles`
+        sorts them, O(n log n) once for all that were put back.
         """
         self._hang(request)
         self._unsorted = True
@@ -226,7 +226,7 @@ class PendingTree:
         return iter(self._handles.values())
 
     def _sort(self) -> None:
-        """By `sequence`, if somebody was put back since."""
+        """Sort by `sequence`, if a request was put back since."""
         if self._unsorted:
             self._unsorted = False
             in_order = sorted(self._handles.values(), key=_sequence_of)
@@ -264,7 +264,7 @@ class PendingTree:
         return self._shape.edges.get((node.uid << 32) | symbol)
 
     def owner(self, symbol: int) -> Node | None:
-        """The node of a `chained` tree whose edge holds a symbol; None if nobody needs it.  O(1)."""
+        """The node of a `chained` tree whose edge holds a symbol; None if none does.  O(1)."""
         return self._shape.owners.get(symbol)
 
     def _handle(self, request_id: str) -> Terminator:

@@ -54,7 +54,7 @@ class Journal:
         self.nodes.append(node)
 
     def shorten(self, waiting: i64) -> None:
-        """Begin a new volume if reading this one costs more than looking at all who wait.  O(1)."""
+        """Begin a new volume if reading this one costs more than looking at all that wait.  O(1)."""
         if len(self.nodes) > _AT_LEAST + 4 * waiting:
             self._begin()
 
@@ -118,7 +118,7 @@ class PrefixStructure:
         self.next_uid: i64 = 1
         self.free_uids: list[int] = []
         self.journal: Journal | None = None
-        """Changes of the shape, once somebody reads them."""
+        """Changes of the shape, once there is a reader."""
 
     def grow(self, namespace: str, packed: bytes) -> Node:
         """Count one more key on its path, making the path where it is missing; the node of its end.
@@ -203,7 +203,7 @@ class PrefixStructure:
             self.journal.note(node)
 
     def written(self, waiting: i64) -> Journal:
-        """The journal, begun if need be and not too long for so many who wait.  O(1)."""
+        """The journal, begun if need be and not too long for so many that wait.  O(1)."""
         journal = self.journal
         if journal is None:
             journal = Journal()
@@ -288,7 +288,7 @@ class PrefixStructure:
         if node.walk_epoch > child.walk_epoch and node.depth - node.walk_matched >= self.block:
             copy_marks(node, child)  # the walk had stopped in the node and never saw the child
         self._retire(node)
-        node.kid = child  # forwards whoever still holds a mark on the merged node, see `survivor`
+        node.kid = child  # forwards old marks on the merged node, see `survivor`
 
     def _retire(self, node: Node) -> None:
         """Out of the tree.  Who remembers the node must not keep its symbols and cursor in memory."""

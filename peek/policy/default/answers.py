@@ -9,7 +9,7 @@ has seen any, drawn towards that of the next wider one as if by one answer more.
 Nothing here is an answer's true length before it has ended.  A namespace's own kinds are compared with its
 own mean; of other namespaces no more enters than how long their answers are, which takes its time anyway.
 
-Whoever asks can ask for long answers, so what is learned is held in bounds.  What it may do to the order is
+Any client can ask for long answers, so what is learned is held in bounds.  What it may do to the order is
 bounded by `LEAST` and `MOST`.  In a kind the answers of one tenant count for `MEMORY` at most.  Only answers
 make kinds, and each namespace has its own room for them: another one's requests cannot make it forget, until
 there are kinds for `_MOST_IN_ALL`; then the namespace that has most of them forgets its older half.
@@ -82,7 +82,7 @@ class Mean:
         self.mean: float = 0.0
 
     def add(self, tokens: float) -> None:
-        """One more.  O(1)."""
+        """Add an answer.  O(1)."""
         self.answers = min(self.memory, self.answers + 1.0)
         self.mean += (tokens - self.mean) / self.answers
 
@@ -110,7 +110,7 @@ class Kind:
         self._by_tenant: dict[str, Mean] | None = None
 
     def learn(self, tokens: float, tenant: str) -> None:
-        """One more answer.  O(1), O(`_MOST_TENANTS`) where several tenants have answered."""
+        """Add an answer.  O(1), O(`_MOST_TENANTS`) where several tenants have answered."""
         several = self._by_tenant
         if several is None:
             if self.answers == 0.0:

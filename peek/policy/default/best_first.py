@@ -1,4 +1,4 @@
-"""Requests one after another, best first, as far as somebody asks.
+"""Requests one after another, best first, as far as they are asked for.
 
 The best piece of the frontier goes.  If it is a prefix that is not cached, the best request below it pays for
 it, and the others compete anew with the prefix paid.
@@ -105,7 +105,7 @@ class BestFirst(RequestStream):
         return Piece(key, request.arrival_time, request.sequence, owner.node, request)
 
     def next(self) -> PendingRequest | None:
-        """Whoever goes next; None at the end.
+        """The next request; None at the end.
 
         O(log) amortised, plus what is below a prefix when that goes.
         """

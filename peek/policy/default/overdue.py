@@ -1,4 +1,4 @@
-"""A lane for those whom arrival order would have served by now.
+"""A lane for requests that arrival order would have served by now.
 
 Beside the engine stands a virtual one that serves the same requests in the order of their arrival.  Both
 are measured in *work*, on one clock: tokens to compute, and `DECODE_WEIGHT` for each token of the mean
@@ -8,9 +8,9 @@ because that is what arrival order would have found (virtual finish times, as in
 and Shenker, 1989), but not before `grace_tokens` of work since it came.  It is *overdue* when the clock has
 passed that.
 
-Overdue requests, oldest first, get `fair_share` of the work by stride scheduling; before that nobody is
-treated differently.  The bound that follows is in docs/lanes.md.  Where several namespaces wait, hits do not
-count, so that no namespace's order tells what another one has cached.
+Overdue requests, oldest first, get `fair_share` of the work by stride scheduling; before that no request
+is treated differently.  The bound that follows is in docs/lanes.md.  Where several namespaces wait, hits do
+not count, so that no namespace's order tells what another one has cached.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class OverdueLane:
         self._new[name] = request
 
     def price(self, several: bool) -> None:
-        """Put those who have come since the last call behind each other.  O(those).
+        """Price the requests that arrived since the last call, one behind the other.  O(those).
 
         Their cached lengths are known.  `several`: requests of more than one namespace wait.
         """
@@ -175,7 +175,7 @@ class OverdueLane:
             self.lead -= work / (1.0 - self.fair_share)
 
     def answered(self, tokens: int, request_id: str = "") -> None:
-        """Somebody's answer is complete, of so many tokens.  O(1)."""
+        """An answer is complete, of so many tokens.  O(1)."""
         self._running.pop(request_id, None)
         self._answers = min(MEMORY, self._answers + 1.0)
         self.answer_tokens += (float(tokens) - self.answer_tokens) / self._answers
@@ -188,7 +188,7 @@ class OverdueLane:
     # -- one order ---------------------------------------------------------------------------------
 
     def merge(self, order: RequestStream, tree: PendingTree) -> RequestStream:
-        """`order` with the turns of those in `tree` who are overdue; `order` itself if nobody is.  O(1)."""
+        """`order` with turns for the overdue requests of `tree`; `order` itself if none is.  O(1)."""
         for request in self._picked:
             request.lane = NO_LANE
         self._picked.clear()
@@ -197,7 +197,7 @@ class OverdueLane:
         return turns if self._in_use else order
 
     def returned(self) -> list[PendingRequest]:
-        """Those who came back after a preemption, the one that is due first last.  O(n log n) of them."""
+        """Requests that came back after a preemption, the first to be due last.  O(n log n) of them."""
         return sorted(self._back.values(), key=self.due_of, reverse=True)
 
     def due_of(self, request: PendingRequest) -> float:
@@ -206,7 +206,7 @@ class OverdueLane:
         return inf if turn is None else turn.due
 
     def pick(self, request: PendingRequest) -> None:
-        """Note that the overdue lane has placed somebody."""
+        """Note that the overdue lane has placed a request."""
         request.lane = FAIR_LANE
         self._picked.append(request)
 
@@ -245,7 +245,7 @@ class OverdueTurns(RequestStream):
         self._advance()
 
     def next(self) -> PendingRequest | None:
-        """Whoever goes next; None at the end.  O(1) and the order's own cost."""
+        """The next request; None at the end.  O(1) and the order's own cost."""
         head = self.head
         lane = self._lane
         if head is not None and self._lead <= 0.0:
@@ -269,7 +269,7 @@ class OverdueTurns(RequestStream):
         return self._lane.work_of(request, request.num_tokens - request.cached_len)
 
     def _advance(self) -> None:
-        """To the next who is overdue; nobody behind one who is not."""
+        """Find the next overdue request; none stands behind one that is not."""
         self.head = None
         placed, back = self._placed, self._back
         while back and back[-1].request_id in placed:

@@ -1,4 +1,4 @@
-"""The policy `peek`: a priority index over the pending tree, and turns for whoever is behind.
+"""The policy `peek`: a priority index over the pending tree, and turns for what has fallen behind.
 
 The index is one formula for age, sharing, cache and length.
 
@@ -128,7 +128,7 @@ class PeekPolicy(AdmissionPolicy):
         self.overdue.answered(tokens, request_id)
 
     def served(self) -> dict[str, float]:
-        """None of those who would start level."""
+        """Tokens by tenant, without tenants that would start level."""
         return self.accounts.served() if self._takes_turns else {}
 
     # -- one order ---------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class PeekPolicy(AdmissionPolicy):
         return Turns(order, self.accounts) if self._turns_matter() else order
 
     def _best_first(self, cycle: Cycle, most: int) -> RequestStream:
-        """By index, with the turns of those who are overdue; for the first `most`, as far as is known."""
+        """By index, with turns for overdue requests; for the first `most`, as far as is known."""
         tree = cycle.tree
         self.overdue.price(tree.n_namespaces > 1)
         frontier = self._frontier
@@ -171,7 +171,7 @@ class PeekPolicy(AdmissionPolicy):
         return self._takes_turns and self.accounts.several
 
     def _news_of(self, tree: PendingTree) -> list[Terminator]:
-        """Those of whose answers more is known than when they came.  O(n)."""
+        """Requests of whose answers more is known than when they arrived.  O(n)."""
         self.answers.news = False
         return [each for each in tree.handles() if self.answers.renew(each.request.request_id)]
 

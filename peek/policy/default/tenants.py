@@ -1,26 +1,26 @@
 """Turns among tenants, on top of whatever order the policy gives.
 
-Each tenant has an account of the work done for him: uncached prompt tokens of admitted requests, and tokens
-generated (VTC: Sheng et al., "Fairness in serving large language models", OSDI 2024).  Beside them runs the
-*fair clock*: what a tenant who always waited would have been served by now if the work had been divided
-evenly among those who wait, as in fair queueing (Demers, Keshav and Shenker, 1989).
+Each tenant has an account of the work that was done for it: uncached prompt tokens of admitted requests, and
+tokens generated (VTC: Sheng et al., "Fairness in serving large language models", OSDI 2024).  Beside the
+accounts runs the *fair clock*: what a tenant that always waited would have been served by now if the work had
+been divided evenly among the tenants that wait, as in fair queueing (Demers, Keshav and Shenker, 1989).
 
-A tenant's *level* is his account, or where the fair clock stood when the oldest of his requests that wait
-came, whichever is more.  He is *behind* when the clock has gone past his level by half a *lead*: then he has
-had less than an equal part, and somebody of his has waited for longer than that takes.  As long as nobody is
-behind the policy's order stands.  While somebody is, nobody is served whose level is more than the lead above
-the lowest; within the lead the policy's order stands, so that what shares a prefix stays together (the idea
-of DLPM: Cao et al., "Locality-aware fair scheduling in LLM serving", 2025).
+A tenant's *level* is its account, or where the fair clock stood when its oldest waiting request came,
+whichever is more.  It is *behind* when the clock has passed its level by half a *lead*: then it has had less
+than an equal part, and one of its requests has waited for longer than that takes.  While no tenant is behind,
+the policy's order stands.  While one is, no tenant is served whose level is more than the lead above the
+lowest.  Within the lead the policy's order stands, so that what shares a prefix stays together (the idea of
+DLPM: Cao et al., "Locality-aware fair scheduling in LLM serving", 2025).
 
-So whoever asks for more than an equal part is passed over only for somebody who is kept waiting by it, not
-for one who is served as he comes.  Nobody saves up turns: who comes back after a pause has the level of the
-clock, and an account of nobody who waits is worth nothing once the clock has passed it.
+So a tenant that asks for more than an equal part is passed over only for one that it keeps waiting, not for
+one that is served as it comes.  Turns cannot be saved up: a tenant that comes back after a pause has the
+level of the clock.  The account of a tenant that does not wait means nothing once the clock has passed it.
 
-The bound.  Let a tenant be behind, at level e.  Until he is served or one of his requests is withdrawn,
-another tenant of level f is admitted at most  max(0, e + lead - f)  of work and one request.  For the lowest
-level is at most e all that time, whoever is admitted has a level of at most e + lead before it, levels never
-fall, and each admission raises one by its work.  And with m tenants waiting he is behind, at the latest, when
-m * (e - t + lead / 2)  of work has been done since the clock showed t.
+The bound.  Let a tenant be behind, at level e.  Until it is served or one of its requests is withdrawn,
+another tenant of level f is admitted at most  max(0, e + lead - f)  of work and one request.  For the
+lowest level is at most e all that time, an admitted tenant has a level of at most e + lead before, levels
+never fall, and each admission raises one by its work.  And with m tenants waiting it is behind, at the latest,
+when  m * (e - t + lead / 2)  of work has been done since the clock showed t.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Line:
         return max(self.served, self.came[0][1])
 
     def leave(self, request_id: str) -> None:
-        """One waits no more.  O(1) amortised."""
+        """Take out a request that waits no more.  O(1) amortised."""
         self.waits -= 1
         self.gone.add(request_id)
         while self.came and self.came[0][0] in self.gone:
@@ -76,7 +76,7 @@ class Line:
 
 @final
 class TenantAccounts:
-    """Who has been served how much, and who waits.
+    """What each tenant has been served, and which of them wait.
 
     Args:
         lead: tokens that a tenant may be served ahead of one who is behind.
@@ -94,7 +94,7 @@ class TenantAccounts:
         """Those who wait."""
         self._idle: OrderedDict[str, float] = OrderedDict()
         self._heap: list[tuple[float, str]] = []
-        """Levels of those who wait; of each one entry at least that is not above his level."""
+        """Levels of the tenants that wait; of each at least one entry that is not above its level."""
 
     @property
     def several(self) -> bool:
@@ -103,11 +103,11 @@ class TenantAccounts:
 
     @property
     def idle(self) -> int:
-        """Accounts of tenants who do not wait.  O(1)."""
+        """Accounts of tenants that do not wait.  O(1)."""
         return len(self._idle)
 
     def served(self) -> dict[str, float]:
-        """Tokens, by tenant, of all who are ahead of the fair clock or wait.  O(tenants)."""
+        """Tokens by tenant, of those that are ahead of the fair clock or wait.  O(tenants)."""
         accounts = {tenant: line.served for tenant, line in self.lines.items()}
         accounts.update({tenant: had for tenant, had in self._idle.items() if had > self.clock})
         return accounts
@@ -126,7 +126,7 @@ class TenantAccounts:
         line.waits += 1
 
     def left(self, request: PendingRequest) -> None:
-        """It waits no more.  O(1) amortised."""
+        """A request waits no more.  O(1) amortised."""
         line = self.lines[request.tenant]
         line.leave(request.request_id)
         if line.waits == 0:
@@ -143,7 +143,7 @@ class TenantAccounts:
         self.clock += tokens / float(max(1, len(self.lines)))
 
     def lowest(self) -> float:
-        """The lowest level of those who wait; somebody does.  O(log tenants) amortised."""
+        """The lowest level of the tenants that wait; at least one does.  O(log tenants) amortised."""
         heap = self._heap
         while True:
             level, tenant = heap[0]
@@ -151,7 +151,7 @@ class TenantAccounts:
             now = -1.0 if line is None else line.level
             if now == level:
                 return level
-            if now < level:  # nobody's any more, or he has a lower entry, too
+            if now < level:  # of a tenant that waits no more, or that has a lower entry, too
                 heapq.heappop(heap)
             else:
                 heapq.heapreplace(heap, (now, tenant))
@@ -173,10 +173,10 @@ class TenantAccounts:
 
 @final
 class Turns(RequestStream):
-    """An order in which tenants take turns, if each costs what is not cached of him.
+    """An order in which tenants take turns, if each request costs what is not cached of it.
 
-    Accounts and clock go on with the order; when the oldest of a tenant came stays as it is.  Until somebody
-    is behind this is the order itself, and O(1) more a request; from then on turns are taken to its end.
+    Accounts and clock go on with the order; when the oldest of a tenant came stays as it is.  Until a
+    tenant is behind this is the order itself, and O(1) more a request; then turns are taken to its end.
 
     Args:
         order: the policy's, of all who wait.
@@ -204,8 +204,8 @@ class Turns(RequestStream):
     def __init__(self, order: RequestStream, accounts: TenantAccounts) -> None:
         self._order = order
         self._accounts: TenantAccounts | None = accounts
-        """None once somebody may be behind: from then on levels are kept."""
-        self._acts = False  # somebody has been behind
+        """None once a tenant may be behind: from then on levels are kept."""
+        self._acts = False  # a tenant has been behind
         self._lead: float = accounts.lead
         self._clock: float = accounts.clock
         self._tenants: float = float(len(accounts.lines))
@@ -216,15 +216,15 @@ class Turns(RequestStream):
         self._left: dict[str, int] = {}
         self._levels: list[tuple[float, str]] = []  # a heap of the levels of those who have requests left
         self._aside: dict[str, deque[tuple[int, PendingRequest]]] = {}
-        """By tenant: those who came up in the order while he was too far ahead, with their places in it."""
+        """By tenant: requests that came up while it was too far ahead, with their places in the order."""
         self._ready: list[tuple[int, str]] = []  # a heap: tenants whose first aside may go, by its place
-        self._blocked: list[tuple[float, str]] = []  # a heap: the others that have somebody aside
+        self._blocked: list[tuple[float, str]] = []  # a heap: the others that have requests aside
         self._number: i64 = 0
 
     def next(self) -> PendingRequest | None:
-        """Whoever goes next; None at the end.
+        """The next request; None at the end.
 
-        O(log tenants), and those that are passed over once; O(tenants) the first time somebody is behind.
+        O(log tenants), and those that are passed over once; O(tenants) the first time a tenant is behind.
         """
         accounts = self._accounts
         if accounts is not None:
@@ -257,7 +257,7 @@ class Turns(RequestStream):
         return self._from_order(limit)
 
     def _from_order(self, limit: float) -> PendingRequest | None:
-        """The next of the order who may go; those before it step aside."""
+        """The next of the order that may go; those before it step aside."""
         while True:
             candidate = self._order.next()
             if candidate is None:
