@@ -19,8 +19,8 @@ level of the clock.  The account of a tenant that does not wait means nothing on
 The bound.  Let a tenant be behind, at level e.  Until it is served or one of its requests is withdrawn,
 another tenant of level f is admitted at most  max(0, e + lead - f)  of work and one request.  For the
 lowest level is at most e all that time, an admitted tenant has a level of at most e + lead before, levels
-never fall, and each admission raises one by its work.  And with m tenants waiting it is behind, at the latest,
-when  m * (e - t + lead / 2)  of work has been done since the clock showed t.
+never fall, and each admission raises one by its work.  And with m tenants waiting it is behind, at the
+latest, when  m * (e - t + lead / 2)  of work has been done since the clock showed t.
 """
 
 from __future__ import annotations
