@@ -175,7 +175,7 @@ def test_a_fleet_in_json_and_as_a_table(tmp_path: Path, trace: Path) -> None:
 def test_a_cell_comes_faster_to_a_fleet(monkeypatch: Patch) -> None:
     spans: list[float] = []
 
-    def note(workload: Workload, *_: object) -> dict[str, Any]:
+    def note(workload: Workload, *_: object, **__: object) -> dict[str, Any]:
         spans.append(workload.requests[-1].arrival_s)
         return {}
 
