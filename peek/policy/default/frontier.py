@@ -367,31 +367,31 @@ class Frontier:
                 waiting.slot = -1
             if waiting.terminator is terminator:
                 return waiting
-            if waiting.slot >= 0:
-                self._leave_slot_of(waiting)
+            self._leave_slot_of(waiting)
         expected = self._answers.expected(terminator.request.request_id)
         waiting = Waiting(terminator, expected, self._start)
         known[uid] = waiting
         return waiting
 
     def _forget(self, below: Below) -> None:
-        if below.slot >= 0:
-            self._leave_slot(below)
-        if below.group >= 0:
-            self._leave_group(below)
+        self._leave_slot(below)
+        self._leave_group(below)
 
     def _leave_slot(self, below: Below) -> None:
-        self._release(below.slot)
-        below.slot = -1
+        if below.slot >= 0:
+            self._release(below.slot)
+            below.slot = -1
 
     def _leave_slot_of(self, waiting: Waiting) -> None:
-        self._release(waiting.slot)
-        waiting.slot = -1
+        if waiting.slot >= 0:
+            self._release(waiting.slot)
+            waiting.slot = -1
 
     def _leave_group(self, below: Below) -> None:
-        self._groups[below.group] = None
-        self._free_groups.append(below.group)
-        below.group = -1
+        if below.group >= 0:
+            self._groups[below.group] = None
+            self._free_groups.append(below.group)
+            below.group = -1
 
     def _release(self, slot: i64) -> None:
         self.columns.drop(slot)
@@ -438,7 +438,7 @@ class Frontier:
         if terminator.uid < len(self._waiting):
             waiting = self._waiting[terminator.uid]
             if waiting is not None and waiting.terminator is terminator:
-                if waiting.slot >= 0 and waiting.start == self._start:
+                if waiting.start == self._start:
                     self._leave_slot_of(waiting)
                 self._waiting[terminator.uid] = None
 
@@ -478,8 +478,7 @@ class Frontier:
         while entering:
             node = entering.pop()
             below = self.below(node)
-            if below.slot >= 0:
-                self._leave_slot(below)
+            self._leave_slot(below)
             if self._free_groups:
                 below.group = self._free_groups.pop()
                 self._groups[below.group] = node
@@ -576,10 +575,9 @@ class Frontier:
         node: Node | None = top
         while node is not None and node is not stop:
             below = self.below(node)
-            if below.slot >= 0 and below is not piece:
+            if below is not piece:
                 self._leave_slot(below)
-            if below.group >= 0:
-                self._leave_group(below)
+            self._leave_group(below)
             self._sum_own(below)
             found.append(below)
             node = next_preorder(node)
@@ -603,13 +601,12 @@ class Frontier:
         terminator = node.terminator
         while terminator is not None:
             waiting = self.waiting(terminator)
-            if waiting.slot >= 0:
-                self._leave_slot_of(waiting)
+            self._leave_slot_of(waiting)
             request, expected = terminator.request, waiting.expected
-            length = float(max(1, request.num_tokens))
+            length = own_length(request)
             tokens += length
             lasting += length * expected.ratio
-            work += max(1, request.num_tokens - depth_tokens)
+            work += own_work(request, depth_tokens)
             excess += float(expected.excess)
             came = request.arrival_time
             if came < since or (came == since and request.sequence < first):
