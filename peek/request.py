@@ -65,6 +65,8 @@ class PendingRequest:
         heads: hashable names of the prompt's beginnings, shortest first, by which lengths of answers are
             learned; needed where equal symbols may mean something else later, else the planner finds its
             own for a policy that reads them.
+        session: a str, the conversation or job that the request is a turn of; "" where nobody says.
+        ttft_target_s: seconds after its arrival within which its first token is wanted; None for no target.
 
     Signals, valid after `Planner.plan`; `score`, `cluster_*` and `head` where the policy reads the tree:
         arrival_work: uncached tokens the engine had admitted when the request arrived (HRRN's clock).
@@ -101,8 +103,10 @@ class PendingRequest:
         "score",
         "section",
         "sequence",
+        "session",
         "tail",
         "tenant",
+        "ttft_target_s",
     )
 
     # Compiled code checks `str` by itself, with an error that names nothing: hence `object` for the texts.
@@ -116,16 +120,22 @@ class PendingRequest:
         tail: SupportsIndex = 0,
         tenant: object = "",
         heads: object = (),
+        session: object = "",
+        ttft_target_s: SupportsFloat | None = None,
     ) -> None:
         name = request_id if isinstance(request_id, str) else _no_text("request_id", request_id)
         self._request_id: str = name
         self.key = key
-        self._arrival_time: float = _seconds(name, arrival_time)
+        self._arrival_time: float = _seconds(name, "arrival_time", arrival_time)
         self._namespace: str = namespace if isinstance(namespace, str) else _no_text("namespace", namespace)
         self.num_tokens: i64 = _count(name, "num_tokens", num_tokens)
         self.tail: i64 = _count(name, "tail", tail)
         self.tenant: str = tenant if isinstance(tenant, str) else _no_text("tenant", tenant)
         self.heads: tuple[object, ...] = _names(name, heads)
+        self.session: str = session if isinstance(session, str) else _no_text("session", session)
+        self.ttft_target_s: float | None = None
+        if ttft_target_s is not None:
+            self.ttft_target_s = _target(name, ttft_target_s)
         self.arrival_work: i64 = 0
         self.sequence: i64 = 0
         self.length: i64 = 0
@@ -167,6 +177,8 @@ class PendingRequest:
             self.tail,
             self.tenant,
             self.heads,
+            self.session,
+            self.ttft_target_s,
         )
         signals = {name: getattr(self, name) for name in _SIGNALS}
         return PendingRequest, given, signals
@@ -209,7 +221,14 @@ def _count(request_id: str, name: str, value: object) -> i64:
     raise InvalidKey(f"{name} of {request_id!r} is {number}, {where}")
 
 
-def _seconds(request_id: str, value: object) -> float:
+def _target(request_id: str, value: object) -> float:
+    seconds = _seconds(request_id, "ttft_target_s", value)
+    if seconds <= 0.0:
+        raise InvalidKey(f"ttft_target_s of {request_id!r} is {value!r}; need more than 0")
+    return seconds
+
+
+def _seconds(request_id: str, name: str, value: object) -> float:
     if isinstance(value, float) and isfinite(value):
         return value
     if not isinstance(value, (str, bytes, bytearray)):  # `float` would read a number from these
@@ -219,7 +238,7 @@ def _seconds(request_id: str, value: object) -> float:
                 return seconds
         except (TypeError, ValueError, OverflowError):
             pass
-    raise InvalidKey(f"arrival_time of {request_id!r} is {value!r}, not a finite number")
+    raise InvalidKey(f"{name} of {request_id!r} is {value!r}, not a finite number")
 
 
 def require_tokens(name: str, tokens: int) -> None:

@@ -24,7 +24,7 @@ COPIES: dict[str, Callable[[PendingRequest], PendingRequest]] = {
 FIELDS = [
     "arrival_time", "arrival_work", "cached_len", "cluster_depth", "cluster_id", "cluster_size", "coming_len",
     "head", "heads", "key", "lane", "length", "namespace", "num_tokens", "request_id", "score", "section",
-    "sequence", "tail", "tenant",
+    "sequence", "session", "tail", "tenant", "ttft_target_s",
 ]  # fmt: skip
 
 
@@ -49,8 +49,13 @@ def test_a_copy_has_every_field(how: str, data: st.DataObject) -> None:
         data.draw(st.integers(0, 2**40)),
         data.draw(st.text()),
         tuple(data.draw(st.lists(st.text(max_size=2), max_size=3))),
+        data.draw(st.text()),
+        data.draw(st.none() | st.floats(1e-3, 1e6)),
     )
-    given = {"request_id", "key", "arrival_time", "namespace", "num_tokens", "tail", "tenant", "heads"}
+    given = {
+        "request_id", "key", "arrival_time", "namespace", "num_tokens", "tail", "tenant", "heads", "session",
+        "ttft_target_s",
+    }  # fmt: skip
     for name in set(FIELDS) - given:
         setattr(request, name, data.draw(st.integers(-(2**62), 2**62), label=name))
     twin = COPIES[how](request)
@@ -103,6 +108,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"request_id": None}, "request_id is None"),
     ({"request_id": b"a"}, "request_id is b'a', a bytes"),
     ({"namespace": None}, "namespace is None, a NoneType"),
+    ({"session": 7}, "session is 7, a int; need a str"),
+    ({"ttft_target_s": 0}, "ttft_target_s of 'a' is 0; need more than 0"),
+    ({"ttft_target_s": float("nan")}, "ttft_target_s of 'a' is nan, not a finite number"),
+    ({"ttft_target_s": "2"}, "ttft_target_s of 'a' is '2', not a finite number"),
     ({"tenant": 7}, "tenant is 7, a int"),
     ({"num_tokens": -1}, "num_tokens of 'a' is -1, below 0"),
     ({"num_tokens": 1.0}, "num_tokens of 'a' is 1.0, a float; need a whole number"),

@@ -15,7 +15,7 @@ from peek.errors import InvalidConfig
 from peek.simulation.cells import cell
 from peek.simulation.engines import Job
 from peek.simulation.simulate import CACHES, PlanMeter, Target, figures, simulate
-from peek.simulation.workload import SimRequest, Workload, pack_tokens
+from peek.simulation.workload import SimRequest, Workload, pack_tokens, with_answers
 
 both_kinds = pytest.mark.parametrize("cache", CACHES)
 
@@ -158,6 +158,37 @@ def test_goodput_is_who_met_both_parts_of_a_target() -> None:
         {"ttft_s": 3.5, "tpot_ms": 200, "share": 0.75},
         {"ttft_s": 9, "tpot_ms": 100.0, "share": 0.75},
     ]
+
+
+@both_kinds
+def test_the_next_turn_finds_the_answer_before_it(cache: str) -> None:
+    """Prompt 32, answer 33 (the last token of which is never computed), then 15 more."""
+    turns = [
+        asks("first", list(range(32)), output=33),
+        replace(asks("second", list(range(80)), output=5, at_s=0.1), after="first", think_s=2.0),
+    ]
+    turns = [replace(each, session="talk") for each in turns]
+    found: dict[str, list[Job]] = {}
+    for name, requests in {"named": with_answers(turns, 1), "unnamed": turns}.items():
+
+        def watch(jobs: list[Job], name: str = name) -> None:
+            found[name] = jobs
+
+        run = simulate(workload(*requests), "fcfs+lru", cache, watch=watch)
+        first, second = found[name]
+        assert second.arrival_s == pytest.approx(first.finished_s + 2.0)
+        span = second.finished_s - first.arrival_s
+        assert run["job_s"] == {"mean": span, "p50": span, "p99": span}
+    assert [each.answer for each in with_answers(turns, 1)] == [pack_tokens(range(32, 65)), b""]
+    assert found["named"][1].cached_at_admission == 64
+    assert found["unnamed"][1].cached_at_admission == 32
+
+
+def test_only_a_turn_that_goes_on_finds_an_answer() -> None:
+    first = asks("first", [1, 2, 3, 4], output=2)
+    other = replace(asks("other", [1, 2, 9, 9, 9]), after="first")
+    assert with_answers([first, other], 1) == [first, other]
+    assert "job_s" not in simulate(workload(first), "fcfs+lru", "radix")
 
 
 def test_the_warm_up_warms_the_cache_and_is_not_counted() -> None:

@@ -351,7 +351,8 @@ class BlockEngine(SimEngine):
         self._block_bytes: int = 4 * (self.block_tokens // workload.unit_tokens)
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
-        symbols = self._symbols.intern(request.key, self._block_bytes, request.namespace)
+        text = request.key + request.answer
+        symbols = self._symbols.intern(text, self._block_bytes, request.namespace)
         return BlockJob(request, arrival_s, symbols)
 
     def planner_key(self, job: Job) -> object:
@@ -755,8 +756,10 @@ class RadixEngine(SimEngine):
         self._full = False
 
     def keep_answer(self, job: RadixJob, symbols: int) -> None:
-        """The job's answer, `symbols` behind its key, enters the tree."""
-        self.cache.insert(job.key + self.fresh_symbols(symbols), job.request.namespace)
+        """The job's answer, `symbols` behind its key, enters the tree, named as a later prompt has it."""
+        known = job.request.answer[: symbols << 2]
+        fresh = self.fresh_symbols(symbols - (len(known) >> 2))
+        self.cache.insert(job.key + known + fresh, job.request.namespace)
 
     def _let_go(self, job: RadixJob) -> None:
         if job.node is not None:

@@ -120,7 +120,8 @@ def figures(workload: Workload, jobs: list[Job], targets: Sequence[Target] = TAR
     """Metrics over the jobs behind the warm-up, in order of arrival.
 
     `goodput` is the share of requests that met both parts of a target; `slowdown` a request's time in the
-    system over its time without the wait in the queue.
+    system over its time without the wait in the queue; `job_s`, where requests are turns of sessions, the
+    time from the arrival of a session's first turn to the end of its last answer.
     """
     rank = {request.request_id: index for index, request in enumerate(workload.requests)}
     measured = [job for job in jobs if rank[job.request_id] >= workload.warmup]
@@ -132,6 +133,7 @@ def figures(workload: Workload, jobs: list[Job], targets: Sequence[Target] = TAR
     ]
     prompt = sum(job.prompt_tokens for job in measured)
     span = max(job.finished_s for job in measured) - min(job.arrival_s for job in measured)
+    sessions = _sessions(measured)
     return {
         "requests": len(workload.requests),
         "finished": sum(1 for job in jobs if job.finished_s >= 0.0),
@@ -144,9 +146,21 @@ def figures(workload: Workload, jobs: list[Job], targets: Sequence[Target] = TAR
         "queue_wait_s": {"p99": float(np.percentile(wait, 99)), "max": max(wait)},
         "goodput": [{**target._asdict(), "share": _goodput(measured, target)} for target in targets],
         "slowdown": _summary([whole / (whole - waited) for whole, waited in zip(e2e, wait, strict=True)]),
+        **({"job_s": _summary(sessions)} if sessions else {}),
         "prefill_tokens": sum(job.prefill_tokens for job in measured),
         "preemptions": sum(job.preemptions for job in measured),
     }
+
+
+def _sessions(jobs: list[Job]) -> list[float]:
+    """Seconds that each session took, from its first arrival to its last end."""
+    spans: dict[str, tuple[float, float]] = {}
+    for job in jobs:
+        session = job.request.session
+        if session:
+            began, ended = spans.get(session, (job.arrival_s, job.finished_s))
+            spans[session] = min(began, job.arrival_s), max(ended, job.finished_s)
+    return [ended - began for began, ended in spans.values()]
 
 
 def _goodput(jobs: list[Job], target: Target) -> float:

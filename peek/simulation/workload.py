@@ -48,6 +48,10 @@ class SimRequest:
         after: id of the request that must finish first, None where nothing is waited for.
         think_s: seconds between the end of `after` and the arrival of this request.
         tenant: whose request it is; "" for all: one tenant.
+        session: the conversation or job that it is a turn of; "" for none.
+        ttft_target_s: seconds within which its first token is wanted, None for no target.
+        answer: the tokens of its answer as symbols behind `key`, as far as a later prompt has them; an engine
+            caches them under these, the rest of an answer under names that no prompt has.
     """
 
     request_id: str
@@ -59,6 +63,9 @@ class SimRequest:
     after: str | None = None
     think_s: float = 0.0
     tenant: str = ""
+    session: str = ""
+    ttft_target_s: float | None = None
+    answer: bytes = b""
 
 
 def pending(request: SimRequest, key: object, arrival_s: float, unit_tokens: int) -> PendingRequest:
@@ -71,6 +78,8 @@ def pending(request: SimRequest, key: object, arrival_s: float, unit_tokens: int
         request.num_tokens,
         tenant=request.tenant,
         heads=heads_of(request.key, unit_tokens),
+        session=request.session,
+        ttft_target_s=request.ttft_target_s,
     )
 
 
@@ -108,6 +117,25 @@ def faster(workload: Workload, factor: float) -> Workload:
     """The same requests, arriving `factor` times as fast.  O(N)."""
     requests = [replace(each, arrival_s=each.arrival_s / factor) for each in workload.requests]
     return replace(workload, requests=requests)
+
+
+def with_answers(requests: Sequence[SimRequest], unit_tokens: int) -> list[SimRequest]:
+    """The same requests, each with the answer that a later turn found in its prompt.
+
+    A turn whose prompt begins with the whole prompt of the one it comes `after` goes on with its answer, as
+    chat templates write it.  O(symbols).
+    """
+    by_id = {request.request_id: request for request in requests}
+    answers: dict[str, bytes] = {}
+    for request in requests:
+        before = by_id.get(request.after or "")
+        if before is not None and request.key.startswith(before.key):
+            end = SYMBOL_BYTES * ((before.num_tokens + before.output_tokens) // unit_tokens)
+            answers.setdefault(before.request_id, request.key[len(before.key) : end])
+    return [
+        replace(each, answer=answers[each.request_id]) if each.request_id in answers else each
+        for each in requests
+    ]
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:

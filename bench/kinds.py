@@ -1,0 +1,275 @@
+"""Kinds of traffic, as people serve it today: what the default order is tuned and judged on.
+
+Each kind is a generator of its own: `build(kind, seed)` draws about 800 requests, arriving one a second on
+average where they are alone, one session a second where they are turns.  `at_load` then brings them to a load
+relative to what the engine itself gets through, so that a kind's loads mean the same on every engine:
+
+    capacity    requests a second of a client that keeps 48 outstanding, in arrival order
+    load 1.2    they arrive 1.2 times as fast as that
+
+Seeds of `TUNING` are to try things on; those of `JUDGING` are for tables, and nothing is chosen by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import accumulate
+from math import log
+from random import Random
+from typing import Final
+
+from peek.simulation.cost import cost_model_for
+from peek.simulation.simulate import simulate
+from peek.simulation.workload import SYMBOL_BYTES, SimRequest, Workload, unique_tokens, with_answers
+
+TUNING: Final = (11, 12, 13)
+JUDGING: Final = (901, 902, 903)
+
+REQUESTS: Final = 800
+OUTSTANDING: Final = 48
+"""Of the client that measures capacity."""
+SEATS: Final = 128
+ARENAS: Final = (50_000, 160_000)
+LOADS: Final = (0.8, 1.1, 1.5)
+CLOSED_LOOP: Final = 2.0
+"""Loads of sessions are so many times as high: a session that waits asks nothing, so queues stay short."""
+
+
+class _Draw:
+    """Draws texts, lengths and requests of one workload."""
+
+    def __init__(self, kind: str, seed: int) -> None:
+        self.kind = kind
+        self.seed = seed
+        self.rng = Random(f"{kind}/{seed}")
+        self.requests: list[SimRequest] = []
+        self._texts = 0
+        self._clock = 0.0
+
+    def text(self, tokens: int) -> bytes:
+        """A text that nothing else begins like."""
+        self._texts += 1
+        return unique_tokens(f"{self.kind}/{self.seed}/{self._texts}", self._texts, max(1, tokens))
+
+    def length(self, median: float, sigma: float, least: int, most: int) -> int:
+        """Log-normal, clipped."""
+        return min(max(round(self.rng.lognormvariate(log(median), sigma)), least), most)
+
+    def texts(self, count: int, median: float, sigma: float, least: int, most: int) -> list[bytes]:
+        return [self.text(self.length(median, sigma, least, most)) for _ in range(count)]
+
+    def zipf(self, count: int, exponent: float = 1.0) -> Callable[[], int]:
+        """Draws places of a list of `count`, the first most often."""
+        weights = list(accumulate((rank + 1.0) ** -exponent for rank in range(count)))
+        return lambda: self.rng.choices(range(count), cum_weights=weights)[0]
+
+    def start(self) -> float:
+        """When the next request, or session, comes."""
+        self._clock += self.rng.expovariate(1.0)
+        return self._clock
+
+    def ask(
+        self,
+        prompt: bytes,
+        answer_tokens: int,
+        at_s: float,
+        *,
+        namespace: str = "",
+        tenant: str = "",
+        session: str = "",
+        after: str | None = None,
+        think_s: float = 0.0,
+    ) -> str:
+        """Add a request; its id."""
+        name = f"{self.kind}-{len(self.requests)}"
+        self.requests.append(
+            SimRequest(
+                name, at_s, prompt, len(prompt) // SYMBOL_BYTES, max(1, answer_tokens), namespace, after,
+                think_s, tenant, session,
+            )
+        )  # fmt: skip
+        return name
+
+
+def _rag(draw: _Draw) -> None:
+    """Three of sixty documents in random order behind a system prompt, then a question."""
+    system = draw.text(250)
+    documents = draw.texts(60, 700, 0.4, 200, 2000)
+    pick = draw.zipf(60, 0.9)
+    for _ in range(REQUESTS):
+        chosen: set[int] = set()
+        while len(chosen) < 3:
+            chosen.add(pick())
+        order = list(chosen)
+        draw.rng.shuffle(order)
+        prompt = (
+            system + b"".join(documents[each] for each in order) + draw.text(draw.length(40, 0.5, 8, 200))
+        )
+        draw.ask(prompt, draw.length(120, 0.6, 16, 500), draw.start())
+
+
+def _chat(draw: _Draw) -> None:
+    """Conversations of people with a few apps; a turn comes when the answer before it has been read."""
+    systems = draw.texts(6, 400, 0.5, 100, 1200)
+    while len(draw.requests) < REQUESTS:
+        text = draw.rng.choice(systems)
+        session = f"chat-{len(draw.requests)}"
+        at_s, after = draw.start(), None
+        for _ in range(1 + min(9, int(draw.rng.expovariate(1 / 3.5)))):
+            text += draw.text(draw.length(60, 1.0, 8, 1500))
+            answer = draw.length(180, 0.7, 10, 800)
+            think_s = draw.rng.lognormvariate(log(6.0), 0.8) if after else 0.0
+            after = draw.ask(text, answer, at_s, session=session, after=after, think_s=think_s)
+            text += draw.text(answer)
+
+
+def _agents(draw: _Draw) -> None:
+    """Tool-calling agents; one step in some hands its context to several sub-agents and waits for one."""
+    tools = draw.texts(4, 2500, 0.4, 1000, 5000)
+    while len(draw.requests) < REQUESTS:
+        session = f"agents-{len(draw.requests)}"
+        text = draw.rng.choice(tools) + draw.text(draw.length(150, 0.6, 20, 800))
+        at_s = draw.start()
+        after: str | None = None
+        for _ in range(draw.rng.randint(2, 7)):
+            after, text = _step(draw, text, at_s, session, after)
+            if draw.rng.random() < 0.25:
+                parent = after
+                for _ in range(draw.rng.randint(3, 8)):
+                    own, name = text + draw.text(draw.length(120, 0.5, 20, 500)), parent
+                    for _ in range(draw.rng.randint(1, 3)):
+                        name, own = _step(draw, own, at_s, session, name)
+                    after = name
+
+
+def _step(draw: _Draw, text: bytes, at_s: float, session: str, after: str | None) -> tuple[str, bytes]:
+    """One call of an agent: the answer asks for a tool, whose result is part of the next prompt."""
+    answer = draw.length(60, 0.6, 10, 300)
+    think_s = draw.rng.lognormvariate(log(0.3), 1.0) if after else 0.0
+    name = draw.ask(text, answer, at_s, session=session, after=after, think_s=think_s)
+    return name, text + draw.text(answer) + draw.text(draw.length(200, 1.0, 20, 2500))
+
+
+def _mixed(draw: _Draw) -> None:
+    """Short interactive requests, and a batch of long ones that comes in heaps."""
+    system = draw.text(300)
+    batch_system = draw.text(800)
+    while len(draw.requests) < REQUESTS:
+        at_s = draw.start()
+        if draw.rng.random() < 0.03:
+            for _ in range(draw.rng.randint(5, 15)):
+                long = batch_system + draw.text(draw.length(3500, 0.5, 1000, 10000))
+                draw.ask(long, draw.length(250, 0.5, 50, 600), at_s, tenant="batch")
+        else:
+            short = system + draw.text(draw.length(200, 0.8, 20, 1500))
+            draw.ask(short, draw.length(120, 0.6, 10, 400), at_s, tenant="people")
+
+
+def _flips(draw: _Draw) -> None:
+    """Templates whose answers are short for a while and then long, and the other way round."""
+    templates = draw.texts(24, 1200, 0.5, 300, 3000)
+    pick = draw.zipf(24, 0.8)
+    for position in range(REQUESTS):
+        place = pick()
+        long = (position // 120 + place) % 2 == 0
+        prompt = templates[place] + draw.text(draw.length(60, 0.7, 8, 400))
+        draw.ask(prompt, draw.length(450 if long else 30, 0.3, 4, 1200), draw.start())
+
+
+def _lora(draw: _Draw) -> None:
+    """Adapters, each with prompts of its own; equal texts are not shared among them."""
+    systems = draw.texts(10, 500, 0.6, 100, 1500)
+    pick = draw.zipf(10)
+    for _ in range(REQUESTS):
+        adapter = pick()
+        prompt = systems[adapter] + draw.text(draw.length(300, 0.9, 20, 3000))
+        draw.ask(prompt, draw.length(120, 0.7, 8, 500), draw.start(), namespace=f"adapter-{adapter}")
+
+
+def _alone(draw: _Draw) -> None:
+    """Nothing shared at all."""
+    for _ in range(REQUESTS):
+        draw.ask(draw.text(draw.length(600, 1.1, 32, 8000)), draw.length(150, 0.8, 8, 800), draw.start())
+
+
+def _documents(draw: _Draw) -> None:
+    """Long documents, each with a handful of questions that come near each other."""
+    documents = draw.texts(160, 5500, 0.5, 1500, 14000)
+    near: list[int] = []
+    fresh = iter(range(160))
+    for _ in range(REQUESTS):
+        if len(near) < 12 or draw.rng.random() < 0.15:
+            near.append(next(fresh, draw.rng.randrange(160)))
+            near = near[-12:]
+        prompt = documents[draw.rng.choice(near)] + draw.text(draw.length(30, 0.5, 8, 120))
+        draw.ask(prompt, draw.length(90, 0.6, 8, 400), draw.start())
+
+
+def _templates(draw: _Draw) -> None:
+    """Floods of a few dozen templates with short fields."""
+    templates = draw.texts(60, 1600, 0.6, 300, 5000)
+    pick = draw.zipf(60)
+    for _ in range(REQUESTS):
+        draw.ask(templates[pick()] + draw.text(draw.length(25, 0.5, 5, 100)), 100, draw.start())
+
+
+def _code(draw: _Draw) -> None:
+    """Completions in editors: the file above the cursor, a bit further each time."""
+    while len(draw.requests) < REQUESTS:
+        text = draw.text(draw.length(1800, 0.6, 200, 6000))
+        session = f"code-{len(draw.requests)}"
+        at_s, after = draw.start(), None
+        for _ in range(draw.rng.randint(2, 12)):
+            answer = draw.length(30, 0.6, 4, 120)
+            think_s = draw.rng.lognormvariate(log(2.5), 0.9) if after else 0.0
+            after = draw.ask(text, answer, at_s, session=session, after=after, think_s=think_s)
+            text += draw.text(draw.length(25, 0.9, 2, 200))
+
+
+KINDS: Final[dict[str, Callable[[_Draw], None]]] = {
+    "rag": _rag,
+    "chat": _chat,
+    "agents": _agents,
+    "mixed": _mixed,
+    "flips": _flips,
+    "lora": _lora,
+    "alone": _alone,
+    "documents": _documents,
+    "templates": _templates,
+    "code": _code,
+}
+
+
+def build(kind: str, seed: int, arena_tokens: int = ARENAS[0]) -> Workload:
+    """The requests of a kind, arriving one a second; the same for the same arguments on every machine."""
+    draw = _Draw(kind, seed)
+    KINDS[kind](draw)
+    requests = sorted(with_answers(draw.requests, 1), key=lambda each: each.arrival_s)
+    return Workload(
+        name=kind,
+        load="1",
+        seed=seed,
+        requests=requests,
+        warmup=0,
+        max_running=SEATS,
+        arena_tokens=arena_tokens,
+    )
+
+
+def capacity(workload: Workload, cache: str) -> float:
+    """Times as fast as they do that the requests of `build` could arrive if none were to wait."""
+    at_once = [replace(each, arrival_s=0.0, think_s=0.0) for each in workload.requests]
+    flood = replace(workload, requests=at_once, client_concurrency=OUTSTANDING)
+    done = simulate(flood, "fcfs+lru", cache, cost=cost_model_for("w1c"))
+    seconds: float = len(at_once) / done["throughput_rps"]
+    return workload.requests[-1].arrival_s / seconds
+
+
+def at_load(workload: Workload, load: float, cache: str) -> Workload:
+    """The same requests at a load; what they think between turns stays as it is."""
+    factor = load * capacity(workload, cache)
+    if any(each.session for each in workload.requests):
+        factor *= CLOSED_LOOP
+    requests = [replace(each, arrival_s=each.arrival_s / factor) for each in workload.requests]
+    return replace(workload, requests=requests, load=f"{load:g}")
