@@ -9,12 +9,15 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peek.adapters.engine_adapter import Stated, Statements
 from peek.adapters.sglang import __all__ as public
 from peek.adapters.sglang.core_view import MOST_TOKENS, Insertions
 from peek.adapters.sglang.node_view import PageTable
+from peek.adapters.sglang.requests import Translated, stated_by
 from peek.adapters.sglang.symbols import ALONE, behind, first_of, namespace_of, owner_of
 from peek.trie.keys import pack, unpack
 
@@ -133,3 +136,44 @@ def test_insertions_that_nobody_asks_for_are_forgotten() -> None:
     assert insertions.since(0) is None
     assert insertions.since(4) is not None
     assert len(insertions.since(5) or ()) == 1
+
+
+def asks(custom_params: object = None, **more: Any) -> SimpleNamespace:
+    return SimpleNamespace(sampling_params=SimpleNamespace(custom_params=custom_params), **more)
+
+
+OWN = SimpleNamespace(session_id="own")
+BOTH = {"peek_session": "named", "peek_ttft_target_s": "2.5"}
+
+
+@pytest.mark.parametrize(
+    ("request_of", "stated"),
+    [
+        (asks(BOTH, session=OWN, routing_key="key"), Stated("named", 2.5)),
+        (asks({"peek_session": []}, session=OWN, routing_key="key"), Stated("own")),
+        (
+            asks({"peek_ttft_target_s": 1}, session=OWN, session_id=None, routing_key="key"),
+            Stated("own", 1.0),
+        ),
+        (asks(None, session=None, session_id="id", routing_key="key"), Stated("id")),  # 0.5.9
+        (asks(None, session=None, session_id=None, routing_key="key"), Stated("key")),
+        (asks({"__req__": None}, session=None, routing_key=None), Stated()),
+        (asks(), Stated()),
+    ],
+)
+def test_a_session_is_named_or_sglangs_own_or_the_routing_key(
+    request_of: SimpleNamespace, stated: Stated
+) -> None:
+    assert stated_by(request_of, "none", Statements()) == stated
+
+
+def test_a_routing_key_that_names_the_tenant_is_no_session() -> None:
+    sent = asks(None, session=None, routing_key="team")
+    told = [stated_by(sent, tenants, Statements()).session for tenants in ("none", "namespace", "named")]
+    assert told == ["team", "team", ""]
+    assert stated_by(asks(BOTH, routing_key="team"), "named", Statements()) == Stated("named", 2.5)
+
+
+def test_the_planner_gets_what_was_stated() -> None:
+    made = Translated("space", 3).pending("r", 1.0, "team", Stated("s", 2.5))
+    assert (made.namespace, made.tenant, made.session, made.ttft_target_s) == ("space", "team", "s", 2.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -22,6 +23,7 @@ from support.followed import (
 
 from peek import PeekConfig
 from peek.adapters import shadow as shadows
+from peek.adapters.engine_adapter import Stated
 from peek.adapters.shadow import AnswerLengths, Shadow, ShadowLifecycle
 from peek.planner import Planner
 from peek.simulation.cost import CostModel
@@ -150,9 +152,10 @@ def test_withdrawn_and_corrected(kind: str) -> None:
 class Book:
     """A shadow with a virtual engine whose steps are known from the start."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seats: int | None = None) -> None:
         monkeypatch.setattr("peek.simulation.cost.ENOUGH", 0)
         limits = limits_of(grouped(1, 3), 16)
+        limits = replace(limits, max_running=seats or limits.max_running)
         self.shadow = Shadow(lambda _: LiveBlocks(limits, CONFIG, CostModel()))
 
 
@@ -231,6 +234,15 @@ def test_what_it_says(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapture
         "peek_shadow_hit_tokens": 128,
         "peek_shadow_stock_hit_tokens": 26,
     }
+
+
+def test_the_virtual_planner_knows_sessions_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    shadow = Book(monkeypatch, seats=1).shadow
+    for name, stated in [("runs", Stated()), ("says", Stated("s", 2.5)), ("says not", Stated())]:
+        shadow.arrived(name, pack_tokens(range(8)), 130, 1000, 0.0, stated=stated)
+    shadow.step(0.1)
+    waiting = shadow._engine.planner.requests()
+    assert [(request.session, request.ttft_target_s) for request in waiting] == [("s", 2.5), ("", None)]
 
 
 def test_lengths_of_answers() -> None:

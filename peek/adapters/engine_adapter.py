@@ -5,19 +5,25 @@ An engine's own adapter derives from `EngineAdapter` and knows the engine's queu
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from math import inf
-from typing import Any, Final
+from math import inf, isfinite
+from reprlib import repr as shortened
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 from weakref import ref
 
 from peek.adapters.activation import Settings
 from peek.adapters.containment import Agreement, Quarantine, Shield
 from peek.planner import Planner
 from peek.request import PendingRequest
+
+T = TypeVar("T")
+
+logger = logging.getLogger("peek")
 
 TESTED: Final = {
     "vllm": ("0.19.1", "0.24.0", "0.32.0", "0.33.0"),
@@ -132,6 +138,86 @@ def first_text(candidates: Iterable[object]) -> str:
     return next((text for text in candidates if isinstance(text, str) and text), "")
 
 
+SESSION: Final = "peek_session"
+"""The name of a request's session among the parameters in its body: a text or a number."""
+
+TTFT_TARGET: Final = "peek_ttft_target_s"
+"""The name of a request's target there: seconds to its first token, a number or the text of one."""
+
+
+class Stated(NamedTuple):
+    """What a request states of itself: its session, "" for none, and its target in seconds, None for none."""
+
+    session: str = ""
+    ttft_target_s: float | None = None
+
+
+NOTHING: Final = Stated()
+
+
+class Statements:
+    """Read what requests state.  The first value of each name that cannot be used is logged."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def of(self, parameters: object, sessions: Iterable[object] = ()) -> Stated:
+        """What a request states; a value that cannot be used counts as not given.  Raises nothing, O(1).
+
+        Args:
+            parameters: those in its body, anything but a dict for none.
+            sessions: what the engine has for a session; the first text counts where the body names none.
+        """
+        if not isinstance(parameters, dict):
+            return Stated(first_text(sessions))
+        session = self._usable(parameters, SESSION, _session, "a text or a finite number")
+        target = self._usable(parameters, TTFT_TARGET, _seconds, "a finite number of seconds above 0")
+        return Stated(session or first_text(sessions), target)
+
+    def _usable(
+        self, parameters: dict[Any, Any], name: str, read: Callable[[object], T | None], needed: str
+    ) -> T | None:
+        value = parameters.get(name)
+        usable = None if value is None else read(value)
+        if usable is None and value is not None and name not in self._told:
+            self._told.add(name)
+            logger.warning(
+                "peek: a request's %s is %s, which is ignored; need %s; others are ignored in silence",
+                name,
+                _shown(value),
+                needed,
+            )
+        return usable
+
+
+def _session(value: object) -> str | None:
+    if isinstance(value, str):
+        return value
+    try:
+        return str(value) if _is_number(value) and isfinite(value) else None
+    except (OverflowError, ValueError):  # a whole number of hundreds of digits
+        return None
+
+
+def _seconds(value: object) -> float | None:
+    try:
+        seconds = float(value) if isinstance(value, str) or _is_number(value) else 0.0
+    except (OverflowError, ValueError):
+        return None
+    return seconds if 0.0 < seconds < inf else None
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    try:
+        return shortened(value)
+    except ValueError:  # Python writes no number of thousands of digits
+        return f"of type {type(value).__name__}"
+
+
 class EngineAdapter:
     """One planner beside one scheduler of an engine.
 
@@ -148,6 +234,7 @@ class EngineAdapter:
         reordered: cycles that changed the order of the engine's queue.
         cached_real: prompt tokens of admitted requests that the engine found in its cache.
         protected_evictions: candidates for eviction passed over because a waiting request needs them.
+        statements: reads the sessions and targets that requests state.
     """
 
     def __init__(
@@ -166,6 +253,7 @@ class EngineAdapter:
         self.reordered = 0
         self.cached_real = 0
         self.protected_evictions = 0
+        self.statements = Statements()
         self._shield = shield
         self._tenants = settings.tenants
         self._generated = Generated(self._charge, self._answered, outputs)

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from peek.adapters.engine_adapter import NOTHING, Stated
 from peek.simulation.cost import MeasuredSteps
 from peek.simulation.live import Live
 from peek.simulation.workload import SimRequest
@@ -105,7 +106,14 @@ class Shadow:
     # -- what the real engine does -----------------------------------------------------------------
 
     def arrived(
-        self, request_id: str, key: bytes, prompt: int, allowed: int, at_s: float, namespace: str = ""
+        self,
+        request_id: str,
+        key: bytes,
+        prompt: int,
+        allowed: int,
+        at_s: float,
+        namespace: str = "",
+        stated: Stated = NOTHING,
     ) -> None:
         """A request waits.
 
@@ -113,13 +121,25 @@ class Shadow:
             key: its whole units as packed symbols, see `peek.simulation.live`.
             prompt, allowed: tokens of its prompt, and at most of its answer.
             at_s: when it arrived, on the clock of `step`.
+            stated: its session and its target.
         """
         if request_id in self._pairs:
             self._forget(request_id)  # its id came back
         self._count += 1
         pair = self._pairs[request_id] = _Pair(f"{self._count}", prompt, allowed)
         self._by_name[pair.name] = request_id
-        self._engine.offer(SimRequest(pair.name, at_s, key, prompt, max(1, allowed), namespace))
+        self._engine.offer(
+            SimRequest(
+                pair.name,
+                at_s,
+                key,
+                prompt,
+                max(1, allowed),
+                namespace,
+                session=stated.session,
+                ttft_target_s=stated.ttft_target_s,
+            )
+        )
 
     def admitted(self, request_id: str, cached: int) -> None:
         """The real engine admitted it, so many prompt tokens were cached.  Only the first time counts."""

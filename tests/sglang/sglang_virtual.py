@@ -98,6 +98,8 @@ class VirtualSglang(SimEngine):
         entry = max(arrival_s, 1e-9)
         real = make_request(request.request_id, tokens, request.output_tokens, arrival=entry)
         real.routing_key = request.tenant or None
+        named = {"peek_session": request.session, "peek_ttft_target_s": request.ttft_target_s}
+        real.sampling_params.custom_params = {name: value for name, value in named.items() if value} or None
         self.stepper.add(real)
         return Job(request, arrival_s, [])
 

@@ -54,8 +54,12 @@ class RealScheduler(SimEngine):
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
         tokens = np.frombuffer(request.key, dtype="<i4").tolist()
         real = make_request(request.request_id, tokens, request.output_tokens, arrival_time=arrival_s)
-        if request.tenant:
-            real.sampling_params.extra_args = {"peek_tenant": request.tenant}
+        named = {
+            "peek_tenant": request.tenant,
+            "peek_session": request.session,
+            "peek_ttft_target_s": request.ttft_target_s,
+        }
+        real.sampling_params.extra_args = {name: value for name, value in named.items() if value} or None
         self.scheduler.add_request(real)
         return Job(request, arrival_s, [])
 

@@ -40,6 +40,7 @@ from peek.adapters.sglang.requests import (
     entry_time,
     is_turn,
     outputs_of,
+    stated_by,
     tenant_of,
 )
 from peek.errors import DuplicateRequest
@@ -285,7 +286,9 @@ class SglangAdapter(EngineAdapter):
         translated = self._door.translate(request)
         try:
             arrival = self._arrivals.of(request, self.now)
-            self._hand_over(translated.pending(rid, arrival, tenant_of(request, self._tenants)))
+            tenant = tenant_of(request, self._tenants)
+            stated = stated_by(request, self._tenants, self.statements)
+            self._hand_over(translated.pending(rid, arrival, tenant, stated))
         except Exception:
             self._door.release(translated)
             raise

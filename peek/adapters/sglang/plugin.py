@@ -154,7 +154,10 @@ def attach(
         lambda: why_stand_aside(policy, replaces_any, scheduler),
         lambda shield: SglangAdapter(policy, settings, shield),
         lambda: sglang_info(policy, scheduler),
-        lambda _adapter: why_no_shadow(policy, scheduler) or SglangShadow(policy, settings, NOMINAL_TOKEN_S),
+        lambda adapter: (
+            why_no_shadow(policy, scheduler)
+            or SglangShadow(policy, settings, NOMINAL_TOKEN_S, adapter.statements)
+        ),
     )
 
 

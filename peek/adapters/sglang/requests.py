@@ -9,7 +9,7 @@ from collections.abc import Callable, Sized
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
-from peek.adapters.engine_adapter import first_text
+from peek.adapters.engine_adapter import Stated, Statements, first_text
 from peek.adapters.sglang.node_view import PageTable
 from peek.adapters.sglang.symbols import ALONE, Alphabet, Letter, behind, namespace_of
 from peek.errors import InvalidKey
@@ -50,6 +50,17 @@ _TENANTS: Final = {"none": (), "named": ("routing_key",), "namespace": ("extra_k
 def tenant_of(request: Any, tenants: str) -> str:
     """The tenant of a request by the option `tenants`: none, its routing key, or its namespace."""
     return first_text(getattr(request, name, None) for name in _TENANTS[tenants])
+
+
+def stated_by(request: Any, tenants: str, statements: Statements) -> Stated:
+    """What a request states in `custom_params`; else its session is SGLang's own, or its routing key.
+
+    By the option `tenants` a routing key may name the tenant, and is no session then.
+    """
+    own = getattr(getattr(request, "session", None), "session_id", None)
+    key = None if tenants == "named" else getattr(request, "routing_key", None)
+    parameters = getattr(request.sampling_params, "custom_params", None)
+    return statements.of(parameters, (own, getattr(request, "session_id", None), key))
 
 
 def is_turn(request: Any) -> bool:
@@ -104,10 +115,18 @@ class Translated:
         """What the planner takes; a request without symbols is alone in its namespace."""
         return self.symbols or bytes(SYMBOL_BYTES * self.blank)
 
-    def pending(self, rid: str, arrival: float, tenant: str) -> PendingRequest:
+    def pending(self, rid: str, arrival: float, tenant: str, stated: Stated) -> PendingRequest:
         """The request as the planner sees it."""
         return PendingRequest(
-            rid, self.key, arrival, self.namespace, self.num_tokens, tenant=tenant, heads=self.heads
+            rid,
+            self.key,
+            arrival,
+            self.namespace,
+            self.num_tokens,
+            tenant=tenant,
+            heads=self.heads,
+            session=stated.session,
+            ttft_target_s=stated.ttft_target_s,
         )
 
 

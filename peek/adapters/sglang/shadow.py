@@ -13,8 +13,9 @@ from typing import Any, Final
 from weakref import ref
 
 from peek.adapters.activation import Settings
+from peek.adapters.engine_adapter import Statements
 from peek.adapters.sglang.caches import is_bigram, is_hybrid
-from peek.adapters.sglang.requests import prompt_of, request_namespace
+from peek.adapters.sglang.requests import prompt_of, request_namespace, stated_by
 from peek.adapters.shadow import Shadow
 from peek.simulation.cost import chunk_pairs
 from peek.simulation.live import Limits, LiveRadix, folded, page_names
@@ -69,6 +70,7 @@ class SglangShadow:
 
     Args:
         token_s: nominal seconds of a prompt token on the clock of the adapter's planner.
+        statements: reads what requests state; the adapter's, so that its lines come once.
         clock: seconds; never goes back.
 
     Attributes:
@@ -76,13 +78,20 @@ class SglangShadow:
     """
 
     def __init__(
-        self, policy: Any, settings: Settings, token_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        policy: Any,
+        settings: Settings,
+        token_s: float,
+        statements: Statements,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.account: Shadow | None = None
         self.clock = clock
         self._cache = policy.tree_cache
         self._config = settings.config
         self._token_s = token_s
+        self._tenants = settings.tenants
+        self._statements = statements
         self._page = int(self._cache.page_size)
         self._here: dict[str, _Here] = {}
         self._turns = 0
@@ -153,7 +162,8 @@ class SglangShadow:
             request, list(tokens[prompt // self._page * self._page :]) if whole else None
         )
         key = self._names(usable)
-        account.arrived(request.rid, key, prompt, allowed, now, request_namespace(request))
+        stated = stated_by(request, self._tenants, self._statements)
+        account.arrived(request.rid, key, prompt, allowed, now, request_namespace(request), stated)
 
     def _names(self, tokens: Any) -> bytes:
         return folded(tokens) if self._page == 1 else page_names(tokens, self._page)

@@ -25,6 +25,7 @@ from peek.adapters.vllm.seams import (
     layout_of,
     least_needed,
     namespace_of,
+    parameters_of,
     require_seams,
     restore_stock,
     tenant_of,
@@ -223,6 +224,7 @@ class VllmAdapter(EngineAdapter):
         key, tail = (b"", 0) if held else self._translate(request)
 
         try:
+            stated = self.statements.of(parameters_of(request))
             pending = PendingRequest(
                 request.request_id,
                 key,
@@ -232,6 +234,8 @@ class VllmAdapter(EngineAdapter):
                 tail=tail,
                 tenant=tenant_of(request, self._tenants),
                 heads=heads_of(request, self.mirror.unit_tokens),
+                session=stated.session,
+                ttft_target_s=stated.ttft_target_s,
             )
             self._hand_over(pending, held)
         except Exception:

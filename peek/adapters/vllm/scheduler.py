@@ -31,7 +31,10 @@ def attach(scheduler: Any, vllm_config: Any) -> Attachment[VllmAdapter]:
         lambda: why_stand_aside(scheduler),
         lambda shield: VllmAdapter(scheduler, settings, shield),
         lambda: vllm_info(scheduler, vllm_config),
-        lambda adapter: why_no_shadow(scheduler) or VllmShadow(scheduler, settings, lambda: adapter.clock()),
+        lambda adapter: (
+            why_no_shadow(scheduler)
+            or VllmShadow(scheduler, settings, lambda: adapter.clock(), adapter.statements)
+        ),
     )
 
 

@@ -322,6 +322,11 @@ def tenant_of(request: Any, tenants: str) -> str:
     return first_text(((getattr(request.sampling_params, "extra_args", None) or {}).get(TENANT),))
 
 
+def parameters_of(request: Any) -> object:
+    """`vllm_xargs` of a body, which are the `extra_args` of `SamplingParams`; None for pooling requests."""
+    return getattr(request.sampling_params, "extra_args", None)
+
+
 def heads_of(request: Any, block_tokens: int) -> tuple[bytes, ...]:
     """Hashes that name the beginnings of a request's prompt for good; symbols are used again.  O(1)."""
     hashes = request.block_hashes

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from peek.adapters.activation import Settings
+from peek.adapters.engine_adapter import Statements
 from peek.adapters.shadow import Shadow
-from peek.adapters.vllm.seams import Layout, layout_of
+from peek.adapters.vllm.seams import Layout, layout_of, parameters_of
 from peek.simulation.cost import chunk_pairs
 from peek.simulation.live import Limits, LiveBlocks, folded
 
@@ -32,9 +33,12 @@ class VllmShadow:
 
     Args:
         clock: seconds on the clock of `Request.arrival_time`; read at each call.
+        statements: reads what requests state; the adapter's, so that its lines come once.
     """
 
-    def __init__(self, scheduler: Any, settings: Settings, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, scheduler: Any, settings: Settings, clock: Callable[[], float], statements: Statements
+    ) -> None:
         layout = layout_of(scheduler)
         assert isinstance(layout, Layout)
         pool = scheduler.kv_cache_manager.block_pool
@@ -47,6 +51,7 @@ class VllmShadow:
         self.account = Shadow(lambda steps: LiveBlocks(limits, settings.config, steps))
         self._scheduler = scheduler
         self._clock = clock
+        self._statements = statements
         self._unit = layout.unit_tokens
         self._here: dict[str, Any] = {}
         """Requests that vLLM has not ended, by id."""
@@ -74,7 +79,9 @@ class VllmShadow:
         prompt = int(request.num_tokens)
         key = self._names(request, 0, prompt // self._unit)
         self._here[request_id] = request
-        self.account.arrived(request_id, key, prompt, int(request.max_tokens), float(request.arrival_time))
+        stated = self._statements.of(parameters_of(request))
+        arrival, allowed = float(request.arrival_time), int(request.max_tokens)
+        self.account.arrived(request_id, key, prompt, allowed, arrival, stated=stated)
 
     def _names(self, request: Any, start: int, stop: int | None) -> bytes:
         """The symbols of some of its blocks; none where it does not look into the cache."""
