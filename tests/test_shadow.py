@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -152,10 +151,9 @@ def test_withdrawn_and_corrected(kind: str) -> None:
 class Book:
     """A shadow with a virtual engine whose steps are known from the start."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, seats: int | None = None) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("peek.simulation.cost.ENOUGH", 0)
         limits = limits_of(grouped(1, 3), 16)
-        limits = replace(limits, max_running=seats or limits.max_running)
         self.shadow = Shadow(lambda _: LiveBlocks(limits, CONFIG, CostModel()))
 
 
@@ -237,12 +235,12 @@ def test_what_it_says(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapture
 
 
 def test_the_virtual_planner_knows_sessions_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    shadow = Book(monkeypatch, seats=1).shadow
-    for name, stated in [("runs", Stated()), ("says", Stated("s", 2.5)), ("says not", Stated())]:
-        shadow.arrived(name, pack_tokens(range(8)), 130, 1000, 0.0, stated=stated)
-    shadow.step(0.1)
-    waiting = shadow._engine.planner.requests()
-    assert [(request.session, request.ttft_target_s) for request in waiting] == [("s", 2.5), ("", None)]
+    shadow = Book(monkeypatch).shadow
+    for name, stated in [("says", Stated("s", 2.5)), ("says not", Stated())]:
+        shadow.arrived(name, pack_tokens(range(8)), 130, 4, 0.0, stated=stated)
+    shadow.step(1e-9)
+    heard = shadow._engine.planner.requests()
+    assert [(request.session, request.ttft_target_s) for request in heard] == [("s", 2.5), ("", None)]
 
 
 def test_lengths_of_answers() -> None:
