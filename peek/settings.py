@@ -1,4 +1,4 @@
-"""What a setting may be: five checks that name the setting, the value and what is valid.
+"""What a setting may be: six checks that name the setting, the value and what is valid.
 
 Each setting is checked in one place, next to what it means, by one of these.
 """
@@ -35,6 +35,13 @@ def require_lead(name: str, value: object) -> None:
     number = _finite(value)
     if value != inf and (number is None or number < 0.0):
         raise InvalidConfig(f"{name} is {value!r}; need a number from 0, or infinity")
+
+
+def require_seconds(name: str, value: object) -> None:
+    """`InvalidConfig` unless `value` is a number above 0, or infinity."""
+    number = _finite(value)
+    if value != inf and (number is None or number <= 0.0):
+        raise InvalidConfig(f"{name} is {value!r}; need a number above 0, or infinity")
 
 
 def require_one_of(name: str, value: object, valid: Iterable[str]) -> None:

@@ -67,7 +67,7 @@ def test_options_of_the_engine_come_first(monkeypatch: pytest.MonkeyPatch) -> No
         ({"PEEK_CONFIG": "@a\0b"}, "PEEK_CONFIG names a file that cannot be read"),
         (
             {"PEEK_CONFIG": '{"polcy": "peek"}'},
-            "PEEK_CONFIG: option 'polcy' is not one of policy 'peek'; valid: policy, mean_bias",
+            "PEEK_CONFIG: option 'polcy' is not one of policy 'peek'; valid: policy, objective",
         ),
         ({"PEEK_CONFIG": '{"policy": "peak"}'}, "PEEK_CONFIG: policy 'peak' is unknown"),
         ({"PEEK_CONFIG": '{"strict": 1}'}, "PEEK_CONFIG: strict is 1"),

@@ -26,7 +26,9 @@ def test_the_line_says_it_all(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "peek"):
         toy_attachment(ToyEngine(), fair_share=0.1)
     (line,) = lines(caplog)
-    assert line.startswith("peek: active; toy 1.0, model m, rank 0.0, cache none; policy=peek mean_bias=0.0")
+    assert line.startswith(
+        "peek: active; toy 1.0, model m, rank 0.0, cache none; policy=peek objective=balanced"
+    )
     for option in ("fair_share=0.1", "eviction=lru", "grace_tokens=500000.0", "strict=False"):
         assert option in line
     assert set(PeekConfig().as_dict()) <= {word.split("=")[0] for word in line.split("; ")[2].split()}

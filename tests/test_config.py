@@ -29,7 +29,7 @@ from peek import (
 )
 from peek.config import EVICTIONS, LANES, POLICIES
 from peek.eviction.demand import MODES
-from peek.policy.default import UNSHARED, PeekOptions
+from peek.policy.default import OBJECTIVES, UNSHARED, PeekOptions
 
 CONTRACT: dict[str, tuple[type, type | None, str | None]] = {
     # label: policy, lanes, mode of the demand eviction
@@ -192,7 +192,7 @@ def test_options_that_cannot_be_read(text: str) -> None:
         ),
         (
             {"policy": "peek", "theta": 1},
-            "valid: policy, mean_bias, unshared, fair_share, grace_tokens, tenant_lead",
+            "valid: policy, objective, mean_bias, ttft_target_s, unshared, fair_share, grace_tokens, tenant",
         ),
         ({"policy": "peek", "lanes": "work"}, "'lanes' is not one of policy 'peek'"),
         ({"policy": "lpm", "fair_share": 0.2}, "'fair_share' needs the option 'lanes'; valid: cycle, work"),
@@ -221,7 +221,9 @@ CONFIGS = st.builds(
     PeekConfig,
     options=st.builds(
         PeekOptions,
-        st.floats(0.0, 1.0),
+        st.sampled_from(list(OBJECTIVES)),
+        st.none() | st.floats(0.0, 1.0),
+        st.none() | st.floats(0.0, exclude_min=True, allow_nan=False),
         st.sampled_from(UNSHARED),
         st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
         st.floats(0.0, allow_nan=False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import sqrt
 
 import pytest
 from hypothesis import given
@@ -49,15 +50,17 @@ class Definition:
         """Smallest first; rounded, because sums go another way here than in the library."""
         n = len(members)
         at_risk = n * sum(
-            self.scene.unit / len(self.below(p)) for p in prefixes(top) if p in self.paid or self.cached(p)
+            self.scene.unit / sqrt(len(self.below(p)))
+            for p in prefixes(top)
+            if p in self.paid or self.cached(p)
         )
         length = sum(fact.num_tokens * self.expects(fact)[0] for fact in members) / n
         age_s = self.scene.now - members[0].row.arrival_time
         plain = sum(fact.num_tokens for fact in members) / n
-        beta, gamma = self.policy.beta, self.policy.gamma
+        power, gamma = self.policy.power, self.policy.gamma
         key = bounded(
-            index(age_s, float(n), float(work), float(at_risk), float(length), beta, gamma),
-            index(age_s, float(n), float(work - self.excess(members)), float(at_risk), plain, beta, gamma),
+            index(age_s, float(work), at_risk, float(length), power, gamma),
+            index(age_s, float(work - self.excess(members)), at_risk, plain, power, gamma),
         )
         return -float(f"{key:.10g}"), members[0].rank
 
@@ -149,7 +152,7 @@ def test_where_nothing_is_shared_it_is_age_over_a_power_of_the_length() -> None:
         Arrival(f"r{i}", (i,) * n, NOW - age) for i, (n, age) in enumerate(zip(lengths, ages, strict=True))
     )
     rows = tuple(sorted(rows, key=lambda row: row.arrival_time))
-    expected = sorted(rows, key=lambda r: -(NOW - r.arrival_time) / len(r.symbols) ** 0.3)
+    expected = sorted(rows, key=lambda r: -(NOW - r.arrival_time) / len(r.symbols) ** 1.8)
     assert planner_of(rows, INDEX).plan(cache_of([]), NOW) == [row.request_id for row in expected]
 
 
@@ -160,17 +163,17 @@ def test_arrival_order_where_nothing_is_shared_is_to_be_had() -> None:
     assert plan.stood_aside
 
 
-def test_what_everybody_waits_for_is_at_no_risk() -> None:
-    """A cached system prompt counts little for each of a hundred, a session's own history much."""
-    rows = [Arrival(f"r{i}", (*(1,) * 64, i), 1.0) for i in range(100)]
-    rows.append(Arrival("session", (*(2,) * 64, 0), 60.0))
+def test_what_many_wait_for_is_at_less_risk() -> None:
+    """A cached system prompt counts less for each of a thousand than a session's own history."""
+    rows = [Arrival(f"r{i}", (*(1,) * 64, i, i), 1.0) for i in range(1000)]
+    rows.append(Arrival("session", (*(2,) * 64, 0, 0), 60.0))  # waits a sixteenth of the others' time
     cached = [("", (1,) * 64), ("", (2,) * 64)]
     assert planner_of(rows, INDEX).plan(cache_of(cached), NOW)[0] == "session"
     assert planner_of(rows, INDEX).plan(cache_of(cached[:1]), NOW)[-1] == "session"
 
 
 def test_the_prefix_once_paid_its_siblings_follow() -> None:
-    rows = rows_of([1] * 50 + [2], [8] * 50, [1] * 50 + [3], [9] * 50, [1] * 50 + [4], step=1.0)
+    rows = rows_of([1] * 50 + [2], [8] * 60, [1] * 50 + [3], [9] * 60, [1] * 50 + [4], step=1.0)
     assert planner_of(rows, INDEX).plan(cache_of([]), NOW) == ["r0", "r2", "r4", "r1", "r3"]
 
 
@@ -178,7 +181,7 @@ def test_the_prefix_once_paid_its_siblings_follow() -> None:
 def test_a_request_moves_ahead_as_its_wait_grows(scene: Scene, alone: int, bias: float) -> None:
     ranks = []
     policy = PeekPolicy(PeekOptions(mean_bias=bias))
-    for wait in (64, 200, 1000, 10**6, 10**15):
+    for wait in (64, 200, 1000, 10**6, 10**18):
         single = Arrival("single", (99,) * alone, NOW - wait)
         order = replace(scene, rows=(single, *scene.rows)).prepare().order(policy)
         ranks.append(order.index("single"))
@@ -193,7 +196,7 @@ def test_the_planner_says_that_it_ordered(scene: Scene) -> None:
     assert plan.reordered == (plan != [row.request_id for row in scene.rows])
 
 
-@pytest.mark.parametrize("bias", [-0.1, 1.1, "x", None, True, float("nan")])
+@pytest.mark.parametrize("bias", [-0.1, 1.1, "x", True, float("nan")])
 def test_a_dial_out_of_range_is_refused(bias: object) -> None:
     with pytest.raises(InvalidConfig, match=r"mean_bias is .*; need a number from 0 to 1"):
         PeekConfig(options={"mean_bias": bias})
@@ -204,4 +207,4 @@ def test_a_dial_out_of_range_is_refused(bias: object) -> None:
 
 def test_another_word_for_unshared_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="unshared is 'fcfs'; valid: index, arrival"):
-        PeekOptions(0.0, "fcfs")
+        PeekOptions(unshared="fcfs")

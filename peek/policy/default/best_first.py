@@ -13,7 +13,15 @@ from mypy_extensions import i64
 
 from peek.policy.base import RequestStream
 from peek.policy.default.answers import bounded
-from peek.policy.default.frontier import MIN_WAIT_S, Frontier, edge_at_risk, own_length, own_work, vector
+from peek.policy.default.frontier import (
+    MIN_WAIT_S,
+    Frontier,
+    edge_at_risk,
+    own_length,
+    own_work,
+    urgency,
+    vector,
+)
 from peek.request import PendingRequest
 from peek.trie.node import Node
 
@@ -79,7 +87,7 @@ class BestFirst(RequestStream):
         self._frontier = frontier
         self._now: float = now
         self._above = frontier.above()
-        self._indices: object = frontier.columns.indices(now, vector(self._above))
+        self._indices: object = frontier.columns.indices(now, vector(self._above), frontier.power)
         self._surface = Run([], 0.0)
         self._look(max(_FIRST_LOOK, most))
         self._run = self._surface
@@ -102,7 +110,7 @@ class BestFirst(RequestStream):
             return Piece(key, below.since, below.first, owner, only_request(owner))
         assert owner is not None
         request = owner.request
-        return Piece(key, request.arrival_time, request.sequence, owner.node, request)
+        return Piece(key, self._frontier.waiting(owner).since, request.sequence, owner.node, request)
 
     def next(self) -> PendingRequest | None:
         """The next request; None at the end.
@@ -144,14 +152,15 @@ class BestFirst(RequestStream):
         terminator = node.terminator
         while terminator is not None:
             request = terminator.request
-            since = request.arrival_time
+            waiting = frontier.waiting(terminator)
+            since = waiting.since
             length = own_length(request)
             work = float(own_work(request, node.depth * frontier.unit))
-            key = self._key(since, at_risk / work, frontier.weight(1.0, length))
-            expected = frontier.waiting(terminator).expected
+            key = self._key(since, at_risk / work, frontier.weight(length))
+            expected = waiting.expected
             excess = float(expected.excess)
             if expected.ratio != 1.0 or excess != 0.0:
-                weight = frontier.weight(1.0, length * expected.ratio)
+                weight = frontier.weight(length * expected.ratio)
                 key = -bounded(-self._key(since, at_risk / (work + excess), weight), -key)
             below.append(Piece(key, since, request.sequence, node, request))
             terminator = terminator.next
@@ -168,17 +177,16 @@ class BestFirst(RequestStream):
         below = frontier.below(kid)
         count = float(kid.count)
         work = float(below.work)
-        weight = frontier.weight(count, below.tokens / count)
+        weight = frontier.weight(below.tokens / count)
         key = self._key(below.since, at_risk / max(1.0, work), weight)
         if below.foretells:
-            weight = frontier.weight(count, below.lasting / count)
+            weight = frontier.weight(below.lasting / count)
             risk = at_risk / max(1.0, work + below.excess)
             key = -bounded(-self._key(below.since, risk, weight), -key)
         return Piece(key, below.since, below.first, kid, only_request(kid))
 
     def _key(self, since: float, risk: float, weight: float) -> float:
-        leverage = 1.0 + risk
-        return -(max(MIN_WAIT_S, self._now - since) * leverage * leverage * leverage * weight)
+        return -(max(MIN_WAIT_S, self._now - since) * urgency(risk, self._frontier.power) * weight)
 
 
 def entry(run: Run) -> tuple[float, float, int, Run]:

@@ -26,6 +26,7 @@ import numpy as np
 from mypy_extensions import i64
 
 from peek.policy.default.answers import LEAST, MOST, AnswerLengths, Expected
+from peek.policy.default.sessions import Sessions
 from peek.request import PendingRequest
 from peek.trie.keys import COMPILED
 from peek.trie.node import Node, Terminator, next_branch, next_preorder, uncached_symbols
@@ -39,6 +40,10 @@ except ImportError:  # pragma: no cover - an interpreted install on a platform w
 
 MIN_WAIT_S: Final = 1e-3
 """Requests that have just come wait this long, so that indices do not all become zero."""
+
+MOST_LEVERAGE: Final = 5.0
+"""Beyond that, four fifths cached, a hit is no reason more to hurry: see the bound in
+`peek.policy.default.policy`."""
 
 _WIDTH: Final = 9
 _SINCE, _FIRST, _WEIGHT, _PER_WORK, _AT_RISK, _GROUP, _FORETOLD_WEIGHT, _FORETOLD_PER_WORK = range(8)
@@ -60,8 +65,8 @@ def vector(values: list[float]) -> Any:
 class Columns:
     """What the index of each piece is made of, by slot.
 
-    since, first    arrival time in seconds and number of arrival of its oldest request
-    weight          count ** beta / length ** gamma
+    since, first    since when its oldest request has waited, in seconds, and its number of arrival
+    weight          1 / length ** gamma
     per_work        count / work, in 1 / tokens
     at_risk         tokens at risk for one of its requests, on its own edge
     group           number of the group that it hangs from
@@ -119,23 +124,22 @@ class Columns:
         """The piece is gone.  O(1)."""
         self.put(slot, 0.0, 0, -1.0, 0.0, 0.0, 0, -1.0, 0.0)
 
-    def indices(self, now: float, above: Any) -> Any:
+    def indices(self, now: float, above: Any, power: i64) -> Any:
         """The index of every piece, below zero for those that are gone.
 
         Args:
             now: seconds, same clock as `since`.
             above: tokens at risk above each group, for one request.
+            power: of the leverage.
         """
         self._let_in()
         table = self._table
         age_s = np.maximum(now - table[_SINCE], MIN_WAIT_S)
         at_risk = above[table[_GROUP].astype(np.intp)] + table[_AT_RISK]
-        leverage = 1.0 + at_risk * table[_PER_WORK]
-        plain = age_s * leverage * leverage * leverage * table[_WEIGHT]
+        plain = age_s * _urgencies(at_risk * table[_PER_WORK], power) * table[_WEIGHT]
         if not self._foretold:
             return plain
-        leverage = 1.0 + at_risk * table[_FORETOLD_PER_WORK]
-        learned = age_s * leverage * leverage * leverage * table[_FORETOLD_WEIGHT]
+        learned = age_s * _urgencies(at_risk * table[_FORETOLD_PER_WORK], power) * table[_FORETOLD_WEIGHT]
         return np.minimum(
             np.maximum(learned, LEAST * plain), MOST * plain
         )  # `peek.policy.default.answers.bounded`
@@ -240,16 +244,37 @@ class Below:
 class Waiting:
     """One request: the slot of its piece, -1 where it is none, and what is expected of its answer.
 
-    `start` is as of `Below`.
+    `start` is as of `Below`; `since` its arrival, or earlier for a later turn of a session, in seconds.
     """
 
-    __slots__ = ("expected", "slot", "start", "terminator")
+    __slots__ = ("expected", "since", "slot", "start", "terminator")
 
-    def __init__(self, terminator: Terminator, expected: Expected, start: i64) -> None:
+    def __init__(self, terminator: Terminator, expected: Expected, since: float, start: i64) -> None:
         self.terminator = terminator
         self.start: i64 = start
         self.expected = expected
+        self.since: float = since
         self.slot: i64 = -1
+
+
+def urgency(risk: float, power: i64) -> float:
+    """The leverage of `risk`, tokens at risk to tokens of work, to a whole power.  O(power)."""
+    leverage = min(1.0 + risk, MOST_LEVERAGE)
+    raised = leverage
+    while power > 1:
+        raised *= leverage
+        power -= 1
+    return raised
+
+
+def _urgencies(risk: Any, power: i64) -> Any:
+    """`urgency` of a vector, to the last bit."""
+    leverage = np.minimum(1.0 + risk, MOST_LEVERAGE)
+    raised = leverage.copy()
+    while power > 1:
+        raised *= leverage
+        power -= 1
+    return raised
 
 
 def own_work(request: PendingRequest, depth_tokens: i64) -> i64:
@@ -263,8 +288,8 @@ def own_length(request: PendingRequest) -> float:
 
 
 def edge_at_risk(node: Node, parent: Node, unit_tokens: i64) -> float:
-    """A whole edge, cached or paid, divided among those that wait below it."""
-    return float((node.depth - parent.depth) * unit_tokens) / float(node.count)
+    """A whole edge, cached or paid, divided by the root of how many wait below it: others may save it."""
+    return float((node.depth - parent.depth) * unit_tokens) / math.sqrt(float(node.count))
 
 
 @final
@@ -274,7 +299,9 @@ class Frontier:
     Args:
         tree: the waiting requests, with the marks of a dual-walk.
         answers: what is expected of each.
-        beta, gamma: exponents of count and length, see `peek.policy.default.policy`.
+        sessions: since when each has waited.
+        power: of the leverage, and
+        gamma: of the length, see `peek.policy.default.policy`.
 
     Attributes:
         columns: the pieces.
@@ -285,7 +312,6 @@ class Frontier:
     __slots__ = (
         "_answers",
         "_below",
-        "_beta",
         "_bookmark",
         "_epoch",
         "_free",
@@ -295,19 +321,24 @@ class Frontier:
         "_last_length",
         "_last_price",
         "_round",
+        "_sessions",
         "_start",
         "_tree",
         "_waiting",
         "columns",
         "live",
         "owners",
+        "power",
         "unit",
     )
 
-    def __init__(self, tree: PendingTree, answers: AnswerLengths, beta: float, gamma: float) -> None:
+    def __init__(
+        self, tree: PendingTree, answers: AnswerLengths, sessions: Sessions, power: i64, gamma: float
+    ) -> None:
         self._tree = tree
         self._answers = answers
-        self._beta: float = beta
+        self._sessions = sessions
+        self.power: i64 = power
         self._gamma: float = gamma
         self._bookmark = Bookmark()
         self._epoch: i64 = -1
@@ -330,9 +361,9 @@ class Frontier:
         self._groups: list[Node | None] = []
         self._free_groups: list[int] = []
 
-    def is_of(self, tree: PendingTree, beta: float, gamma: float) -> bool:
-        """Whether it was made with these arguments."""
-        return tree is self._tree and beta == self._beta and gamma == self._gamma
+    def is_of(self, tree: PendingTree) -> bool:
+        """Whether it was made for this tree."""
+        return tree is self._tree
 
     # -- what is known of nodes and requests -------------------------------------------------------
 
@@ -368,8 +399,9 @@ class Frontier:
             if waiting.terminator is terminator:
                 return waiting
             self._leave_slot_of(waiting)
-        expected = self._answers.expected(terminator.request.request_id)
-        waiting = Waiting(terminator, expected, self._start)
+        request = terminator.request
+        expected = self._answers.expected(request.request_id)
+        waiting = Waiting(terminator, expected, self._sessions.since(request), self._start)
         known[uid] = waiting
         return waiting
 
@@ -511,12 +543,12 @@ class Frontier:
         request, node, expected = waiting.terminator.request, waiting.terminator.node, waiting.expected
         length = own_length(request)
         work = float(own_work(request, node.depth * self.unit))
-        weight = foretold = self.weight(1.0, length)
+        weight = foretold = self.weight(length)
         if expected.ratio != 1.0:
-            foretold = self.weight(1.0, length * expected.ratio)
+            foretold = self.weight(length * expected.ratio)
         self.columns.put(
             waiting.slot,
-            request.arrival_time,
+            waiting.since,
             request.sequence,
             weight,
             1.0 / work,
@@ -552,16 +584,16 @@ class Frontier:
         count = float(top.count)
         work = float(piece.work)
         cached = (top.depth - parent.depth - uncached_symbols(top, parent, self._epoch)) * self.unit
-        weight = foretold = self.weight(count, piece.tokens / count)
+        weight = foretold = self.weight(piece.tokens / count)
         if piece.lasting != piece.tokens:
-            foretold = self.weight(count, piece.lasting / count)
+            foretold = self.weight(piece.lasting / count)
         self.columns.put(
             piece.slot,
             piece.since,
             piece.first,
             weight,
             count / max(1.0, work),
-            float(cached) / count,
+            float(cached) / math.sqrt(count),
             self.below(parent).group,
             foretold,
             count / max(1.0, work + piece.excess),
@@ -608,9 +640,8 @@ class Frontier:
             lasting += length * expected.ratio
             work += own_work(request, depth_tokens)
             excess += float(expected.excess)
-            came = request.arrival_time
-            if came < since or (came == since and request.sequence < first):
-                since = came
+            if waiting.since < since or (waiting.since == since and request.sequence < first):
+                since = waiting.since
                 first = request.sequence
             terminator = terminator.next
         below.tokens = tokens
@@ -637,10 +668,9 @@ class Frontier:
                 at_risk[self.below(current).group] = risk
         return at_risk
 
-    def weight(self, count: float, length: float) -> float:
-        """`count` ** beta / `length` ** gamma."""
+    def weight(self, length: float) -> float:
+        """1 / `length` ** gamma."""
         if length != self._last_length:  # prompts of a kind are often of a length
             self._last_length = length
-            self._last_price = math.pow(length, self._gamma)
-        sharing = 1.0 if count == 1.0 else math.pow(count, self._beta)
-        return sharing / self._last_price
+            self._last_price = math.pow(length, -self._gamma)
+        return self._last_price

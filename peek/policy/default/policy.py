@@ -7,28 +7,34 @@ HRRN, and, where pieces need a common set-up, Horn's rule for precedence trees (
 sequencing with treelike precedence ordering", 1972): a set-up goes when the best of what it enables, set-up
 paid, is the best of all.  Here the set-up is a prefix that is not cached, and a piece is what waits below it:
 
-    index = age * count ** beta * (1 + at_risk / work) ** 3 / length ** gamma
+    index = age * min(5, 1 + at_risk / work) ** power / length ** gamma
 
-    age      seconds that the oldest of them has waited
-    count    how many they are
+    age      seconds that the oldest of them has waited; for a later turn of a session a little more
     work     tokens to compute for all of them, every uncached edge once, and those that their answers are
              expected to be longer than the mean answer
-    at_risk  cached tokens that they would have to compute if these were evicted: each cached edge divided
-             among all that wait below it, because what many wait for stays cached anyway
+    at_risk  cached tokens that they would have to compute if these were evicted: each cached edge divided by
+             the root of how many wait below it, because what many wait for is likely to stay cached
     length   mean prompt length in tokens, each times the length of its answer to that of the mean answer, as
              far as is expected: memory and the time for which it is held
 
-All factors but the age are ratios or powers of counts, so there is no threshold and no section.  Where
-nothing is shared or cached the index is age / length ** gamma.  A request that waits overtakes in the end
-whatever keeps coming, because only its age grows without bound.
+`power` and `gamma` are the dial: 2 and 0.6 for a short tail, 5 and 1.8 for both, 10 and 3.8 for a short mean.
+By the generalised c-mu rule (van Mieghem, 1995) serving the largest age ** (p - 1) / work keeps the sum of
+waits ** p small.  Raising an index to a power changes no order, so here not the age but all the rest has it:
+the smaller it is, the more the longest waits count.
+
+All factors but the age are bounded or powers of lengths, so there is no threshold and no section.  Only the
+age of a request grows without bound, so it overtakes in the end whatever keeps coming: a request of length L
+goes before any of length l, cached or not, that has waited less than (l / L) ** gamma / 5 ** power times as
+long.  Being 70 to 210 times as short gives as much right of way as the best hit, on the whole dial.
 
 Order: the best piece goes; if it is a prefix that is not cached, the best request below it pays for it and
 the others compete anew with the prefix paid.  On engines that show a prefix only when its prefill ends,
 siblings of a prefill under way, or of one earlier in the order, go last.
 
-Four parts, each pure and each a module of its own, know nothing of each other or of the planner: the
-*frontier* keeps the pieces and their indices, *answers* learns how long answers will be, *overdue* gives
-turns to requests that arrival order would have served, *tenants* to tenants that have been served less.
+Its parts, each pure and each a module of its own, know nothing of the planner: the *frontier* keeps the
+pieces and their indices, *answers* learns how long answers will be, *sessions* knows when they began.
+*targets* puts those first that can still have their first token in time, *overdue* gives turns to requests
+that arrival order would have served, *tenants* to tenants that have been served less.
 `PeekPolicy` hands them what happens and puts their orders behind each other.
 """
 
@@ -36,7 +42,7 @@ from __future__ import annotations
 
 import math
 from math import inf
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, final
 
 from mypy_extensions import i64, mypyc_attr
 
@@ -53,20 +59,15 @@ from peek.policy.base import (
 from peek.policy.default import PeekOptions
 from peek.policy.default.answers import AnswerLengths
 from peek.policy.default.best_first import BestFirst
-from peek.policy.default.frontier import MIN_WAIT_S, Frontier
+from peek.policy.default.frontier import MIN_WAIT_S, Frontier, urgency
 from peek.policy.default.overdue import OverdueLane
+from peek.policy.default.sessions import Sessions
+from peek.policy.default.targets import TargetLane
 from peek.policy.default.tenants import DECODE_WEIGHT, TenantAccounts, Turns
 from peek.policy.sections import PIONEER, SIBLING, TAU
 from peek.request import PendingRequest
 from peek.trie.node import Terminator
 from peek.trie.pending_tree import PendingTree
-
-_BETA: Final = 0.05
-_GAMMA: Final = 0.3
-"""The exponents at the end of the dial that favours the tail, ..."""
-_MORE_BETA: Final = 0.15
-_MORE_GAMMA: Final = 0.7
-"""... and how much more they are at the other end."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -85,9 +86,11 @@ class PeekPolicy(AdmissionPolicy):
         super().__init__(
             reads_tree=False, needs_sharing=self._leaves_unshared, reads_heads=True, options=settings
         )
-        self.beta: float = _BETA + settings.mean_bias * _MORE_BETA
-        self.gamma: float = _GAMMA + settings.mean_bias * _MORE_GAMMA
+        self.power: i64 = round(settings.power)
+        self.gamma: float = settings.gamma
         self.answers = AnswerLengths()
+        self.sessions = Sessions()
+        self.targets = TargetLane(settings.target_s, settings.fair_share)
         self.overdue = OverdueLane(settings.fair_share, settings.grace_tokens)
         self.accounts = TenantAccounts(settings.tenant_lead)
         self._takes_turns: bool = settings.tenant_lead != inf
@@ -97,6 +100,8 @@ class PeekPolicy(AdmissionPolicy):
 
     def arrived(self, request: PendingRequest) -> None:
         self.answers.arrived(request, request.heads)
+        self.sessions.arrived(request)
+        self.targets.arrived(request)
         self.overdue.arrived(request)
         if self._takes_turns:
             self.accounts.arrived(request)
@@ -109,7 +114,9 @@ class PeekPolicy(AdmissionPolicy):
                 self.accounts.charge(request.tenant, float(cost_tokens))
             self.accounts.left(request)
             self.needs_sharing = self._leaves_unshared and not self.accounts.several
+        self.targets.left(request)
         if admitted:
+            self.targets.charge(request, cost_tokens)
             self.answers.admitted(request)
             self.overdue.charge(request, cost_tokens)
             return
@@ -153,18 +160,19 @@ class PeekPolicy(AdmissionPolicy):
         return Turns(order, self.accounts) if self._turns_matter() else order
 
     def _best_first(self, cycle: Cycle, most: int) -> RequestStream:
-        """By index, with turns for overdue requests; for the first `most`, as far as is known."""
+        """By index, behind those in time, with turns for overdue requests; for the first `most`."""
         tree = cycle.tree
         self.overdue.price(tree.n_namespaces > 1)
         frontier = self._frontier
-        if frontier is None or not frontier.is_of(tree, self.beta, self.gamma):
-            frontier = Frontier(tree, self.answers, self.beta, self.gamma)
+        if frontier is None or not frontier.is_of(tree):
+            frontier = Frontier(tree, self.answers, self.sessions, self.power, self.gamma)
             self._frontier = frontier
         news = self._news_of(tree) if self.answers.news else []
         frontier.follow(cycle.unit_tokens)
         for terminator in news:
             frontier.renew(terminator)
-        return self.overdue.merge(BestFirst(frontier, cycle.now, most), tree)
+        order = self.targets.merge(BestFirst(frontier, cycle.now, most), cycle.now)
+        return self.overdue.merge(order, tree)
 
     def _turns_matter(self) -> bool:
         """Whether several tenants wait."""
@@ -176,13 +184,9 @@ class PeekPolicy(AdmissionPolicy):
         return [each for each in tree.handles() if self.answers.renew(each.request.request_id)]
 
 
-def index(
-    age_s: float, count: float, work: float, at_risk: float, length: float, beta: float, gamma: float
-) -> float:
+def index(age_s: float, work: float, at_risk: float, length: float, power: i64, gamma: float) -> float:
     """The index of one piece; see the module for units."""
-    leverage = 1.0 + at_risk / work
-    sharing = math.pow(count, beta)
-    return max(MIN_WAIT_S, age_s) * leverage * leverage * leverage * (sharing / math.pow(length, gamma))
+    return max(MIN_WAIT_S, age_s) * urgency(at_risk / work, power) * math.pow(length, -gamma)
 
 
 def siblings_last(ordered: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:

@@ -1,0 +1,183 @@
+"""A lane for requests that can still have their first token in time.
+
+A request may have a target: seconds within which its first token is wanted.  Of those that have one, whoever
+can still meet it goes before the others, fewest tokens to compute first: on one machine, with all due equally
+soon after they came, that leaves the fewest late (Moore, "An n job, one machine sequencing algorithm for
+minimizing the number of late jobs", 1968, drops the longest from a sequence that is late).  A request that
+is too late has no target any more.
+
+Those without a target, and those that are late, are served beside them by the policy's index, with a
+guaranteed share of the work, by stride scheduling over the tokens that were really admitted.
+
+What the engine gets through is learned: uncached tokens admitted in a second while requests waited.
+"""
+
+from __future__ import annotations
+
+import heapq
+from math import exp, inf
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from peek.policy.base import RequestStream
+from peek.request import PendingRequest
+
+_MEMORY_S: Final = 10.0
+"""Seconds that the engine's pace looks back on: some of its steps, and a small part of a change of load."""
+
+_MOST_LEAD: Final = 16384.0
+"""Tokens of work that a lane can be behind by: two steps, so that one that was empty does not catch up."""
+
+
+@final
+class Pace:
+    """Uncached tokens a second, while requests wait."""
+
+    __slots__ = ("_last_s", "_seconds", "_since", "_tokens", "_waits")
+
+    def __init__(self) -> None:
+        self._tokens: float = 0.0
+        self._seconds: float = 0.0
+        self._since: float = 0.0
+        self._last_s: float = 0.0
+        self._waits = False
+
+    def admitted(self, tokens: float, waits: bool) -> None:
+        """So many tokens were admitted; `waits`: requests still wait.  O(1)."""
+        self._since += tokens
+        self._waits = waits
+
+    def at(self, now: float) -> float:
+        """Tokens a second as of now, in seconds; 0.0 before anything is known.  Once a plan, O(1)."""
+        passed = now - self._last_s
+        if passed > 0.0:
+            if self._waits:
+                kept = exp(-passed / _MEMORY_S)
+                self._tokens = self._tokens * kept + self._since
+                self._seconds = self._seconds * kept + passed
+            self._since = 0.0
+            self._last_s = now
+            self._waits = True
+        return self._tokens / self._seconds if self._seconds > 0.0 else 0.0
+
+
+@final
+class TargetLane:
+    """Requests with a target, and which of the two lanes is behind.
+
+    Args:
+        default_s: the target in seconds of requests that name none; infinity for none but those that are
+            named, None for none at all.
+        share: part of the work that goes to the others while any request is in time, in (0, 1).
+    """
+
+    __slots__ = ("_in_use", "_pace", "_picked", "_waiting", "_wanted", "default_s", "lead", "share")
+
+    def __init__(self, default_s: float | None, share: float) -> None:
+        self.default_s: float | None = default_s
+        self.share: float = share
+        self.lead: float = 0.0
+        """How far this lane is ahead of the others', in tokens / share."""
+        self._pace = Pace()
+        self._wanted: dict[str, PendingRequest] = {}
+        """Those that wait and have a target."""
+        self._picked: set[str] = set()
+        self._waiting: i64 = 0
+        self._in_use = False
+
+    def target_of(self, request: PendingRequest) -> float:
+        """Seconds; infinity for none.  O(1)."""
+        if self.default_s is None:
+            return inf
+        own = request.ttft_target_s
+        return self.default_s if own is None else own
+
+    def arrived(self, request: PendingRequest) -> None:
+        """A request waits.  O(1)."""
+        self._waiting += 1
+        if self.target_of(request) < inf:
+            self._wanted[request.request_id] = request
+
+    def left(self, request: PendingRequest) -> None:
+        """A request waits no more.  O(1)."""
+        self._waiting -= 1
+        self._wanted.pop(request.request_id, None)
+
+    def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
+        """A request was admitted, after `left`, and cost so much.  O(1)."""
+        tokens = float(max(1, uncached_tokens))
+        self._pace.admitted(tokens, self._waiting > 0)
+        if not self._in_use:
+            return
+        if request.request_id in self._picked:
+            self.lead = min(self.lead + tokens / (1.0 - self.share), _MOST_LEAD)
+        else:
+            self.lead = max(self.lead - tokens / self.share, -_MOST_LEAD)
+
+    def merge(self, order: RequestStream, now: float) -> RequestStream:
+        """`order` with those that can be in time before it, as far as the share goes.
+
+        `order` itself if none can.  O(requests with a target); O(log) for each that goes.
+        """
+        pace = self._pace.at(now)
+        self._picked.clear()
+        in_time: list[tuple[int, float, int, PendingRequest]] = []
+        for request in self._wanted.values():
+            work = max(1, request.num_tokens - max(request.cached_len, request.coming_len))
+            takes_s = float(work) / pace if pace > 0.0 else 0.0
+            if now - request.arrival_time + takes_s <= self.target_of(request):
+                in_time.append((work, request.arrival_time, request.sequence, request))
+        self._in_use = bool(in_time)
+        if not in_time:
+            return order
+        heapq.heapify(in_time)
+        return TargetTurns(order, self, in_time)
+
+    def pick(self, request: PendingRequest) -> None:
+        """Note that this lane has placed a request.  O(1)."""
+        self._picked.add(request.request_id)
+
+
+@final
+class TargetTurns(RequestStream):
+    """An order in which those that are in time go whenever their lane is not ahead.
+
+    Args:
+        order: the policy's, of all who wait.
+        lane: as it stands; the order to come is not charged to it.
+        in_time: a heap by tokens to compute, then arrival.
+    """
+
+    __slots__ = ("_in_time", "_lane", "_lead", "_order", "_placed")
+
+    def __init__(
+        self,
+        order: RequestStream,
+        lane: TargetLane,
+        in_time: list[tuple[int, float, int, PendingRequest]],
+    ) -> None:
+        self._order = order
+        self._lane = lane
+        self._lead: float = lane.lead
+        self._in_time = in_time
+        self._placed: set[str] = set()
+
+    def next(self) -> PendingRequest | None:
+        """The next request; None at the end.  O(log), or the order's own cost."""
+        placed, lane = self._placed, self._lane
+        while self._in_time and self._in_time[0][3].request_id in placed:
+            heapq.heappop(self._in_time)
+        if self._in_time and self._lead <= 0.0:
+            work, _, _, request = heapq.heappop(self._in_time)
+            lane.pick(request)
+            placed.add(request.request_id)
+            self._lead += float(work) / (1.0 - lane.share)
+            return request
+        other = self._order.next()
+        while other is not None and other.request_id in placed:
+            other = self._order.next()
+        if other is not None:
+            placed.add(other.request_id)
+            self._lead -= float(max(1, other.num_tokens - other.cached_len)) / lane.share
+        return other

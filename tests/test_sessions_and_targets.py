@@ -1,0 +1,287 @@
+"""Sessions and targets for the first token: their parts against naive twins, and what they promise users."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp, inf
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.queues import cache_of
+
+from peek import InvalidConfig, PeekConfig, PeekPolicy, PendingRequest, Planner
+from peek.policy.base import Listed, everybody
+from peek.policy.default import OBJECTIVES, TARGET_S, PeekOptions
+from peek.policy.default.sessions import LONGEST_S, PART, Sessions
+from peek.policy.default.targets import Pace, TargetLane
+from peek.simulation.engines import Job
+from peek.simulation.simulate import CACHES, simulate
+from peek.simulation.workload import SimRequest, Workload, unique_tokens, with_answers
+
+both_kinds = pytest.mark.parametrize("cache", CACHES)
+
+
+def asks(name: str, at_s: float = 0.0, tokens: int = 100, **more: Any) -> PendingRequest:
+    return PendingRequest(name, [hash(name) % 2**31], at_s, num_tokens=tokens, **more)
+
+
+# -- sessions ------------------------------------------------------------------------------------------
+
+
+@given(
+    turns=st.lists(
+        st.tuples(st.sampled_from(["", "a", "b"]), st.sampled_from(["", "lora"]), st.floats(0.0, 1e4)),
+        max_size=30,
+    )
+)
+def test_a_later_turn_counts_as_older_by_a_part_of_its_session(turns: list[tuple[str, str, float]]) -> None:
+    sessions = Sessions()
+    began: dict[tuple[str, str], float] = {}
+    for number, (session, namespace, at_s) in enumerate(turns):
+        request = asks(f"r{number}", at_s, session=session, namespace=namespace)
+        sessions.arrived(request)
+        start = began.setdefault((session, namespace), at_s) if session else at_s
+        assert sessions.since(request) == at_s - PART * min(max(0.0, at_s - start), LONGEST_S)
+        assert at_s - PART * LONGEST_S <= sessions.since(request) <= at_s
+    assert len(sessions) == len(began)
+
+
+def test_old_sessions_are_forgotten() -> None:
+    sessions = Sessions()
+    for number in range(65536 + 10):
+        sessions.arrived(asks("r", float(number), session=f"s{number}"))
+        sessions.arrived(asks("r", float(number), session="kept"))
+    assert len(sessions) == 65536
+    assert sessions.since(asks("r", 1e5, session="s3")) == 1e5
+    assert sessions.since(asks("r", 1e5, session="kept")) < 1e5
+
+
+def test_of_two_alike_the_later_turn_goes_first() -> None:
+    planner = Planner(PeekConfig())
+    planner.add(asks("first turn", 0.0, session="talk"))
+    planner.remove("first turn")
+    planner.add(asks("other", 100.0))
+    planner.add(asks("second turn", 101.0, session="talk"))
+    assert planner.plan(cache_of([]), 110.0) == ["second turn", "other"]
+
+
+# -- targets -------------------------------------------------------------------------------------------
+
+
+def test_the_pace_is_what_was_admitted_while_requests_waited() -> None:
+    pace = Pace()
+    assert pace.at(10.0) == 0.0
+    pace.admitted(300.0, True)
+    pace.admitted(200.0, True)
+    assert pace.at(10.5) == pytest.approx(1000.0)
+    assert pace.at(10.5) == pytest.approx(1000.0)
+    pace.admitted(700.0, False)  # nobody waits any more: the time until the next plan is no work
+    assert pace.at(99.0) == pytest.approx(1000.0)
+    pace.admitted(50.0, True)
+    kept = exp(-0.1)
+    assert pace.at(100.0) == pytest.approx((500.0 * kept + 50.0) / (0.5 * kept + 1.0))
+
+
+@given(
+    waits=st.lists(
+        st.tuples(st.integers(1, 5000), st.floats(0.0, 20.0), st.none() | st.floats(0.1, 30.0)), max_size=12
+    ),
+    lead=st.floats(-20000.0, 20000.0),
+    share=st.sampled_from([0.1, 0.5, 0.9]),
+    default_s=st.sampled_from([None, inf, 2.0]),
+)
+def test_those_in_time_go_first_fewest_tokens_first_as_far_as_the_share_goes(
+    waits: list[tuple[int, float, float | None]], lead: float, share: float, default_s: float | None
+) -> None:
+    lane = TargetLane(default_s, share)
+    lane.lead = lead
+    now = 20.0
+    queue = [
+        asks(f"r{i}", now - age_s, tokens, ttft_target_s=target)
+        for i, (tokens, age_s, target) in enumerate(waits)
+    ]
+    for number, request in enumerate(queue):
+        request.sequence = number
+        lane.arrived(request)
+
+    def target(request: PendingRequest) -> float:
+        named = request.ttft_target_s if default_s is not None else None
+        return named or default_s or inf
+
+    early = [r for r in queue if target(r) < inf and now - r.arrival_time <= target(r)]
+    early.sort(key=lambda r: (r.num_tokens, r.arrival_time, r.sequence))
+    expected: list[PendingRequest] = []
+    left = list(queue)
+    while left:
+        ready = [request for request in early if request in left]
+        if ready and lead <= 0.0:
+            picked = ready[0]
+            lead += float(picked.num_tokens) / (1.0 - share)
+        else:
+            picked = left[0]
+            lead -= float(picked.num_tokens) / share
+        expected.append(picked)
+        left.remove(picked)
+    assert everybody(lane.merge(Listed(queue), now)) == expected
+
+
+@given(
+    costs=st.lists(st.tuples(st.booleans(), st.integers(1, 4000)), max_size=60),
+    share=st.sampled_from([0.15, 0.5]),
+)
+def test_the_others_get_their_share(costs: list[tuple[bool, int]], share: float) -> None:
+    """Whatever the engine admits of what comes first: over any time in which both wait."""
+    lane = TargetLane(2.0, share)
+    others = in_time = 0.0
+    largest = max((cost for _, cost in costs), default=0)
+    for number, (_, cost) in enumerate(costs):
+        fast = asks(f"fast{number}", 0.0, cost)
+        slow = asks(f"slow{number}", -1000.0, cost)
+        lane.arrived(fast)
+        lane.arrived(slow)
+        first = lane.merge(Listed([slow, fast]), 0.5).next()
+        assert first is not None
+        for request in (fast, slow):
+            lane.left(request)
+        lane.charge(first, cost)
+        if first is fast:
+            in_time += cost
+        else:
+            others += cost
+    assert others >= share * (others + in_time) - largest
+    assert in_time >= (1.0 - share) * (others + in_time) - largest
+
+
+def test_a_target_counts_only_where_targets_are_wanted() -> None:
+    """Any client can name one."""
+    for options, first in (
+        ({}, "short"),
+        ({"ttft_target_s": inf}, "named"),
+        ({"objective": "target"}, "short"),
+    ):
+        planner = Planner(PeekConfig(options=options))
+        planner.add(asks("named", 9.0, 3000, ttft_target_s=2.0))
+        planner.add(asks("short", 9.0, 10))
+        assert planner.plan(cache_of([]), 10.0)[0] == first, options
+
+
+def test_the_words_of_an_objective() -> None:
+    assert {name: PeekOptions(objective=name).bias for name in OBJECTIVES} == OBJECTIVES
+    assert PeekOptions(objective="mean", mean_bias=0.25).bias == 0.25
+    assert PeekOptions().target_s is None
+    assert PeekOptions(objective="target").target_s == TARGET_S
+    assert PeekOptions(objective="target", ttft_target_s=5.0).target_s == 5.0
+    with pytest.raises(InvalidConfig, match="objective is 'fast'; valid: tail, balanced, mean, target"):
+        PeekOptions(objective="fast")
+    for wrong in (0, -1.0, "2", True, float("nan")):
+        with pytest.raises(InvalidConfig, match=r"ttft_target_s is .*; need a number above 0, or infinity"):
+            PeekOptions(ttft_target_s=wrong)  # type: ignore[arg-type]
+
+
+# -- what users are promised ---------------------------------------------------------------------------
+
+
+def test_an_old_request_is_not_passed_for_ever() -> None:
+    """11 tokens with nothing shared before an endless stream of warm prompts, 20 in and out a second."""
+    for objective in OBJECTIVES:
+        assert passed_by(PeekOptions(objective=objective), 11) <= 200, objective
+
+
+def passed_by(options: PeekOptions, tokens: int) -> int:
+    """How many are admitted before the old one; 60 wait, each of 1,000 tokens of which 980 are cached."""
+    planner = Planner(policy=PeekPolicy(options))
+    template = list(range(980))
+    view = cache_of([("", tuple(template))])
+    now = 0.0
+    planner.add(PendingRequest("old", list(range(5000, 5000 + tokens)), 0.0))
+    for number in range(10_000):
+        planner.add(PendingRequest(f"warm{number}", [*template, *([10_000 + number] * 20)], now))
+        now += 0.05
+        if number < 60:
+            continue
+        first = planner.plan(view, now)[0]
+        if first == "old":
+            return number - 60
+        planner.remove(first, True, 20)
+    return 10_000
+
+
+def two_classes(seed: int, per_s: float = 11.0) -> Workload:
+    """Short requests with a target of 2 s beside a batch without one."""
+    rng = Random(seed)
+    requests: list[SimRequest] = []
+    at_s = 0.0
+    for number in range(600):
+        at_s += rng.expovariate(per_s)
+        batch = rng.random() < 0.3
+        tokens = rng.randint(800, 1600) if batch else rng.randint(50, 400)
+        key = unique_tokens(f"{seed}/{number}", number, tokens)
+        requests.append(
+            SimRequest(
+                f"r{number}", at_s, key, tokens, 60 if batch else 40, tenant="batch" if batch else "people",
+                ttft_target_s=None if batch else 2.0,
+            )
+        )  # fmt: skip
+    return Workload(
+        name="two classes", load="1.3", seed=seed, requests=requests, warmup=0, max_running=64,
+        arena_tokens=50_000,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("cache", "late"), [("blocks", 0.05), ("radix", 0.08)])
+def test_a_class_with_a_target_is_in_time_beside_a_batch(cache: str, late: float) -> None:
+    """At 1.3 times what the engine gets through; a prefill batch of SGLang's takes a second here."""
+    found: dict[str, list[Job]] = {"people": [], "batch": []}
+
+    def watch(jobs: list[Job]) -> None:
+        for job in jobs:
+            found[job.request.tenant].append(job)
+
+    simulate(two_classes(5), "peek:ttft_target_s=inf", cache, watch=watch)
+    people, batch = found["people"], found["batch"]
+    last_s = max(job.arrival_s for job in [*people, *batch])
+    assert max(job.finished_s for job in [*people, *batch]) > 1.2 * last_s
+    assert sum(job.first_token_s - job.arrival_s > 2.0 for job in people) <= late * len(people)
+    served = {name: sum(job.last_uncached for job in jobs if job.admitted_s < last_s)
+              for name, jobs in found.items()}  # fmt: skip
+    assert served["batch"] >= 0.15 * sum(served.values())
+
+
+@both_kinds
+def test_a_fan_out_computes_the_context_of_its_parent_once(cache: str) -> None:
+    """Eight sub-agents begin with the context of their parent, while others wait who would evict it."""
+    parent = unique_tokens("parent", 0, 4000)
+    first = SimRequest("parent", 0.0, parent, 4000, 8, session="job")
+    requests = [first]
+    for number in range(40):  # 1,500 tokens each: a queue that fills the arena several times
+        key = unique_tokens(f"other{number}", 1 + number, 1500)
+        requests.append(SimRequest(f"other{number}", 0.2 + 0.01 * number, key, 1500, 64))
+    for number in range(8):
+        key = parent + unique_tokens(f"child{number}", 100 + number, 150)
+        requests.append(
+            SimRequest(f"child{number}", 0.0, key, 4150, 16, after="parent", think_s=0.05, session="job")
+        )
+    workload = Workload(
+        name="fan out", load="1", seed=0, requests=with_answers(requests, 1), warmup=0, max_running=16,
+        arena_tokens=40_000,
+    )  # fmt: skip
+    computed: dict[str, int] = {}
+
+    def watch(jobs: list[Job]) -> None:
+        computed.update({job.request_id: job.prompt_tokens - job.cached_at_admission for job in jobs})
+
+    simulate(workload, "peek", cache, watch=watch)
+    children = [computed[f"child{number}"] for number in range(8)]
+    assert sum(children) < 8 * 150 + 8 * 16 + 1, children
+    stock: dict[str, int] = {}
+    simulate(workload, "fcfs+lru", cache, watch=lambda jobs: stock.update(
+        {job.request_id: job.prompt_tokens - job.cached_at_admission for job in jobs}))  # fmt: skip
+    assert sum(stock[f"child{number}"] for number in range(8)) >= 4000, "nothing was at risk"
+
+
+def test_a_session_and_a_target_survive_a_replacement() -> None:
+    request = SimRequest("r", 0.0, b"\1\0\0\0", 1, 1, session="s", ttft_target_s=3.0)
+    assert replace(request, arrival_s=1.0).session == "s"
