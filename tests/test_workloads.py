@@ -51,7 +51,8 @@ def naive_ideal_hit(workload: Workload, include_warmup: bool) -> float:
         if position < workload.warmup and not include_warmup:
             continue
         earlier = [r for r in workload.requests[:position] if r.namespace == request.namespace]
-        symbols = max((naive_shared(tokens(r), tokens(request)) for r in earlier), default=0)
+        held = [tokens(r) + np.frombuffer(r.answer, dtype="<i4").tolist() for r in earlier]
+        symbols = max((naive_shared(each, tokens(request)) for each in held), default=0)
         hit += min(symbols * workload.unit_tokens, request.num_tokens - 1)
         total += request.num_tokens
     return hit / total if total else 0.0
@@ -345,11 +346,15 @@ small_keys = st.lists(st.sampled_from([0, 1, 255, 256, 149_999]), max_size=6)
 @st.composite
 def small_workloads(draw: st.DrawFn) -> Workload:
     unit = draw(st.sampled_from([1, 4]))
-    rows = draw(st.lists(st.tuples(small_keys, st.integers(0, unit - 1), st.sampled_from("ab")), max_size=25))
+    row = st.tuples(small_keys, st.integers(0, unit - 1), st.sampled_from("ab"), small_keys)
+    rows = draw(st.lists(row, max_size=25))
     requests = [
-        SimRequest(str(i), float(i), pack_tokens(key), max(1, len(key) * unit + tail), 1, namespace)
-        for i, (key, tail, namespace) in enumerate(rows)
-    ]
+        SimRequest(
+            str(i), float(i), pack_tokens(key), max(1, len(key) * unit + tail), 1, namespace,
+            answer=pack_tokens(answer),
+        )
+        for i, (key, tail, namespace, answer) in enumerate(rows)
+    ]  # fmt: skip
     warmup = draw(st.integers(0, len(requests)))
     limits: dict[str, Any] = {"name": "small", "load": "trace", "seed": 0, "max_running": 1}
     return Workload(requests=requests, warmup=warmup, arena_tokens=100, unit_tokens=unit, **limits)

@@ -111,6 +111,7 @@ class Workload:
     unit_tokens: int = 1
     client_concurrency: int | None = None
     rate_scale: float = 1.0
+    session_rate: float | None = None
 
 
 def faster(workload: Workload, factor: float) -> Workload:
@@ -159,8 +160,8 @@ def ideal_hit(workload: Workload, *, include_warmup: bool = False) -> float:
     """Cached prompt tokens / prompt tokens of a cache that never evicts, in arrival order.
 
     A request hits the longest prefix it shares, in whole symbols, with any earlier request of its
-    namespace, but at most `num_tokens - 1`: engines always compute the last token.  Generated tokens
-    are not part of the cache.
+    namespace, but at most `num_tokens - 1`: engines always compute the last token.  Of generated tokens
+    only those of `SimRequest.answer` are part of the cache.
 
     Args:
         workload: its requests are taken in the order given.
@@ -177,25 +178,21 @@ def ideal_hit(workload: Workload, *, include_warmup: bool = False) -> float:
     hit_tokens = prompt_tokens = 0
     first_counted = 0 if include_warmup else workload.warmup
     for position, request in enumerate(workload.requests):
-        symbols = _insert_and_match(seen.setdefault(request.namespace, []), request.key)
+        symbols = _insert_and_match(seen.setdefault(request.namespace, []), request.key, request.answer)
         if position >= first_counted:
             hit_tokens += max(0, min(symbols * workload.unit_tokens, request.num_tokens - 1))
             prompt_tokens += request.num_tokens
     return hit_tokens / prompt_tokens if prompt_tokens else 0.0
 
 
-def _insert_and_match(earlier: list[bytes], key: bytes) -> int:
-    """Put `key` into the sorted `earlier`; return the symbols it shares with the closest key there."""
+def _insert_and_match(earlier: list[bytes], key: bytes, answer: bytes) -> int:
+    """Put `key + answer` into the sorted `earlier`; return the symbols that `key` shares."""
     place = bisect_left(earlier, key)
-    shared = 0
-    if place < len(earlier):
-        if earlier[place] == key:  # a copy would add nothing
-            return len(key) // SYMBOL_BYTES
-        shared = shared_symbols(earlier[place], key)
-    if place:
-        shared = max(shared, shared_symbols(earlier[place - 1], key))
-    earlier.insert(place, key)
-    return shared
+    neighbours = earlier[max(0, place - 1) : place + 1]
+    whole = key + answer
+    if whole not in neighbours:  # a copy would add nothing
+        earlier.insert(bisect_left(earlier, whole, place), whole)
+    return max((shared_symbols(each, key) for each in neighbours), default=0)
 
 
 def shared_symbols(left: bytes, right: bytes) -> int:
