@@ -6,6 +6,7 @@ which there is a lot, calls `main` in this process.
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -232,6 +233,101 @@ def test_floats_have_six_significant_digits() -> None:
     assert rounded({"a": {"b": 1234.56789}, "c": 1e-9 / 3, "d": 7, "e": "x"}) == {
         "a": {"b": 1234.57}, "c": 3.33333e-10, "d": 7, "e": "x"
     }  # fmt: skip
+
+
+# -- recorded sessions ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def talks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 sessions of 3 turns with a common beginning."""
+    path = tmp_path_factory.mktemp("sessions") / "talks.sessions.jsonl"
+    rows = []
+    for session in range(12):
+        tokens = list(range(600))
+        for turn in range(3):
+            tokens = tokens + [1000 * session + turn] * 200
+            rows.append(
+                {"session": session, "turn": turn, "tokens": tokens, "output_length": 40, "gap_s": 0.2}
+            )
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("fleet", [[], ["--replicas", "2", "--router", "peek"]])
+def test_sessions_of_several_seeds(talks: Path, capsys: Capsys, fleet: list[str]) -> None:
+    words = [
+        "simulate",
+        "--sessions",
+        str(talks),
+        "--json",
+        "--cache",
+        "blocks",
+        "--session-rate",
+        "3",
+        *fleet,
+    ]
+    words += ["--policy", "fcfs+lru", "--policy", "peek", "--seed", "1", "--seed", "2", "--limit", "10"]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(run["seed"], run["policy"]) for run in found["runs"]] == [
+        (1, "fcfs+lru"), (1, "peek"), (2, "fcfs+lru"), (2, "peek")
+    ]  # fmt: skip
+    for run in found["runs"]:
+        assert_shape(run, {**CONTRACT, "job_s": {"mean": 0, "p50": 0, "p99": 0}, "session_rate": 1})
+        assert (run["workload"], run["load"], run["session_rate"]) == ("talks", "sessions", 3)
+        assert (run["requests"], run["finished"], run["warmup"]) == (30, 30, 0)
+        assert "rate_scale" not in run
+        assert run["job_s"]["p50"] > 2 * 0.2 + 2 * run["e2e_s"]["p50"]
+    first, _, second, _ = found["runs"]
+    assert first["e2e_s"] != second["e2e_s"]
+    assert len(found["verdicts"]) == 2
+
+
+def test_a_turn_of_a_session_waits_for_the_one_before(talks: Path, tmp_path: Path) -> None:
+    path = tmp_path / "each.csv"
+    words = ["simulate", "--sessions", str(talks), "--policy", "peek", "--arena-tokens", "3000"]
+    assert main([*words, "--max-running", "2", "--session-rate", "50", "--per-request", str(path)]) == 0
+    with path.open(newline="") as stream:
+        rows = {row["request_id"]: row for row in csv.DictReader(stream)}
+    assert list(next(iter(rows.values())))[-3:] == ["policy", "seed", "session"]
+    assert len(rows) == 36
+    for session in range(12):
+        for turn in range(3):
+            assert rows[f"{session}/{turn}"]["session"] == str(session)
+        for turn in (1, 2):
+            ended_s = float(rows[f"{session}/{turn - 1}"]["finished_s"])
+            assert float(rows[f"{session}/{turn}"]["arrival_s"]) == pytest.approx(ended_s + 0.2, abs=2e-6)
+
+
+def test_the_table_of_sessions_has_the_job_time(talks: Path, capsys: Capsys) -> None:
+    words = ["simulate", "--sessions", str(talks), "--arena-tokens", "5000", "--session-rate", "9"]
+    assert main([*words, "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    lines = shown.splitlines()
+    assert [line.split()[-1] for line in lines[:3]] == ["job", "mean", "s"]
+    assert max(map(len, lines)) <= 80
+    rows = {line.split()[0]: line.split() for line in lines if line}
+    for run in runs:
+        assert float(rows[run["policy"]][-1]) == pytest.approx(run["job_s"]["mean"], rel=0.01)
+    said = " ".join(shown.split())
+    assert "sessions talks, 9 a second, seed 42: 36 requests" in said
+    assert "the mean job time" in said
+    assert "--rate-scale" not in said
+
+
+def test_idle_sessions_want_a_higher_rate(talks: Path, tmp_path: Path, capsys: Capsys) -> None:
+    words = ["simulate", "--policy", "fcfs+lru", "--policy", "peek", "--sessions"]
+    assert main([*words, str(talks), "--session-rate", "0.01"]) == 0
+    assert "a higher --session-rate makes one" in " ".join(capsys.readouterr().out.split())
+    row = {**ROW, "session": "s", "turn": 0, "gap_s": 0}
+    (tmp_path / "timed.jsonl").write_text(json.dumps(row) + "\n" + json.dumps({**row, "turn": 1}) + "\n")
+    assert main([*words, str(tmp_path / "timed.jsonl")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "sessions timed: 2 requests" in said
+    assert said.endswith("so there is hardly a queue to order.")
 
 
 # -- the table --------------------------------------------------------------------------------------------

@@ -23,6 +23,12 @@ FILES: dict[str, str | bytes] = {
     "order": '[1, "r"]\n',
     "damaged.jsonl.gz": gzip.compress(b"x" * 1000)[:-20],
     "talk.jsonl": "".join(json.dumps({**ROW, "timestamp": 500 * turn}) + "\n" for turn in range(20)),
+    "turns.jsonl": '{"session": "s", "turn": 0, "tokens": [1], "output_length": 2, "gap_s": 0}\n',
+    "timed.jsonl": json.dumps({**ROW, "session": "s", "turn": 0, "gap_s": 0}) + "\n",
+    "fives.jsonl": json.dumps(
+        {**ROW, "session": "s", "turn": 0, "gap_s": 0, "input_length": 15, "block_tokens": 5}
+    )
+    + "\n",
     "torn.jsonl": json.dumps(ROW) + '\n{"timestamp": 1,\n',
     "short.jsonl": json.dumps({**ROW, "hash_ids": [1]}) + "\n",
     "empty.jsonl": "",
@@ -53,7 +59,44 @@ REFUSED: list[tuple[str, int, str]] = [
     (f"simulate --arena-tokens {'9' * 30}", 2, f"--arena-tokens {'9' * 30}"),
     ("simulate --workload w4", 2, "w4 --trace-file"),
     ("simulate --workload w1a --trace-file x.gz", 2, "--trace-file x.gz w1a"),
-    ("simulate --limit 5", 2, "--limit 5 --trace"),
+    ("simulate --limit 5", 2, "'--limit: 5 needs --trace or --sessions'"),
+    ("simulate --session-rate 2", 2, "'--session-rate: 2.0 needs --sessions'"),
+    ("simulate --trace talk.jsonl --session-rate 2", 2, "'--session-rate: 2.0 needs --sessions'"),
+    ("simulate --sessions turns.jsonl --session-rate 0", 2, "--session-rate \"'0'\""),
+    (
+        "simulate --sessions turns.jsonl --trace talk.jsonl",
+        2,
+        "'--trace: talk.jsonl is given together with --sessions, which replaces cell and trace'",
+    ),
+    (
+        "simulate --sessions turns.jsonl --workload w1a",
+        2,
+        "'--workload: w1a is given together with --sessions'",
+    ),
+    ("simulate --sessions turns.jsonl --load heavy", 2, "'--load: heavy is given together with --sessions'"),
+    ("simulate --sessions turns.jsonl --rate-scale 2", 2, "'--rate-scale: 2.0 is given together'"),
+    ("simulate --sessions turns.jsonl --trace-block 2", 2, "'--trace-block: 2 is given together'"),
+    ("simulate --sessions turns.jsonl --trace-file x", 2, "'--trace-file: x is given together'"),
+    ("simulate --sessions turns.jsonl --limit 0", 2, "--limit '0 is not in 1..'"),
+    (
+        "simulate --sessions timed.jsonl --session-rate 2",
+        2,
+        "'--session-rate: 2.0 is of no use: timed.jsonl says when its sessions begin'",
+    ),
+    (
+        "simulate --sessions timed.jsonl --seed 0 --seed 1",
+        2,
+        "'--seed: 0, 1 is of no use: timed.jsonl says when its sessions begin'",
+    ),
+    (
+        "simulate --sessions fives.jsonl --cache blocks",
+        2,
+        "'--sessions: 5 does not divide the block of 16 tokens of --cache blocks'",
+    ),
+    ("simulate --sessions turns.jsonl --per-request turns.jsonl", 2, "'is the same file as sessions'"),
+    ("simulate --sessions turns.jsonl --session-rate 1e-320", 1, "'rate is 1e-320'"),
+    ("simulate --sessions talk.jsonl", 1, "\"talk.jsonl, line 1: missing field 'session'\""),
+    ("simulate --sessions empty.jsonl", 1, "'empty.jsonl: empty trace, no rows'"),
     ("simulate --router peek", 2, "--router peek --replicas"),
     ("simulate --router peek --router random", 2, "--router 'peek, random needs --replicas'"),
     ("simulate --stale-s 1", 2, "--stale-s '1.0 needs --replicas'"),
@@ -149,6 +192,7 @@ REFUSED: list[tuple[str, int, str]] = [
 
 ABSENT = [
     "simulate --trace absent",
+    "simulate --sessions absent",
     "simulate --workload w4 --trace-file absent",
     "simulate --model absent.json",
     "reorder absent out",

@@ -1,11 +1,16 @@
-"""`peek trace`: logs of every kind become one trace, which holds nothing of what was asked."""
+"""`peek trace`: logs of every kind become one trace, which holds nothing of what was asked.
+
+And what the simulator makes of recorded traffic: of a trace, and of sessions.
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import random
 import re
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,8 +22,10 @@ from support.fixtures import Capsys
 
 from peek import PRESETS, InvalidKey, WorkloadError
 from peek.cli.main import main
-from peek.simulation.trace import iter_rows, read_mooncake
-from peek.simulation.workload import ideal_hit
+from peek.simulation.engines import Job
+from peek.simulation.simulate import CACHES, simulate
+from peek.simulation.trace import at_session_rate, iter_rows, read_mooncake, read_sessions
+from peek.simulation.workload import SimRequest, ideal_hit, pack_tokens
 from peek.traffic import (
     CUT,
     Arrival,
@@ -581,10 +588,10 @@ def test_would_it_help_me(traced: Path, tmp_path: Path, capsys: Capsys) -> None:
     header, *lines = (tmp_path / "each.csv").read_text().splitlines()
     assert header == (
         "request_id,tenant,arrival_s,admitted_s,first_token_s,finished_s,prompt_tokens,cached_tokens,"
-        "output_tokens,policy,seed"
+        "output_tokens,policy,seed,session"
     )
     assert len(lines) == 400
-    assert {line.split(",")[-2] for line in lines} == {"fcfs+lru", "clpm+gm"}
+    assert {line.split(",")[-3] for line in lines} == {"fcfs+lru", "clpm+gm"}
     times = [[float(cell) for cell in line.split(",")[2:6]] for line in lines]
     assert all(times_s == sorted(times_s) for times_s in times)
 
@@ -605,3 +612,237 @@ def test_rates_and_verdicts(traced: Path, capsys: Capsys) -> None:
 def test_every_policy(traced: Path, capsys: Capsys) -> None:
     assert main(["simulate", "--trace", str(traced), "--limit", "20", "--json", "--policy", "all"]) == 0
     assert [run["policy"] for run in json.loads(capsys.readouterr().out)["runs"]] == list(PRESETS)
+
+
+# -- recorded sessions ------------------------------------------------------------------------------------
+
+AGENTS = Path(__file__).resolve().parents[2] / "shared/data/agents"
+
+
+def turn(session: object, number: int, tokens: list[int], gap_s: float = 0.5, **more: Any) -> dict[str, Any]:
+    row = {"session": session, "turn": number, "tokens": tokens, "output_length": 2, "gap_s": gap_s}
+    return row | more
+
+
+def timed(session: str, number: int, at_ms: float, blocks: int, **more: Any) -> dict[str, Any]:
+    """Blocks of 4 tokens, the last one with 3."""
+    row: dict[str, Any] = {"session": session, "turn": number, "gap_s": 2, "timestamp": at_ms}
+    row |= {"input_length": 4 * blocks - 1, "output_length": 9, "block_tokens": 4}
+    return row | {"hash_ids": list(range(7, 7 + blocks))} | more
+
+
+TALKS = [
+    turn("b", 1, [1, 2, 3, 8, 9, 5], 0.25),  # what was answered to [1, 2, 3] was [8, 9]
+    turn(5, 0, [7], output_length=0, tenant="me"),
+    turn("b", 0, [1, 2, 3], 99),
+    turn("b", 2, [1, 2, 4], 4),
+]
+"""Turns of two sessions, out of order."""
+
+
+def written(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def test_turns_become_requests_that_wait(tmp_path: Path) -> None:
+    built = read_sessions(written(tmp_path / "talk.sessions.jsonl", TALKS), rate=4.0, seed=7)
+    draws = random.Random(7)
+    first = draws.expovariate(4.0)
+    second = first + draws.expovariate(4.0)
+    assert list(built.requests) == [
+        SimRequest("b/0", first, pack_tokens([1, 2, 3]), 3, 2, session="b", answer=pack_tokens([8, 9])),
+        SimRequest("b/1", first, pack_tokens([1, 2, 3, 8, 9, 5]), 6, 2, "", "b/0", 0.25, session="b"),
+        SimRequest("b/2", first, pack_tokens([1, 2, 4]), 3, 2, "", "b/1", 4.0, session="b"),
+        SimRequest("5/0", second, pack_tokens([7]), 1, 1, tenant="me", session="5"),
+    ]
+    assert (built.name, built.load, built.seed, built.session_rate) == ("talk", "sessions", 7, 4.0)
+    assert (built.warmup, built.max_running, built.arena_tokens, built.unit_tokens) == (0, 256, 50_000, 1)
+    assert at_session_rate(at_session_rate(built, 1.0, 8), 4.0, 7) == built
+
+
+def test_turns_with_times_begin_when_they_began(tmp_path: Path) -> None:
+    rows = [
+        timed("late", 0, 5000, 2),
+        timed("early", 0, 1000, 1),
+        timed("late", 1, 9000, 6),
+        timed("early", 1, 3000, 3, tenant="me"),
+    ]
+    built = read_sessions(written(tmp_path / "talk.jsonl", rows), rate=1.0, seed=7)
+    assert list(built.requests) == [
+        SimRequest("early/0", 0.0, b"", 3, 9, session="early", answer=pack_tokens([0, 1])),
+        SimRequest(
+            "early/1", 0.0, pack_tokens([0, 1]), 11, 9, "", "early/0", 2.0, tenant="me", session="early"
+        ),
+        SimRequest("late/0", 4.0, pack_tokens([0]), 7, 9, session="late", answer=pack_tokens([1, 2, 3])),
+        SimRequest("late/1", 4.0, pack_tokens([0, 1, 2, 3, 4]), 23, 9, "", "late/0", 2.0, session="late"),
+    ]
+    assert (built.name, built.load, built.seed, built.session_rate) == ("talk", "sessions", 0, None)
+    assert (built.warmup, built.arena_tokens, built.unit_tokens) == (0, 50_000, 4)
+    assert read_sessions(
+        written(tmp_path / "one", [timed("s", 0, 0, 5000)]), rate=1.0, seed=0
+    ).arena_tokens == (4 * (4 * 5000 - 1 + 9))
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_turn_comes_its_gap_after_the_answer_before(tmp_path: Path, cache: str) -> None:
+    jobs: list[Job] = []
+    built = read_sessions(written(tmp_path / "talk", TALKS), rate=4.0, seed=7)
+    run = simulate(built, "peek", cache, watch=jobs.extend)
+    found = {job.request_id: job for job in jobs}
+    assert found["b/0"].arrival_s == built.requests[0].arrival_s
+    assert found["5/0"].arrival_s == built.requests[3].arrival_s
+    assert found["b/1"].arrival_s == pytest.approx(found["b/0"].finished_s + 0.25, abs=1e-9)
+    assert found["b/2"].arrival_s == pytest.approx(found["b/1"].finished_s + 4.0, abs=1e-9)
+    spans = [
+        found["b/2"].finished_s - found["b/0"].arrival_s,
+        found["5/0"].finished_s - found["5/0"].arrival_s,
+    ]
+    assert run["job_s"]["mean"] == pytest.approx(sum(spans) / 2)
+
+
+def test_the_first_sessions_of_a_file(tmp_path: Path) -> None:
+    rows = [*TALKS, turn("c", 0, [1]), turn("d", 5, [], -1)]
+    path = written(tmp_path / "talk", rows)
+    for limit, names in [(1, "bbb"), (2, "bbb5"), (3, "bbb5c")]:
+        built = read_sessions(path, rate=1.0, seed=0, limit=limit)
+        assert "".join(each.session for each in built.requests) == names
+    with pytest.raises(WorkloadError, match="line 6: gap_s is -1"):
+        read_sessions(path, rate=1.0, seed=0, limit=4)
+
+
+@pytest.mark.parametrize("name", ["talk.sessions.jsonl.xz", "talk.sessions.jsonl.gz", "talk"])
+@pytest.mark.parametrize("pack", [lzma.compress, gzip.compress])
+def test_compressed_sessions_are_known_by_name_or_content(
+    tmp_path: Path, name: str, pack: Callable[[bytes], bytes]
+) -> None:
+    plain = written(tmp_path / "plain", TALKS)
+    packed = tmp_path / name
+    packed.write_bytes(pack(plain.read_bytes()))
+    built = read_sessions(packed, rate=1.0, seed=0)
+    assert built.name == "talk"
+    assert built.requests == read_sessions(str(plain), rate=1.0, seed=0).requests
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "reason"),
+    [
+        (b"", "t", "{}: empty trace, no rows"),
+        (lzma.compress(b"\n"), "t.xz", "{}: empty trace, no rows"),
+        (b"{}", "t.xz", "{}: bad xz data after line 0: Input format not supported by decoder"),
+        (
+            lzma.compress(b"{}")[:-20],
+            "t",
+            "{}: bad xz data after line 0: Compressed file ended before the end-of-stream marker was reached",
+        ),
+    ],
+)
+def test_a_bad_file_of_sessions_is_named(tmp_path: Path, content: bytes, name: str, reason: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(WorkloadError) as caught:
+        read_sessions(path, rate=1.0, seed=0)
+    assert str(caught.value) == reason.format(path)
+
+
+def without(row: dict[str, Any], field: str) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != field}
+
+
+GOOD, GOOD_TIMED = turn("a", 0, [1, 2]), timed("a", 0, 0, 2)
+NEEDED = ("timestamp", "input_length", "output_length", "hash_ids", "session", "turn", "gap_s")
+
+
+def bad(**fields: Any) -> dict[str, Any]:
+    return turn("b", 0, [1]) | fields
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("{", "not JSON: Expecting property name enclosed in double quotes: line 2 column 1 (char 2)"),
+        ("[1]", "expected a JSON object, found list"),
+        *[(without(GOOD, field), f"missing field '{field}'") for field in GOOD],
+        (turn(None, 0, [1]), "session is None, not a string or an integer"),
+        (turn(True, 0, [1]), "session is True, not a string or an integer"),
+        (turn(1.5, 0, [1]), "session is 1.5, not a string or an integer"),
+        (turn("", 0, [1]), "session is '', no name"),
+        (bad(turn="0"), "turn is '0', not an integer"),
+        (turn("b", -1, [1]), "turn is -1, negative"),
+        (turn("b", 0, [1], -0.5), "gap_s is -0.5, outside 0..2**53 s"),
+        (turn("b", 0, [1], float("nan")), "gap_s is nan, outside 0..2**53 s"),
+        (bad(gap_s="1"), "gap_s is '1', not a number"),
+        (bad(gap_s=False), "gap_s is False, not a number"),
+        (bad(output_length=-1), "output_length is -1, negative"),
+        (bad(tenant=3), "tenant is 3, not a string"),
+        (turn("b", 0, []), "tokens is empty: an empty prompt cannot be served"),
+        (bad(tokens="ab"), "tokens is 'ab', not a list"),
+        (bad(tokens=[1, "2"]), "tokens entry is '2', not an integer"),
+        (bad(tokens=[1, True]), "tokens entry is True, not an integer"),
+        (bad(tokens=[1, 2.0]), "tokens entry is 2.0, not an integer"),
+        (turn("b", 0, [1, -1]), "tokens entry is -1, negative"),
+        (turn("b", 0, [2**31 - 1, 2**31]), "tokens entry is 2147483648, above 2**31 - 1"),
+        (turn("a", 0, [1]), "turn 0 of session 'a' is there twice, first in line 1"),
+        (turn("b", 1, [1]), "turn 1 of session 'b' is there without turn 0"),
+        (turn("a", 2, [1]), "turn 2 of session 'a' is there without turn 1"),
+        (GOOD_TIMED | {"turn": 1}, "missing field 'tokens'"),
+    ],
+    ids=lambda each: str(each)[:60],
+)
+def test_a_bad_turn_names_file_line_and_reason(tmp_path: Path, row: Any, reason: str) -> None:
+    path = written(tmp_path / "bad", [GOOD, "", row, turn("z", 0, [1])])
+    with pytest.raises(WorkloadError) as caught:
+        read_sessions(path, rate=1.0, seed=0)
+    assert str(caught.value) == f"{path}, line 3: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        *[(without(GOOD_TIMED, field), f"missing field '{field}'") for field in NEEDED],
+        (timed("b", 0, -1, 1), "timestamp is -1, outside 0..2**53 ms"),
+        (timed("b", 0, 0, 1, block_tokens=3), "block_tokens is 3, not 4"),
+        (timed("b", 0, 0, 2, hash_ids=[1]), "1 hash_ids, but input_length 7 makes 2 blocks of 4 tokens"),
+        (timed("a", 0, 0, 1), "turn 0 of session 'a' is there twice, first in line 1"),
+        (timed("a", 2, 0, 1), "turn 2 of session 'a' is there without turn 1"),
+        (turn("a", 1, [1]), "missing field 'timestamp'"),
+    ],
+    ids=lambda each: str(each)[:60],
+)
+def test_a_bad_turn_with_a_time_names_them_too(tmp_path: Path, row: Any, reason: str) -> None:
+    path = written(tmp_path / "bad", [GOOD_TIMED, row])
+    with pytest.raises(WorkloadError) as caught:
+        read_sessions(path, rate=1.0, seed=0)
+    assert str(caught.value) == f"{path}, line 2: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"limit": 0}, "limit is 0, not above 0"),
+        ({"rate": 0.0}, "rate is 0.0, not a finite number above 0"),
+        ({"rate": float("nan")}, "rate is nan, not a finite number above 0"),
+        ({"rate": 1e-320}, "rate is 1e-320: arrival times grow beyond every number"),
+    ],
+)
+def test_bad_arguments_of_sessions(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    path = written(tmp_path / "talk", TALKS)
+    with pytest.raises(WorkloadError) as caught:
+        read_sessions(path, **{"rate": 1.0, "seed": 0, **arguments})
+    assert str(caught.value) == message
+
+
+@pytest.mark.skipif(not AGENTS.is_dir(), reason="no agents' sessions in shared/data next to the checkout")
+def test_tool_calling_agents() -> None:
+    path = AGENTS / "bfcl_multi_turn.sessions.jsonl.xz"
+    built = read_sessions(path, rate=2.0, seed=42)
+    assert (built.name, len(built.requests), built.arena_tokens) == ("bfcl_multi_turn", 3336, 50_000)
+    assert len({each.session for each in built.requests}) == 800
+    assert sum(each.after is not None for each in built.requests) == 2536
+    assert sum(each.num_tokens for each in built.requests) == 17_433_397
+    assert ideal_hit(built) == pytest.approx(0.985, abs=0.001)
+    few = read_sessions(path, rate=2.0, seed=42, limit=60)
+    run = simulate(few, "peek")
+    assert run["finished"] == len(few.requests)
+    assert 0.5 < run["cache_hit"] <= run["ideal_hit"]
+    assert run["job_s"]["mean"] > run["e2e_s"]["mean"]

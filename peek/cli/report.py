@@ -78,6 +78,9 @@ class Batch:
         if workload.load == "trace":
             scale = workload.rate_scale
             return f"trace {workload.name}" + ("" if scale == 1.0 else f", arrivals {scale:g} times as fast")
+        if workload.load == "sessions":
+            rate, seed = workload.session_rate, workload.seed
+            return f"sessions {workload.name}" + ("" if rate is None else f", {rate:g} a second, seed {seed}")
         return f"{workload.name} {workload.load}, seed {workload.seed}"
 
     @property
@@ -93,7 +96,7 @@ class Batch:
     @property
     def verdict(self) -> str:
         """The comparison in one sentence; "" for a cell, whose answer is the evaluation."""
-        return verdict(self.runs) if self.workload.load == "trace" else ""
+        return verdict(self.runs) if self.workload.load in ("trace", "sessions") else ""
 
     @property
     def _fleet(self) -> str:
@@ -105,7 +108,7 @@ class Batch:
 
 
 def as_json_text(batches: list[Batch]) -> str:
-    """Write one JSON object with every run of every batch, and a verdict on each trace."""
+    """Write one JSON object with every run of every batch, and a verdict on recorded traffic."""
     found: dict[str, Any] = {"runs": [rounded(run) for batch in batches for run in batch.runs]}
     said = [batch.verdict for batch in batches if batch.verdict]
     return json.dumps({**found, "verdicts": said} if said else found, indent=2)
@@ -229,9 +232,17 @@ _IN_ORDER: Final = (
 COLUMNS: Final = {column.figure: column for column in _IN_ORDER}
 """The table's columns from left to right, by figure."""
 
+_JOB: Final = Column("job\nmean\ns", "job_s.mean", min)
+"""The last one where requests are turns of sessions, in place of the planning times' p99."""
+
 
 _RULES: Final = box.Box("    \n    \n ── \n    \n ── \n    \n    \n    \n")
 """Lines under the heading and between sections, none between columns."""
+
+
+def _columns(runs: list[dict[str, Any]]) -> list[Column]:
+    columns = list(COLUMNS.values())
+    return [*columns[:-1], _JOB] if "job_s" in runs[0] else columns
 
 
 def _table(batch: Batch, roomy: bool) -> Table:
@@ -245,7 +256,7 @@ def _table(batch: Batch, roomy: bool) -> Table:
     )
     what = "policy" if "router" not in runs[0] else "router, policy"
     table.add_column(f"\n\n{what}", no_wrap=True)
-    for column in COLUMNS.values():
+    for column in _columns(runs):
         heading = column.heading.replace("thru-", "through-") if roomy else column.heading
         table.add_column(heading, justify="right", no_wrap=True)
         if column.compared and len(runs) > 1:
@@ -259,7 +270,7 @@ def _table(batch: Batch, roomy: bool) -> Table:
 def _figures(run: dict[str, Any], runs: list[dict[str, Any]]) -> list[Text]:
     """The cells of a row; on a terminal the best figures of several runs are bold."""
     cells = []
-    for column in COLUMNS.values():
+    for column in _columns(runs):
         value = column.value(run)
         is_best = column.best is not None and value == column.best(map(column.value, runs))
         shown = column.text(value)
@@ -290,6 +301,8 @@ def verdict(runs: list[dict[str, Any]]) -> str:
         _change("its p99", first["ttft_s"]["p99"], ours["ttft_s"]["p99"]),
         _hit_change(first["cache_hit"], ours["cache_hit"]),
     ]
+    if "job_s" in first:
+        changes.append(_change("the mean job time", first["job_s"]["mean"], ours["job_s"]["mean"]))
     said = list(filter(None, changes))
     if not said:
         return f"Nothing changes under {ours['policy']}: {_reason(first)}."
@@ -322,7 +335,9 @@ def _reason(first: dict[str, Any]) -> str:
     hit, ideal = 100.0 * first["cache_hit"], 100.0 * first["ideal_hit"]
     if wait_s < SHORT_WAIT_S:
         waiting = f"99 of 100 requests wait less than {_seconds(max(wait_s, 1e-3))}"
-        return f"{waiting}, so there is hardly a queue to order; a higher --rate-scale makes one"
+        text = f"{waiting}, so there is hardly a queue to order"
+        options = [name for name in ("session_rate", "rate_scale") if name in first]
+        return text + "".join(f"; a higher --{name.replace('_', '-')} makes one" for name in options)
     if ideal < 5.0:
         return f"these prompts share next to nothing, {ideal:.1f} % at best"
     if ideal - hit < 2.0:

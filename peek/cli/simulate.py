@@ -1,8 +1,8 @@
-"""`peek simulate`: the embedded engine on one of the paper's cells or on a recorded trace.
+"""`peek simulate`: the embedded engine on one of the paper's cells or on recorded traffic.
 
 Plan: first everything that the command line alone tells (wrong usage), then what the outside world must offer
-(trace file, folder of the figure, matplotlib), and only then the runs, so that no mistake costs a run.  Every
-combination of seed, policy and router is a run; the runs of one seed share one workload.
+(recorded file, folder of the figure, matplotlib), and only then the runs, so that no mistake costs a run.
+Every combination of seed, policy and router is a run; the runs of one seed share one workload.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from peek.simulation.cost import (
 from peek.simulation.engines import BLOCK_TOKENS, Job
 from peek.simulation.fleet import ROUTERS, FleetShape, simulate_fleet
 from peek.simulation.simulate import CACHES, TARGETS, Target, simulate
-from peek.simulation.trace import at_rate, read_mooncake
+from peek.simulation.trace import at_rate, at_session_rate, read_mooncake, read_sessions
 from peek.simulation.workload import Workload, faster
 
 ALL: Final = "all"
@@ -75,11 +75,12 @@ ENGINE_OF: Final = {"radix": "sglang", "blocks": "vllm"}
 
 PER_REQUEST_COLUMNS: Final = (
     "request_id", "tenant", "arrival_s", "admitted_s", "first_token_s", "finished_s",
-    "prompt_tokens", "cached_tokens", "output_tokens", "policy", "seed",
+    "prompt_tokens", "cached_tokens", "output_tokens", "policy", "seed", "session",
 )  # fmt: skip
 
 _CELL_ONLY: Final = ("workload", "load", "seed", "trace_file")
-_TRACE_ONLY: Final = ("trace_block", "rate_scale", "limit")
+_TRACE_ONLY: Final = ("trace_block", "rate_scale")
+_NOT_OF_SESSIONS: Final = ("trace", "workload", "load", "trace_file", *_TRACE_ONLY)
 _MACHINE: Final = ("card", "cards", "model", "memory_utilization")
 _FLEET_ONLY: Final = ("router", "stale_s")
 
@@ -99,7 +100,7 @@ class SimulateOptions:
             f"SGLang do by default.  Valid: {', '.join(PRESETS)}, {ALL}, or module:Class of your own.",
         ),
     ] = field(default_factory=lambda: list(DEFAULT_POLICIES))
-    seed: Annotated[list[int], value("Seed of the cell, repeatable.", "INT", parse_seed)] = field(
+    seed: Annotated[list[int], value("Seed of cell or sessions, repeatable.", "INT", parse_seed)] = field(
         default_factory=lambda: [42]
     )
     arena_tokens: Annotated[int | None, count("KV arena in tokens, not the workload's.")] = None
@@ -113,7 +114,14 @@ class SimulateOptions:
     rate_scale: Annotated[list[float], positive("Replay the trace so many times faster, repeatable.")] = (
         field(default_factory=lambda: [1.0])
     )
-    limit: Annotated[int | None, count("Take only the first rows of the trace.")] = None
+    limit: Annotated[int | None, count("Take only the first rows of the trace, or sessions.")] = None
+    sessions: Annotated[
+        Path | None,
+        value("Recorded sessions (JSONL; .gz, .xz), whose turns wait for the answer before.", "FILE"),
+    ] = None
+    session_rate: Annotated[
+        float, positive("Sessions that begin in a second, where the file does not say when.")
+    ] = 1.0
     trace_file: Annotated[Path | None, value("Mooncake's conversation trace, for w4 and w4-shared.")] = None
     card: Annotated[
         str | None, value("Accelerator, as h100; with --model the arena follows from its memory.")
@@ -168,10 +176,7 @@ def simulate_command(options: SimulateOptions) -> None:
     policies = list(PRESETS) if options.policy == [ALL] else options.policy
     check_policies(policies)
     check_choice("--cache", options.cache, CACHES)
-    if options.trace is None:
-        options.refuse(_TRACE_ONLY, "needs --trace")
-    else:
-        options.refuse(_CELL_ONLY, "is given together with --trace, which replaces the cell")
+    _check_source(options)
     shapes = _shapes(options)
     if shapes and not options.is_given("policy"):
         policies = FLEET_POLICIES
@@ -187,7 +192,7 @@ def simulate_command(options: SimulateOptions) -> None:
             arena_tokens=arena or each.arena_tokens,
             max_running=options.max_running or each.max_running,
         )
-        for each in (_cells(options) if options.trace is None else _traces(options.trace, options))
+        for each in _workloads(options)
     ]
     cost = cost or cost_model_for(options.workload)
     runs = _Runs(options.cache, cost, options.per_request is not None, [*TARGETS, *options.slo])
@@ -206,13 +211,27 @@ def simulate_command(options: SimulateOptions) -> None:
 # -- wrong usage ----------------------------------------------------------------------------------------
 
 
+def _check_source(options: SimulateOptions) -> None:
+    """Refuse options that belong to another kind of workload."""
+    if options.sessions is not None:
+        options.refuse(_NOT_OF_SESSIONS, "is given together with --sessions, which replaces cell and trace")
+        return
+    options.refuse(("session_rate",), "needs --sessions")
+    if options.trace is None:
+        options.refuse(_TRACE_ONLY, "needs --trace")
+        options.refuse(("limit",), "needs --trace or --sessions")
+    else:
+        options.refuse(_CELL_ONLY, "is given together with --trace, which replaces the cell")
+
+
 def _check_files(options: SimulateOptions) -> None:
     """Refuse files that are one, cannot hold several speeds, or could not be written after the runs."""
     asked = {"--plot": options.plot, "--per-request": options.per_request}
     written = [(option, path) for option, path in asked.items() if path is not None]
     if written and len(options.rate_scale) > 1:
         raise typer.BadParameter("takes one --rate-scale", param_hint=written[0][0])
-    refuse_clashes([("trace", path) for path in (options.trace, options.trace_file) if path], written)
+    read = {"trace": options.trace or options.trace_file, "sessions": options.sessions}
+    refuse_clashes([(role, path) for role, path in read.items() if path is not None], written)
     if options.per_request is not None:
         check_target(options.per_request)
     if options.plot is not None:
@@ -234,11 +253,11 @@ def _shapes(options: SimulateOptions) -> list[FleetShape]:
         raise typer.BadParameter(str(error)) from None
 
 
-def _check_block(cache: str, trace_block: int | None) -> None:
-    if trace_block and cache == "blocks" and trace_block < BLOCK_TOKENS and BLOCK_TOKENS % trace_block:
+def _check_block(cache: str, block: int | None, option: str = "--trace-block") -> None:
+    if block and cache == "blocks" and block < BLOCK_TOKENS and BLOCK_TOKENS % block:
         raise typer.BadParameter(
-            f"{trace_block} does not divide the block of {BLOCK_TOKENS} tokens of --cache blocks",
-            param_hint="--trace-block",
+            f"{block} does not divide the block of {BLOCK_TOKENS} tokens of --cache blocks",
+            param_hint=option,
         )
 
 
@@ -272,6 +291,13 @@ def _model(model: str) -> Model:
 # -- workloads and runs ---------------------------------------------------------------------------------
 
 
+def _workloads(options: SimulateOptions) -> list[Workload]:
+    """What the command line names."""
+    if options.sessions is not None:
+        return _sessions(options.sessions, options)
+    return _cells(options) if options.trace is None else _traces(options.trace, options)
+
+
 def _cells(options: SimulateOptions) -> list[Workload]:
     """One workload per seed."""
     name, trace_file = options.workload, options.trace_file
@@ -295,6 +321,17 @@ def _traces(trace: Path, options: SimulateOptions) -> list[Workload]:
     recorded = read_mooncake(trace, block_tokens=options.trace_block, limit=options.limit)
     _check_block(options.cache, recorded.unit_tokens)
     return [at_rate(recorded, scale) for scale in options.rate_scale]
+
+
+def _sessions(path: Path, options: SimulateOptions) -> list[Workload]:
+    """One workload per seed; a single one where the file says when sessions begin."""
+    rate, seeds = options.session_rate, options.seed
+    recorded = read_sessions(path, rate=rate, seed=seeds[0], limit=options.limit)
+    _check_block(options.cache, recorded.unit_tokens, "--sessions")
+    if recorded.session_rate is None:
+        options.refuse(("session_rate", "seed"), f"is of no use: {path} says when its sessions begin")
+        return [recorded]
+    return [recorded, *(at_session_rate(recorded, rate, seed) for seed in seeds[1:])]
 
 
 class _Runs:
@@ -358,6 +395,8 @@ class _Runs:
             "model": cost.model.name,
             "backend": backend(),
         }
+        if workload.session_rate is not None:
+            return {**found, "session_rate": workload.session_rate}
         return {**found, "rate_scale": workload.rate_scale} if workload.load == "trace" else found
 
     def _note(self, jobs: list[Job], policy: str, seed: int) -> None:
@@ -366,5 +405,5 @@ class _Runs:
             times = (job.arrival_s, job.admitted_s, job.first_token_s, job.finished_s)
             self._csv.writerow([
                 job.request_id, job.request.tenant, *(f"{time_s:.6f}" for time_s in times), job.prompt_tokens,
-                job.cached_at_admission, job.output_tokens, policy, seed,
+                job.cached_at_admission, job.output_tokens, policy, seed, job.request.session,
             ])  # fmt: skip

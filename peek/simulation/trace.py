@@ -1,33 +1,38 @@
-"""Recorded traffic in Mooncake's trace format, as a workload.
+"""Recorded traffic as a workload: Mooncake's trace format, and sessions that are replayed as a closed loop.
 
-One JSON object per line, plain or gzip-compressed:
+One JSON object per line, plain or compressed by gzip or xz:
 `{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [...]}` with one
 hash id per block of the prompt, the last block possibly partial.  Ids are chained (equal id, equal
 prefix up to there), so they can serve as key symbols as they are.  Rows may also say how many tokens a
 block has (`"block_tokens"`, as `peek trace` writes them) and whose request it is (`"tenant"`).
 
+Rows of sessions also have `"session"`, `"turn"` (from 0) and `"gap_s"`: seconds from the end of the answer
+before to this turn.  They may have `"tokens": [...]` in place of `timestamp`, `input_length` and `hash_ids`.
+
 Operations to support: iterate over the rows, and build a `Workload` from them.  Whatever is wrong
 with the file ends in a `WorkloadError` that names the file, the line and the value.
 
-Plan: `_lines` owns everything that can go wrong with files, `_parse` everything that can go wrong
-with a row, `read_mooncake` only translates.
+Plan: `_lines` owns everything that can go wrong with files, `_row` and `_Sessions` everything that
+can go wrong with a row, `read_mooncake` and `read_sessions` only translate.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import isfinite
 from os import PathLike
 from pathlib import Path
-from typing import Final
+from random import Random
+from typing import Any, Final
 
 from peek.errors import WorkloadError
-from peek.simulation.workload import SimRequest, Workload, faster, pack_tokens
+from peek.simulation.workload import SimRequest, Workload, faster, pack_tokens, with_answers
 
 MOONCAKE_BLOCK_TOKENS: Final = 512
 """Tokens per hash id in the published Mooncake traces."""
@@ -45,7 +50,9 @@ ARENA_FLOOR_TOKENS: Final = 50_000
 """... and is never smaller than this, the paper's single-card arena."""
 
 _LARGEST: Final = 2**53  # beyond it neither JSON readers nor floats keep integers apart
-_GZIP_MAGIC: Final = b"\x1f\x8b"
+_LARGEST_TOKEN: Final = 2**31 - 1  # of a packed symbol
+_PACKED: Final = {"gzip": (b"\x1f\x8b", ".gz"), "xz": (b"\xfd7zXZ\x00", ".xz")}  # first bytes, ending
+_OPENERS: Final[dict[str, Any]] = {"gzip": gzip.open, "xz": lzma.open, "": open}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,7 @@ def read_mooncake(
     Rows may be out of time order: they are sorted, and the earliest arrives at 0.
 
     Args:
-        path: JSONL file; gzip is recognised by `.gz` or by content.
+        path: JSONL file; gzip and xz are recognised by `.gz` and `.xz` or by content.
         block_tokens: tokens per hash id, becomes `unit_tokens`; None: what the rows say, else 512.
         rate_scale: how many times faster than recorded the requests arrive.
         limit: read only the first `limit` rows of the file.
@@ -92,21 +99,18 @@ def read_mooncake(
         _check_positive("block_tokens", block_tokens)
     if limit is not None:
         _check_positive("limit", limit)
-    if not (isfinite(rate_scale) and rate_scale > 0):  # before the file is read
-        raise WorkloadError(f"rate_scale is {rate_scale!r}, not a finite number above 0")
+    _check_rate("rate_scale", rate_scale)  # before the file is read
     rows = sorted(islice(iter_rows(path, block_tokens), limit), key=lambda row: row.timestamp_ms)
     block_tokens = rows[0].block_tokens
-    requests = _requests(rows, block_tokens)
-    longest = max(row.input_tokens + row.output_tokens for row in rows)
-    arena_blocks = -(-max(ARENA_FLOOR_TOKENS, ARENA_LONGEST_PROMPTS * longest) // block_tokens)
+    requests = _requests(rows)
     workload = Workload(
-        name=Path(path).name.removesuffix(".gz").removesuffix(".jsonl"),
+        name=_name(path),
         load="trace",
         seed=0,
         requests=requests,
         warmup=len(rows) // WARMUP_SHARE,
         max_running=MAX_RUNNING,
-        arena_tokens=arena_blocks * block_tokens,
+        arena_tokens=_arena_tokens(requests, block_tokens),
         unit_tokens=block_tokens,
     )
     return at_rate(workload, rate_scale)
@@ -120,25 +124,218 @@ def at_rate(workload: Workload, rate_scale: float) -> Workload:
     return replace(scaled, rate_scale=rate_scale)
 
 
-def _requests(rows: list[TraceRow], block_tokens: int) -> tuple[SimRequest, ...]:
+def _requests(rows: list[TraceRow]) -> tuple[SimRequest, ...]:
     """Translate rows, ascending in time, to requests."""
     dense: dict[int, int] = {}
     start_ms = rows[0].timestamp_ms
     requests = []
     for position, row in enumerate(rows):
-        full_blocks = row.hash_ids[: row.input_tokens // block_tokens]
-        symbols = [dense.setdefault(hash_id, len(dense)) for hash_id in full_blocks]
         requests.append(
             SimRequest(
                 request_id=f"trace-{position}",
                 arrival_s=(row.timestamp_ms - start_ms) / 1000.0,
-                key=pack_tokens(symbols),
+                key=_key(row, dense),
                 num_tokens=row.input_tokens,
                 output_tokens=row.output_tokens,
                 tenant=row.tenant,
             )
         )
     return tuple(requests)
+
+
+def _key(row: TraceRow, dense: dict[int, int]) -> bytes:
+    """The full blocks of a row as symbols; `dense` numbers the hash ids seen so far."""
+    full_blocks = row.hash_ids[: row.input_tokens // row.block_tokens]
+    return pack_tokens([dense.setdefault(hash_id, len(dense)) for hash_id in full_blocks])
+
+
+def _arena_tokens(requests: Iterable[SimRequest], block_tokens: int) -> int:
+    """The default arena, in whole blocks."""
+    longest = max(request.num_tokens + request.output_tokens for request in requests)
+    blocks = -(-max(ARENA_FLOOR_TOKENS, ARENA_LONGEST_PROMPTS * longest) // block_tokens)
+    return blocks * block_tokens
+
+
+def _name(path: str | PathLike[str]) -> str:
+    """The name of a file without what says how it is written."""
+    return Path(path).name.removesuffix(".gz").removesuffix(".xz").removesuffix(".jsonl")
+
+
+# -- sessions -------------------------------------------------------------------------------------------
+
+
+def read_sessions(path: str | PathLike[str], *, rate: float, seed: int, limit: int | None = None) -> Workload:
+    """Read recorded sessions, for a closed loop: a turn comes `gap_s` after the end of the answer before it.
+
+    The first row tells the format of all.  With `hash_ids` the rows are those of `read_mooncake`, and a
+    session begins at the `timestamp` of its first turn.  Else they have `tokens` (one symbol each), and
+    sessions begin as `at_session_rate` draws it.  Turns of several sessions may alternate, in any order.
+
+    Args:
+        path: as for `read_mooncake`.
+        rate: sessions that begin in a second, on average; not used where rows have times.
+        seed: of the draws; not used where rows have times.
+        limit: take only the first `limit` sessions of the file; of the others only the names are read.
+
+    Returns:
+        A workload named after the file, load "sessions", without warm-up; its arena as of `read_mooncake`.
+        Where rows have times, its `session_rate` is None and its seed 0.
+
+    Raises:
+        WorkloadError: unreadable or malformed file (file, line, reason), or a bad argument.
+
+    Cost: O(tokens), with four bytes for each token or block kept.
+    """
+    if limit is not None:
+        _check_positive("limit", limit)
+    _check_rate("rate", rate)  # before the file is read
+    found = _Sessions(path, limit)
+    requests = with_answers(found.requests(), found.unit_tokens)
+    workload = Workload(
+        name=_name(path).removesuffix(".sessions"),
+        load="sessions",
+        seed=0,
+        requests=requests,
+        warmup=0,
+        max_running=MAX_RUNNING,
+        arena_tokens=_arena_tokens(requests, found.unit_tokens),
+        unit_tokens=found.unit_tokens,
+    )
+    return workload if found.has_times else at_session_rate(workload, rate, seed)
+
+
+def at_session_rate(workload: Workload, rate: float, seed: int) -> Workload:
+    """The same sessions, in the same order, that begin as a Poisson process of `rate` a second.
+
+    Raises `WorkloadError` if a time overflows.
+    """
+    draws = Random(seed)
+    starts: dict[str, float] = {}
+    at_s = 0.0
+    for request in workload.requests:
+        if request.session not in starts:
+            at_s += draws.expovariate(rate)
+            starts[request.session] = at_s
+    if not isfinite(at_s):
+        raise WorkloadError(f"rate is {rate!r}: arrival times grow beyond every number")
+    requests = [replace(each, arrival_s=starts[each.session]) for each in workload.requests]
+    return replace(workload, requests=requests, seed=seed, session_rate=rate)
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One checked turn; `start_ms` is 0 where rows have no times."""
+
+    line: int
+    gap_s: float
+    start_ms: float
+    key: bytes
+    num_tokens: int
+    output_tokens: int
+    tenant: str
+
+
+class _Sessions:
+    """The sessions of a file, checked.
+
+    Attributes:
+        has_times: whether the rows are Mooncake's, with a time each.
+        unit_tokens: tokens per symbol.
+    """
+
+    def __init__(self, path: str | PathLike[str], limit: int | None) -> None:
+        self.has_times = False
+        self.unit_tokens = 1
+        self._limit = limit
+        self._dense: dict[int, int] = {}
+        self._turns: dict[str, dict[int, _Turn]] = {}
+        for line_number, line in _lines(path):
+            if line.strip():
+                try:
+                    self._take(_object(line), line_number)
+                except WorkloadError as error:
+                    raise WorkloadError(f"{path}, line {line_number}: {error}") from None
+        if not self._turns:
+            raise WorkloadError(f"{path}: empty trace, no rows")
+        for session, turns in self._turns.items():
+            for wanted, number in enumerate(sorted(turns)):
+                if number != wanted:
+                    said = f"turn {number} of session {_short(session)} is there without turn {wanted}"
+                    raise WorkloadError(f"{path}, line {turns[number].line}: {said}")
+
+    def requests(self) -> list[SimRequest]:
+        """All turns, sessions in order of their start; the earliest starts at 0."""
+        start_ms = min(turns[0].start_ms for turns in self._turns.values())
+        requests = []
+        for session, turns in sorted(self._turns.items(), key=lambda item: item[1][0].start_ms):
+            before = None
+            for number in range(len(turns)):
+                turn = turns[number]
+                request = SimRequest(
+                    request_id=f"{session}/{number}",
+                    arrival_s=(turns[0].start_ms - start_ms) / 1000.0,
+                    key=turn.key,
+                    num_tokens=turn.num_tokens,
+                    output_tokens=turn.output_tokens,
+                    after=before,
+                    think_s=0.0 if before is None else turn.gap_s,
+                    tenant=turn.tenant,
+                    session=session,
+                )
+                requests.append(request)
+                before = request.request_id
+        return requests
+
+    def _take(self, row: dict[str, Any], line: int) -> None:
+        """Check one row and keep it; the `WorkloadError` says what is wrong, the caller adds where."""
+        _check_fields(row, ("session", "turn", "gap_s"))
+        if not self._turns:
+            self.has_times = "hash_ids" in row
+        session = _session(row["session"])
+        if session not in self._turns and len(self._turns) == self._limit:
+            return
+        number = _whole("turn", row["turn"])
+        gap_s = _time("gap_s", row["gap_s"], "s")
+        turn = self._timed(row, gap_s, line) if self.has_times else _of_tokens(row, gap_s, line)
+        kept = self._turns.setdefault(session, {}).setdefault(number, turn)
+        if kept is not turn:
+            said = f"turn {number} of session {_short(session)}"
+            raise WorkloadError(f"{said} is there twice, first in line {kept.line}")
+
+    def _timed(self, row: dict[str, Any], gap_s: float, line: int) -> _Turn:
+        """A turn in Mooncake's format; the first row says how many tokens a block has."""
+        found = _row(row, self.unit_tokens if self._turns else None)
+        self.unit_tokens = found.block_tokens
+        key = _key(found, self._dense)
+        return _Turn(
+            line, gap_s, found.timestamp_ms, key, found.input_tokens, found.output_tokens, found.tenant
+        )
+
+
+def _of_tokens(row: dict[str, Any], gap_s: float, line: int) -> _Turn:
+    """A turn whose row has its tokens."""
+    _check_fields(row, ("tokens", "output_length"))
+    tokens = row["tokens"]
+    if not isinstance(tokens, list):
+        raise WorkloadError(f"tokens is {_short(tokens)}, not a list")
+    if not tokens:
+        raise WorkloadError("tokens is empty: an empty prompt cannot be served")
+    if set(map(type, tokens)) != {int} or min(tokens) < 0 or max(tokens) > _LARGEST_TOKEN:
+        for token in tokens:  # to name the first that is wrong
+            _whole("tokens entry", token, _LARGEST_TOKEN, "2**31 - 1")
+    return _Turn(line, gap_s, 0.0, pack_tokens(tokens), len(tokens), _output_tokens(row), _tenant(row))
+
+
+def _session(name: object) -> str:
+    """The name of a session as text; whole numbers are names, too."""
+    if isinstance(name, bool) or not isinstance(name, (str, int)):
+        raise WorkloadError(f"session is {_short(name)}, not a string or an integer")
+    if name == "":
+        raise WorkloadError("session is '', no name")
+    return str(name)
+
+
+# -- rows and lines -------------------------------------------------------------------------------------
 
 
 def iter_rows(path: str | PathLike[str], block_tokens: int | None = None) -> Iterator[TraceRow]:
@@ -157,7 +354,7 @@ def iter_rows(path: str | PathLike[str], block_tokens: int | None = None) -> Ite
             continue
         empty = False
         try:
-            row = _parse(line, block_tokens)
+            row = _row(_object(line), block_tokens)
         except WorkloadError as error:
             raise WorkloadError(f"{path}, line {line_number}: {error}") from None
         block_tokens = row.block_tokens
@@ -167,19 +364,18 @@ def iter_rows(path: str | PathLike[str], block_tokens: int | None = None) -> Ite
 
 
 def _lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, text) of a plain or gzip file; every read error names the place."""
+    """Yield (line number from 1, text) of a plain or compressed file; every read error names the place."""
     line_number = 0
+    packing = ""
     try:
-        with open(path, "rb") as probe:
-            packed = probe.read(2) == _GZIP_MAGIC or str(path).endswith(".gz")
-        opener = gzip.open if packed else open
-        with opener(path, "rt", encoding="utf-8-sig") as stream:
+        packing = _packing(path)
+        with _OPENERS[packing](path, "rt", encoding="utf-8-sig") as stream:
             for line_number, line in enumerate(stream, start=1):
                 yield line_number, line
     except FileNotFoundError:
         raise WorkloadError(f"{path}: no such file") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise WorkloadError(f"{path}: bad gzip data after line {line_number}: {error}") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise WorkloadError(f"{path}: bad {packing} data after line {line_number}: {error}") from None
     except UnicodeDecodeError as error:  # decoded in chunks, so the line itself is not known
         raise WorkloadError(f"{path}: not UTF-8 text after line {line_number}: {error.reason}") from None
     except OSError as error:
@@ -188,27 +384,34 @@ def _lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
         raise WorkloadError(f"{str(path)!r}: cannot read: {error}") from None
 
 
-def _parse(line: str, wanted: int | None) -> TraceRow:
-    """Check one line; the `WorkloadError` says what is wrong, the caller adds where."""
+def _packing(path: str | PathLike[str]) -> str:
+    """How a file is compressed, "" for not at all."""
+    with open(path, "rb") as probe:
+        start = probe.read(6)
+    by_content = [packing for packing, (magic, _) in _PACKED.items() if start.startswith(magic)]
+    by_name = [packing for packing, (_, ending) in _PACKED.items() if str(path).endswith(ending)]
+    return [*by_content, *by_name, ""][0]
+
+
+def _object(line: str) -> dict[str, Any]:
+    """The JSON object of a line; the `WorkloadError` says what is wrong, the caller adds where."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:  # RecursionError: a line of 100,000 brackets
         raise WorkloadError(f"not JSON: {error}") from None
     if not isinstance(row, dict):
         raise WorkloadError(f"expected a JSON object, found {type(row).__name__}")
-    for field in ("timestamp", "input_length", "output_length", "hash_ids"):
-        if field not in row:
-            raise WorkloadError(f"missing field {field!r}")
-    timestamp = row["timestamp"]
-    if isinstance(timestamp, bool) or not isinstance(timestamp, (int, float)):
-        raise WorkloadError(f"timestamp is {_short(timestamp)}, not a number")
-    if not 0 <= timestamp <= _LARGEST:  # false for NaN, too
-        raise WorkloadError(f"timestamp is {_short(timestamp)}, outside 0..2**53 ms")
+    return row
+
+
+def _row(row: dict[str, Any], wanted: int | None) -> TraceRow:
+    """Check a row of Mooncake's format; the `WorkloadError` says what is wrong, the caller adds where."""
+    _check_fields(row, ("timestamp", "input_length", "output_length", "hash_ids"))
+    timestamp = _time("timestamp", row["timestamp"], "ms")
     input_tokens = _whole("input_length", row["input_length"])
     if input_tokens == 0:
         raise WorkloadError("input_length is 0: an empty prompt cannot be served")
-    # Some traces record 0 for requests cut off at once; an engine always samples one token.
-    output_tokens = max(1, _whole("output_length", row["output_length"]))
+    output_tokens = _output_tokens(row)
     hash_ids = row["hash_ids"]
     if not isinstance(hash_ids, list):
         raise WorkloadError(f"hash_ids is {_short(hash_ids)}, not a list")
@@ -220,10 +423,34 @@ def _parse(line: str, wanted: int | None) -> TraceRow:
             f"{block_tokens} tokens"
         )
     checked_ids = tuple(_whole("hash_ids entry", item) for item in hash_ids)
+    return TraceRow(timestamp, input_tokens, output_tokens, checked_ids, block_tokens, _tenant(row))
+
+
+def _check_fields(row: dict[str, Any], fields: Iterable[str]) -> None:
+    for field in fields:
+        if field not in row:
+            raise WorkloadError(f"missing field {field!r}")
+
+
+def _output_tokens(row: dict[str, Any]) -> int:
+    # Some traces record 0 for requests cut off at once; an engine always samples one token.
+    return max(1, _whole("output_length", row["output_length"]))
+
+
+def _tenant(row: dict[str, Any]) -> str:
     tenant = row.get("tenant", "")
     if not isinstance(tenant, str):
         raise WorkloadError(f"tenant is {_short(tenant)}, not a string")
-    return TraceRow(float(timestamp), input_tokens, output_tokens, checked_ids, block_tokens, tenant)
+    return tenant
+
+
+def _time(field: str, value: object, unit: str) -> float:
+    """`value` as a number in 0..2**53, or a `WorkloadError` that names the field and its unit."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise WorkloadError(f"{field} is {_short(value)}, not a number")
+    if not 0 <= value <= _LARGEST:  # false for NaN, too
+        raise WorkloadError(f"{field} is {_short(value)}, outside 0..2**53 {unit}")
+    return float(value)
 
 
 def _block_tokens(said: object, wanted: int | None) -> int:
@@ -237,14 +464,14 @@ def _block_tokens(said: object, wanted: int | None) -> int:
     return block_tokens
 
 
-def _whole(field: str, value: object) -> int:
-    """`value` as an integer in 0..2**53, or a `WorkloadError` that names the field."""
+def _whole(field: str, value: object, largest: int = _LARGEST, shown: str = "2**53") -> int:
+    """`value` as an integer in 0..`largest`, or a `WorkloadError` that names the field."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise WorkloadError(f"{field} is {_short(value)}, not an integer")
     if value < 0:
         raise WorkloadError(f"{field} is {_short(value)}, negative")
-    if value > _LARGEST:
-        raise WorkloadError(f"{field} is {_short(value)}, above 2**53")
+    if value > largest:
+        raise WorkloadError(f"{field} is {_short(value)}, above {shown}")
     return value
 
 
@@ -257,3 +484,8 @@ def _short(value: object) -> str:
 def _check_positive(name: str, value: int) -> None:
     if value <= 0:
         raise WorkloadError(f"{name} is {value}, not above 0")
+
+
+def _check_rate(name: str, value: float) -> None:
+    if not (isfinite(value) and value > 0):
+        raise WorkloadError(f"{name} is {value!r}, not a finite number above 0")

@@ -89,7 +89,7 @@ class Workload:
 
     Attributes:
         name: cell or trace name.
-        load: "moderate" or "heavy", "trace" for a recorded trace.
+        load: "moderate" or "heavy", "trace" for a recorded trace, "sessions" for recorded sessions.
         seed: what the draws were seeded with, 0 where nothing was drawn.
         requests: ascending by `arrival_s`.
         warmup: how many leading requests are left out of the metrics (they run all the same).
@@ -99,6 +99,7 @@ class Workload:
         client_concurrency: the client's cap on outstanding (waiting + running) requests; set only
             for closed loops, where every request is ready at t = 0.
         rate_scale: how many times faster than recorded the requests of a trace arrive.
+        session_rate: recorded sessions that begin in a second, on average; None where this was not drawn.
     """
 
     name: str
