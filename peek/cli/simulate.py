@@ -117,11 +117,9 @@ class SimulateOptions:
     limit: Annotated[int | None, count("Take only the first rows of the trace, or sessions.")] = None
     sessions: Annotated[
         Path | None,
-        value("Recorded sessions (JSONL; .gz, .xz), whose turns wait for the answer before.", "FILE"),
+        value("Recorded sessions (.gz, .xz too) as a closed loop.", "FILE"),
     ] = None
-    session_rate: Annotated[
-        float, positive("Sessions that begin in a second, where the file does not say when.")
-    ] = 1.0
+    session_rate: Annotated[float, positive("Sessions a second, where the file has no times.")] = 1.0
     trace_file: Annotated[Path | None, value("Mooncake's conversation trace, for w4 and w4-shared.")] = None
     card: Annotated[
         str | None, value("Accelerator, as h100; with --model the arena follows from its memory.")
