@@ -114,7 +114,7 @@ class SimulateOptions:
     rate_scale: Annotated[list[float], positive("Replay the trace so many times faster, repeatable.")] = (
         field(default_factory=lambda: [1.0])
     )
-    limit: Annotated[int | None, count("Take only the first rows of the trace, or sessions.")] = None
+    limit: Annotated[int | None, count("Take only the first rows, or sessions.")] = None
     sessions: Annotated[
         Path | None,
         value("Recorded sessions (.gz, .xz too) as a closed loop.", "FILE"),
