@@ -23,7 +23,7 @@ from bench.evaluation.streams import build
 from bench.recorded import RecordingMissing
 
 STOCK = ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", "spf+lru")
-OURS = ("peek", "peek, bias 0.3", "peek, bias 1")
+OURS = ("peek", "peek:objective=tail", "peek:objective=mean")
 STREAMS = (
     "w1a:heavy",
     "w1c:moderate",

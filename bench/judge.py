@@ -1,16 +1,16 @@
 """Policies on the kinds of traffic of `bench.kinds`, against the best stock policy of each column.
 
-    python -m bench.judge [--policies peek peek:objective=mean ...] [--by kind] [--csv FILE] [--tuning]
+    python -m bench.judge [--policies peek peek:objective=mean ...] [--by kind] [--csv FILE] [--figure FILE]
 
-Every kind, load and seed on both simulated engines, with the evaluation's step times and 50,000 tokens of KV
-Cells in which arrival order has a mean TTFT below a second have no queue, so any order is right; they are
-counted and left out of the averages.  What a policy is chosen by was written down before it was chosen:
+Every kind, load and seed runs on both simulated engines, with the step times of the evaluation and 50,000
+tokens of KV cache.  Cells in which arrival order has a mean TTFT below a second have no queue, so any order
+is right; they are counted and left out of the averages.  By this policies are chosen; it was written first:
 
     utility     geometric mean of mean TTFT, p99 TTFT, mean E2E, mean job time and share of requests that miss
                 2 s, each over the best stock policy's of that column; lower is better
 
-A share is taken two points higher, so that 0 has a ratio.  `beaten` counts the cells in which one stock policy
-is better by more than 2 % in both mean and p99 TTFT.
+A share is taken two points higher, so that 0 has a ratio.  `beaten` counts the cells in which one stock
+policy is better by more than 2 % in both mean and p99 TTFT.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ from peek.simulation.cost import cost_model_for
 from peek.simulation.simulate import CACHES, simulate
 
 STOCK: Final = ("fcfs+lru", "lpm-nolimit+lru", "dfs-weight+lru", "hrrn+lru", "spf+lru")
-OURS: Final = ("peek", "peek:objective=tail", "peek:objective=mean", "peek:objective=target")
+OURS: Final = (
+    "peek", "peek:objective=tail", "peek:mean_bias=0.25", "peek:mean_bias=0.75", "peek:objective=mean",
+    "peek:objective=target",
+)  # fmt: skip
 COLUMNS: Final = ("ttft", "p99", "e2e", "slowdown", "jct", "missed")
 UTILITY: Final = ("ttft", "p99", "e2e", "jct", "missed")
 MARGIN: Final = 0.02
@@ -130,13 +133,53 @@ def table(
     return lines
 
 
+def draw(cells: Sequence[dict[str, Figures]], labels: Sequence[str], path: Path) -> None:
+    """Each policy at its ratios of mean and p99 TTFT; the places on the dial are joined."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    import matplotlib.pyplot as plt
+
+    mpl.rc("svg", fonttype="none", hashsalt="peek")
+    figure, axes = plt.subplots(figsize=(7.2, 4.0))
+    lines = {label: row(cells, label) for label in labels}
+    dial = sorted((label for label in lines if label in DIAL), key=lambda label: DIAL[label])
+    axes.plot([lines[each]["ttft"] for each in dial], [lines[each]["p99"] for each in dial], color="#d9480f")
+    for label, line in lines.items():
+        ours = label not in STOCK
+        axes.plot(line["ttft"], line["p99"], "o" if ours else "s", color="#d9480f" if ours else "#6b7280")
+        axes.annotate(
+            label.removesuffix("+lru").removeprefix("peek:"), (line["ttft"], line["p99"]), fontsize=8,
+            xytext=(-7 if ours else 7, 0), textcoords="offset points", ha="right" if ours else "left",
+            va="center", fontweight="bold" if label == "peek" else None,
+        )  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlabel="mean TTFT, times the best stock policy's",
+             ylabel="p99 TTFT, times the best stock policy's")  # fmt: skip
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(mpl.ticker.FixedLocator([1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 3.5]))
+        axis.set_minor_locator(mpl.ticker.NullLocator())
+        axis.set_major_formatter("{x:g}")
+    axes.grid(color="#e5e7eb")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(0.25, 0.15)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+DIAL: Final = {
+    "peek:objective=tail": 0.0, "peek:mean_bias=0.25": 0.25, "peek": 0.5, "peek:mean_bias=0.75": 0.75,
+    "peek:objective=mean": 1.0,
+}  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--policies", nargs="*", default=list(OURS))
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--by", choices=["kind", "load", "cache"], default=None)
     parser.add_argument("--tuning", action="store_true", help="the seeds to try things on")
-    parser.add_argument("--csv", type=Path, default=None, help="write every cell and policy")
+    parser.add_argument("--csv", type=Path, default=None, help="write the table")
+    parser.add_argument("--figure", type=Path, default=None, help="draw mean against p99, as SVG")
     arguments = parser.parse_args()
     assert backend() == "compiled", "build it first: make build"
     seeds = TUNING if arguments.tuning else JUDGING
@@ -160,18 +203,11 @@ def main() -> None:
         print("| " + " | ".join(line) + " |")
         if not number:
             print("|---" * len(line) + "|")
+    if arguments.figure:
+        draw(groups[0][1], labels, arguments.figure)
     if arguments.csv:
         with arguments.csv.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow([*Cell._fields, "policy", *_COLUMNS_OF_CSV])
-            for cell, label in product(cells, labels):
-                figures = found[cell][label]
-                writer.writerow([*cell, label, *(
-                    f"{figures[column]:.4g}" if column in figures else "" for column in _COLUMNS_OF_CSV
-                )])  # fmt: skip
-
-
-_COLUMNS_OF_CSV: Final = ("ttft", "p99", "e2e", "slowdown", "jct", "missed", "in 10 s", "hit")
+            csv.writer(stream, lineterminator="\n").writerows(lines)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Policies that exist only for the evaluation, and how a label becomes a planner.
 
-Most labels are the library's own.  The others are k-LPM, `index` with its dial set, and orders of a batch
-that was reordered before it was sent (`fcfs+lru, reordered`).
+Most labels are the library's own.  The others are k-LPM and orders of a batch that was reordered before it
+was sent (`fcfs+lru, reordered`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ K = 8
 K_LPM = "k-lpm+lru"
 REORDERED = ", reordered"
 """Ends the label of a policy whose batch is put in order by `peek.offline` first."""
-SETTINGS: dict[str, dict[str, Any]] = {f"peek, bias {bias:g}": {"mean_bias": bias} for bias in (0.3, 1.0)}
-"""Of the variants that have settings of their own."""
+SETTINGS: dict[str, dict[str, Any]] = {}
+"""Of variants that have settings of their own; other benchmarks enter theirs."""
 
 
 class EngineMissing(Exception):
