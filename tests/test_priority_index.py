@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import sqrt
+from math import inf, sqrt
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,7 @@ from peek import InvalidConfig, PeekConfig, PeekPolicy
 from peek.planner.plan import ORDERED
 from peek.policy.default import PeekOptions
 from peek.policy.default.answers import bounded
+from peek.policy.default.frontier import MOST_LEVERAGE
 from peek.policy.default.policy import index
 from peek.policy.sections import PIONEER, SIBLING
 from peek.testing.twins import Place, common_length, prefixes
@@ -187,6 +188,19 @@ def test_a_request_moves_ahead_as_its_wait_grows(scene: Scene, alone: int, bias:
         ranks.append(order.index("single"))
     assert ranks == sorted(ranks, reverse=True)
     assert ranks[-1] == 0
+
+
+@given(old=st.integers(1, 400), new=st.integers(2, 400), hit=st.floats(0.0, 1.0), bias=st.floats(0.0, 1.0))
+def test_no_request_is_passed_by_one_that_has_waited_less_than_the_bound(
+    old: int, new: int, hit: float, bias: float
+) -> None:
+    """Whatever of the newer one is cached; 5 ** power and a power of the lengths, on the whole dial."""
+    policy = PeekPolicy(PeekOptions(mean_bias=bias))
+    bound = MOST_LEVERAGE**policy.power * (old / new) ** policy.gamma
+    rows = (Arrival("old", (1,) * old, NOW - max(1.0, 1.001 * bound)), Arrival("new", (2,) * new, NOW - 1.0))
+    cached = cache_of([("", (2,) * int(hit * new))])
+    config = PeekConfig(options={"mean_bias": bias, "grace_tokens": inf})
+    assert planner_of(rows, config).plan(cached, NOW) == ["old", "new"]
 
 
 @given(scene=scenes(min_size=2))

@@ -186,8 +186,10 @@ def test_the_words_of_an_objective() -> None:
 
 def test_an_old_request_is_not_passed_for_ever() -> None:
     """11 tokens with nothing shared before an endless stream of warm prompts, 20 in and out a second."""
-    for objective in OBJECTIVES:
-        assert passed_by(PeekOptions(objective=objective), 11) <= 200, objective
+    for bias in (0.0, 0.25, 0.5, 0.75, 1.0):
+        assert passed_by(PeekOptions(mean_bias=bias), 11) <= 200, bias
+    # Of the work 0.15 goes to those that are late, and some of them are older.
+    assert passed_by(PeekOptions(objective="target"), 11) <= 300
 
 
 def passed_by(options: PeekOptions, tokens: int) -> int:

@@ -14,8 +14,8 @@ from peek.settings import require_lead, require_one_of, require_seconds, require
 
 UNSHARED: Final = ("index", "arrival")
 
-OBJECTIVES: Final = {"tail": 0.0, "balanced": 0.5, "mean": 1.0, "target": 0.5}
-"""The place of each on the dial `mean_bias`."""
+OBJECTIVES: Final = {"tail": 0.0, "balanced": 0.5, "mean": 1.0, "target": 0.0}
+"""The place of each on the dial `mean_bias`; for "target" that of late requests, which only grow older."""
 
 TARGET_S: Final = 2.0
 """The target of the objective `target`, where none is given: a person waits so long for a first word."""

@@ -1,6 +1,6 @@
 """The policy `peek`: a priority index over the pending tree, and turns for what has fallen behind.
 
-The index is one formula for age, sharing, cache and length.
+The index is one formula for age, cache and length.
 
 Index policies order work by one number for each piece and serve the largest first: shortest processing time,
 HRRN, and, where pieces need a common set-up, Horn's rule for precedence trees (Horn, "Single-machine job
