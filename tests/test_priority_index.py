@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import inf, sqrt
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -51,17 +51,15 @@ class Definition:
         """Smallest first; rounded, because sums go another way here than in the library."""
         n = len(members)
         at_risk = n * sum(
-            self.scene.unit / sqrt(len(self.below(p)))
-            for p in prefixes(top)
-            if p in self.paid or self.cached(p)
+            self.scene.unit / len(self.below(p)) for p in prefixes(top) if p in self.paid or self.cached(p)
         )
         length = sum(fact.num_tokens * self.expects(fact)[0] for fact in members) / n
         age_s = self.scene.now - members[0].row.arrival_time
         plain = sum(fact.num_tokens for fact in members) / n
         power, gamma = self.policy.power, self.policy.gamma
         key = bounded(
-            index(age_s, float(work), at_risk, float(length), power, gamma),
-            index(age_s, float(work - self.excess(members)), at_risk, plain, power, gamma),
+            index(age_s, float(n), float(work), at_risk, float(length), power, gamma),
+            index(age_s, float(n), float(work - self.excess(members)), at_risk, plain, power, gamma),
         )
         return -float(f"{key:.10g}"), members[0].rank
 
@@ -164,7 +162,7 @@ def test_arrival_order_where_nothing_is_shared_is_to_be_had() -> None:
     assert plan.stood_aside
 
 
-def test_what_many_wait_for_is_at_less_risk() -> None:
+def test_what_everybody_waits_for_is_at_no_risk() -> None:
     """A cached system prompt counts less for each of a thousand than a session's own history."""
     rows = [Arrival(f"r{i}", (*(1,) * 64, i, i), 1.0) for i in range(1000)]
     rows.append(Arrival("session", (*(2,) * 64, 0, 0), 60.0))  # waits a sixteenth of the others' time

@@ -156,11 +156,11 @@ class BestFirst(RequestStream):
             since = waiting.since
             length = own_length(request)
             work = float(own_work(request, node.depth * frontier.unit))
-            key = self._key(since, at_risk / work, frontier.weight(length))
+            key = self._key(since, at_risk / work, frontier.weight(1.0, length))
             expected = waiting.expected
             excess = float(expected.excess)
             if expected.ratio != 1.0 or excess != 0.0:
-                weight = frontier.weight(length * expected.ratio)
+                weight = frontier.weight(1.0, length * expected.ratio)
                 key = -bounded(-self._key(since, at_risk / (work + excess), weight), -key)
             below.append(Piece(key, since, request.sequence, node, request))
             terminator = terminator.next
@@ -177,10 +177,10 @@ class BestFirst(RequestStream):
         below = frontier.below(kid)
         count = float(kid.count)
         work = float(below.work)
-        weight = frontier.weight(below.tokens / count)
+        weight = frontier.weight(count, below.tokens / count)
         key = self._key(below.since, at_risk / max(1.0, work), weight)
         if below.foretells:
-            weight = frontier.weight(below.lasting / count)
+            weight = frontier.weight(count, below.lasting / count)
             risk = at_risk / max(1.0, work + below.excess)
             key = -bounded(-self._key(below.since, risk, weight), -key)
         return Piece(key, below.since, below.first, kid, only_request(kid))

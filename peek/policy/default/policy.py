@@ -1,19 +1,20 @@
 """The policy `peek`: a priority index over the pending tree, and turns for what has fallen behind.
 
-The index is one formula for age, cache and length.
+The index is one formula for age, sharing, cache and length.
 
 Index policies order work by one number for each piece and serve the largest first: shortest processing time,
 HRRN, and, where pieces need a common set-up, Horn's rule for precedence trees (Horn, "Single-machine job
 sequencing with treelike precedence ordering", 1972): a set-up goes when the best of what it enables, set-up
 paid, is the best of all.  Here the set-up is a prefix that is not cached, and a piece is what waits below it:
 
-    index = age * min(5, 1 + at_risk / work) ** power / length ** gamma
+    index = age * count ** 0.05 * min(5, 1 + at_risk / work) ** power / length ** gamma
 
     age      seconds that the oldest of them has waited; for a later turn of a session a little more
+    count    how many they are
     work     tokens to compute for all of them, every uncached edge once, and those that their answers are
              expected to be longer than the mean answer
-    at_risk  cached tokens that they would have to compute if these were evicted: each cached edge divided by
-             the root of how many wait below it, because what many wait for is likely to stay cached
+    at_risk  cached tokens that they would have to compute if these were evicted: each cached edge divided
+             among all that wait below it, because what many wait for stays cached anyway
     length   mean prompt length in tokens, each times the length of its answer to that of the mean answer, as
              far as is expected: memory and the time for which it is held
 
@@ -24,8 +25,9 @@ the smaller it is, the more the longest waits count.
 
 All factors but the age are bounded or powers of lengths, so there is no threshold and no section.  Only the
 age of a request grows without bound, so it overtakes in the end whatever keeps coming: a request of length L
-goes before any of length l, cached or not, that has waited less than (l / L) ** gamma / 5 ** power times as
-long.  Being 70 to 210 times as short gives as much right of way as the best hit, on the whole dial.
+goes before any other of length l, cached or not, that has waited less than (l / L) ** gamma / 5 ** power
+times as long.  Being 70 to 210 times as short gives as much right of way as the best hit, on the whole dial.
+(A prefix that n wait for has n ** 0.05 more.)
 
 Order: the best piece goes; if it is a prefix that is not cached, the best request below it pays for it and
 the others compete anew with the prefix paid.  On engines that show a prefix only when its prefill ends,
@@ -59,7 +61,7 @@ from peek.policy.base import (
 from peek.policy.default import PeekOptions
 from peek.policy.default.answers import AnswerLengths
 from peek.policy.default.best_first import BestFirst
-from peek.policy.default.frontier import MIN_WAIT_S, Frontier, urgency
+from peek.policy.default.frontier import BETA, MIN_WAIT_S, Frontier, urgency
 from peek.policy.default.overdue import OverdueLane
 from peek.policy.default.sessions import Sessions
 from peek.policy.default.targets import TargetLane
@@ -184,9 +186,12 @@ class PeekPolicy(AdmissionPolicy):
         return [each for each in tree.handles() if self.answers.renew(each.request.request_id)]
 
 
-def index(age_s: float, work: float, at_risk: float, length: float, power: i64, gamma: float) -> float:
+def index(
+    age_s: float, count: float, work: float, at_risk: float, length: float, power: i64, gamma: float
+) -> float:
     """The index of one piece; see the module for units."""
-    return max(MIN_WAIT_S, age_s) * urgency(at_risk / work, power) * math.pow(length, -gamma)
+    weight = math.pow(count, BETA) * math.pow(length, -gamma)
+    return max(MIN_WAIT_S, age_s) * urgency(at_risk / work, power) * weight
 
 
 def siblings_last(ordered: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
