@@ -12,6 +12,8 @@ from sglang_plays import INTERLEAVED, Job, Play, check_outcome, perform, plays
 from sglang_small import attach
 from sglang_stepper import Stepper
 
+from peek.policy.default.tenants import DECODE_WEIGHT
+
 POLICIES = ("peek", "clpm+gm+dl+pe", "fcfs+pe")
 KINDS = [(core, overlap) for core in CORES for overlap in (False, True)]
 EXAMPLES = 50  # times three policies times two or four kinds
@@ -83,6 +85,8 @@ def test_priorities_come_first(play: Play) -> None:
 def test_fairness_bound(play: Play, share: float) -> None:
     """In any window the oldest get `share` of the uncached tokens, less one request and one batch's share.
 
+    The lane counts in work: a request costs its uncached tokens, and two for each token of the mean answer.
+
     A window's deficit is `share` x its tokens less those of the oldest; the largest deficit of all
     windows is a maximum subarray.  A batch is admitted by one plan, whose costs are expectations.
     """
@@ -96,7 +100,8 @@ def test_fairness_bound(play: Play, share: float) -> None:
         batch[admission.step] += admission.uncached
         deficit = max(0.0, deficit + share * admission.uncached - admission.uncached * admission.oldest)
         worst = max(worst, deficit)
-    dearest = max(admission.uncached for admission in outcome.admissions)
+    answer = DECODE_WEIGHT * max(job.max_tokens for job in play.jobs)
+    dearest = max(admission.uncached for admission in outcome.admissions) + answer
     assert worst <= dearest + share * max(batch.values(), default=0)
 
 
