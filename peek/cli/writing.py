@@ -4,8 +4,8 @@ A regular file is written beside its place, under a name that no other file has,
 Until then the old file stands, and if anything fails the new one goes.  Two runs at a time never share a
 name, and the files of one run are renamed together, so that an order file always belongs to its output.  A
 process that is killed leaves a file `NAME.<letters>.partial` behind, or between two renames the old ones as
-`NAME.<letters>.old`; no run reads them.  Devices, pipes and standard output cannot be replaced and get their
-bytes at once.
+`NAME.<letters>.old`; no run reads them.  The first of several, the order file, is then in its place all the
+same, old or new.  Devices, pipes and standard output cannot be replaced and get their bytes at once.
 """
 
 from __future__ import annotations
@@ -154,6 +154,16 @@ class _Output:
             with suppress(FileNotFoundError):
                 self._place.replace(self._old)
 
+    def keep(self) -> None:
+        """Keep the old file by a second name as well; take it out of its place where files have only one."""
+        if self.folder is not None:
+            try:
+                os.link(self._place, self._old)
+            except FileNotFoundError:
+                pass
+            except OSError:
+                self.withdraw()
+
     def forget(self) -> None:
         """Remove the old file, which is no longer needed."""
         if self.folder is not None:
@@ -169,6 +179,7 @@ class _Output:
             (self._place if self._published else self._aside).unlink(missing_ok=True)
             with suppress(FileNotFoundError):
                 self._old.replace(self._place)
+            self.forget()  # two names of one file both stay after a rename
 
 
 @contextmanager
@@ -181,8 +192,10 @@ def write_whole(paths: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
         for output in outputs:
             output.finish()
         with _locked({output.folder for output in outputs if output.folder is not None}):
-            for output in outputs if len(outputs) > 1 else ():
-                output.withdraw()  # killed between two renames, no old file stands beside a new one
+            if len(outputs) > 1:
+                for output in outputs[1:]:
+                    output.withdraw()  # killed between two renames, no old file stands beside a new one
+                outputs[0].keep()
             for output in outputs:
                 output.publish()
             for output in outputs:

@@ -106,6 +106,8 @@ class TargetLane:
 
     def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
         """A request was admitted, after `left`, and cost so much.  O(1)."""
+        if self.default_s is None:
+            return
         tokens = float(max(1, uncached_tokens))
         self._pace.admitted(tokens, self._waiting > 0)
         if not self._in_use:
@@ -120,6 +122,8 @@ class TargetLane:
 
         `order` itself if none can.  O(requests with a target); O(log) for each that goes.
         """
+        if self.default_s is None:
+            return order
         pace = self._pace.at(now)
         self._picked.clear()
         in_time: list[tuple[int, float, int, PendingRequest]] = []
