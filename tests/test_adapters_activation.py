@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from support.attached import ToyEngine, toy_attachment
 
 from peek import PRESETS, InvalidConfig, LaneOptions, PeekConfig
-from peek.adapters.activation import Settings, misspelled, requested_settings, settings_from
+from peek.adapters.activation import (
+    Settings,
+    check_environment,
+    misspelled,
+    requested_settings,
+    settings_from,
+)
 from peek.cli.main import main
 from peek.policy.default import PeekOptions
 
@@ -160,6 +166,37 @@ def test_vllm_asks_for_it_before_it_loads_a_model(monkeypatch: pytest.MonkeyPatc
         entry.load()()
     monkeypatch.setenv("PEEK_CONFIG", '{"policy": "peek"}')
     entry.load()()
+
+
+WRONG = json.dumps({"peek": {"policy": "peek", "mean_bias": 2}})
+RIGHT = json.dumps({"peek": {"policy": "peek"}, "somebody": "else"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_wrong"),
+    [
+        (["--additional-config", WRONG], True),
+        ([f"--additional-config={WRONG}", "--port", "1"], True),
+        (["--additional_config", WRONG], True),
+        (["--additional-config", RIGHT, "--additional-config", WRONG], True),
+        (["--additional-config", WRONG, "--additional-config", RIGHT], False),
+        (["--additional-config", RIGHT], False),
+        (["--additional-config", '{"peek": {}}'], False),
+        (["--additional-config", "not JSON"], False),
+        (["--additional-config", "[1]"], False),
+        (["--additional-config"], False),
+        (["--additional-configuration", WRONG], False),
+    ],
+)
+def test_the_command_line_is_checked_before_a_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], is_wrong: bool
+) -> None:
+    monkeypatch.setattr("sys.argv", ["vllm", "serve", "model", *arguments])
+    if is_wrong:
+        with pytest.raises(InvalidConfig, match="mean_bias is 2"):
+            check_environment()
+    else:
+        check_environment()
 
 
 def test_doctor_prints_every_option_in_force(

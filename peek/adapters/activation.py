@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -151,11 +152,28 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
 
 
 def check_environment() -> None:
-    """`InvalidConfig` for a mistake in the settings of the environment.
+    """`InvalidConfig` for a mistake in the settings of the environment, or of `--additional-config`.
 
-    Called by vLLM in each of its processes, before it loads a model (`vllm.general_plugins`).
+    Called by vLLM in each of its processes, before it loads a model (`vllm.general_plugins`).  vLLM hands no
+    configuration over there, so this looks at the command line; `LLM(additional_config=...)` is checked when
+    the scheduler is made.
     """
     settings_from(os.environ)
+    requested_settings(_on_command_line(sys.argv))
+
+
+def _on_command_line(arguments: Sequence[str]) -> Any:
+    """What the last `--additional-config` holds under "peek"; None if that is no JSON, as vLLM will say."""
+    text = ""
+    for name, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, has_value, value = name.partition("=")
+        if flag in ("--additional-config", "--additional_config"):
+            text = value if has_value else following
+    try:
+        additional = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return additional.get("peek") if isinstance(additional, dict) else None
 
 
 def _parsed(text: str) -> dict[str, Any]:
