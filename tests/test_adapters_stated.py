@@ -30,7 +30,8 @@ def target(value: object) -> float | None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [("chat-7", "chat-7"), (7, "7"), (-0.5, "-0.5"), (" ", " "), ("", ""), (None, "")]
+    ("value", "text"),
+    [("chat-7", "chat-7"), (7, "7"), (-0.5, "-0.5"), (" ", " "), ("", ""), (None, ""), ("s" * 256,) * 2],
 )
 def test_a_session_is_a_text_or_a_number(value: object, text: str, caplog: pytest.LogCaptureFixture) -> None:
     assert session(value) == text
@@ -50,13 +51,17 @@ def test_a_target_is_a_number_or_the_text_of_one(
 
 
 @pytest.mark.parametrize(
-    "value", [True, nan, inf, 10**400, pytest.param(10**5000, id="unwritable"), b"chat", ["chat"], {}]
+    "value",
+    [True, nan, inf, "s" * 257, 10**400, pytest.param(10**5000, id="unwritable"), b"chat", ["chat"], {}],
 )
 def test_a_session_that_cannot_be_used(value: object, caplog: pytest.LogCaptureFixture) -> None:
     assert session(value) == ""
     (line,) = caplog.messages
     assert line.startswith("peek: a request's peek_session is ")
-    assert line.endswith(", which is ignored; need a text or a finite number; others are ignored in silence")
+    assert line.endswith(
+        ", which is ignored; need a text of at most 256 characters or a finite number; "
+        "others are ignored in silence"
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,6 +117,7 @@ def test_the_engines_own_session_counts_where_none_is_named(named: dict[str, Any
     assert Statements().of(named, (None, "", 7, "theirs", "other")).session == "theirs"
     assert Statements().of(None, (None, "theirs")).session == "theirs"
     assert Statements().of({"peek_session": 7}, ("theirs",)).session == "7"
+    assert Statements().of(None, ("s" * 257, "other")).session == "other"
 
 
 @given(one=JSON, other=JSON)

@@ -138,6 +138,9 @@ def first_text(candidates: Iterable[object]) -> str:
     return next((text for text in candidates if isinstance(text, str) and text), "")
 
 
+LONGEST_SESSION: Final = 256
+"""Characters of a session's name: names are kept, and anybody can send long ones."""
+
 SESSION: Final = "peek_session"
 """The name of a request's session among the parameters in its body: a text or a number."""
 
@@ -166,13 +169,20 @@ class Statements:
 
         Args:
             parameters: those in its body, anything but a dict for none.
-            sessions: what the engine has for a session; the first text counts where the body names none.
+            sessions: what the engine has for a session; the first text that is not too long counts where
+                the body names none.
         """
+        theirs = first_text(_session(text) for text in sessions if isinstance(text, str))
         if not isinstance(parameters, dict):
-            return Stated(first_text(sessions))
-        session = self._usable(parameters, SESSION, _session, "a text or a finite number")
+            return Stated(theirs)
+        session = self._usable(
+            parameters,
+            SESSION,
+            _session,
+            f"a text of at most {LONGEST_SESSION} characters or a finite number",
+        )
         target = self._usable(parameters, TTFT_TARGET, _seconds, "a finite number of seconds above 0")
-        return Stated(session or first_text(sessions), target)
+        return Stated(session or theirs, target)
 
     def _usable(
         self, parameters: dict[Any, Any], name: str, read: Callable[[object], T | None], needed: str
@@ -192,7 +202,7 @@ class Statements:
 
 def _session(value: object) -> str | None:
     if isinstance(value, str):
-        return value
+        return value if len(value) <= LONGEST_SESSION else None
     try:
         return str(value) if _is_number(value) and isfinite(value) else None
     except (OverflowError, ValueError):  # a whole number of hundreds of digits

@@ -1,0 +1,156 @@
+"""The default policy with one of its parts left out or changed: on the kinds of `bench.kinds`, and on W1.
+
+    python -m bench.ablation [--only NAME ...] [--csv FILE]
+
+Each variant is a copy of `peek/policy/default` in which a few lines are replaced; a line that is not there
+any more is an error.  The copies run uncompiled, with the same orders.
+
+Kinds: tuning seeds, both simulated engines, cells with a queue; columns and utility as `bench.judge` has
+them.  W1: the paper's four cells at heavy load on both engines, mean and p99 TTFT over the default's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import sys
+import tempfile
+from itertools import product
+from multiprocessing import Pool
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import peek.policy.default
+from bench.builds import require_compiled
+from bench.judge import STOCK, UTILITY, Cell, row, run_cell
+from bench.kinds import KINDS, LOADS, TUNING
+from peek.simulation.cells import cell
+from peek.simulation.cost import cost_model_for
+from peek.simulation.simulate import CACHES, simulate
+
+Edit = tuple[str, str, str]
+"""A module, some text of it, and what stands there instead."""
+
+
+def _divided(by: str) -> list[Edit]:
+    """Credits of cached edges, divided otherwise than by all that wait below; nothing: not at all."""
+    return [
+        ("frontier", " / float(node.count)", by.format("float(node.count)")),
+        ("frontier", "float(cached) / count,", f"float(cached){by.format('count')},"),
+    ]
+
+
+def _constant(module: str, name: str, value: str) -> list[Edit]:
+    return [(module, rf"{name}: Final = ", f"{name}: Final = {value}  # ")]
+
+
+_TO_COMPUTE: Final[list[Edit]] = [
+    ("frontier", "        work = float(own_work(request, node.depth * self.unit))\n",
+     "        work = length = float(own_work(request, node.depth * self.unit))\n"),
+    ("frontier", "weight = foretold = self.weight(count, piece.tokens / count)",
+     "weight = foretold = self.weight(count, max(1.0, work) / count)"),
+    ("frontier", "self.weight(count, piece.lasting / count)",
+     "self.weight(count, max(1.0, work) / count * piece.lasting / piece.tokens)"),
+    ("best_first", "work = float(own_work(", "work = length = float(own_work("),
+    ("best_first", "frontier.weight(count, below.tokens / count)",
+     "frontier.weight(count, max(1.0, work) / count)"),
+    ("best_first", "frontier.weight(count, below.lasting / count)",
+     "frontier.weight(count, max(1.0, work) / count * below.lasting / below.tokens)"),
+]  # fmt: skip
+
+VARIANTS: Final[dict[str, list[Edit]]] = {
+    "as it is": [],
+    "at_risk left out": [
+        ("frontier", "leverage = min(1.0 + risk, MOST_LEVERAGE)", "leverage = 1.0"),
+        ("frontier", "leverage = np.minimum(1.0 + risk, MOST_LEVERAGE)", "leverage = np.ones_like(risk)"),
+    ],
+    "leverage not bounded": _constant("frontier", "MOST_LEVERAGE", "1e9"),
+    "edges divided by the root of count": _divided(" / math.sqrt({})"),
+    "edges not divided": _divided(""),
+    "length left out": [("frontier", "math.pow(length, -self._gamma)", "1.0")],
+    "length: tokens to compute": _TO_COMPUTE,
+    "count left out": _constant("frontier", "BETA", "0.0"),
+    "answers not learned": [
+        ("answers", " if expected is None else expected", ""),
+        ("answers", "        expected = self.expected(request_id)\n", "        return False\n"),
+    ],
+    "sessions not known": _constant("sessions", "PART", "0.0"),
+    "all of a session's time": _constant("sessions", "PART", "1.0"),
+    "no turns for overdue requests": [("__init__", "float = 500_000.0", "float = 1e18")],
+    "power 4": [("__init__", "return 2.0 + 4.0 * self.bias + 4.0 * self.bias * self.bias", "return 4.0")],
+    "power 6": [("__init__", "return 2.0 + 4.0 * self.bias + 4.0 * self.bias * self.bias", "return 6.0")],
+    "gamma 1.4": [("__init__", "return 0.4 * self.power - 0.2", "return 1.4")],
+    "gamma 2.2": [("__init__", "return 0.4 * self.power - 0.2", "return 2.2")],
+}  # fmt: skip
+VARIANTS["power 4"].append(("__init__", "return 0.4 * self.power - 0.2", "return 1.8"))
+VARIANTS["power 6"].append(("__init__", "return 0.4 * self.power - 0.2", "return 1.8"))
+
+
+def write(folder: Path, name: str, edits: list[Edit]) -> str:
+    """Make a variant in `folder`; returns its label."""
+    source = Path(peek.policy.default.__file__).parent
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in source.glob("*.py")}
+    for module, old, new in edits:
+        assert old in texts[module], f"{name}: peek/policy/default/{module}.py has no {old!r} any more"
+        texts[module] = texts[module].replace(old, new)
+    package = "variant_" + re.sub(r"\W+", "_", name)
+    (folder / package).mkdir()
+    for module, text in texts.items():
+        renamed = re.sub(r"\bpeek\.policy\.default\b", package, text)
+        (folder / package / f"{module}.py").write_text(renamed, encoding="utf-8")
+    return f"{package}.policy:PeekPolicy"
+
+
+def run_w1(job: tuple[str, str, list[str]]) -> dict[str, dict[str, float]]:
+    """Mean and p99 TTFT in seconds of each policy on one of the paper's cells."""
+    name, cache, labels = job
+    workload = cell(name, "heavy", TUNING[0], "vllm" if cache == "blocks" else "sglang")
+    model = cost_model_for(name)
+    return {label: simulate(workload, label, cache, cost=model)["ttft_s"] for label in labels}
+
+
+def over(runs: list[dict[str, Any]], label: str, base: str, column: str) -> float:
+    """The geometric mean of a column's ratios to those of `base`."""
+    return float(np.exp(np.mean([np.log(run[label][column] / run[base][column]) for run in runs])))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=list(VARIANTS), choices=list(VARIANTS), metavar="NAME")
+    parser.add_argument("--csv", type=Path, default=None, help="write the table")
+    arguments = parser.parse_args()
+    require_compiled()
+    with tempfile.TemporaryDirectory() as folder:
+        names = list(dict.fromkeys(["as it is", *arguments.only]))
+        labels = {name: write(Path(folder), name, VARIANTS[name]) for name in names}
+        sys.path.insert(0, folder)
+        ours = list(labels.values())
+        cells = [Cell(*each) for each in product(KINDS, LOADS, TUNING, CACHES)]
+        with Pool() as pool:
+            w1 = pool.map(run_w1, [(name, cache, ours) for name in ("w1a", "w1b", "w1c", "w1d")
+                                   for cache in CACHES], chunksize=1)  # fmt: skip
+            stock = pool.map(run_cell, [(each, STOCK) for each in cells], chunksize=1)
+            queued = [n for n, found in enumerate(stock) if found["fcfs+lru"]["ttft"] >= 1.0]
+            own = pool.map(run_cell, [(cells[n], ours) for n in queued], chunksize=1)
+    kinds = [stock[n] | found for n, found in zip(queued, own, strict=True)]
+    base = labels["as it is"]
+    lines = [["changed", *UTILITY, "utility", "W1 mean", "W1 p99", f"beaten of {len(kinds)}"]]
+    for name, label in labels.items():
+        line = row(kinds, label)
+        figures = [line[column] for column in (*UTILITY, "utility")]
+        figures += [over(w1, label, base, column) for column in ("mean", "p99")]
+        lines.append([name, *(f"{figure:.3f}" for figure in figures), f"{line['beaten']:.0f}"])
+    for number, cells_of_line in enumerate(lines):
+        print("| " + " | ".join(cells_of_line) + " |")
+        if not number:
+            print("|---" * len(cells_of_line) + "|")
+    if arguments.csv:
+        with arguments.csv.open("w", newline="", encoding="utf-8") as stream:
+            csv.writer(stream, lineterminator="\n").writerows(lines)
+
+
+if __name__ == "__main__":
+    main()
