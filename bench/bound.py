@@ -10,7 +10,6 @@ in arrival order.  A share of 0 stands for no lane.
 from __future__ import annotations
 
 import argparse
-from math import inf
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -19,7 +18,6 @@ import numpy as np
 from bench.builds import require_compiled
 from bench.evaluation.plans import FAMILY, FLOODS, NAMES, SIMULATED, W1_HEAVY
 from bench.evaluation.plots import TAIL, WIDTH, save
-from bench.evaluation.policies import SETTINGS
 from bench.evaluation.record import record
 from bench.evaluation.streams import build
 
@@ -28,10 +26,8 @@ Ratios = dict[tuple[str, str], list[float]]
 
 
 def label_of(share: float) -> str:
-    """The evaluation's name for the default policy with another share."""
-    label = f"peek, share {share:g}"
-    SETTINGS[label] = {"fair_share": share} if share else {"grace_tokens": inf}
-    return label
+    """The default policy with another share; 0: without the lane."""
+    return f"peek:fair_share={share:g}" if share else "peek:grace_tokens=inf"
 
 
 def mean_of(engine: str, stream: str, label: str, seeds: list[int], figure: str) -> float:

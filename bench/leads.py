@@ -15,7 +15,6 @@ import numpy as np
 
 from bench.builds import require_compiled
 from bench.evaluation.plans import NAMED, SIMULATED
-from bench.evaluation.policies import SETTINGS
 from bench.evaluation.traffic import Source, Traffic, mixed
 from bench.floods import steady, waits
 
@@ -25,7 +24,6 @@ EQUALS = Traffic(
     60_000,
     64,
 )
-SETTINGS |= {f"peek, lead {lead}": {"tenant_lead": lead} for lead in LEADS}
 
 
 def row(engine: str, label: str, load: str, seed: int) -> list[float]:
@@ -44,7 +42,7 @@ def main() -> None:
     print("|---|---|---|---|---|")
     for engine in SIMULATED:
         rows = {"arrival order": ("fcfs+lru", "new"), "nobody named": ("peek", "new")}
-        rows |= {f"{lead:,}": (f"peek, lead {lead}", NAMED) for lead in LEADS}
+        rows |= {f"{lead:,}": (f"peek:tenant_lead={lead}", NAMED) for lead in LEADS}
         for name, (label, load) in rows.items():
             cells = [row(engine, label, load, seed) for seed in seeds]
             shown = " | ".join(f"{cell:.1f}" for cell in np.mean(cells, axis=0))

@@ -24,6 +24,7 @@ sys.path.append(str(ROOT))  # behind everything: `peek` stays the one that is te
 
 from bench.evaluation import check, store  # noqa: E402
 from bench.evaluation.plans import FAMILY, FRESH, FULL, GUARDED, QUICK, SIMULATED, runs_of  # noqa: E402
+from bench.evaluation.policies import REORDERED, config_of  # noqa: E402
 from bench.evaluation.record import record  # noqa: E402
 from bench.evaluation.results import Record, write  # noqa: E402
 from bench.evaluation.streams import build  # noqa: E402
@@ -144,6 +145,11 @@ def test_a_whole_run_without_engines_is_not_begun(tmp_path: Path) -> None:
     assert "nothing begun: a whole run needs " in done.stderr
     assert "mooncake/conversation_trace.jsonl.gz" in done.stderr
     assert not out.exists()
+
+
+@pytest.mark.parametrize("label", ["peek", "peek:mean_bias=1,grace_tokens=inf", "fcfs+lru"])
+def test_every_option_of_a_label_counts_also_for_a_batch_put_in_order(label: str) -> None:
+    assert config_of(label) == config_of(label + REORDERED) == config.PeekConfig.from_label(label)
 
 
 def test_a_run_that_has_no_time_says_so(tmp_path: Path) -> None:

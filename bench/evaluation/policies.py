@@ -7,7 +7,6 @@ was sent (`fcfs+lru, reordered`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from bench.planners import make_planner
 from peek.config import PeekConfig
@@ -20,8 +19,6 @@ K = 8
 K_LPM = "k-lpm+lru"
 REORDERED = ", reordered"
 """Ends the label of a policy whose batch is put in order by `peek.offline` first."""
-SETTINGS: dict[str, dict[str, Any]] = {}
-"""Of variants that have settings of their own; other benchmarks enter theirs."""
 
 
 class EngineMissing(Exception):
@@ -55,12 +52,12 @@ class KLongestPrefix(AdmissionPolicy):
 
 def base_of(label: str) -> str:
     """The library's label that a variant starts from; one that is no variant is its own."""
-    return "lpm-nolimit+lru" if label == K_LPM else label.partition(",")[0]
+    return "lpm-nolimit+lru" if label == K_LPM else label.removesuffix(REORDERED)
 
 
 def config_of(label: str) -> PeekConfig:
     """The settings behind a label of the evaluation."""
-    return PeekConfig.from_dict({"policy": base_of(label), **SETTINGS.get(label, {})})
+    return PeekConfig.from_label(base_of(label))
 
 
 def planner_for(label: str, *, blocks: bool, timer: Callable[[], float] | None = None) -> Planner | None:
