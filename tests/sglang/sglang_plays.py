@@ -155,10 +155,11 @@ def perform(
     eviction: str = "lru",
     events: bool = False,
     each_step: Callable[[Stepper, Any], None] | None = None,
+    kind: type[Stepper] = Stepper,
 ) -> Outcome:
     """Play it to the end.  `attach(stepper)` may wrap `stepper.policy` and the cache before the start.
 
-    `each_step(stepper, batch)` is called before each step, with None, and after it.
+    `each_step(stepper, batch)` is called before each step, with None, and after it.  `kind` plays it.
     """
     world = make_world(
         play.slots,
@@ -170,7 +171,7 @@ def perform(
         priority=play.priority,
         events=events,
     )
-    stepper = Stepper(
+    stepper = kind(
         world,
         overlap=overlap,
         chunk=play.chunk,
