@@ -155,11 +155,10 @@ def perform(
     eviction: str = "lru",
     events: bool = False,
     each_step: Callable[[Stepper, Any], None] | None = None,
-    kind: type[Stepper] = Stepper,
 ) -> Outcome:
     """Play it to the end.  `attach(stepper)` may wrap `stepper.policy` and the cache before the start.
 
-    `each_step(stepper, batch)` is called before each step, with None, and after it.  `kind` plays it.
+    `each_step(stepper, batch)` is called before each step, with None, and after it.
     """
     world = make_world(
         play.slots,
@@ -171,7 +170,7 @@ def perform(
         priority=play.priority,
         events=events,
     )
-    stepper = kind(
+    stepper = Stepper(
         world,
         overlap=overlap,
         chunk=play.chunk,

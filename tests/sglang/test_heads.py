@@ -44,6 +44,7 @@ def test_batches_are_those_of_the_whole_plan(
 ) -> None:
     """Batch by batch, with not one request planned beyond what a batch has room for."""
     monkeypatch.setattr(adapters, "SPARE", 0)
+    monkeypatch.setattr("sglang_plays.Stepper", Told)
     if core == "rust":  # what is kept recent there is touched once for a queue that stands
         label = label.replace("+pe", "")
     seen: Counter[str] = Counter()
@@ -59,10 +60,8 @@ def test_batches_are_those_of_the_whole_plan(
             seen["behind the head"] += line.head > 0 and bool(numbers)
             seen["kept"] += len(line)
 
-        kept = perform(
-            play, lambda s: attach_kept(s, label), core=core, overlap=overlap, each_step=behind, kind=Told
-        )
-        anew = perform(play, lambda s: attach_anew(s, label), core=core, overlap=overlap, kind=Told)
+        kept = perform(play, lambda s: attach_kept(s, label), core=core, overlap=overlap, each_step=behind)
+        anew = perform(play, lambda s: attach_anew(s, label), core=core, overlap=overlap)
         check_outcome(play, kept)
         assert kept.batches == anew.batches
         for outcome in (kept, anew):
