@@ -55,6 +55,8 @@ class CacheView(Protocol):
       namespaces, that were put into the cache since an earlier `version`; None if not known.  Nothing else
       may have come in, anything may have gone.  Walks then look along these, at what was cached and at new
       requests only.
+    - `keeps_since(version) -> bool`: with it, whether all is held that was held then.  Cursors are still
+      good in that case, and what was cached is not looked at.
     - `block_symbols`: symbols per block that the cache matches whole, at least 1; see above.
     - `lone_requests`: how many waiting requests it knows to share with nobody and to hit nothing; where
       that is all of them, nothing is walked.

@@ -162,9 +162,11 @@ def test_coming_is_the_longest_common_prefix_with_a_prefill(
     for i, (key, namespace) in enumerate(running):
         in_flight.admit(f"p{i}", pack(list(key)), namespace)
     for request in tree.requests():
-        request.cached_len = request.coming_len = 77
-    in_flight.note_coming(tree, unit)
-    for i, (key, namespace) in enumerate(waiting):
-        shared = [common_length(key, other) for other, theirs in running if theirs == namespace]
-        assert tree.request(f"w{i}").coming_len == unit * max(shared, default=0)
-        assert tree.request(f"w{i}").cached_len == 77, "somebody else's signal"
+        request.cached_len = 77
+    for ended in range(len(running) + 1):  # one prefill after another ends
+        in_flight.note_coming(tree, unit)
+        for i, (key, namespace) in enumerate(waiting):
+            shared = [common_length(key, other) for other, theirs in running[ended:] if theirs == namespace]
+            assert tree.request(f"w{i}").coming_len == unit * max(shared, default=0)
+            assert tree.request(f"w{i}").cached_len == 77, "somebody else's signal"
+        in_flight.ended(f"p{ended}", False)

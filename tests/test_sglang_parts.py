@@ -117,19 +117,22 @@ def inserted(tokens: list[int]) -> SimpleNamespace:
 
 def test_insertions_are_told_from_any_point_that_was_asked_before() -> None:
     cache: Any = Cache()
-    insertions = Insertions(cache, Door())  # type: ignore[arg-type]
+    insertions = Insertions(cache, Door(), lambda: len(cache.keys))  # type: ignore[arg-type]
     assert [cache.insert(inserted([i])) for i in range(3)] == [1, 2, 3]
     assert insertions.since(1) == [("", pack([1])), ("", pack([2]))]
     assert insertions.since(3) == []
+    gone = insertions.gone
+    del cache.keys[0]
+    assert insertions.gone == gone + 1
     assert insertions.since(1) is None, "forgotten: nobody asks for it again"
     insertions.close()
     cache.insert(inserted([9]))
-    assert (insertions.count, len(cache.keys)) == (3, 4)
+    assert (insertions.count, len(cache.keys)) == (3, 3)
 
 
 def test_insertions_that_nobody_asks_for_are_forgotten() -> None:
     cache: Any = Cache()
-    insertions = Insertions(cache, Door())  # type: ignore[arg-type]
+    insertions = Insertions(cache, Door(), lambda: len(cache.keys))  # type: ignore[arg-type]
     long = [7] * (MOST_TOKENS // 4)
     for _ in range(6):
         cache.insert(inserted(long))

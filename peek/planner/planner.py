@@ -329,9 +329,10 @@ class Planner:
     def lazy_plan(self, cache: CacheView, now: float) -> LazyPlan:
         """The same order for an engine that admits a few: worked out only as far as it asks.
 
-        For the default policy without gate: O(what has changed in queue and cache since the last call + n
-        vector operations), if the cache tells its changes (`changed_since`), and a few hundred nanoseconds
-        for each who is asked for.  Others plan the whole queue.  Arguments and errors of `plan`.
+        For the default policy: O(what has changed in queue and cache since the last call + n vector
+        operations), if the cache tells its changes (`changed_since`, `inserted_since`), and a few hundred
+        nanoseconds for each who is asked for or is a sibling that waits.  Others plan the whole queue.
+        Arguments and errors of `plan`.
         """
         standing = self._standing.find(self.tree, cache, now)
         if isinstance(standing, LazyPlan):

@@ -16,6 +16,7 @@ from mypy_extensions import i64
 
 from peek.eviction.demand import EvictionPolicy
 from peek.eviction.index import DemandIndex, MarkIndex, SymbolIndex, peak_demand, shared_levels
+from peek.request import PendingRequest
 from peek.trie.cache_answers import unit_tokens_of
 from peek.trie.dual_walk import DualWalk
 from peek.trie.node import Node, next_branch, next_preorder
@@ -34,11 +35,13 @@ class PrefillsInFlight:
     queues and learns of the admission.
     """
 
-    __slots__ = ("_ended_early", "_tree")
+    __slots__ = ("_coming", "_ended_early", "_tree")
 
     def __init__(self) -> None:
         self._tree = PendingTree()
         self._ended_early: set[str] = set()
+        self._coming: list[PendingRequest] = []
+        """Those whose `coming_len` was written last; others have 0."""
 
     def __len__(self) -> int:
         """Prefills under way."""
@@ -63,12 +66,14 @@ class PrefillsInFlight:
         self._ended_early.discard(request_id)
 
     def note_coming(self, waiting: PendingTree, unit_tokens: i64) -> None:
-        """Write `coming_len` of every waiting request.  O(n + nodes that both trees have in common).
+        """Write `coming_len` of every waiting request.
 
-        One descent of both trees, like the dual-walk, without touching what that walk has left.
+        O(requests below what both trees have in common, now and at the last call).  One descent of both
+        trees, like the dual-walk, without touching what that walk has left.
         """
-        for request in waiting.requests():
+        for request in self._coming:
             request.coming_len = 0
+        self._coming = []
         if len(self._tree) == 0:
             return
         for namespace, root in self._tree.roots():
@@ -81,31 +86,31 @@ class PrefillsInFlight:
         stack: list[tuple[Node, Place]] = [(top, Place(root, 0))]
         while stack:
             node, ours = stack.pop()
-            _write_own(node, node.depth * unit_tokens)
+            if node.depth > 0:
+                self._write_own(node, node.depth * unit_tokens)
             kid = node.kid
             while kid is not None:
                 matched, place = follow(self._tree, kid.edge, ours)
                 if matched == len(kid.edge):
                     stack.append((kid, place))
                 elif node.depth > 0 or matched > 0:
-                    _write_below(kid, (node.depth + (matched >> 2)) * unit_tokens)
+                    self._write_below(kid, (node.depth + (matched >> 2)) * unit_tokens)
                 kid = kid.next
 
+    def _write_own(self, node: Node, coming_len: i64) -> None:
+        terminator = node.terminator
+        while terminator is not None:
+            terminator.request.coming_len = coming_len
+            self._coming.append(terminator.request)
+            terminator = terminator.next
 
-def _write_own(node: Node, coming_len: i64) -> None:
-    terminator = node.terminator
-    while terminator is not None:
-        terminator.request.coming_len = coming_len
-        terminator = terminator.next
-
-
-def _write_below(top: Node, coming_len: i64) -> None:
-    """The same for every request at or below `top`."""
-    stop = next_branch(top)
-    node: Node | None = top
-    while node is not None and node is not stop:
-        _write_own(node, coming_len)
-        node = next_preorder(node)
+    def _write_below(self, top: Node, coming_len: i64) -> None:
+        """The same for every request at or below `top`."""
+        stop = next_branch(top)
+        node: Node | None = top
+        while node is not None and node is not stop:
+            self._write_own(node, coming_len)
+            node = next_preorder(node)
 
 
 @final

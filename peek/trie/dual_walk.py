@@ -16,7 +16,8 @@ of their edge.  An edge on which a whole block or more is missing is where such 
 A cache may carry a `version` that changes whenever an answer could.  While it stands still, the marks
 of the last walk are good and only nodes that are new since then are asked for.  It may also tell what
 has changed: symbols, if keys are chained (`changed_since`), or keys that came in (`inserted_since`).  A
-walk then looks at these, at what is new in the tree, and in the second case at what was cached before.
+walk then looks at these, at what is new in the tree, and in the second case at what was cached before,
+unless the cache keeps all that it held (`keeps_since`).
 
 Plan: pre-order over the tree by its links.  Each node remembers how far the cache followed its path
 and the cursor there (`walk_*`); the demand index of `peek.eviction` reads these marks afterwards.
@@ -123,6 +124,7 @@ class DualWalk:
         stands = stands and self.epoch == self._tree.epoch
         start = self._bookmark.at
         told = self._told(cache, stands)
+        keeps = self._by_symbol or (told is not None and self._keeps(cache))
         changed = version != self._cache_version
         if told is None and (changed or not stands):
             self.epoch = self._tree.begin_walk(block)
@@ -140,13 +142,7 @@ class DualWalk:
                     self._mark_root(root, cache.root(namespace))
                     self._walk_below(root, None, False)
             else:
-                for namespace, root in self._tree.roots():
-                    if root.walk_epoch != self.epoch:
-                        self._mark_root(root, cache.root(namespace))
-                self._go_on(start)
-                if changed:
-                    self._look_where(told)
-                self._bookmark.catch_up(self._tree.journal())
+                self._walk_on(cache, start, told if changed else [], keeps)
             if declared == 0 and self.advances > 0 and cache is not self._single:
                 self._note_granularity(cache)
             if self.advances > 0:
@@ -171,6 +167,13 @@ class DualWalk:
             return None
         told: list[Any] | None = ask(self._cache_version)
         return told
+
+    def _keeps(self, cache: CacheView) -> bool:
+        """Whether the cache still holds all that it held at the last walk."""
+        if getattr(cache, "version", None) == self._cache_version:
+            return True
+        keeps: Any = getattr(cache, "keeps_since", None)
+        return keeps is not None and bool(keeps(self._cache_version))
 
     def _note_granularity(self, cache: CacheView) -> None:
         if matches_single_symbols(self._tree, cache):
@@ -249,24 +252,36 @@ class DualWalk:
 
     # -- going on from the last walk ---------------------------------------------------------------
 
-    def _go_on(self, start: i64) -> None:
-        """Ask about what is new in the tree since entry `start` of its journal.  O(depth) each."""
+    def _walk_on(self, cache: CacheView, start: i64, told: list[Any], keeps: bool) -> None:
+        """Look at what is new in the tree, and at what the cache has told of itself."""
+        tree = self._tree
+        for namespace, root in tree.roots():
+            if root.walk_epoch != self.epoch:
+                self._mark_root(root, cache.root(namespace))
+        if not keeps:  # a cursor may stand in what has gone
+            self._look_again_at(followed(tree, self.epoch))
+        self._go_on(start, not keeps)
+        if told:
+            self._look_again_at(owners_of(tree, told) if self._by_symbol else on_paths(tree, told))
+        self._bookmark.catch_up(tree.journal())
+
+    def _go_on(self, start: i64, lost: bool) -> None:
+        """Ask about what is new in the tree since entry `start` of its journal.  O(depth) each.
+
+        With `lost` the marks below what is new may be of what has gone, and are asked for again.
+        """
         for node in self._tree.journal().nodes[start:]:
             if node.count > 0:
-                self._reach(node)
+                self._reach(node, lost)
 
-    def _look_where(self, told: list[Any]) -> None:
-        """Ask again where an answer may be another one, parents first; what is new in the tree has marks."""
-        tree = self._tree
-        nodes = (
-            owners_of(tree, told) if self._by_symbol else followed(tree, self.epoch) + on_paths(tree, told)
-        )
+    def _look_again_at(self, nodes: list[Node]) -> None:
+        """Ask again where an answer may be another one, parents first."""
         for node in nodes:
             if node.parent is not None and is_cached(node.parent, self.epoch):
-                self._look_again(node)
+                self._look_again(node, False)
 
-    def _look_again(self, node: Node) -> None:
-        """Ask about a node whose parent's path is cached, and see to what is below."""
+    def _look_again(self, node: Node, lost: bool) -> None:
+        """Ask about a node whose parent's path is cached, and see to what is below; `lost` as above."""
         known = node.walk_epoch == self.epoch
         before = node.walk_matched
         self._ask(node)
@@ -274,12 +289,12 @@ class DualWalk:
             return
         self._tree.journal().note(node)
         if node.walk_matched == node.depth:
-            self._walk_below(node, next_branch(node), known)
+            self._walk_below(node, next_branch(node), known or lost)
             return
         forget_below(node)
         write_subtree(node, self._tokens_at(node))
 
-    def _reach(self, node: Node) -> None:
+    def _reach(self, node: Node, lost: bool) -> None:
         """Ask along the path to a node what has not been asked; marks below where it stops mean nothing."""
         path: list[Node] = []
         at = node
@@ -289,7 +304,7 @@ class DualWalk:
         while path and at.walk_matched == at.depth:
             at = path.pop()
             if at.walk_epoch != self.epoch:
-                self._look_again(at)
+                self._look_again(at, lost)
         write_own(node, self._tokens_at(at))
 
 

@@ -8,7 +8,8 @@ and nothing cached.  CPU time, medians.
 
     lpm       stock; beyond 128 waiting it sorts nothing
     lifted    stock LPM without that limit
-    peek      in its place, with one request gone, its prompt cached, and another one come
+    peek      in its place, with one request gone, its prompt cached, and another one come; what the hook
+              behind the search for prefills costs is in it
     stands    the same queue again, and the order stands
 """
 
@@ -20,6 +21,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sglang_lab import CORES, VERSION, make_request, make_world, tokens_for, torch
@@ -81,9 +83,11 @@ def measure(waiting: int, core: str | None, repeat: int, shared: bool, policy: s
 
     times = []
     for other in others:
-        cache_prompt(world, texts[int(queue.pop(0).rid[1:])])
+        gone = queue.pop(0)
+        cache_prompt(world, texts[int(gone.rid[1:])])
+        told = median_ms(partial(beside.adapter.turned, [gone], queue), 1)
         queue.append(other)
-        times.append(median_ms(lambda: world.policy.calc_priority(queue), 1))
+        times.append(told + median_ms(lambda: world.policy.calc_priority(queue), 1))
     mine = statistics.median(times)
     stands = median_ms(lambda: world.policy.calc_priority(queue), repeat)
     assert beside.shield.fallbacks == 0

@@ -16,14 +16,14 @@ def settings_of(label: str, **more: Any) -> Settings:
     return Settings.from_dict({"policy": label, "strict": True, **more})
 
 
-def attach(world: World, label: str = "peek", **more: Any) -> Any:
+def attach(world: World, label: str = "peek", scheduler: Any = None, **more: Any) -> Any:
     """Put `peek` around a world's `calc_priority`, as the plug-in does; returns its attachment."""
     policy = world.policy
     settings = settings_of(label, **more)
     hook = around(settings)
     stock = type(policy).calc_priority
     policy.calc_priority = lambda queue, *args, **kwargs: hook(stock, policy, queue, *args, **kwargs)
-    policy.peek = attach_to(policy, settings)
+    policy.peek = attach_to(policy, settings, scheduler=scheduler)
     return policy.peek
 
 

@@ -15,14 +15,14 @@ from support.own_policies import module
 
 __all__ = ["module"]
 
-PLANNER = ("remove", "plan", "prefilled", "eviction_score")
+PLANNER = ("remove", "lazy_plan", "prefilled", "eviction_score")
 VIEW = ("root", "advance", "node_id")
 
 
 class Lab:
     """Plays on a world with one of SGLang's tree cores."""
 
-    plan = "plan"
+    plan = "lazy_plan"
 
     def __init__(self, core: str | None) -> None:
         self.core = core
@@ -94,7 +94,7 @@ def method(request: pytest.FixtureRequest, lab: Lab) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=["add", "remove", "plan", "advance"])  # add: not put in quarantine
+@pytest.fixture(params=["add", "remove", "lazy_plan", "advance"])  # add: not put in quarantine
 def strict_method(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

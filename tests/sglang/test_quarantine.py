@@ -263,6 +263,7 @@ class Ran:
 
     def __init__(self, world: World) -> None:
         self.policy = world.policy
+        self.waiting_queue: list[Any] = []
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

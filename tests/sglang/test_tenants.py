@@ -20,7 +20,7 @@ def test_a_template_is_known_by_the_answers_it_had(page_size: int) -> None:
     for request in first:
         stepper.add(request)
     stepper.step()
-    beside.call(beside.adapter.admitted, first)  # as SGLang's hook does
+    beside.call(beside.adapter.turned, first, stepper.waiting_queue)  # as SGLang's hook does
     stepper.run_out()
     for i in range(2):
         stepper.add(make_request(f"busy{i}", [500 + i] * 65, 40, arrival=3.0 + i))

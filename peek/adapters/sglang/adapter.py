@@ -1,7 +1,7 @@
 """One planner beside one SGLang `SchedulePolicy`.
 
-`SglangAdapter.order` stands in for `calc_priority`: it compares the waiting queue with what the planner
-knows, plans, and sorts the queue in place.
+`SglangAdapter.order` stands in for `calc_priority`: it compares the waiting queue with what it was, plans,
+and puts those to the front that the next batch may admit.
 
 There is no clock.  With tensor parallelism every rank runs a scheduler of its own, and all must come to
 the same order; wall time differs between ranks, work done does not.  So time is the prefill work
@@ -31,7 +31,7 @@ from peek.adapters.sglang.caches import (
     takes_strategy,
     touch,
 )
-from peek.adapters.sglang.core_view import CoreView
+from peek.adapters.sglang.line import Line
 from peek.adapters.sglang.requests import (
     Arrivals,
     Standing,
@@ -44,7 +44,7 @@ from peek.adapters.sglang.requests import (
     tenant_of,
 )
 from peek.errors import DuplicateRequest
-from peek.planner import Planner
+from peek.planner import LazyPlan, Planner
 from peek.trie.keys import SYMBOL_BYTES
 
 logger = logging.getLogger("peek")
@@ -52,6 +52,11 @@ logger = logging.getLogger("peek")
 NOMINAL_TOKEN_S: Final = 1 / 6000
 """Seconds a prompt token is taken to take; only where a policy speaks of seconds (`slo_s`)."""
 
+SPARE: Final = 8
+"""Requests that stand as planned behind the last that a batch has room for: SGLang passes over some."""
+
+_BATCH: Final = (16384, 4096)
+"""Tokens that a batch computes and seats, where the scheduler is not known: SGLang's own defaults."""
 
 _NEEDED: Final = ("policy", "tree_cache.page_size", "enable_priority_scheduling", "priority_sign")
 
@@ -68,13 +73,15 @@ class SglangAdapter(EngineAdapter):
         policy: a `sglang.srt.managers.schedule_policy.SchedulePolicy`.
         settings: what was asked for; not stock.
         shield: stands before whatever SGLang's cache calls.
+        scheduler: the `Scheduler` that the policy is of, for what a batch has room for; None if not known.
 
     Raises:
         EngineMismatch: this version of SGLang lacks something that is needed.
     """
 
-    def __init__(self, policy: Any, settings: Settings, shield: Shield) -> None:
+    def __init__(self, policy: Any, settings: Settings, shield: Shield, scheduler: Any = None) -> None:
         self.policy = policy
+        self._scheduler = scheduler
         # SGLang shows a prefix to others when its prefill ends.
         super().__init__(
             settings, shield, outputs_of, partial(Planner, in_flight_gate=settings.config.sees_prefills)
@@ -95,6 +102,9 @@ class SglangAdapter(EngineAdapter):
         self._apart: dict[int, tuple[ref[Any], str]] = {}
         """Requests in quarantine, by the `id` of the object: two may have one `rid`."""
         self._standing: Standing | None = None
+        self._line = Line()
+        self._told = False
+        """Whether `turned` was called since the last `order`: nobody was admitted unnoticed."""
         self._arrivals = Arrivals(policy.enable_priority_scheduling)
         self._away = False
         """Whether the queue may be in another order than SGLang's own policy would see."""
@@ -124,19 +134,32 @@ class SglangAdapter(EngineAdapter):
     # -- one cycle ---------------------------------------------------------------------------------
 
     def order(self, queue: list[Any]) -> bool:
-        """Sort `queue` in place; False if SGLang's own policy should see to it.
+        """Put `queue` in order, in place; False if SGLang's own policy should see to it.
 
         That is so, for a policy that lives on sharing, where nothing that waits is shared, cached or under
         way, and with fewer than two waiting.
 
-        O(queue) for the comparison, plus the plan; O(in flight) while neither queue nor cache changes.
+        First stand those that the next batch may admit, in the order of the plan, and behind them all others
+        as SGLang put them into the queue.  By priority, or around requests in quarantine, all stand as
+        planned.
+
+        O(in flight) while neither queue nor cache changes.  Else O(what has changed), what the plan costs as
+        far as it is asked for, and a nanosecond for each that waits; the whole plan where all stand by it.
         """
         self._settle()
         self._generated.count()
         if self._standing is not None and self._standing.is_of(queue, self.view):
             return self._standing.answer
         self._standing = None
-        self._sync(queue)
+        told, self._told = self._told, False
+        self._sync(queue, told)
+        answer = self._ordered(queue)
+        if not told:  # nobody will say when they are gone
+            self._line.forget()
+        return answer
+
+    def _ordered(self, queue: list[Any]) -> bool:
+        """`order`, for a queue that the planner knows."""
         planner = self.planner
         # Eviction asks the last plan's view of the cache, also while the order does not matter.
         if not len(planner) or (len(planner) < 2 and not planner.evicts):
@@ -145,12 +168,54 @@ class SglangAdapter(EngineAdapter):
                 self._look_up(*self._waiting)
                 self._standing = Standing(queue, self.view, answer)
             return answer
-        plan = planner.plan(self.view, self.now)
+        plan = planner.lazy_plan(self.view, self.now)
         if plan.stood_aside and not self._away and not planner.evicts:
             self._standing = Standing(queue, self.view, False)
             return False
-        known = self._waiting
-        planned: list[Any] = [known[request_id].request() for request_id in plan]
+        everybody = plan.stood_aside or self._touches or self.policy.enable_priority_scheduling or self._apart
+        if everybody:
+            planned = [self._request(request_id) for request_id in plan]
+            self.reordered += self._lay_out(queue, planned)
+        else:
+            planned = self._head_of(plan)
+            self.reordered += self._line.put(queue, planned)
+        self._away = not plan.stood_aside
+        if planned and hasattr(planned[0], "num_matched_prefix_tokens"):  # read by SGLang's load snapshots
+            for request in planned:
+                request.num_matched_prefix_tokens = int(planner.request(request.rid).cached_len)
+        if self._touches:
+            self._touch_needed([request for request in queue if not self._is_apart(request)])
+        self._standing = Standing(queue, self.view, self._away)
+        return self._away
+
+    def _head_of(self, plan: LazyPlan) -> list[Any]:
+        """The first of a plan, as many as a batch has seats for or can compute, and `SPARE` more."""
+        scheduler = self._scheduler
+        running = getattr(getattr(scheduler, "running_batch", None), "reqs", ())
+        seats = int(getattr(scheduler, "max_running_requests", None) or _BATCH[1]) - len(running)
+        tokens = int(getattr(scheduler, "max_prefill_tokens", None) or _BATCH[0])
+        chunk = int(getattr(scheduler, "chunked_prefill_size", None) or 0)
+        if chunk > 0:
+            tokens = min(tokens, chunk)
+        pending = self.planner.request
+        planned: list[Any] = []
+        spare = SPARE
+        for request_id in plan:
+            if seats <= 0 or tokens <= 0:
+                if spare == 0:
+                    break
+                spare -= 1
+            planned.append(self._request(request_id))
+            request = pending(request_id)
+            seats -= 1
+            tokens -= max(1, request.num_tokens - request.cached_len)
+        return planned
+
+    def _request(self, request_id: str) -> Any:
+        return self._waiting[request_id].request()
+
+    def _lay_out(self, queue: list[Any], planned: list[Any]) -> bool:
+        """Put the whole queue in the order of a plan, within priorities and around those in quarantine."""
         ordered = planned
         places = queue
         if self.policy.enable_priority_scheduling:
@@ -160,17 +225,11 @@ class SglangAdapter(EngineAdapter):
                 places = sorted(queue, key=lambda request: (request.priority * sign, entry_time(request)))
         if self._apart:
             ordered = self._with_apart(ordered, places)
-        if ordered != queue:
+        moved = ordered != queue
+        if moved:
             queue[:] = ordered
-            self.reordered += 1
-        self._away = not plan.stood_aside
-        if hasattr(planned[0], "num_matched_prefix_tokens"):  # read by SGLang's load snapshots
-            for request, cached_len in zip(planned, planner.cached_lens(plan), strict=True):
-                request.num_matched_prefix_tokens = cached_len
-        if self._touches:
-            self._touch_needed([request for request in queue if not self._is_apart(request)])
-        self._standing = Standing(queue, self.view, self._away)
-        return self._away
+        self._line.begin(queue)
+        return moved
 
     def _look_up(self, rid: str) -> None:
         """What a request that waits alone will hit: no plan is made for it.  O(its prompt)."""
@@ -180,22 +239,46 @@ class SglangAdapter(EngineAdapter):
         worth = view.worth
         request.cached_len = matched * view.unit_tokens if worth is None else worth(cursor, matched)
 
-    def admitted(self, requests: list[Any]) -> None:
-        """SGLang has put these into a batch, some of them from the queue.  O(batch).
+    def turned(self, requests: list[Any], queue: list[Any]) -> None:
+        """SGLang has looked for prefills and put these into a batch; `queue` is left.  O(batch).
 
-        Without this call the next `order` finds out, which on an idle server may be never.
+        It does so in each turn of its loop.  Without this call the next `order` finds out, which on an idle
+        server may be never.
         """
+        self._told = True
         for request in requests:
-            rid = request.rid
-            entry = self._waiting.get(rid)
-            if entry is not None and entry.request() is request:
-                self._leave(rid)
+            self._leave_if_waiting(request)
+        if queue:
+            self._line.left(requests)
+        else:
+            self._line.begin(queue)
 
     # -- what waits --------------------------------------------------------------------------------
 
-    def _sync(self, queue: list[Any]) -> None:
+    def _sync(self, queue: list[Any], told: bool) -> None:
+        """Tell the planner who left and who came since the last call; `told`, none was admitted unnoticed."""
+        news = self._line.follow(queue) if told and not self._apart else None
+        if news is None:
+            arrived = self._compare(queue)
+            self._line.begin(queue)
+        else:
+            gone, arrived = news
+            for request in gone:
+                self._leave_if_waiting(request)
+        if self.policy.enable_priority_scheduling:
+            arrived.sort(key=entry_time)
+        for request in arrived:
+            # A name of its own: the `rid` may be the one of another request that waits.
+            name = str(request.rid)
+            if name in self.quarantine:
+                name += f" ({self.quarantine.total})"
+            if not self.quarantine.accepts(name, partial(self._add, request)):
+                self._apart[id(request)] = (ref(request), name)
+
+    def _compare(self, queue: list[Any]) -> list[Any]:
+        """Find out who left by looking at each that is there; who came.  O(queue)."""
         known = self._waiting.get
-        others = []  # this loop is what ten thousand waiting requests cost: no call that can be spared
+        others = []
         for request in queue:
             entry = known(request.rid)
             if entry is None or not entry.is_of(request):
@@ -209,15 +292,7 @@ class SglangAdapter(EngineAdapter):
                 self._leave(rid)
         if self._apart:
             self._let_go(queue)
-        if self.policy.enable_priority_scheduling:
-            arrived.sort(key=entry_time)
-        for request in arrived:
-            # A name of its own: the `rid` may be the one of another request that waits.
-            name = str(request.rid)
-            if name in self.quarantine:
-                name += f" ({self.quarantine.total})"
-            if not self.quarantine.accepts(name, partial(self._add, request)):
-                self._apart[id(request)] = (ref(request), name)
+        return arrived
 
     def _is_apart(self, request: Any) -> bool:
         kept = self._apart.get(id(request)) if self._apart else None
@@ -241,11 +316,18 @@ class SglangAdapter(EngineAdapter):
         if self._turns and lends is not None:
             for rid in [rid for rid, entry in self._turns.items() if entry.lent_anew(lends)]:
                 self._leave(rid)  # and arrives again, as it is now
+                self._told = False  # so that the queue is looked through
 
     def _end(self, rid: str) -> None:
         self.planner.prefilled(rid)
         self._door.release(self._in_flight.pop(rid).translated)
         self._standing = None
+
+    def _leave_if_waiting(self, request: Any) -> None:
+        rid: str = request.rid
+        entry = self._waiting.get(rid)
+        if entry is not None and entry.request() is request:
+            self._leave(rid)
 
     def _leave(self, rid: str) -> None:
         """A request is out of the queue: in a batch, or aborted."""
@@ -317,8 +399,7 @@ class SglangAdapter(EngineAdapter):
 
     def detach(self) -> None:
         """Give the cache its own strategy and methods back.  O(1)."""
-        if isinstance(self.view, CoreView):
-            self.view.close()
+        self.view.close()
         if self._stock_strategy is not None:
             stock, self._stock_strategy = self._stock_strategy, None
             set_strategy(self.policy.tree_cache, stock)

@@ -135,15 +135,12 @@ def require_cache(cache: Any, evicts: bool) -> None:
 def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
     """A read-only `CacheView` of SGLang's prefix cache, for keys that `door` has made."""
     core = tree_core(cache)
-    if not shows_nodes(cache):
-        insertions = None if is_fed_from_elsewhere(cache) else Insertions(cache, door)
-        return CoreView(
-            _core_match(core),
-            door,
-            insertions,
-            lambda: int(core.evictable_size() + core.protected_size()),
-        )
     hybrid = is_hybrid(cache)
+    insertions = None
+    if not hybrid and not is_fed_from_elsewhere(cache):  # KV on the host, windows and states come unnoticed
+        insertions = Insertions(cache, door, lambda: int(core.evictable_size() + core.protected_size()))
+    if not shows_nodes(cache):
+        return CoreView(_core_match(core), door, insertions)
     return NodeView(
         lambda: core.root_node,
         cache.page_size,
@@ -153,23 +150,9 @@ def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
         holds=_what_it_holds(cache) if hybrid else None,
         window=window_of(cache),
         states=_has_states(cache),
-        version=_version_of(cache),
+        insertions=insertions,
         lent=door.lent,
     )
-
-
-def _version_of(cache: Any) -> Callable[[], object] | None:
-    """What changes with the tree's content, without a look at the tree; None where there is no such thing.
-
-    SGLang numbers its nodes, so an insertion or a split moves the counter; what is evicted makes the sum of
-    what could be evicted and what is locked smaller, and nothing but an insertion makes it larger.  KV on the
-    host, windows and states come and go without a node.
-    """
-    core = tree_core(cache)
-    nodes = type(core.root_node)
-    if is_hybrid(cache) or is_fed_from_elsewhere(cache) or not hasattr(nodes, "counter"):
-        return None
-    return lambda: (nodes.counter, core.evictable_size() + core.protected_size())
 
 
 def is_fed_from_elsewhere(cache: Any) -> bool:

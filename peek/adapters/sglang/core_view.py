@@ -25,15 +25,19 @@ class Insertions:
     The method is replaced on the instance, and does what it did.
 
     Args:
-        cache: a `UnifiedRadixCache` that gets nothing from the host or from elsewhere.
+        cache: a prefix cache that gets nothing from the host or from elsewhere.
         door: makes the planner's keys.
+        size: tokens in the cache: those that could be evicted and those that are locked.
 
     Attributes:
         count: insertions so far.
     """
 
-    def __init__(self, cache: Any, door: Translator) -> None:
+    def __init__(self, cache: Any, door: Translator, size: Callable[[], int]) -> None:
         self.count = 0
+        self._size = size
+        self._came = 0
+        """Tokens that insertions have added."""
         self._cache = cache
         self._door = door
         self._first = 0
@@ -49,7 +53,16 @@ class Insertions:
         self._tokens += tokens
         self._keys.append(params.key)
         self.count += 1
-        return self._insert(params, *args, **kwargs)
+        before = self._size()
+        try:
+            return self._insert(params, *args, **kwargs)
+        finally:
+            self._came += self._size() - before
+
+    @property
+    def gone(self) -> int:
+        """Tokens that have left the cache, but for a constant.  O(1)."""
+        return self._came - self._size()
 
     def since(self, count: int) -> list[tuple[str, bytes]] | None:
         """Namespaces and packed symbols of what came in since the `count`-th; None if not all are known.
@@ -59,7 +72,10 @@ class Insertions:
         if count < self._first:
             return None
         self._forget(count)
-        return [self._door.known(key.token_ids, key.extra_key, key.cache_salt) for key in self._keys]
+        return [
+            self._door.known(key.token_ids, key.extra_key, getattr(key, "cache_salt", None))
+            for key in self._keys
+        ]
 
     def _forget(self, count: int) -> None:
         """Keys that came in before the `count`-th."""
@@ -97,7 +113,6 @@ class CoreView:
         match: `(tokens, extra_key, cache_salt) -> (tokens matched, node)`, read-only.
         door: what has made the keys that the view is asked for.
         insertions: notes what comes in; None where it may come in unnoticed.
-        sizes: tokens that could be evicted and that are locked, which grow smaller by eviction only.
     """
 
     def __init__(
@@ -105,7 +120,6 @@ class CoreView:
         match: Callable[[array[int], str | None, str | None], tuple[int, int]],
         door: Translator,
         insertions: Insertions | None = None,
-        sizes: Callable[[], int] = int,
     ) -> None:
         self.unit_tokens = door.page_tokens
         self.block_symbols = 1
@@ -113,17 +127,20 @@ class CoreView:
         self._pages = door.pages
         self._alphabet = door.alphabet
         self._insertions = insertions
-        self._sizes = sizes
         self._lent = door.lent
 
     @property
     def version(self) -> tuple[int, int] | None:
-        """Insertions so far, and how much the cache holds."""
-        return None if self._insertions is None else (self._insertions.count, self._sizes())
+        """Insertions so far, and how much has gone."""
+        return None if self._insertions is None else (self._insertions.count, self._insertions.gone)
 
     def inserted_since(self, version: tuple[int, int]) -> list[tuple[str, bytes]] | None:
         """See `CacheView`."""
         return None if self._insertions is None else self._insertions.since(version[0])
+
+    def keeps_since(self, version: tuple[int, int]) -> bool:
+        """See `CacheView`."""
+        return self._insertions is not None and self._insertions.gone == version[1]
 
     def close(self) -> None:
         """Leave the cache as it was."""

@@ -114,16 +114,18 @@ class NodePlace:
     """A cursor: `at` bytes into the packed key of `node`, behind `host` tokens that are on the host.
 
     Attributes:
+        size: the length of that key then; a split leaves the node the end of it.
         run: tokens with sliding-window KV since the last one without.
         best: symbols up to the last place from which a hybrid model can go on.
     """
 
-    __slots__ = ("at", "best", "first", "host", "node", "owner", "run")
+    __slots__ = ("at", "best", "first", "host", "node", "owner", "run", "size")
 
     def __init__(self, node: object, owner: object, first: object) -> None:
         self.node = node
         self.owner = owner
         self.first = first
+        self.size: i64 = 0
         self.at: i64 = 0
         self.host: i64 = 0
         self.run: i64 = _WHOLE
@@ -131,6 +133,7 @@ class NodePlace:
 
     def copy(self) -> NodePlace:
         place = NodePlace(self.node, self.owner, self.first)
+        place.size = self.size
         place.at = self.at
         place.host = self.host
         place.run = self.run
@@ -151,7 +154,7 @@ class NodeView:
         holds: of a hybrid model's node, `HAS_WINDOW` and `HAS_STATE`; None for other models.
         window: tokens of sliding-window KV needed, 0 if the model has no such window.
         states: whether a state is needed.
-        version: returns something that changes whenever an answer could; None if that cannot be told.
+        insertions: notes what comes in; None where it may come in unnoticed.
         lent: tokens that a request's session lends it, by the request's own namespace; see `Translator`.
     """
 
@@ -166,7 +169,7 @@ class NodeView:
         holds: Callable[[Any], int] | None = None,
         window: int = 0,
         states: bool = False,
-        version: Callable[[], object] | None = None,
+        insertions: Any = None,
         lent: Mapping[str, int] | None = None,  # a mapping as the default would leave no signature
     ) -> None:
         self.unit_tokens = page_tokens
@@ -178,7 +181,8 @@ class NodeView:
         self._holds = holds
         self._window: i64 = window
         self._states = states
-        self._version = version
+        self._insertions: Any = insertions
+        self._last_root: object = None
         self._lent: Any = {} if lent is None else lent
         self._packed: WeakKeyDictionary[Any, tuple[object, bytes, object]] = WeakKeyDictionary()
         self._by_id: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -187,8 +191,31 @@ class NodeView:
 
     @property
     def version(self) -> object:
-        """Changes whenever an answer could, None if that cannot be told.  O(1)."""
-        return None if self._version is None else self._version()
+        """Insertions so far, and how much has gone; None if that cannot be told.  O(1).
+
+        A split changes no answer.
+        """
+        insertions: Any = self._insertions
+        return None if insertions is None else (insertions.count, insertions.gone)
+
+    def inserted_since(self, version: Any) -> list[tuple[str, bytes]] | None:
+        """See `CacheView`; None after a reset, too, when a cursor in front of the first symbol is old."""
+        root = self._root()
+        stood = root is self._last_root
+        self._last_root = root
+        if not stood or self._insertions is None:
+            return None
+        keys: list[tuple[str, bytes]] | None = self._insertions.since(version[0])
+        return keys
+
+    def keeps_since(self, version: Any) -> bool:
+        """See `CacheView`."""
+        return self._insertions is not None and bool(self._insertions.gone == version[1])
+
+    def close(self) -> None:
+        """Leave the cache as it was."""
+        if self._insertions is not None:
+            self._insertions.close()
 
     def root(self, namespace: str) -> object:
         if namespace.startswith(ALONE):
@@ -205,7 +232,7 @@ class NodeView:
         assert isinstance(cursor, NodePlace)
         symbols = edge_bytes(segment)
         place = cursor.copy()
-        tokens = self._tokens_of(place)
+        tokens = self._fresh(place)
         n: i64 = len(symbols)
         done: i64 = 0
         while done < n:
@@ -229,6 +256,7 @@ class NodeView:
         if isinstance(cursor, int):
             return OF_A_SESSION
         assert isinstance(cursor, NodePlace)
+        self._fresh(cursor)
         node: Any = cursor.node
         self._by_id[node.id] = node
         return int(node.id)
@@ -271,8 +299,36 @@ class NodeView:
         if good:
             place.best = position
 
+    def _fresh(self, place: NodePlace) -> bytes:
+        """Move a cursor to where its symbols stand now; the packed symbols of its node's key.
+
+        A split leaves the end of the key to the node, and what is in front of it to a new parent.  O(splits).
+        """
+        at, size = place.at, place.size
+        tokens = self._tokens_of(place)
+        behind = size - len(tokens) - at
+        if size == len(tokens) or at == 0:
+            return tokens
+        if behind < 0:
+            place.at = -behind
+            return tokens
+        while True:
+            node: Any = place.node
+            place.node = node.parent
+            tokens = self._tokens_of(place)
+            if behind < len(tokens):
+                place.at = len(tokens) - behind
+                return tokens
+            behind -= len(tokens)
+
     def _tokens_of(self, place: NodePlace) -> bytes:
-        """The packed symbols of a node's key; a split gives a node another key object."""
+        """The packed symbols of the key of a cursor's node."""
+        packed = self._packed_key(place)
+        place.size = len(packed)
+        return packed
+
+    def _packed_key(self, place: NodePlace) -> bytes:
+        """A split gives a node another key object."""
         node: Any = place.node
         key: Any = node.key
         known = self._packed.get(node)

@@ -152,7 +152,7 @@ def attach(
     return Attachment(
         settings,
         lambda: why_stand_aside(policy, replaces_any, scheduler),
-        lambda shield: SglangAdapter(policy, settings, shield),
+        lambda shield: SglangAdapter(policy, settings, shield, scheduler),
         lambda: sglang_info(policy, scheduler),
         lambda adapter: (
             why_no_shadow(policy, scheduler)
@@ -206,12 +206,11 @@ def after_prefill(found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) ->
         return
     batch = getattr(found, "batch_to_run", found)  # wrapped in later versions
     attachment.observe("turned", scheduler, batch, getattr(found, "running_batch", None))
-    if batch is None:
-        return
     adapter = attachment.adapter  # `working` counts the calls, and this belongs to the same one
     if adapter is not None:
-        attachment.call(adapter.admitted, batch.reqs)
-        attachment.count()
+        attachment.call(adapter.turned, [] if batch is None else batch.reqs, scheduler.waiting_queue)
+        if batch is not None:
+            attachment.count()
 
 
 # -- how it is started --------------------------------------------------------------------------------

@@ -20,8 +20,10 @@ from peek.trie.keys import SYMBOL_BYTES, heads_of
 
 
 def prompt_of(request: Any) -> tuple[Any, int]:
-    """A request's tokens (with what it generated before a retraction), and how many may be matched."""
-    tokens = request.origin_input_ids + request.output_ids
+    """A request's tokens, to read (with those generated before a retraction), and how many may match."""
+    tokens = request.origin_input_ids
+    if len(request.output_ids):
+        tokens = tokens + request.output_ids
     limit = len(tokens) - 1  # the last one is always computed
     compute = getattr(request, "_compute_max_prefix_len", None)
     if compute is not None:
@@ -190,6 +192,8 @@ class Translator:
         O(tokens); nothing is kept.
         """
         namespace = namespace_of(extra_key, cache_salt)
+        if len(tokens) and isinstance(tokens[0], tuple):  # pairs, in 0.5.9
+            tokens = [tokens[0][0], *(pair[1] for pair in tokens)]
         if self.bigram and len(tokens):
             namespace, tokens = behind(int(tokens[0]), namespace), tokens[1:]
         symbols = self.alphabet.known(tokens)

@@ -11,6 +11,7 @@ symbols as they share pairs.
 from __future__ import annotations
 
 from array import array
+from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -119,7 +120,7 @@ class Alphabet:
         wide = np.asarray(tokens)
         if wide.dtype != np.int64 or wide.ndim != 1 or wide.size == 0:
             raise InvalidKey("need token ids that are ints of 64 bits")
-        if int(wide.min()) >= 0 and int(wide.max()) < FIRST_LETTER:
+        if int(wide.view(np.uint64).max()) < FIRST_LETTER:  # what is below 0 is large there
             return wide.astype("<i4").tobytes(), ()
         apart = (wide < 0) | (wide >= FIRST_LETTER)
         letters = tuple([self._letter(value) for value in np.unique(wide[apart]).tolist()])
@@ -130,6 +131,9 @@ class Alphabet:
 
     def known(self, tokens: Any) -> bytes:
         """Token ids of 64 bits as packed symbols, up to the first wide one that has no letter.  O(tokens)."""
+        if isinstance(tokens, list) and tokens:
+            with suppress(InvalidKey):  # where a wide one is among them
+                tokens = np.frombuffer(pack(tokens), dtype="<i4")
         wide = np.asarray(tokens, dtype=np.int64)
         apart = (wide < 0) | (wide >= FIRST_LETTER)
         if not apart.any():

@@ -165,10 +165,10 @@ class Columns:
         self._table[:, slots] = new[:, 1:].T
 
     def best(self, indices: Any, most: i64, live: i64) -> tuple[list[int], list[float]]:
-        """The best pieces, best first, ties by age: their slots, and their negated indices.
+        """The best `most` pieces, best first, ties by age, all of the `live` ones if there are no more.
 
-        All that are at least as good as the `most`-th, all of the `live` ones if there are no more.
-        O(slots + m log m).
+        Their slots, and their negated indices.  O(slots + m log m) with m of them and of those as good as
+        the last.
         """
         least = 0.0
         if most < live:
@@ -180,6 +180,7 @@ class Columns:
         if (ranked[1:] == ranked[:-1]).any():
             table = self._table
             order = np.lexsort((table[_FIRST][slots], table[_SINCE][slots], keys))
+        order = order[:most]
         found: list[int] = slots[order].tolist()
         numbers: list[float] = keys[order].tolist()
         return found, numbers

@@ -145,21 +145,27 @@ class PeekPolicy(AdmissionPolicy):
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
         shared = cycle.tree.has_sharing or not self._leaves_unshared
         if not shared and not hits_something(queue, cycle.defers_siblings):
-            ordered = list(queue)
-        else:
-            ordered = siblings_last(everybody(self._best_first(cycle, len(queue))), cycle)
-        return everybody(Turns(Listed(ordered), self.accounts)) if self._turns_matter() else ordered
+            return everybody(self._in_turns(Listed(queue)))
+        return everybody(self._ordered(cycle, len(queue)))
 
     def stream(self, cycle: Cycle) -> RequestStream | None:
-        """None where siblings go last, which takes the whole order, and where a queue may be left alone.
+        """None where a queue may be left alone.
 
         What the pieces are made of is kept for the next call: O(what has changed in tree and cache since the
-        last one + pieces vector operations + m log m) for the first m requests.
+        last one + pieces vector operations + m log m) for the first m requests and the siblings between them.
         """
-        if cycle.defers_siblings or (self._leaves_unshared and not cycle.tree.has_sharing):
+        if self._leaves_unshared and not cycle.tree.has_sharing:
             return None
-        order = self._best_first(cycle, 0)
-        return Turns(order, self.accounts) if self._turns_matter() else order
+        return self._ordered(cycle, 0)
+
+    def _ordered(self, cycle: Cycle, most: int) -> RequestStream:
+        """By index with all that goes before it or behind; `most` will be asked for, as far as is known."""
+        return self._in_turns(SiblingsLast(self._best_first(cycle, most), cycle))
+
+    def _in_turns(self, order: RequestStream) -> RequestStream:
+        """`order`, or tenants in turns where several wait."""
+        several = self._takes_turns and self.accounts.several
+        return Turns(order, self.accounts) if several else order
 
     def _best_first(self, cycle: Cycle, most: int) -> RequestStream:
         """By index, behind those in time, with turns for overdue requests; for the first `most`."""
@@ -176,10 +182,6 @@ class PeekPolicy(AdmissionPolicy):
         order = self.targets.merge(BestFirst(frontier, cycle.now, most), cycle.now)
         return self.overdue.merge(order, tree)
 
-    def _turns_matter(self) -> bool:
-        """Whether several tenants wait."""
-        return self._takes_turns and self.accounts.several
-
     def _news_of(self, tree: PendingTree) -> list[Terminator]:
         """Requests of whose answers more is known than when they arrived.  O(n)."""
         self.answers.news = False
@@ -194,27 +196,36 @@ def index(
     return max(MIN_WAIT_S, age_s) * urgency(at_risk / work, power) * weight
 
 
-def siblings_last(ordered: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
-    """`ordered` with the siblings of a cold prefix behind all others; writes `section`.  O(n + nodes).
+@final
+class SiblingsLast(RequestStream):
+    """An order with the siblings of a cold prefix behind all others; writes `section`.
 
     For engines that show a prefix to others only when its prefill ends: admitted in one batch, siblings would
-    each compute it.  `ordered` takes up a prefix by any of its requests: the first is its pioneer.
+    each compute it.  The order takes up a prefix by any of its requests: the first is its pioneer.
     """
-    if not cycle.defers_siblings:
-        for request in ordered:
-            request.section = PIONEER
-        return ordered
-    claims = Claims(cycle)
-    first: list[PendingRequest] = []
-    deferred: list[PendingRequest] = []
-    for request in ordered:
-        if claims.has_pioneer(request):
+
+    __slots__ = ("_at", "_claims", "_deferred", "_order")
+
+    def __init__(self, order: RequestStream, cycle: Cycle) -> None:
+        self._order = order
+        self._claims: Claims | None = Claims(cycle) if cycle.defers_siblings else None
+        self._deferred: list[PendingRequest] = []
+        self._at: i64 = 0
+
+    def next(self) -> PendingRequest | None:
+        """The next request; None at the end.  O(levels) and the order's cost, also for siblings passed."""
+        claims = self._claims
+        request = self._order.next()
+        while request is not None and claims is not None and claims.has_pioneer(request):
             request.section = SIBLING
-            deferred.append(request)
-        else:
+            self._deferred.append(request)
+            request = self._order.next()
+        if request is not None:
             request.section = PIONEER
-            first.append(request)
-    return first + deferred
+        elif self._at < len(self._deferred):
+            request = self._deferred[self._at]
+            self._at += 1
+        return request
 
 
 @final
