@@ -428,20 +428,24 @@ def test_a_log_that_is_cut_off_holds_a_part_of_what_was_written(form: str, part:
     is_accounted(found, written, begun)
 
 
-@given(st.sampled_from(WHOLE), st.integers(0, 10**6), st.integers(1, 400))
-def test_a_hole_in_a_log_is_no_other_request(form: str, at: int, size: int) -> None:
-    """Bytes are lost, line ends with them, as when two processes write one file."""
+@given(
+    st.sampled_from([form for form in WHOLE if form.startswith(("vllm", "sglang"))]),
+    st.integers(0, 10**6),
+    st.integers(1, 400),
+)
+def test_a_hole_in_an_engines_log_makes_no_other_request(form: str, at: int, size: int) -> None:
+    """Bytes are lost with an end of line, as when two processes write one file.
+
+    A hole from one prompt into another makes a third, which no reader can tell from a whole one.
+    """
     content = FORMS[form][0]
     assert isinstance(content, str)
     at %= len(content)
-    if "csv" in form or "azure" in form or "burst" in form or "mooncake" in form or "pretty" in form:
-        return  # a digit less is another number, in any reader
-    lost = content[at : at + size]
-    if "\n" not in lost and not form.startswith(("vllm", "sglang")):
-        return  # inside a prompt: nobody can tell
-    found = read(content[:at] + content[at + size :])
-    for each in found.arrivals:
-        if isinstance(each, Arrival) and "\n" in lost:
+    inside = set(content[at - 1 : at] + content[at + size : at + size + 1]) <= set("0123456789, ")
+    if "\n" in content[at : at + size] and not inside:
+        found = read(content[:at] + content[at + size :])
+        for each in found.arrivals:
+            assert isinstance(each, Arrival)
             assert any(repr(each.prompt) in one for one in TRUE[form]), each
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -109,7 +109,7 @@ def trace_command(options: TraceOptions) -> None:
         raise nothing_read([source], reader)
     _write(tracer, options)
     _explain(tracer.counts, options, is_estimate=encode is None and tracer.counts.texts > 0)
-    for said in (*unread(reader), *reader.hints()):
+    for said in (*unread(reader.not_understood()), *reader.hints()):
         print(said, file=sys.stderr)
     bad.complain(reader.cut())
 
@@ -137,16 +137,20 @@ def read_logs(sources: Sequence[Path], reader: Reader, tracer: Tracer) -> list[B
 def nothing_read(sources: Sequence[Path], reader: Reader) -> WorkloadError:
     """The error for logs without a request, with what to do about it."""
     shown = ", ".join(map(str, sources))
-    said = [f"{shown}: holds no request that is understood", *reader.hints(), *unread(reader)]
+    said = [
+        f"{shown}: holds no request that is understood",
+        *reader.hints(),
+        *unread(reader.not_understood()),
+    ]
     return WorkloadError("; ".join(said))
 
 
-def unread(reader: Reader) -> list[str]:
-    """What to say of the lines that no format knows."""
-    if not reader.unknown:
+def unread(left: Mapping[str, Any]) -> list[str]:
+    """What to say of the lines that no format knows; `left` as of `Reader.not_understood`."""
+    if not left["lines"]:
         return []
-    lines = f"{reader.unknown:,} line{'s' * (reader.unknown > 1)}"
-    return [f"{lines} of no known format, first line {reader.where}: {reader.example}"]
+    lines = f"{left['lines']:,} line{'s' * (left['lines'] > 1)}"
+    return [f"{lines} of no known format, first line {left['line']}: {left['first']}"]
 
 
 def _salt(path: Path | None) -> bytes:
@@ -178,7 +182,7 @@ def _explain(counts: Counts, options: TraceOptions, is_estimate: bool) -> None:
     unknown, size = counts.requests - told - allowed, options.block_tokens
     said = [
         f"{counts.requests:,} requests, {counts.prompt_tokens:,} tokens in blocks of {size}{note}",
-        _pace(counts),
+        pace(counts.span_s, counts.requests),
         f"length of answers: {told:,} told, {allowed:,} as allowed, {unknown:,} as {options.output_tokens}",
     ]
     if counts.engine_prompt_tokens:
@@ -191,13 +195,12 @@ def _explain(counts: Counts, options: TraceOptions, is_estimate: bool) -> None:
     print("\n".join(said), file=sys.stderr)
 
 
-def _pace(counts: Counts) -> str:
+def pace(span_s: float, requests: int) -> str:
     """Span and rate of the requests, so that a wrong unit of times shows."""
-    span_s = counts.span_s
     if span_s <= 0.0:
         return "all at one time"
     parts, unit = next((each for each in _SPANS if span_s >= 2.0 * each[0]), (1.0, "s"))
-    text = f"over {span_s / parts:,.3g} {unit}, {counts.requests / span_s:,.3g} requests a second"
+    text = f"over {span_s / parts:,.3g} {unit}, {requests / span_s:,.3g} requests a second"
     if span_s < _YEAR_S:
         return text
     return f"{text}: are all times of one clock and unit? (--time-field, --time-unit)"

@@ -84,7 +84,7 @@ _VLLM_CUT: Final = re.compile(r"'max_log_len': (\d+)")
 _VLLM_ARENA: Final = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
 _VLLM_SEATS: Final = re.compile(r"'max_num_seqs': (\d+)")
 _VLLM_LINE: Final = re.compile(
-    r"(?:\(\S+(?: pid=\d+)?\) )?(?:TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL)"
+    r"(?:\(\S+(?: pid=\d+)?\) )?(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL)"
     r" (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) (?:\[[^\]]*\]|\S+:\d+\]) (?=.)"
 )
 _MAX_TOKENS: Final = re.compile(r"\bmax_tokens=(\d+)")
@@ -118,18 +118,18 @@ class VllmLog:
         self._as_long: Counter[int] = Counter()
         """How many prompts have each length, of those with as many characters as tokens."""
 
-    def events(self, text: str, at_s: float | None, is_wrapped: bool) -> Iterator[Event] | None:
-        """The events of a line; None if it is not of this log."""
+    def events(self, text: str, at_s: float | None, level: str) -> Iterator[Event] | None:
+        """The events of a line; None if it is not of this log.  `level`: where the line itself has none."""
         head = _VLLM_LINE.match(text)
         opener = _VLLM_OPENER.search(text)
-        if head is None and opener is None and not is_wrapped and not _VLLM_CUT.search(text):
+        if head is None and opener is None and not level and not _VLLM_CUT.search(text):
             return None
         if at_s is None and head is not None:
-            at_s = self._time(*map(int, head.groups()))
+            at_s = self._time(*map(int, head.groups()[1:]))
         if opener is None:
             return self._other(text[head.end() :] if head else text)
         self._facts.engine = "vllm"
-        return self._request(text[opener.start() :], at_s)
+        return self._request(text[opener.start() :], at_s, head[1] if head else level)
 
     def _time(self, month: int, day: int, hour: int, minute: int, second: int) -> float:
         if month < self._month - 6:  # no year is written: December came before January
@@ -153,7 +153,7 @@ class VllmLog:
             raise WorkloadError("a line that is cut off")
         return iter(())
 
-    def _request(self, message: str, at_s: float | None) -> Iterator[Event]:
+    def _request(self, message: str, at_s: float | None, level: str) -> Iterator[Event]:
         prompt = _VLLM_PROMPT.match(message)
         old = _VLLM_OLD.match(message)
         body = _VLLM_BODY.match(message)
@@ -164,7 +164,7 @@ class VllmLog:
             yield from self._prompt(old[1], at_s, old[2], old[4])
             yield from self._received(old[1], at_s, old[3], old[5] or "")
         elif body is not None:
-            self._body(body[1], at_s, body[2])
+            self._body(body[1], at_s, body[2], level)
         elif received is not None and not _again(received[2]) and not _again(received[3]):
             yield from self._received(received[1], at_s, received[2], received[3])
         else:
@@ -182,8 +182,10 @@ class VllmLog:
         if text != "None" and ids != "None":
             self._as_long[len(known)] += len(literal_eval(text)) == len(known)
 
-    def _body(self, name: str, at_s: float | None, text: str) -> None:
+    def _body(self, name: str, at_s: float | None, text: str, level: str) -> None:
         self._bodies[name] = None
+        if level == "DEBUG":
+            return  # at this level the token ids are logged, too
         try:
             request = request_of(self._loads(text.encode("utf-8", "surrogatepass")))
         except (ValueError, RecursionError):

@@ -17,7 +17,7 @@ from peek.offline.formats import PROMPT_NAMES, Line, excerpt
 from peek.traffic.engines import Facts, SglangLog, Tally, VllmLog, shown
 from peek.traffic.events import Arrival, Event, Measured
 from peek.traffic.rows import BODY_NAMES, TIME_NAMES, RequestRows
-from peek.traffic.times import is_bare, seconds
+from peek.traffic.times import seconds
 from peek.traffic.wrapped import Inner, Unwrapping, documents
 
 ACCESS_HINT: Final = "an access log has no prompts: take the engine's own log, or log the bodies of requests"
@@ -85,7 +85,7 @@ class _Vllm(Format):
 
     def events(self, place: Place) -> Iterator[Event] | None:
         inner = place.inner
-        return None if inner.row is not None else self._log.events(inner.text, inner.at_s, inner.is_message)
+        return None if inner.row is not None else self._log.events(inner.text, inner.at_s, inner.level)
 
 
 class _Sglang(Format):
@@ -379,6 +379,10 @@ class Reader:
             and not (isinstance(each, _Access) and self.read)
         ))  # fmt: skip
 
+    def not_understood(self) -> dict[str, Any]:
+        """Lines that no format knows: how many, the number of the first, and at most 200 bytes of it."""
+        return {"lines": self.unknown, "line": self.where, "first": self.example}
+
     @property
     def read(self) -> int:
         """Requests of which prompts or lengths are known."""
@@ -454,6 +458,3 @@ def _bounded(tokens: int | float) -> int:
     if isinstance(tokens, float) or not 0 <= tokens <= _LARGEST:
         raise WorkloadError(f"a length is {tokens}, not a whole number in 0..{_LARGEST}")
     return tokens
-
-
-__all__ = ["FORMATS", "Format", "Reader", "is_bare"]

@@ -23,13 +23,13 @@ class Inner(NamedTuple):
         text: the line.
         row: it, if it is a JSON object.
         at_s: when it was written, as what stood around it says.
-        is_message: it was the message of Python's logging as JSON, so the engine's own prefix is gone.
+        level: of Python's logging as JSON, where the engine's own prefix is gone; else "".
     """
 
     text: str
     row: dict[str, Any] | None
     at_s: float | None
-    is_message: bool = False
+    level: str = ""
 
 
 _ISO: Final = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)"
@@ -128,7 +128,13 @@ class Unwrapping:
                     or len(text.encode("utf-8", "replace")) < _DOCKER_PART
                 )
                 whole = self._joined(f"json {row.get('stream')}", text.rstrip("\r\n"), ends)
-                return None if whole is None else Inner(whole, None, at_s, clock == "asctime")
+                return (
+                    None
+                    if whole is None
+                    else Inner(
+                        whole, None, at_s, str(row.get("levelname", "INFO")) if clock == "asctime" else ""
+                    )
+                )
             if isinstance(text, dict) and field in ("log", "message") and clock in row:
                 return Inner("", text, _time(row[clock], inner.at_s))
         payload = row.get("jsonPayload")
