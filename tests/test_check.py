@@ -229,14 +229,14 @@ def test_the_busiest_stretch_is_the_shortest(gaps: list[float], limit: int) -> N
 
 @pytest.mark.slow
 def test_the_range_holds_what_further_arrivals_bring() -> None:
-    """Nineteen resamples hold a further one in 9 of 10 cases, over ten traces and both engines."""
+    """Nineteen resamples hold a further one in 9 of 10 cases."""
     inside = total = 0
-    for name, workload in TRACES.items():
+    for name, workload in list(TRACES.items())[::4]:
         for engine in ENGINES.values():
             labels = [*engine.stock, OURS]
             found = answer(workload, engine, CostModel(), random.Random(len(name)))
             rng = random.Random(99)
-            for _ in range(10):
+            for _ in range(6):
                 drawn = resampled(workload, rng)
                 runs = {label: simulate(drawn, label, engine.cache, cost=CostModel()) for label in labels}
                 for known, fresh in zip(found.ours, changes([runs], OURS, list(engine.stock)), strict=True):
