@@ -75,6 +75,45 @@ class Counts:
     doubt: str = ""
 
 
+class Hashing:
+    """Names for blocks and people that say nothing without the salt.
+
+    Args:
+        salt: secret bytes.
+        block_tokens: tokens of a block.
+    """
+
+    def __init__(self, salt: bytes, block_tokens: int) -> None:
+        self._salt = salt if len(salt) <= _LARGEST_SALT else blake2b(salt).digest()
+        self._block_bytes = SYMBOL_BYTES * block_tokens
+
+    def ids(self, key: bytes, namespace: str) -> array[int]:
+        """An id for each block begun of a packed prompt, chained; about a microsecond each."""
+        chain = self._digest(b"namespace", namespace.encode("utf-8", "surrogatepass"))
+        ids = array("Q")
+        for start in range(0, len(key), self._block_bytes):
+            chain = self._digest(chain, key[start : start + self._block_bytes])
+            ids.append(_bits(chain))
+        return ids
+
+    def id(self, name: bytes) -> int:
+        """An id for a block that has a name already."""
+        return _bits(self._digest(b"block", name))
+
+    def name(self, kind: str, name: str) -> str:
+        """Twelve hexadecimal digits for a name of some kind; "" for none."""
+        return self._digest(kind.encode(), name.encode("utf-8", "surrogatepass")).hex()[:12] if name else ""
+
+    def _digest(self, before: bytes, content: bytes) -> bytes:
+        hashed = blake2b(before, digest_size=16, key=self._salt)
+        hashed.update(content)
+        return hashed.digest()
+
+
+def _bits(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "little") >> (64 - _ID_BITS)
+
+
 class Tracer:
     """Collects requests and gives them back as the rows of a trace.
 
@@ -91,8 +130,9 @@ class Tracer:
 
     def __init__(self, salt: bytes, block_tokens: int | None, encode: Encode | None) -> None:
         self.counts = Counts()
-        self._salt = salt if len(salt) <= _LARGEST_SALT else blake2b(salt).digest()
+        self._salt = salt
         self._block_tokens = block_tokens
+        self._hashing: Hashing | None = None
         self._encode = encode
         self._traced: list[_Traced] = []
         self._by_name: dict[str, _Traced] = {}
@@ -118,9 +158,13 @@ class Tracer:
         if not event.prompt:
             raise WorkloadError("the prompt is empty")
         key = key_of(event.prompt, self._encode)
-        ids = self._hash_ids(key, f"{event.namespace}/{kind_of(event.prompt)}")
+        ids = self.hashing.ids(key, f"{event.namespace}/{kind_of(event.prompt)}")
         traced = _Traced(
-            event.at_s, len(key) // SYMBOL_BYTES, ids, self._tenant(event.tenant), event.most_tokens
+            event.at_s,
+            len(key) // SYMBOL_BYTES,
+            ids,
+            self.hashing.name("tenant", event.tenant),
+            event.most_tokens,
         )
         self._note(event, traced)
         self.counts.texts += isinstance(event.prompt, str)
@@ -140,17 +184,14 @@ class Tracer:
                 raise WorkloadError(f"has blocks of {size} tokens, and the others of {self._block_tokens}")
             place = f"{size}/{event.scope}".encode("utf-8", "surrogatepass")
             named = (b"%s/%d/%d" % (place, each, part) for each in event.hash_ids for part in range(parts))
-        ids = array("Q", map(self._id, islice(named, -(-tokens // self.block_tokens))))
+        ids = array("Q", map(self.hashing.id, islice(named, -(-tokens // self.block_tokens))))
         self._note(
-            event, _Traced(event.at_s, tokens, ids, self._tenant(event.tenant), 0, event.output_tokens)
+            event,
+            _Traced(
+                event.at_s, tokens, ids, self.hashing.name("tenant", event.tenant), 0, event.output_tokens
+            ),
         )
         self.counts.answered += event.output_tokens > 0
-
-    def _id(self, name: bytes) -> int:
-        return int.from_bytes(self._digest(b"block", name)[:8], "little") >> (64 - _ID_BITS)
-
-    def _tenant(self, name: str) -> str:
-        return self._digest(b"tenant", name.encode("utf-8", "surrogatepass")).hex()[:12] if name else ""
 
     def _note(self, event: Arrival | Measured, traced: _Traced) -> None:
         self._traced.append(traced)
@@ -159,19 +200,13 @@ class Tracer:
         self.counts.prompt_tokens += traced.tokens
         self.counts.bare_times += event.is_bare
 
-    def _hash_ids(self, key: bytes, namespace: str) -> array[int]:
-        chain = self._digest(b"namespace", namespace.encode("utf-8", "surrogatepass"))
-        block_bytes = SYMBOL_BYTES * self.block_tokens
-        ids = array("Q")
-        for start in range(0, len(key), block_bytes):
-            chain = self._digest(chain, key[start : start + block_bytes])
-            ids.append(int.from_bytes(chain[:8], "little") >> (64 - _ID_BITS))
-        return ids
-
-    def _digest(self, before: bytes, content: bytes) -> bytes:
-        hashed = blake2b(before, digest_size=16, key=self._salt)
-        hashed.update(content)
-        return hashed.digest()
+    @property
+    def hashing(self) -> Hashing:
+        """What makes the ids; from the first one on the size of a block stands."""
+        if self._hashing is None:
+            self._block_tokens = self.block_tokens
+            self._hashing = Hashing(self._salt, self._block_tokens)
+        return self._hashing
 
     def _end(self, event: Ending) -> None:
         traced = self._by_name.get(event.name)
