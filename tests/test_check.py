@@ -137,6 +137,7 @@ def test_a_gain_stands_in_every_draw(times: list[tuple[float, float, float]]) ->
         ([9.0, 3.0], 2.95, "nothing", "Nothing to gain from `peek`: `--b` does as well."),
         ([9.0, 3.0], 4.0, "loss", "Nothing to gain from `peek`: the mean is 33 % shorter under `--b`."),
         ([3.0, 9.0], 4.0, "loss", "the mean is 33 % shorter under It's default."),
+        ([3.0, 9.0], 4.0, "loss", "But under `peek` its p99 rises from 6.00 s to 8.00 s (33 %; 33 to 33 %)."),
         ([3.0, 3.0], 3.0, "nothing", "what these requests share does not wait at the same time"),
     ],
 )  # fmt: skip
@@ -170,7 +171,10 @@ def test_sizes_in_words() -> None:
 
     assert text("ttft_s.mean", 9.0, 3.0).endswith("falls from 9.00 s to 3.00 s (x3.0; x3.0 to x3.0)")
     assert text("ttft_s.mean", 3.0, 9.0).endswith("rises from 3.00 s to 9.00 s (x3.0; x3.0 to x3.0)")
-    assert text("throughput_rps", 4.0, 5.0).endswith("rises from 4.00 to 5.00 (25 %; 25 % to 25 %)")
+    assert text("throughput_rps", 4.0, 5.0).endswith("rises from 4.00 to 5.00 (25 %; 25 to 25 %)")
+    figure = FIGURES[0]
+    worse = Change(figure, "a", 3.0, 4.0, -1 / 3, -0.5, -0.25)
+    assert change_text(worse, ranged=True).endswith("rises from 3.00 s to 4.00 s (33 %; 25 to 50 %)")
     assert text("cache_hit", 0.4, 0.65).endswith("rises from 40.0 to 65.0 % (+25 to +25 points)")
 
 

@@ -304,7 +304,7 @@ def _print(checked: Checked) -> None:
     if seen["cached_says_the_log"] is not None:
         say(f"the log says that {100.0 * seen['cached_says_the_log']:.1f} % were cached")
     if seen["broken"]:
-        say(f"{seen['broken']:,} lines are broken and left out")
+        say(f"broken lines, left out: {seen['broken']:,}")
     for note in (*unread(seen["not_understood"]), *checked.notes):
         say(f"! {note}")
     if checked.assumed:

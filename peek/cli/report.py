@@ -336,7 +336,9 @@ def change_text(change: Change, ranged: bool = False, names: Mapping[str, str] =
     text = significant if figure.name == "throughput_rps" else seconds_text
     size = _size(figure, change.gain)
     if ranged:
-        size += f"; {_size(figure, change.low)} to {_size(figure, change.high)}"
+        nearer, farther = sorted((change.low, change.high), key=abs)
+        low, high = _size(figure, nearer), _size(figure, farther)
+        size += f"; {low.removesuffix(' %') if high.endswith('%') else low} to {high}"
     return f"{what} {text(before)} to {text(after)} ({size})"
 
 
@@ -364,8 +366,10 @@ def said_of(found: Answer) -> str:
         said.append(f"Under `peek`, beside {rivals}, {_listed(found.gains, found)}.")
     else:
         said.append(f"Nothing to gain from `peek`: {_why_not(found)}.")
-    if found.losses:
-        said.append(f"But under `peek` {_listed(found.losses, found)}.")
+    told = found.ours[0] if found.verdict == "loss" and found.ours[0].is_loss else None
+    losses = [each for each in found.losses if each is not told]
+    if losses:
+        said.append(f"But under `peek` {_listed(losses, found)}.")
     if len(found.draws) > 1 and (flag or found.gains or found.losses):
         said.append(f"Ranges are over {len(found.draws) - 1} resamples of the arrivals.")
     return " ".join(said)
