@@ -80,7 +80,7 @@ $(DEPS): pyproject.toml
 	@echo 'installing the environment into .venv'
 	@find peek -name '*.so' -exec rm -f {} +
 	@rm -f *__mypyc.*.so
-	@PEEK_PURE=1 $(BIN)/python -m pip install --quiet --editable '.[dev,plot,offline]'
+	@PEEK_PURE=1 $(BIN)/python -m pip install --quiet --editable '.[dev,cli,plot,offline]'
 	@touch $@
 
 # Old shared libraries go first: after a failed build nothing may look compiled.

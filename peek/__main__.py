@@ -1,22 +1,29 @@
 """The command `peek`, also as `python -m peek`.
 
-Where another distribution has overwritten or removed files of this package, the message says so instead of a
-failed import.
+Where the packages of the extra `cli` are missing, or another distribution has overwritten or removed files of
+this one, a line says so instead of a failed import.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 from peek.cli.conflicts import why_broken
+
+NEEDED: Final = ("typer", "rich")
+"""What the extra brings."""
+
+ADVICE: Final = "pip install 'peek-kv[cli]'"
 
 
 def main() -> int:
     """Run the command line of this process; return the exit code."""
     try:
         from peek.cli.main import main as command
-    except ImportError:
-        reason = why_broken()
+    except ImportError as error:
+        lacks = (error.name or "").partition(".")[0] in NEEDED
+        reason = f"the command needs {' and '.join(NEEDED)}: {ADVICE}" if lacks else why_broken()
         if not reason:
             raise
         sys.stderr.write(f"peek: {reason}\n")

@@ -248,7 +248,7 @@ def test_a_word_that_is_no_mode_is_warned_of_once(
     path.write_bytes(content)
     assert {switch.look() for _ in range(5)} == {"shadow"}
     (record,) = caplog.records
-    assert "valid: on, off, shadow; still shadow" in record.getMessage()
+    assert "valid: on, off, shadow; behind it trace, no-trace; still shadow" in record.getMessage()
     path.write_text("off")
     assert switch.look() == "off"
 

@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "timing": LEAVES | {"config", "planner", "simulation", "trie", "offline"},
     "traffic": {"errors", "offline.formats"},
     "testing": BELOW_PLANNER | {"planner"},  # and nothing imports it
-    "adapters": BELOW_PLANNER | {"_version", "planner", "fleet", "peek", "simulation"},
+    "adapters": BELOW_PLANNER | {"_version", "planner", "fleet", "peek", "simulation", "traffic"},
     "cli": BELOW_PLANNER
     | {"_version", "planner", "peek", "simulation", "adapters"}
     | {"offline", "offline.formats", "offline.scale", "timing", "traffic"},

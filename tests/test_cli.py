@@ -314,7 +314,8 @@ def test_the_table_of_sessions_has_the_job_time(talks: Path, capsys: Capsys) -> 
         assert float(rows[run["policy"]][-1]) == pytest.approx(run["job_s"]["mean"], rel=0.01)
     said = " ".join(shown.split())
     assert "sessions talks, 9 a second, seed 42: 36 requests" in said
-    assert "the mean job time" in said
+    assert main([*words, "--policy", "fcfs+lru", "--policy", "lpm-nolimit+lru"]) == 0
+    assert "the mean job time" in " ".join(capsys.readouterr().out.split())
     assert "--rate-scale" not in said
 
 

@@ -16,6 +16,7 @@ from zipfile import ZipFile
 import pytest
 
 import peek
+from peek.__main__ import NEEDED
 from peek.cli.conflicts import advice, others, why_broken
 from peek.cli.main import main
 
@@ -154,3 +155,29 @@ def test_the_command_survives_an_overwritten_package(tmp_path: Path, is_known: b
         assert told.stderr == f"peek: {OTHER} {advice([OTHER])}\n"
     else:
         assert "ImportError" in told.stderr
+
+
+WITHOUT = "import sys; sys.modules.update(dict.fromkeys(['typer', 'rich'])); "
+
+
+def test_the_library_needs_nothing_of_the_command() -> None:
+    """The extra `cli` brings typer and rich; without them all but the command can be imported."""
+    modules = (
+        "peek, peek.offline, peek.planner, peek.fleet, peek.adapters, peek.traffic, peek.simulation.answer"
+    )
+    subprocess.run([sys.executable, "-c", f"{WITHOUT}import {modules}"], cwd=ROOT, check=True)
+
+
+def test_the_command_without_its_extra_says_so_in_one_line() -> None:
+    code = f"{WITHOUT}from peek.__main__ import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "peek: the command needs typer and rich: pip install 'peek-kv[cli]'\n"
+
+
+def test_the_extra_brings_what_the_command_imports(sdist: dict[str, bytes]) -> None:
+    metadata = Parser().parsestr(sdist["PKG-INFO"].decode())
+    needed = metadata.get_all("Requires-Dist") or []
+    assert {re.split(r"[<>=;]", text)[0] for text in needed if 'extra == "cli"' in text} == set(NEEDED)
+    bare = {re.split(r"[<>=;]", text)[0] for text in needed if "extra ==" not in text}
+    assert bare == {"numpy", "sortedcontainers", "librt", "mypy-extensions"}

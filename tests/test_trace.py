@@ -30,7 +30,7 @@ from peek.traffic import (
     CUT,
     Arrival,
     Ending,
-    EngineLog,
+    Reader,
     RequestRows,
     Tracer,
     bare_unit,
@@ -40,6 +40,10 @@ from peek.traffic import (
 
 IDS = [list(range(10, 50)), list(range(10, 42)) + [7] * 8, [3, 4, 5]]
 """Two prompts that share two blocks of 16 and part of a third, and one of its own."""
+
+
+def reader() -> Reader:
+    return Reader(RequestRows(), json.loads)
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -374,6 +378,7 @@ def test_a_salt_that_can_be_guessed_is_refused(
 
 
 ANSWER = "Generated response a (streaming delta) details: output_token_ids: [5, 6]"
+OUTPUT = "Generated response a (streaming complete): output: 'Request', finish_reason: length"
 PARAMS = "SamplingParams(n=1, max_tokens=20, min_tokens=0)"
 
 
@@ -400,7 +405,7 @@ def test_vllms_log(tmp_path: Path) -> None:
         *more,
         f"DEBUG 01-01 00:00:01 [x.py:1] {ANSWER}",
         "DEBUG 01-01 00:00:02 [x.py:1] Generated response a (streaming delta) details: output_token_ids: [7]",
-        "INFO 01-01 00:00:02 [x.py:1] Generated response a (streaming complete): output: 'Request'",
+        f"INFO 01-01 00:00:02 [x.py:1] {OUTPUT}",
         *vllm_lines("b", IDS[0], "01-01 00:00:02", "LoRARequest(lora_name='en', lora_int_id=1)"),
         vllm_lines("c", IDS[0], "01-01 00:00:03")[0],  # the log ends before its second line
         f"DEBUG 01-01 00:00:03 [x.py:1] {quoted}",
@@ -437,16 +442,17 @@ def test_prompts_that_vllm_has_cut_are_noticed(
 
     A token is `width` characters; with one character to a token, lengths alone show little.
     """
-    logs = EngineLog(json.loads), EngineLog(json.loads)
+    logs = reader(), reader()
     if is_told:
-        list(logs[1].events(f"INFO non-default args: {{'enable_log_requests': True, 'max_log_len': {most}}}"))
+        told = f"INFO non-default args: {{'enable_log_requests': True, 'max_log_len': {most}}}"
+        assert not list(logs[1].line(told.encode()))
     longest = 0
     for number, text in enumerate(texts):
         ids = list(range(-(-len(text) // width)))
         longest += len(ids) >= most
         for log, end in zip(logs, (None, most), strict=True):
             told = f"prompt: {text[:end]!r}, prompt_token_ids: {ids[:end]}, prompt_embeds shape: None."
-            list(log.events(f"DEBUG 01-01 00:00:01 [x.py:1] Request {number} details: {told}"))
+            list(log.line(f"DEBUG 01-01 00:00:01 [x.py:1] Request {number} details: {told}".encode()))
     if width > 1:
         tiny = sum(len(text) == 1 for text in texts)  # of one character and one token, cut or not
         assert not logs[0].cut() or tiny > 1
@@ -521,7 +527,7 @@ def test_a_log_that_has_cut_prompts_says_so() -> None:
     ]
     for line in cut:
         with pytest.raises(WorkloadError, match=CUT):
-            list(EngineLog(json.loads).events(line))
+            list(reader().line(line.encode()))
 
 
 LOGGED = [
@@ -536,9 +542,9 @@ ODD = st.one_of(st.text(max_size=60), st.sampled_from(LOGGED))
 @given(ODD, st.integers(0, 400), st.integers(0, 30), st.text("'[]{}\\\"\n:,0", max_size=3))
 def test_a_damaged_line_is_an_error_of_ours_or_nothing(line: str, at: int, size: int, other: str) -> None:
     damaged = line[:at] + other + line[at + size :]
-    log, tracer = EngineLog(json.loads), Tracer(b"s", 4, None)
+    log, tracer = reader(), Tracer(b"s", 4, None)
     try:
-        for event in [*log.events(damaged), *log.rest()]:
+        for event in [*log.line(damaged.encode("utf-8", "surrogatepass")), *log.rest()]:
             assert isinstance(event, (Arrival, Ending))
             tracer.take(event)
     except (WorkloadError, InvalidKey) as caught:

@@ -41,6 +41,9 @@ OFF: Final = "off"
 """The policy that is none."""
 _STOCK: Final = "fcfs+lru"
 
+_OF_TRACES: Final = ("trace_file", "trace_mib", "control_file", "control_every")
+"""Options that count without a policy, too."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -56,6 +59,8 @@ class Settings:
         tenants: the account of a request (the option `tenant_lead`): "none", one for all; "namespace",
             that of its LoRA adapter, extra key or cache salt; "named", that of the tenant it names,
             for servers behind a gateway that writes the name itself.
+        trace_file: where to write a trace of what is served, as salted hashes; "" for nowhere.
+        trace_mib: what it may take, in MiB.
     """
 
     config: PeekConfig
@@ -65,6 +70,8 @@ class Settings:
     control_every: int = 50
     explain: int = 0
     tenants: str = "none"
+    trace_file: str = ""
+    trace_mib: int = 256
 
     def __post_init__(self) -> None:
         require_flag("strict", self.strict)
@@ -74,6 +81,9 @@ class Settings:
         _require_whole("control_every", self.control_every, 1)
         _require_whole("explain", self.explain, 0)
         require_one_of("tenants", self.tenants, TENANTS)
+        if not isinstance(self.trace_file, str) or "\0" in self.trace_file:
+            raise InvalidConfig(f"trace_file is {self.trace_file!r}; need the name of a file")
+        _require_whole("trace_mib", self.trace_mib, 1)
 
     def in_force(self) -> dict[str, Any]:
         """Every option that is in force, with its value."""
@@ -93,7 +103,8 @@ class Settings:
         """
         names = [field.name for field in fields(cls) if field.name != "config"]
         if options.get("policy") == OFF:
-            return cls(PeekConfig.from_label(_STOCK), mode="off")
+            kept = {name: options[name] for name in _OF_TRACES if name in options}
+            return cls(PeekConfig.from_label(_STOCK), mode="off", **kept)
         own = {name: value for name, value in options.items() if name in names}
         policy = {name: value for name, value in options.items() if name not in names}
         return cls(PeekConfig.from_dict(policy, beside=names), **own)

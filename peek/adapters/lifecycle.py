@@ -23,6 +23,7 @@ from peek.adapters.containment import Shield
 from peek.adapters.engine_adapter import TESTED, EngineAdapter, EngineInfo
 from peek.adapters.metrics import EngineMetrics
 from peek.adapters.observed import Observations, ObservedPlanner
+from peek.adapters.recording import Recording
 from peek.adapters.shadow import Shadowing, ShadowLifecycle
 from peek.errors import EngineMismatch
 
@@ -37,6 +38,10 @@ FIRST_WAIT: Final = 1000
 
 LONGEST_WAIT: Final = 64_000
 """Calls of the engine between two attempts, at most; each failure costs a traceback in the log."""
+
+
+TRACING: Final = {"": None, "trace": True, "no-trace": False}
+"""What may stand behind the mode in a control file."""
 
 
 class BackOff:
@@ -99,12 +104,14 @@ class Switch:
 
     Attributes:
         mode: as of the last look; see `peek.adapters.activation.MODES`.
+        traces: whether the file wants a trace written; None where it does not say.
     """
 
     def __init__(self, start: str, path: str, every: int, agree: Callable[[str], str] | None = None) -> None:
         self.mode = start
         self._start = start
         self._path = Path(path)
+        self.traces: bool | None = None
         self._every = every
         self._agree = agree
         self._word = start
@@ -125,7 +132,7 @@ class Switch:
         try:
             now = self._path.stat()
         except FileNotFoundError:
-            self._seen, self._word = None, self._start
+            self._seen, self._word, self.traces = None, self._start, None
             return
         except OSError as error:
             self._refuse(type(error).__name__, "cannot be read (%s)", error)
@@ -142,13 +149,14 @@ class Switch:
         try:
             with self._path.open("rb") as file:
                 word = file.read(64).decode("utf-8", "replace").strip().lower()
+                mode, _, trace = word.partition(" ")
         except OSError as error:
             self._refuse(mark, "cannot be read (%s)", error)
             return
-        if word in MODES:
-            self._seen, self._word = mark, word
+        if mode in MODES and trace.strip() in TRACING:
+            self._seen, self._word, self.traces = mark, mode, TRACING[trace.strip()]
         else:
-            self._refuse(mark, "says %r; valid: on, off, shadow", word)
+            self._refuse(mark, "says %r; valid: on, off, shadow; behind it trace, no-trace", word)
 
     def _refuse(self, mark: object, what: str, *details: object) -> None:
         """Say once what is wrong with the file as it is."""
@@ -237,7 +245,9 @@ class Attachment(Generic[A]):
         if self.about.logger:
             forward_log(self.about.logger)
         warn_of_misspelled()
+        self.recording = self._recording()
         if settings.config.is_stock:
+            self._switch = self._control() if self.recording else None
             off = settings.mode == "off"
             self.aside = "off" if off else "not configured"
             why = "switched off" if off else "not configured (set PEEK_POLICY or PEEK_CONFIG)"
@@ -254,6 +264,15 @@ class Attachment(Generic[A]):
             self.count()
         else:
             self._attach()
+
+    def _recording(self) -> Recording:
+        """The trace: one for each queue, falsy while none is written."""
+        name, rank = self.settings.trace_file, self.about.dp_rank
+        if not name or not self.about.speaks:
+            return Recording("", 1)
+        return Recording(
+            f"{name}.rank{rank}" if rank else name, self.settings.trace_mib, self.settings.strict
+        )
 
     @property
     def working(self) -> A | None:
@@ -351,7 +370,9 @@ class Attachment(Generic[A]):
         if self._switch is None:
             return self.mode
         try:
-            return self._switch.look()
+            mode = self._switch.look()
+            self.recording.wanted = self._switch.traces is not False
+            return mode if not self.settings.config.is_stock else self.mode
         except Exception:
             if self.settings.strict:
                 raise

@@ -19,6 +19,7 @@ import typer
 
 from peek import PeekError, __version__
 from peek.cli.bench import bench_command
+from peek.cli.check import check_command
 from peek.cli.doctor import doctor_command
 from peek.cli.options import as_command
 from peek.cli.reorder import batch_command, reorder_command, restore_command
@@ -62,8 +63,8 @@ def _peek(
 
 
 for _work in (
-    simulate_command, reorder_command, restore_command, batch_command, trace_command, bench_command,
-    doctor_command,
+    check_command, simulate_command, reorder_command, restore_command, batch_command, trace_command,
+    bench_command, doctor_command,
 ):  # fmt: skip
     app.command(_work.__name__.removesuffix("_command"))(as_command(_work))
 

@@ -10,13 +10,14 @@ The figure of `--plot` has four panels of horizontal bars, one bar per policy.  
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from statistics import fmean
 from textwrap import fill
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -29,6 +30,7 @@ from rich.text import Text
 from peek import __version__, backend
 from peek.cli.options import check_target, needs
 from peek.cli.writing import write_whole
+from peek.simulation.answer import OURS, SAME, Answer, Change, Figure, changes, engine_of
 from peek.simulation.cost import CostModel
 from peek.simulation.workload import Workload
 
@@ -40,16 +42,8 @@ ENGINE_KINDS: Final = {"radix": "SGLang-like", "blocks": "vLLM-like"}
 ROOMY_COLUMNS: Final = 100
 """From this terminal width on, the table's columns stand further apart."""
 
-SAME_TIME: Final = 0.03
-"""Times that differ by no more than this part are the same."""
-
-SAME_HIT: Final = 0.005
-"""Cache hits that differ by no more than half a point are the same."""
-
 SHORT_WAIT_S: Final = 0.1
 """Where 99 of 100 requests wait less, there is hardly a queue."""
-
-OURS: Final = "peek"
 
 PLOT_FORMATS: Final = (".png", ".svg", ".pdf")
 
@@ -96,7 +90,7 @@ class Batch:
     @property
     def verdict(self) -> str:
         """The comparison in one sentence; "" for a cell, whose answer is the evaluation."""
-        return verdict(self.runs) if self.workload.load in ("trace", "sessions") else ""
+        return verdict(self) if self.workload.load in ("trace", "sessions") else ""
 
     @property
     def _fleet(self) -> str:
@@ -120,6 +114,8 @@ def rounded(value: Any) -> Any:
         return float(f"{value:.6g}")
     if isinstance(value, dict):
         return {name: rounded(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item) for item in value]
     return value
 
 
@@ -136,14 +132,14 @@ def significant(value: float) -> str:
 # -- the table ------------------------------------------------------------------------------------------
 
 
-def print_batches(batches: list[Batch]) -> None:
-    """Print one table per workload on stdout, each with a footnote."""
+def print_batches(batches: list[Batch], verdict: bool = True) -> None:
+    """Print one table per workload on stdout, each with a footnote and, if wanted, the verdict."""
     console = Console(markup=False, highlight=False, emoji=False)
     for number, batch in enumerate(batches):
         if number:
             console.print()
         _print_table(console, _table(batch, console.width >= ROOMY_COLUMNS))
-        for text in filter(None, (_footnote(batch), batch.verdict)):
+        for text in filter(None, (_footnote(batch), batch.verdict if verdict else "")):
             print(fill(text, console.width, break_long_words=False, break_on_hyphens=False))
 
 
@@ -285,56 +281,134 @@ def _figures(run: dict[str, Any], runs: list[dict[str, Any]]) -> list[Text]:
 # -- the verdict ------------------------------------------------------------------------------------------
 
 
-def verdict(runs: list[dict[str, Any]]) -> str:
-    """Say in one sentence what a policy (`peek` if it ran, else the best one) changes beside the first run.
+WORDS: Final = {
+    "ttft_s.mean": "the mean time to first token",
+    "ttft_s.p99": "its p99",
+    "e2e_s.mean": "the mean time to the last token",
+    "throughput_rps": "the throughput",
+    "cache_hit": "the cache hit",
+    "job_s.mean": "the mean job time",
+}
+"""What figures are called in a sentence; goodput is named by its target."""
 
-    "" for a single run.
+_SAID: Final = ("ttft_s.mean", "ttft_s.p99", "cache_hit", "job_s.mean")
+"""Figures of the verdict on what was simulated."""
+
+
+def verdict(batch: Batch) -> str:
+    """Say in one sentence what a policy (`peek` if it ran, else the best one) changes.
+
+    It is held against the engine's own settings among the runs, in each figure against the best of them;
+    where none ran, against the first run.  "" for a single run.
     """
-    first = runs[0]
-    others = [run for run in runs[1:] if run["policy"] != first["policy"]]
+    runs = {str(run["policy"]): run for run in batch.runs}
+    stock = [label for label in engine_of(batch.cache).stock if label in runs] or [next(iter(runs))]
+    others = [label for label in runs if label not in stock]
+    if not others:
+        others, stock = list(runs)[1:], list(runs)[:1]
     if not others:
         return ""
-    best = min(others, key=lambda run: float(run["ttft_s"]["mean"]))
-    ours = next((run for run in others if run["policy"] == OURS), best)
-    changes = [
-        _change("the mean time to first token", first["ttft_s"]["mean"], ours["ttft_s"]["mean"]),
-        _change("its p99", first["ttft_s"]["p99"], ours["ttft_s"]["p99"]),
-        _hit_change(first["cache_hit"], ours["cache_hit"]),
-    ]
-    if "job_s" in first:
-        changes.append(_change("the mean job time", first["job_s"]["mean"], ours["job_s"]["mean"]))
-    said = list(filter(None, changes))
+    best = min(others, key=lambda label: float(runs[label]["ttft_s"]["mean"]))
+    ours = OURS if OURS in others else best
+    found = [each for each in changes([runs], ours, stock) if each.figure.name in _SAID]
+    said = [change_text(each) for each in found if abs(each.gain) > each.figure.same]
     if not said:
-        return f"Nothing changes under {ours['policy']}: {_reason(first)}."
-    text = f"Under {ours['policy']} instead of {first['policy']} {_joined(said)}"
-    shorter = best["ttft_s"]["mean"] < (1.0 - SAME_TIME) * ours["ttft_s"]["mean"]
+        return f"Nothing changes under {ours}: {reason(runs[stock[0]])}."
+    against = joined(list(dict.fromkeys(each.against for each in found)), " or ")
+    better = "" if " or " not in against else ", whichever is better,"
+    text = f"Under {ours} instead of {against}{better} {joined(said)}"
+    mean = Column("", "ttft_s.mean")
+    shortest = min(runs, key=lambda label: mean.value(runs[label]))
+    shorter = mean.value(runs[shortest]) < (1.0 - SAME) * mean.value(runs[ours])
     return text + (
-        f"; {best['policy']} has the shortest mean, {_seconds(best['ttft_s']['mean'])}." if shorter else "."
+        f"; {shortest} has the shortest mean, {seconds_text(mean.value(runs[shortest]))}." if shorter else "."
     )
 
 
-def _change(what: str, before: float, after: float) -> str:
-    if abs(after - before) <= SAME_TIME * before:
-        return ""
-    verb = "falls" if after < before else "rises"
-    times = max(before, after) / max(min(before, after), 1e-9)
-    by = f"x{times:.1f}" if times >= 1.95 else f"{100.0 * abs(after - before) / before:.0f} %"
-    return f"{what} {verb} from {_seconds(before)} to {_seconds(after)} ({by})"
-
-
-def _hit_change(before: float, after: float) -> str:
-    if abs(after - before) <= SAME_HIT:
-        return ""
+def change_text(change: Change, ranged: bool = False, names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A change of one figure, as a part of a sentence; `names` beside `WORDS`."""
+    figure, before, after = change.figure, change.before, change.after
     verb = "rises" if after > before else "falls"
-    return f"the cache hit {verb} from {100.0 * before:.1f} to {100.0 * after:.1f} %"
+    what = f"{ {**WORDS, **names}[figure.name] } {verb} from"
+    if figure.is_share:
+        ends = f" ({100.0 * change.low:+.0f} to {100.0 * change.high:+.0f} points)" * ranged
+        return f"{what} {100.0 * before:.1f} to {100.0 * after:.1f} %{ends}"
+    text = significant if figure.name == "throughput_rps" else seconds_text
+    size = _size(figure, change.gain)
+    if ranged:
+        nearer, farther = sorted((change.low, change.high), key=abs)
+        low, high = _size(figure, nearer), _size(figure, farther)
+        size += f"; {low.removesuffix(' %') if high.endswith('%') else low} to {high}"
+    return f"{what} {text(before)} to {text(after)} ({size})"
 
 
-def _reason(first: dict[str, Any]) -> str:
+def _size(figure: Figure, gain: float) -> str:
+    """How much a figure changes, up or down: as "x4.1" from a factor of two on, else as "12 %"."""
+    ratio = 1.0 + gain if figure.more_is_better else 1.0 - gain
+    times = max(ratio, 1.0 / max(ratio, 1e-9))
+    if times >= 1.95 or not ratio:
+        return f"x{times:.1f}"
+    return f"{100.0 * abs(ratio - 1.0):.0f} %"
+
+
+_FIRST: Final = ("ttft_s.mean", "ttft_s.p99", "goodput.0.share")
+"""Figures of the answer in words; others only where none of these changes."""
+
+
+def said_of(found: Answer) -> str:
+    """The answer in a few sentences: what a flag brings, and what `peek` adds to the best of the flags."""
+    flag = found.engine.stock[found.advised]
+    said = []
+    if flag:
+        said.append(f"Turn on `{flag}`: {_listed([each for each in found.stock if each.is_gain], found)}.")
+    if found.verdict in ("gain", "mixed"):
+        rivals = "the best of its settings in each" if len(found.engine.stock) > 1 else "its default"
+        said.append(f"Under `peek`, beside {rivals}, {_listed(found.gains, found)}.")
+    else:
+        said.append(f"Nothing to gain from `peek`: {_why_not(found)}.")
+    told = found.ours[0] if found.verdict == "loss" and found.ours[0].is_loss else None
+    losses = [each for each in found.losses if each is not told]
+    if losses:
+        said.append(f"But under `peek` {_listed(losses, found)}.")
+    if len(found.draws) > 1 and (flag or found.gains or found.losses):
+        said.append(f"Ranges are over {len(found.draws) - 1} resamples of the arrivals.")
+    return " ".join(said)
+
+
+def _listed(changed: list[Change], found: Answer) -> str:
+    first = [each for each in changed if each.figure.name in _FIRST] or changed[:2]
+    return joined([change_text(each, len(found.draws) > 1, _targets(found)) for each in first])
+
+
+def _targets(found: Answer) -> dict[str, str]:
+    """What the shares are called."""
+    targets = found.draws[0][OURS]["goodput"]
+    return {
+        f"goodput.{place}.share": f"the share of requests within {each['ttft_s']:g} s"
+        for place, each in enumerate(targets)
+    }
+
+
+def _why_not(found: Answer) -> str:
+    mean = found.ours[0]
+    flag = found.engine.stock[mean.against]
+    rival = f"`{flag}`" if flag else f"{found.engine.title}'s default"
+    size = f"{100.0 * abs(mean.gain):.0f} %"
+    if mean.gain > mean.figure.same:
+        return f"its mean is {size} shorter than under {rival}, which is within the spread of other arrivals"
+    if mean.gain < -mean.figure.same:
+        return f"the mean is {size} shorter under {rival}"
+    if flag:
+        return f"{rival} does as well"
+    return reason(found.draws[0][found.default])
+
+
+def reason(first: dict[str, Any]) -> str:
     """Say why no order makes a difference."""
     wait_s = first["queue_wait_s"]["p99"]
     hit, ideal = 100.0 * first["cache_hit"], 100.0 * first["ideal_hit"]
     if wait_s < SHORT_WAIT_S:
-        waiting = f"99 of 100 requests wait less than {_seconds(max(wait_s, 1e-3))}"
+        waiting = f"99 of 100 requests wait less than {seconds_text(max(wait_s, 1e-3))}"
         text = f"{waiting}, so there is hardly a queue to order"
         options = [name for name in ("session_rate", "rate_scale") if name in first]
         return text + "".join(f"; a higher --{name.replace('_', '-')} makes one" for name in options)
@@ -345,12 +419,14 @@ def _reason(first: dict[str, Any]) -> str:
     return "what these requests share does not wait at the same time"
 
 
-def _seconds(value: float) -> str:
+def seconds_text(value: float) -> str:
+    """A time in seconds, or in milliseconds below one."""
     return f"{1000.0 * value:.0f} ms" if value < 0.9995 else f"{significant(value)} s"
 
 
-def _joined(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+def joined(parts: list[str], last: str = " and ") -> str:
+    """Parts as in a sentence."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])}{last}{parts[-1]}"
 
 
 # -- the figure -------------------------------------------------------------------------------------------

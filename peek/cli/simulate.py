@@ -181,7 +181,7 @@ def simulate_command(options: SimulateOptions) -> None:
     _check_files(options)
     cost, arena = None, options.arena_tokens
     if any(map(options.is_given, _MACHINE)):
-        cost = _machine(options.card or DEFAULT_CARD, options.cards, options.model or DEFAULT_MODEL)
+        cost = machine(options.card or DEFAULT_CARD, options.cards, options.model or DEFAULT_MODEL)
         with as_usage_error("--card", WorkloadError, ": more of them with --cards"):
             arena = arena or arena_tokens(cost.hardware, cost.model, options.memory_utilization)
     workloads = [
@@ -262,7 +262,7 @@ def _check_block(cache: str, block: int | None, option: str = "--trace-block") -
 # -- machines -------------------------------------------------------------------------------------------
 
 
-def _machine(card: str, cards: int, model: str) -> CostModel:
+def machine(card: str, cards: int, model: str) -> CostModel:
     """Step times and memory of what was asked for; wrong usage for names that are unknown."""
     if cards > LARGEST_CARDS:
         raise typer.BadParameter(f"{cards} is not in 1..{LARGEST_CARDS}", param_hint="--cards")

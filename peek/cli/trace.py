@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -31,19 +30,16 @@ from peek.cli.options import (
 )
 from peek.cli.reading import BadLines, json_loads, load_tokenizer, read_lines, tokenizer_file
 from peek.cli.writing import write_whole
-from peek.offline.formats import Line, excerpt
-from peek.traffic import UNITS, Counts, EngineLog, Event, RequestRows, Tracer
+from peek.traffic import BLOCK_TOKENS, UNITS, Counts, Reader, RequestRows, Tracer
 
-FORMATS: Final = ("auto", "jsonl", "log")
+KINDS: Final = {"auto": "", "jsonl": "rows", "log": "log"}
+"""What --format lets through."""
 
 UNKNOWN_TOKENS: Final = 128
 """Tokens taken for an answer whose length is not in the log."""
 
 SMALLEST_SALT: Final = 16
 """Bytes: too many to try out, if they are random."""
-
-BLOCK_TOKENS: Final = 16
-"""vLLM's block; for SGLang's page of 1 the hits differ little."""
 
 _SPANS: Final = ((86_400.0, "days"), (3600.0, "h"), (60.0, "min"))
 _YEAR_S: Final = 366 * 86_400.0
@@ -68,7 +64,7 @@ class TraceOptions:
         typer.Option(
             "--format",
             metavar="NAME",
-            help="jsonl: a request a line; log: vLLM's or SGLang's; auto: by the first line.",
+            help="jsonl: only rows of requests; log: only servers' logs; auto: each line as what it is.",
         ),
     ] = "auto"
     time_field: FieldOption = ""
@@ -91,7 +87,7 @@ def trace_command(options: TraceOptions) -> None:
     The trace holds times, lengths and salted block hashes; nothing of what was asked or answered.
     """
     source, target, tokenizer = options.source, options.target, options.tokenizer
-    check_choice("--format", options.form, FORMATS)
+    check_choice("--format", options.form, KINDS)
     check_choice("--time-unit", options.time_unit, ("", *UNITS))
     if target.suffix == ".zst":
         raise typer.BadParameter(f"{target}: traces are read plain or as .gz", param_hint="OUT")
@@ -103,23 +99,58 @@ def trace_command(options: TraceOptions) -> None:
     check_target(target)
     encode = load_tokenizer(tokenizer)
     tracer = Tracer(_salt(options.salt_file), options.block_tokens, encode)
-    bad = BadLines(source)
     rows = RequestRows(
         options.time_field, options.prompt_field, options.output_field, options.tenant_field,
         options.time_unit, encode,
     )  # fmt: skip
-    log = EngineLog(json_loads())
-    for number, found in _events(read_lines(source), options.form, rows, log):
-        try:
-            for event in found:
-                tracer.take(event)
-        except (WorkloadError, InvalidKey) as error:
-            bad.leave_out(number, error)
+    reader = Reader(rows, json_loads(), KINDS[options.form])
+    (bad,) = read_logs([source], reader, tracer)
     if not tracer.counts.requests:
-        raise WorkloadError(f"{source}: holds no request that is understood")
+        raise nothing_read([source], reader)
     _write(tracer, options)
     _explain(tracer.counts, options, is_estimate=encode is None and tracer.counts.texts > 0)
-    bad.complain(log.cut())
+    for said in (*unread(reader.not_understood()), *reader.hints()):
+        print(said, file=sys.stderr)
+    bad.complain(reader.cut())
+
+
+def read_logs(sources: Sequence[Path], reader: Reader, tracer: Tracer) -> list[BadLines]:
+    """Read all logs; for each what was left out, of which the first is named on stderr."""
+    faults = []
+    for source in sources:
+        bad = BadLines(source)
+        faults.append(bad)
+        for number, events in reader.file(read_lines(source)):
+            try:
+                for event in events:
+                    tracer.take(event)
+            except (WorkloadError, InvalidKey) as error:
+                bad.leave_out(number, error)
+    for event in reader.rest():
+        try:
+            tracer.take(event)
+        except (WorkloadError, InvalidKey) as error:
+            faults[-1].leave_out(0, error)
+    return faults
+
+
+def nothing_read(sources: Sequence[Path], reader: Reader) -> WorkloadError:
+    """The error for logs without a request, with what to do about it."""
+    shown = ", ".join(map(str, sources))
+    said = [
+        f"{shown}: holds no request that is understood",
+        *reader.hints(),
+        *unread(reader.not_understood()),
+    ]
+    return WorkloadError("; ".join(said))
+
+
+def unread(left: Mapping[str, Any]) -> list[str]:
+    """What to say of the lines that no format knows; `left` as of `Reader.not_understood`."""
+    if not left["lines"]:
+        return []
+    lines = f"{left['lines']:,} line{'s' * (left['lines'] > 1)}"
+    return [f"{lines} of no known format, first line {left['line']}: {left['first']}"]
 
 
 def _salt(path: Path | None) -> bytes:
@@ -132,33 +163,6 @@ def _salt(path: Path | None) -> bytes:
             " whoever guesses the salt can try out prompts"
         )
     return salt
-
-
-def _events(
-    lines: Iterator[Line], form: str, rows: RequestRows, log: EngineLog
-) -> Iterator[tuple[int, Iterator[Event]]]:
-    """Yield the number of each line with its events."""
-    first = next(lines, None)
-    if first is None:
-        return
-    line = first.content
-    is_engines = b'"event": "request.' in line or b'"levelname"' in line
-    is_row = line.lstrip().startswith(b"{") and not is_engines
-    is_log = form == "log" or (form == "auto" and not is_row)
-    for number, content, _ in chain([first], lines):
-        if is_log:
-            yield number, log.events(content.decode("utf-8", "replace"))
-        else:
-            yield number, _parsed(content, number, rows)
-    yield 0, log.rest()
-
-
-def _parsed(line: bytes, number: int, rows: RequestRows) -> Iterator[Event]:
-    try:
-        row = json_loads()(line)
-    except (ValueError, RecursionError) as error:
-        raise WorkloadError(f"not valid JSON: {excerpt(str(error))}") from None
-    yield from rows.events(row, str(number))
 
 
 def _write(tracer: Tracer, options: TraceOptions) -> None:
@@ -178,7 +182,7 @@ def _explain(counts: Counts, options: TraceOptions, is_estimate: bool) -> None:
     unknown, size = counts.requests - told - allowed, options.block_tokens
     said = [
         f"{counts.requests:,} requests, {counts.prompt_tokens:,} tokens in blocks of {size}{note}",
-        _pace(counts),
+        pace(counts.span_s, counts.requests),
         f"length of answers: {told:,} told, {allowed:,} as allowed, {unknown:,} as {options.output_tokens}",
     ]
     if counts.engine_prompt_tokens:
@@ -191,13 +195,12 @@ def _explain(counts: Counts, options: TraceOptions, is_estimate: bool) -> None:
     print("\n".join(said), file=sys.stderr)
 
 
-def _pace(counts: Counts) -> str:
+def pace(span_s: float, requests: int) -> str:
     """Span and rate of the requests, so that a wrong unit of times shows."""
-    span_s = counts.span_s
     if span_s <= 0.0:
         return "all at one time"
     parts, unit = next((each for each in _SPANS if span_s >= 2.0 * each[0]), (1.0, "s"))
-    text = f"over {span_s / parts:,.3g} {unit}, {counts.requests / span_s:,.3g} requests a second"
+    text = f"over {span_s / parts:,.3g} {unit}, {requests / span_s:,.3g} requests a second"
     if span_s < _YEAR_S:
         return text
     return f"{text}: are all times of one clock and unit? (--time-field, --time-unit)"

@@ -12,7 +12,7 @@ before to this turn.  They may have `"tokens": [...]` in place of `timestamp`, `
 Operations to support: iterate over the rows, and build a `Workload` from them.  Whatever is wrong
 with the file ends in a `WorkloadError` that names the file, the line and the value.
 
-Plan: `_lines` owns everything that can go wrong with files, `_row` and `_Sessions` everything that
+Plan: `_lines` owns everything that can go wrong with files, `row_of` and `_Sessions` everything that
 can go wrong with a row, `read_mooncake` and `read_sessions` only translate.
 """
 
@@ -100,20 +100,24 @@ def read_mooncake(
     if limit is not None:
         _check_positive("limit", limit)
     _check_rate("rate_scale", rate_scale)  # before the file is read
-    rows = sorted(islice(iter_rows(path, block_tokens), limit), key=lambda row: row.timestamp_ms)
-    block_tokens = rows[0].block_tokens
-    requests = _requests(rows)
-    workload = Workload(
-        name=_name(path),
+    return at_rate(recorded(_name(path), islice(iter_rows(path, block_tokens), limit)), rate_scale)
+
+
+def recorded(name: str, rows: Iterable[TraceRow]) -> Workload:
+    """A workload of rows, at least one, in any order; see `read_mooncake`."""
+    ordered = sorted(rows, key=lambda row: row.timestamp_ms)
+    block_tokens = ordered[0].block_tokens
+    requests = _requests(ordered)
+    return Workload(
+        name=name,
         load="trace",
         seed=0,
         requests=requests,
-        warmup=len(rows) // WARMUP_SHARE,
+        warmup=len(ordered) // WARMUP_SHARE,
         max_running=MAX_RUNNING,
         arena_tokens=_arena_tokens(requests, block_tokens),
         unit_tokens=block_tokens,
     )
-    return at_rate(workload, rate_scale)
 
 
 def at_rate(workload: Workload, rate_scale: float) -> Workload:
@@ -304,7 +308,7 @@ class _Sessions:
 
     def _timed(self, row: dict[str, Any], gap_s: float, line: int) -> _Turn:
         """A turn in Mooncake's format; the first row says how many tokens a block has."""
-        found = _row(row, self.unit_tokens if self._turns else None)
+        found = row_of(row, self.unit_tokens if self._turns else None)
         self.unit_tokens = found.block_tokens
         key = _key(found, self._dense)
         return _Turn(
@@ -354,7 +358,7 @@ def iter_rows(path: str | PathLike[str], block_tokens: int | None = None) -> Ite
             continue
         empty = False
         try:
-            row = _row(_object(line), block_tokens)
+            row = row_of(_object(line), block_tokens)
         except WorkloadError as error:
             raise WorkloadError(f"{path}, line {line_number}: {error}") from None
         block_tokens = row.block_tokens
@@ -404,7 +408,7 @@ def _object(line: str) -> dict[str, Any]:
     return row
 
 
-def _row(row: dict[str, Any], wanted: int | None) -> TraceRow:
+def row_of(row: dict[str, Any], wanted: int | None = None) -> TraceRow:
     """Check a row of Mooncake's format; the `WorkloadError` says what is wrong, the caller adds where."""
     _check_fields(row, ("timestamp", "input_length", "output_length", "hash_ids"))
     timestamp = _time("timestamp", row["timestamp"], "ms")

@@ -17,6 +17,7 @@ from peek.adapters.engine_adapter import EngineInfo, version_of
 from peek.adapters.lifecycle import Attachment
 from peek.adapters.sglang.adapter import NOMINAL_TOKEN_S, SglangAdapter, schedule_policy
 from peek.adapters.sglang.caches import why_not_understood
+from peek.adapters.sglang.requests import Served
 from peek.adapters.sglang.shadow import SglangShadow, setting_of, why_no_shadow
 from peek.errors import InvalidConfig, PeekError
 
@@ -173,6 +174,7 @@ def around(settings: Settings, replaces_any: bool = False) -> Callable[..., Any]
             attachment = policy.peek = attach(policy, settings, replaces_any)
         queue = args[0] if args else kwargs["waiting_queue"]
         adapter = attachment.working
+        record(attachment, "saw", queue)
         if adapter is not None:
             attachment.observe("looked_at", queue)
             ordered = attachment.call(adapter.order, queue)
@@ -185,6 +187,15 @@ def around(settings: Settings, replaces_any: bool = False) -> Callable[..., Any]
         return stock(policy, *args, **kwargs)
 
     return calc_priority
+
+
+def record(attachment: Any, event: str, queue: Any) -> None:
+    """Tell the trace, if one is written, what a method of `Served` tells of the waiting queue."""
+    recording = attachment.recording
+    if recording:
+        if not hasattr(attachment, "served"):
+            attachment.served = Served()
+        recording.tell(lambda recorder: getattr(attachment.served, event)(queue, recorder))
 
 
 def after_policy(settings: Settings, replaces_any: bool = False) -> Callable[..., None]:
@@ -204,6 +215,7 @@ def after_prefill(found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) ->
     attachment: Attachment[SglangAdapter] | None = getattr(scheduler.policy, "peek", None)
     if attachment is None:
         return
+    record(attachment, "turned", getattr(scheduler, "waiting_queue", ()))
     batch = getattr(found, "batch_to_run", found)  # wrapped in later versions
     attachment.observe("turned", scheduler, batch, getattr(found, "running_batch", None))
     adapter = attachment.adapter  # `working` counts the calls, and this belongs to the same one
@@ -220,7 +232,7 @@ def configured() -> Settings | None:
     """What the environment asks for, None where it asks for nothing.  `InvalidConfig`."""
     asks_to_replace()
     settings = requested_settings(None)
-    if settings.config.is_stock:
+    if settings.config.is_stock and not settings.trace_file:
         logger.info("peek: not configured (set PEEK_POLICY); stock order")
         return None
     return settings

@@ -6,10 +6,12 @@ Nothing here keeps a request alive.  Checked against 0.5.9, 0.5.17 and 0.5.23.
 from __future__ import annotations
 
 from collections.abc import Callable, Sized
+from time import perf_counter
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
 from peek.adapters.engine_adapter import Stated, Statements, first_text
+from peek.adapters.recording import Asked, Recorder
 from peek.adapters.sglang.node_view import PageTable
 from peek.adapters.sglang.symbols import ALONE, Alphabet, Letter, behind, namespace_of
 from peek.errors import InvalidKey
@@ -305,3 +307,51 @@ class Standing:
         outputs = len(queue[-1].output_ids)
         same = queue[0] is self._first() and queue[-1] is self._last() and outputs == self._outputs
         return same and getattr(view, "version", None) == self._version
+
+
+# -- for the trace ------------------------------------------------------------------------------------
+
+LONGEST_WAIT_S: Final = 86_400.0
+"""Seconds: a longer one is of another clock."""
+
+LOOK_EVERY: Final = 32
+"""Turns of the scheduler between two looks for requests that have ended."""
+
+
+class Served:
+    """Tells a recorder of requests, seen in the waiting queue and looked at until they have ended."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Any] = {}
+        self._turns = 0
+        self._statements = Statements()
+
+    def saw(self, queue: list[Any], recorder: Recorder) -> None:
+        """Note those that are new; O(waiting)."""
+        for request in queue:
+            rid = str(request.rid)
+            if rid not in self._held:
+                self._held[rid] = request
+                recorder.came(self._asked(rid, request, recorder.now()))
+
+    def _asked(self, rid: str, request: Any, now: float) -> Asked:
+        waited_s = perf_counter() - entry_time(request)
+        at_s = now - waited_s if 0.0 <= waited_s < LONGEST_WAIT_S else now
+        stated = stated_by(request, "named", self._statements)
+        tenant = tenant_of(request, "named")
+        return Asked(rid, at_s, request.origin_input_ids, request_namespace(request), stated.session, tenant)
+
+    def turned(self, queue: list[Any], recorder: Recorder) -> None:
+        """Once a turn of the scheduler: write those that have ended; O(held) every so many turns."""
+        self._turns += 1
+        if self._turns % LOOK_EVERY or not self._held:
+            return
+        waiting = {str(request.rid) for request in queue}
+        for rid, request in list(self._held.items()):
+            if request.finished():
+                recorder.ended(rid, len(request.output_ids))
+            elif rid in waiting or was_admitted(request, 0):
+                continue
+            else:
+                recorder.forget(rid)  # aborted while it waited
+            del self._held[rid]

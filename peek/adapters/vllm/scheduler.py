@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from peek.adapters.activation import requested_settings
-from peek.adapters.engine_adapter import EngineInfo, version_of
+from peek.adapters.engine_adapter import EngineInfo, Statements, version_of
 from peek.adapters.lifecycle import Attachment
+from peek.adapters.recording import Asked
 from peek.adapters.vllm.adapter import VllmAdapter
-from peek.adapters.vllm.seams import why_stand_aside
+from peek.adapters.vllm.seams import namespace_of, parameters_of, tenant_of, why_stand_aside
 from peek.adapters.vllm.shadow import VllmShadow, why_no_shadow
 from peek.errors import InvalidConfig
 
@@ -62,6 +63,19 @@ def require_ordinary_model(vllm_config: Any) -> None:
         )
 
 
+def asked(request: Any, at_s: float) -> Asked:
+    """A request of vLLM's for the trace; its own time of arrival is on the same clock."""
+    stated = Statements().of(parameters_of(request))
+    return Asked(
+        request.request_id,
+        getattr(request, "arrival_time", None) or at_s,
+        request.prompt_token_ids or (),
+        namespace_of(request),
+        stated.session,
+        tenant_of(request, "named"),
+    )
+
+
 def scheduler_class(name: str, base: Any) -> Any:
     """A subclass of `base` (vLLM's Scheduler or AsyncScheduler) that plans before it schedules."""
 
@@ -72,6 +86,18 @@ def scheduler_class(name: str, base: Any) -> Any:
             require_ordinary_model(vllm_config)
             super().__init__(vllm_config, *args, **kwargs)
             self.peek = attach(self, vllm_config)
+
+        def add_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
+            super().add_request(request, *args, **kwargs)
+            if self.peek.recording:
+                self.peek.recording.tell(lambda recorder: recorder.came(asked(request, recorder.now())))
+
+        def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.peek.recording:
+                self.peek.recording.tell(
+                    lambda recorder: recorder.ended(request.request_id, request.num_output_tokens)
+                )
+            return super()._free_request(request, *args, **kwargs)
 
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
             adapter = self.peek.working

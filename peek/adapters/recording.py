@@ -1,0 +1,156 @@
+"""A trace from inside an engine: what its scheduler served, as rows of salted block hashes.
+
+Operations to support: note that a request came, note that it ended, write one row for it.  Goals: never
+disturb the engine, never fill a disk, and leave nothing by which a prompt can be read.
+
+A prompt is hashed when it comes and forgotten; the salt is drawn at the start and never written.  A row is
+one `write`, so nothing is lost when the process is killed.  The file is turned over at half of what it may
+take: what is older than the file before goes.  Whatever goes wrong is logged once and ends the recording.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterable
+from time import time
+from typing import Any, Final, NamedTuple
+
+from peek.traffic.tracer import BLOCK_TOKENS, Hashing
+from peek.trie.keys import pack
+
+logger = logging.getLogger("peek")
+
+MOST_OPEN: Final = 100_000
+"""Requests that have come and not ended, at most; the oldest are forgotten."""
+
+MIB: Final = 2**20
+
+
+class Asked(NamedTuple):
+    """A request as an engine's scheduler knows it; `tokens` are all of its prompt."""
+
+    name: str
+    at_s: float
+    tokens: Iterable[int]
+    namespace: str = ""
+    session: str = ""
+    tenant: str = ""
+
+
+class Recorder:
+    """Writes a trace in Mooncake's format, times in milliseconds since 1970.
+
+    Args:
+        path: of the file; an older one there is kept as `path.1`, beside which a third never stands.
+        most_bytes: what both may take.
+
+    Attributes:
+        rows, dropped: written, and requests forgotten before they ended.
+
+    Cost: two to three microseconds for each block of 16 tokens when a request comes, a write when it ends.
+    """
+
+    def __init__(self, path: str, most_bytes: int, clock: Callable[[], float] = time) -> None:
+        self.rows = 0
+        self.dropped = 0
+        self._path = path
+        self._half = most_bytes // 2
+        self._clock = clock
+        self._hashing = Hashing(secrets.token_bytes(32), BLOCK_TOKENS)
+        self._open: dict[str, dict[str, Any]] = {}
+        self._size = 0
+        self._file = self._opened()
+
+    def _opened(self) -> int:
+        """A new, empty file that only its owner reads."""
+        if os.path.exists(self._path):
+            os.replace(self._path, f"{self._path}.1")
+        self._size = 0
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+
+    def came(self, asked: Asked) -> None:
+        """Note a request, once; one of the same name that has not ended stands."""
+        if asked.name in self._open:
+            return
+        key = pack(list(asked.tokens) or [0])
+        ids = self._hashing.ids(key, f"{asked.namespace}/ids")
+        row: dict[str, Any] = {
+            "timestamp": round(1000.0 * asked.at_s, 3),
+            "input_length": len(key) // 4,
+            "output_length": 0,
+            "hash_ids": ids.tolist(),
+            "block_tokens": BLOCK_TOKENS,
+        }
+        for field in ("tenant", "session"):
+            if getattr(asked, field):
+                row[field] = self._hashing.name(field, getattr(asked, field))
+        self._open[asked.name] = row
+        if len(self._open) > MOST_OPEN:
+            del self._open[next(iter(self._open))]
+            self.dropped += 1
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self._clock()
+
+    def ended(self, name: str, output_tokens: int) -> None:
+        """Write the row of a request; of one that is not known, nothing."""
+        row = self._open.pop(name, None)
+        if row is None:
+            return
+        row["output_length"] = output_tokens
+        line = json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n"
+        if self._size and self._size + len(line) > self._half:
+            os.close(self._file)
+            self._file = self._opened()
+        if self._size + len(line) <= self._half:
+            self._size += os.write(self._file, line)
+            self.rows += 1
+        else:
+            self.dropped += 1
+
+    def forget(self, name: str) -> None:
+        """A request has gone and was not served."""
+        self._open.pop(name, None)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+class Recording:
+    """A recorder that can be switched, and that never raises.
+
+    Args:
+        path: of the file, "" for no recording at all.
+        most_mib: MiB that it may take.
+        strict: raise errors all the same, for tests.
+    """
+
+    def __init__(self, path: str, most_mib: int, strict: bool = False) -> None:
+        self._strict = strict
+        self._path = path
+        self._most_mib = most_mib
+        self._recorder: Recorder | None = None
+        self.wanted = bool(path)
+
+    def __bool__(self) -> bool:
+        return self.wanted and bool(self._path)
+
+    def tell(self, what: Callable[[Recorder], None]) -> None:
+        """Let `what` tell the recorder, which is made when it is first told something."""
+        if not self.wanted or not self._path:
+            return
+        try:
+            if self._recorder is None:
+                self._recorder = Recorder(self._path, self._most_mib * MIB)
+                logger.warning("peek: writes a trace of salted hashes to %s", self._path)
+            what(self._recorder)
+        except Exception:
+            self._path = ""
+            if self._strict:
+                raise
+            logger.exception("peek: the trace is no longer written")

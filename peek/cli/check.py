@@ -1,0 +1,315 @@
+"""`peek check`: what a log is, and whether another order of its requests would be worth it on its engine.
+
+Everything that is printed, as text, as JSON or as a page, comes from one `Checked`.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from textwrap import fill
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from peek import WorkloadError, __version__, backend
+from peek.cli.options import (
+    JsonOption,
+    TokenizerOption,
+    as_usage_error,
+    check_choice,
+    check_target,
+    count,
+    parse_count,
+    parse_part,
+    parse_seed,
+    parse_slo,
+    parse_target,
+    positive,
+    read_path,
+    refuse_clashes,
+    value,
+)
+from peek.cli.page import save_page
+from peek.cli.reading import ProgressBar, json_loads, load_tokenizer, tokenizer_file
+from peek.cli.report import Batch, print_batches, rounded, said_of
+from peek.cli.simulate import DEFAULT_CARD, DEFAULT_MODEL, machine
+from peek.cli.trace import UNKNOWN_TOKENS, FieldOption, nothing_read, pace, read_logs, unread
+from peek.simulation.answer import DRAWS, ENGINES, FIGURES, OURS, Answer, answer, busiest
+from peek.simulation.cost import UTILISATION, CostModel, arena_tokens
+from peek.simulation.simulate import TARGETS, Target
+from peek.simulation.trace import at_rate, recorded, row_of
+from peek.simulation.workload import Workload, ideal_hit
+from peek.traffic import UNITS, Reader, RequestRows, Tracer
+
+LIMIT: Final = 1000
+"""Requests that are simulated, so that an answer takes a minute or less."""
+
+AUTO: Final = "auto"
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """The command line of `peek check`."""
+
+    logs: Annotated[
+        list[Path],
+        read_path("LOG...", "Logs of one engine; .gz, .zst; -: stdin."),
+    ]
+    engine: Annotated[str, value(f"{', '.join(ENGINES)}; auto: as the log says, else vllm.", "NAME")] = AUTO
+    card: Annotated[str, value("Accelerator, as h100.")] = DEFAULT_CARD
+    cards: Annotated[int, count("So many of them together, tensor parallel.")] = 1
+    model: Annotated[str, value("Model, as llama-3.1-8b, or its config.json.")] = DEFAULT_MODEL
+    memory_utilization: Annotated[
+        float, value("Part of the memory for weights and KV cache.", "FLOAT", parse_part)
+    ] = UTILISATION
+    arena_tokens: Annotated[int | None, count("KV arena in tokens; else the log's, else the card's.")] = None
+    max_running: Annotated[int | None, count("Requests that run at once; else the log's, else 256.")] = None
+    as_json: JsonOption = False
+    html: Annotated[Path | None, value("Write a page with the answer.", "FILE", parse_target)] = None
+    rate_scale: Annotated[float, positive("Replay the requests so many times faster.")] = 1.0
+    limit: Annotated[int, count("Simulate so many requests, those of the busiest stretch.")] = LIMIT
+    draws: Annotated[int, value("Resamples of the arrivals for the spread; 0: none.", "INT", parse_seed)] = (
+        DRAWS
+    )
+    seed: Annotated[int, value("Of the resamples.", "INT", parse_seed)] = 42
+    slo: Annotated[
+        list[Target], value("A target for goodput in place of 2 s and 10 s, repeatable.", "S[,MS]", parse_slo)
+    ] = field(default_factory=list)
+    time_field: FieldOption = ""
+    prompt_field: FieldOption = ""
+    output_field: FieldOption = ""
+    time_unit: Annotated[str, value(f"Of numeric times: {', '.join(UNITS)}.", "UNIT")] = ""
+    tokenizer: TokenizerOption = None
+    rate: Annotated[float | None, positive("Requests a second, in place of the log's times.")] = None
+    output_tokens: Annotated[
+        int,
+        typer.Option(parser=parse_count, metavar="INT", help="Length of answers of which nobody tells it."),
+    ] = UNKNOWN_TOKENS
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What `peek check` found; all output is made of it.
+
+    Attributes:
+        seen: what the logs are and hold, by name.
+        notes: what to know or to do, a sentence each.
+        answer: of the simulation.
+        cost: the machine.
+        assumed: what of the machine nobody told.
+    """
+
+    seen: dict[str, Any]
+    notes: list[str]
+    answer: Answer
+    cost: CostModel
+    assumed: str
+
+    @property
+    def batch(self) -> Batch:
+        """The runs on the recorded arrivals."""
+        engine = self.answer.engine
+        return Batch(self.answer.workload, engine.cache, self.cost, list(self.answer.draws[0].values()))
+
+    @property
+    def sentence(self) -> str:
+        """The answer."""
+        return said_of(self.answer)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything."""
+        found = self.answer
+        stock = {label: flag or "(default)" for label, flag in found.engine.stock.items()}
+        runs = []
+        for label, run in found.draws[0].items():
+            spread = {figure.name: list(found.spread(label, figure)) for figure in FIGURES}
+            runs.append({**run, "setting": stock.get(label, OURS), "spread": spread})
+        changes = [
+            {
+                "figure": each.figure.name, "against": each.against,
+                "before": each.before, "after": each.after,
+                "gain": each.gain, "low": each.low, "high": each.high,
+                "says": "gain" if each.is_gain else "loss" if each.is_loss else "same",
+            }
+            for each in found.ours
+        ]  # fmt: skip
+        return {
+            "verdict": found.verdict,
+            "sentence": self.sentence,
+            "advised": found.advised,
+            "flag": found.engine.stock[found.advised],
+            "changes": changes,
+            "log": self.seen,
+            "notes": self.notes,
+            "engine": found.engine.title,
+            "hardware": self.cost.hardware.name,
+            "model": self.cost.model.name,
+            "assumed": self.assumed,
+            "arena_tokens": found.workload.arena_tokens,
+            "max_running": found.workload.max_running,
+            "simulated": len(found.workload.requests),
+            "draws": len(found.draws) - 1,
+            "runs": runs,
+            "version": __version__,
+            "backend": backend(),
+        }
+
+
+def check_command(options: CheckOptions) -> None:
+    """Say what a log is, and whether `peek` would be worth it beside what the engine offers by itself.
+
+    All stock policies of the engine run on a model of it, on the recorded arrivals and on resamples.
+    """
+    check_choice("--engine", options.engine, (AUTO, *ENGINES))
+    check_choice("--time-unit", options.time_unit, ("", *UNITS))
+    if not 0 <= options.draws <= 1000:
+        raise typer.BadParameter(f"{options.draws} is not in 0..1000", param_hint="--draws")
+    cost = machine(options.card, options.cards, options.model)
+    tokenizer = None if options.tokenizer is None else tokenizer_file(options.tokenizer)
+    if options.html is not None:
+        refuse_clashes([("LOG", path) for path in options.logs], [("--html", options.html)])
+        check_target(options.html)
+    checked = _checked(options, cost, tokenizer)
+    if options.html is not None:
+        save_page(options.html, checked.as_json())
+    if options.as_json:
+        print(json.dumps(rounded(checked.as_json()), indent=2))
+    else:
+        _print(checked)
+
+
+def _checked(options: CheckOptions, cost: CostModel, tokenizer: Path | None) -> Checked:
+    encode = load_tokenizer(tokenizer)
+    reader = Reader(
+        RequestRows(
+            options.time_field, options.prompt_field, options.output_field, "", options.time_unit, encode
+        ),
+        json_loads(),
+    )
+    tracer = Tracer(secrets.token_bytes(32), None, encode)
+    bad = sum(each.count for each in read_logs(options.logs, reader, tracer))
+    if not tracer.counts.requests:
+        raise nothing_read(options.logs, reader)
+    whole = _workload(options, tracer)
+    facts = reader.facts
+    engine = ENGINES[options.engine if options.engine != AUTO else facts.engine or "vllm"]
+    arena = options.arena_tokens or facts.arena_tokens
+    if not arena:
+        with as_usage_error("--card", WorkloadError, ": more of them with --cards"):
+            arena = arena_tokens(cost.hardware, cost.model, options.memory_utilization)
+    seats = options.max_running or facts.max_running or whole.max_running
+    sized = replace(whole, arena_tokens=arena, max_running=seats)
+    workload = busiest(sized, options.limit)
+    targets = options.slo[:2] + list(TARGETS[len(options.slo[:2]) :])
+    with ProgressBar((options.draws + 1) * (len(engine.stock) + 1), "simulating") as progress:
+        found = answer(workload, engine, cost, Random(options.seed), options.draws, targets, progress.show)
+    assumed = _assumed(options, bool(facts.engine))
+    return Checked(_seen(options, reader, tracer, whole, bad), _notes(reader, tracer), found, cost, assumed)
+
+
+def _workload(options: CheckOptions, tracer: Tracer) -> Workload:
+    shown = ", ".join(map(str, options.logs))
+    try:
+        rows = [row_of(row) for row in tracer.rows(options.output_tokens, options.rate)]
+    except WorkloadError as error:
+        raise WorkloadError(f"{shown}: {error}: name their place with --time-field, or give --rate") from None
+    name = options.logs[0].name.partition(".")[0] if len(options.logs) == 1 else f"{len(options.logs)} logs"
+    return at_rate(recorded(name, rows), options.rate_scale)
+
+
+def _assumed(options: CheckOptions, knows_engine: bool) -> str:
+    """What was taken for granted, for want of a word on it."""
+    said = []
+    if options.engine == AUTO and not knows_engine:
+        said.append("vLLM (--engine)")
+    if options.card == DEFAULT_CARD and options.cards == 1:
+        said.append(f"one {DEFAULT_CARD.upper()} (--card)")
+    if options.model == DEFAULT_MODEL:
+        said.append(f"{DEFAULT_MODEL} (--model)")
+    return ", ".join(said)
+
+
+def _seen(options: CheckOptions, reader: Reader, tracer: Tracer, whole: Workload, bad: int) -> dict[str, Any]:
+    counts = tracer.counts
+    return {
+        "files": [str(path) for path in options.logs],
+        "formats": {
+            each.name: {
+                "lines": each.tally.lines, "requests": each.tally.requests, "without_prompt": each.tally.bare,
+            }
+            for each in reader.formats if each.tally.lines
+        },
+        "requests": counts.requests,
+        "prompt_tokens": counts.prompt_tokens,
+        "tokens_are_estimated": counts.texts > 0 and options.tokenizer is None,
+        "block_tokens": tracer.block_tokens,
+        "span_s": counts.span_s,
+        "rate_rps": counts.requests / counts.span_s if counts.span_s > 0.0 else None,
+        "shared": ideal_hit(whole, include_warmup=True),
+        "sessions": counts.sessions,
+        "turns": counts.turns,
+        "answers": {
+            "told": counts.answered, "allowed": counts.allowed,
+            "unknown": counts.requests - counts.answered - counts.allowed,
+        },
+        "cached_says_the_log": (
+            counts.engine_cached_tokens / counts.engine_prompt_tokens if counts.engine_prompt_tokens else None
+        ),
+        "lines_of_the_server": reader.own,
+        "broken": bad,
+        "not_understood": reader.not_understood(),
+    }  # fmt: skip
+
+
+def _notes(reader: Reader, tracer: Tracer) -> list[str]:
+    """What to know of the log, and what to do about it."""
+    counts = tracer.counts
+    said = [counts.doubt, reader.cut(), *reader.hints()]
+    if reader.is_lengths:
+        said.append(f"{counts.alone:,} requests are lengths without prompts: taken as sharing nothing")
+    if counts.span_s > 0.0 and counts.requests > 1000.0 * counts.span_s:
+        said.append(
+            "that is more than a thousand requests a second: is the unit of times right (--time-unit)?"
+        )
+    elif counts.requests > 1 and counts.span_s > 60.0 * counts.requests and not counts.doubt:
+        said.append("that is less than a request a minute: is the unit of times right (--time-unit)?")
+    if counts.started_before:
+        said.append(f"{counts.started_before:,} answers to requests that are not in the log")
+    return list(dict.fromkeys(filter(None, said)))
+
+
+def _print(checked: Checked) -> None:
+    seen, width = checked.seen, Console().width
+
+    def say(text: str) -> None:
+        print(fill(text, width, break_long_words=False, break_on_hyphens=False, subsequent_indent="  "))
+
+    for name, each in seen["formats"].items():
+        bare = f", {each['without_prompt']:,} without a prompt" if each["without_prompt"] else ""
+        say(f"{name}: {each['lines']:,} lines, {each['requests']:,} requests{bare}")
+    estimate = (
+        " (four bytes of text taken as a token; --tokenizer counts them)" * seen["tokens_are_estimated"]
+    )
+    say(f"{seen['requests']:,} requests, {seen['prompt_tokens']:,} tokens of prompts{estimate}")
+    say(pace(seen["span_s"], seen["requests"]))
+    turns = f"; {seen['turns']:,} of them are turns of {seen['sessions']:,} sessions" if seen["turns"] else ""
+    say(f"{100.0 * seen['shared']:.1f} % of the tokens have come before in the same place{turns}")
+    told, allowed, unknown = seen["answers"].values()
+    say(f"answers: {told:,} told, {allowed:,} as long as allowed, {unknown:,} of unknown length")
+    if seen["cached_says_the_log"] is not None:
+        say(f"the log says that {100.0 * seen['cached_says_the_log']:.1f} % were cached")
+    if seen["broken"]:
+        say(f"broken lines, left out: {seen['broken']:,}")
+    for note in (*unread(seen["not_understood"]), *checked.notes):
+        say(f"! {note}")
+    if checked.assumed:
+        say(f"taken for granted: {checked.assumed}")
+    print()
+    print_batches([checked.batch], verdict=False)
+    print()
+    say(checked.sentence)

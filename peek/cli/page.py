@@ -1,0 +1,199 @@
+"""The page of `peek check --html`: one file without a script or a link, to be sent around.
+
+It is made of the same object as the JSON.  Nothing of what was asked is on it: no line of a log, no prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from peek.cli.report import seconds_text, significant
+from peek.cli.writing import write_whole
+from peek.simulation.answer import OURS, Figure
+
+Checked = Mapping[str, Any]
+"""What `peek check --json` prints."""
+
+_STYLE: Final = """
+:root { color-scheme: light dark; --ink: #1d2733; --dim: #5b6876; --paper: #fff; --line: #d9e0e7;
+  --bar: #9fb1c1; --best: #4a7fb0; --ours: #c8553d; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8edf2; --dim: #a3b0bd; --paper: #161b21;
+  --line: #333d48; --bar: #5f7385; --best: #6ea3d4; --ours: #e07a62; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+main { max-width: 62rem; margin: 0 auto; padding: 1.5rem 1rem 3rem; }
+h1 { font-size: 1.5rem; margin: 0 0 .25rem; }
+h2 { font-size: 1.05rem; margin: 2rem 0 .5rem; }
+p { margin: .5rem 0; } li { margin: .25rem 0; } figure { margin: 0; }
+.dim, footer { color: var(--dim); font-size: .9rem; }
+.answer { border-left: .3rem solid var(--ours); padding: .1rem 0 .1rem 1rem; font-size: 1.1rem;
+  margin: 1.25rem 0; }
+code { font: .92em ui-monospace, monospace; padding: .1em .3em; border-radius: .25em;
+  background: color-mix(in srgb, var(--bar) 22%, transparent); overflow-wrap: anywhere; }
+.panels { display: grid; gap: 1.25rem; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); }
+svg { width: 100%; height: auto; display: block; }
+svg text { fill: var(--ink); font: 15px system-ui, sans-serif; }
+svg .ours { fill: var(--ours); font-weight: 600; }
+svg rect { fill: var(--bar); } svg rect.best { fill: var(--best); } svg rect.ours { fill: var(--ours); }
+svg line { stroke: var(--ink); stroke-width: 1.4; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { padding: .35rem .6rem; text-align: right; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; padding-left: 0; }
+th { font-size: .85rem; vertical-align: bottom; }
+td { white-space: nowrap; } td .dim { font-size: .75rem; }
+"""
+
+
+class Panel(NamedTuple):
+    """A figure and how it is drawn."""
+
+    title: str
+    figure: Figure
+    text: Callable[[float], str]
+
+
+def percent_text(share: float) -> str:
+    """A share in percent."""
+    return f"{100.0 * share:.0f} %"
+
+
+def save_page(path: Path, found: Checked) -> None:
+    """Write the page."""
+    with write_whole([path]) as (stream,):
+        stream.write(page(found).encode())
+
+
+def page(found: Checked) -> str:
+    """The page."""
+    log = found["log"]
+    names = ", ".join(Path(name).name for name in log["files"])
+    within = f"{found['runs'][0]['goodput'][0]['ttft_s']:g} s"
+    panels = (
+        Panel("Mean time to first token", Figure("ttft_s.mean"), seconds_text),
+        Panel("99th percentile of it", Figure("ttft_s.p99"), seconds_text),
+        Panel(f"Requests within {within}", Figure("goodput.0.share", True, True), percent_text),
+    )
+    drawn = "".join(f"<figure>{_bars(found, panel)}</figure>" for panel in panels)
+    lines = "".join(f"<li>{escape(each)}</li>" for each in _log_lines(found))
+    engine = escape(found["engine"])
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>peek check: {escape(names)}</title><style>{_STYLE}</style></head><body><main>
+<h1>Would another order of the queue help {engine}?</h1>
+<p class="dim">{escape(names)}: {log["requests"]:,} requests, {_pace(log)}</p>
+<p class="answer">{_marked(found["sentence"])}</p>
+<div class="panels">{drawn}</div>
+<p class="dim">{_legend(found)}</p>
+<h2>All figures</h2><div class="wide">{_table(found, within)}</div>
+<h2>What the log is</h2><ul>{lines}</ul>
+<h2>How this was found</h2><p>{_method(found)}</p>
+<footer>peek {escape(found["version"])}, {escape(found["backend"])}. This page holds no text of any
+request.</footer>
+</main></body></html>
+"""
+
+
+def _legend(found: Checked) -> str:
+    engine = escape(found["engine"])
+    said = f"Grey and blue: what {engine} offers by itself; blue is advised. Red: <code>peek</code>."
+    return said + f" Lines: the range over {found['draws']} resamples of the arrivals." * bool(found["draws"])
+
+
+def _method(found: Checked) -> str:
+    engine, model, card = (escape(found[name]) for name in ("engine", "model", "hardware"))
+    assumed = f" Taken for granted: {escape(found['assumed'])}." if found["assumed"] else ""
+    return (
+        f"A model of {engine} served {found['simulated']:,} of the requests: {model} on {card}, room for"
+        f" {found['arena_tokens']:,} tokens, {found['max_running']:,} at once.{assumed} For the ranges,"
+        " gaps between arrivals were drawn anew in runs; prompts and their order stayed. A gain of"
+        " <code>peek</code> counts only beside the best setting of the engine, in each figure and each"
+        " resample. Step times are modelled: trust the direction, not the digits."
+    )
+
+
+def _marked(sentence: str) -> str:
+    """Escaped, with code for what stands in backquotes."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(sentence))
+
+
+def _pace(log: Mapping[str, Any]) -> str:
+    if log["rate_rps"] is None:
+        return "all at one time"
+    return f"{significant(log['rate_rps'])} a second over {log['span_s'] / 60.0:,.3g} min"
+
+
+def _log_lines(found: Checked) -> list[str]:
+    log = found["log"]
+    said = [
+        f"{name}: {each['lines']:,} lines, {each['requests']:,} requests"
+        for name, each in log["formats"].items()
+    ]
+    said.append(
+        f"{log['prompt_tokens']:,} tokens of prompts, {100.0 * log['shared']:.1f} % of which had come before"
+    )
+    if log["turns"]:
+        said.append(f"{log['turns']:,} requests are turns of {log['sessions']:,} sessions")
+    unread = log["not_understood"]["lines"]
+    said += [f"{unread:,} lines of no known format"] * bool(unread)
+    return said + [f"{log['broken']:,} broken lines"] * bool(log["broken"]) + list(found["notes"])
+
+
+def _name(run: Mapping[str, Any]) -> str:
+    return str(run["policy"]).removesuffix("+lru")
+
+
+def _kind(found: Checked, run: Mapping[str, Any]) -> str:
+    return "ours" if run["policy"] == OURS else "best" if run["policy"] == found["advised"] else ""
+
+
+def _bars(found: Checked, panel: Panel) -> str:
+    """Horizontal bars from 0, each with its range and its value."""
+    left, width, row, top = 96, 200, 30, 32
+    runs = found["runs"]
+    ends = [run["spread"][panel.figure.name] for run in runs]
+    most = max([high for _, high in ends] + [1e-9])
+    height = top + row * len(runs)
+    parts = [f'<text x="0" y="15" font-weight="600">{escape(panel.title)}</text>']
+    for place, (run, (low, high)) in enumerate(zip(runs, ends, strict=True)):
+        value, y, kind = panel.figure.value(run), top + row * place, _kind(found, run)
+        size = width * value / most
+        start, stop = left + width * low / most, left + width * high / most
+        parts += [
+            f'<text x="{left - 8}" y="{y + 15}" text-anchor="end" class="{kind}">{escape(_name(run))}</text>',
+            f'<rect x="{left}" y="{y + 2}" width="{max(size, 1.0):.1f}" height="18" rx="2" class="{kind}"/>',
+            f'<line x1="{start:.1f}" x2="{stop:.1f}" y1="{y + 11}" y2="{y + 11}"/>' if found["draws"] else "",
+            f'<text x="{max(left + size, stop) + 6:.1f}" y="{y + 15}">{panel.text(value)}</text>',
+        ]
+    label = "; ".join(f"{_name(run)} {panel.text(panel.figure.value(run))}" for run in runs)
+    return (
+        f'<svg viewBox="0 0 {left + width + 70} {height}" role="img" aria-label="{escape(panel.title)}: '
+        f'{escape(label)}">{"".join(parts)}</svg>'
+    )
+
+
+def _table(found: Checked, within: str) -> str:
+    runs = found["runs"]
+    later = f"{runs[0]['goodput'][1]['ttft_s']:g} s"
+    columns: list[tuple[str, Figure, Callable[[float], str]]] = [
+        ("first token, mean", Figure("ttft_s.mean"), seconds_text),
+        ("p99", Figure("ttft_s.p99"), seconds_text),
+        ("last token, mean", Figure("e2e_s.mean"), seconds_text),
+        (f"within {within}", Figure("goodput.0.share"), percent_text),
+        (f"within {later}", Figure("goodput.1.share"), percent_text),
+        ("requests a second", Figure("throughput_rps"), significant),
+        ("cache hit", Figure("cache_hit"), percent_text),
+    ]
+    head = "".join(f"<th>{escape(title)}</th>" for title, _, _ in columns)
+    rows = [
+        f"<tr><td>{escape(_name(run))}<br><span class='dim'>{escape(run['setting'])}</span></td>"
+        + "".join(f"<td>{text(figure.value(run))}</td>" for _, figure, text in columns)
+        + "</tr>"
+        for run in runs
+    ]
+    return f"<table><tr><th></th>{head}</tr>{''.join(rows)}</table>"

@@ -1,0 +1,402 @@
+"""What vLLM and SGLang write when they log requests, as text; what surrounds it has been taken off.
+
+A line that begins to tell of a request and does not end as the engine ends it is damaged: a part is never
+taken for the whole.  Prompts stand in quotes as Python writes them, so no prompt can be mistaken for the log.
+"""
+
+from __future__ import annotations
+
+import re
+from ast import literal_eval
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from peek.errors import WorkloadError
+from peek.offline.formats import excerpt, request_of
+from peek.traffic.events import Arrival, Ending, Event
+from peek.traffic.times import seconds
+
+
+@dataclass
+class Facts:
+    """What a server's log says of the server; 0 and "" where it does not."""
+
+    engine: str = ""
+    arena_tokens: int = 0
+    max_running: int = 0
+    policy: str = ""
+
+
+class Tally:
+    """What was seen of a format.
+
+    Attributes:
+        lines: that are of it.
+        requests: with their prompts or their lengths.
+        bare: requests without a prompt.
+        hint: how prompts get into it.
+    """
+
+    def __init__(self, hint: str = "") -> None:
+        self.lines = 0
+        self.requests = 0
+        self.bare = 0
+        self.hint = hint
+
+
+_STRING: Final = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
+_LIST: Final = rf"\[(?:[^\]'\"]|{_STRING})*\]"
+_IDS: Final = r"None|\[[\d, ]*\]"
+
+# -- vLLM -----------------------------------------------------------------------------------------------
+
+VLLM_HINT: Final = (
+    "start vLLM with --enable-log-requests and VLLM_LOGGING_LEVEL=DEBUG (0.33 also with"
+    " VLLM_REQUEST_BODY_LOG_LEVEL=INFO): at level INFO its log has no prompts"
+)
+
+_VLLM_OPENER: Final = re.compile(
+    r"Request \S+ (?:details: prompt|JSON body): |Received request \S+: |Generated response \S+"
+)
+_VLLM_PROMPT: Final = re.compile(
+    rf"Request (\S+) details: prompt: (None|{_STRING}), prompt_token_ids: ({_IDS}), "
+    r"prompt_embeds shape: (?:None|torch\.Size\([\[\]\d, ]*\))\.$"
+)
+_VLLM_BODY: Final = re.compile(r"Request (\S+) JSON body: (.*)$", re.DOTALL)
+_VLLM_RECEIVED: Final = re.compile(r"Received request (\S+): params: (.*), lora_request: (.*)\.$", re.DOTALL)
+_VLLM_OLD: Final = re.compile(
+    rf"Received request (\S+): prompt: (None|{_STRING}), (?:prefix_pos: \S+, ?)?"
+    r"(?:sampling_params|params|sampling params): (.*), "
+    rf"prompt[ _]token[ _]ids: ({_IDS})(?:, prompt_embeds shape: (?:None|torch\.Size\([\[\]\d, ]*\)))?"
+    r"(?:, lora_request: (.*?)(?:, prompt_adapter_request: [^,]*)?)?\.$"
+)
+_VLLM_ANSWERS: Final = (
+    re.compile(rf"Generated response (\S+)(?: \(streaming \w+\))? details: output_token_ids: ({_IDS})$"),
+    re.compile(
+        rf"Generated response (\S+)(?: \(streaming \w+\))?: output: (?:None|{_STRING})"
+        rf"(?:, output_token_ids: ({_IDS}))?, finish_reason: \S+$"
+    ),
+)
+_VLLM_CUT: Final = re.compile(r"'max_log_len': (\d+)")
+_VLLM_ARENA: Final = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
+_VLLM_SEATS: Final = re.compile(r"'max_num_seqs': (\d+)")
+_VLLM_LINE: Final = re.compile(
+    r"(?:\(\S+(?: pid=\d+)?\) )?(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL)"
+    r" (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) (?:\[[^\]]*\]|\S+:\d+\]) (?=.)"
+)
+_MAX_TOKENS: Final = re.compile(r"\bmax_tokens=(\d+)")
+_LORA_NAME: Final = re.compile(rf"lora_name=({_STRING})")
+_BODY_NAME: Final = re.compile(r"^[a-z]+[-_](.*?)(?:-\d+)?$")
+
+
+class VllmLog:
+    """vLLM 0.4 to 0.33: `--enable-log-requests` at log level DEBUG, `--enable-log-outputs` for answers.
+
+    Before 0.19 prompts stood in one line with the parameters, at level INFO.  From 0.33 on the bodies may.
+    """
+
+    name: Final = "vLLM's log"
+
+    def __init__(self, loads: Callable[[Any], Any], facts: Facts) -> None:
+        self.tally = Tally(VLLM_HINT)
+        self._loads = loads
+        self._facts = facts
+        self._prompts: dict[str, Arrival] = {}
+        """Requests whose parameters, with the LoRA adapter, come in the next line."""
+        self._bodies: dict[str, Arrival | None] = {}
+        """Requests of which the body has been logged; None for one that is cut."""
+        self._tells_ids = False
+        """Prompts are logged as token ids; a body, which is text, cannot stand for one then."""
+        self._year = 2000
+        self._month = 0
+        self._cut_at = 0
+        """The server's `--max-log-len`, 0 if the log does not hold its start."""
+        self._longest = 0
+        self._as_long: Counter[int] = Counter()
+        """How many prompts have each length, of those with as many characters as tokens."""
+
+    def events(self, text: str, at_s: float | None, level: str) -> Iterator[Event] | None:
+        """The events of a line; None if it is not of this log.  `level`: where the line itself has none."""
+        head = _VLLM_LINE.match(text)
+        opener = _VLLM_OPENER.search(text)
+        if head is None and opener is None and not level and not _VLLM_CUT.search(text):
+            return None
+        if at_s is None and head is not None:
+            at_s = self._time(*map(int, head.groups()[1:]))
+        if opener is None:
+            return self._other(text[head.end() :] if head else text)
+        self._facts.engine = "vllm"
+        return self._request(text[opener.start() :], at_s, head[1] if head else level)
+
+    def _time(self, month: int, day: int, hour: int, minute: int, second: int) -> float:
+        if month < self._month - 6:  # no year is written: December came before January
+            self._year += 1
+        self._month = month
+        moment = datetime(self._year, month, day, hour, minute, second)
+        return (moment - datetime(2000, 1, 1)).total_seconds()
+
+    def _other(self, message: str) -> Iterator[Event]:
+        """A line of the server that logs no request."""
+        told = _VLLM_CUT.search(message)
+        self._cut_at = int(told[1]) if told else self._cut_at
+        arena, seats = _VLLM_ARENA.search(message), _VLLM_SEATS.search(message)
+        if arena is not None:
+            self._facts.arena_tokens = int(arena[1].replace(",", ""))
+        self._facts.max_running = int(seats[1]) if seats else self._facts.max_running
+        self._facts.engine = "vllm"
+        if any(
+            whole.startswith(message) for whole in ("Request ", "Received request ", "Generated response ")
+        ):
+            raise WorkloadError("a line that is cut off")
+        return iter(())
+
+    def _request(self, message: str, at_s: float | None, level: str) -> Iterator[Event]:
+        prompt = _VLLM_PROMPT.match(message)
+        old = _VLLM_OLD.match(message)
+        body = _VLLM_BODY.match(message)
+        received = _VLLM_RECEIVED.match(message)
+        if prompt is not None:
+            yield from self._prompt(prompt[1], at_s, prompt[2], prompt[3])
+        elif old is not None and not _again(old[3]) and not _again(old[5] or ""):
+            yield from self._prompt(old[1], at_s, old[2], old[4])
+            yield from self._received(old[1], at_s, old[3], old[5] or "")
+        elif body is not None:
+            self._body(body[1], at_s, body[2], level)
+        elif received is not None and not _again(received[2]) and not _again(received[3]):
+            yield from self._received(received[1], at_s, received[2], received[3])
+        else:
+            yield from self._answer(message)
+
+    def _prompt(self, name: str, at_s: float | None, text: str, ids: str) -> Iterator[Event]:
+        known = literal_eval(ids) or literal_eval(text)
+        if not known:
+            return  # embeddings
+        self._tells_ids |= ids != "None"
+        if name in self._prompts:
+            yield self._taken(self._prompts.pop(name))
+        self._prompts[name] = Arrival(name, at_s, known)
+        self._longest = max(self._longest, len(known))
+        if text != "None" and ids != "None":
+            self._as_long[len(known)] += len(literal_eval(text)) == len(known)
+
+    def _body(self, name: str, at_s: float | None, text: str, level: str) -> None:
+        self._bodies[name] = None
+        if level == "DEBUG":
+            return  # at this level the token ids are logged, too
+        try:
+            request = request_of(self._loads(text.encode("utf-8", "surrogatepass")))
+        except (ValueError, RecursionError):
+            return  # cut, or no request; the prompt's own line, if there is one, counts
+        self._bodies[name] = Arrival(name, at_s, request.prompt, request.namespace)
+
+    def _received(self, name: str, at_s: float | None, params: str, lora: str) -> Iterator[Event]:
+        found = _BODY_NAME.match(name)
+        inner = [each for each in (name, found[1] if found else "") if each in self._bodies]
+        arrival = self._prompts.pop(name, None)
+        body = self._bodies.pop(inner[0]) if inner else None
+        if arrival is None and body is not None and not self._tells_ids:
+            arrival = body._replace(name=name, at_s=at_s if body.at_s is None else body.at_s)
+        if arrival is None:
+            self.tally.bare += 1
+            return
+        allowed = _MAX_TOKENS.search(params)
+        adapter = _LORA_NAME.search(lora)
+        namespace = literal_eval(adapter[1]) if adapter else arrival.namespace
+        yield self._taken(
+            arrival._replace(most_tokens=int(allowed[1]) if allowed else 0, namespace=namespace)
+        )
+
+    def _taken(self, arrival: Arrival) -> Arrival:
+        self.tally.requests += 1
+        return arrival
+
+    def _answer(self, message: str) -> Iterator[Event]:
+        for form in _VLLM_ANSWERS:
+            answer = form.match(message)
+            if answer is not None:
+                if answer[2] and answer[2] not in ("None", "[]"):
+                    yield Ending(answer[1], answer[2].count(",") + 1)
+                return
+        raise WorkloadError("a request is logged in a way that is not understood: a part of a line?")
+
+    def rest(self) -> Iterator[Event]:
+        """Yield the arrivals that still wait for their next line when the log ends."""
+        bodies = [] if self._tells_ids else [body for body in self._bodies.values() if body is not None]
+        waiting = [*self._prompts.values(), *bodies]
+        self.tally.bare += len(self._bodies) - len(bodies)
+        self._prompts.clear()
+        self._bodies.clear()
+        yield from map(self._taken, waiting)
+
+    def cut(self) -> str:
+        """Say so if `--max-log-len` has cut prompts, as far as it shows; else "".
+
+        The option leaves a prompt as many characters as tokens.  Where the log does not hold the server's
+        arguments, the sign is that two prompts or more, and most of those with as many characters as tokens,
+        have the greatest length of all.
+        """
+        count = self._as_long[self._longest]
+        is_pile = count > 1 and 2 * count > sum(self._as_long.values())
+        if not (self._cut_at == self._longest if self._cut_at else is_pile):
+            return ""
+        where = f"vLLM's --max-log-len has cut prompts at {self._longest}"
+        return f"{where}: what they share behind it is lost; log without it"
+
+
+def _again(text: str) -> bool:
+    """Whether another request's line begins in it: two lines have become one."""
+    return _VLLM_OPENER.search(text) is not None
+
+
+# -- SGLang ---------------------------------------------------------------------------------------------
+
+SGLANG_HINT: Final = (
+    "start SGLang with --log-requests --log-requests-level 3: below level 2 its log has no prompts, and"
+    " level 2 cuts them"
+)
+
+CUT: Final = "the log has cut the prompt; --log-requests-level 3 keeps it whole"
+
+_SGLANG_LINE: Final = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)(?: [A-Z]+\d+)*\] (?=.)")
+_SGLANG_CALL: Final = re.compile(r"(Receive|Finish): obj=(?:\w+)\(")
+_SGLANG_ARENA: Final = re.compile(r"\bmax_total_num_tokens=(\d+)")
+_SGLANG_SEATS: Final = re.compile(r"\bmax_running_requests=(\d+)")
+_SGLANG_POLICY: Final = re.compile(r"\bschedule_policy='([\w-]+)'")
+_SGLANG_OWN: Final = re.compile(r"server_args=|max_total_num_tokens=|(?:Prefill|Decode) batch|^Load weight ")
+_COUNTS: Final = ("completion_tokens", "prompt_tokens", "cached_tokens")
+_NAMESPACES: Final = ("lora_path", "extra_key", "cache_salt")
+_MAX_NEW_TOKENS: Final = re.compile(r"sampling_params=\[?\{[^{}]*'max_new_tokens': (\d+)")
+_ANY_STRING: Final = re.compile(_STRING)
+_SGLANG_CUT: Final = 2048
+"""Characters or items that `--log-requests-level 2` leaves of a prompt."""
+
+
+class SglangLog:
+    """SGLang 0.4 and 0.5: `--log-requests --log-requests-level 3`, `--log-requests-format` text or json."""
+
+    name: Final = "SGLang's log"
+
+    def __init__(self, facts: Facts) -> None:
+        self.tally = Tally(SGLANG_HINT)
+        self.cut_prompts = 0
+        self._facts = facts
+
+    def events(self, text: str, at_s: float | None) -> Iterator[Event] | None:
+        """The events of a line of text; None if it is not of this log."""
+        head = _SGLANG_LINE.match(text)
+        if head is None:
+            return None
+        message = text[head.end() :]
+        if not message.startswith(("Receive: ", "Finish: ")):
+            return self._other(message)
+        self._facts.engine = "sglang"
+        return self._call(message, seconds(head[1]) if at_s is None else at_s)
+
+    def _other(self, message: str) -> Iterator[Event] | None:
+        for form, name in ((_SGLANG_ARENA, "arena_tokens"), (_SGLANG_SEATS, "max_running")):
+            told = form.search(message)
+            if told is not None:
+                setattr(self._facts, name, int(told[1]))
+        policy = _SGLANG_POLICY.search(message)
+        self._facts.policy = policy[1] if policy else self._facts.policy
+        if any(whole.startswith(message) for whole in ("Receive: obj=", "Finish: obj=")):
+            raise WorkloadError("a line that is cut off")
+        if "obj=GenerateReqInput(" in message:
+            raise WorkloadError("two lines in one: neither is taken")
+        if self._facts.engine != "sglang" and not _SGLANG_OWN.search(message):
+            return None  # others begin their lines alike
+        self._facts.engine = "sglang"
+        return iter(())
+
+    def _call(self, line: str, at_s: float) -> Iterator[Event]:
+        head = _SGLANG_CALL.match(line)
+        bare = _ANY_STRING.sub("", line)
+        if head is None or line.count(head[0]) > 1 or bare.count("(") != bare.count(")"):
+            raise WorkloadError("a request is logged in a way that is not understood: a part of a line?")
+        name, at = _literal(line, "rid", head.end() - 1)
+        if head[1] == "Finish":
+            meta = line[line.rfind("'meta_info': {") :]
+            counts = [re.search(rf"'{each}': (\d+)[,}}]", meta) for each in _COUNTS]
+            yield Ending(_one(name), *(int(count[1]) for count in counts if count))
+            return
+        prompt, at = self._whole(line, "text", at)
+        if prompt is None:
+            prompt, at = self._whole(line, "input_ids", at)
+        namespace = "/".join(_literal(line, each, at)[0] or "" for each in _NAMESPACES)
+        allowed = _MAX_NEW_TOKENS.search(line, at)
+        sampling = {"max_new_tokens": int(allowed[1])} if allowed else {}
+        yield from self._arrivals(name, at_s, prompt, sampling, namespace)
+
+    def _whole(self, line: str, name: str, at: int) -> tuple[Any, int]:
+        try:
+            return _literal(line, name, at)
+        except WorkloadError:
+            self.cut_prompts += 1
+            raise
+
+    def row(self, row: dict[str, Any]) -> Iterator[Event] | None:
+        """The events of a line of JSON; None if it is not of this log."""
+        event = row.get("event")
+        if not isinstance(event, str) or not event.startswith("request."):
+            return None
+        self._facts.engine = "sglang"
+        return self._row(row, event)
+
+    def _row(self, row: dict[str, Any], event: str) -> Iterator[Event]:
+        if event == "request.finished":
+            meta = row["out"]["meta_info"]
+            yield Ending(_one(row["rid"]), *(meta[name] for name in _COUNTS))
+        elif event == "request.received":
+            asked = row["obj"]
+            namespace = "/".join(asked.get(name) or "" for name in _NAMESPACES)
+            prompt = asked.get("input_ids") or asked.get("text")
+            sampling = asked.get("sampling_params") or {}
+            yield from self._arrivals(row["rid"], seconds(row["timestamp"]), prompt, sampling, namespace)
+
+    def _arrivals(
+        self, name: Any, at_s: float, prompt: Any, sampling: Any, namespace: str
+    ) -> Iterator[Arrival]:
+        """One request, or several in one call."""
+        names = name if isinstance(name, list) else [name]
+        if not prompt:
+            self.tally.bare += len(names)  # embeddings, or a level below 2
+            return
+        prompts = prompt if isinstance(name, list) else [prompt]
+        samplings = sampling if isinstance(sampling, list) else [sampling] * len(names)
+        if len(names) != len(prompts):
+            raise WorkloadError(f"{len(names)} names for {len(prompts)} prompts")
+        if any(map(_is_cut, prompts)):
+            self.cut_prompts += 1
+            raise WorkloadError(CUT)
+        self.tally.requests += len(names)
+        for each, asked, limits in zip(names, prompts, samplings, strict=False):
+            yield Arrival(str(each), at_s, asked, namespace, most_tokens=limits.get("max_new_tokens") or 0)
+
+
+def _one(name: Any) -> str:
+    return str(name[0] if isinstance(name, list) and len(name) == 1 else name)
+
+
+def _is_cut(prompt: str | list[Any]) -> bool:
+    half = _SGLANG_CUT // 2
+    if isinstance(prompt, str):
+        return len(prompt) == _SGLANG_CUT + 3 and prompt[half:-half] == "..."
+    return len(prompt) == _SGLANG_CUT + 1 and prompt[half] == "..."
+
+
+def _literal(line: str, name: str, start: int) -> tuple[Any, int]:
+    """The first field of that name behind `start`, and its end; None if it is no text and no list."""
+    found = re.compile(rf"[(\s]{name}=({_STRING}|{_LIST})( \.\.\. )?").search(line, start)
+    if found is None:
+        return None, start
+    if found[2]:
+        raise WorkloadError(CUT)
+    return literal_eval(found[1]), found.end()
+
+
+def shown(error: Exception) -> str:
+    """What to say of a request that is logged in an unknown way."""
+    return f"a request is logged in a way that is not understood: {excerpt(repr(error))}"

@@ -1,0 +1,460 @@
+"""One reader for every log: each line goes to the format that knows it, and nothing is dropped in silence.
+
+`FORMATS` is the table.  A format looks at a line, without what a container runtime put around it, and either
+leaves it to the next, or gives its events, or says what is wrong with it.  So mixed files are read line by
+line.  What no format knows is counted, and its first example kept.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Final, NamedTuple
+
+from peek.errors import InvalidKey, WorkloadError
+from peek.offline.formats import PROMPT_NAMES, Line, excerpt
+from peek.traffic.engines import Facts, SglangLog, Tally, VllmLog, shown
+from peek.traffic.events import Arrival, Event, Measured
+from peek.traffic.rows import BODY_NAMES, TIME_NAMES, RequestRows
+from peek.traffic.times import seconds
+from peek.traffic.wrapped import Inner, Unwrapping, documents
+
+ACCESS_HINT: Final = "an access log has no prompts: take the engine's own log, or log the bodies of requests"
+LITELLM_HINT: Final = (
+    "LiteLLM leaves messages out with turn_off_message_logging; its logging callback writes them"
+)
+LENGTHS_HINT: Final = (
+    "these rows have lengths and no prompts: what they share is not known, and taken as nothing"
+)
+
+
+class Place(NamedTuple):
+    """Where a line stands, and what it is.
+
+    Attributes:
+        name: of the request, if it has none of its own.
+        is_last: the file ends with it, and has no end of line.
+    """
+
+    inner: Inner
+    name: str
+    is_last: bool = False
+
+
+class Format:
+    """One way in which requests are logged; a subclass for each, `known` is all it needs.
+
+    Attributes:
+        name: what it is called.
+        kind: "log" or "rows".
+        hint: how prompts get into it.
+    """
+
+    name: ClassVar[str] = ""
+    kind: ClassVar[str] = "rows"
+    hint: ClassVar[str] = ""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.tally = Tally(self.hint)
+
+    def events(self, place: Place) -> Iterator[Event] | None:
+        """The events of a line; None if it is another's.  `WorkloadError` if it is broken."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Another file begins."""
+
+    def rest(self) -> Iterator[Event]:
+        """What still waits at the end of all files."""
+        return iter(())
+
+    def cut(self) -> str:
+        """Say so if prompts have been cut."""
+        return ""
+
+
+class _Vllm(Format):
+    name, kind = VllmLog.name, "log"
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(reader)
+        self._log = VllmLog(reader.loads, reader.facts)
+        self.tally, self.rest, self.cut = self._log.tally, self._log.rest, self._log.cut  # type: ignore[method-assign]
+
+    def events(self, place: Place) -> Iterator[Event] | None:
+        inner = place.inner
+        return None if inner.row is not None else self._log.events(inner.text, inner.at_s, inner.level)
+
+
+class _Sglang(Format):
+    name, kind = SglangLog.name, "log"
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(reader)
+        self._log = SglangLog(reader.facts)
+        self.tally = self._log.tally
+
+    def events(self, place: Place) -> Iterator[Event] | None:
+        inner = place.inner
+        return self._log.events(inner.text, inner.at_s) if inner.row is None else self._log.row(inner.row)
+
+    def cut(self) -> str:
+        count = self._log.cut_prompts
+        return (
+            f"SGLang's log has cut {count:,} prompts, which are left out: --log-requests-level 3"
+            if count
+            else ""
+        )
+
+
+class _Router(Format):
+    name, kind = "vLLM production-stack's router log", "log"
+    hint = "the router logs no prompts: take the log of the engines behind it"
+
+    _LINE: Final = re.compile(
+        r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\] (?:DEBUG|INFO|WARNING|ERROR|CRITICAL): "
+    )
+    _ROUTED: Final = re.compile(r"Routing request \S+ (?:with session id \S+ )?to \S+ at [\d.]+")
+
+    def events(self, place: Place) -> Iterator[Event] | None:
+        inner = place.inner
+        routed = inner.row is None and self._ROUTED.search(inner.text) is not None
+        if not routed and (inner.row is not None or not self._LINE.match(inner.text)):
+            return None
+        self.tally.bare += routed
+        return iter(())
+
+
+class _Access(Format):
+    name, kind = "an access log", "log"
+    hint = ACCESS_HINT
+
+    _CALL: Final = re.compile(r'"(GET|POST|PUT|HEAD|DELETE|OPTIONS) (/\S*) HTTP/[\d.]+" (\d{3})\b')
+    _ASKED: Final = re.compile(r"/(?:completions|messages|responses|embeddings|generate)\b")
+
+    def events(self, place: Place) -> Iterator[Event] | None:
+        row = place.inner.row
+        if row is not None:
+            return self._row(row)
+        found = self._CALL.search(place.inner.text)
+        if found is None:
+            return None
+        self.tally.bare += found[1] == "POST" and self._ASKED.search(found[2]) is not None
+        return iter(())
+
+    def _row(self, row: dict[str, Any]) -> Iterator[Event] | None:
+        method, path = row.get("method"), row.get("path", row.get("uri", row.get("url")))
+        if not isinstance(method, str) or not isinstance(path, str) or _has_prompt(row):
+            return None
+        self.tally.bare += method.upper() == "POST" and self._ASKED.search(path) is not None
+        return iter(())
+
+
+class _Csv(Format):
+    """CSV: lengths as Azure and BurstGPT publish them, or requests with columns as JSON has fields."""
+
+    name = "CSV"
+
+    _AZURE: Final = ("timestamp", "contexttokens", "generatedtokens")
+    _BURST: Final = ("timestamp", "model", "request tokens", "response tokens")
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(reader)
+        self._columns: list[str] = []
+
+    def begin(self) -> None:
+        self._columns = []
+
+    def events(self, place: Place) -> Iterator[Event] | None:
+        inner = place.inner
+        if inner.row is not None or "," not in inner.text:
+            return None
+        if not self._columns:
+            return self._header(next(csv.reader([inner.text])))
+        return self._cells(place)
+
+    def _header(self, cells: list[str]) -> Iterator[Event] | None:
+        columns = [cell.strip().lower() for cell in cells]
+        lengths = set(self._AZURE) <= set(columns) or set(self._BURST) <= set(columns)
+        asked = {"prompt", "messages", "body", "request_body", "input"} & set(columns)
+        if not lengths and not (asked and {each.lower() for each in TIME_NAMES} & set(columns)):
+            return None
+        self._columns = columns if lengths else [cell.strip() for cell in cells]
+        self.tally.hint = LENGTHS_HINT if lengths else ""
+        self.reader.is_lengths |= lengths
+        return iter(())
+
+    def _cells(self, place: Place) -> Iterator[Event]:
+        cells = next(csv.reader([place.inner.text], strict=True))
+        if place.is_last:
+            raise WorkloadError("the last line has no end, so its last number may be cut")
+        if len(cells) != len(self._columns):
+            raise WorkloadError(f"{len(cells)} cells for {len(self._columns)} columns")
+        row = dict(zip(self._columns, cells, strict=True))
+        if "contexttokens" in row:
+            yield self._measured(place.name, row["timestamp"], row["contexttokens"], row["generatedtokens"])
+        elif "request tokens" in row:
+            burst = (row["timestamp"], row["request tokens"], row["response tokens"])
+            yield self._measured(place.name, *burst, unit="s")
+        else:
+            parsed = {name: _as_json(cell, self.reader.loads) for name, cell in row.items() if cell}
+            self.tally.requests += 1
+            yield from self.reader.rows.events(parsed, place.name)
+
+    def _measured(self, name: str, at: str, prompt: str, answer: str, unit: str = "") -> Measured:
+        if not (prompt.isdecimal() and answer.isdecimal()):
+            raise WorkloadError(
+                f"lengths are {excerpt(repr(prompt))} and {excerpt(repr(answer))}, not whole numbers"
+            )
+        if int(prompt) == 0:
+            raise WorkloadError("the prompt is empty")
+        found = Measured(name, seconds(at, unit), _bounded(int(prompt)), _bounded(int(answer)))
+        self.tally.requests += 1
+        return found
+
+
+class _Trace(Format):
+    name = "Mooncake's trace"
+
+    _NEEDED: Final = ("timestamp", "input_length", "output_length")
+
+    def events(self, place: Place) -> Iterator[Event] | None:
+        row = place.inner.row
+        if row is None or not all(name in row for name in self._NEEDED) or _has_prompt(row):
+            return None
+        return self._read(row, place.name)
+
+    def _read(self, row: dict[str, Any], name: str) -> Iterator[Event]:
+        numbers = [row[field] for field in self._NEEDED]
+        if any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in numbers):
+            raise WorkloadError("timestamp, input_length and output_length are not all numbers")
+        ids, block = row.get("hash_ids"), row.get("block_tokens", _MOONCAKE_TOKENS)
+        at_s, prompt = seconds(numbers[0], "ms"), _bounded(numbers[1])
+        if prompt == 0:
+            raise WorkloadError("the prompt is empty")
+        if ids is None:
+            self.tally.hint = LENGTHS_HINT
+            self.reader.is_lengths = True
+            block = 0
+        elif not isinstance(ids, list) or set(map(type, ids)) - {int} or min(ids, default=0) < 0:
+            raise WorkloadError("hash_ids are no whole numbers")
+        elif not isinstance(block, int) or block < 1 or len(ids) != -(-prompt // block):
+            raise WorkloadError(f"{len(ids)} hash_ids for {prompt} tokens in blocks of {block!r}")
+        self.tally.requests += 1
+        tenant = row.get("tenant", "")
+        yield Measured(name, at_s, prompt, _bounded(numbers[2]), ids, block, "", str(tenant))
+
+
+class _Sessions(Format):
+    name = "recorded sessions"
+    hint = "sessions without times are replayed by `peek simulate --sessions FILE`"
+
+    def events(self, place: Place) -> Iterator[Event] | None:
+        row = place.inner.row
+        if row is None or not {"session", "turn", "tokens"} <= row.keys():
+            return None
+        self.tally.bare += 1
+        return iter(())
+
+
+class _Requests(Format):
+    """Rows that hold a request; the name says whose form it has."""
+
+    name = "requests as OpenAI's"
+
+    def events(self, place: Place) -> Iterator[Event] | None:
+        row = place.inner.row
+        if row is None or not (self.mine(row) and (_has_prompt(row) or self.reader.rows.prompt)):
+            return None
+        return self._read(place, row)
+
+    def mine(self, row: dict[str, Any]) -> bool:
+        """Whether a row has this form."""
+        return True
+
+    def _read(self, place: Place, row: dict[str, Any]) -> Iterator[Event]:
+        found = list(self.reader.rows.events(row, place.name))  # all or nothing
+        self.tally.requests += 1
+        for event in found:
+            if isinstance(event, Arrival) and event.at_s is None:
+                event = event._replace(at_s=place.inner.at_s)
+            yield event
+
+
+class _Anthropic(_Requests):
+    name = "requests as Anthropic's"
+
+    def mine(self, row: dict[str, Any]) -> bool:
+        body = row.get("params", row.get("body", row.get("request", row)))
+        body = body if isinstance(body, dict) else row
+        return "anthropic_version" in body or "params" in row or ("messages" in body and "system" in body)
+
+
+class _Litellm(_Requests):
+    name = "LiteLLM's log"
+    hint = LITELLM_HINT
+
+    def mine(self, row: dict[str, Any]) -> bool:
+        return "startTime" in row or "proxy_server_request" in row or "litellm_call_id" in row
+
+
+class _Proxy(_Requests):
+    name = "an access log with bodies"
+
+    def mine(self, row: dict[str, Any]) -> bool:
+        return any(name in row for name in ("request_body", "requestBody", "req_body", "http_buffered_trace"))
+
+    def _read(self, place: Place, row: dict[str, Any]) -> Iterator[Event]:
+        tapped = row.get("http_buffered_trace")
+        path = row.get("path", row.get("uri"))
+        if isinstance(path, str) and not _Access._ASKED.search(path):
+            return iter(())
+        return super()._read(place, {**row, **tapped} if isinstance(tapped, dict) else row)
+
+
+FORMATS: Final[tuple[type[Format], ...]] = (
+    _Trace, _Sessions, _Litellm, _Proxy, _Anthropic, _Requests, _Access, _Router, _Vllm, _Sglang, _Csv,
+)  # fmt: skip
+"""The formats, in the order in which a line is offered to them."""
+
+_MOONCAKE_TOKENS: Final = 512
+_LARGEST: Final = 100_000_000
+_JSON: Final = re.compile(r"\s*(?:\{|\[\s*[\[\]{\"])")
+
+
+class Reader:
+    """Reads the lines of logs, one file after another.
+
+    Args:
+        rows: reads rows, with the fields that the user has named.
+        loads: parses JSON.
+        kind: "rows" or "log" for formats of that kind only; "" for all.
+
+    Attributes:
+        formats: in the order of `FORMATS`, with what was seen of each.
+        facts: what the engine's log says of the engine.
+        own: lines that are of a known log and tell nothing of requests.
+        unknown: lines that no format knows; `example` is the first, `where` its number.
+        is_lengths: rows were lengths without prompts.
+    """
+
+    def __init__(self, rows: RequestRows, loads: Callable[[Any], Any], kind: str = "") -> None:
+        self.rows = rows
+        self.loads = loads
+        self.facts = Facts()
+        self.own = self.unknown = 0
+        self.example, self.where = "", 0
+        self.is_lengths = False
+        self.formats = [each(self) for each in FORMATS if kind in ("", each.kind)]
+        self._unwrapping = Unwrapping(loads)
+        self._kind = kind
+        self._file = -1
+
+    def file(self, lines: Iterator[Line]) -> Iterator[tuple[int, Iterator[Event]]]:
+        """Yield the number of each line with its events; iterating over these raises `WorkloadError`."""
+        self._file += 1
+        for each in self.formats:
+            each.begin()
+        for number, content, end in documents(lines):
+            yield number, self.line(content, number, not end)
+        for part in self._unwrapping.rest():
+            yield 0, self._of(Place(Inner(part, None, None), f"{self._file}:rest"), 0)
+
+    def rest(self) -> Iterator[Event]:
+        """What still waits when all files are read."""
+        for each in self.formats:
+            yield from each.rest()
+
+    def cut(self) -> str:
+        """Say so if prompts have been cut; else ""."""
+        return "; ".join(filter(None, (each.cut() for each in self.formats)))
+
+    def hints(self) -> list[str]:
+        """How prompts get into the logs, for formats that came without."""
+        return list(dict.fromkeys(
+            each.tally.hint for each in self.formats
+            if each.tally.hint and (each.tally.bare or (each.tally.lines and not self.read))
+            and not (isinstance(each, _Access) and self.read)
+        ))  # fmt: skip
+
+    def not_understood(self) -> dict[str, Any]:
+        """Lines that no format knows: how many, the number of the first, and at most 200 bytes of it."""
+        return {"lines": self.unknown, "line": self.where, "first": self.example}
+
+    @property
+    def read(self) -> int:
+        """Requests of which prompts or lengths are known."""
+        return sum(each.tally.requests for each in self.formats)
+
+    def line(self, content: bytes, number: int = 0, is_last: bool = False) -> Iterator[Event]:
+        """Yield the events of one line.  `WorkloadError` for what is broken; nothing of it is taken."""
+        for place, inner in enumerate(self._unwrapping.lines(content)):
+            name = f"{self._file}:{number}" + (f".{place}" if place else "")
+            yield from self._of(Place(inner, name, is_last), number)
+
+    def _of(self, place: Place, number: int) -> Iterator[Event]:
+        for each in self.formats:
+            try:
+                found = each.events(place)
+                if found is None:
+                    continue
+                each.tally.lines += 1
+                events = list(found)
+            except (WorkloadError, InvalidKey):
+                raise
+            except (
+                KeyError,
+                TypeError,
+                ValueError,
+                AttributeError,
+                SyntaxError,
+                RecursionError,
+                csv.Error,
+            ) as error:
+                raise WorkloadError(shown(error)) from None
+            self.own += not events
+            yield from events
+            return
+        self._leave(place, number)
+
+    def _leave(self, place: Place, number: int) -> None:
+        """Count what nobody knows; what looks like JSON is refused by name."""
+        text = place.inner.text
+        self.unknown += 1
+        if self.unknown == 1:
+            self.example, self.where = excerpt(text or repr(place.inner.row)), number
+        if self._kind == "log":
+            return
+        if place.inner.row is not None:
+            list(self.rows.events(place.inner.row, place.name))
+        if _JSON.match(text):
+            try:
+                self.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise WorkloadError(f"not valid JSON: {excerpt(str(error))}") from None
+            raise WorkloadError("a JSON list, not an object")
+
+
+def _has_prompt(row: dict[str, Any]) -> bool:
+    """Whether a request stands in a row."""
+    places = [row, *(row.get(name) for name in (*BODY_NAMES, "params", "http_buffered_trace"))]
+    for place in places:
+        if isinstance(place, str) and place.lstrip().startswith(("{", "eyJ", "ewo", "eyA", "ew0")):
+            return True
+        if isinstance(place, dict) and any(name in place for name in (*PROMPT_NAMES, "body", "request")):
+            return True
+    return False
+
+
+def _as_json(cell: str, loads: Callable[[Any], Any]) -> Any:
+    if cell.lstrip().startswith(("{", "[")):
+        return loads(cell)
+    return cell
+
+
+def _bounded(tokens: int | float) -> int:
+    if isinstance(tokens, float) or not 0 <= tokens <= _LARGEST:
+        raise WorkloadError(f"a length is {tokens}, not a whole number in 0..{_LARGEST}")
+    return tokens

@@ -1,0 +1,225 @@
+"""Requests that stand in a row: a body like OpenAI's or Anthropic's, its time, its answer's length."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from peek.errors import WorkloadError
+from peek.offline.formats import (
+    HEAD_NAMES,
+    NAMESPACE_NAMES,
+    SYMBOL_BYTES,
+    Encode,
+    excerpt_of,
+    params_or_row,
+    request_of,
+)
+from peek.traffic.events import Arrival, Ending, Event
+from peek.traffic.times import is_bare, seconds
+
+TIME_NAMES: Final = (
+    "timestamp", "arrival_time", "created", "created_at", "time", "ts", "request_time", "start_time",
+    "startTime", "@timestamp", "requestTime", "received_at", "datetime", "date", "time_local",
+)  # fmt: skip
+"""Where the time is looked for, in this order; then the same in the request and in the response."""
+
+OUTPUT_NAMES: Final = ("completion_tokens", "output_tokens", "output_length")
+"""Where the answer's length is looked for: under `usage` of row and response, then in the row itself."""
+
+BODY_NAMES: Final = ("body", "request", "request_body", "requestBody", "req_body", "proxy_server_request")
+"""Where the request is looked for; as an object, as JSON in a text, or as that in base64."""
+
+_RESPONSE_NAMES: Final = ("response", "response_body", "responseBody", "resp_body")
+
+_REDACTED: Final = "redacted-by-litellm"
+
+_ALLOWED_NAMES: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRows:
+    """Reads parsed rows.
+
+    A row holds a request (chat, message, completion, response or embedding; text or token ids), by itself or
+    under `body`, `request` or `params`, and beside it when it came and how long the answer was.
+
+    Args:
+        time, prompt, output, tenant: dotted paths; "": the usual places (no tenant).  The prompt is text,
+            token ids or messages.  Messages have the tools and system prompts beside them put before them;
+            text and token ids are taken as the whole.  The output is the answer's length, text or token ids.
+        time_unit: of numeric times; see `seconds`.
+        encode: text to token ids, for the length of answers that are text; None: four bytes count as a token.
+    """
+
+    time: str = ""
+    prompt: str = ""
+    output: str = ""
+    tenant: str = ""
+    time_unit: str = ""
+    encode: Encode | None = None
+
+    def events(self, row: Any, name: str) -> Iterator[Event]:
+        """The arrival and, where the row tells of it, the ending; `WorkloadError` says what is wrong."""
+        if not isinstance(row, dict):
+            raise WorkloadError(f"a JSON {type(row).__name__}, not an object")
+        body = body_of(row)
+        if _REDACTED in (row.get("messages"), body.get("messages")) or _is_redacted(body):
+            raise WorkloadError("LiteLLM has left the messages out (turn_off_message_logging)")
+        request = request_of({"body": _asked(row, body, self.prompt) if self.prompt else body})
+        tenant = _at(row, self.tenant) if self.tenant else None
+        allowed = next((body[key] for key in _ALLOWED_NAMES if _is_count(body.get(key))), 0)
+        ending = self._ending(row, name)  # first: what is wrong with it leaves the row out
+        at = self._time(row, body)
+        at_s = None if at is None else seconds(at, self.time_unit)
+        bare = at_s is not None and not self.time_unit and is_bare(at)
+        named = "" if tenant is None else str(tenant)
+        yield Arrival(name, at_s, request.prompt, request.namespace, named, allowed, bare)
+        yield ending
+
+    def _ending(self, row: dict[str, Any], name: str) -> Ending:
+        usage = _usage(row)
+        details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        prompt_tokens = usage.get("prompt_tokens") or usage.get("input_tokens")
+        known = _is_count(prompt_tokens) and isinstance(cached, int)
+        return Ending(name, self._output(row, usage), *((prompt_tokens, cached) if known else ()))
+
+    def _time(self, row: dict[str, Any], body: dict[str, Any]) -> object:
+        """The time as it stands in the row, or None."""
+        if self.time:
+            return _required(row, self.time)
+        places = ((place, name) for place in (row, body, *_responses(row)) for name in TIME_NAMES)
+        return next((place[name] for place, name in places if place.get(name) is not None), None)
+
+    def _output(self, row: dict[str, Any], usage: dict[str, Any]) -> int:
+        """Tokens of the answer, 0 if the row does not tell."""
+        if not self.output:
+            found = [place.get(name) for place in (usage, row) for name in OUTPUT_NAMES]
+            return int(next(filter(_is_count, found), None) or 0)
+        value = _at(row, self.output)
+        if isinstance(value, str):
+            encode = self.encode
+            return (
+                -(-len(value.encode("utf-8", "surrogatepass")) // SYMBOL_BYTES)
+                if encode is None
+                else len(encode(value))
+            )
+        if isinstance(value, list):
+            return len(value)
+        if value is None or _is_count(value) or value == 0:
+            return int(value or 0)
+        raise WorkloadError(f"{self.output} is {excerpt_of(value)}, not the length of an answer")
+
+
+def _asked(row: dict[str, Any], body: dict[str, Any], path: str) -> dict[str, Any]:
+    """Make a body of the prompt at `path` and of what stands beside it."""
+    prompt = _required(row, path)
+    parent = _at(row, path.rpartition(".")[0]) if "." in path else row
+    beside = {**body, **parent} if isinstance(parent, dict) else body
+    is_chat = isinstance(prompt, list) and prompt and isinstance(prompt[0], dict)
+    names = NAMESPACE_NAMES + (HEAD_NAMES if is_chat else ())
+    return {
+        **{name: beside[name] for name in names if name in beside},
+        "messages" if is_chat else "prompt": prompt,
+    }
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def body_of(row: dict[str, Any]) -> dict[str, Any]:
+    """The request of a row; the row itself where none stands in it.  `WorkloadError` for one that is cut."""
+    for name in BODY_NAMES:
+        found = _object(row.get(name), name)
+        if found is not None:
+            return _object(found.get("body"), name) or found
+    return params_or_row(row)
+
+
+def _object(value: object, name: str) -> dict[str, Any] | None:
+    """The JSON object that a value is, or holds as text; None if it holds none."""
+    if isinstance(value, dict):
+        tapped = value.get("as_string") or value.get("as_bytes")
+        return _object(tapped, name) if isinstance(tapped, str) else value
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    if text.startswith(("eyJ", "ewo", "eyA", "ew0")):  # `{"`, and `{` before a space or the end of a line
+        with suppress(ValueError):
+            text = base64.b64decode(text, validate=True).decode("utf-8")
+    if not text.startswith("{"):
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise WorkloadError(f"{name} is no whole JSON: whoever logged it has cut it") from None
+    return found if isinstance(found, dict) else None
+
+
+def _is_redacted(body: dict[str, Any]) -> bool:
+    messages = body.get("messages")
+    first = messages[0] if isinstance(messages, list) and messages else None
+    return isinstance(first, dict) and first.get("content") == _REDACTED
+
+
+def _responses(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The response, if it is in the row, and its body."""
+    for name in _RESPONSE_NAMES:
+        response = row.get(name)
+        if isinstance(response, str):
+            response = _streamed(response)
+        if isinstance(response, dict):
+            tapped = response if "as_string" in response or "as_bytes" in response else response.get("body")
+            body = _quietly(tapped)
+            return [response, body] if body is not None else [response]
+    return []
+
+
+def _quietly(value: object) -> dict[str, Any] | None:
+    """As `_object`; a response that is cut tells nothing, and its request is whole all the same."""
+    with suppress(WorkloadError):
+        return _object(value, "")
+    return None
+
+
+def _streamed(text: str) -> dict[str, Any] | None:
+    """The response as one object, or the chunk of a streamed one that has the usage."""
+    if not text.lstrip().startswith(("data:", "event:")):
+        return _quietly(text)
+    chunks = [
+        _quietly(line[5:]) for line in text.splitlines() if line.startswith("data:") and '"usage"' in line
+    ]
+    return next((chunk for chunk in reversed(chunks) if chunk and isinstance(chunk.get("usage"), dict)), None)
+
+
+def _usage(row: dict[str, Any]) -> dict[str, Any]:
+    for place in (row, *_responses(row)):
+        if isinstance(place.get("usage"), dict):
+            found: dict[str, Any] = place["usage"]
+            return found
+    return {}
+
+
+def _at(row: Any, path: str) -> Any:
+    """The value at a dotted path, or None.  Numbers count the items of a list."""
+    for name in path.split("."):
+        if isinstance(row, dict):
+            row = row.get(name)
+        elif isinstance(row, list) and name.isdecimal() and int(name) < len(row):
+            row = row[int(name)]
+        else:
+            return None
+    return row
+
+
+def _required(row: dict[str, Any], path: str) -> Any:
+    value = _at(row, path)
+    if value is None:
+        raise WorkloadError(f"has no {excerpt_of(path)}")
+    return value

@@ -1,0 +1,132 @@
+"""Times as logs write them: dates, numbers of any unit, and what to say where the unit is a guess."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from math import isfinite
+from typing import Final
+
+from peek.errors import WorkloadError
+from peek.offline.formats import excerpt_of
+
+UNITS: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+"""Units of numbers, and how many of each make a second."""
+
+_EPOCH_FLOOR_S: Final = 9e8
+"""Seconds above this (1998) are a date; so are milliseconds a thousand times above it, and so on."""
+
+_LONGEST_GAP_S: Final = 1000.0**0.5
+"""Mean gap between two requests, at most.  One in 32 s keeps no engine busy, so no order would matter; 32 a
+second, a thousand times as fast, is as far from one a second."""
+
+_DATE: Final = re.compile(
+    r"(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?"
+    r" ?(Z|UTC|[+-]\d\d:?\d\d)?(?: UTC)?"
+)
+_CLF: Final = re.compile(r"\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}")
+
+
+def seconds(value: object, unit: str = "") -> float:
+    """Read a time as seconds on a clock that all requests of a log share.
+
+    Args:
+        value: a number, a number as text, or a date and time after ISO 8601 (UTC where it names no zone).
+        unit: of numbers, one of `UNITS`; "": by their size, small ones are seconds.
+
+    Raises:
+        WorkloadError: it is none of these.
+    """
+    number = _number(value)
+    if number is None:
+        return _date(value)
+    if not isfinite(number) or number < 0:
+        raise WorkloadError(f"time is {excerpt_of(value)}, not a time")
+    if not unit:
+        unit = next((name for name in ("ns", "us", "ms") if number >= UNITS[name] * _EPOCH_FLOOR_S), "s")
+    return number / UNITS[unit]
+
+
+def is_bare(value: object) -> bool:
+    """Whether `seconds` takes this for seconds only because it is a small number."""
+    number = _number(value)
+    return number is not None and number < _EPOCH_FLOOR_S
+
+
+def bare_unit(times: Sequence[float]) -> str:
+    """Guess the unit, of `UNITS`, of numbers that begin anywhere, ascending or not.
+
+    Clients that count from their start write fractions of seconds, or whole milliseconds (as Mooncake's
+    traces do).  So fractions are seconds; whole numbers are the coarsest unit in which the mean gap is at
+    most 32 s.
+    """
+    if not all(at.is_integer() for at in times):
+        return "s"
+    gap = mean_gap(times)
+    return next((unit for unit, parts in UNITS.items() if gap <= parts * _LONGEST_GAP_S), "ns")
+
+
+def doubt(times: Sequence[float], unit: str) -> str:
+    """Say how bare numbers were read, so that a wrong unit shows; "" if no other is likely.
+
+    Args:
+        times: seconds, as they were read.
+        unit: their `bare_unit`.
+    """
+    gap = mean_gap(times)
+    if unit != "s":
+        slow = f"one request would come in {gap * UNITS[unit]:,.0f} s"
+        return (
+            f"times are whole numbers without a unit, read as {unit}: as seconds {slow} (--time-unit s if so)"
+        )
+    if gap > _LONGEST_GAP_S or (gap >= 1.0 and all(at.is_integer() for at in times)):
+        fast = f"--time-unit ms if they are {1000.0 / gap:,.0f} a second"
+        return f"times are numbers without a unit, read as s: one request in {gap:,.0f} s ({fast})"
+    return ""
+
+
+def mean_gap(times: Sequence[float]) -> float:
+    """Mean seconds between two requests, 0 where there are not two."""
+    return (max(times) - min(times)) / (len(times) - 1) if len(times) > 1 else 0.0
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _date(value: object) -> float:
+    """A date and time: ISO 8601 and what is near it, a web server's, a mail's, or {"seconds", "nanos"}."""
+    if isinstance(value, dict):
+        if isinstance(value.get("seconds"), (int, str)):
+            return seconds(value["seconds"], "s") + seconds(value.get("nanos", 0), "ns")
+        if "$date" in value:
+            return seconds(value["$date"])
+    if not isinstance(value, str):
+        raise WorkloadError(f"time is {excerpt_of(value)}, not a time")
+    text = value.strip().strip("[]")
+    try:
+        return _moment(text).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        raise WorkloadError(f"time is {excerpt_of(value)}, not a time") from None
+
+
+def _moment(text: str) -> datetime:
+    found = _DATE.fullmatch(text)
+    if found is not None:
+        year, month, day, clock, fraction, zone = found.groups()
+        zone = "+00:00" if zone in (None, "Z", "UTC") else zone
+        zone = zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
+        clock = clock if clock.count(":") == 2 else f"{clock}:00"
+        micro = f"{fraction or '0':0<6}"[:6]
+        return datetime.fromisoformat(f"{year}-{month}-{day}T{clock}.{micro}{zone}")
+    if _CLF.fullmatch(text):
+        return datetime.strptime(text, "%d/%b/%Y:%H:%M:%S %z")
+    moment = parsedate_to_datetime(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)

@@ -1,0 +1,295 @@
+"""From events to the rows of a trace: prompts become chained, salted block hashes, and are forgotten.
+
+The hash of a block is a keyed BLAKE2b of the hash before it and the block's tokens.  So equal hashes mean
+equal prompts up to there, in one namespace, and without the salt what a block holds cannot be tried out.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import islice
+from typing import Any, Final
+
+from peek.errors import WorkloadError
+from peek.offline.formats import SYMBOL_BYTES, Encode, key_of, kind_of
+from peek.traffic.events import Arrival, Ending, Event, Measured
+from peek.traffic.times import UNITS, bare_unit, doubt
+
+_ID_BITS: Final = 53
+"""Bits of a block's id: as many as JSON readers keep; equal by accident once in 2**53 pairs."""
+
+BLOCK_TOKENS: Final = 16
+"""vLLM's block; for SGLang's page of 1 the hits differ little."""
+
+_LARGEST_SALT: Final = 64
+"""Bytes of a key of BLAKE2b."""
+
+
+@dataclass(slots=True)
+class _Traced:
+    """A request, without its prompt."""
+
+    at_s: float | None
+    tokens: int
+    hash_ids: array[int]
+    tenant: str
+    most_tokens: int
+    output_tokens: int = 0
+
+
+@dataclass
+class Counts:
+    """Counts of what went into a trace.
+
+    Attributes:
+        requests, prompt_tokens: all there are; tokens as `Tracer` counts them.
+        texts: requests whose prompt is text.
+        alone: requests of whose prompt only the length is known; they share nothing.
+        answered: requests whose output length is in the log.
+        allowed: others whose allowed output length is in the log.
+        engine_prompt_tokens, engine_cached_tokens: as the engine counts them, where it tells both.
+        started_before: endings of requests that came before the log began.
+        bare_times: requests whose time is a number of an unknown unit.
+        span_s: seconds from the first to the last; known once there are rows.
+        sessions, turns: prompts that go on from an earlier one, which no other has: how many first ones, and
+            how many in all.  Known once there are rows.
+        doubt: what to say of the unit in which the times were read; known once there are rows.
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    texts: int = 0
+    alone: int = 0
+    answered: int = 0
+    allowed: int = 0
+    engine_prompt_tokens: int = 0
+    engine_cached_tokens: int = 0
+    started_before: int = 0
+    bare_times: int = 0
+    span_s: float = 0.0
+    sessions: int = 0
+    turns: int = 0
+    doubt: str = ""
+
+
+class Hashing:
+    """Names for blocks and people that say nothing without the salt.
+
+    Args:
+        salt: secret bytes.
+        block_tokens: tokens of a block.
+    """
+
+    def __init__(self, salt: bytes, block_tokens: int) -> None:
+        self._salt = salt if len(salt) <= _LARGEST_SALT else blake2b(salt).digest()
+        self._block_bytes = SYMBOL_BYTES * block_tokens
+
+    def ids(self, key: bytes, namespace: str) -> array[int]:
+        """An id for each block begun of a packed prompt, chained; about a microsecond each."""
+        chain = self._digest(b"namespace", namespace.encode("utf-8", "surrogatepass"))
+        ids = array("Q")
+        for start in range(0, len(key), self._block_bytes):
+            chain = self._digest(chain, key[start : start + self._block_bytes])
+            ids.append(_bits(chain))
+        return ids
+
+    def id(self, name: bytes) -> int:
+        """An id for a block that has a name already."""
+        return _bits(self._digest(b"block", name))
+
+    def name(self, kind: str, name: str) -> str:
+        """Twelve hexadecimal digits for a name of some kind; "" for none."""
+        return self._digest(kind.encode(), name.encode("utf-8", "surrogatepass")).hex()[:12] if name else ""
+
+    def _digest(self, before: bytes, content: bytes) -> bytes:
+        hashed = blake2b(before, digest_size=16, key=self._salt)
+        hashed.update(content)
+        return hashed.digest()
+
+
+def _bits(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "little") >> (64 - _ID_BITS)
+
+
+class Tracer:
+    """Collects requests and gives them back as the rows of a trace.
+
+    Args:
+        salt: secret bytes; traces made with one salt have equal ids for equal prompts.
+        block_tokens: tokens of a block; None: what the first rows with hashes say, 16 for prompts.
+        encode: text to token ids; None: four bytes count as a token.
+
+    Attributes:
+        counts: of all so far.
+
+    Memory: 8 bytes per block of each request, and about 300 per request.
+    """
+
+    def __init__(self, salt: bytes, block_tokens: int | None, encode: Encode | None) -> None:
+        self.counts = Counts()
+        self._salt = salt
+        self._block_tokens = block_tokens
+        self._hashing: Hashing | None = None
+        self._encode = encode
+        self._traced: list[_Traced] = []
+        self._by_name: dict[str, _Traced] = {}
+
+    def take(self, event: Event) -> None:
+        """Take one event.  About a microsecond per block.
+
+        `InvalidKey` for token ids outside int32, `WorkloadError` for an empty prompt: nothing is noted.
+        """
+        if isinstance(event, Arrival):
+            self._arrive(event)
+        elif isinstance(event, Measured):
+            self._measure(event)
+        else:
+            self._end(event)
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block."""
+        return self._block_tokens or BLOCK_TOKENS
+
+    def _arrive(self, event: Arrival) -> None:
+        if not event.prompt:
+            raise WorkloadError("the prompt is empty")
+        key = key_of(event.prompt, self._encode)
+        ids = self.hashing.ids(key, f"{event.namespace}/{kind_of(event.prompt)}")
+        traced = _Traced(
+            event.at_s,
+            len(key) // SYMBOL_BYTES,
+            ids,
+            self.hashing.name("tenant", event.tenant),
+            event.most_tokens,
+        )
+        self._note(event, traced)
+        self.counts.texts += isinstance(event.prompt, str)
+        self.counts.allowed += event.most_tokens > 0
+
+    def _measure(self, event: Measured) -> None:
+        tokens, size = event.prompt_tokens, event.block_tokens
+        if event.hash_ids is None:
+            named: Iterable[bytes] = (
+                b"%d/%d" % (len(self._traced), place) for place in range(-(-tokens // self.block_tokens))
+            )
+            self.counts.alone += 1
+        else:
+            self._block_tokens = self._block_tokens or (BLOCK_TOKENS if self._traced else size)
+            parts, odd = divmod(size, self._block_tokens)
+            if odd:
+                raise WorkloadError(f"has blocks of {size} tokens, and the others of {self._block_tokens}")
+            place = f"{size}/{event.scope}".encode("utf-8", "surrogatepass")
+            named = (b"%s/%d/%d" % (place, each, part) for each in event.hash_ids for part in range(parts))
+        ids = array("Q", map(self.hashing.id, islice(named, -(-tokens // self.block_tokens))))
+        self._note(
+            event,
+            _Traced(
+                event.at_s, tokens, ids, self.hashing.name("tenant", event.tenant), 0, event.output_tokens
+            ),
+        )
+        self.counts.answered += event.output_tokens > 0
+
+    def _note(self, event: Arrival | Measured, traced: _Traced) -> None:
+        self._traced.append(traced)
+        self._by_name[event.name] = traced
+        self.counts.requests += 1
+        self.counts.prompt_tokens += traced.tokens
+        self.counts.bare_times += event.is_bare
+
+    @property
+    def hashing(self) -> Hashing:
+        """What makes the ids; from the first one on the size of a block stands."""
+        if self._hashing is None:
+            self._block_tokens = self.block_tokens
+            self._hashing = Hashing(self._salt, self._block_tokens)
+        return self._hashing
+
+    def _end(self, event: Ending) -> None:
+        traced = self._by_name.get(event.name)
+        if traced is None:
+            self.counts.started_before += 1
+            return
+        if event.output_tokens > 0:
+            if not traced.output_tokens:
+                self.counts.answered += 1
+                self.counts.allowed -= traced.most_tokens > 0
+            traced.output_tokens += event.output_tokens
+        if event.cached_tokens >= 0:
+            self.counts.engine_prompt_tokens += event.prompt_tokens
+            self.counts.engine_cached_tokens += event.cached_tokens
+
+    def rows(self, unknown_tokens: int, rate: float | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the rows, ascending in time, the first at 0.
+
+        Bare numbers get their unit here, all of them the same (`bare_unit`); among dates they are seconds.
+        Where all times are whole seconds, the log has no finer ones: the requests of one second are spread
+        evenly over it.
+
+        Args:
+            unknown_tokens: output length of a request where it is unknown.
+            rate: requests a second, evenly apart, in place of the log's times.
+
+        Raises:
+            WorkloadError: a request has no time, and there is no `rate`.
+        """
+        times = self._times(rate)
+        start = min(times, default=0.0)
+        self.counts.span_s = max(times, default=0.0) - start
+        order = sorted(range(len(times)), key=times.__getitem__)
+        self._count_sessions(order)
+        for place in order:
+            traced = self._traced[place]
+            row = {
+                "timestamp": round(1000.0 * (times[place] - start), 3),
+                "input_length": traced.tokens,
+                "output_length": traced.output_tokens or traced.most_tokens or unknown_tokens,
+                "hash_ids": traced.hash_ids.tolist(),
+                "block_tokens": self.block_tokens,
+            }
+            yield {**row, "tenant": traced.tenant} if traced.tenant else row
+
+    def _count_sessions(self, order: Iterable[int]) -> None:
+        """Count turns; O(blocks)."""
+        last: dict[int, bool] = {}
+        """The last whole block of each prompt that none has gone on from, and whether it is a later turn."""
+        self.counts.sessions = self.counts.turns = 0
+        for place in order:
+            traced = self._traced[place]
+            whole = traced.hash_ids[: traced.tokens // self.block_tokens]
+            before = next((name for name in reversed(whole[:-1]) if name in last), None)
+            if before is not None:
+                was_later = last.pop(before)
+                self.counts.sessions += not was_later
+                self.counts.turns += 1 if was_later else 2
+            if whole and whole[-1] not in last:
+                last[whole[-1]] = before is not None
+
+    def _times(self, rate: float | None) -> list[float]:
+        if rate is not None:
+            return [place / rate for place in range(len(self._traced))]
+        times = [traced.at_s for traced in self._traced if traced.at_s is not None]
+        if len(times) < len(self._traced):
+            missing = len(self._traced) - len(times)
+            raise WorkloadError(f"{missing} of {len(self._traced)} requests have no time")
+        if self.counts.bare_times == len(times):
+            unit = bare_unit(times)
+            times = [number / UNITS[unit] for number in times]
+            self.counts.doubt = doubt(times, unit)
+        return _spread(times) if all(at_s.is_integer() for at_s in times) else times
+
+
+def _spread(times: list[float]) -> list[float]:
+    """Spread equal whole seconds evenly inside their second, in the order they came."""
+    of_second: dict[float, int] = {}
+    for at_s in times:
+        of_second[at_s] = of_second.get(at_s, 0) + 1
+    seen: dict[float, int] = {}
+    spread = []
+    for at_s in times:
+        spread.append(at_s + seen.get(at_s, 0) / of_second[at_s])
+        seen[at_s] = seen.get(at_s, 0) + 1
+    return spread

@@ -1,0 +1,232 @@
+"""What stands around a line of a log: the runtime's JSON or prefix, and documents that hold many requests.
+
+Docker, Kubernetes, systemd and log shippers wrap each line that a server writes.  `Unwrapping` takes that off
+and keeps the time in it.  `documents` cuts JSON arrays, and objects over several lines, into their objects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from peek.errors import WorkloadError
+from peek.offline.formats import PROMPT_NAMES, Line
+from peek.traffic.times import seconds
+
+
+class Inner(NamedTuple):
+    """A line without what stood around it.
+
+    Attributes:
+        text: the line.
+        row: it, if it is a JSON object.
+        at_s: when it was written, as what stood around it says.
+        level: of Python's logging as JSON, where the engine's own prefix is gone; else "".
+    """
+
+    text: str
+    row: dict[str, Any] | None
+    at_s: float | None
+    level: str = ""
+
+
+_ISO: Final = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)"
+_CRI: Final = re.compile(rf"({_ISO}) (stdout|stderr) ([FP]) ?")
+_PREFIXES: Final = (
+    re.compile(rf"({_ISO}) "),  # kubectl logs --timestamps, docker logs -t
+    re.compile(r"\[pod/[^\]\s]+\] "),  # kubectl logs --prefix
+    re.compile(r"[\w.-]+ +\| "),  # docker compose logs
+    re.compile(rf"(?:{_ISO}|[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d) \S+ [\w.@-]+\[\d+\]: "),  # journalctl
+    re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)[^\]]*\] (?=\{)"),  # SGLang, before its JSON
+)
+_JOURNAL: Final = _PREFIXES[3]
+
+_FIELDS: Final = (
+    ("log", "time"), ("log", "@timestamp"), ("log", "timestamp"), ("log", "date"), ("log", "kubernetes"),
+    ("message", "asctime"), ("message", "@timestamp"), ("message", "timestamp"), ("message", "time"),
+    ("MESSAGE", "__REALTIME_TIMESTAMP"), ("line", "timestamp"), ("textPayload", "timestamp"),
+    ("event", "asctime"), ("msg", "time"), ("msg", "ts"),
+)  # fmt: skip
+"""Field of the line, field of its time: Docker, Fluent Bit, a logger's JSON, journald, Loki, Google's."""
+
+_DOCKER_PART: Final = 16_000
+"""Docker splits lines at 16 KiB; a shorter one without an end is whole."""
+
+_LISTS: Final = ("data", "requests", "items", "records", "rows", "logs", "hits", "results")
+"""Fields in which an export holds its rows."""
+
+_COLOURS: Final = re.compile(r"\x1b\[[\d;]*m")
+
+_DEEPEST: Final = 6
+
+
+class Unwrapping:
+    """Takes the runtime's wrapping off, line by line; lines that it has split are put together.
+
+    Args:
+        loads: parses JSON.
+    """
+
+    def __init__(self, loads: Callable[[Any], Any]) -> None:
+        self._loads = loads
+        self._parts: dict[str, str] = {}
+
+    def lines(self, content: bytes) -> Iterator[Inner]:
+        """The line inside, none while it is not whole, or several in one export.  `WorkloadError`: broken."""
+        inner = Inner(content.decode("utf-8", "replace").rstrip("\r\n"), None, None)
+        for _ in range(_DEEPEST):
+            found = self._once(inner)
+            if found is None:
+                return
+            if found is inner:
+                break
+            inner = found
+        rows = _rows_in(inner.row)
+        if rows is None:
+            yield inner
+        else:
+            yield from (inner._replace(row=row) for row in rows)
+
+    def rest(self) -> list[str]:
+        """The lines of which only the beginning came."""
+        parts, self._parts = list(self._parts.values()), {}
+        return parts
+
+    def _once(self, inner: Inner) -> Inner | None:
+        text = _COLOURS.sub("", inner.text) if "\x1b" in inner.text else inner.text
+        if inner.row is not None:
+            return self._from_row(inner)
+        cri = _CRI.match(text)
+        if cri is not None:
+            whole = self._joined(f"cri {cri[2]}", text[cri.end() :], cri[3] == "F")
+            return None if whole is None else Inner(whole, None, _time(cri[1], inner.at_s))
+        for prefix in _PREFIXES:
+            found = prefix.match(text)
+            if found is not None and not text.startswith("INFO:"):
+                at = found[1] if prefix.groups else None
+                return Inner(text[found.end() :], None, _time(at, inner.at_s))
+        if text.startswith("{"):
+            with suppress(ValueError, RecursionError):
+                row = self._loads(text)
+                if isinstance(row, dict):
+                    return inner._replace(text=text, row=row)
+        return inner if text == inner.text else inner._replace(text=text)
+
+    def _from_row(self, inner: Inner) -> Inner | None:
+        row = inner.row or {}
+        if any(name in row for name in PROMPT_NAMES):
+            return inner
+        for field, clock in _FIELDS:
+            text = row.get(field)
+            if isinstance(text, str) and clock in row:
+                at_s = _time(_journals(row[clock]) if field == "MESSAGE" else row[clock], inner.at_s)
+                ends = (
+                    text.endswith("\n")
+                    or field != "log"
+                    or len(text.encode("utf-8", "replace")) < _DOCKER_PART
+                )
+                whole = self._joined(f"json {row.get('stream')}", text.rstrip("\r\n"), ends)
+                return (
+                    None
+                    if whole is None
+                    else Inner(
+                        whole, None, at_s, str(row.get("levelname", "INFO")) if clock == "asctime" else ""
+                    )
+                )
+            if isinstance(text, dict) and field in ("log", "message") and clock in row:
+                return Inner("", text, _time(row[clock], inner.at_s))
+        payload = row.get("jsonPayload")
+        return (
+            Inner("", payload, _time(row.get("timestamp"), inner.at_s))
+            if isinstance(payload, dict)
+            else inner
+        )
+
+    def _joined(self, stream: str, text: str, ends: bool) -> str | None:
+        if not ends:
+            self._parts[stream] = self._parts.get(stream, "") + text
+            return None
+        return self._parts.pop(stream, "") + text
+
+
+def _journals(value: object) -> object:
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+def _time(value: object, outer_s: float | None) -> float | None:
+    """The time around a line: the outermost one, which is the finest."""
+    if outer_s is not None or value is None or isinstance(value, dict):
+        return outer_s
+    with suppress(WorkloadError):
+        return seconds(value)
+    return None
+
+
+def _rows_in(row: dict[str, Any] | None) -> list[dict[str, Any]] | None:
+    """The rows of an export in one object."""
+    for name in _LISTS:
+        found = row.get(name) if row else None
+        if isinstance(found, list) and found and all(isinstance(each, dict) for each in found):
+            return found
+    return None
+
+
+# -- documents --------------------------------------------------------------------------------------------
+
+_MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+
+
+def documents(lines: Iterable[Line]) -> Iterator[Line]:
+    """Yield the objects of a JSON array, or of a file of objects over several lines, as a line each.
+
+    Other files come through as they are; their first line decides.  What is left open at the end is the last
+    line.  Memory: one object.
+    """
+    rest = iter(lines)
+    first = next(rest, None)
+    if first is None:
+        return
+    start = first.content.strip()
+    base = 1 if re.match(rb"\[\s*($|\{|\[\s*\{)", start) else 0
+    if not base and start != b"{":
+        yield first
+        yield from rest
+        return
+    cutter = _Cutter(base)
+    yield from cutter.objects(first)
+    for line in rest:
+        yield from cutter.objects(line)
+    if cutter.held:
+        yield Line(cutter.number, b"\n".join(cutter.held), b"")
+
+
+class _Cutter:
+    """Cuts objects out at one depth."""
+
+    def __init__(self, base: int) -> None:
+        self.held: list[bytes] = []
+        self.number = 0
+        self._base = base
+        self._depth = 0
+
+    def objects(self, line: Line) -> Iterator[Line]:
+        content, start = line.content, 0
+        for mark in _MARKS.finditer(content):
+            sign = mark[0]
+            if sign in (b"{", b"["):
+                if self._depth == self._base and sign == b"{":
+                    self.number, start = line.number, mark.start()
+                self._depth += 1
+            elif sign in (b"}", b"]"):
+                self._depth -= 1
+                if self._depth == self._base and sign == b"}":
+                    yield Line(self.number, b"\n".join([*self.held, content[start : mark.end()]]), b"\n")
+                    self.held = []
+                    start = mark.end()
+        left = content[start:]
+        if self._depth > self._base:
+            self.held.append(left)
+        elif left.strip(b" ,[]\t\r"):
+            yield Line(line.number, left, b"\n")

@@ -1,0 +1,430 @@
+"""`peek check`: no gain is named that a flag of the engine beats; all that is said comes from one object."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.fixtures import Capsys
+
+from peek.cli.main import main
+from peek.cli.page import page
+from peek.cli.report import change_text, said_of
+from peek.simulation.answer import (
+    ENGINES,
+    FIGURES,
+    OURS,
+    Answer,
+    Change,
+    answer,
+    busiest,
+    changes,
+    resampled,
+)
+from peek.simulation.cost import CostModel
+from peek.simulation.simulate import simulate
+from peek.simulation.workload import SimRequest, Workload, pack_tokens
+
+LOGS = Path(__file__).resolve().parent / "logs"
+
+UNIT = 16
+
+
+def traffic(
+    seed: int, requests: int, groups: int, head: int, rate: float, answers: int = 64, arena: int = 20_000
+) -> Workload:
+    """Prompts of shared heads of `head` blocks, as a Poisson process; no groups: nothing is shared."""
+    rnd = random.Random(seed)
+    at_s, made = 0.0, []
+    for number in range(requests):
+        group = rnd.randrange(groups) if groups else number
+        symbols = [group * 1000 + i for i in range(head)] + [10**6 + 10 * number + i for i in range(4)]
+        made.append(
+            SimRequest(f"r{number}", at_s, pack_tokens(symbols), UNIT * len(symbols), rnd.randint(1, answers))
+        )
+        at_s += rnd.expovariate(rate)
+    return Workload(
+        name="t", load="trace", seed=0, requests=made, warmup=requests // 10, max_running=64,
+        arena_tokens=arena, unit_tokens=UNIT,
+    )  # fmt: skip
+
+
+TRACES: dict[str, Workload] = {
+    "many groups, small cache": traffic(1, 220, 30, 100, 8.0),
+    "few groups": traffic(2, 220, 4, 100, 12.0),
+    "two groups that fit": traffic(3, 220, 2, 100, 12.0),
+    "nothing shared": traffic(4, 200, 0, 60, 8.0),
+    "nobody waits": traffic(5, 150, 10, 60, 0.2),
+    "short heads": traffic(6, 300, 40, 6, 60.0),
+    "long answers": traffic(7, 200, 20, 60, 6.0, answers=600),
+    "nearly idle": traffic(8, 200, 20, 60, 2.0),
+    "roomy cache": traffic(9, 220, 30, 100, 8.0, arena=400_000),
+    "very busy": traffic(10, 300, 60, 80, 100.0),
+}
+
+
+@cache
+def judged(name: str, engine: str, draws: int = 2) -> Answer:
+    return answer(TRACES[name], ENGINES[engine], CostModel(), random.Random(7), draws)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", TRACES)
+def test_no_gain_is_named_that_a_stock_setting_beats(name: str, engine: str) -> None:
+    """Against a direct simulation of every stock policy, on the same arrivals and resamples."""
+    found = judged(name, engine)
+    rng = random.Random(7)
+    stock, kind = ENGINES[engine].stock, ENGINES[engine].cache
+    for number in range(3):
+        drawn = resampled(TRACES[name], rng) if number else TRACES[name]
+        direct = {label: simulate(drawn, label, kind, cost=CostModel()) for label in (*stock, OURS)}
+        for change in found.gains:
+            ours = change.figure.value(direct[OURS])
+            for label in stock:
+                theirs = change.figure.value(direct[label])
+                assert ours > theirs if change.figure.more_is_better else ours < theirs, (label, change)
+    assert ("Nothing to gain from `peek`" in said_of(found)) == (found.verdict in ("nothing", "loss"))
+    if found.advised != found.default:
+        assert f"Turn on `{stock[found.advised]}`" in said_of(found)
+        assert found.stock[0].low > 0.0
+
+
+def test_the_ten_traces_have_answers_of_each_kind() -> None:
+    kinds = {judged(name, engine).verdict for name in TRACES for engine in ENGINES}
+    assert kinds >= {"gain", "nothing"}
+    assert judged("nobody waits", "sglang", 0).verdict == "nothing"
+    assert "hardly a queue" in said_of(judged("nobody waits", "vllm", 0))
+    assert judged("many groups, small cache", "vllm").verdict in ("gain", "mixed")
+    assert judged("many groups, small cache", "sglang").advised != "fcfs+lru"
+
+
+def run_of(ttft: float, hit: float = 0.5) -> dict[str, Any]:
+    both = {"mean": ttft, "p99": 2.0 * ttft}
+    goodput = [{"ttft_s": 2.0, "share": 0.5}, {"ttft_s": 10.0, "share": 0.5}]
+    waits = {"p99": 5.0, "max": 6.0}
+    return {"ttft_s": both, "e2e_s": both, "goodput": goodput, "throughput_rps": 1.0, "cache_hit": hit,
+            "queue_wait_s": waits, "ideal_hit": 0.9}  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(*[st.floats(0.1, 50.0)] * 3), min_size=1, max_size=6),
+)
+def test_a_gain_stands_in_every_draw(times: list[tuple[float, float, float]]) -> None:
+    draws = [dict(zip(("a", "b", OURS), map(run_of, each), strict=True)) for each in times]
+    (mean, *_) = changes(draws, OURS, ["a", "b"])
+    parts = [1.0 - ours / min(one, two) for one, two, ours in times]
+    assert mean.gain == pytest.approx(parts[0])
+    assert (mean.low, mean.high) == (pytest.approx(min(parts)), pytest.approx(max(parts)))
+    assert mean.is_gain == (mean.gain > 0.03 and mean.low > 0.0)
+    assert mean.is_loss == (mean.gain < -0.03 and mean.high < 0.0)
+    assert mean.against == ("a" if times[0][0] <= times[0][1] else "b")
+
+
+@pytest.mark.parametrize(
+    ("stock", "ours", "verdict", "said"),
+    [
+        ([9.0, 3.0], 2.0, "gain", "Turn on `--b`: the mean time to first token falls from 9.00 s to 3.00 s"),
+        ([9.0, 3.0], 2.0, "gain", "Under `peek`, beside the best of its settings in each, the mean time to"),
+        ([9.0, 3.0], 2.95, "nothing", "Nothing to gain from `peek`: `--b` does as well."),
+        ([9.0, 3.0], 4.0, "loss", "Nothing to gain from `peek`: the mean is 33 % shorter under `--b`."),
+        ([3.0, 9.0], 4.0, "loss", "the mean is 33 % shorter under It's default."),
+        ([3.0, 9.0], 4.0, "loss", "But under `peek` its p99 rises from 6.00 s to 8.00 s (33 %; 33 to 33 %)."),
+        ([3.0, 3.0], 3.0, "nothing", "what these requests share does not wait at the same time"),
+    ],
+)  # fmt: skip
+def test_what_is_said(stock: list[float], ours: float, verdict: str, said: str) -> None:
+    engine = replace(ENGINES["sglang"], title="It", stock={"a": "", "b": "--b"})
+    runs = {"a": run_of(stock[0]), "b": run_of(stock[1]), OURS: run_of(ours)}
+    best = "b" if stock[1] < stock[0] else "a"
+    found = Answer(
+        engine, TRACES["few groups"], [runs] * 3, best, changes([runs] * 3, best, ["a"]),
+        changes([runs] * 3, OURS, ["a", "b"]),
+    )  # fmt: skip
+    assert found.verdict == verdict
+    assert said in said_of(found)
+
+
+def test_a_gain_within_the_spread_is_none() -> None:
+    engine = replace(ENGINES["vllm"], stock={"a": ""})
+    draws = [{"a": run_of(3.0), OURS: run_of(ours)} for ours in (2.0, 3.5)]
+    found = Answer(
+        engine, TRACES["few groups"], draws, "a", changes(draws, "a", ["a"]), changes(draws, OURS, ["a"])
+    )
+    assert found.verdict == "nothing"
+    assert "33 % shorter than under vLLM's default, which is within the spread" in said_of(found)
+
+
+def test_sizes_in_words() -> None:
+    def text(name: str, before: float, after: float) -> str:
+        figure = next(each for each in FIGURES if each.name == name)
+        gain = figure.gain(before, after)
+        return change_text(Change(figure, "a", before, after, gain, gain, gain), ranged=True)
+
+    assert text("ttft_s.mean", 9.0, 3.0).endswith("falls from 9.00 s to 3.00 s (x3.0; x3.0 to x3.0)")
+    assert text("ttft_s.mean", 3.0, 9.0).endswith("rises from 3.00 s to 9.00 s (x3.0; x3.0 to x3.0)")
+    assert text("throughput_rps", 4.0, 5.0).endswith("rises from 4.00 to 5.00 (25 %; 25 to 25 %)")
+    figure = FIGURES[0]
+    worse = Change(figure, "a", 3.0, 4.0, -1 / 3, -0.5, -0.25)
+    assert change_text(worse, ranged=True).endswith("rises from 3.00 s to 4.00 s (33 %; 25 to 50 %)")
+    assert text("cache_hit", 0.4, 0.65).endswith("rises from 40.0 to 65.0 % (+25 to +25 points)")
+
+
+# -- resamples ----------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0.0, 9.0), min_size=1, max_size=60), st.integers(0, 99))
+def test_a_resample_has_the_same_requests_at_other_gaps(gaps: list[float], seed: int) -> None:
+    workload = traffic(0, len(gaps) + 1, 3, 2, 1.0)
+    at_s, timed = 0.0, []
+    for request, gap in zip(workload.requests, [*gaps, 0.0], strict=True):
+        timed.append(replace(request, arrival_s=at_s))
+        at_s += gap
+    workload = replace(workload, requests=timed)
+    drawn = resampled(workload, random.Random(seed))
+    assert [replace(each, arrival_s=0.0) for each in drawn.requests] == [
+        replace(each, arrival_s=0.0) for each in workload.requests
+    ]
+    assert drawn.requests[0].arrival_s == 0.0
+    exact = [later.arrival_s - sooner.arrival_s for sooner, later in pairwise(timed)]
+    for sooner, later in pairwise(drawn.requests):
+        gap = later.arrival_s - sooner.arrival_s
+        assert any(gap == pytest.approx(each, abs=1e-6) for each in exact)
+
+
+def test_bursts_stay_bursts() -> None:
+    """Successive gaps come together, as many as the root of their number."""
+    workload = traffic(0, 402, 3, 2, 1.0)
+    gaps = [float(i) for i in range(401)]
+    times = [sum(gaps[:i]) for i in range(402)]
+    workload = replace(
+        workload,
+        requests=[replace(each, arrival_s=at) for each, at in zip(workload.requests, times, strict=True)],
+    )
+    drawn = resampled(workload, random.Random(1)).requests
+    found = [round(later.arrival_s - sooner.arrival_s) for sooner, later in pairwise(drawn)]
+    steps = [(later - sooner) % 401 == 1 for sooner, later in pairwise(found)]
+    assert 1 - 22 / 400 <= sum(steps) / len(steps) < 1
+
+
+@given(st.lists(st.floats(0.0, 9.0), min_size=1, max_size=30), st.integers(1, 40))
+def test_the_busiest_stretch_is_the_shortest(gaps: list[float], limit: int) -> None:
+    workload = traffic(0, len(gaps), 3, 2, 1.0)
+    times = [sum(gaps[:i]) for i in range(len(gaps))]
+    workload = replace(
+        workload,
+        requests=[replace(each, arrival_s=at) for each, at in zip(workload.requests, times, strict=True)],
+    )
+    kept = busiest(workload, limit).requests
+    size = min(limit, len(gaps))
+    assert len(kept) == size
+    spans = [times[i + size - 1] - times[i] for i in range(len(times) - size + 1)]
+    assert kept[-1].arrival_s - kept[0].arrival_s == pytest.approx(min(spans))
+    assert kept[0].arrival_s == 0.0
+
+
+@pytest.mark.slow
+def test_the_range_holds_what_further_arrivals_bring() -> None:
+    """Nineteen resamples hold a further one in 9 of 10 cases."""
+    inside = total = 0
+    for name, workload in list(TRACES.items())[::4]:
+        for engine in ENGINES.values():
+            labels = [*engine.stock, OURS]
+            found = answer(workload, engine, CostModel(), random.Random(len(name)))
+            rng = random.Random(99)
+            for _ in range(6):
+                drawn = resampled(workload, rng)
+                runs = {label: simulate(drawn, label, engine.cache, cost=CostModel()) for label in labels}
+                for known, fresh in zip(found.ours, changes([runs], OURS, list(engine.stock)), strict=True):
+                    inside += known.low - 1e-9 <= fresh.gain <= known.high + 1e-9
+                    total += 1
+    assert inside / total >= 0.9, inside / total
+
+
+# -- the command --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SGLang's JSON log of a queue that is long."""
+    rnd = random.Random(0)
+    path = tmp_path_factory.mktemp("log") / "sglang.log"
+    heads = [[rnd.randrange(1000) for _ in range(1600)] for _ in range(20)]
+    with path.open("w") as stream:
+        stream.write("[2026-11-22 05:40:00] server_args=ServerArgs(schedule_policy='fcfs')\n")
+        stream.write("[2026-11-22 05:40:00] max_total_num_tokens=20000, max_running_requests=16\n")
+        for number in range(150):
+            ids = rnd.choice(heads) + [rnd.randrange(1000) for _ in range(50)]
+            asked = {"rid": f"r{number}", "input_ids": ids, "sampling_params": {"max_new_tokens": 16}}
+            at = f"2026-11-22T05:40:{number // 20:02d}.{50 * (number % 20):03d}"
+            row = {"timestamp": at, "event": "request.received", "rid": f"r{number}", "obj": asked}
+            stream.write(f"[{at[:10]} {at[11:19]}] {json.dumps(row)}\n")
+            if number == 70:
+                stream.write("SECRET of nobody's format\n")
+    return path
+
+
+def test_a_log_is_answered(log: Path, capsys: Capsys) -> None:
+    assert main(["check", str(log), "--draws", "3"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert main(["check", str(log), "--draws", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["sentence"] in shown
+    for said in (
+        "SGLang's log: 152 lines, 150 requests",
+        "150 requests, 247,500 tokens of prompts",
+        "over 7.45 s, 20.1 requests a second",
+        "1 line of no known format, first line 74: SECRET of nobody's format",
+        "150 as long as allowed",
+        "arena of 20,000 tokens, radix cache (SGLang-like engine)",
+    ):
+        assert said in shown
+    assert (found["engine"], found["arena_tokens"], found["max_running"]) == ("SGLang", 20_000, 16)
+    assert [run["policy"] for run in found["runs"]] == [*ENGINES["sglang"].stock, OURS]
+    assert found["draws"] == 3
+    assert {each["figure"] for each in found["changes"]} == {figure.name for figure in FIGURES}
+    for run in found["runs"]:
+        low, high = run["spread"]["ttft_s.mean"]
+        assert low <= run["ttft_s"]["mean"] <= high
+    best = min(run["ttft_s"]["mean"] for run in found["runs"] if run["policy"] != OURS)
+    assert found["changes"][0]["before"] == best
+    assert found["changes"][0]["after"] == found["runs"][-1]["ttft_s"]["mean"]
+
+
+class Seen(HTMLParser):
+    """Tags in order, and whether they are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "br", "rect", "line"):
+            self.open.append(tag)
+        self.links += [name for name, _ in attrs if name in ("src", "href", "onclick")]
+        assert tag not in ("script", "link", "img", "iframe")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_is_one_file_without_a_prompt(log: Path, tmp_path: Path, capsys: Capsys) -> None:
+    target = tmp_path / "page.html"
+    assert main(["check", str(log), "--draws", "2", "--json", "--html", str(target)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    text = target.read_text()
+    seen = Seen()
+    seen.feed(text)
+    assert seen.open == []
+    assert seen.links == []
+    assert "http" not in text
+    assert "url(" not in text
+    assert "SECRET" not in text
+    assert found["sentence"].replace("`", "") in " ".join(seen.text.split())
+    for run in found["runs"]:
+        assert run["policy"].removesuffix("+lru") in seen.text
+    assert text.count("<svg") == 3
+    assert text.count("<rect") == 3 * len(found["runs"])
+
+
+def test_names_on_the_page_are_escaped(log: Path, capsys: Capsys) -> None:
+    assert main(["check", str(log), "--draws", "0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    made = page({**found, "log": {**found["log"], "files": ["<script>x"]}, "notes": ["<b>"]})
+    seen = Seen()
+    seen.feed(made)
+    assert "<script>x" in seen.text
+    assert "<line" not in made, "no range without resamples"
+
+
+def test_several_logs_are_one(log: Path, tmp_path: Path, capsys: Capsys) -> None:
+    lines = log.read_text().splitlines(keepends=True)
+    (tmp_path / "a.log").write_text("".join(lines[:60]))
+    (tmp_path / "b.log").write_text("".join(lines[60:]))
+    found = []
+    for words in ([str(log)], [str(tmp_path / "a.log"), str(tmp_path / "b.log")]):
+        assert main(["check", *words, "--draws", "1", "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0]["changes"] == found[1]["changes"]
+    assert found[0]["log"]["formats"] == found[1]["log"]["formats"]
+
+
+def test_the_busiest_requests_are_simulated(log: Path, capsys: Capsys) -> None:
+    assert main(["check", str(log), "--draws", "0", "--json", "--limit", "40", "--engine", "vllm"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["simulated"] == 40
+    assert found["log"]["requests"] == 150
+    assert found["engine"] == "vLLM"
+    assert [run["policy"] for run in found["runs"]] == ["fcfs+lru", "peek"]
+    assert busiest(TRACES["few groups"], 40).warmup == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("vllm-0.32.0-info.log", "VLLM_LOGGING_LEVEL=DEBUG"),
+        ("sglang-0.5.23-text-level0.log", "--log-requests-level 3"),
+    ],
+)
+def test_a_log_without_prompts_is_refused_with_a_hint(name: str, said: str, capsys: Capsys) -> None:
+    assert main(["check", str(LOGS / name)]) == 1
+    err = capsys.readouterr().err
+    assert f"{name}: holds no request that is understood" in err
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ([0, 4000, 9000], "read as ms: as seconds one request would come in 4,500 s"),
+        ([1795326001, 1795327001, 1795328001], "less than a request a minute: is the unit of times right"),
+        ([0.0, 0.0001, 0.0002], "more than a thousand requests a second: is the unit of times right"),
+    ],
+)
+def test_implausible_times_are_questioned(
+    tmp_path: Path, capsys: Capsys, times: list[float], said: str
+) -> None:
+    rows = [json.dumps({"ts": at, "prompt": [1, 2, 3]}) + "\n" for at in times]
+    (tmp_path / "in.jsonl").write_text("".join(rows))
+    assert main(["check", str(tmp_path / "in.jsonl"), "--draws", "0"]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_lengths_without_prompts_are_said_to_be_that(tmp_path: Path, capsys: Capsys) -> None:
+    rows = "".join(f"2023-11-16 18:15:{10 + i}.5,374,44\n" for i in range(40))
+    (tmp_path / "azure.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+    assert main(["check", str(tmp_path / "azure.csv"), "--draws", "0"]) == 0
+    assert "40 requests are lengths without prompts: taken as sharing nothing" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--engine", "tgi"], 2, "'tgi' is unknown; valid: auto, vllm, sglang"),
+        (["--draws", "-1"], 2, "-1 is not in 0..1000"),
+        (["--time-unit", "h"], 2, "'h' is unknown; valid: s, ms, us, ns"),
+        (["--card", "abacus"], 2, "card 'abacus' is unknown"),
+        (["--html", "/nowhere/x.html"], 1, "no such folder"),
+    ],
+)
+def test_wrong_words_are_refused(log: Path, capsys: Capsys, words: list[str], code: int, said: str) -> None:
+    assert main(["check", str(log), *words]) == code
+    assert said in capsys.readouterr().err

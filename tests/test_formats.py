@@ -1,0 +1,469 @@
+"""Every form of log that is read: what is taken is what was written, and what is not taken is counted.
+
+`tests/logs` holds what the engines' own loggers wrote for the three requests of `IDS`.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peek import InvalidKey, WorkloadError
+from peek.offline.formats import lines_of
+from peek.traffic import Arrival, Ending, Event, Measured, Reader, RequestRows, Tracer
+
+LOGS = Path(__file__).resolve().parent / "logs"
+
+IDS = [list(range(10, 50)), list(range(10, 42)) + [7] * 8, [3, 4, 5]]
+"""Two prompts that share two blocks of 16, and one of its own; the engines gave the second a LoRA adapter."""
+
+START = 1_795_326_000
+TIMES = [START + 0.25, START + 1.5, START + 3.0]
+ISO = ["2026-11-22T05:40:00.250000Z", "2026-11-22T05:40:01.500000Z", "2026-11-22T05:40:03.000000Z"]
+LOCAL = [each[:-1].replace("T", " ") for each in ISO]
+
+TEXT = ["S" * 128 + "a" * 32, "S" * 128 + "b" * 32, "xyz xyz xyz"]
+"""As long as `IDS` in units of four bytes, and they share as much."""
+
+CHATS = [
+    [{"role": "system", "content": "S" * 400}, {"role": "user", "content": f"{place} x" * 10}]
+    for place in "abc"
+]
+
+
+class Read(NamedTuple):
+    """What came of a log."""
+
+    arrivals: list[Arrival | Measured]
+    endings: list[Ending]
+    reader: Reader
+    broken: list[str]
+    tracer: Tracer
+
+    @property
+    def names(self) -> set[str]:
+        return {each.name for each in self.reader.formats if each.tally.lines}
+
+    @property
+    def bare(self) -> int:
+        return sum(each.tally.bare for each in self.reader.formats)
+
+    @property
+    def shared(self) -> list[int]:
+        """Blocks of 16 that each request shares with the first."""
+        rows = list(self.tracer.rows(1, rate=1.0))
+        pairs = [list(zip(rows[0]["hash_ids"], row["hash_ids"], strict=False)) for row in rows]
+        return [next((i for i, (a, b) in enumerate(each) if a != b), len(each)) for each in pairs]
+
+
+def read(*contents: str | bytes, **fields: Any) -> Read:
+    """Read files."""
+    reader, tracer = Reader(RequestRows(**fields), json.loads), Tracer(b"salt", None, None)
+    arrivals: list[Arrival | Measured] = []
+    endings: list[Ending] = []
+    broken = []
+
+    def take(events: Iterator[Event]) -> None:
+        for event in events:
+            tracer.take(event)
+            if isinstance(event, Ending):
+                endings.append(event)
+            else:
+                arrivals.append(event)
+
+    for content in contents:
+        raw = content if isinstance(content, bytes) else content.encode()
+        for _, events in reader.file(lines_of(io.BytesIO(raw))):
+            try:
+                take(events)
+            except (WorkloadError, InvalidKey) as error:
+                broken.append(str(error))
+    take(reader.rest())
+    return Read(arrivals, endings, reader, broken, tracer)
+
+
+# -- the forms --------------------------------------------------------------------------------------------
+
+
+def jsonl(rows: Sequence[Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def rows(**fields: Callable[[int], Any]) -> list[dict[str, Any]]:
+    """Three rows, each field a function of the number."""
+    return [{name: make(i) for name, make in fields.items()} for i in range(3)]
+
+
+def docker(text: str) -> str:
+    """As Docker's json-file driver writes it: lines of more than 16 KiB in parts."""
+    found = []
+    for number, line in enumerate(text.splitlines(keepends=True)):
+        parts = [line[at : at + 16_384] for at in range(0, len(line), 16_384)]
+        at = f"2026-11-22T05:40:{number // 10:02d}.{number % 10}00000000Z"
+        found += [{"log": part, "stream": "stdout", "time": at} for part in parts]
+    return jsonl(found)
+
+
+def cri(text: str) -> str:
+    """As containerd writes it under Kubernetes: long lines in parts."""
+    found = []
+    for number, line in enumerate(text.splitlines()):
+        parts = [line[at : at + 1000] for at in range(0, len(line), 1000)]
+        marks = ["P"] * (len(parts) - 1) + ["F"]
+        at = f"2026-11-22T05:40:{number:02d}.5+00:00"
+        found += [f"{at} stdout {mark} {part}\n" for mark, part in zip(marks, parts, strict=True)]
+    return "".join(found)
+
+
+def each_line(text: str, prefix: str) -> str:
+    return "".join(prefix + line for line in text.splitlines(keepends=True))
+
+
+def as_csv(header: Sequence[str], cells: Sequence[Sequence[Any]]) -> str:
+    stream = io.StringIO()
+    csv.writer(stream).writerows([header, *cells])
+    return stream.getvalue()
+
+
+def old_vllm(params: str, tail: str, ids: bool = True) -> str:
+    """vLLM before 0.19: one line, at level INFO."""
+    told = [f"prompt: {TEXT[i]!r}, {params}, {tail.format(ids=IDS[i] if ids else None)}" for i in range(3)]
+    return "".join(
+        f"INFO 11-22 05:40:0{i} logger.py:39] Received request cmpl-{i}: {told[i]}.\n" for i in range(3)
+    )
+
+
+PARAMS = "params: SamplingParams(n=1, stop=['lora_request: x.'], max_tokens=20)"
+VLLM = (LOGS / "vllm-0.32.0-debug.log").read_text()
+SGLANG = (LOGS / "sglang-0.5.23-text-level3.log").read_text()
+SGLANG_JSON = (LOGS / "sglang-0.5.23-json-level3.log").read_text()
+CHAT_ROWS = rows(timestamp=lambda i: ISO[i], messages=lambda i: CHATS[i], max_tokens=lambda i: 20 + i)
+ID_ROWS = rows(ts=lambda i: TIMES[i], prompt=lambda i: IDS[i])
+HASHES = [{"timestamp": 1000 * i, "input_length": 40, "output_length": 9, "hash_ids": [1, 2, 3 + i],
+           "block_tokens": 16} for i in range(3)]  # fmt: skip
+LITELLM = rows(
+    id=str, call_type=lambda i: "acompletion", startTime=lambda i: TIMES[i], endTime=lambda i: TIMES[i] + 9,
+    messages=lambda i: CHATS[i], prompt_tokens=lambda i: 99, completion_tokens=lambda i: 5 + i,
+    response=lambda i: {"usage": {"prompt_tokens": 99, "completion_tokens": 5 + i}},
+)  # fmt: skip
+ENVOY = rows(
+    start_time=lambda i: ISO[i], method=lambda i: "POST", path=lambda i: "/v1/chat/completions",
+    response_code=lambda i: 200, duration=lambda i: "812",
+    request_body=lambda i: json.dumps({"model": "m", "messages": CHATS[i]}),
+    response_body=lambda i: json.dumps({"usage": {"completion_tokens": 5 + i}}),
+)  # fmt: skip
+STREAMED = 'event: x\ndata: {"choices": []}\n\ndata: {"usage": {"completion_tokens": 7}}\n\ndata: [DONE]\n'
+
+
+def tapped(i: int) -> dict[str, Any]:
+    body = base64.b64encode(json.dumps({"messages": CHATS[i]}).encode()).decode()
+    return {"request": {"headers": [], "body": {"as_bytes": body}}, "response": {"headers": []}}
+
+
+FORMS: dict[str, tuple[str | bytes, str, list[int]]] = {
+    # name: content, name of its format, blocks shared with the first request
+    "vllm 0.24 debug": ((LOGS / "vllm-0.24.0-debug.log").read_text(), "vLLM's log", [3, 0, 0]),
+    "vllm 0.32 debug": (VLLM, "vLLM's log", [3, 0, 0]),
+    "vllm 0.32 debug, json": ((LOGS / "vllm-0.32.0-debug.json.log").read_text(), "vLLM's log", [3, 0, 0]),
+    "vllm 0.33, bodies at info": ((LOGS / "vllm-0.33.0-bodies.log").read_text(), "vLLM's log", [1, 0, 0]),
+    "vllm, colours": (VLLM.replace("DEBUG", "\x1b[37mDEBUG\x1b[0m"), "vLLM's log", [3, 0, 0]),
+    "vllm 0.2": (old_vllm(PARAMS.replace("params: ", "sampling params: "), "prompt token ids: {ids}"), "vLLM's log", [3, 2, 0]),
+    "vllm 0.4": (old_vllm(PARAMS.replace("params: ", "sampling_params: "), "prompt_token_ids: {ids}, lora_request: None"), "vLLM's log", [3, 2, 0]),
+    "vllm 0.6": (old_vllm(PARAMS, "prompt_token_ids: {ids}, lora_request: None, prompt_adapter_request: None"), "vLLM's log", [3, 2, 0]),
+    "vllm 0.10": (old_vllm(PARAMS, "prompt_token_ids: {ids}, prompt_embeds shape: None, lora_request: None"), "vLLM's log", [3, 2, 0]),
+    "vllm 0.10, text": (old_vllm(PARAMS, "prompt_token_ids: {ids}, prompt_embeds shape: None, lora_request: None", ids=False), "vLLM's log", [3, 2, 0]),
+    "vllm, docker": (docker(VLLM), "vLLM's log", [3, 0, 0]),
+    "vllm, cri": (cri(VLLM), "vLLM's log", [3, 0, 0]),
+    "vllm, kubectl --timestamps": (each_line(VLLM, "2026-11-22T05:40:00.123456789Z "), "vLLM's log", [3, 0, 0]),
+    "vllm, kubectl --prefix": (each_line(VLLM, "[pod/vllm-0/vllm] "), "vLLM's log", [3, 0, 0]),
+    "vllm, compose": (each_line(VLLM, "vllm-1  | "), "vLLM's log", [3, 0, 0]),
+    "vllm, journal": (each_line(VLLM, "Nov 22 05:40:00 gpu1 vllm[99]: "), "vLLM's log", [3, 0, 0]),
+    "vllm, journal as json": (jsonl([{"MESSAGE": line, "__REALTIME_TIMESTAMP": f"{START + i}000000"} for i, line in enumerate(VLLM.splitlines())]), "vLLM's log", [3, 0, 0]),
+    "vllm, loki": (jsonl([{"line": line, "timestamp": f"{START + i}000000000", "labels": {}} for i, line in enumerate(VLLM.splitlines())]), "vLLM's log", [3, 0, 0]),
+    "sglang text": (SGLANG, "SGLang's log", [3, 0, 0, 0]),
+    "sglang json": (SGLANG_JSON, "SGLang's log", [3, 0, 0, 0]),
+    "sglang json, bare": (SGLANG_JSON.replace("[2026", "\n[2026").replace("] {", "]\n{"), "SGLang's log", [3, 0, 0, 0]),
+    "sglang text, docker": (docker(SGLANG), "SGLang's log", [3, 0, 0, 0]),
+    "sglang json, cri": (cri(SGLANG_JSON), "SGLang's log", [3, 0, 0, 0]),
+    "sglang json, kubectl --timestamps": (each_line(SGLANG_JSON, "2026-11-22T05:40:00Z "), "SGLang's log", [3, 0, 0, 0]),
+    "openai chats": (jsonl(CHAT_ROWS), "requests as OpenAI's", []),
+    "openai chats, byte order mark": (b"\xef\xbb\xbf" + jsonl(CHAT_ROWS).encode(), "requests as OpenAI's", []),
+    "openai completions, ids": (jsonl(ID_ROWS), "requests as OpenAI's", [3, 2, 0]),
+    "openai completions, text": (jsonl(rows(created=lambda i: int(TIMES[i]), prompt=lambda i: TEXT[i])), "requests as OpenAI's", [3, 2, 0]),
+    "openai responses": (jsonl(rows(time=lambda i: ISO[i], input=lambda i: CHATS[i], instructions=lambda i: "x")), "requests as OpenAI's", []),
+    "openai batch": (jsonl(rows(custom_id=str, method=lambda i: "POST", url=lambda i: "/v1/chat/completions", ts=lambda i: TIMES[i], body=lambda i: {"messages": CHATS[i]})), "requests as OpenAI's", []),
+    "openai, docker": (docker(jsonl(CHAT_ROWS)), "requests as OpenAI's", []),
+    "openai, in a message": (jsonl([{"message": json.dumps(row), "@timestamp": ISO[i], "level": "info"} for i, row in enumerate(CHAT_ROWS)]), "requests as OpenAI's", []),
+    "openai, google's jsonPayload": (jsonl([{"jsonPayload": row, "timestamp": ISO[i]} for i, row in enumerate(CHAT_ROWS)]), "requests as OpenAI's", []),
+    "json array": (json.dumps(ID_ROWS), "requests as OpenAI's", [3, 2, 0]),
+    "json array, pretty": (json.dumps(ID_ROWS, indent=2), "requests as OpenAI's", [3, 2, 0]),
+    "json objects, pretty": ("\n".join(json.dumps(row, indent=4) for row in ID_ROWS), "requests as OpenAI's", [3, 2, 0]),
+    "json in an object": (json.dumps({"object": "list", "data": ID_ROWS}), "requests as OpenAI's", [3, 2, 0]),
+    "anthropic messages": (jsonl(rows(ts=lambda i: TIMES[i], system=lambda i: "S" * 400, messages=lambda i: CHATS[i][1:])), "requests as Anthropic's", []),
+    "anthropic batch": (jsonl(rows(custom_id=str, created_at=lambda i: ISO[i], params=lambda i: {"system": [{"type": "text", "text": "S" * 400}], "messages": CHATS[i][1:], "max_tokens": 9})), "requests as Anthropic's", []),
+    "litellm": (jsonl(LITELLM), "LiteLLM's log", []),
+    "litellm, spend log": (jsonl(rows(request_id=str, startTime=lambda i: LOCAL[i], proxy_server_request=lambda i: json.dumps({"messages": CHATS[i]}), completion_tokens=lambda i: 5)), "LiteLLM's log", []),
+    "envoy with bodies": (jsonl(ENVOY), "an access log with bodies", []),
+    "envoy with bodies, streamed": (jsonl([{**row, "response_body": STREAMED} for row in ENVOY]), "an access log with bodies", []),
+    "envoy's tap": (jsonl(rows(timestamp=lambda i: ISO[i], http_buffered_trace=tapped)), "an access log with bodies", []),
+    "production-stack's router with bodies": (jsonl(rows(timestamp=lambda i: LOCAL[i].replace(".", ","), level=lambda i: "INFO", request_body=lambda i: json.dumps({"messages": CHATS[i]}))), "an access log with bodies", []),
+    "mooncake": (jsonl(HASHES), "Mooncake's trace", [3, 2, 2]),
+    "azure 2023": (as_csv(["TIMESTAMP", "ContextTokens", "GeneratedTokens"], [[f"2023-11-16 18:15:{46 + i}.6805900", 40, 44] for i in range(3)]), "CSV", [3, 0, 0]),
+    "azure 2024": (as_csv(["TIMESTAMP", "ContextTokens", "GeneratedTokens"], [[f"2024-05-12 00:00:0{i}.001096+00:00", 40, 44] for i in range(3)]), "CSV", [3, 0, 0]),
+    "burstgpt": (as_csv(["Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type"], [[5 * i, "ChatGPT", 40, 18, 58, "Conversation log"] for i in range(3)]), "CSV", [3, 0, 0]),
+    "csv of requests": (as_csv(["timestamp", "model", "prompt", "max_tokens"], [[ISO[i], "m", TEXT[i], 20] for i in range(3)]), "CSV", [3, 2, 0]),
+    "csv of chats": (as_csv(["time", "messages"], [[ISO[i], json.dumps(CHATS[i])] for i in range(3)]), "CSV", []),
+}  # fmt: skip
+# ruff: noqa: E501 - a row each
+
+
+def test_there_are_as_many_forms_as_users_have() -> None:
+    assert len(FORMS) >= 42
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_log_is_taken_whole(form: str) -> None:
+    content, name, shared = FORMS[form]
+    found = read(content)
+    assert found.broken == []
+    assert found.names - {"an access log"} == {name}
+    assert found.bare == 0
+    assert found.reader.unknown == (3 + 4 if form == "sglang json, bare" else 0)
+    assert len(found.arrivals) == max(3, len(shared))
+    times = [each.at_s for each in found.arrivals]
+    assert None not in times
+    assert times == sorted(times)  # type: ignore[type-var]
+    span_s = times[-1] - times[0]  # type: ignore[operator]
+    assert 0.0 <= span_s <= 15.0
+    if shared:
+        assert found.shared == shared
+        assert [each.prompt_tokens if isinstance(each, Measured) else 0 for each in found.arrivals[:1]] in (
+            [0],
+            [40],
+        )
+    else:
+        assert min(found.shared) >= 6, "the system prompt of 400 characters"
+
+
+PROMPTS_OF: dict[str, list[Any]] = {
+    "vllm 0.10, text": TEXT,
+    "vllm 0.32 debug": IDS,
+    "json array, pretty": IDS,
+}
+PROMPTS_OF |= {
+    form: IDS
+    for form in FORMS
+    if form.startswith("vllm") and form not in ("vllm 0.10, text", "vllm 0.33, bodies at info")
+}
+PROMPTS_OF |= {
+    form: [*IDS, "it's \"quoted\", (rid='x') text='y'\n"] for form in FORMS if form.startswith("sglang")
+}
+PROMPTS_OF |= {"openai completions, ids": IDS, "openai completions, text": TEXT, "csv of requests": TEXT}
+
+
+@pytest.mark.parametrize("form", PROMPTS_OF)
+def test_prompts_are_those_that_were_asked(form: str) -> None:
+    found = read(FORMS[form][0])
+    assert [each.prompt for each in found.arrivals if isinstance(each, Arrival)] == PROMPTS_OF[form]
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if re.match("vllm 0.[2346]|vllm, c|sglang", form)])
+def test_allowed_answers_and_adapters_are_known(form: str) -> None:
+    asked = [each for each in read(FORMS[form][0]).arrivals if isinstance(each, Arrival)]
+    assert [each.most_tokens for each in asked[:3]] == [20, 20, 20]
+    if "0.2" not in form and "0.4" not in form and "0.6" not in form:
+        assert ["en" in each.namespace for each in asked[:3]] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("form", "lengths"),
+    [
+        ("vllm 0.24 debug", [3, 3, 3]),
+        ("vllm 0.32 debug", [3, 3, 3]),
+        ("sglang text", [6, 6, 6]),
+        ("sglang json, cri", [6, 6, 6]),
+        ("litellm", [5, 6, 7]),
+        ("envoy with bodies", [5, 6, 7]),
+        ("envoy with bodies, streamed", [7, 7, 7]),
+    ],
+)
+def test_answers_lengths_are_those_told(form: str, lengths: list[int]) -> None:
+    assert [each.output_tokens for each in read(FORMS[form][0]).endings] == lengths
+
+
+def test_times_of_rows_are_their_own_and_of_engines_those_around_them() -> None:
+    assert [each.at_s for each in read(FORMS["openai, docker"][0]).arrivals] == pytest.approx(TIMES)
+    around = [each.at_s for each in read(FORMS["vllm, journal as json"][0]).arrivals]
+    assert around[0] is not None
+    assert around[0] >= START
+
+
+def test_parquet_and_json_are_one(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    from peek.cli.reading import read_lines
+
+    parquet.write_table(pyarrow.Table.from_pylist(CHAT_ROWS), tmp_path / "log.parquet")
+    reader = Reader(RequestRows(), json.loads)
+    events = [event for _, found in reader.file(read_lines(tmp_path / "log.parquet")) for event in found]
+    wanted = [*read(jsonl(CHAT_ROWS)).arrivals]
+    assert [each for each in events if isinstance(each, Arrival)] == wanted
+
+
+# -- what cannot be taken says why --------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[str, str]] = {
+    "vllm at info": ((LOGS / "vllm-0.32.0-info.log").read_text(), "VLLM_LOGGING_LEVEL=DEBUG"),
+    "vllm without requests": ("INFO 11-22 05:40:00 [core.py:1] Initializing a V1 LLM engine\n" * 3, "--enable-log-requests"),
+    "sglang at level 0, text": ((LOGS / "sglang-0.5.23-text-level0.log").read_text(), "--log-requests-level 3"),
+    "sglang at level 0, json": ((LOGS / "sglang-0.5.23-json-level0.log").read_text(), "--log-requests-level 3"),
+    "sglang without requests": ("[2026-11-22 05:40:00] server_args=ServerArgs(schedule_policy='lpm')\n[2026-11-22 05:40:01 TP0] Decode batch. #running-req: 3\n", "--log-requests"),
+    "production-stack's router": ("[2026-11-22 05:40:00,250] \x1b[32;20mINFO:\x1b[0m Routing request a with session id None to http://e:8000 at 1795326000.25, process time = 0.0010 (request.py:600:vllm_router)\n", "the engines behind it"),
+    "production-stack's router, json": (jsonl([{"timestamp": LOCAL[0], "level": "INFO", "message": "Routing request a to http://e:8000 at 1795326000.25, process time = 0.001"}]), "the engines behind it"),
+    "envoy's access log": ('[2026-11-22T05:40:00.250Z] "POST /v1/chat/completions HTTP/1.1" 200 - 154 0 226 100 "10.0.35.28" "curl" "cc21" "llm" "10.0.2.1:80"\n', "log the bodies"),
+    "envoy's access log, json": (jsonl([{"start_time": ISO[0], "method": "POST", "path": "/v1/messages", "response_code": 200}]), "log the bodies"),
+    "uvicorn's": ('INFO:     127.0.0.1:5 - "POST /v1/completions HTTP/1.1" 200 OK\n', "log the bodies"),
+    "nginx's": ('10.0.0.1 - - [22/Nov/2026:05:40:00 +0000] "POST /v1/messages HTTP/1.1" 200 15 "-" "curl"\n', "log the bodies"),
+    "sessions without times": (jsonl([{"session": "s", "turn": 0, "tokens": [1], "output_length": 2, "gap_s": 0}]), "peek simulate --sessions"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_a_log_without_prompts_says_what_is_missing(form: str) -> None:
+    content, hint = REFUSED[form]
+    found = read(content)
+    assert not found.arrivals
+    assert not found.reader.unknown
+    assert hint in "; ".join(found.reader.hints())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (jsonl([{**LITELLM[0], "messages": "redacted-by-litellm"}]), "turn_off_message_logging"),
+        (jsonl([{**LITELLM[0], "messages": [{"role": "user", "content": "redacted-by-litellm"}]}]), "turn_off_message"),
+        (jsonl([{**ENVOY[0], "request_body": '{"messages": [{"role": "us'}]), "has cut it"),
+        (FORMS["azure 2023"][0][:-4], "may be cut"),  # type: ignore[index]
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,374\n", "2 cells for 3 columns"),
+        (jsonl([{**HASHES[0], "input_length": 99}]), "3 hash_ids for 99 tokens in blocks of 16"),
+    ],
+)  # fmt: skip
+def test_what_is_cut_or_left_out_is_refused(content: str, said: str) -> None:
+    found = read(content)
+    assert any(said in each for each in found.broken)
+    assert (
+        len(found.arrivals) == content.count("\n") - 1
+        if "TIMESTAMP" in content[:9] and "cut" in said
+        else not found.arrivals
+    )
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_prompts_that_sglang_has_cut_are_counted(form: str) -> None:
+    found = read((LOGS / f"sglang-0.5.23-{form}-level2.log").read_text())
+    assert len(found.arrivals) == 4
+    assert "has cut 1 prompts" in found.reader.cut()
+    assert len(found.broken) == 1
+
+
+def test_what_nobody_knows_is_counted_with_its_first_example() -> None:
+    strange = ["é" * 300, "2026 what", "# a comment"]
+    lines = VLLM.splitlines()
+    mixed = "\n".join([lines[0], strange[0], *lines[1:4], strange[1], *lines[4:], strange[2]]) + "\n"
+    found = read(mixed)
+    assert len(found.arrivals) == 3
+    assert found.reader.unknown == 3
+    assert found.reader.where == 2
+    assert found.reader.example.startswith("éé")
+    assert len(found.reader.example.encode()) <= 200
+
+
+def test_what_the_engine_says_of_itself() -> None:
+    vllm = read(
+        "INFO 11-22 05:40:00 [kv.py:1] GPU KV cache size: 458,336 tokens\nINFO 11-22 05:40:00 [api.py:2] non-default args: {'max_num_seqs': 64}\n"
+    )
+    assert vllm.reader.facts == type(vllm.reader.facts)("vllm", 458_336, 64, "")
+    sglang = read(
+        "[2026-11-22 05:40:00] server_args=ServerArgs(schedule_policy='lpm')\n[2026-11-22 05:40:01] max_total_num_tokens=20000, max_running_requests=48\n"
+    )
+    assert sglang.reader.facts == type(vllm.reader.facts)("sglang", 20_000, 48, "lpm")
+
+
+# -- damage -------------------------------------------------------------------------------------------------
+
+WHOLE = [form for form in FORMS if isinstance(FORMS[form][0], str) and form != "sglang json, bare"]
+TRUE = {form: {repr((*each[2:],)) for each in read(FORMS[form][0]).arrivals} for form in WHOLE}
+"""What each log holds, but for names and times."""
+
+
+def is_accounted(found: Read, written: set[str], count: int) -> None:
+    """All that was taken was written, and what was not taken shows."""
+    for each in found.arrivals:
+        assert repr((*each[2:],)) in written or isinstance(each, Arrival), each
+        if isinstance(each, Arrival):
+            assert any(repr(each.prompt) in one for one in written), each
+            assert repr((*each[2:],)) in written or each.most_tokens == 0, each
+    missing = count - len(found.arrivals)
+    assert missing <= 0 or found.broken or found.bare or found.reader.unknown
+
+
+@given(st.sampled_from(WHOLE), st.floats(0.0, 1.0))
+def test_a_log_that_is_cut_off_holds_a_part_of_what_was_written(form: str, part: float) -> None:
+    content = FORMS[form][0]
+    assert isinstance(content, str)
+    kept = content[: round(part * len(content))]
+    found = read(kept)
+    written = TRUE[form]
+    begun = len(read(kept[: kept.rfind("\n") + 1]).arrivals) if "\n" in kept else 0
+    is_accounted(found, written, begun)
+
+
+@given(
+    st.sampled_from([form for form in WHOLE if form.startswith(("vllm", "sglang"))]),
+    st.integers(0, 10**6),
+    st.integers(1, 400),
+)
+def test_a_hole_in_an_engines_log_makes_no_other_request(form: str, at: int, size: int) -> None:
+    """Bytes are lost with an end of line, as when two processes write one file.
+
+    A hole from one prompt into another makes a third, which no reader can tell from a whole one.
+    """
+    content = FORMS[form][0]
+    assert isinstance(content, str)
+    at %= len(content)
+    inside = set(content[at - 1 : at] + content[at + size : at + size + 1]) <= set("0123456789, ")
+    if "\n" in content[at : at + size] and not inside:
+        found = read(content[:at] + content[at + size :])
+        for each in found.arrivals:
+            assert isinstance(each, Arrival)
+            assert any(repr(each.prompt) in one for one in TRUE[form]), each
+
+
+@given(st.lists(st.sampled_from(WHOLE), min_size=2, max_size=4), st.randoms(use_true_random=False))
+def test_mixed_logs_are_read_line_by_line(forms: list[str], rnd: Any) -> None:
+    forms = [
+        each
+        for each in dict.fromkeys(forms)
+        if not re.search("csv|azure|burst|json (array|obj)|json in", each)
+    ]
+    queues = [str(FORMS[form][0]).splitlines(keepends=True) for form in forms]
+    count = sum(len(read(FORMS[form][0]).arrivals) for form in forms)
+    mixed = []
+    while any(queues):
+        queue = rnd.choice([each for each in queues if each])
+        mixed.append(queue.pop(0))
+    found = read("".join(line if line.endswith("\n") else line + "\n" for line in mixed))
+    written: set[str] = set().union(*(TRUE[form] for form in forms))
+    is_accounted(found, written, 0)
+    if len({name for name in ("docker", "cri", "journal") if any(name in form for form in forms)}) < 2:
+        assert len(found.arrivals) + found.bare + len(found.broken) >= count or found.reader.unknown
