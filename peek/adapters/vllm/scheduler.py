@@ -1,7 +1,7 @@
 """The scheduler classes to hand to vLLM's `--scheduler-cls`, made from vLLM's own.
 
-`scheduler_class(base)` derives from the stock class and adds two lines to `schedule()`.  The base is a
-parameter because vLLM has two, for synchronous and asynchronous scheduling, and because it is imported
+`scheduler_class(base)` derives from the stock class, plans around `schedule()`, and tells the trace of requests
+that come and go, where one is written.  The base is a parameter because vLLM has two, for synchronous and asynchronous scheduling, and because it is imported
 only when an engine asks for it.
 """
 
