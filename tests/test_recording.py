@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.attached import ToyEngine, toy_attachment
 
 from peek import InvalidConfig
 from peek.adapters import recording
@@ -196,3 +197,19 @@ def test_a_trace_needs_no_policy() -> None:
     settings = Settings.from_dict({"policy": "off", "trace_file": "t", "trace_mib": 3, "explain": 4})
     assert (settings.trace_file, settings.trace_mib, settings.explain) == ("t", 3, 0)
     assert settings.config.is_stock
+
+
+@pytest.mark.parametrize("policy", ["peek", "off"])
+def test_an_operator_stops_it_while_the_engine_runs(tmp_path: Path, policy: str) -> None:
+    """With a policy and without one; the mode stays what it is."""
+    control, path = tmp_path / "control", tmp_path / "t"
+    engine = ToyEngine()
+    options = {"trace_file": str(path), "control_file": str(control), "control_every": 1}
+    attachment = toy_attachment(engine, policy=policy, **options)
+    mode = attachment.mode
+    seen = []
+    for word in ("", f"{mode} no-trace", f"{mode} trace", f"{mode} no-trace", ""):
+        control.write_text(word) if word else control.unlink(missing_ok=True)
+        attachment.working  # noqa: B018 - the look
+        seen.append((bool(attachment.recording), attachment.mode))
+    assert seen == [(found, mode) for found in (True, False, True, False, True)]

@@ -172,7 +172,10 @@ class _Csv(Format):
         if inner.row is not None or "," not in inner.text:
             return None
         if not self._columns:
-            return self._header(next(csv.reader([inner.text])))
+            try:
+                return self._header(next(csv.reader([inner.text])))
+            except csv.Error:  # a line that was drawn over and over, as progress is
+                return None
         return self._cells(place)
 
     def _header(self, cells: list[str]) -> Iterator[Event] | None:

@@ -152,7 +152,7 @@ class Unwrapping:
 
 
 def _journals(value: object) -> object:
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 20 else value
 
 
 def _time(value: object, outer_s: float | None) -> float | None:

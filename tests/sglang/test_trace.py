@@ -59,7 +59,8 @@ def test_a_trace_from_inside_holds_what_was_asked(mode: str, tmp_path: Path) -> 
     ]
     path = tmp_path / "inside.jsonl"
     options = json.dumps({"policy": "peek", "mode": mode, "trace_file": str(path)})
-    started = serving(tmp_path, *SIZES, "--schedule-policy=fcfs", PEEK_CONFIG=options)
+    flags = [*SIZES, "--schedule-policy=fcfs"]
+    started = serving(tmp_path, *flags, module="peek.adapters.sglang.launch_server", PEEK_CONFIG=options)
     with started as server, ThreadPoolExecutor(12) as clients:
         list(clients.map(lambda i: server.generate(prompts[i], 4 + i % 5), range(REQUESTS)))
         until(lambda: path.read_text().count("\n") >= REQUESTS, "all rows")

@@ -1,8 +1,8 @@
 """The scheduler classes to hand to vLLM's `--scheduler-cls`, made from vLLM's own.
 
-`scheduler_class(base)` derives from the stock class and adds two lines to `schedule()`.  The base is a
-parameter because vLLM has two, for synchronous and asynchronous scheduling, and because it is imported
-only when an engine asks for it.
+`scheduler_class(base)` derives from the stock class, plans around `schedule()`, and tells the trace, where
+one is written, of requests that come and go.  The base is a parameter because vLLM has two, for synchronous
+and asynchronous scheduling, and because it is imported only when an engine asks for it.
 """
 
 from __future__ import annotations
