@@ -22,10 +22,11 @@ from peek.adapters.activation import KNOWN_VARIABLES, MODES, Settings, misspelle
 from peek.adapters.containment import Shield
 from peek.adapters.engine_adapter import TESTED, EngineAdapter, EngineInfo
 from peek.adapters.metrics import EngineMetrics
-from peek.adapters.observed import Observations, ObservedPlanner
+from peek.adapters.observed import Announcer, Observations, ObservedPlanner
 from peek.adapters.recording import Recording
 from peek.adapters.shadow import Shadowing, ShadowLifecycle
 from peek.errors import EngineMismatch
+from peek.planner.plan import Upcoming
 
 logger = logging.getLogger("peek")
 
@@ -352,6 +353,18 @@ class Attachment(Generic[A]):
         planner: Any = self.adapter.planner
         explained: dict[str, Any] | None = planner.explain(request_id)
         return explained
+
+    def announce(self, k: int, tell: Callable[[list[Upcoming], list[str]], object]) -> None:
+        """Have who is up soon told with each new plan, in the engine's own thread: changes only.
+
+        For who prefetches.  One listener, the last one.  Not in shadow.  O(k) a plan.
+
+        Args:
+            k: how many of the first; those that the engine admits at once are among them.
+            tell: `tell(news, gone)`: those that are new among the first `k`, or need something else, and the
+                ids of those that are there no more.  If it raises, it is logged and told no more.
+        """
+        self.seen.announcer = Announcer(k, tell)
 
     # -- the control file --------------------------------------------------------------------------
 

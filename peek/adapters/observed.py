@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from sortedcontainers import SortedList
 
 from peek.planner import LazyPlan, Plan, Planner
-from peek.planner.plan import ORDERED
+from peek.planner.plan import ORDERED, Upcoming, first_of
 from peek.policy.lanes import CACHE_LANE, FAIR_LANE
-from peek.request import PendingRequest
+from peek.request import PendingRequest, require_tokens
 from peek.trie.pending_tree import Cluster
 
 if TYPE_CHECKING:
@@ -107,6 +107,31 @@ class Decisions:
         return next(iter(found), None)
 
 
+class Announcer:
+    """Tells who is up soon, and only what has changed.
+
+    Args:
+        k: how many of the first of each plan.
+        tell: `tell(news, gone)`: those that are new among the first `k`, or need something else by now,
+            in the order of the plan, and the ids of those that are no more among them.
+    """
+
+    def __init__(self, k: int, tell: Callable[[list[Upcoming], list[str]], object]) -> None:
+        require_tokens("k", k)
+        self.k = k
+        self._tell = tell
+        self._told: dict[str, Upcoming] = {}
+
+    def note(self, upcoming: list[Upcoming]) -> None:
+        """The first of a new plan.  O(k)."""
+        now = {each.request_id: each for each in upcoming}
+        news = [each for each in upcoming if self._told.get(each.request_id) != each]
+        gone = [request_id for request_id in self._told if request_id not in now]
+        self._told = now
+        if news or gone:
+            self._tell(news, gone)
+
+
 class Observations:
     """What was seen of the planners of one attachment.
 
@@ -116,6 +141,7 @@ class Observations:
         surprises: prompt tokens of an admitted request found in the cache, less those the plan expected.
         shadow_reordered: plans in shadow that differ from the order of arrival.
         decisions: the last `explain` admissions and why.
+        announcer: is told of new plans that are in force; None if nobody asks.
     """
 
     def __init__(self, explain: int = 0) -> None:
@@ -124,6 +150,19 @@ class Observations:
         self.surprises = Tally(TOKENS)
         self.shadow_reordered = 0
         self.decisions = Decisions(explain)
+        self.announcer: Announcer | None = None
+
+    def announce(self, plan: Plan | LazyPlan, planner: Planner) -> None:
+        """A new plan is in force.  A listener that fails is logged, and asked no more."""
+        announcer = self.announcer
+        if announcer is None:
+            return
+        upcoming = first_of(plan, announcer.k, planner)
+        try:
+            announcer.note(upcoming)
+        except Exception:
+            self.announcer = None
+            logger.exception("peek: who is up soon is told no more")
 
 
 class ObservedPlanner:
@@ -214,6 +253,8 @@ class ObservedPlanner:
         plan = self.observed.plan(cache, now)
         new = self._note(plan, now)
         if not self.shadow:
+            if new:
+                self._seen.announce(plan, self.observed)
             return plan
         self._seen.shadow_reordered += new and plan.reordered
         if plan is not self._answered:  # one answer for one plan: adapters compare by identity
@@ -229,7 +270,8 @@ class ObservedPlanner:
                 self._shadow_lazy = (answer, LazyPlan.of(answer))
             return self._shadow_lazy[1]
         plan = self.observed.lazy_plan(cache, now)
-        self._note(plan, now)
+        if self._note(plan, now):
+            self._seen.announce(plan, self.observed)
         return plan
 
     def _note(self, plan: Plan | LazyPlan, now: float) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from peek.request import PendingRequest
 
 ORDERED: Final = "ordered by the policy"
 NOTHING_TO_GAIN: Final = "nothing that waits is shared, cached or under way"
@@ -101,3 +104,37 @@ class LazyPlan:
         while (request_id := self.at(place)) is not None:
             yield request_id
             place += 1
+
+
+class Upcoming(NamedTuple):
+    """A request that is up soon, and what it needs, in tokens of its prompt, as of its plan.
+
+    `cached_len` of them are cached, as the `CacheView` counts; those `missing` must be loaded or computed.
+    """
+
+    request_id: str
+    cached_len: int
+    missing: int
+
+
+class Waits(Protocol):
+    """Whose requests a plan orders."""
+
+    def __contains__(self, request_id: object) -> bool: ...
+
+    def request(self, request_id: str) -> PendingRequest: ...
+
+
+def first_of(plan: Iterable[str], k: int, waiting: Waits) -> list[Upcoming]:
+    """The first `k` of a plan that still wait.  O(k), and what has left; a lazy plan's cost for each."""
+    found: list[Upcoming] = []
+    if k <= 0:
+        return found
+    for request_id in plan:
+        if request_id in waiting:
+            request = waiting.request(request_id)
+            cached = int(request.cached_len)
+            found.append(Upcoming(request_id, cached, max(0, int(request.num_tokens) - cached)))
+            if len(found) == k:
+                break
+    return found

@@ -22,7 +22,7 @@ from mypy_extensions import i64
 from peek.config import PeekConfig
 from peek.errors import DuplicateRequest, InvalidKey, PolicyFault, UnknownRequest
 from peek.planner.calls import Drawn, PolicyCalls
-from peek.planner.plan import NOTHING_TO_GAIN, ORDERED, LazyPlan, Plan
+from peek.planner.plan import NOTHING_TO_GAIN, ORDERED, LazyPlan, Plan, Upcoming, first_of
 from peek.planner.signals import Demand, PrefillsInFlight, Signals
 from peek.planner.stats import PlannerStats
 from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy, Cycle, hits_something
@@ -90,6 +90,7 @@ class Planner:
             self._demand = Demand(self.tree, self._signals, eviction)
         self._standing = StandingPlan(plan_lasts_s)
         self._timer = timer
+        self._last: Plan | LazyPlan | None = None
         self.held: dict[str, PendingRequest] = {}
         """Requests that wait and are in no plan, see `hold`; to look at."""
 
@@ -354,6 +355,7 @@ class Planner:
         if lazily and isinstance(plan, Plan):
             plan = LazyPlan.of(plan)
         self._standing.keep(plan, self.tree, cache, now)
+        self._last = plan
         self.stats.note_plan(len(self.tree), timer() - started if timer is not None else 0.0)
         return plan
 
@@ -391,6 +393,17 @@ class Planner:
             return False
         self.stats.cache_calls += self._signals.match_cache()
         return hits_something(self._arrivals.of(self.tree), gated)
+
+    def upcoming(self, k: int) -> list[Upcoming]:
+        """The next `k` of the last plan that still wait, and what of their prompts is not cached.
+
+        For who prefetches.  O(k), and a lazy plan is worked out so far; once a request has come or gone it
+        tells only of those that were asked for before.  Nothing before the first plan.
+
+        Raises `InvalidKey` unless `k` is within 0 .. 2**53.
+        """
+        require_tokens("k", k)
+        return [] if self._last is None else first_of(self._last, k, self)
 
     def cycle(self, queue: WaitingQueue, cache: CacheView, now: float) -> Plan:
         """Compare, plan and reorder a queue that does not tell of arrivals and departures.

@@ -49,7 +49,7 @@ def test_batches_are_those_of_the_whole_plan(
         label = label.replace("+pe", "")
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=60)
+    @settings(max_examples=25)
     @given(plays(priority=True))
     @example(INTERLEAVED)
     def random_schedule(play: Play) -> None:
