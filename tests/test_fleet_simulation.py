@@ -219,7 +219,7 @@ def users_of_one_prompt(seed: int) -> Workload:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("router", ["peek", "peek-late"])
+@pytest.mark.parametrize("router", ["peek", "peek-early"])
 def test_one_long_system_prompt_does_not_gather_all_users_at_one_replica(router: str) -> None:
     run = simulate_fleet(users_of_one_prompt(1), "peek", FleetShape(router, [1.0] * 4))
     best = simulate_fleet(users_of_one_prompt(1), "peek", FleetShape("session-least", [1.0] * 4))

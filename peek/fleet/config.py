@@ -23,8 +23,8 @@ class FleetConfig:
         seats: requests that a replica computes at once; one that has none free is left alone as long as
             another has.  0: not known.
         window_requests: requests that may queue at a replica before it is sent another of which it holds less
-            than half.  The default binds early: a request goes to its home at once.  With few (2) it stays
-            open for long which goes next, and where: late binding, for hosts that tell of first tokens.
+            than half.  With few it stays open for long which goes next, and where: late binding, for hosts
+            that tell of first tokens.  With as many as `warm_requests` each goes to its home at once.
         window_tokens: while fewer uncached tokens than that queue there, any number may.
         warm_requests: requests that may queue there at most.
         news_s: seconds until it is known here that a replica has computed a prompt.  What may queue grows by
@@ -37,7 +37,7 @@ class FleetConfig:
     unit_tokens: int = 1
     stickiness: float = 4.0
     seats: int = 0
-    window_requests: int = 1024
+    window_requests: int = 2
     window_tokens: int = 512
     warm_requests: int = 1024
     news_s: float = 0.0

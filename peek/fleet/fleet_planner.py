@@ -9,11 +9,10 @@ same calls:
     place                               for hosts that cannot hold a request: where to send it at once
     started, finished                   what became of the requests that were sent
 
-Each request has a *home*, the replica where it costs all requests the least time (`peek.fleet.replicas`).
-As a rule it goes there at once.  With small windows (`FleetConfig`) a replica is sent at once what it mostly
-holds, and anything else only while little queues there: so waiting requests can still go elsewhere.  A
-`Planner` per replica orders those.  A replica that runs out of work takes over a part of the longest backlog
-(`peek.fleet.stealing`).
+Each request waits at a *home*, the replica where it costs all requests the least time
+(`peek.fleet.replicas`).  A `Planner` per replica orders the requests that wait there.  A replica is sent at
+once what it mostly holds, and anything else only while little queues there: so waiting requests can still go
+elsewhere.  A replica that runs out of work takes over a part of the longest backlog (`peek.fleet.stealing`).
 docs/fleet.md tells it at length.
 """
 

@@ -281,7 +281,7 @@ ROUTERS: Final[dict[str, Callable[[], Router]]] = {
     "llm-d": WeighedScores,
     "central-fifo": CentralFifo,
     "peek": PeekRouter,
-    "peek-late": partial(PeekRouter, late=True),
+    "peek-early": partial(PeekRouter, early=True),
 }
 """Routers by name: what `--router` takes."""
 

@@ -29,8 +29,8 @@ WINDOW_TOKENS: Final = 8192
 """Uncached tokens that a router which holds requests lets queue at an engine: one step's."""
 
 
-LATE_REQUESTS: Final = 2
-"""Requests that late binding lets queue at a replica."""
+EVERY: Final = 2**40
+"""A window that holds whatever comes: early binding."""
 
 IMBALANCE: Final = 10
 MATCH_RATE: Final = 0.1
@@ -307,19 +307,19 @@ class CentralFifo(Router):
 
 
 class PeekRouter(Router):
-    """`FleetPlanner`, which chooses a replica at once or holds requests until one has room (`late`).
+    """`FleetPlanner`, which holds requests until a replica has room, or sends each at once (`early`).
 
     An answer is expected to have the mean length of the answers so far.
 
     Args:
-        late: hold requests while two queue at a replica.
+        early: a window that holds whatever comes.
         exact: show it the caches; otherwise it guesses from what it sent.
     """
 
-    def __init__(self, late: bool = False, exact: bool = False) -> None:
+    def __init__(self, early: bool = False, exact: bool = False) -> None:
         super().__init__()
         self.fleet = FleetPlanner()
-        self._windows = FleetConfig(window_requests=LATE_REQUESTS) if late else FleetConfig()
+        self._windows = FleetConfig(window_requests=EVERY, warm_requests=EVERY) if early else FleetConfig()
         self._exact = exact
         self._answers = 0
         self._answered_tokens = 0
