@@ -28,7 +28,7 @@ from peek import (
     UnknownReplica,
     UnknownRequest,
 )
-from peek.fleet import FleetConfig, FleetPlanner
+from peek.fleet import FleetConfig, FleetPlanner, ReplicaStatus, replicas
 
 NAMESPACES = st.sampled_from(["", "lora"])
 PIECES = st.sampled_from([(1,) * 3, (2,) * 3, (3,), (4, 5)])
@@ -45,11 +45,12 @@ class FleetMachine(RuleBasedStateMachine):
         stickiness=st.sampled_from([1.0, 4.0]),
         label=st.sampled_from(["peek", "lpm-nolimit+lru", "fcfs"]),
         warm=st.integers(2, 5),
+        seats=st.sampled_from([0, 1, 3]),
     )
-    def begin(self, stickiness: float, label: str, warm: int) -> None:
+    def begin(self, stickiness: float, label: str, warm: int, seats: int) -> None:
         self.config = FleetConfig(
             order=PeekConfig.from_label(label), unit_tokens=UNIT, stickiness=stickiness, window_tokens=50,
-            window_requests=2, warm_requests=warm, max_waiting=MAX_WAITING,
+            seats=seats, window_requests=2, warm_requests=warm, max_waiting=MAX_WAITING,
         )  # fmt: skip
         self.fleet = FleetPlanner(self.config)
         self.replicas: dict[str, ModelReplica] = {}
@@ -82,8 +83,8 @@ class FleetMachine(RuleBasedStateMachine):
     def sent(self) -> dict[str, str]:
         return {request: name for name, replica in self.replicas.items() for request in replica.under_way}
 
-    def backlogs(self) -> dict[str, float]:
-        return {status.name: status.backlog for status in self.fleet.status()}
+    def loads(self) -> dict[str, ReplicaStatus]:
+        return {status.name: status for status in self.fleet.status()}
 
     def waits_at(self, name: str) -> list[str]:
         return [request for request in sorted(self.waiting) if self.fleet.home(request) == name]
@@ -93,16 +94,39 @@ class FleetMachine(RuleBasedStateMachine):
         beside = [self.keys[other] for other in self.waits_at(name) if other != request]
         return self.replicas[name].cold_tokens(self.keys[request], beside, UNIT)
 
-    def assert_cheapest(self, request: str, home: str, backlogs: dict[str, float]) -> None:
-        """`home` is one of the replicas that end with it first; `backlogs` are those without it."""
+    def weight(self, load: ReplicaStatus) -> float:
+        decoding = load.under_way - load.queued
+        return min(self.config.stickiness, 1.0 + load.waiting + load.queued + 0.3 * decoding)
+
+    def is_full(self, load: ReplicaStatus) -> bool:
+        queued = min(1, load.queued) if self.replicas[load.name].tells else load.queued
+        return 0 < self.config.seats <= load.under_way - load.queued + queued
+
+    def cost(self, request: str, load: ReplicaStatus) -> float:
+        """What all wait longer in tokens, if a request goes to a replica with this load before it."""
+        replica = self.replicas[load.name]
+        seat = 0.0
+        if self.is_full(load):
+            answers = sum(self.answers[other] for other in replica.under_way) / load.under_way
+            queued = load.queued if replica.tells else load.under_way - self.config.seats
+            seat = 150.0 * answers * (queued + load.waiting + 1) / self.config.seats
+        work = self.weight(load) * self.added_tokens(request, load.name)
+        return load.backlog + (seat + work) / replica.speed
+
+    def assert_cheapest(self, request: str, home: str, loads: dict[str, ReplicaStatus]) -> None:
+        """`home` costs least; if that has no seat free, least of those where nobody waits; all before it."""
         staying = {name: replica for name, replica in self.replicas.items() if not replica.leaving}
         accepting = [name for name, replica in staying.items() if replica.accepting]
-        costs = {
-            name: backlogs[name]
-            + self.config.stickiness * self.added_tokens(request, name) / self.replicas[name].speed
-            for name in accepting or staying
-        }
-        assert home in costs
+        costs = {name: self.cost(request, loads[name]) for name in accepting or staying}
+        spare = [
+            name for name in accepting
+            if not loads[name].queued + loads[name].waiting and not self.is_full(loads[name])
+        ]  # fmt: skip
+        cheapest = [name for name in costs if costs[name] <= min(costs.values()) * (1 + 1e-9)]
+        if home not in cheapest or self.is_full(loads[home]):
+            assert not spare or home in spare
+            costs = {name: costs[name] for name in spare} or costs
+            assert any(self.is_full(loads[name]) for name in cheapest)
         assert costs[home] <= min(costs.values()) * (1 + 1e-9)
 
     def note_sent(self, pairs: list[tuple[str, str]]) -> None:
@@ -188,13 +212,13 @@ class FleetMachine(RuleBasedStateMachine):
                 self.fleet.add(request, answer)
             self.forget(request.request_id)
             return
-        backlogs = self.backlogs()
+        loads = self.loads()
         home = self.fleet.add(request, answer, priority)
         self.priorities[request.request_id] = priority
         self.waiting.add(request.request_id)
         assert home == self.fleet.home(request.request_id)
         if any(not replica.leaving for replica in self.replicas.values()):
-            self.assert_cheapest(request.request_id, home, backlogs)
+            self.assert_cheapest(request.request_id, home, loads)
         else:
             assert home == ""
         with pytest.raises(DuplicateRequest):
@@ -203,14 +227,14 @@ class FleetMachine(RuleBasedStateMachine):
     @rule(key=KEYS, namespace=NAMESPACES, answer=st.integers(0, 40))
     def place(self, key: list[int], namespace: str, answer: int) -> None:
         request = self.request(key, namespace, answer)
-        backlogs = self.backlogs()
+        loads = self.loads()
         if not any(replica.accepting for replica in self.replicas.values()):
             with pytest.raises(NoReplica):
                 self.fleet.place(request, answer)
             self.forget(request.request_id)
             return
         home = self.fleet.place(request, answer)
-        self.assert_cheapest(request.request_id, home, backlogs)
+        self.assert_cheapest(request.request_id, home, loads)
         self.replicas[home].begin(request.request_id, self.keys[request.request_id], UNIT)
 
     @precondition(lambda self: self.keys)
@@ -244,6 +268,7 @@ class FleetMachine(RuleBasedStateMachine):
             self.drop_those_who_left()
         else:
             assert self.fleet.started(request, name)
+            replica.tells = True
 
     # -- what goes where -------------------------------------------------------------------------------
 
@@ -281,12 +306,14 @@ class FleetMachine(RuleBasedStateMachine):
         if not status:
             return
         victim = max(status.values(), key=lambda each: (not each.accepting, each.backlog))
-        half = (victim.backlog - self.backlogs()[thief]) / 2 * self.replicas[thief].speed
+        load = self.loads()[thief]
+        assert load.under_way or not (victim.accepting and self.is_full(victim)), "idle beside a full one"
+        half = (victim.backlog - load.backlog) / 2 * self.replicas[thief].speed
         budget = half if victim.accepting else inf
         for request in self.waits_at(victim.name):
             own = self.replicas[thief].cold_tokens(self.keys[request], [], UNIT) + self.answers[request]
             rest = self.added_tokens(request, victim.name) + self.answers[request]
-            price = own + (self.config.stickiness - 1.0) * max(0, own - rest)
+            price = own + (self.weight(load) - 1.0) * max(0, own - rest)
             slack = self.config.stickiness  # a request counts with a token at least, here or there
             assert price > budget * (1 - 1e-9) - slack
 
@@ -372,6 +399,8 @@ def test_a_priority_that_is_none(priority: object) -> None:
 
 def test_a_family_has_one_home_and_families_spread() -> None:
     fleet = fleet_of("a", "b", "c", "d")
+    for stranger in range(16):  # nobody idles: a second copy would be at somebody's cost
+        fleet.add(ask(f"stranger {stranger}", [100 + stranger] * 100))
     homes = [
         {fleet.add(ask(f"{family}/{member}", [family] * 3000 + [member])) for member in range(5)}
         for family in range(8)
@@ -406,7 +435,7 @@ def test_a_namespace_shares_nothing_with_another() -> None:
 
 
 def test_what_is_held_goes_at_once_and_the_rest_waits() -> None:
-    fleet = fleet_of("a", order=PeekConfig.from_label("lpm-nolimit"))
+    fleet = fleet_of("a", order=PeekConfig.from_label("lpm-nolimit"), window_requests=2)
     for number in range(4):
         fleet.add(ask(f"cold {number}", [number] * 1000))
     assert len(fleet.dispatch(1.0)) == 2
@@ -426,7 +455,7 @@ def test_among_equals_the_first_arrival_goes_first_also_after_a_death() -> None:
 
 
 def test_an_idle_replica_takes_a_whole_cold_family_rather_than_half_a_hot_one() -> None:
-    fleet = fleet_of("a")
+    fleet = fleet_of("a", window_requests=2, warm_requests=32)
     fleet.add(ask("hot", [1] * 3000))
     fleet.dispatch(0.0)
     fleet.started("hot", "a")
@@ -442,6 +471,71 @@ def test_an_idle_replica_takes_a_whole_cold_family_rather_than_half_a_hot_one() 
     assert not [request for request in got if request.startswith("hot")]
     assert len({request.split("/")[0] for request in got}) == 1
     assert fleet.stats.steals == 1
+
+
+def test_users_of_one_long_system_prompt_spread_over_idle_replicas() -> None:
+    fleet = fleet_of(*"abcd")
+    for user in range(100):
+        fleet.add(ask(str(user), [7] * 16_384 + [100 + user] * 200), 128)
+        fleet.dispatch(user / 100)
+    assert all(20 <= status.under_way <= 30 for status in fleet.status())
+
+
+def test_under_load_a_prefix_is_not_computed_twice() -> None:
+    fleet = fleet_of("a", "b")
+    for stranger in range(8):
+        fleet.add(ask(f"stranger {stranger}", [100 + stranger] * 1000))
+    assert len({fleet.add(ask(str(user), [7] * 4000 + [user])) for user in range(10)}) == 1
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_where_no_seat_is_free_a_long_prefix_is_copied(told: bool) -> None:
+    fleet = fleet_of("a", "b", seats=4)
+    home = fleet.add(ask("first", [7] * 9000))
+    fleet.dispatch(0.0)
+    fleet.finished("first", home)
+    for user in range(4):
+        assert fleet.add(ask(str(user), [7] * 9000 + [user]), 10) == home, "there is a seat"
+        for name, replica in fleet.dispatch(0.0):
+            assert not told or fleet.started(name, replica)
+    assert fleet.add(ask("late", [7] * 9000 + [9]), 10) != home
+
+
+def test_an_idle_replica_takes_from_a_full_one_whatever_the_prefix_costs() -> None:
+    fleet = fleet_of("a", seats=2, window_requests=2, warm_requests=2)
+    for user in range(4):
+        fleet.add(ask(str(user), [7] * 16_384 + [user]), 10)
+    assert len(fleet.dispatch(0.0)) == 2
+    fleet.join("b", cache_tokens=100_000)
+    assert "b" in [name for _, name in fleet.dispatch(1.0)]
+
+
+def turn(name: str, session: str, key: list[int]) -> PendingRequest:
+    return PendingRequest(name, key, 0.0, session=session)
+
+
+def test_a_turn_leaves_home_only_when_waiting_costs_more_than_computing_again() -> None:
+    fleet = fleet_of("a", "b")
+    home = fleet.add(turn("1", "s", [1] * 1000))
+    for request, name in fleet.dispatch(0.0):
+        fleet.finished(request, name)
+    assert fleet.add(turn("2", "s", [1] * 1000 + [2] * 10)) == home
+    assert fleet.add(turn("3", "s", [1] * 1000 + [3] * 10)) == home
+    assert fleet.stats.sessions_moved == 0
+    fleet.pause(home)
+    assert fleet.add(turn("4", "s", [1] * 1000 + [4] * 10)) != home
+    assert fleet.stats.sessions_moved == 1
+
+
+def test_sessions_that_were_silent_longest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "MOST_SESSIONS", 2)
+    fleet = fleet_of("a", "b")
+    homes = {s: fleet.add(turn(f"{s}1", s, [ord(s)] * 100)) for s in "xyz"}
+    for session, moved in (("z", 1), ("x", 1)):  # x is not known any more: it cannot have moved
+        fleet.pause(homes[session])
+        assert fleet.add(turn(f"{session}2", session, [ord(session)] * 100)) != homes[session]
+        fleet.resume(homes[session])
+        assert fleet.stats.sessions_moved == moved
 
 
 def test_what_waits_for_a_paused_replica_goes_to_an_idle_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,15 +19,18 @@ from peek.simulation.routers import (
     PeekRouter,
     RayPrefix,
     Router,
+    SessionLeast,
     Site,
+    WeighedScores,
     least_outstanding,
     lmetric,
     prefix_hash,
     round_robin,
+    session_hash,
     token_balance,
 )
 from peek.simulation.simulate import CACHES, simulate
-from peek.simulation.workload import Workload, faster
+from peek.simulation.workload import SimRequest, Workload, faster, unique_tokens
 from peek.trie.keys import pack
 
 both_kinds = pytest.mark.parametrize("cache", CACHES)
@@ -165,6 +169,62 @@ def test_lmetric_multiplies_with_requests() -> None:
     there = sites([1, 1], [0])
     there[0].running.update(dict.fromkeys("abc"))
     assert lmetric(ask([1, 1, 2]), there) is there[1]  # 10 x 4 against 30 x 1
+
+
+def turn(session: str, name: str, key: list[int]) -> Arrival:
+    return ask(key, name)._replace(session=session)
+
+
+def test_sessions_stay_where_their_hash_or_their_first_turn_says() -> None:
+    there = sites(*[[0]] * 4)
+    hashed = [session_hash(turn(f"s{n}", "a", [n]), there) for n in range(40)]
+    assert [session_hash(turn(f"s{n}", "b", [n, 1]), there) for n in range(40)] == hashed
+    assert set(map(id, hashed)) == set(map(id, there))
+    router = SessionLeast()
+    first, other = joined(router, [0], [0])
+    first.queued["x"] = 1
+    assert router.choose(turn("s", "a", [1]), [first, other]) is other
+    other.queued.update(dict.fromkeys("yz", 1))
+    assert router.choose(turn("s", "b", [1, 2]), [first, other]) is other
+    assert router.choose(turn("t", "c", [1]), [first, other]) is first
+
+
+def test_weighed_scores_add_prefix_queue_and_room() -> None:
+    router = WeighedScores()
+    first, other = joined(router, [0], [0])
+    assert router.choose(ask([1] * 10, "a"), [first, other]) is first
+    assert router.choose(ask([1] * 9 + [2], "b"), [other, first]) is first  # 3 x 0.9
+    first.queued["x"] = 1
+    assert router.choose(ask([1] * 5 + [3] * 5, "c"), [first, other]) is other  # 3 x 0.5 against 2
+
+
+def users_of_one_prompt(seed: int) -> Workload:
+    """A hundred conversations of three turns behind one prompt of 16,384 tokens; 16 seats a replica."""
+    think, system = Random(seed), unique_tokens("system", seed, 16_384)
+    turns: list[SimRequest] = []
+    for user in range(100):
+        prompt, before = system, None
+        for number in range(3):
+            prompt += unique_tokens(f"{user}/{number}", 1000 + 10 * user + number, 200)
+            turns.append(
+                SimRequest(
+                    f"{user}/{number}", user / 100, prompt, len(prompt) // 4, 128, after=before,
+                    think_s=think.expovariate(1.0) if before else 0.0, session=str(user),
+                )
+            )  # fmt: skip
+            before = turns[-1].request_id
+    return Workload(
+        name="w1c", load="one prompt", seed=seed, requests=turns, warmup=0, max_running=16,
+        arena_tokens=200_000,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("router", ["peek", "peek-early"])
+def test_one_long_system_prompt_does_not_gather_all_users_at_one_replica(router: str) -> None:
+    run = simulate_fleet(users_of_one_prompt(1), "peek", FleetShape(router, [1.0] * 4))
+    best = simulate_fleet(users_of_one_prompt(1), "peek", FleetShape("session-least", [1.0] * 4))
+    assert run["imbalance"] < 1.1
+    assert run["ttft_s"]["mean"] < 1.03 * best["ttft_s"]["mean"]
 
 
 def test_ray_prefix_follows_the_longest_match_while_queues_are_even() -> None:

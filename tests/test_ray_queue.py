@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.loops import in_a_loop
 
-from peek.adapters.ray_serve import fleet_options
+from peek.adapters.ray_serve import fleet_options, queue_client
 from peek.adapters.ray_serve import queue as queue_module
 from peek.adapters.ray_serve.queue import FleetQueue
 from peek.adapters.ray_serve.queue_client import FULL, STOCK, Arrival, News, QueueClient
@@ -337,6 +337,41 @@ async def test_when_the_queue_dies_the_stock_rule_decides_until_the_next_queue_i
     assert replica == "r0"
     client.end(serial, True)
     assert len([record for record in caplog.records if "cannot be asked" in record.message]) == 1
+
+
+class Stoppable(Handle):
+    """One whose actor can be stopped: it answers nothing until it goes on."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any) -> Any:
+            await self.goes_on.wait()
+            return await getattr(self.queue, name)(*args)
+
+        return SimpleNamespace(remote=call)
+
+
+@in_a_loop
+async def test_when_the_queue_hangs_the_stock_rule_decides_until_it_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue_client, "ANSWER_S", 0.1)
+    handle = Stoppable()
+    client = connected_to(lambda: handle)
+    assert (await client.acquire(asked(1)))[1] != STOCK
+    handle.goes_on.clear()
+    hung = await asyncio.gather(*[client.acquire(asked(group)) for group in range(10)])
+    assert [answer for _, answer in hung] == [STOCK] * 10
+    assert client.fallbacks == 10
+    assert (await client.acquire(asked(1)))[1] == STOCK
+    handle.goes_on.set()
+    await until(lambda: client.connected)
+    assert (await client.acquire(asked(2)))[1] != STOCK
+    assert client.fallbacks == 11
 
 
 @in_a_loop

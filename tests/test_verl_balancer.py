@@ -35,13 +35,27 @@ async def acquire_all(
 
 @in_a_loop
 async def test_a_group_stays_together_and_groups_spread() -> None:
-    lb = balancer(4, max_inflight=8)
-    prompts = {f"{group}/{n}": [group] * 400 for group in range(4) for n in range(4)}
+    lb = balancer(4, max_inflight=64)
+    strangers = {f"stranger {n}": [100 + n] * 100 for n in range(16)}  # an idle server would take a share
+    await acquire_all(lb, strangers)
+    prompts = {f"{group}/{n}": [group] * 1000 for group in range(4) for n in range(4)}
     where = {name: (await task)[0] for name, task in (await acquire_all(lb, prompts)).items()}
     homes = [{where[f"{group}/{n}"] for n in range(4)} for group in range(4)]
     assert all(len(home) == 1 for home in homes)
     assert set.union(*homes) == {"s0", "s1", "s2", "s3"}
-    assert lb.get_total_inflight() == 16
+    assert lb.get_total_inflight() == 32
+
+
+@in_a_loop
+async def test_a_release_and_the_removal_of_the_last_server_in_one_turn_leave_nobody_waiting() -> None:
+    lb = balancer(1, max_inflight=1, max_warm_inflight=1)
+    await lb.acquire_server("a", prompt_ids=[1, 2, 3])
+    tasks = await acquire_all(lb, {name: [1, 2, 3] for name in "bcd"})
+    lb.release_server("s0", request_id="a")
+    lb.remove_servers(["s0"])
+    done = await asyncio.gather(*tasks.values(), return_exceptions=True)
+    assert [type(each) for each in done] == [RuntimeError] * 3
+    assert lb.get_status()["waiting"] == 0
 
 
 @in_a_loop

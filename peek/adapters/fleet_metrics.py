@@ -43,6 +43,7 @@ COUNTERS: Final = {
     "cancelled": _counter("cancelled_requests", "Requests that were given up"),
     "requeued": _counter("requeued_requests", "Requests that came back from a replica that was lost"),
     "moved": _counter("moved_requests", "Waiting requests whose home left or was lost"),
+    "sessions_moved": _counter("moved_sessions", "Turns that went elsewhere than the turn before"),
     "steals": _counter("steals", "Times an idle replica took over others' requests"),
     "stolen": _counter("stolen_requests", "Requests taken over"),
 }

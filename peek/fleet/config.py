@@ -18,11 +18,13 @@ class FleetConfig:
     Attributes:
         order: of the requests that wait for one replica.
         unit_tokens: tokens per symbol of all keys.
-        stickiness: what a token counts that is computed in a second place; 1.0 sends each request where it
-            ends first, more keeps together what shares a prefix.
+        stickiness: what a token counts at most that is computed in a second place.  It counts once at an idle
+            replica, and more with each request that would have to wait for it there.
+        seats: requests that a replica computes at once; one that has none free is left alone as long as
+            another has.  0: not known.
         window_requests: requests that may queue at a replica before it is sent another of which it holds less
-            than half.  With few, it stays open for long which goes next, and where; but a replica must not
-            run out of work before the next news from it.
+            than half.  With few it stays open for long which goes next, and where: late binding, for hosts
+            that tell of first tokens.  With as many as `warm_requests` each goes to its home at once.
         window_tokens: while fewer uncached tokens than that queue there, any number may.
         warm_requests: requests that may queue there at most.
         news_s: seconds until it is known here that a replica has computed a prompt.  What may queue grows by
@@ -34,9 +36,10 @@ class FleetConfig:
     order: PeekConfig = field(default_factory=PeekConfig)
     unit_tokens: int = 1
     stickiness: float = 4.0
+    seats: int = 0
     window_requests: int = 2
     window_tokens: int = 512
-    warm_requests: int = 32
+    warm_requests: int = 1024
     news_s: float = 0.0
     tokens_per_s: float = 6000.0
     max_waiting: int = 100_000
@@ -44,6 +47,7 @@ class FleetConfig:
     def __post_init__(self) -> None:
         require_within("unit_tokens", self.unit_tokens, 1, 2**31 - 1)
         require_within("stickiness", self.stickiness, 1.0, 1e6)
+        require_within("seats", self.seats, 0, _MOST)
         require_within("window_tokens", self.window_tokens, 0, _MOST)
         require_within("window_requests", self.window_requests, 1, _MOST)
         require_within("warm_requests", self.warm_requests, self.window_requests, _MOST)

@@ -9,9 +9,9 @@ same calls:
     place                               for hosts that cannot hold a request: where to send it at once
     started, finished                   what became of the requests that were sent
 
-Each request waits at a *home*, the replica that ends with it first if what is computed twice counts
-`stickiness` times.  A `Planner` per replica orders the requests that wait there.  A replica is sent at once
-what it mostly holds, and anything else only while little queues there: so waiting requests can still go
+Each request waits at a *home*, the replica where it costs all requests the least time
+(`peek.fleet.replicas`).  A `Planner` per replica orders the requests that wait there.  A replica is sent at
+once what it mostly holds, and anything else only while little queues there: so waiting requests can still go
 elsewhere.  A replica that runs out of work takes over a part of the longest backlog (`peek.fleet.stealing`).
 docs/fleet.md tells it at length.
 """
@@ -26,7 +26,7 @@ from peek.errors import DuplicateRequest, InvalidConfig, NoReplica, QueueFull, U
 from peek.fleet.config import FleetConfig
 from peek.fleet.replicas import Placement, Replica, Ticket
 from peek.fleet.stats import FleetStats, ReplicaStatus
-from peek.fleet.stealing import Raid, budget
+from peek.fleet.stealing import Raid, budget, needs_seats
 from peek.request import PendingRequest
 from peek.settings import require_within
 from peek.trie.cache_answers import block_symbols_of, unit_tokens_of
@@ -62,14 +62,13 @@ class FleetPlanner:
         self.config = settings
         self.stats = FleetStats()
         self._max_waiting: i64 = settings.max_waiting
-        self._stickiness: float = settings.stickiness
         self._window_tokens: float = float(settings.window_tokens)
         self._late_tokens: float = settings.news_s * settings.tokens_per_s
         self._window_requests: i64 = settings.window_requests
         self._warm_requests: i64 = int(settings.warm_requests * (1.0 + settings.news_s))
         self._replicas: dict[str, Replica] = {}
         """By name, in the order in which they joined."""
-        self._placement = Placement(self._replicas, settings.stickiness, self.stats)
+        self._placement = Placement(self._replicas, self.stats)
         self._tickets: dict[str, Ticket] = {}
         """All requests that wait or are under way, by id."""
         self._ranked = False
@@ -285,6 +284,7 @@ class FleetPlanner:
             raise NoReplica(f"none of {len(self._replicas)} replicas accepts requests")
         self._tickets[request.request_id] = ticket
         replica.begin(ticket, work)
+        self._placement.went(ticket, replica)
         self.stats.added += 1
         self.stats.dispatched += 1
         return replica.name
@@ -311,6 +311,7 @@ class FleetPlanner:
             return False
         replica = self._replica(name)
         replica.start(ticket)
+        replica.tells = True
         replica.fruitless = -1
         return True
 
@@ -434,7 +435,7 @@ class FleetPlanner:
                 victim = replica
         if victim is None or self._is_known_to_spare(thief, victim):
             return False
-        taken = Raid(victim, thief, self._tickets, self._stickiness).choose()
+        taken = Raid(victim, thief, self._tickets).choose()
         if not taken:
             thief.fruitless = self._placement.changes
             thief.spared = victim
@@ -448,11 +449,14 @@ class FleetPlanner:
             work = thief.added_tokens(ticket.request, victim.planner.key_of(request_id))
             victim.release(ticket)
             thief.hold(ticket, work)
+            self._placement.went(ticket, thief)
         return True
 
     def _is_known_to_spare(self, thief: Replica, victim: Replica) -> bool:
         """Whether it took nothing from this one with as large a budget, and no request came since."""
         if thief.fruitless != self._placement.changes or thief.spared is not victim:
+            return False
+        if needs_seats(victim, thief):
             return False
         return budget(victim, thief) <= thief.spared_budget
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
@@ -16,6 +16,19 @@ from peek.trie.tree_view import TreeView
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView
+
+
+DECODING: Final = 0.3
+"""What a token computed at a replica costs a request that decodes there, in parts of one that waits."""
+
+MOVING: Final = 2.0
+"""What a token counts where a session would leave its home: it takes room in a second cache, too."""
+
+STEP_TOKENS: Final = 150.0
+"""Prompt tokens that a replica computes in the time that one token of an answer takes."""
+
+MOST_SESSIONS: Final = 100_000
+"""Sessions whose homes are remembered; those that were silent longest are forgotten."""
 
 
 @final
@@ -63,6 +76,7 @@ class Replica:
         view: what its cache is taken to hold, prompts on their way there included.
         history: prompts that it has computed; not kept where its cache tells.
         coming: prompts that were sent there and have no first token.
+        tells: of first tokens.
         guesses: its cache does not tell.
         accepting: it may be sent requests; False while it is paused or leaves.
         leaving: it is gone once its last request has ended.
@@ -84,6 +98,9 @@ class Replica:
         self.planner = Planner(config.order)
         self.unit_tokens: i64 = unit
         self.speed: float = speed
+        self.seats: i64 = config.seats
+        self.stickiness: float = config.stickiness
+        self.tells: bool = False
         self.guesses: bool = told is None
         self.history = RoutedHistory(cache_tokens // unit, unit)
         self.coming = PendingTree()
@@ -105,6 +122,24 @@ class Replica:
     def backlog(self) -> float:
         """Tokens it has to compute and decode, as a replica of speed 1.0 would count them.  O(1)."""
         return float(self.waiting_tokens + self.unstarted_tokens + self.decode_tokens) / self.speed
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all seats are taken: by requests that decode and one that is computed.  O(1).
+
+        Where the host does not tell of first tokens, by whatever was sent there.
+        """
+        taken: i64 = len(self.under_way)
+        if self.tells and self.unstarted > 1:
+            taken -= self.unstarted - 1
+        return 0 < self.seats <= taken
+
+    @property
+    def weight(self) -> float:
+        """What a token counts that it computes: once, and again for each that waits for it there.  O(1)."""
+        queued: i64 = self.unstarted + len(self.planner)
+        decoding: i64 = len(self.under_way) - self.unstarted
+        return min(self.stickiness, 1.0 + float(queued) + DECODING * float(decoding))
 
     def status(self) -> ReplicaStatus:
         """Its load.  O(1)."""
@@ -219,21 +254,21 @@ class Replica:
 class Placement:
     """Chooses the replica that each request waits for, its home; among equals each in turn.
 
-    The home is the replica with the least `backlog + stickiness x added tokens / speed`.  Added are the
-    tokens that neither the replica's cache holds nor the requests that wait there share.  So a family of
-    prompts gathers at one replica while no cache has its prefix, and parts once being together costs too
-    much.
+    The home is the replica with the least `cost`; where that has no seat free, the least of those at which
+    nobody waits.  What a second copy of a prefix costs is the time of those who wait where it is computed.
+    So an idle replica makes itself a copy as soon as waiting elsewhere takes longer, and under load a family
+    of prompts stays together.
 
     Args:
         replicas: by name.
-        stickiness: what a token counts that is computed in a second place.
-        stats: counts requests that find half of their prompt.
+        stats: counts requests that find half of their prompt, and sessions that move.
     """
 
-    def __init__(self, replicas: dict[str, Replica], stickiness: float, stats: FleetStats) -> None:
+    def __init__(self, replicas: dict[str, Replica], stats: FleetStats) -> None:
         self._replicas = replicas
-        self._stickiness: float = stickiness
         self._stats = stats
+        self._sessions: dict[str, str] = {}
+        """Where the last turn of each session went, the newest at the end."""
         self._unplaced: dict[str, Ticket] = {}
         self._turn: i64 = 0
         self.changes: i64 = 0
@@ -245,8 +280,12 @@ class Placement:
         A paused replica is no home unless all are paused, a leaving one never.  O(R) views asked.
         """
         replicas = list(self._replicas.values())
+        session = self._sessions.get(ticket.request.session, "")
         best: Replica | None = None
         best_cost = 0.0
+        spare: Replica | None = None
+        spare_cost = 0.0
+        spare_work: i64 = 0
         best_work: i64 = 0
         count: i64 = len(replicas)
         self._turn += 1
@@ -257,14 +296,32 @@ class Placement:
             if best is not None and best.accepting and not replica.accepting:
                 continue
             work = replica.added_tokens(ticket.request, ticket.key)
-            cost = replica.backlog + self._stickiness * float(work) / replica.speed
-            if best is None or cost < best_cost or (replica.accepting and not best.accepting):
+            price = cost(replica, work, session not in ("", replica.name) and session in self._replicas)
+            if best is None or price < best_cost or (replica.accepting and not best.accepting):
                 best = replica
-                best_cost = cost
+                best_cost = price
                 best_work = work
+            free = replica.accepting and replica.unstarted == 0 and len(replica.planner) == 0
+            if free and not replica.is_full and (spare is None or price < spare_cost):
+                spare = replica
+                spare_cost = price
+                spare_work = work
+        if spare is not None and best is not None and best.is_full:
+            best = spare
+            best_work = spare_work
         if best is not None and 2 * best_work <= ticket.request.num_tokens:
             self._stats.sticky += 1
         return best, best_work
+
+    def went(self, ticket: Ticket, replica: Replica) -> None:
+        """A request has got a home, or another one: so has its session.  O(1)."""
+        session = ticket.request.session
+        if session:
+            if self._sessions.pop(session, replica.name) != replica.name:
+                self._stats.sessions_moved += 1
+            self._sessions[session] = replica.name
+            if len(self._sessions) > MOST_SESSIONS:
+                del self._sessions[next(iter(self._sessions))]
 
     def wait(self, ticket: Ticket) -> None:
         """A request waits, without a home until `settle`.  O(1)."""
@@ -282,6 +339,7 @@ class Placement:
                 replica.due = True
             del self._unplaced[request_id]
             replica.hold(ticket, work)
+            self.went(ticket, replica)
 
     def give_up(self, ticket: Ticket) -> None:
         """A request no longer waits.  O(len(key))."""
@@ -289,3 +347,21 @@ class Placement:
             del self._unplaced[ticket.request.request_id]
         else:
             ticket.replica.release(ticket)
+
+
+def cost(replica: Replica, work: i64, moves: bool) -> float:
+    """What it costs all if a request that adds `work` tokens goes to a replica; `moves`: its session's home
+    is another.
+
+        backlog + wait for a seat + weight x work
+
+    The first two are what the request waits for itself; the weight is what the others wait for it.  O(1).
+    """
+    backlog = replica.backlog
+    if replica.is_full:
+        waiting: i64 = len(replica.planner) + 1
+        waiting += replica.unstarted if replica.tells else len(replica.under_way) - replica.seats
+        answer = float(replica.decode_tokens) / float(len(replica.under_way))
+        backlog += STEP_TOKENS * answer * float(waiting) / float(replica.seats) / replica.speed
+    weight = replica.weight * MOVING if moves else replica.weight
+    return backlog + weight * float(work) / replica.speed

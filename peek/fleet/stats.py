@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple, final
 from mypy_extensions import i64
 
 _COUNTERS: Final = (
-    "added", "refused", "sticky", "dispatched", "finished", "cancelled", "requeued", "moved", "steals",
-    "stolen",
+    "added", "refused", "sticky", "dispatched", "finished", "cancelled", "requeued", "moved",
+    "sessions_moved", "steals", "stolen",
 )  # fmt: skip
 
 
@@ -25,6 +25,7 @@ class FleetStats:
         cancelled: requests that were given up, waiting or under way.
         requeued: requests that came back from a replica that was lost.
         moved: waiting requests whose replica left or was lost and that wait for another now.
+        sessions_moved: turns of a session that went elsewhere than the turn before.
         steals: times an idle replica took over requests of another.
         stolen: requests taken over.
     """
@@ -38,6 +39,7 @@ class FleetStats:
         self.cancelled: i64 = 0
         self.requeued: i64 = 0
         self.moved: i64 = 0
+        self.sessions_moved: i64 = 0
         self.steals: i64 = 0
         self.stolen: i64 = 0
 

@@ -63,21 +63,20 @@ class Raid:
 
     The thief takes no more than half of what the victim has more to do: then neither ends later than the
     victim would have alone.  From a paused victim it takes whatever there is.  Tokens that are computed twice
-    in consequence count `stickiness` times.
+    in consequence count with the thief's `weight`; not at all where the thief idles and the victim has no
+    seat free, since waiting for a seat costs no tokens.
 
     Args:
         victim, thief: replicas of one fleet.
         tickets: all requests by id.
-        stickiness: at least 1.0.
     """
 
-    def __init__(
-        self, victim: Replica, thief: Replica, tickets: dict[str, Ticket], stickiness: float
-    ) -> None:
+    def __init__(self, victim: Replica, thief: Replica, tickets: dict[str, Ticket]) -> None:
         self._victim = victim
         self._thief = thief
         self._tickets = tickets
-        self._stickiness: float = stickiness
+        self._weight: float = thief.weight
+        self._needs_seats: bool = needs_seats(victim, thief)
         self._unit: i64 = victim.unit_tokens
         self._budget: float = budget(victim, thief)
         self._ahead: list[tuple[int, int, Branch]] = []
@@ -91,7 +90,7 @@ class Raid:
 
         O(n) for n that wait for the victim, one call into either view per branch, and sorting.
         """
-        if self._budget < 1.0:
+        if self._budget < 1.0 and not self._needs_seats:
             return self.taken
         for namespace, root in self._victim.planner.roots():
             self._work.update(work_below(root, self._tickets, self._unit))
@@ -110,7 +109,8 @@ class Raid:
         path: i64 = top.path_tokens + top.edge_tokens
         for branch in branches:
             price = self._price(branch, path)
-            if price <= self._budget:
+            any_will_do = self._needs_seats and branch.node is None and not self.taken
+            if price <= self._budget or any_will_do:
                 self._budget -= price
                 path = 0  # computed once for all that come along
                 self._take(branch)
@@ -126,7 +126,9 @@ class Raid:
         """Tokens that the thief computes and decodes, those that are computed twice with their weight."""
         work = float(branch.thief_tokens + path)
         twice = work - float(branch.victim_tokens)
-        return work if twice <= 0.0 else work + (self._stickiness - 1.0) * twice
+        if twice <= 0.0:
+            return work
+        return work - twice if self._needs_seats else work + (self._weight - 1.0) * twice
 
     def _take(self, branch: Branch) -> None:
         if branch.node is None:
@@ -179,6 +181,11 @@ def budget(victim: Replica, thief: Replica) -> float:
     if not victim.accepting:
         return inf
     return (victim.backlog - thief.backlog) / 2.0 * thief.speed
+
+
+def needs_seats(victim: Replica, thief: Replica) -> bool:
+    """Whether requests wait for a seat at one replica while the other stands idle.  O(1)."""
+    return not thief.under_way and victim.is_full
 
 
 def _extra_work(branch: Branch) -> tuple[float, int]:

@@ -29,11 +29,14 @@ from peek.simulation.routers import (
     PeekRouter,
     RayPrefix,
     Router,
+    SessionLeast,
     Site,
+    WeighedScores,
     least_outstanding,
     lmetric,
     prefix_hash,
     round_robin,
+    session_hash,
     token_balance,
 )
 from peek.simulation.simulate import TARGETS, TOUCHING, PlanMeter, Target, figures, make_planner
@@ -164,7 +167,8 @@ class SimFleet:
 
     def _welcome(self, member: Member, view: CacheView, speed: float) -> None:
         tokens = self.workload.arena_tokens
-        self.router.joined(Site(member.name, view, tokens, view.unit_tokens, speed, self._stale_s))
+        seats = self.workload.max_running
+        self.router.joined(Site(member.name, view, tokens, view.unit_tokens, speed, seats, self._stale_s))
         self._send()
 
     def lose(self, name: int) -> None:
@@ -187,8 +191,9 @@ class SimFleet:
         reader = self.members[0].engine
         key = pack(reader.planner_key(reader.make_job(request, self.now)))
         arrival = Arrival(
-            request.request_id, key, request.num_tokens, request.output_tokens, self.now, request.namespace
-        )
+            request.request_id, key, request.num_tokens, request.output_tokens, self.now, request.namespace,
+            request.session,
+        )  # fmt: skip
         self._timed(partial(self.router.arrived, arrival))
         self._send()
 
@@ -271,6 +276,9 @@ ROUTERS: Final[dict[str, Callable[[], Router]]] = {
     "token-balance": partial(EarlyRouter, token_balance),
     "lmetric": partial(EarlyRouter, lmetric),
     "ray-prefix": RayPrefix,
+    "session-hash": partial(EarlyRouter, session_hash),
+    "session-least": SessionLeast,
+    "llm-d": WeighedScores,
     "central-fifo": CentralFifo,
     "peek": PeekRouter,
     "peek-early": partial(PeekRouter, early=True),

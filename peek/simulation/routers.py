@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
@@ -29,6 +29,9 @@ WINDOW_TOKENS: Final = 8192
 """Uncached tokens that a router which holds requests lets queue at an engine: one step's."""
 
 
+EVERY: Final = 2**40
+"""A window that holds whatever comes: early binding."""
+
 IMBALANCE: Final = 10
 MATCH_RATE: Final = 0.1
 """Ray Serve's defaults of its prefix affinity: requests by which queues may differ, part of a prompt."""
@@ -43,6 +46,7 @@ class Arrival(NamedTuple):
     output_tokens: int
     arrival_s: float
     namespace: str
+    session: str = ""
 
 
 @dataclass
@@ -54,6 +58,8 @@ class Site:
     arena_tokens: int
     unit_tokens: int
     speed: float = 1.0
+    seats: int = 0
+    """Requests that it computes at once, 0 where nobody says."""
     news_s: float = 0.0
     """Seconds until the router hears of what happens there."""
     queued: dict[str, int] = field(default_factory=dict)
@@ -185,6 +191,57 @@ def lmetric(arrival: Arrival, sites: list[Site]) -> Site:
     )
 
 
+def session_hash(arrival: Arrival, sites: list[Site]) -> Site:
+    """By the name of the session alone, by the request's where it has none; rendezvous hashing."""
+    seed = crc32((arrival.session or arrival.request_id).encode())
+    return max(sites, key=lambda site: crc32(b"%d" % site.name, seed))
+
+
+class SessionLeast(EarlyRouter):
+    """A session begins where least is under way, and stays there."""
+
+    def __init__(self) -> None:
+        super().__init__(self._by_session)
+        self._homes: dict[str, int] = {}
+
+    def _by_session(self, arrival: Arrival, sites: list[Site]) -> Site:
+        site = self.sites.get(self._homes.get(arrival.session, -1)) or least_outstanding(arrival, sites)
+        if arrival.session:
+            self._homes[arrival.session] = site.name
+        return site
+
+
+class WeighedScores(EarlyRouter):
+    """llm-d's default scorers, as published: 3 x prefix sent there, 2 x short queue, 2 x free cache.
+
+    Each from 0 to 1; the queue is compared with the longest and the shortest one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(self._by_score)
+        self._sent: dict[int, RoutedHistory] = {}
+
+    def joined(self, site: Site) -> None:
+        super().joined(site)
+        self._sent[site.name] = RoutedHistory(max(1, site.arena_tokens // site.unit_tokens), site.unit_tokens)
+
+    def _by_score(self, arrival: Arrival, sites: list[Site]) -> Site:
+        segment = memoryview(arrival.key).cast("i")
+        queues = [len(site.queued) for site in sites]
+        longest, shortest = max(queues), min(queues)
+
+        def score(site: Site) -> float:
+            sent = self._sent[site.name]
+            prefix = sent.advance(sent.root(arrival.namespace), segment, 0)[0] / len(segment)
+            queue = (longest - len(site.queued)) / (longest - shortest) if longest > shortest else 1.0
+            used = sum(self.requests[name].prompt_tokens for name in site.running) / site.arena_tokens
+            return 3 * prefix + 2 * queue + 2 * (1 - min(1.0, used))
+
+        best = max(sites, key=score)
+        self._sent[best.name].note(arrival.request_id, arrival.key, arrival.namespace)
+        return best
+
+
 class RayPrefix(EarlyRouter):
     """Ray Serve's prefix affinity, by its documented rule.
 
@@ -250,52 +307,44 @@ class CentralFifo(Router):
 
 
 class PeekRouter(Router):
-    """`FleetPlanner`, which holds requests until a replica has room, or chooses one at once (`early`).
+    """`FleetPlanner`, which holds requests until a replica has room, or sends each at once (`early`).
 
     An answer is expected to have the mean length of the answers so far.
 
     Args:
-        early: choose when a request arrives.
+        early: a window that holds whatever comes.
         exact: show it the caches; otherwise it guesses from what it sent.
     """
 
     def __init__(self, early: bool = False, exact: bool = False) -> None:
         super().__init__()
         self.fleet = FleetPlanner()
-        self._early = early
+        self._windows = FleetConfig(window_requests=EVERY, warm_requests=EVERY) if early else FleetConfig()
         self._exact = exact
-        self._placed: list[tuple[str, int]] = []
         self._answers = 0
         self._answered_tokens = 0
 
     def joined(self, site: Site) -> None:
         super().joined(site)
         if not self.requests and not self.fleet.status():
-            self.fleet = FleetPlanner(FleetConfig(unit_tokens=site.unit_tokens, news_s=site.news_s))
+            windows = replace(self._windows, seats=site.seats, news_s=site.news_s)
+            self.fleet = FleetPlanner(replace(windows, unit_tokens=site.unit_tokens))
         view = site.view if self._exact else None
         self.fleet.join(str(site.name), cache_tokens=site.arena_tokens, view=view, speed=site.speed)
 
     def lost(self, name: int) -> None:
         del self.sites[name]
-        for request_id in self.fleet.lost(str(name), requeue=not self._early):
-            if self._early:
-                self.arrived(self.requests[request_id])
+        self.fleet.lost(str(name))
 
     def arrived(self, arrival: Arrival) -> None:
         self.requests[arrival.request_id] = arrival
         request = PendingRequest(
-            arrival.request_id, arrival.key, arrival.arrival_s, arrival.namespace, arrival.prompt_tokens
-        )
-        expected = self._answered_tokens // max(1, self._answers)
-        if self._early:
-            self._placed.append((arrival.request_id, int(self.fleet.place(request, expected))))
-        else:
-            self.fleet.add(request, expected)
+            arrival.request_id, arrival.key, arrival.arrival_s, arrival.namespace, arrival.prompt_tokens,
+            session=arrival.session,
+        )  # fmt: skip
+        self.fleet.add(request, self._answered_tokens // max(1, self._answers))
 
     def ready(self, now: float) -> list[tuple[str, int]]:
-        if self._early:
-            placed, self._placed = self._placed, []
-            return placed
         return [(request_id, int(name)) for request_id, name in self.fleet.dispatch(now)]
 
     def started(self, request_id: str, name: int) -> None:

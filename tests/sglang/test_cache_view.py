@@ -53,3 +53,30 @@ def test_the_view_answers_as_match_prefix_does(core: str | None, page: int) -> N
         absent=symbols(ABSENT),
         namespaces=NAMESPACES,
     )
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("page", [1, 4])
+def test_a_cursor_outlives_splits(core: str | None, page: int) -> None:
+    """Others part ways with a prompt in front of a cursor, at it and behind it."""
+    from sglang.srt.mem_cache.base_prefix_cache import InsertParams
+
+    def insert(pages: list[int]) -> None:
+        tokens = [token for number in pages for token in [number] * page]
+        value = torch.arange(len(tokens), dtype=torch.int64)
+        world.tree.insert(InsertParams(key=RadixKey(tokens_for(tokens)), value=value))
+
+    for parted in ([10], [20], [20, 10], [10, 20], [35], [35, 20, 5]):
+        world = make_world(200_000, page_size=page, core=core)
+        prompt = list(range(100, 140))
+        insert(prompt)
+        door = Translator(page)
+        packed = pack([token for number in prompt for token in [number] * page])
+        key = memoryview(packed if door.pages is None else door.pages.intern(packed)).cast("i")
+        view = make_view(world.tree, door)
+        matched, cursor = view.advance(view.root(""), key[:20], 0)
+        assert matched == 20
+        for at in parted:
+            insert([*prompt[:at], 900 + at])
+        assert view.advance(cursor, key[20:], 20)[0] == 20
+        view.close()

@@ -56,6 +56,7 @@ class ModelReplica:
         self.view = view
         self.accepting = True
         self.leaving = False
+        self.tells = False
         self.under_way: list[str] = []
         self.coming: dict[str, Prompt] = {}
         self.computed: dict[str, Prompt] = {}

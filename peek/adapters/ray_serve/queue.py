@@ -18,7 +18,7 @@ from typing import Any, Final
 from peek.adapters import fleet_metrics
 from peek.adapters.fleet_metrics import ACTIVE, IMBALANCE, REPLICA, WAITING, imbalance
 from peek.adapters.metrics import Metric
-from peek.adapters.ray_serve.queue_client import FULL, STOCK, Arrival, News
+from peek.adapters.ray_serve.queue_client import FULL, HELD_S, STOCK, Arrival, News
 from peek.adapters.ray_serve.settings import divided, fleet_config
 from peek.errors import DuplicateRequest, InvalidKey, QueueFull
 from peek.fleet import FleetPlanner
@@ -26,7 +26,7 @@ from peek.request import PendingRequest
 
 logger = logging.getLogger("ray.serve.peek")
 
-POLL_S: Final = 2.0
+POLL_S: Final = HELD_S
 """A `poll` is answered after that long at the latest."""
 
 LEASE_S: Final = 15.0

@@ -26,6 +26,12 @@ FULL: Final = "full"
 FIRST_TRY_S: Final = 10.0
 """How long the first requests wait for the connection, if the queue is slow to answer."""
 
+ANSWER_S: Final = 1.0
+"""A queue that has not answered a call for that long hangs."""
+
+HELD_S: Final = 2.0
+"""A `poll` is answered after that long at the latest."""
+
 LONGEST_PAUSE_S: Final = 5.0
 """Between two tries to connect; the pauses double up to this."""
 
@@ -76,6 +82,8 @@ class QueueClient:
     def __init__(self, find: Callable[[], Any]) -> None:
         self.name = uuid.uuid4().hex
         self.connected = False
+        self.fallbacks = 0
+        """Requests that went by Ray's own rule because the queue could not be asked."""
         self._find = find
         self._told = False
         self._serial = 0
@@ -112,6 +120,7 @@ class QueueClient:
         self._serial += 1
         serial = self._serial
         if not self.connected:
+            self.fallbacks += 1
             return serial, STOCK
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiting[serial] = future
@@ -156,7 +165,7 @@ class QueueClient:
             try:
                 queue = await asyncio.get_running_loop().run_in_executor(None, self._find)
                 if queue is not None:
-                    await queue.hello.remote(self.name)
+                    await answered(queue.hello.remote(self.name))
                     self.connected, self._told, pause_s = True, False, 0.0
                     self._tried.set()
                     logger.info("peek's queue decides for this router from now on")
@@ -182,6 +191,7 @@ class QueueClient:
         self._news = News([], [], [], [])
         for future in self._waiting.values():
             if not future.done():
+                self.fallbacks += 1
                 future.set_result(STOCK)
 
     async def _talk_and_listen(self, queue: Any) -> None:
@@ -199,18 +209,26 @@ class QueueClient:
             await self._something_to_say.wait()
             self._something_to_say.clear()
             news, self._news = self._news, News([], [], [], [])
-            if not await queue.tell.remote(self.name, news):
+            if not await answered(queue.tell.remote(self.name, news)):
                 raise ConnectionError("the queue does not know this router")
 
     async def _listen(self, queue: Any) -> None:
         while True:
-            answers = await queue.poll.remote(self.name)
+            answers = await answered(queue.poll.remote(self.name), HELD_S)
             if answers is None:
                 raise ConnectionError("the queue does not know this router")
             for serial, answer in answers:
                 future = self._waiting.get(serial)
                 if future is not None and not future.done():
                     future.set_result(answer)
+
+
+async def answered(call: Any, held_s: float = 0.0) -> Any:
+    """What a call of the queue returns; `ConnectionError` if it takes `ANSWER_S` longer than it may."""
+    try:
+        return await asyncio.wait_for(call, held_s + ANSWER_S)
+    except asyncio.TimeoutError:
+        raise ConnectionError(f"no answer within {held_s + ANSWER_S:g} s") from None
 
 
 def in_no_context(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

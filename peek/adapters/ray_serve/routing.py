@@ -27,6 +27,9 @@ logger = logging.getLogger("ray.serve.peek")
 TRIES: Final = 5
 """Times that the queue may name a replica which this router lacks, before Ray's own rule decides."""
 
+MOST_KNOWN: Final = 1000
+"""Replicas that are gone and still known by name, those that are there among them."""
+
 REPLICAS_S: Final = 1.0
 """How long the router waits for news of a replica that the queue knows before it does."""
 
@@ -176,7 +179,12 @@ class FleetRouting(_Base):  # type: ignore[misc]
         super().update_replicas(replicas)
         if self._aside:
             return
-        self._once_known.update({replica.replica_id.unique_id: replica.replica_id for replica in replicas})
+        for replica in replicas:  # those that are there are the newest
+            name = replica.replica_id.unique_id
+            self._once_known.pop(name, None)
+            self._once_known[name] = replica.replica_id
+        while len(self._once_known) > max(MOST_KNOWN, len(replicas)):
+            del self._once_known[next(iter(self._once_known))]
         if self._client is None:
             deployment_id = self._deployment_id
             self._client = QueueClient(lambda: find_queue(deployment_id))

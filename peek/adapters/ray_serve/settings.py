@@ -56,11 +56,13 @@ def fleet_config(queue: Mapping[str, Any]) -> FleetConfig:
 
     Ray does not tell of first tokens: what is at a replica counts as queued there until it ends.
     """
+    seats = queue["window"] or (queue["max_ongoing_requests"] + 1) // 2
     return FleetConfig(
         order=PeekConfig.from_label(queue["policy"]),
         unit_tokens=BLOCK_TOKENS,
         stickiness=queue["stickiness"],
-        window_requests=queue["window"] or (queue["max_ongoing_requests"] + 1) // 2,
+        seats=seats,
+        window_requests=seats,
         window_tokens=0,
         warm_requests=queue["max_ongoing_requests"],
         max_waiting=queue["max_waiting"],

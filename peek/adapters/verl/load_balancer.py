@@ -70,6 +70,7 @@ class FleetLoadBalancer:
             FleetConfig(
                 order=PeekConfig.from_label(self._options["policy"]),
                 stickiness=self._options["stickiness"],
+                seats=self._options["max_inflight"],
                 window_requests=self._options["max_inflight"],
                 window_tokens=0,
                 warm_requests=self._options["max_warm_inflight"],
@@ -206,9 +207,10 @@ class FleetLoadBalancer:
                 self._send()
         else:
             for ours, future in self._waiting.items():
-                with self._metrics.changing:
-                    self._fleet.cancel(ours)
-                future.set_exception(RuntimeError(NO_SERVERS))
+                if not future.done():  # else it finds its server gone
+                    with self._metrics.changing:
+                        self._fleet.cancel(ours)
+                    future.set_exception(RuntimeError(NO_SERVERS))
 
     def get_all_servers(self) -> list[str]:
         """Ids of all servers."""
