@@ -28,7 +28,7 @@ from peek import (
     UnknownReplica,
     UnknownRequest,
 )
-from peek.fleet import FleetConfig, FleetPlanner, ReplicaStatus, replicas
+from peek.fleet import FleetConfig, FleetPlanner, ReplicaStatus
 
 NAMESPACES = st.sampled_from(["", "lora"])
 PIECES = st.sampled_from([(1,) * 3, (2,) * 3, (3,), (4, 5)])
@@ -510,8 +510,16 @@ def test_an_idle_replica_takes_from_a_full_one_whatever_the_prefix_costs() -> No
     assert "b" in [name for _, name in fleet.dispatch(1.0)]
 
 
-def turn(name: str, session: str, key: list[int]) -> PendingRequest:
-    return PendingRequest(name, key, 0.0, session=session)
+def turn(name: str, session: str, key: list[int], namespace: str = "") -> PendingRequest:
+    return PendingRequest(name, key, 0.0, namespace, session=session)
+
+
+def test_a_session_of_another_namespace_is_another_one() -> None:
+    fleet = fleet_of("a", "b")
+    home = fleet.add(turn("1", "s", [1] * 100, "x"))
+    fleet.pause(home)
+    assert fleet.add(turn("2", "s", [1] * 100, "y")) != home
+    assert fleet.stats.sessions_moved == 0
 
 
 def test_a_turn_leaves_home_only_when_waiting_costs_more_than_computing_again() -> None:
@@ -527,9 +535,9 @@ def test_a_turn_leaves_home_only_when_waiting_costs_more_than_computing_again() 
     assert fleet.stats.sessions_moved == 1
 
 
-def test_sessions_that_were_silent_longest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas, "MOST_SESSIONS", 2)
+def test_sessions_that_were_silent_longest_are_forgotten() -> None:
     fleet = fleet_of("a", "b")
+    fleet._placement.most_sessions = 2
     homes = {s: fleet.add(turn(f"{s}1", s, [ord(s)] * 100)) for s in "xyz"}
     for session, moved in (("z", 1), ("x", 1)):  # x is not known any more: it cannot have moved
         fleet.pause(homes[session])

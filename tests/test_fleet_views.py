@@ -112,18 +112,22 @@ def wait(replica: Replica, queue: list[tuple[Prompt, int]]) -> dict[str, Ticket]
     queue=QUEUES,
     speeds=st.tuples(st.sampled_from([0.5, 1.0, 2.0]), st.sampled_from([0.5, 1.0, 2.0])),
     cached=st.tuples(st.lists(PROMPTS, max_size=2), st.lists(PROMPTS, max_size=2)),
-    stickiness=st.sampled_from([1.0, 4.0]),
+    decoding=st.integers(0, 20),
 )
 def test_help_never_makes_the_longest_backlog_longer(
     queue: list[tuple[Prompt, int]],
     speeds: tuple[float, float],
     cached: tuple[list[Prompt], list[Prompt]],
-    stickiness: float,
+    decoding: int,
 ) -> None:
     victim, thief = replica_of(speeds[0], cached[0]), replica_of(speeds[1], cached[1])
+    for number in range(decoding):  # they are what a token computed twice counts for
+        request = PendingRequest(f"decodes {number}", [0], 0.0)
+        thief.under_way[request.request_id] = Ticket(request, pack([0]), 0, 0)
+    assert thief.weight == min(thief.stickiness, 1.0 + 0.3 * decoding)
     tickets = wait(victim, queue)
     before = victim.backlog
-    taken = Raid(victim, thief, tickets, stickiness).choose()
+    taken = Raid(victim, thief, tickets).choose()
     assert len(set(taken)) == len(taken)
     for request_id in taken:
         ticket = tickets[request_id]
@@ -140,7 +144,7 @@ def test_a_thief_that_takes_nothing_would_have_paid_too_much_for_each(
 ) -> None:
     victim, thief = replica_of(1.0, []), replica_of(1.0, cached)
     tickets = wait(victim, queue)
-    if Raid(victim, thief, tickets, 1.0).choose():
+    if Raid(victim, thief, tickets).choose():
         return
     model = ModelReplica(1.0, 100, NaiveCacheOf(cached, 10))
     for prompt, answer in queue:
@@ -152,13 +156,13 @@ def test_a_whole_branch_goes_before_a_part_of_one() -> None:
     queue: list[tuple[Prompt, int]] = [(("", [1] * 30 + [2] * number), 0) for number in range(1, 40)]
     queue += [(("", [5] * 20), 0), (("", [6] * 20), 0)]
     tickets = wait(victim, queue)
-    assert sorted(Raid(victim, thief, tickets, 4.0).choose()) == ["r39", "r40"]
+    assert sorted(Raid(victim, thief, tickets).choose()) == ["r39", "r40"]
 
 
 def test_of_one_hot_branch_the_thief_takes_a_part() -> None:
     victim, thief = replica_of(1.0, [("", [1] * 30)]), replica_of(1.0, [])
     tickets = wait(victim, [(("", [1] * 30 + [number] * 20), 0) for number in range(2, 40)])
-    taken = Raid(victim, thief, tickets, 1.0).choose()
+    taken = Raid(victim, thief, tickets).choose()
     assert 1 < len(taken) < 19
 
 

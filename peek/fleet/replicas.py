@@ -262,13 +262,17 @@ class Placement:
     Args:
         replicas: by name.
         stats: counts requests that find half of their prompt, and sessions that move.
+
+    Attributes:
+        most_sessions: of which the home is known, those whose last turn is the newest.
     """
 
     def __init__(self, replicas: dict[str, Replica], stats: FleetStats) -> None:
         self._replicas = replicas
         self._stats = stats
-        self._sessions: dict[str, str] = {}
-        """Where the last turn of each session went, the newest at the end."""
+        self.most_sessions: i64 = MOST_SESSIONS
+        self._sessions: dict[tuple[str, str], str] = {}
+        """Where the last turn of each session of a namespace went, the newest at the end."""
         self._unplaced: dict[str, Ticket] = {}
         self._turn: i64 = 0
         self.changes: i64 = 0
@@ -280,7 +284,8 @@ class Placement:
         A paused replica is no home unless all are paused, a leaving one never.  O(R) views asked.
         """
         replicas = list(self._replicas.values())
-        session = self._sessions.get(ticket.request.session, "")
+        home = self._sessions.get((ticket.request.namespace, ticket.request.session), "")
+        moves_from = home if home in self._replicas else ""
         best: Replica | None = None
         best_cost = 0.0
         spare: Replica | None = None
@@ -296,7 +301,7 @@ class Placement:
             if best is not None and best.accepting and not replica.accepting:
                 continue
             work = replica.added_tokens(ticket.request, ticket.key)
-            price = cost(replica, work, session not in ("", replica.name) and session in self._replicas)
+            price = cost(replica, work, moves_from not in ("", replica.name))
             if best is None or price < best_cost or (replica.accepting and not best.accepting):
                 best = replica
                 best_cost = price
@@ -315,12 +320,12 @@ class Placement:
 
     def went(self, ticket: Ticket, replica: Replica) -> None:
         """A request has got a home, or another one: so has its session.  O(1)."""
-        session = ticket.request.session
-        if session:
+        if ticket.request.session:
+            session = (ticket.request.namespace, ticket.request.session)
             if self._sessions.pop(session, replica.name) != replica.name:
                 self._stats.sessions_moved += 1
             self._sessions[session] = replica.name
-            if len(self._sessions) > MOST_SESSIONS:
+            if len(self._sessions) > self.most_sessions:
                 del self._sessions[next(iter(self._sessions))]
 
     def wait(self, ticket: Ticket) -> None:
