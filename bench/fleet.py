@@ -23,10 +23,13 @@ from typing import Final
 
 from bench.builds import require_compiled
 from bench.evaluation.plans import parts_of
+from bench.evaluation.traffic import Source, Traffic, mixed
 from bench.evaluation.traffic import workload as traffic
+from bench.kinds import at_load, build
 from peek import PendingRequest
 from peek.fleet import FleetPlanner
 from peek.simulation.cells import cell
+from peek.simulation.cost import cost_model_for
 from peek.simulation.fleet import ROUTERS, FleetShape, simulate_fleet
 from peek.simulation.workload import SYMBOL_BYTES, Workload, faster, unique_tokens
 
@@ -36,12 +39,21 @@ PREFIX: Final = 4096 * SYMBOL_BYTES
 SEEDS: Final = (42, 142, 242)
 
 
+ONE_PROMPT: Final = Traffic(
+    (Source("user", 100.0, 200, 128, prefixes=1, prefix=16_384, turns=3, turn=200, pause_s=1.0),),
+    arena=200_000,
+    seats=16,
+    count=100,
+)
+
+
 @dataclass(frozen=True)
 class FleetCell:
     """A load for a fleet.
 
     Attributes:
-        name: a cell of the paper, or a stream of the evaluation (`bench.evaluation.traffic`).
+        name: a cell of the paper, a stream of the evaluation (`bench.evaluation.traffic`), `kind:NAME:LOAD`
+            (`bench.kinds`, LOAD times what all replicas get through), or `one-prompt`.
         title: what it is.
         rate: requests a second at the fleet; 0 for a closed loop.
         speeds: one replica for each.
@@ -59,6 +71,14 @@ class FleetCell:
     joins: Sequence[tuple[float, float]] = field(default=())
 
     def workload(self, seed: int) -> Workload:
+        if self.name == "one-prompt":
+            base = mixed(ONE_PROMPT, self.name, "new", seed)
+            return replace(
+                base, requests=[replace(r, session=r.request_id.rpartition("-")[0]) for r in base.requests]
+            )
+        if self.name.startswith("kind:"):
+            _, kind, load = self.name.split(":")
+            return at_load(build(kind, seed), float(load) * len(self.speeds), "blocks")
         kind, load, form, number = parts_of(self.name)
         base = traffic(kind, load, form, number, seed) if load else cell(kind, "heavy", seed, "vllm")
         if self.rate:
@@ -87,6 +107,10 @@ CELLS: Final = {
     "live": FleetCell("live:new:arena100", "live mix, 30 req/s", 30.0),
     "short": FleetCell("w5-short", "W5 short (nothing shared), 200 req/s", 200.0),
     "many": FleetCell("w1d", "W1 D, 100 req/s, 16 replicas", 100.0, (1.0,) * 16),
+    "agents": FleetCell("kind:agents:1.1", "agents with fan-out"),
+    "chats": FleetCell("kind:chat:1.1", "chats"),
+    "rag": FleetCell("kind:rag:1.1", "RAG"),
+    "one-prompt": FleetCell("one-prompt", "100 users of one prompt of 16,384 tokens, 16 seats"),
 }  # fmt: skip
 
 
@@ -111,7 +135,9 @@ def skewed(base: Workload, exponent: float) -> Workload:
 
 def run(chosen: FleetCell, seeds: Sequence[int], policy: str, router: str) -> dict[str, float]:
     """Means over the seeds."""
-    runs = [simulate_fleet(chosen.workload(seed), policy, chosen.shape(router)) for seed in seeds]
+    made = chosen.name.startswith(("kind:", "one-prompt"))
+    cost = cost_model_for("w1c") if made else None
+    runs = [simulate_fleet(chosen.workload(seed), policy, chosen.shape(router), cost=cost) for seed in seeds]
     return {
         "hit": mean(each["cache_hit"] for each in runs),
         "mean": mean(each["ttft_s"]["mean"] for each in runs),
