@@ -22,6 +22,7 @@ if peek.backend() != "compiled":
     pytest.skip("bench runs on the compiled build only", allow_module_level=True)
 sys.path.append(str(ROOT))  # behind everything: `peek` stays the one that is tested
 
+from bench import ablation  # noqa: E402
 from bench.evaluation import check, store  # noqa: E402
 from bench.evaluation.plans import FAMILY, FRESH, FULL, GUARDED, QUICK, SIMULATED, runs_of  # noqa: E402
 from bench.evaluation.policies import REORDERED, config_of  # noqa: E402
@@ -145,6 +146,15 @@ def test_a_whole_run_without_engines_is_not_begun(tmp_path: Path) -> None:
     assert "nothing begun: a whole run needs " in done.stderr
     assert "mooncake/conversation_trace.jsonl.gz" in done.stderr
     assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ablation.VARIANTS)
+def test_each_variant_of_the_ablation_still_finds_its_lines(name: str, tmp_path: Path) -> None:
+    label = ablation.write(tmp_path, name, ablation.VARIANTS[name])
+    for path in (tmp_path / label.partition(".")[0]).iterdir():
+        compile(path.read_text(encoding="utf-8"), path.name, "exec")
+    with pytest.raises(AssertionError, match="has no 'no such line' any more"):
+        ablation.write(tmp_path, "other", [("frontier", "no such line", "")])
 
 
 @pytest.mark.parametrize("label", ["peek", "peek:mean_bias=1,grace_tokens=inf", "fcfs+lru"])
