@@ -72,7 +72,7 @@ def page(found: Checked) -> str:
     """The page."""
     log = found["log"]
     names = ", ".join(Path(name).name for name in log["files"])
-    within = f"{found['runs'][0]['goodput'][0]['ttft_s']:g} s"
+    within = f"{found['runs'][0]['goodput'][0]['ttft_s']:g}\u00a0s"
     panels = (
         Panel("Mean time to first token", Figure("ttft_s.mean"), seconds_text),
         Panel("99th percentile of it", Figure("ttft_s.p99"), seconds_text),
@@ -179,7 +179,7 @@ def _bars(found: Checked, panel: Panel) -> str:
 
 def _table(found: Checked, within: str) -> str:
     runs = found["runs"]
-    later = f"{runs[0]['goodput'][1]['ttft_s']:g} s"
+    later = f"{runs[0]['goodput'][1]['ttft_s']:g}\u00a0s"
     columns: list[tuple[str, Figure, Callable[[float], str]]] = [
         ("first token, mean", Figure("ttft_s.mean"), seconds_text),
         ("p99", Figure("ttft_s.p99"), seconds_text),
