@@ -43,7 +43,7 @@ from peek.adapters.sglang.requests import (
     stated_by,
     tenant_of,
 )
-from peek.errors import DuplicateRequest
+from peek.errors import DuplicateRequest, EngineMismatch
 from peek.planner import LazyPlan, Planner
 from peek.trie.keys import SYMBOL_BYTES
 
@@ -212,7 +212,11 @@ class SglangAdapter(EngineAdapter):
         return planned
 
     def _request(self, request_id: str) -> Any:
-        return self._waiting[request_id].request()
+        """SGLang's request; an error, before the queue is touched, if it is gone and nobody said so."""
+        request = self._waiting[request_id].request()
+        if request is None:
+            raise EngineMismatch(f"request {request_id} has left the queue unnoticed")
+        return request
 
     def _lay_out(self, queue: list[Any], planned: list[Any]) -> bool:
         """Put the whole queue in the order of a plan, within priorities and around those in quarantine."""
@@ -250,8 +254,10 @@ class SglangAdapter(EngineAdapter):
             self._leave_if_waiting(request)
         if queue:
             self._line.left(requests)
-        else:
-            self._line.begin(queue)
+            return
+        for rid in list(self._waiting):  # aborted since the last `order`
+            self._leave(rid)
+        self._line.begin(queue)
 
     # -- what waits --------------------------------------------------------------------------------
 
