@@ -261,9 +261,9 @@ def test_an_idle_server_keeps_no_request_alive() -> None:
 class Ran:
     """What SGLang's scheduler is to the hook behind `get_new_batch_prefill`."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, queue: list[Any]) -> None:
         self.policy = world.policy
-        self.waiting_queue: list[Any] = []
+        self.waiting_queue = queue
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -280,8 +280,23 @@ def test_admissions_are_counted_at_once(wrapped: bool) -> None:
         request.cached_tokens = 7
     batch = type("Batch", (), {"reqs": queue})()
     found = type("Plan", (), {"batch_to_run": batch})() if wrapped else batch
-    after_prefill(None, Ran(world))
+    after_prefill(None, Ran(world, queue))
     assert len(beside.adapter.planner) == 4
-    after_prefill(found, Ran(world))
+    after_prefill(found, Ran(world, []))
     assert len(beside.adapter.planner) == 0
     assert beside.adapter.cached_real == 28
+
+
+def test_who_is_aborted_from_a_queue_that_then_empties_is_gone_from_the_planner() -> None:
+    world = make_world(2000)
+    beside = attach(world, "peek")
+    queue = queue_of(*TEXTS)
+    world.policy.calc_priority(queue)
+    admitted = type("Batch", (), {"reqs": queue[:1]})()
+    after_prefill(admitted, Ran(world, []))  # the others were aborted meanwhile
+    assert len(beside.adapter.planner) == 0
+    del queue[1:]
+    later = queue_of(("a3", [*A, 3]), ("b3", [*B, 3]))
+    world.policy.calc_priority(later)
+    assert sorted(ids(later)) == ["a3", "b3"]
+    assert beside.shield.fallbacks == 0
