@@ -6,6 +6,7 @@ import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sglang_lab import RELEASE
@@ -50,6 +51,12 @@ def test_a_log_is_traced(form: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert f"the log says that {100 * hit:.1f} % of" in said
 
 
+def asked_in(path: Path) -> list[dict[str, Any]]:
+    """Whole rows of a trace, without those of the requests by which SGLang warms up."""
+    whole = path.read_text().rpartition("\n")[0].splitlines()
+    return [row for row in map(json.loads, whole) if row["input_length"] > 256]
+
+
 @pytest.mark.parametrize("mode", ["on", "off"])
 def test_a_trace_from_inside_holds_what_was_asked(mode: str, tmp_path: Path) -> None:
     rnd = random.Random(1)
@@ -63,8 +70,8 @@ def test_a_trace_from_inside_holds_what_was_asked(mode: str, tmp_path: Path) -> 
     started = serving(tmp_path, *flags, module="peek.adapters.sglang.launch_server", PEEK_CONFIG=options)
     with started as server, ThreadPoolExecutor(12) as clients:
         list(clients.map(lambda i: server.generate(prompts[i], 4 + i % 5), range(REQUESTS)))
-        until(lambda: path.read_text().count("\n") >= REQUESTS, "all rows")
-    rows = [row for row in map(json.loads, path.read_text().splitlines()) if row["input_length"] > 256]
+        until(lambda: len(asked_in(path)) >= REQUESTS, "all rows")
+    rows = asked_in(path)
     asked = sorted((len(each), 4 + i % 5) for i, each in enumerate(prompts))
     assert sorted((row["input_length"], row["output_length"]) for row in rows) == asked
     whole = {tuple(each[: 16 * (place + 1)]) for each in prompts for place in range(-(-len(each) // 16))}
