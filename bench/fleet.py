@@ -29,7 +29,6 @@ from bench.kinds import at_load, build
 from peek import PendingRequest
 from peek.fleet import FleetPlanner
 from peek.simulation.cells import cell
-from peek.simulation.cost import cost_model_for
 from peek.simulation.fleet import ROUTERS, FleetShape, simulate_fleet
 from peek.simulation.workload import SYMBOL_BYTES, Workload, faster, unique_tokens
 
@@ -135,9 +134,7 @@ def skewed(base: Workload, exponent: float) -> Workload:
 
 def run(chosen: FleetCell, seeds: Sequence[int], policy: str, router: str) -> dict[str, float]:
     """Means over the seeds."""
-    made = chosen.name.startswith(("kind:", "one-prompt"))
-    cost = cost_model_for("w1c") if made else None
-    runs = [simulate_fleet(chosen.workload(seed), policy, chosen.shape(router), cost=cost) for seed in seeds]
+    runs = [simulate_fleet(chosen.workload(seed), policy, chosen.shape(router)) for seed in seeds]
     return {
         "hit": mean(each["cache_hit"] for each in runs),
         "mean": mean(each["ttft_s"]["mean"] for each in runs),

@@ -39,7 +39,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "offline": LEAVES | {"trie"},
     "offline.formats": LEAVES | {"trie", "offline"},
     "offline.scale": LEAVES | {"trie", "offline"},
-    "offline.distributed": {"offline.scale"},  # an old name of something in it
     "config": LEAVES | {"settings", "trie", "policy", "eviction"},
     "planner": BELOW_PLANNER,
     "fleet": BELOW_PLANNER | {"planner"},

@@ -209,13 +209,6 @@ def test_a_processor_works_in_order_and_its_rows_come_back(replicas: int) -> Non
     assert done.take_all() == [{"number": i, "answer": len(prompt)} for i, prompt in enumerate(batch)]
 
 
-def test_the_old_name_of_the_pipeline() -> None:
-    from peek.offline import distributed
-
-    assert distributed.reorder_dataset is reorder_dataset
-    assert distributed.Columns is Columns
-
-
 def test_wrong_numbers() -> None:
     with pytest.raises(InvalidConfig):
         reorder_dataset(LocalDataset([]), replicas=0)

@@ -90,7 +90,6 @@ class Planner:
             self._demand = Demand(self.tree, self._signals, eviction)
         self._standing = StandingPlan(plan_lasts_s)
         self._timer = timer
-        self._last: Plan | LazyPlan | None = None
         self.held: dict[str, PendingRequest] = {}
         """Requests that wait and are in no plan, see `hold`; to look at."""
 
@@ -355,7 +354,6 @@ class Planner:
         if lazily and isinstance(plan, Plan):
             plan = LazyPlan.of(plan)
         self._standing.keep(plan, self.tree, cache, now)
-        self._last = plan
         self.stats.note_plan(len(self.tree), timer() - started if timer is not None else 0.0)
         return plan
 
@@ -403,7 +401,8 @@ class Planner:
         Raises `InvalidKey` unless `k` is within 0 .. 2**53.
         """
         require_tokens("k", k)
-        return [] if self._last is None else first_of(self._last, k, self)
+        last = self._standing.last
+        return [] if last is None else first_of(last, k, self)
 
     def cycle(self, queue: WaitingQueue, cache: CacheView, now: float) -> Plan:
         """Compare, plan and reorder a queue that does not tell of arrivals and departures.
@@ -530,13 +529,17 @@ class StandingPlan:
     Args:
         lasts_s: how long, on the clock of `Planner.plan`, an order stands that was made from what had been
             waited; 0.0: not at all.
+
+    Attributes:
+        last: the last plan, whether it stands or not.
     """
 
-    __slots__ = ("_cache", "_cache_version", "_lasts_s", "_plan", "_planned_at", "_tree_version")
+    __slots__ = ("_cache", "_cache_version", "_lasts_s", "_planned_at", "_stands", "_tree_version", "last")
 
     def __init__(self, lasts_s: float) -> None:
         self._lasts_s: float = lasts_s
-        self._plan: Plan | LazyPlan | None = None
+        self.last: Plan | LazyPlan | None = None
+        self._stands = False
         self._planned_at: float = 0.0
         self._tree_version: i64 = -1
         self._cache: object = None
@@ -544,18 +547,19 @@ class StandingPlan:
 
     def find(self, tree: PendingTree, cache: CacheView, now: float) -> Plan | LazyPlan | None:
         """The plan that still stands, None if there is none.  O(1)."""
-        if self._plan is None or self._tree_version != tree.version or self._cache is not cache:
+        if not self._stands or self._tree_version != tree.version or self._cache is not cache:
             return None
         if not now - self._planned_at < self._lasts_s or self._cache_version != getattr(
             cache, "version", None
         ):
             return None
-        return self._plan
+        return self.last
 
     def keep(self, plan: Plan | LazyPlan, tree: PendingTree, cache: CacheView, now: float) -> None:
         """Remember a plan with what it was made from."""
         version: object = getattr(cache, "version", None)
-        self._plan = None if version is None else plan
+        self.last = plan
+        self._stands = version is not None
         self._planned_at = now
         self._tree_version = tree.version
         self._cache = cache
@@ -563,4 +567,4 @@ class StandingPlan:
 
     def drop(self) -> None:
         """Something else than queue and cache has changed."""
-        self._plan = None
+        self._stands = False
