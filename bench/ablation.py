@@ -47,19 +47,13 @@ def _constant(module: str, name: str, value: str) -> list[Edit]:
     return [(module, rf"{name}: Final = ", f"{name}: Final = {value}  # ")]
 
 
-_TO_COMPUTE: Final[list[Edit]] = [
-    ("frontier", "        work = float(own_work(request, node.depth * self.unit))\n",
-     "        work = length = float(own_work(request, node.depth * self.unit))\n"),
-    ("frontier", "weight = foretold = self.weight(count, piece.tokens / count)",
-     "weight = foretold = self.weight(count, max(1.0, work) / count)"),
-    ("frontier", "self.weight(count, piece.lasting / count)",
-     "self.weight(count, max(1.0, work) / count * piece.lasting / piece.tokens)"),
-    ("best_first", "work = float(own_work(", "work = length = float(own_work("),
-    ("best_first", "frontier.weight(count, below.tokens / count)",
-     "frontier.weight(count, max(1.0, work) / count)"),
-    ("best_first", "frontier.weight(count, below.lasting / count)",
-     "frontier.weight(count, max(1.0, work) / count * below.lasting / below.tokens)"),
-]  # fmt: skip
+def _size(formula: str) -> list[Edit]:
+    return [("frontier", "math.sqrt(length * max(1.0, work, (length - cached) / MOST_SHARERS))", formula)]
+
+
+def _power(value: str) -> list[Edit]:
+    return [("__init__", "return 2.0 + 8.0 * self.bias * self.bias", f"return {value}")]
+
 
 VARIANTS: Final[dict[str, list[Edit]]] = {
     "as it is": [],
@@ -70,9 +64,11 @@ VARIANTS: Final[dict[str, list[Edit]]] = {
     "leverage not bounded": _constant("frontier", "MOST_LEVERAGE", "1e9"),
     "edges divided by the root of count": _divided(" / math.sqrt({})"),
     "edges not divided": _divided(""),
-    "length left out": [("frontier", "math.pow(length, -self._gamma)", "1.0")],
-    "length: tokens to compute": _TO_COMPUTE,
-    "count left out": _constant("frontier", "BETA", "0.0"),
+    "size left out": _size("1.0"),
+    "size: the prompt": _size("length"),
+    "size: tokens to compute": _size("max(1.0, work, (length - cached) / MOST_SHARERS)"),
+    "sharing makes nothing smaller": _constant("frontier", "MOST_SHARERS", "1.0"),
+    "sharing not bounded": _constant("frontier", "MOST_SHARERS", "1e9"),
     "answers not learned": [
         ("answers", " if expected is None else expected", ""),
         ("answers", "        expected = self.expected(request_id)\n", "        return False\n"),
@@ -80,13 +76,11 @@ VARIANTS: Final[dict[str, list[Edit]]] = {
     "sessions not known": _constant("sessions", "PART", "0.0"),
     "all of a session's time": _constant("sessions", "PART", "1.0"),
     "no turns for overdue requests": [("__init__", "float = 500_000.0", "float = 1e18")],
-    "power 4": [("__init__", "return 2.0 + 4.0 * self.bias + 4.0 * self.bias * self.bias", "return 4.0")],
-    "power 6": [("__init__", "return 2.0 + 4.0 * self.bias + 4.0 * self.bias * self.bias", "return 6.0")],
-    "gamma 1.4": [("__init__", "return 0.4 * self.power - 0.2", "return 1.4")],
-    "gamma 2.2": [("__init__", "return 0.4 * self.power - 0.2", "return 2.2")],
-}  # fmt: skip
-VARIANTS["power 4"].append(("__init__", "return 0.4 * self.power - 0.2", "return 1.8"))
-VARIANTS["power 6"].append(("__init__", "return 0.4 * self.power - 0.2", "return 1.8"))
+    "power 3": _power("3.0"),
+    "power 5": _power("5.0"),
+    "gamma 0.3": _constant("frontier", "GAMMA", "0.3"),
+    "gamma 0.5": _constant("frontier", "GAMMA", "0.5"),
+}
 
 
 def write(folder: Path, name: str, edits: list[Edit]) -> str:

@@ -14,7 +14,7 @@ from peek import InvalidConfig, PeekConfig, PeekPolicy
 from peek.planner.plan import ORDERED
 from peek.policy.default import PeekOptions
 from peek.policy.default.answers import bounded
-from peek.policy.default.frontier import MOST_LEVERAGE
+from peek.policy.default.frontier import MOST_LEVERAGE, size
 from peek.policy.default.policy import index
 from peek.policy.sections import PIONEER, SIBLING
 from peek.testing.twins import Place, common_length, prefixes
@@ -53,13 +53,15 @@ class Definition:
         at_risk = n * sum(
             self.scene.unit / len(self.below(p)) for p in prefixes(top) if p in self.paid or self.cached(p)
         )
-        length = sum(fact.num_tokens * self.expects(fact)[0] for fact in members) / n
+        plain_work = float(work - self.excess(members))
+        tokens = float(sum(fact.num_tokens for fact in members))
+        lasting = sum(fact.num_tokens * self.expects(fact)[0] for fact in members)
         age_s = self.scene.now - members[0].row.arrival_time
-        plain = sum(fact.num_tokens for fact in members) / n
-        power, gamma = self.policy.power, self.policy.gamma
+        plain = size(tokens / n, float(len(top[1]) * self.scene.unit), plain_work / n)
+        power = self.policy.power
         key = bounded(
-            index(age_s, float(n), float(work), at_risk, float(length), power, gamma),
-            index(age_s, float(n), float(work - self.excess(members)), at_risk, plain, power, gamma),
+            index(age_s, float(work), at_risk, plain * lasting / tokens, power),
+            index(age_s, plain_work, at_risk, plain, power),
         )
         return -float(f"{key:.10g}"), members[0].rank
 
@@ -151,7 +153,7 @@ def test_where_nothing_is_shared_it_is_age_over_a_power_of_the_length() -> None:
         Arrival(f"r{i}", (i,) * n, NOW - age) for i, (n, age) in enumerate(zip(lengths, ages, strict=True))
     )
     rows = tuple(sorted(rows, key=lambda row: row.arrival_time))
-    expected = sorted(rows, key=lambda r: -(NOW - r.arrival_time) / len(r.symbols) ** 1.8)
+    expected = sorted(rows, key=lambda r: -(NOW - r.arrival_time) / len(r.symbols) ** 1.6)
     assert planner_of(rows, INDEX).plan(cache_of([]), NOW) == [row.request_id for row in expected]
 
 
@@ -192,9 +194,10 @@ def test_a_request_moves_ahead_as_its_wait_grows(scene: Scene, alone: int, bias:
 def test_no_request_is_passed_by_one_that_has_waited_less_than_the_bound(
     old: int, new: int, hit: float, bias: float
 ) -> None:
-    """Whatever of the newer one is cached; 5 ** power and a power of the lengths, on the whole dial."""
+    """Whatever of the newer one is cached; leverage and a root of the sizes, on the whole dial."""
     policy = PeekPolicy(PeekOptions(mean_bias=bias))
-    bound = MOST_LEVERAGE**policy.power * (old / new) ** policy.gamma
+    sizes = size(old, 0.0, old + 1.0) / size(new, int(hit * new), 1.0)
+    bound = (MOST_LEVERAGE * sizes**0.4) ** policy.power
     rows = (Arrival("old", (1,) * old, NOW - max(1.0, 1.001 * bound)), Arrival("new", (2,) * new, NOW - 1.0))
     cached = cache_of([("", (2,) * int(hit * new))])
     config = PeekConfig(options={"mean_bias": bias, "grace_tokens": inf})

@@ -68,13 +68,8 @@ class PeekOptions:
 
     @property
     def power(self) -> float:
-        """The exponent of leverage: 2, 5 and 10 at the ends and in the middle of the dial."""
-        return 2.0 + 4.0 * self.bias + 4.0 * self.bias * self.bias
-
-    @property
-    def gamma(self) -> float:
-        """The exponent of length: 0.6, 1.8 and 3.8 there."""
-        return 0.4 * self.power - 0.2
+        """The exponent of all but the age: 2, 4 and 10 at the ends and in the middle of the dial."""
+        return 2.0 + 8.0 * self.bias * self.bias
 
     @property
     def target_s(self) -> float | None:

@@ -19,6 +19,7 @@ from peek.policy.default.frontier import (
     edge_at_risk,
     own_length,
     own_work,
+    size,
     urgency,
     vector,
 )
@@ -156,11 +157,12 @@ class BestFirst(RequestStream):
             since = waiting.since
             length = own_length(request)
             work = float(own_work(request, node.depth * frontier.unit))
-            key = self._key(since, at_risk / work, frontier.weight(1.0, length))
+            own_size = size(length, length - work, work)
+            key = self._key(since, at_risk / work, frontier.weight(own_size))
             expected = waiting.expected
             excess = float(expected.excess)
             if expected.ratio != 1.0 or excess != 0.0:
-                weight = frontier.weight(1.0, length * expected.ratio)
+                weight = frontier.weight(own_size * expected.ratio)
                 key = -bounded(-self._key(since, at_risk / (work + excess), weight), -key)
             below.append(Piece(key, since, request.sequence, node, request))
             terminator = terminator.next
@@ -177,10 +179,13 @@ class BestFirst(RequestStream):
         below = frontier.below(kid)
         count = float(kid.count)
         work = float(below.work)
-        weight = frontier.weight(count, below.tokens / count)
+        parent = kid.parent
+        assert parent is not None
+        mean_size = size(below.tokens / count, float(parent.depth * frontier.unit), work / count)
+        weight = frontier.weight(mean_size)
         key = self._key(below.since, at_risk / max(1.0, work), weight)
         if below.foretells:
-            weight = frontier.weight(count, below.lasting / count)
+            weight = frontier.weight(mean_size * below.lasting / below.tokens)
             risk = at_risk / max(1.0, work + below.excess)
             key = -bounded(-self._key(below.since, risk, weight), -key)
         return Piece(key, below.since, below.first, kid, only_request(kid))

@@ -45,9 +45,12 @@ MOST_LEVERAGE: Final = 5.0
 """Beyond that, four fifths cached, a hit is no reason more to hurry: see the bound in
 `peek.policy.default.policy`."""
 
-BETA: Final = 0.05
-"""The exponent of count.  Without it the mean of W1 is 5 % longer (`bench.ablation`): of two cold templates
-the one that more wait for had better go first, and a small exponent is enough to tell them apart."""
+MOST_SHARERS: Final = 2.0
+"""Sharing makes a request that many times smaller at most: else the largest cold template always goes first,
+and whoever waits for a small one waits too long (`bench.ablation`)."""
+
+GAMMA: Final = 0.4
+"""The exponent of size within the power.  56 times as small gives as much right of way as the best hit."""
 
 _WIDTH: Final = 9
 _SINCE, _FIRST, _WEIGHT, _PER_WORK, _AT_RISK, _GROUP, _FORETOLD_WEIGHT, _FORETOLD_PER_WORK = range(8)
@@ -70,7 +73,7 @@ class Columns:
     """What the index of each piece is made of, by slot.
 
     since, first    since when its oldest request has waited, in seconds, and its number of arrival
-    weight          count ** 0.05 / length ** gamma
+    weight          size ** (-0.4 * power)
     per_work        count / work, in 1 / tokens
     at_risk         tokens at risk for one of its requests, on its own edge
     group           number of the group that it hangs from
@@ -292,6 +295,20 @@ def own_length(request: PendingRequest) -> float:
     return float(max(1, request.num_tokens))
 
 
+def size(length: float, cached: float, work: float) -> float:
+    """What a request takes, in tokens: the geometric mean of its prompt and of what it has to compute.
+
+    Memory is held for the whole prompt; time, and new memory, go by the rest.
+
+    Args:
+        length: of the prompt.
+        cached: of that, cached, or paid for by another.
+        work: to compute for each that waits, what they share divided among them.  It counts as no less than
+            what one alone has to compute divided by `MOST_SHARERS`.
+    """
+    return math.sqrt(length * max(1.0, work, (length - cached) / MOST_SHARERS))
+
+
 def edge_at_risk(node: Node, parent: Node, unit_tokens: i64) -> float:
     """A whole edge, cached or paid, divided among those that wait below it."""
     return float((node.depth - parent.depth) * unit_tokens) / float(node.count)
@@ -305,8 +322,7 @@ class Frontier:
         tree: the waiting requests, with the marks of a dual-walk.
         answers: what is expected of each.
         sessions: since when each has waited.
-        power: of the leverage, and
-        gamma: of the length, see `peek.policy.default.policy`.
+        power: see `peek.policy.default.policy`.
 
     Attributes:
         columns: the pieces.
@@ -321,10 +337,9 @@ class Frontier:
         "_epoch",
         "_free",
         "_free_groups",
-        "_gamma",
         "_groups",
-        "_last_length",
-        "_last_price",
+        "_last_size",
+        "_last_weight",
         "_round",
         "_sessions",
         "_start",
@@ -337,22 +352,19 @@ class Frontier:
         "unit",
     )
 
-    def __init__(
-        self, tree: PendingTree, answers: AnswerLengths, sessions: Sessions, power: i64, gamma: float
-    ) -> None:
+    def __init__(self, tree: PendingTree, answers: AnswerLengths, sessions: Sessions, power: i64) -> None:
         self._tree = tree
         self._answers = answers
         self._sessions = sessions
         self.power: i64 = power
-        self._gamma: float = gamma
         self._bookmark = Bookmark()
         self._epoch: i64 = -1
         self._round: i64 = 0
         self._start: i64 = 0
         self._below: list[Below | None] = []
         self._waiting: list[Waiting | None] = []
-        self._last_length: float = 1.0
-        self._last_price: float = 1.0
+        self._last_size: float = 1.0
+        self._last_weight: float = 1.0
         self.unit: i64 = 1
         self._clear()
 
@@ -548,9 +560,10 @@ class Frontier:
         request, node, expected = waiting.terminator.request, waiting.terminator.node, waiting.expected
         length = own_length(request)
         work = float(own_work(request, node.depth * self.unit))
-        weight = foretold = self.weight(1.0, length)
+        own_size = size(length, length - work, work)
+        weight = foretold = self.weight(own_size)
         if expected.ratio != 1.0:
-            foretold = self.weight(1.0, length * expected.ratio)
+            foretold = self.weight(own_size * expected.ratio)
         self.columns.put(
             waiting.slot,
             waiting.since,
@@ -589,9 +602,10 @@ class Frontier:
         count = float(top.count)
         work = float(piece.work)
         cached = (top.depth - parent.depth - uncached_symbols(top, parent, self._epoch)) * self.unit
-        weight = foretold = self.weight(count, piece.tokens / count)
+        mean_size = size(piece.tokens / count, float(parent.depth * self.unit + cached), work / count)
+        weight = foretold = self.weight(mean_size)
         if piece.lasting != piece.tokens:
-            foretold = self.weight(count, piece.lasting / count)
+            foretold = self.weight(mean_size * piece.lasting / piece.tokens)
         self.columns.put(
             piece.slot,
             piece.since,
@@ -673,9 +687,9 @@ class Frontier:
                 at_risk[self.below(current).group] = risk
         return at_risk
 
-    def weight(self, count: float, length: float) -> float:
-        """`count` ** 0.05 / `length` ** gamma."""
-        if length != self._last_length:  # prompts of a kind are often of a length
-            self._last_length = length
-            self._last_price = math.pow(length, -self._gamma)
-        return self._last_price if count == 1.0 else math.pow(count, BETA) * self._last_price
+    def weight(self, size_tokens: float) -> float:
+        """`size_tokens` ** (-0.4 * power)."""
+        if size_tokens != self._last_size:  # requests of a kind are often of a size
+            self._last_size = size_tokens
+            self._last_weight = math.pow(size_tokens, -GAMMA * float(self.power))
+        return self._last_weight

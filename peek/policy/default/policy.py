@@ -7,27 +7,26 @@ HRRN, and, where pieces need a common set-up, Horn's rule for precedence trees (
 sequencing with treelike precedence ordering", 1972): a set-up goes when the best of what it enables, set-up
 paid, is the best of all.  Here the set-up is a prefix that is not cached, and a piece is what waits below it:
 
-    index = age * count ** 0.05 * min(5, 1 + at_risk / work) ** power / length ** gamma
+    index = age * (min(5, 1 + at_risk / work) / size ** 0.4) ** power
 
     age      seconds that the oldest of them has waited; for a later turn of a session a little more
-    count    how many they are
     work     tokens to compute for all of them, every uncached edge once, and those that their answers are
              expected to be longer than the mean answer
     at_risk  cached tokens that they would have to compute if these were evicted: each cached edge divided
              among all that wait below it, because what many wait for stays cached anyway
-    length   mean prompt length in tokens, each times the length of its answer to that of the mean answer, as
-             far as is expected: memory and the time for which it is held
+    size     tokens that one of them takes: the geometric mean of its prompt, which is memory held, and of its
+             part of work, which is time and new memory, though no less than half of what it would have to
+             compute alone; times the length of its answer to that of the mean answer, as far as is expected
 
-`power` and `gamma` are the dial: 2 and 0.6 for a short tail, 5 and 1.8 for both, 10 and 3.8 for a short mean.
-By the generalised c-mu rule (van Mieghem, 1995) serving the largest age ** (p - 1) / work keeps the sum of
-waits ** p small.  Raising an index to a power changes no order, so here not the age but all the rest has it:
-the smaller it is, the more the longest waits count.
+`power` is the dial: 2 for a short tail, 4 for both, 10 for a short mean.  By the generalised c-mu rule (van
+Mieghem, 1995) serving the largest age ** (p - 1) / work keeps the sum of waits ** p small.  Raising an index
+to a power changes no order, so here not the age but all the rest has it: the smaller it is, the more the
+longest waits count.
 
-All factors but the age are bounded or powers of lengths, so there is no threshold and no section.  Only the
-age of a request grows without bound, so it overtakes in the end whatever keeps coming: a request of length L
-goes before any other of length l, cached or not, that has waited less than (l / L) ** gamma / 5 ** power
-times as long.  Being 70 to 210 times as short gives as much right of way as the best hit, on the whole dial.
-(A prefix that n wait for has n ** 0.05 more.)
+All factors but the age are bounded or powers of sizes, so there is no threshold and no section.  Only the
+age of a request grows without bound, so it overtakes in the end whatever keeps coming: a request of size L
+goes before any other of size l, cached or not, that has waited less than ((l / L) ** 0.4 / 5) ** power times
+as long.  Being 56 times as small gives as much right of way as the best hit, on the whole dial.
 
 Order: the best piece goes; if it is a prefix that is not cached, the best request below it pays for it and
 the others compete anew with the prefix paid.  On engines that show a prefix only when its prefill ends,
@@ -61,7 +60,7 @@ from peek.policy.base import (
 from peek.policy.default import PeekOptions
 from peek.policy.default.answers import AnswerLengths
 from peek.policy.default.best_first import BestFirst
-from peek.policy.default.frontier import BETA, MIN_WAIT_S, Frontier, urgency
+from peek.policy.default.frontier import GAMMA, MIN_WAIT_S, Frontier, urgency
 from peek.policy.default.overdue import OverdueLane
 from peek.policy.default.sessions import Sessions
 from peek.policy.default.targets import TargetLane
@@ -89,7 +88,6 @@ class PeekPolicy(AdmissionPolicy):
             reads_tree=False, needs_sharing=self._leaves_unshared, reads_heads=True, options=settings
         )
         self.power: i64 = round(settings.power)
-        self.gamma: float = settings.gamma
         self.answers = AnswerLengths()
         self.sessions = Sessions()
         self.targets = TargetLane(settings.target_s, settings.fair_share)
@@ -173,7 +171,7 @@ class PeekPolicy(AdmissionPolicy):
         self.overdue.price(tree.n_namespaces > 1)
         frontier = self._frontier
         if frontier is None or not frontier.is_of(tree):
-            frontier = Frontier(tree, self.answers, self.sessions, self.power, self.gamma)
+            frontier = Frontier(tree, self.answers, self.sessions, self.power)
             self._frontier = frontier
         news = self._news_of(tree) if self.answers.news else []
         frontier.follow(cycle.unit_tokens)
@@ -188,11 +186,9 @@ class PeekPolicy(AdmissionPolicy):
         return [each for each in tree.handles() if self.answers.renew(each.request.request_id)]
 
 
-def index(
-    age_s: float, count: float, work: float, at_risk: float, length: float, power: i64, gamma: float
-) -> float:
+def index(age_s: float, work: float, at_risk: float, size: float, power: i64) -> float:
     """The index of one piece; see the module for units."""
-    weight = math.pow(count, BETA) * math.pow(length, -gamma)
+    weight = math.pow(size, -GAMMA * float(power))
     return max(MIN_WAIT_S, age_s) * urgency(at_risk / work, power) * weight
 
 
