@@ -73,6 +73,18 @@ async def test_groups_stay_together_and_wait_where_there_is_no_room() -> None:
 
 
 @in_a_loop
+async def test_a_session_has_a_home() -> None:
+    queue, _ = await queue_of(3, cache_tokens=0)
+    where = {}
+    for serial in range(6):
+        await queue.tell("a", coming(arrival(serial, serial)._replace(session="talk")))
+        where |= await told(queue)
+        await queue.tell("a", NO_NEWS._replace(ended=[(serial, True)]))
+    assert len(where) == 6
+    assert len(set(where.values())) == 1
+
+
+@in_a_loop
 async def test_several_routers_share_the_replicas_and_hear_of_their_own() -> None:
     queue, _ = await queue_of(1)
     await queue.hello("b")
@@ -242,6 +254,12 @@ def test_where_a_prompt_is_in_a_call() -> None:
     assert (
         prompt_of([[1, 2, 3]], {}) == prompt_of([body], {"prompt_token_ids": [1, 2, 3]}) == Prompt(tokens, 0)
     )
+    parameters = {"peek_session": "s"}
+    for name in ("vllm_xargs", "custom_params"):
+        assert prompt_of([{**body, name: parameters}], {}) == Prompt(openai_key(body), 7, parameters)
+        assert prompt_of([SimpleNamespace(**body, **{name: parameters})], {}) == Prompt(
+            openai_key(body), 7, parameters
+        )
     assert prompt_of(["some text"], {}) == Prompt(text_key("some text"), 0)
     assert prompt_of([object(), 3, []], {"other": None}) is None
 

@@ -129,6 +129,24 @@ def test_an_answer_streams_and_a_client_that_goes_away_is_forgotten(address: str
     asyncio.run(scenario())
 
 
+def test_a_session_is_named_in_a_header_or_in_the_body(address: str) -> None:
+    named = [
+        (chat(1, 1), {"x-session-id": "in a header"}),
+        (chat(1, 2, vllm_xargs={"peek_session": "in the body"}), {"x-session-id": "another"}),
+    ]
+
+    async def scenario() -> None:
+        async with aiohttp.ClientSession() as session:
+            for body, headers in named:
+                url = f"{address}/v1/chat/completions"
+                async with session.post(url, json=body, headers=headers) as answer:
+                    assert answer.status == 200, await answer.text()
+
+    asyncio.run(scenario())
+    homes = queue(DEPLOYMENT).__ray_call__.remote(lambda it: list(it._fleet._placement._sessions))
+    assert [session for _, session in ray.get(homes)] == ["in a header", "in the body"]
+
+
 def test_the_queue_and_a_replica_are_killed_and_everybody_is_answered_once(address: str) -> None:
     async def scenario() -> None:
         asking = asyncio.create_task(post_all(address, conversations()))

@@ -182,6 +182,7 @@ class FleetQueue:
                 self._clock() - arrival.age_s,
                 namespace=arrival.namespace,
                 num_tokens=arrival.num_tokens,
+                session=arrival.session,
             )
             self._fleet.add(request, arrival.decode_tokens)
             router.waiting.add(arrival.serial)
@@ -348,6 +349,35 @@ COUNTERS: Final = {
     ),
 }
 """Likewise."""
+
+FALLBACK_REQUESTS: Final = Metric(
+    "peek_fleet_fallback_requests", "counter", "Times a request of a router went by Ray's own rule"
+)
+
+
+class RouterMetrics:
+    """Exports whether the queue decides for a router, and how often a request went by Ray's own rule.
+
+    Made in the router's process, which knows it also where the queue's actor is dead or hangs.
+
+    Args:
+        labels: of the router.
+    """
+
+    def __init__(self, labels: dict[str, str]) -> None:
+        from ray.util.metrics import Counter, Gauge
+
+        self._labels = labels
+        self._active = Gauge(ACTIVE.name, ACTIVE.text, tuple(labels))
+        self._fallbacks = Counter(FALLBACK_REQUESTS.name, FALLBACK_REQUESTS.text, tuple(labels))
+        self._told = 0
+
+    def tell(self, active: bool, fallbacks: int) -> None:
+        """Export the state of a router; `fallbacks` is a running total."""
+        self._active.set(float(active), self._labels)
+        if fallbacks > self._told:
+            self._fallbacks.inc(fallbacks - self._told, self._labels)
+            self._told = fallbacks
 
 
 class QueueMetrics:

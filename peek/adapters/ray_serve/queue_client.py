@@ -46,6 +46,7 @@ class Arrival(NamedTuple):
         namespace: what keeps it from sharing.
         decode_tokens: that its answer is expected to have.
         age_s: seconds since it came.
+        session: the conversation that it is a turn of, "" where nobody says.
     """
 
     serial: int
@@ -54,6 +55,7 @@ class Arrival(NamedTuple):
     namespace: str
     decode_tokens: int
     age_s: float
+    session: str = ""
 
 
 class News(NamedTuple):
@@ -83,7 +85,7 @@ class QueueClient:
         self.name = uuid.uuid4().hex
         self.connected = False
         self.fallbacks = 0
-        """Requests that went by Ray's own rule because the queue could not be asked."""
+        """Times that a request went by Ray's own rule."""
         self._find = find
         self._told = False
         self._serial = 0
@@ -93,6 +95,11 @@ class QueueClient:
         self._tried = asyncio.Event()
         self._wanted = asyncio.Event()
         self._task = in_no_context(self._keep())
+
+    @property
+    def active(self) -> bool:
+        """Whether the queue decides, or would: without a replica there is nothing to decide."""
+        return self.connected or not self._wanted.is_set()
 
     def want(self, wanted: bool) -> None:
         """Whether there is a replica to route to: without one a lost connection is left alone.
@@ -119,15 +126,20 @@ class QueueClient:
                 self._tried.set()
         self._serial += 1
         serial = self._serial
-        if not self.connected:
+        answer = await self._answer(arrival._replace(serial=serial)) if self.connected else STOCK
+        if answer == STOCK:
             self.fallbacks += 1
-            return serial, STOCK
+        return serial, answer
+
+    async def _answer(self, arrival: Arrival) -> str:
+        """Tell of a request, and wait until the queue says what becomes of it."""
+        serial = arrival.serial
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiting[serial] = future
-        self._news.arrivals.append(arrival._replace(serial=serial))
+        self._news.arrivals.append(arrival)
         self._something_to_say.set()
         try:
-            return serial, await future
+            return await future
         except asyncio.CancelledError:
             self.end(serial, False)
             raise
@@ -191,7 +203,6 @@ class QueueClient:
         self._news = News([], [], [], [])
         for future in self._waiting.values():
             if not future.done():
-                self.fallbacks += 1
                 future.set_result(STOCK)
 
     async def _talk_and_listen(self, queue: Any) -> None:
