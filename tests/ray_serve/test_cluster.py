@@ -59,10 +59,13 @@ async def ask_all(handle: Any, prompts: list[list[int]]) -> list[bool]:
     return [hit for _, hit in answers]
 
 
+def entries(ledger: Any) -> list[tuple[int, str]]:
+    """Who was computed where, `STRANGER` aside."""
+    return [entry for entry in ray.get(ledger.entries.remote()) if entry[0] != STRANGER[-1]]
+
+
 def computed(ledger: Any) -> Counter[int]:
-    """How often each was computed, `STRANGER` aside."""
-    entries = ray.get(ledger.entries.remote())
-    return Counter(number for number, _ in entries if number != STRANGER[-1])
+    return Counter(number for number, _ in entries(ledger))
 
 
 def until(happened: Callable[[], Any], within_s: float = 180.0) -> Any:
@@ -112,6 +115,8 @@ def test_answers_stream(cluster: str) -> None:
     handle = serve.run(
         engines(Ledger.remote(), num_replicas=2, **fleet_options(**ONE_BY_ONE)), route_prefix=None
     )
+    until_connected(handle)
+    before = status()["finished"]
     streaming = handle.options(stream=True, method_name="stream")
 
     async def one(number: int) -> list[int]:
@@ -122,16 +127,17 @@ def test_answers_stream(cluster: str) -> None:
 
     assert asyncio.run(scenario()) == [[100 * n + place for place in range(5)] for n in range(1, 20)]
     until(idle)
-    assert status()["finished"] == 19
+    assert status()["finished"] == before + 19
 
 
 def test_who_is_cancelled_leaves_the_queue_at_once(cluster: str) -> None:
     ledger = Ledger.remote()
     options = fleet_options(**ONE_BY_ONE)
     handle = serve.run(engines(ledger, 4, 60.0, num_replicas=1, **options), route_prefix=None)
+    until_connected(handle)
     answers = [handle.remote(prompt_of(number, number)) for number in range(1, 5)]
     until(lambda: status().get("waiting") == 3)
-    going = ray.get(ledger.entries.remote())[0][0]
+    going = until(lambda: entries(ledger))[0][0]
     waiting = [number for number in range(1, 5) if number != going]
     for number in waiting[:2]:
         answers[number - 1].cancel()
@@ -158,14 +164,16 @@ def test_several_gateways_share_the_queue(cluster: str) -> None:
     model = engines(ledger, num_replicas=4, **fleet_options(**ONE_BY_ONE))
     gateway = serve.deployment(Gateway).options(num_replicas=2, ray_actor_options={"num_cpus": 0.01})
     serve.run(gateway.bind(model), route_prefix="/")
+    until(lambda: post(cluster, "/", STRANGER) and status()["routers"] >= 2)
+    until(idle)
+    before = status()["finished"]
     prompts = shuffled()[:64]
     assert asyncio.run(post_all(cluster, "/", prompts)) == [str(prompt[-1]) for prompt in prompts]
     assert asyncio.run(post_all(cluster, "/stream", prompts[:4])) == [
         "".join([f"{prompt[-1] + place}\n" for place in range(5)]) for prompt in prompts[:4]
     ]
     until(idle)
-    assert status()["routers"] >= 2
-    assert status()["finished"] == 68
+    assert status()["finished"] == before + 68
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_again(cluster: str) -> None:
@@ -173,6 +181,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_again(cluster: str) -> None:
     model = engines(Ledger.remote(), 4, 20.0, num_replicas=1, **options)
     gateway = serve.deployment(Gateway).options(ray_actor_options={"num_cpus": 0.01})
     serve.run(gateway.bind(model), route_prefix="/")
+    until(lambda: post(cluster, "/", STRANGER) and status()["finished"])
     prompts = [prompt_of(number, number) for number in range(8)]
 
     async def scenario() -> list[Any]:
@@ -185,6 +194,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_again(cluster: str) -> None:
     assert {(each.code, each.headers["Retry-After"]) for each in refused} == {(503, "7")}
     assert status()["refused"] == 5
     handle = serve.get_deployment_handle("Engine", "default")
+    until_connected(handle)
     with pytest.raises(BackPressureError):
         asyncio.run(ask_all(handle, prompts))
 
@@ -193,6 +203,7 @@ def test_when_the_queue_is_killed_the_stock_rule_decides_until_it_is_back(cluste
     ledger = Ledger.remote()
     options = fleet_options(**ONE_BY_ONE)
     handle = serve.run(engines(ledger, num_replicas=4, **options), route_prefix=None)
+    until_connected(handle)
     prompts = shuffled()
 
     async def scenario() -> None:
@@ -241,6 +252,7 @@ def test_a_long_prompt_that_everybody_shares_uses_the_seats_of_all_replicas(clus
     ledger = Ledger.remote()
     options = fleet_options(max_ongoing_requests=64)
     handle = serve.run(engines(ledger, 4, 50.0, num_replicas=replicas, **options), route_prefix=None)
+    until_connected(handle)
     prompts = [[7] * 16_384 + [number] * 200 for number in range(seats * replicas)]
     asyncio.run(ask_all(handle, prompts))
     most = ray.get(ledger.most.remote())
@@ -262,8 +274,7 @@ def test_the_turns_of_a_session_go_to_one_replica(cluster: str) -> None:
 
     asyncio.run(scenario())
     until(idle)
-    entries = ray.get(ledger.entries.remote())
-    homes = [{where for number, where in entries if number // 100 == session} for session in (1, 2)]
+    homes = [{where for number, where in entries(ledger) if number // 100 == session} for session in (1, 2)]
     assert [len(home) for home in homes] == [1, 1]
     assert status()["sessions_moved"] == 0
 
@@ -297,6 +308,7 @@ def test_when_a_replica_is_killed_others_answer(cluster: str) -> None:
     ledger = Ledger.remote()
     options = fleet_options(**{**ONE_BY_ONE, "max_ongoing_requests": 2})
     handle = serve.run(engines(ledger, num_replicas=3, **options), route_prefix=None)
+    until_connected(handle)
 
     async def scenario() -> None:
         asking = asyncio.create_task(ask_all(handle, shuffled()))
@@ -327,10 +339,11 @@ def test_replicas_come_with_the_load_and_go_with_it(cluster: str) -> None:
     options = fleet_options(**ONE_BY_ONE)
     handle = serve.run(engines(ledger, 4, 4.0, autoscaling_config=scaling, **options), route_prefix=None)
     assert len(until(lambda: status()["replicas"])) == 1
+    until_connected(handle)
     hits = asyncio.run(ask_all(handle, shuffled()))
     assert len(hits) == GROUPS * EACH
     assert set(computed(ledger).values()) == {1}
-    assert len({replica for _, replica in ray.get(ledger.entries.remote())}) == 4
+    assert len({replica for _, replica in entries(ledger)}) == 4
     until(lambda: len(status()["replicas"]) == 1)
 
 
@@ -338,6 +351,7 @@ def test_a_rolling_update_loses_nobody(cluster: str) -> None:
     ledger = Ledger.remote()
     options = fleet_options(**ONE_BY_ONE)
     handle = serve.run(engines(ledger, 4, 1.0, num_replicas=3, **options), route_prefix=None)
+    until_connected(handle)
     before = queue()._actor_id
 
     async def scenario() -> None:
@@ -350,5 +364,6 @@ def test_a_rolling_update_loses_nobody(cluster: str) -> None:
     assert set(computed(ledger).values()) == {2}
     assert queue()._actor_id != before
     until(lambda: status().get("routers"))
+    until_connected(handle)
     asyncio.run(ask_all(handle, shuffled()[:10]))
     assert status()["added"] >= 10

@@ -45,8 +45,15 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     found = start_cluster(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
     told = {"model": str(folder), "replicas": "2", "cpu": "1"}
     serve.run(build({**told, "options": json.dumps(OPTIONS), "engine": json.dumps(ENGINE)}))
+    while load().get("routers", 0) < ingress_replicas():  # each has a router of its own
+        asyncio.run(post_all(found, conversations()[:24]))
     yield found
     stop_cluster()
+
+
+def ingress_replicas() -> int:
+    deployments = serve.status().applications["default"].deployments
+    return sum(sum(each.replica_states.values()) for name, each in deployments.items() if name != DEPLOYMENT)
 
 
 def load() -> dict[str, Any]:
