@@ -535,6 +535,15 @@ def test_a_turn_leaves_home_only_when_waiting_costs_more_than_computing_again() 
     assert fleet.stats.sessions_moved == 1
 
 
+def test_when_all_caches_are_empty_no_session_has_a_home() -> None:
+    fleet = fleet_of("a", "b")
+    home = fleet.add(turn("1", "s", [1] * 1000))
+    fleet.dispatch(0.0)
+    fleet.forget_caches()
+    assert fleet.add(turn("2", "s", [2] * 2000)) != home  # the other is idle
+    assert fleet.stats.sessions_moved == 0
+
+
 def test_sessions_that_were_silent_longest_are_forgotten() -> None:
     fleet = fleet_of("a", "b")
     fleet._placement.most_sessions = 2

@@ -51,6 +51,14 @@ async def queue_of(replicas: int = 2, **options: Any) -> tuple[FleetQueue, Clock
     return queue, clock
 
 
+async def tell(queue: FleetQueue, router: str, news: News) -> bool:
+    """Whether the router is known; `told` brings also what is answered at once."""
+    answers = await queue.tell(router, news)
+    if answers:
+        queue._routers[router].answers += answers
+    return answers is not None
+
+
 async def told(queue: FleetQueue, router: str = "a") -> dict[int, str]:
     answers = await queue.poll(router)
     assert answers is not None
@@ -60,68 +68,94 @@ async def told(queue: FleetQueue, router: str = "a") -> dict[int, str]:
 @in_a_loop
 async def test_groups_stay_together_and_wait_where_there_is_no_room() -> None:
     queue, _ = await queue_of()
-    assert await queue.tell("a", coming(*[arrival(serial, serial) for serial in range(2)]))
+    assert await tell(queue, "a", coming(*[arrival(serial, serial) for serial in range(2)]))
     where = await told(queue)
-    assert await queue.tell("a", coming(*[arrival(serial, serial % 2) for serial in range(2, 8)]))
+    assert await tell(queue, "a", coming(*[arrival(serial, serial % 2) for serial in range(2, 8)]))
     where |= await told(queue)
     assert sorted(where) == [0, 1, 2, 3]  # two at each, the second of which shares the first's prompt
     assert where[0] == where[2] != where[1] == where[3]
     assert await told(queue) == {}
     assert (await queue.status())["waiting"] == 4
-    await queue.tell("a", NO_NEWS._replace(ended=[(0, True)]))
+    await tell(queue, "a", NO_NEWS._replace(ended=[(0, True)]))
     assert await told(queue) == {4: where[0]}
+
+
+@in_a_loop
+async def test_what_need_not_wait_is_answered_at_once_and_the_rest_later() -> None:
+    queue, _ = await queue_of(1)
+    polling = asyncio.create_task(queue.poll("a"))
+    await asyncio.sleep(0)
+    assert await queue.tell("a", coming(arrival(1, 1), arrival(2, 2))) == [(1, "r0")]
+    assert await queue.tell("a", NO_NEWS._replace(ended=[(1, True)])) == [(2, "r0")]
+    await queue.hello("b")
+    assert await queue.tell("b", coming(arrival(1, 3))) == []
+    assert await queue.tell("a", NO_NEWS._replace(ended=[(2, True)])) == []
+    assert await queue.poll("b") == [(1, "r0")]
+    assert await polling == []
+
+
+@in_a_loop
+async def test_a_session_has_a_home() -> None:
+    queue, _ = await queue_of(3, cache_tokens=0)
+    where = {}
+    for serial in range(6):
+        await tell(queue, "a", coming(arrival(serial, serial)._replace(session="talk")))
+        where |= await told(queue)
+        await tell(queue, "a", NO_NEWS._replace(ended=[(serial, True)]))
+    assert len(where) == 6
+    assert len(set(where.values())) == 1
 
 
 @in_a_loop
 async def test_several_routers_share_the_replicas_and_hear_of_their_own() -> None:
     queue, _ = await queue_of(1)
     await queue.hello("b")
-    await queue.tell("a", coming(arrival(1, 1), arrival(2, 2)))
-    await queue.tell("b", coming(arrival(1, 1), arrival(2, 3)))
+    await tell(queue, "a", coming(arrival(1, 1), arrival(2, 2)))
+    await tell(queue, "b", coming(arrival(1, 1), arrival(2, 3)))
     assert await told(queue) == {1: "r0"}
     assert await told(queue, "b") == {1: "r0"}
-    await queue.tell("a", NO_NEWS._replace(ended=[(1, True)]))
-    await queue.tell("b", NO_NEWS._replace(ended=[(1, True)]))
+    await tell(queue, "a", NO_NEWS._replace(ended=[(1, True)]))
+    await tell(queue, "b", NO_NEWS._replace(ended=[(1, True)]))
     assert await told(queue) == {2: "r0"}
     assert await told(queue, "b") == {}
-    await queue.tell("a", NO_NEWS._replace(ended=[(2, True)]))
+    await tell(queue, "a", NO_NEWS._replace(ended=[(2, True)]))
     assert await told(queue, "b") == {2: "r0"}
 
 
 @in_a_loop
 async def test_a_request_that_is_given_up_leaves_the_queue_at_once() -> None:
     queue, _ = await queue_of(1)
-    await queue.tell("a", coming(*[arrival(serial, serial) for serial in range(3)]))
+    await tell(queue, "a", coming(*[arrival(serial, serial) for serial in range(3)]))
     sent = await told(queue)
     waiting = sorted({0, 1, 2} - set(sent))
-    await queue.tell("a", NO_NEWS._replace(ended=[(waiting[0], False)]))
+    await tell(queue, "a", NO_NEWS._replace(ended=[(waiting[0], False)]))
     assert (await queue.status())["waiting"] == 1
-    await queue.tell("a", NO_NEWS._replace(ended=[(serial, False) for serial in sent]))
+    await tell(queue, "a", NO_NEWS._replace(ended=[(serial, False) for serial in sent]))
     assert list(await told(queue)) == [waiting[1]]
 
 
 @in_a_loop
 async def test_one_too_many_is_refused() -> None:
     queue, _ = await queue_of(0, max_waiting=2)
-    await queue.tell("a", coming(*[arrival(serial, serial) for serial in range(3)]))
+    await tell(queue, "a", coming(*[arrival(serial, serial) for serial in range(3)]))
     assert await told(queue) == {2: FULL}
 
 
 @in_a_loop
 async def test_replicas_join_leave_and_are_found_dead() -> None:
     queue, _ = await queue_of(0)
-    await queue.tell("a", coming(*[arrival(serial, serial) for serial in range(4)]))
+    await tell(queue, "a", coming(*[arrival(serial, serial) for serial in range(4)]))
     assert await told(queue) == {}
     queue.set_replicas({"r0": 2, "r1": 2})
     where = await told(queue)
     assert set(where.values()) == {"r0", "r1"}
-    await queue.tell("a", NO_NEWS._replace(lost=["r0"]))
+    await tell(queue, "a", NO_NEWS._replace(lost=["r0"]))
     queue.set_replicas({"r0": 2, "r1": 2})  # the controller does not know yet
     assert list((await queue.status())["replicas"]) == ["r1"]
     queue.set_replicas({"r2": 2})  # r1 ends what it has
     assert list((await queue.status())["replicas"]) == ["r1", "r2"]
     assert set((await told(queue)).values()) == {"r2"}
-    await queue.tell("a", NO_NEWS._replace(ended=[(serial, True) for serial in where]))
+    await tell(queue, "a", NO_NEWS._replace(ended=[(serial, True) for serial in where]))
     assert list((await queue.status())["replicas"]) == ["r2"]
     queue.set_replicas({"r0": 2, "r2": 2})
     assert list((await queue.status())["replicas"]) == [
@@ -133,9 +167,9 @@ async def test_replicas_join_leave_and_are_found_dead() -> None:
 @in_a_loop
 async def test_a_replica_that_refuses_is_left_alone_for_a_while() -> None:
     queue, _ = await queue_of(1)
-    await queue.tell("a", coming(arrival(1, 1)))
+    await tell(queue, "a", coming(arrival(1, 1)))
     assert await told(queue) == {1: "r0"}
-    await queue.tell("a", News([(1, False)], [], ["r0"], [arrival(2, 1)]))
+    await tell(queue, "a", News([(1, False)], [], ["r0"], [arrival(2, 1)]))
     assert (await queue.status())["replicas"]["r0"]["accepting"] is False
     answers: dict[int, str] = {}
     while not answers:
@@ -147,22 +181,22 @@ async def test_a_replica_that_refuses_is_left_alone_for_a_while() -> None:
 async def test_a_router_that_does_not_call_any_more_has_died() -> None:
     queue, clock = await queue_of(1)
     await queue.hello("b")
-    await queue.tell("a", coming(arrival(1, 1)))
+    await tell(queue, "a", coming(arrival(1, 1)))
     assert await told(queue) == {1: "r0"}
-    await queue.tell("b", coming(arrival(1, 2)))
+    await tell(queue, "b", coming(arrival(1, 2)))
     clock.now += queue_module.LEASE_S + 1
     answers: dict[int, str] = {}
     while not answers:
         answers = await told(queue, "b")
     assert answers == {1: "r0"}
     assert await queue.poll("a") is None
-    assert not await queue.tell("a", NO_NEWS)
+    assert not await tell(queue, "a", NO_NEWS)
 
 
 @in_a_loop
 async def test_a_request_whose_end_was_never_told_is_forgotten() -> None:
     queue, clock = await queue_of(1, max_request_s=10.0)
-    await queue.tell("a", coming(arrival(1, 1), arrival(2, 2)))
+    await tell(queue, "a", coming(arrival(1, 1), arrival(2, 2)))
     (first,) = await told(queue)
     answers: dict[int, str] = {}
     while not answers:
@@ -178,18 +212,18 @@ async def test_after_an_error_the_stock_rule_decides_for_a_while(
 ) -> None:
     monkeypatch.setattr(queue_module, "ASIDE_S", 0.1)
     queue, _ = await queue_of(1)
-    await queue.tell("a", coming(arrival(1, 1), arrival(2, 2)))
+    await tell(queue, "a", coming(arrival(1, 1), arrival(2, 2)))
     (sent,) = await told(queue)
     queue._fleet = object()  # type: ignore[assignment]
-    await queue.tell("a", coming(arrival(3, 3)))
+    await tell(queue, "a", coming(arrival(3, 3)))
     assert await told(queue) == {3 - sent: STOCK, 3: STOCK}
-    await queue.tell("a", coming(arrival(4, 4)))
+    await tell(queue, "a", coming(arrival(4, 4)))
     assert await told(queue) == {4: STOCK}
     assert (await queue.status())["working"] is False
-    await queue.tell("a", NO_NEWS._replace(ended=[(sent, True)]))
+    await tell(queue, "a", NO_NEWS._replace(ended=[(sent, True)]))
     while not (await queue.status())["working"]:
         await asyncio.sleep(0.01)
-    await queue.tell("a", coming(arrival(5, 5)))
+    await tell(queue, "a", coming(arrival(5, 5)))
     assert await told(queue) == {5: "r0"}
     assert len([record for record in caplog.records if "peek's queue failed" in record.message]) == 1
 
@@ -200,7 +234,7 @@ async def test_metrics_that_fail_are_told_once_and_change_nothing(caplog: pytest
     queue.export = lambda status: 1 / 0  # type: ignore[method-assign, assignment, return-value]
     await queue._export()
     await queue._export()
-    await queue.tell("a", coming(arrival(1, 1)))
+    await tell(queue, "a", coming(arrival(1, 1)))
     assert await told(queue) == {1: "r0"}
     assert [record.message for record in caplog.records] == ["the metrics of peek's queue cannot be exported"]
 
@@ -209,7 +243,7 @@ async def test_metrics_that_fail_are_told_once_and_change_nothing(caplog: pytest
 async def test_one_request_that_cannot_be_read_goes_alone() -> None:
     queue, _ = await queue_of(1)
     broken = arrival(1, 1)._replace(key=b"123")
-    await queue.tell("a", coming(broken, arrival(2, 2)))
+    await tell(queue, "a", coming(broken, arrival(2, 2)))
     assert await told(queue) == {1: STOCK, 2: "r0"}
 
 
@@ -242,6 +276,12 @@ def test_where_a_prompt_is_in_a_call() -> None:
     assert (
         prompt_of([[1, 2, 3]], {}) == prompt_of([body], {"prompt_token_ids": [1, 2, 3]}) == Prompt(tokens, 0)
     )
+    parameters = {"peek_session": "s"}
+    for name in ("vllm_xargs", "custom_params"):
+        assert prompt_of([{**body, name: parameters}], {}) == Prompt(openai_key(body), 7, parameters)
+        assert prompt_of([SimpleNamespace(**body, **{name: parameters})], {}) == Prompt(
+            openai_key(body), 7, parameters
+        )
     assert prompt_of(["some text"], {}) == Prompt(text_key("some text"), 0)
     assert prompt_of([object(), 3, []], {"other": None}) is None
 
@@ -305,6 +345,18 @@ async def test_every_request_is_sent_once_and_none_to_a_replica_that_is_taken() 
     state = await handle.queue.status()
     assert state["added"] == state["dispatched"] == 60
     assert state["tells"] < 120
+
+
+@in_a_loop
+async def test_one_after_the_other_they_cost_a_call_each() -> None:
+    handle = Handle()
+    client = connected_to(lambda: handle)
+    for number in range(20):
+        serial, replica = await client.acquire(asked(number))
+        assert replica == "r0"
+        client.end(serial, True)
+    await until(lambda: handle.queue._fleet is not None and handle.queue._fleet.stats.finished == 20)
+    assert (await handle.queue.status())["tells"] == 21  # the last end is told alone
 
 
 @in_a_loop
@@ -372,6 +424,19 @@ async def test_when_the_queue_hangs_the_stock_rule_decides_until_it_answers(
     await until(lambda: client.connected)
     assert (await client.acquire(asked(2)))[1] != STOCK
     assert client.fallbacks == 11
+
+
+@in_a_loop
+async def test_first_requests_do_not_wait_for_a_queue_that_is_slow_to_answer() -> None:
+    handle = Stoppable()
+    handle.goes_on.clear()
+    client = connected_to(lambda: handle)
+    first = await asyncio.gather(*[client.acquire(asked(group)) for group in range(3)])
+    assert [answer for _, answer in first] == [STOCK] * 3
+    assert not client.connected
+    handle.goes_on.set()
+    await until(lambda: client.connected)
+    assert (await client.acquire(asked(1)))[1] != STOCK
 
 
 @in_a_loop

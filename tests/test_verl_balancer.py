@@ -84,6 +84,22 @@ async def test_the_next_turn_goes_where_the_last_one_was() -> None:
 
 
 @in_a_loop
+async def test_a_conversation_has_its_home_also_where_the_balancer_has_forgotten_its_prompt() -> None:
+    lb = balancer(2, cache_tokens=0, max_inflight=8)
+    first, _ = await lb.acquire_server("talk", prompt_ids=[1] * 1000)
+    lb.release_server(first, request_id="talk")
+    others: dict[str, list[str]] = {"s0": [], "s1": []}
+    for name in map(str, range(12)):
+        others[(await lb.acquire_server(name, prompt_ids=[2 + int(name)] * 10))[0]].append(name)
+    for server, names in others.items():
+        for name in names[: 1 if server == first else 2]:  # a cache knows the newest only
+            lb.release_server(server, request_id=name)
+    assert lb.get_status()["servers"][first] == 5  # and four at the other server
+    assert (await lb.acquire_server("talk", prompt_ids=[1] * 1000 + [9] * 50))[0] == first
+    assert lb.get_status()["sessions_moved"] == 0
+
+
+@in_a_loop
 async def test_a_client_that_goes_away_leaves_the_queue() -> None:
     lb = balancer(1)
     tasks = await acquire_all(lb, {str(n): [n] * 100 for n in range(3)})

@@ -166,7 +166,11 @@ class FleetPlanner:
         return list(replica.under_way)
 
     def forget_caches(self) -> None:
-        """All replicas have emptied their prefix caches (new weights, say).  O(prompts remembered)."""
+        """All replicas have emptied their prefix caches (new weights, say): sessions have no homes either.
+
+        O(prompts remembered).
+        """
+        self._placement.forget_sessions()
         for replica in self._replicas.values():
             replica.history.clear()
 

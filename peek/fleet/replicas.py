@@ -328,6 +328,10 @@ class Placement:
             if len(self._sessions) > self.most_sessions:
                 del self._sessions[next(iter(self._sessions))]
 
+    def forget_sessions(self) -> None:
+        """No session has a home any more."""
+        self._sessions.clear()
+
     def wait(self, ticket: Ticket) -> None:
         """A request waits, without a home until `settle`.  O(1)."""
         self.changes += 1

@@ -2,6 +2,10 @@
 """How many requests a second one queue takes, with routers that do nothing but ask it.
 
     OMP_NUM_THREADS=1 python tests/ray_serve/bench_queue.py [--routers 1 2] [--replicas 4 16]
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python tests/ray_serve/bench_queue.py --handles 5
+
+The second asks replicas that answer at once through Ray Serve's handles, by power of two choices and by the
+queue, in turns: a handle's first request, one after the other, eight at once.
 
 Every request is acquired, and ends at once.  First the queue alone, called in its own process; then as an
 actor, with each router in a process of its own.  Prompts share 64 symbols (1,024 tokens) with the others of
@@ -16,11 +20,14 @@ import os
 import random
 import sys
 import time
+from statistics import median
 from typing import Any
 
 import ray
+from ray import serve
 
 import peek
+from peek.adapters.ray_serve import fleet_options
 from peek.adapters.ray_serve.queue import FleetQueue
 from peek.adapters.ray_serve.queue_client import Arrival, News, QueueClient
 from peek.fleet import token_key
@@ -104,6 +111,48 @@ def as_actor(routers: int, replicas: int, seconds: float, at_once: int) -> str:
     return " ".join([f"{figure:9.1f}" for figure in figures])
 
 
+class Echo:
+    """Answers at once."""
+
+    async def __call__(self, prompt: list[int]) -> int:
+        return prompt[-1]
+
+
+async def asked(handle: Any, number: int) -> float:
+    """Seconds until it is answered."""
+    started = time.perf_counter()
+    await handle.remote([number % 50] * SHARED + [number])
+    return time.perf_counter() - started
+
+
+async def eight_at_once(handle: Any, seconds: float) -> float:
+    """Requests a second."""
+    until = time.perf_counter() + seconds
+
+    async def one(number: int) -> int:
+        count = 0
+        while time.perf_counter() < until:
+            await asked(handle, number)
+            count += 1
+        return count
+
+    return sum(await asyncio.gather(*map(one, range(8)))) / seconds
+
+
+async def compare_handles(rounds: int) -> None:
+    routers = {"stock": {"max_ongoing_requests": 64}, "peek": fleet_options(max_ongoing_requests=64)}
+    handles = {}
+    for name, options in routers.items():
+        deployment = serve.deployment(Echo).options(num_replicas=4, ray_actor_options={"num_cpus": 0.01})
+        handles[name] = serve.run(deployment.options(**options).bind(), name=name, route_prefix=None)
+        print(f"{name}: the first after {1e3 * await asked(handles[name], 0):.0f} ms", flush=True)
+    await asyncio.sleep(5.0)
+    for _ in range(rounds):
+        for name, handle in handles.items():
+            alone = median([await asked(handle, number) for number in range(100)])
+            print(f"{name}: {1e3 * alone:.1f} ms, {await eight_at_once(handle, 2.0):.0f} req/s", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--routers", nargs="*", type=int, default=[1, 2])
@@ -112,7 +161,15 @@ def main() -> None:
         "--at-once", nargs="*", type=int, default=[1, 32, 128], help="requests of each router"
     )
     parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--handles", type=int, default=0, metavar="ROUNDS")
     said = parser.parse_args()
+    if said.handles:
+        from serving import start_cluster, stop_cluster
+
+        start_cluster()
+        asyncio.run(compare_handles(said.handles))
+        stop_cluster()
+        return
     print(f"Ray {ray.__version__}, peek {peek.backend()}; {os.cpu_count()} cores")
     print("alone: replicas, requests a second")
     for replicas in said.replicas:

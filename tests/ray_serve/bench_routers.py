@@ -1,7 +1,7 @@
 # ruff: noqa: T201
 """Real vLLM replicas behind Ray Serve's routers and behind the queue: hits, time to first token, rate.
 
-    OMP_NUM_THREADS=1 python tests/ray_serve/bench_routers.py [--routers peek stock prefix] [--rate 8]
+    PYTHONPATH=tests:tests/vllm python tests/ray_serve/bench_routers.py [--routers peek stock] [--rate 8]
 
 `ray.serve.llm`'s OpenAI endpoint, tiny weights that are made up, and a worker whose steps take the time of a
 large model (`paced_worker`): so the machine's own speed matters little.  A replica's KV cache has room for

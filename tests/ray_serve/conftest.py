@@ -36,5 +36,6 @@ def cluster() -> Iterator[Any]:
     # A queue that was killed is missed after seconds, not half a minute.
     os.environ["RAY_SERVE_DEPLOYMENT_ACTOR_HEALTH_CHECK_PERIOD_S"] = "1"
     os.environ["RAY_SERVE_DEPLOYMENT_ACTOR_HEALTH_CHECK_UNHEALTHY_THRESHOLD"] = "1"
+    os.environ.setdefault("RAY_metrics_report_interval_ms", "1000")
     yield start_cluster()
     stop_cluster()

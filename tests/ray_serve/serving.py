@@ -10,6 +10,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.request import urlopen
 
 import ray
 from ray import serve
@@ -48,16 +49,21 @@ def stop_cluster() -> None:
 
 @ray.remote(num_cpus=0)
 class Ledger:
-    """Who was computed, on which replica."""
+    """Who was computed, on which replica, and how many at once there."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, str]] = []
+        self._most: dict[str, int] = {}
 
-    def note(self, number: int, replica: str) -> None:
+    def note(self, number: int, replica: str, at_once: int) -> None:
         self._entries.append((number, replica))
+        self._most[replica] = max(at_once, self._most.get(replica, 0))
 
     def entries(self) -> list[tuple[int, str]]:
         return self._entries
+
+    def most(self) -> dict[str, int]:
+        return self._most
 
 
 class Engine:
@@ -68,15 +74,24 @@ class Engine:
         self._groups = groups
         self._slower = slower
         self._held: OrderedDict[int, None] = OrderedDict()
+        self._at_once = 0
 
     async def _compute(self, prompt: list[int]) -> bool:
+        self._at_once += 1
+        try:
+            return await self._take_time(prompt)
+        finally:
+            self._at_once -= 1
+
+    async def _take_time(self, prompt: list[int]) -> bool:
         group = prompt[0]
         hit = group in self._held
         self._held.pop(group, None)
         self._held[group] = None
         while len(self._held) > self._groups:
             self._held.popitem(last=False)
-        await self._ledger.note.remote(prompt[-1], serve.get_replica_context().replica_tag)
+        replica = serve.get_replica_context().replica_tag
+        await self._ledger.note.remote(prompt[-1], replica, self._at_once)
         await asyncio.sleep((HIT_S if hit else MISS_S) * self._slower)
         return hit
 
@@ -120,6 +135,17 @@ def prompt_of(number: int, group: int) -> list[int]:
 def queue(name: str = "Engine", app: str = "default") -> Any:
     """The queue of a deployment, None if there is none."""
     return find_queue(DeploymentID(name=name, app_name=app))
+
+
+def exported(series: str) -> list[tuple[dict[str, str], float]]:
+    """The labels and values that a series of ours has on Ray's /metrics now."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    node = ray.nodes()[0]
+    with urlopen(f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics") as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    samples = [sample for family in families for sample in family.samples]
+    return [(sample.labels, sample.value) for sample in samples if sample.name == f"ray_{series}"]
 
 
 def status(name: str = "Engine", app: str = "default") -> dict[str, Any]:

@@ -45,8 +45,15 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     found = start_cluster(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
     told = {"model": str(folder), "replicas": "2", "cpu": "1"}
     serve.run(build({**told, "options": json.dumps(OPTIONS), "engine": json.dumps(ENGINE)}))
+    while load().get("routers", 0) < ingress_replicas():  # each has a router of its own
+        asyncio.run(post_all(found, conversations()[:24]))
     yield found
     stop_cluster()
+
+
+def ingress_replicas() -> int:
+    deployments = serve.status().applications["default"].deployments
+    return sum(sum(each.replica_states.values()) for name, each in deployments.items() if name != DEPLOYMENT)
 
 
 def load() -> dict[str, Any]:
@@ -127,6 +134,24 @@ def test_an_answer_streams_and_a_client_that_goes_away_is_forgotten(address: str
         assert load()["added"] == before["added"] + 2
 
     asyncio.run(scenario())
+
+
+def test_a_session_is_named_in_a_header_or_in_the_body(address: str) -> None:
+    named = [
+        (chat(1, 1), {"x-session-id": "in a header"}),
+        (chat(1, 2, vllm_xargs={"peek_session": "in the body"}), {"x-session-id": "another"}),
+    ]
+
+    async def scenario() -> None:
+        async with aiohttp.ClientSession() as session:
+            for body, headers in named:
+                url = f"{address}/v1/chat/completions"
+                async with session.post(url, json=body, headers=headers) as answer:
+                    assert answer.status == 200, await answer.text()
+
+    asyncio.run(scenario())
+    homes = queue(DEPLOYMENT).__ray_call__.remote(lambda it: list(it._fleet._placement._sessions))
+    assert [session for _, session in ray.get(homes)] == ["in a header", "in the body"]
 
 
 def test_the_queue_and_a_replica_are_killed_and_everybody_is_answered_once(address: str) -> None:

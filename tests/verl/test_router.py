@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import ray
-from support.waiting import start_ray
+from support.waiting import PATIENCE_S, start_ray
 from verl.workers.rollout.router import get_router_handle
 
 CACHE = 4
@@ -83,12 +83,11 @@ def rolled_out(router: Any, servers: dict[str, Any]) -> tuple[list[int], int]:
     return answers, sum(ray.get([server.cached_tokens.remote() for server in servers.values()]))
 
 
-def config(tmp_path: Path) -> str:
+def config(tmp_path: Path, **options: int) -> str:
     path = tmp_path / "router.yaml"
-    path.write_text(
-        "router_class: peek.adapters.verl.load_balancer.FleetLoadBalancer\n"
-        f"max_inflight: 4\ncache_tokens: {CACHE * (PROMPT + 20)}\n"
-    )
+    chosen = {"max_inflight": 4, "cache_tokens": CACHE * (PROMPT + 20), **options}
+    lines = [f"{name}: {value}\n" for name, value in chosen.items()]
+    path.write_text("router_class: peek.adapters.verl.load_balancer.FleetLoadBalancer\n" + "".join(lines))
     return str(path)
 
 
@@ -125,6 +124,45 @@ def test_an_empty_pool_is_told_in_words_that_verls_client_knows(tmp_path: Path) 
     router = get_router_handle({}, config(tmp_path))
     with pytest.raises(ray.exceptions.RayTaskError, match="No available servers in load balancer"):
         ray.get(router.acquire_server.remote(request_id="a", prompt_ids=[1]))
+
+
+def test_a_release_and_the_removal_of_the_last_server_leave_nobody_waiting(tmp_path: Path) -> None:
+    asked = {"max_inflight": 1, "max_warm_inflight": 1}
+
+    async def scenario() -> None:
+        router = get_router_handle({"s0": RolloutServer.remote()}, config(tmp_path, **asked))
+        prompt = {"prompt_ids": [1, 2, 3]}
+        assert (await router.acquire_server.remote(request_id="a", **prompt))[0] == "s0"
+        waiting = [router.acquire_server.remote(request_id=name, **prompt) for name in "bcd"]
+        while (await router.get_status.remote())["waiting"] < 3:
+            await asyncio.sleep(0.01)
+        router.release_server.remote(server_id="s0", request_id="a")
+        router.remove_servers.remote(["s0"])  # in one turn of the actor's loop, or in the next
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        words = [str(each) for each in ended if isinstance(each, Exception)]
+        assert len(words) >= 2
+        assert all("No available servers in load balancer" in said for said in words)
+        assert (await router.get_status.remote())["waiting"] == 0
+
+    for _ in range(3):
+        asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+def test_the_turns_of_a_rollout_go_to_one_server(tmp_path: Path) -> None:
+    servers = four_servers()
+    router = get_router_handle(servers, config(tmp_path))
+
+    async def homes(rollout: str) -> set[str]:
+        found = set()
+        for turn in range(8):  # what they have in common is the request id of the rollout only
+            prompt_ids = [1000 * int(rollout) + turn] * PROMPT
+            server_id, _ = await router.acquire_server.remote(request_id=rollout, prompt_ids=prompt_ids)
+            await router.release_server.remote(server_id=server_id, request_id=rollout)
+            found.add(server_id)
+        return found
+
+    assert [len(asyncio.run(homes(rollout))) for rollout in "12"] == [1, 1]
+    assert ray.get(router.get_status.remote())["sessions_moved"] == 0
 
 
 def test_what_verl_asks_of_a_balancer_is_there(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """The queue of all requests for one deployment, behind the routers of all its handles, and its metrics.
 
 `classes.FleetQueueActor` makes an actor of it, one for a deployment.  A router says `hello`, then tells which
-requests come and which have ended (`tell`), and learns by a standing call (`poll`) where to send which.  A
-router that does not call any more has died, and with it its requests.  After an error of ours all requests go
-by Ray's own rule for a while, then the queue begins anew.
+requests come and which have ended (`tell`).  It learns where to send which: in the answer what need not wait,
+and by a standing call (`poll`) the rest.  A router that does not call any more has died, and with it its
+requests.  After an error of ours all requests go by Ray's own rule for a while, then the queue begins anew.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Router:
         called_s: when it last called.
         waiting: serials of its requests that wait.
         sent: those at a replica: its name, and since when.
-        answers: what the next `poll` brings.
+        answers: what its next answered call brings.
     """
 
     def __init__(self, now: float) -> None:
@@ -65,14 +65,19 @@ class Router:
         self.answers.append((serial, answer))
         self._ready.set()
 
-    async def collect(self, timeout_s: float) -> list[tuple[int, str]]:
-        """The answers, as soon as there is one."""
-        if not self.answers:
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._ready.wait(), timeout_s)
-        self._ready.clear()
+    def take(self) -> list[tuple[int, str]]:
+        """The answers there are."""
         answers, self.answers = self.answers, []
         return answers
+
+    async def collect(self, timeout_s: float) -> list[tuple[int, str]]:
+        """The answers, as soon as there is one."""
+        until = asyncio.get_running_loop().time() + timeout_s
+        while not self.answers and (left_s := until - asyncio.get_running_loop().time()) > 0:
+            self._ready.clear()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._ready.wait(), left_s)
+        return self.take()
 
 
 class FleetQueue:
@@ -116,11 +121,11 @@ class FleetQueue:
         self._forget_router(router)
         self._routers[router] = Router(self._clock())
 
-    async def tell(self, router: str, news: News) -> bool:
-        """What is new at a router; False if it is not known here, and has to say `hello`."""
+    async def tell(self, router: str, news: News) -> list[tuple[int, str]] | None:
+        """What is new at a router; the answer as that of `poll`, but at once."""
         known = self._routers.get(router)
         if known is None:
-            return False
+            return None
         known.called_s = self._clock()
         started = time.perf_counter()
         try:
@@ -137,7 +142,7 @@ class FleetQueue:
         self._send()
         self._tells += 1
         self._telling_s += time.perf_counter() - started
-        return True
+        return known.take()
 
     async def poll(self, router: str) -> list[tuple[int, str]] | None:
         """Which of a router's requests may go, and where: serials, with a replica, `STOCK` or `FULL`.
@@ -182,6 +187,7 @@ class FleetQueue:
                 self._clock() - arrival.age_s,
                 namespace=arrival.namespace,
                 num_tokens=arrival.num_tokens,
+                session=arrival.session,
             )
             self._fleet.add(request, arrival.decode_tokens)
             router.waiting.add(arrival.serial)
@@ -348,6 +354,35 @@ COUNTERS: Final = {
     ),
 }
 """Likewise."""
+
+FALLBACK_REQUESTS: Final = Metric(
+    "peek_fleet_fallback_requests", "counter", "Times a request of a router went by Ray's own rule"
+)
+
+
+class RouterMetrics:
+    """Exports whether the queue decides for a router, and how often a request went by Ray's own rule.
+
+    Made in the router's process, which knows it also where the queue's actor is dead or hangs.
+
+    Args:
+        labels: of the router.
+    """
+
+    def __init__(self, labels: dict[str, str]) -> None:
+        from ray.util.metrics import Counter, Gauge
+
+        self._labels = labels
+        self._active = Gauge(ACTIVE.name, ACTIVE.text, tuple(labels))
+        self._fallbacks = Counter(FALLBACK_REQUESTS.name, FALLBACK_REQUESTS.text, tuple(labels))
+        self._told = 0
+
+    def tell(self, active: bool, fallbacks: int) -> None:
+        """Export the state of a router; `fallbacks` is a running total."""
+        self._active.set(float(active), self._labels)
+        if fallbacks > self._told:
+            self._fallbacks.inc(fallbacks - self._told, self._labels)
+            self._told = fallbacks
 
 
 class QueueMetrics:

@@ -1,9 +1,10 @@
 """How a router talks to the queue: in batches out, and by one standing call in.
 
-While one `tell` is on its way, further news is collected for the next one; the answers to all requests that
-may go come together in the reply of a `poll`.  So a request costs three calls in quiet times, and a fraction
-of one under load.  Whatever goes wrong with a call, the client disconnects: all requests that wait go by
-Ray's own rule, and the client connects again to whichever queue is there.
+While one `tell` is on its way, further news is collected for the next one.  Its reply says where those go
+that need not wait; that of a `poll` brings the others.  The end of a request is told with the next arrival,
+if one comes soon.  So a request costs a call or two in quiet times, and a fraction of one under load.
+Whatever goes wrong with a call, the client disconnects: all requests that wait go by Ray's own rule, and the
+client connects again to whichever queue is there.
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ STOCK: Final = ""
 FULL: Final = "full"
 """An answer of the queue: too many wait.  No replica has this name, theirs are longer."""
 
-FIRST_TRY_S: Final = 10.0
-"""How long the first requests wait for the connection, if the queue is slow to answer."""
+FIRST_TRY_S: Final = 0.3
+"""How long the first requests wait for the connection; then they go by Ray's own rule until there is one."""
 
 ANSWER_S: Final = 1.0
 """A queue that has not answered a call for that long hangs."""
 
 HELD_S: Final = 2.0
 """A `poll` is answered after that long at the latest."""
+
+LINGER_S: Final = 0.002
+"""How long the end of a request waits for an arrival to be told with, unless others of its router wait."""
 
 LONGEST_PAUSE_S: Final = 5.0
 """Between two tries to connect; the pauses double up to this."""
@@ -46,6 +50,7 @@ class Arrival(NamedTuple):
         namespace: what keeps it from sharing.
         decode_tokens: that its answer is expected to have.
         age_s: seconds since it came.
+        session: the conversation that it is a turn of, "" where nobody says.
     """
 
     serial: int
@@ -54,6 +59,7 @@ class Arrival(NamedTuple):
     namespace: str
     decode_tokens: int
     age_s: float
+    session: str = ""
 
 
 class News(NamedTuple):
@@ -83,7 +89,7 @@ class QueueClient:
         self.name = uuid.uuid4().hex
         self.connected = False
         self.fallbacks = 0
-        """Requests that went by Ray's own rule because the queue could not be asked."""
+        """Times that a request went by Ray's own rule."""
         self._find = find
         self._told = False
         self._serial = 0
@@ -93,6 +99,11 @@ class QueueClient:
         self._tried = asyncio.Event()
         self._wanted = asyncio.Event()
         self._task = in_no_context(self._keep())
+
+    @property
+    def active(self) -> bool:
+        """Whether the queue decides, or would: without a replica there is nothing to decide."""
+        return self.connected or not self._wanted.is_set()
 
     def want(self, wanted: bool) -> None:
         """Whether there is a replica to route to: without one a lost connection is left alone.
@@ -119,15 +130,20 @@ class QueueClient:
                 self._tried.set()
         self._serial += 1
         serial = self._serial
-        if not self.connected:
+        answer = await self._answer(arrival._replace(serial=serial)) if self.connected else STOCK
+        if answer == STOCK:
             self.fallbacks += 1
-            return serial, STOCK
+        return serial, answer
+
+    async def _answer(self, arrival: Arrival) -> str:
+        """Tell of a request, and wait until the queue says what becomes of it."""
+        serial = arrival.serial
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiting[serial] = future
-        self._news.arrivals.append(arrival._replace(serial=serial))
+        self._news.arrivals.append(arrival)
         self._something_to_say.set()
         try:
-            return serial, await future
+            return await future
         except asyncio.CancelledError:
             self.end(serial, False)
             raise
@@ -136,7 +152,7 @@ class QueueClient:
 
     def end(self, serial: int, computed: bool) -> None:
         """A request has ended, or is given up."""
-        self._say(self._news.ended, (serial, computed))
+        self._say(self._news.ended, (serial, computed), 0.0 if self._waiting else LINGER_S)
 
     def lost(self, replica: str) -> None:
         """A replica is dead."""
@@ -146,9 +162,13 @@ class QueueClient:
         """A replica refused a request that the queue sent to it."""
         self._say(self._news.full, replica)
 
-    def _say(self, words: list[Any], word: Any) -> None:
-        if self.connected:
-            words.append(word)
+    def _say(self, words: list[Any], word: Any, soon_s: float = 0.0) -> None:
+        if not self.connected:
+            return
+        words.append(word)
+        if soon_s:
+            asyncio.get_running_loop().call_later(soon_s, self._something_to_say.set)
+        else:
             self._something_to_say.set()
 
     # -- the connection --------------------------------------------------------------------------------
@@ -191,7 +211,6 @@ class QueueClient:
         self._news = News([], [], [], [])
         for future in self._waiting.values():
             if not future.done():
-                self.fallbacks += 1
                 future.set_result(STOCK)
 
     async def _talk_and_listen(self, queue: Any) -> None:
@@ -209,18 +228,20 @@ class QueueClient:
             await self._something_to_say.wait()
             self._something_to_say.clear()
             news, self._news = self._news, News([], [], [], [])
-            if not await answered(queue.tell.remote(self.name, news)):
-                raise ConnectionError("the queue does not know this router")
+            if any(news):
+                self._settle(await answered(queue.tell.remote(self.name, news)))
 
     async def _listen(self, queue: Any) -> None:
         while True:
-            answers = await answered(queue.poll.remote(self.name), HELD_S)
-            if answers is None:
-                raise ConnectionError("the queue does not know this router")
-            for serial, answer in answers:
-                future = self._waiting.get(serial)
-                if future is not None and not future.done():
-                    future.set_result(answer)
+            self._settle(await answered(queue.poll.remote(self.name), HELD_S))
+
+    def _settle(self, answers: list[tuple[int, str]] | None) -> None:
+        if answers is None:
+            raise ConnectionError("the queue does not know this router")
+        for serial, answer in answers:
+            future = self._waiting.get(serial)
+            if future is not None and not future.done():
+                future.set_result(answer)
 
 
 async def answered(call: Any, held_s: float = 0.0) -> Any:

@@ -9,8 +9,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import uuid4
 
-from peek.adapters.ray_serve.queue_client import FULL, STOCK, Arrival, QueueClient
+from peek.adapters.engine_adapter import Statements
+from peek.adapters.ray_serve.queue import RouterMetrics
+from peek.adapters.ray_serve.queue_client import FULL, STOCK, Arrival, QueueClient, in_no_context
 from peek.adapters.ray_serve.settings import (
     ROUTER_OPTIONS,
     bypasses_the_queue,
@@ -65,11 +68,13 @@ class FleetRouting(_Base):  # type: ignore[misc]
         """Called by Ray with `request_router_kwargs`, see `ROUTER_OPTIONS`; `InvalidConfig`."""
         self._options = divided({**ROUTER_OPTIONS, **options})[1]
         self._client: QueueClient | None = None
+        self._exporting: Any = None
         self._sent: dict[str, list[Sent]] = {}
         """By Ray's internal request id, which several calls of one request have in common."""
         self._once_known: dict[str, Any] = {}
         """Ray's ids of all replicas there have been, by the name that the queue has for them."""
         self._blind = False
+        self._statements = Statements()
         self._aside = why_stand_aside()
         if self._aside:
             logger.error("peek stands aside, Ray Serve's own router decides: %s", self._aside)
@@ -140,7 +145,8 @@ class FleetRouting(_Base):  # type: ignore[misc]
             decode_tokens = min(decode_tokens, prompt.most_tokens)
         age_s = max(0.0, time.time() - pending_request.created_at)
         key = prompt.key
-        return Arrival(0, key.key, key.num_tokens, key.namespace, decode_tokens, age_s)
+        session = self._statements.of(prompt.parameters, (pending_request.metadata.session_id,)).session
+        return Arrival(0, key.key, key.num_tokens, key.namespace, decode_tokens, age_s, session)
 
     async def _news_of_replicas(self) -> None:
         self._replicas_updated_event.clear()
@@ -177,6 +183,8 @@ class FleetRouting(_Base):  # type: ignore[misc]
     def update_replicas(self, replicas: list[Any]) -> None:
         """Called by Ray when replicas have come or gone; in the router's event loop, from the beginning."""
         super().update_replicas(replicas)
+        if self._exporting is None:
+            self._exporting = in_no_context(self._export())
         if self._aside:
             return
         for replica in replicas:  # those that are there are the newest
@@ -189,6 +197,19 @@ class FleetRouting(_Base):  # type: ignore[misc]
             deployment_id = self._deployment_id
             self._client = QueueClient(lambda: find_queue(deployment_id))
         self._client.want(bool(replicas))
+
+    async def _export(self) -> None:
+        """Once a second, whether the queue decides here."""
+        name = self._deployment_id.name
+        labels = {"application": self._deployment_id.app_name, "deployment": name, "router": uuid4().hex[:8]}
+        try:
+            metrics = RouterMetrics(labels)
+            while True:
+                client = self._client
+                metrics.tell(client is not None and client.active, client.fallbacks if client else 0)
+                await asyncio.sleep(1.0)
+        except Exception:
+            logger.exception("the metrics of a router of peek's queue cannot be exported")
 
     def on_replica_actor_died(self, replica_id: Any) -> None:
         """Called by Ray when a call has found a replica dead."""
@@ -217,6 +238,9 @@ FIELDS: Final = (
 )
 """What is read of a request that is an object: an OpenAI request of vLLM or of `ray.serve.llm`."""
 
+PARAMETERS: Final = ("vllm_xargs", "custom_params")
+"""Where a body has parameters of ours: in vLLM, in SGLang."""
+
 TOKEN_KWARGS: Final = ("prompt_token_ids", "request_token_ids")
 MOST_TOKENS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
@@ -227,10 +251,12 @@ class Prompt(NamedTuple):
     Attributes:
         key: of the prompt.
         most_tokens: that its answer may have, 0 if the call does not say.
+        parameters: in its body, where it may name its session.
     """
 
     key: PromptKey
     most_tokens: int
+    parameters: object = None
 
 
 def prompt_of(args: Sequence[Any], kwargs: Mapping[str, Any], namespace: str = "") -> Prompt | None:
@@ -264,7 +290,8 @@ def _prompt(argument: Any, namespace: str) -> Prompt | None:
         key = key._replace(namespace=f"{key.namespace}\0{namespace}")
     get = argument.get if isinstance(argument, Mapping) else lambda name: getattr(argument, name, None)
     most = [number for number in map(get, MOST_TOKENS) if type(number) is int and number > 0]
-    return Prompt(key, most[0] if most else 0)
+    stated = [found for found in map(get, PARAMETERS) if found]
+    return Prompt(key, most[0] if most else 0, stated[0] if stated else None)
 
 
 def _fields(request: Any) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class FleetLoadBalancer:
             future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
             self._waiting[ours] = future
             try:
-                self._add(ours, prompt_ids)
+                self._add(request_id, ours, prompt_ids)
                 return await future
             except asyncio.CancelledError:
                 self._client_left(ours)
@@ -120,13 +120,13 @@ class FleetLoadBalancer:
                 self._waiting.pop(ours, None)
         return self._stock_server(request_id)
 
-    def _add(self, ours: str, prompt_ids: list[int]) -> None:
+    def _add(self, request_id: str, ours: str, prompt_ids: list[int]) -> None:
         tokens = self._options["decode_tokens"]
         try:
             with self._metrics.deciding():
                 now = self._clock()
                 try:
-                    self._fleet.add(PendingRequest(ours, prompt_ids, now), tokens)
+                    self._fleet.add(PendingRequest(ours, prompt_ids, now, session=request_id), tokens)
                 except InvalidKey:  # a prompt that is none: it shares nothing
                     self._fleet.add(PendingRequest(ours, [self._serial], now), tokens)
                 self._send()
