@@ -79,4 +79,3 @@ def test_a_cursor_outlives_splits(core: str | None, page: int) -> None:
         for at in parted:
             insert([*prompt[:at], 900 + at])
         assert view.advance(cursor, key[20:], 20)[0] == 20
-        view.close()

@@ -404,8 +404,8 @@ class SglangAdapter(EngineAdapter):
                 touch(self.policy.tree_cache, request, cached)
 
     def detach(self) -> None:
-        """Give the cache its own strategy and methods back.  O(1)."""
-        self.view.close()
+        """Give the cache its own strategy back, and have nobody told of it any more.  O(1)."""
+        self.policy.tree_cache.peek = None
         if self._stock_strategy is not None:
             stock, self._stock_strategy = self._stock_strategy, None
             set_strategy(self.policy.tree_cache, stock)
