@@ -19,8 +19,8 @@ from peek.adapters.sglang import __all__ as public
 from peek.adapters.sglang.caches import MOST_TOKENS, Insertions
 from peek.adapters.sglang.plugin import around_insert
 from peek.adapters.sglang.requests import Translated, stated_by
-from peek.adapters.sglang.symbols import ALONE, behind, first_of, namespace_of, owner_of
 from peek.adapters.sglang.views import PageTable
+from peek.adapters.symbols import ALONE, behind, first_of, namespace_of, owner_of
 from peek.trie.keys import pack, unpack
 
 PAGE = 3

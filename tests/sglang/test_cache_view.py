@@ -7,7 +7,7 @@ from sglang_lab import CORES, MatchPrefixParams, RadixKey, make_world, tokens_fo
 
 from peek.adapters.sglang.caches import make_view
 from peek.adapters.sglang.requests import Translator
-from peek.adapters.sglang.symbols import namespace_of, owner_of
+from peek.adapters.symbols import namespace_of, owner_of
 from peek.testing import check_cache_view
 from peek.trie.keys import pack
 

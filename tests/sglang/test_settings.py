@@ -32,7 +32,7 @@ OTHERS = ["dfs-weight", "lof", "random"] + (
 def test_what_is_replaced_is_said(name: str, caplog: pytest.LogCaptureFixture) -> None:
     world = make_world(1000, policy=name)
     with caplog.at_level(logging.INFO, "peek"):
-        after_policy(settings_of("peek"))(None, world)
+        after_policy(settings_of("peek"), None, world)
     assert world.policy.peek.adapter is not None
     assert f"takes the place of --schedule-policy {name}" in caplog.text
 
@@ -40,7 +40,7 @@ def test_what_is_replaced_is_said(name: str, caplog: pytest.LogCaptureFixture) -
 def test_arguments_by_name_do_not_meet_our_own_names() -> None:
     """SGLang may call what is hooked by name: `scheduler=`, `policy=`, `waiting_queue=`."""
     world = make_world(4000)
-    after_policy(settings_of("peek"))(None, world, scheduler="stock", policy="fcfs")
+    after_policy(settings_of("peek"), None, world, scheduler="stock", policy="fcfs")
     queue = [make_request(f"r{i}", [*(A, B)[i % 2], i]) for i in range(4)]
     plugin.around_order(None, world.policy, waiting_queue=queue)
     assert world.policy.peek.seen.plan_s.total == 1
@@ -71,20 +71,23 @@ def test_a_decode_worker_of_a_pair_keeps_its_own_order(mode: str, caplog: pytest
     queue = list(stock)
     settings = settings_of("peek")
     with caplog.at_level(logging.WARNING, "peek"):
-        after_policy(settings)(None, scheduler)
+        after_policy(settings, None, scheduler)
     plugin.around_order(type(world.policy).calc_priority, world.policy, queue)
     assert (world.policy.peek.adapter is None) == (queue == stock) == (mode == "decode")
     assert ("stands aside, stock order: a decode worker" in caplog.text) == (mode == "decode")
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_another_policy_stays_unless_told_otherwise(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_policy_stays_unless_told_otherwise(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = make_world(1000, policy=name)
     with caplog.at_level(logging.WARNING, "peek"):
         assert attach(world.policy, settings_of("peek")).adapter is None
     assert f"--schedule-policy {name} was asked for" in caplog.text
     assert "PEEK_REPLACE_SCHEDULE_POLICY=1" in caplog.text
-    assert attach(world.policy, settings_of("peek"), replaces_any=True).adapter is not None
+    monkeypatch.setenv("PEEK_REPLACE_SCHEDULE_POLICY", "1")
+    assert attach(world.policy, settings_of("peek")).adapter is not None
 
 
 @pytest.mark.parametrize(("value", "found"), [("", False), ("0", False), ("1", True)])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import Any, Final
@@ -35,18 +35,17 @@ REPLACE_ANY: Final = "PEEK_REPLACE_SCHEDULE_POLICY"
 # -- the scheduler -----------------------------------------------------------------------------------
 
 
-def why_stand_aside(policy: Any, replaces_any: bool = False, scheduler: Any = None) -> str | None:
+def why_stand_aside(policy: Any, scheduler: Any = None) -> str | None:
     """Why SGLang's own order stays, None if there is no reason.
 
     Args:
         policy: a `SchedulePolicy`.
-        replaces_any: whether an order that is not first come, first served or longest prefix may go, too.
         scheduler: the `Scheduler` that the policy is of, None if that is not known.
     """
     if setting_of(scheduler, "disaggregation_mode") == "decode":
         return "a decode worker's requests wait with their KV, and have no prefill to order by"
     chosen = schedule_policy(policy)
-    if chosen not in REPLACED and not replaces_any:
+    if chosen not in REPLACED and not asks_to_replace():
         return (
             f"--schedule-policy {chosen} was asked for, and peek takes the place of {' and '.join(REPLACED)}"
             f" only ({REPLACE_ANY}=1 replaces it)"
@@ -138,20 +137,17 @@ def mode_agreement(scheduler: Any) -> Callable[[str], str] | None:
 # -- what stands beside it ----------------------------------------------------------------------------
 
 
-def attach(
-    policy: Any, settings: Settings, replaces_any: bool = False, scheduler: Any = None
-) -> Attachment[SglangAdapter]:
+def attach(policy: Any, settings: Settings, scheduler: Any = None) -> Attachment[SglangAdapter]:
     """What stands beside one `SchedulePolicy`.
 
     Args:
         policy: it.
         settings: what was asked for.
-        replaces_any: whatever `--schedule-policy` says.
         scheduler: the `Scheduler` that the policy is of, for the log, the labels and the other ranks.
     """
     return Attachment(
         settings,
-        lambda: why_stand_aside(policy, replaces_any, scheduler),
+        lambda: why_stand_aside(policy, scheduler),
         lambda shield: SglangAdapter(policy, settings, shield, scheduler),
         lambda: sglang_info(policy, scheduler),
         lambda adapter: (
@@ -164,13 +160,9 @@ def attach(
 # -- the hooks ----------------------------------------------------------------------------------------
 
 
-def after_policy(settings: Settings, replaces_any: bool = False) -> Callable[..., None]:
+def after_policy(settings: Settings, _found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) -> None:
     """The hook behind `Scheduler.init_schedule_policy`: attaches, so that the log says what is replaced."""
-
-    def made(_found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) -> None:
-        scheduler.policy.peek = attach(scheduler.policy, settings, replaces_any, scheduler)
-
-    return made
+    scheduler.policy.peek = attach(scheduler.policy, settings, scheduler)
 
 
 def around_order(stock: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -234,6 +226,9 @@ def around_insert(stock: Any, cache: Any, /, *args: Any, **kwargs: Any) -> Any:
         insertions.note((args[0] if args else kwargs["params"]).key, before)
 
 
+STARTS: Final = "sglang.srt.managers.scheduler.Scheduler.init_schedule_policy"
+SORTS: Final = "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority"
+SEARCHES: Final = "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill"
 INSERTS: Final = (
     "sglang.srt.mem_cache.radix_cache.RadixCache.insert",
     "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.insert",
@@ -241,18 +236,13 @@ INSERTS: Final = (
 """What is called for every key that enters a cache of which that can be told."""
 
 
-def hooks(settings: Settings, replaces_any: bool = False) -> list[tuple[str, str, Callable[..., Any]]]:
+def hooks(settings: Settings) -> list[tuple[str, str, Callable[..., Any]]]:
     """All that stands in SGLang's own methods: the method, where ("after" or "around"), and the hook."""
-    inserts = [each for each in INSERTS if find_spec(each.rsplit(".", 2)[0]) is not None]
     return [
-        (
-            "sglang.srt.managers.scheduler.Scheduler.init_schedule_policy",
-            "after",
-            after_policy(settings, replaces_any),
-        ),
-        ("sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority", "around", around_order),
-        ("sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill", "after", after_prefill),
-        *((each, "around", around_insert) for each in inserts),
+        (STARTS, "after", partial(after_policy, settings)),
+        (SORTS, "around", around_order),
+        (SEARCHES, "after", after_prefill),
+        *((each, "around", around_insert) for each in INSERTS if find_spec(each.rsplit(".", 2)[0])),
     ]
 
 
@@ -261,7 +251,7 @@ def hooks(settings: Settings, replaces_any: bool = False) -> list[tuple[str, str
 
 def configured() -> Settings | None:
     """What the environment asks for, None where it asks for nothing.  `InvalidConfig`."""
-    asks_to_replace()
+    asks_to_replace()  # a mistake there is one at start, too
     settings = requested_settings(None)
     if settings.config.is_stock and not settings.trace_file:
         logger.info("peek: not configured (set PEEK_POLICY); stock order")
@@ -300,7 +290,7 @@ def register() -> None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    for target, where, hook in hooks(settings, asks_to_replace()):
+    for target, where, hook in hooks(settings):
         HookRegistry.register(target, hook, HookType(where))
 
 
@@ -330,7 +320,7 @@ def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:
 
     settings = configured_or_exit()
     if settings is not None:
-        for target, where, hook in hooks(settings, asks_to_replace()):
+        for target, where, hook in hooks(settings):
             stand(target, where, hook)
     return scheduler.run_scheduler_process(*args, **kwargs)
 

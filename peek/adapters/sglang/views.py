@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from mypy_extensions import i64
 
-from peek.adapters.sglang.symbols import ALONE, FIRST_LETTER, OF_A_SESSION, first_of, owner_of
+from peek.adapters.symbols import ALONE, FIRST_LETTER, OF_A_SESSION, first_of, owner_of
 from peek.trie.keys import SYMBOL_BYTES, match_span, pack, symbol_at
 from peek.trie.tree_view import edge_bytes
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from peek.adapters.containment import Shield, require
 from peek.adapters.engine_adapter import first_text
-from peek.adapters.vllm.mirror import BlockMirror, GroupMirror, OtherGroup
+from peek.adapters.mirror import BlockMirror, GroupMirror, OtherGroup
 from peek.errors import EngineMismatch
 from peek.eviction.demand import victims
 from peek.trie.keys import HEADS
