@@ -169,26 +169,25 @@ class PoolWatch:
     @property
     def watches(self) -> bool:
         """Whether the mirror hears of every block."""
-        return self._table is not None and self._pool.cached_block_hash_to_block is self._table
+        return self._pool.cached_block_hash_to_block is self._table
 
     def update(self, matters: bool) -> None:
         """Watch or sleep; once a step.  O(1), O(symbols) when it wakes or the prefix cache was reset."""
         table = self._pool.cached_block_hash_to_block
-        replaced = self._table is not None and table is not self._table
-        if not matters:
-            self._quiet_steps += 1
-            if replaced:  # the prefix cache was reset, and the new table is vLLM's own
-                self._table = None
-            elif self._quiet_steps == _QUIET_STEPS and self._table is not None:
-                self._table = None
+        if matters:
+            self._quiet_steps = 0
+            if table is not self._table:
+                self._table = table
                 give_back(table)
+                table.__class__ = self._watched(type(table))
+                self._mirror.reset()
             return
-        self._quiet_steps = 0
-        if self._table is None or replaced:
-            self._table = table
+        self._quiet_steps += 1
+        if table is not self._table:  # the prefix cache was reset, and the new table is vLLM's own
+            self._table = None
+        elif self._quiet_steps >= _QUIET_STEPS:
+            self._table = None
             give_back(table)
-            table.__class__ = self._watched(type(table))
-            self._mirror.reset()
 
     def _watched(self, stock: Any) -> type:
         """A class for the pool's table, that tells the mirror of the keys it wants.
