@@ -219,13 +219,16 @@ def around_insert(stock: Any, cache: Any, /, *args: Any, **kwargs: Any) -> Any:
     insertions = getattr(cache, "peek", None)
     if insertions is None:
         return stock(cache, *args, **kwargs)
+    key = (args[0] if args else kwargs["params"]).key
     before = insertions.size()
     try:
         return stock(cache, *args, **kwargs)
     finally:
-        insertions.note((args[0] if args else kwargs["params"]).key, before)
+        insertions.note(key, before)
 
 
+# What is called when a scheduler has its policy, when it sorts, when it has looked for prefills, and for
+# every key that enters a cache of which that can be told.
 STARTS: Final = "sglang.srt.managers.scheduler.Scheduler.init_schedule_policy"
 SORTS: Final = "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority"
 SEARCHES: Final = "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill"
@@ -233,7 +236,6 @@ INSERTS: Final = (
     "sglang.srt.mem_cache.radix_cache.RadixCache.insert",
     "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.insert",
 )
-"""What is called for every key that enters a cache of which that can be told."""
 
 
 def hooks(settings: Settings) -> list[tuple[str, str, Callable[..., Any]]]:
