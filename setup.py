@@ -40,8 +40,8 @@ COMPILED = (
     "peek/fleet/[!c]*.py",
     "peek/offline/batch_trie.py",
     "peek/simulation/caches.py",
-    "peek/adapters/vllm/mirror.py",
-    "peek/adapters/sglang/node_view.py",
+    "peek/adapters/mirror.py",
+    "peek/adapters/sglang/views.py",
 )
 """The hot modules, as patterns; package `__init__` files always stay Python.
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from test_block_mirror import SUFFIX, UNIT, Pool, chain
 
-from peek.adapters.vllm.mirror import BlockMirror
+from peek.adapters.mirror import BlockMirror
 from peek.simulation.caches import BlockCache, RadixCache, SymbolTable
 from peek.testing import check_cache_view
 from peek.testing.scenes import cache_of

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peek import DualWalk, PendingTree
-from peek.adapters.vllm.mirror import GroupMirror, OtherGroup
+from peek.adapters.mirror import GroupMirror, OtherGroup
 
 UNIT = 16
 SUFFIXES = [bytes([0, 0, 0, group]) for group in range(3)]

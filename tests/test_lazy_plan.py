@@ -11,7 +11,7 @@ from support.blocks import UNIT, Pool, World, chain
 from support.queues import Scene, planner_of, scenes
 
 from peek import InvalidKey, PeekConfig, PendingRequest, Planner
-from peek.adapters.vllm.mirror import BlockMirror
+from peek.adapters.mirror import BlockMirror
 from peek.config import PRESETS
 from peek.planner import LazyPlan, Plan
 from peek.planner.plan import ORDERED

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peek.adapters.sglang.line import MOST_GONE, Line
+from peek.adapters.line import MOST_GONE, Line
 
 
 class Request:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from functools import partial, partialmethod
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,10 +16,11 @@ from hypothesis import strategies as st
 
 from peek.adapters.engine_adapter import Stated, Statements
 from peek.adapters.sglang import __all__ as public
-from peek.adapters.sglang.core_view import MOST_TOKENS, Insertions
-from peek.adapters.sglang.node_view import PageTable
+from peek.adapters.sglang.caches import MOST_TOKENS, Insertions
+from peek.adapters.sglang.plugin import around_insert
 from peek.adapters.sglang.requests import Translated, stated_by
-from peek.adapters.sglang.symbols import ALONE, behind, first_of, namespace_of, owner_of
+from peek.adapters.sglang.views import PageTable
+from peek.adapters.symbols import ALONE, behind, first_of, namespace_of, owner_of
 from peek.trie.keys import pack, unpack
 
 PAGE = 3
@@ -103,36 +105,60 @@ class Door:
 
 
 class Cache:
+    """A cache whose class has the hook, and that may fail."""
+
+    peek: Any = None
+
     def __init__(self) -> None:
         self.keys: list[list[int]] = []
 
-    def insert(self, params: SimpleNamespace) -> int:
+    def stock_insert(self, params: SimpleNamespace) -> int:
+        if not params.key.token_ids:
+            raise ValueError("nothing to insert")
         self.keys.append(params.key.token_ids)
         return len(self.keys)
+
+    insert = partialmethod(partial(around_insert, stock_insert))
 
 
 def inserted(tokens: list[int]) -> SimpleNamespace:
     return SimpleNamespace(key=SimpleNamespace(token_ids=tokens, extra_key=None, cache_salt=None))
 
 
+def insertions_of(cache: Cache) -> Insertions:
+    return Insertions(cache, Door(), lambda: len(cache.keys))  # type: ignore[arg-type]
+
+
 def test_insertions_are_told_from_any_point_that_was_asked_before() -> None:
     cache: Any = Cache()
-    insertions = Insertions(cache, Door(), lambda: len(cache.keys))  # type: ignore[arg-type]
-    assert [cache.insert(inserted([i])) for i in range(3)] == [1, 2, 3]
+    assert cache.insert(inserted([8])) == 1, "nobody asks"
+    insertions = insertions_of(cache)
+    assert insertions.version is None, "the hook may not be there"
+    assert [cache.insert(inserted([i])) for i in range(2)] == [2, 3]
+    assert cache.insert(params=inserted([2])) == 4
     assert insertions.since(1) == [("", pack([1])), ("", pack([2]))]
     assert insertions.since(3) == []
-    gone = insertions.gone
+    assert insertions.version is not None
+    count, gone = insertions.version
     del cache.keys[0]
-    assert insertions.gone == gone + 1
+    assert insertions.version == (count, gone + 1)
     assert insertions.since(1) is None, "forgotten: nobody asks for it again"
-    insertions.close()
+    cache.peek = None
     cache.insert(inserted([9]))
-    assert (insertions.count, len(cache.keys)) == (3, 3)
+    assert (insertions.count, len(cache.keys)) == (3, 4)
+
+
+def test_an_insertion_that_fails_is_told_and_fails() -> None:
+    cache: Any = Cache()
+    insertions = insertions_of(cache)
+    with pytest.raises(ValueError, match="nothing to insert"):
+        cache.insert(inserted([]))
+    assert insertions.count == 1
 
 
 def test_insertions_that_nobody_asks_for_are_forgotten() -> None:
     cache: Any = Cache()
-    insertions = Insertions(cache, Door(), lambda: len(cache.keys))  # type: ignore[arg-type]
+    insertions = insertions_of(cache)
     long = [7] * (MOST_TOKENS // 4)
     for _ in range(6):
         cache.insert(inserted(long))

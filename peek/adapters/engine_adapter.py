@@ -228,6 +228,13 @@ def _shown(value: object) -> str:
         return f"of type {type(value).__name__}"
 
 
+def found_in(view: Any, namespace: str, key: bytes) -> tuple[int, int]:
+    """How many symbols of a key a cache holds now, and the tokens that this is worth.  O(symbols found)."""
+    matched, cursor = view.advance(view.root(namespace), memoryview(key).cast("i"), 0)
+    worth = getattr(view, "worth", None)
+    return matched, int(matched * view.unit_tokens if worth is None else worth(cursor, matched))
+
+
 class EngineAdapter:
     """One planner beside one scheduler of an engine.
 

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from peek.adapters.sglang.symbols import namespace_of
+from peek.adapters.symbols import namespace_of
 from peek.fleet import EventView
 from peek.trie.keys import pack
 

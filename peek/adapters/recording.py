@@ -128,9 +128,14 @@ class Recording:
         path: of the file, "" for no recording at all.
         most_mib: MiB that it may take.
         strict: raise errors all the same, for tests.
+
+    Attributes:
+        wanted: whether one is to be written.
+        served: what follows requests where an engine does not tell when they end; the adapter's.
     """
 
     def __init__(self, path: str, most_mib: int, strict: bool = False) -> None:
+        self.served: Any = None
         self._strict = strict
         self._path = path
         self._most_mib = most_mib

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from sglang_lab import World
 from sglang_stepper import Stepper
 
 from peek.adapters.activation import Settings
-from peek.adapters.sglang.plugin import after_prefill, around
+from peek.adapters.sglang.plugin import INSERTS, after_prefill, around_insert, around_order, stand
 from peek.adapters.sglang.plugin import attach as attach_to
+
+for target in INSERTS:
+    if find_spec(target.rsplit(".", 2)[0]) is not None:
+        stand(target, "around", around_insert)
 
 
 def settings_of(label: str, **more: Any) -> Settings:
@@ -19,11 +25,8 @@ def settings_of(label: str, **more: Any) -> Settings:
 def attach(world: World, label: str = "peek", scheduler: Any = None, **more: Any) -> Any:
     """Put `peek` around a world's `calc_priority`, as the plug-in does; returns its attachment."""
     policy = world.policy
-    settings = settings_of(label, **more)
-    hook = around(settings)
-    stock = type(policy).calc_priority
-    policy.calc_priority = lambda queue, *args, **kwargs: hook(stock, policy, queue, *args, **kwargs)
-    policy.peek = attach_to(policy, settings, scheduler=scheduler)
+    policy.calc_priority = partial(around_order, type(policy).calc_priority, policy)
+    policy.peek = attach_to(policy, settings_of(label, **more), scheduler=scheduler)
     return policy.peek
 
 

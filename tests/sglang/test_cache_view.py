@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-from sglang_lab import CORES, MatchPrefixParams, RadixKey, make_world, tokens_for, torch
+from pkgutil import resolve_name
 
+import pytest
+from sglang_lab import CORES, MatchPrefixParams, RadixKey, World, make_world, tokens_for, torch
+from sglang_small import settings_of
+
+from peek.adapters.sglang import plugin
 from peek.adapters.sglang.caches import make_view
 from peek.adapters.sglang.requests import Translator
-from peek.adapters.sglang.symbols import namespace_of, owner_of
+from peek.adapters.symbols import namespace_of, owner_of
 from peek.testing import check_cache_view
 from peek.trie.keys import pack
 
@@ -79,4 +83,47 @@ def test_a_cursor_outlives_splits(core: str | None, page: int) -> None:
         for at in parted:
             insert([*prompt[:at], 900 + at])
         assert view.advance(cursor, key[20:], 20)[0] == 20
-        view.close()
+
+
+def insert(world: World, tokens: list[int]) -> None:
+    from sglang.srt.mem_cache.base_prefix_cache import InsertParams
+
+    value = torch.arange(len(tokens), dtype=torch.int64)
+    world.tree.insert(InsertParams(key=RadixKey(tokens_for(tokens)), value=value))
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_what_comes_in_is_told_by_the_hook_around_insert(core: str | None) -> None:
+    """`sglang_small` puts it there as the plug-in does.  A class with its own `insert` is asked anew."""
+    from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+
+    world = make_world(1000, core=core)
+    view = make_view(world.tree, Translator(1))
+    assert view.version is None, "nobody has told of anything yet"
+    insert(world, [3, 4, 5])
+    first = view.version
+    assert first is not None
+    insert(world, [3, 4, 6])
+    assert view.version != first
+    assert view.keeps_since(first)
+    world.tree.evict(EvictParams(num_tokens=1))
+    assert not view.keeps_since(first)
+
+    class Own(type(world.tree)):  # type: ignore[misc]
+        def insert(self, params: object) -> object:
+            return super().insert(params)
+
+    world.tree.__class__ = Own
+    other = make_view(world.tree, Translator(1))
+    insert(world, [7])
+    assert other.version is None
+    assert other.keeps_since(first) is False
+    assert other.inserted_since(first) is None
+
+
+def test_every_hook_finds_its_method() -> None:
+    targets = [target for target, _, _ in plugin.hooks(settings_of("peek"))]
+    assert {plugin.STARTS, plugin.SORTS, plugin.SEARCHES, plugin.INSERTS[0]} <= set(targets)
+    assert all(callable(resolve_name(target)) for target in targets)
+    kinds = {type(make_world(100, core=core).tree) for core in CORES}
+    assert {f"{kind.__module__}.{kind.__name__}.insert" for kind in kinds} <= set(targets)

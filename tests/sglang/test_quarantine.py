@@ -19,7 +19,7 @@ from support.broken import Broken
 from test_views import insert, stock_answer
 
 from peek.adapters.sglang.plugin import after_prefill
-from peek.adapters.sglang.symbols import FIRST_LETTER, Alphabet
+from peek.adapters.symbols import FIRST_LETTER, Alphabet
 from peek.errors import InvalidKey
 
 A, B = list(range(100, 164)), list(range(200, 264))

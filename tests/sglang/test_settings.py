@@ -32,7 +32,7 @@ OTHERS = ["dfs-weight", "lof", "random"] + (
 def test_what_is_replaced_is_said(name: str, caplog: pytest.LogCaptureFixture) -> None:
     world = make_world(1000, policy=name)
     with caplog.at_level(logging.INFO, "peek"):
-        after_policy(settings_of("peek"))(None, world)
+        after_policy(settings_of("peek"), None, world)
     assert world.policy.peek.adapter is not None
     assert f"takes the place of --schedule-policy {name}" in caplog.text
 
@@ -40,14 +40,14 @@ def test_what_is_replaced_is_said(name: str, caplog: pytest.LogCaptureFixture) -
 def test_arguments_by_name_do_not_meet_our_own_names() -> None:
     """SGLang may call what is hooked by name: `scheduler=`, `policy=`, `waiting_queue=`."""
     world = make_world(4000)
-    after_policy(settings_of("peek"))(None, world, scheduler="stock", policy="fcfs")
+    after_policy(settings_of("peek"), None, world, scheduler="stock", policy="fcfs")
     queue = [make_request(f"r{i}", [*(A, B)[i % 2], i]) for i in range(4)]
-    plugin.around(settings_of("peek"))(None, world.policy, waiting_queue=queue)
+    plugin.around_order(None, world.policy, waiting_queue=queue)
     assert world.policy.peek.seen.plan_s.total == 1
     asked: list[Any] = []
     names = {"waiting_queue": queue, "policy": 1, "stock": 2}
     aside = make_world(4000, policy="lof").policy
-    plugin.around(settings_of("peek"))(lambda *_, **named: asked.append(named), aside, **names)
+    plugin.around_order(lambda *_, **named: asked.append(named), aside, **names)
     assert asked == [names]
 
 
@@ -71,20 +71,23 @@ def test_a_decode_worker_of_a_pair_keeps_its_own_order(mode: str, caplog: pytest
     queue = list(stock)
     settings = settings_of("peek")
     with caplog.at_level(logging.WARNING, "peek"):
-        after_policy(settings)(None, scheduler)
-    plugin.around(settings)(type(world.policy).calc_priority, world.policy, queue)
+        after_policy(settings, None, scheduler)
+    plugin.around_order(type(world.policy).calc_priority, world.policy, queue)
     assert (world.policy.peek.adapter is None) == (queue == stock) == (mode == "decode")
     assert ("stands aside, stock order: a decode worker" in caplog.text) == (mode == "decode")
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_another_policy_stays_unless_told_otherwise(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_policy_stays_unless_told_otherwise(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = make_world(1000, policy=name)
     with caplog.at_level(logging.WARNING, "peek"):
         assert attach(world.policy, settings_of("peek")).adapter is None
     assert f"--schedule-policy {name} was asked for" in caplog.text
     assert "PEEK_REPLACE_SCHEDULE_POLICY=1" in caplog.text
-    assert attach(world.policy, settings_of("peek"), replaces_any=True).adapter is not None
+    monkeypatch.setenv("PEEK_REPLACE_SCHEDULE_POLICY", "1")
+    assert attach(world.policy, settings_of("peek")).adapter is not None
 
 
 @pytest.mark.parametrize(("value", "found"), [("", False), ("0", False), ("1", True)])
@@ -106,7 +109,7 @@ def test_ties_inside_a_priority_follow_the_entry_time(low_first: bool) -> None:
     world = make_world(4000, priority=True)
     world.policy.priority_sign = 1 if low_first else -1
     world.policy.peek = attach(world.policy, settings_of("peek"))
-    hook = plugin.around(settings_of("peek"))
+    hook = plugin.around_order
     queue = [make_request(f"r{i}", [*A, 7], priority=i % 2, arrival=10.0 - i) for i in range(8)]
 
     def both_agree(waiting: list[Any]) -> None:

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 
 from peek import PeekConfig, PendingRequest, Planner
-from peek.adapters.vllm.mirror import BlockMirror
+from peek.adapters.mirror import BlockMirror
 
 UNIT = 16
 SUFFIX = b"\x00\x00\x00\x00"

@@ -17,7 +17,8 @@ from weakref import ref
 
 from peek.adapters.activation import Settings
 from peek.adapters.containment import Shield, require
-from peek.adapters.engine_adapter import EngineAdapter
+from peek.adapters.engine_adapter import EngineAdapter, found_in
+from peek.adapters.line import Line
 from peek.adapters.sglang.caches import (
     PYTHON_CORE,
     DemandStrategy,
@@ -31,7 +32,6 @@ from peek.adapters.sglang.caches import (
     takes_strategy,
     touch,
 )
-from peek.adapters.sglang.line import Line
 from peek.adapters.sglang.requests import (
     Arrivals,
     Standing,
@@ -237,11 +237,8 @@ class SglangAdapter(EngineAdapter):
 
     def _look_up(self, rid: str) -> None:
         """What a request that waits alone will hit: no plan is made for it.  O(its prompt)."""
-        request, view = self.planner.request(rid), self.view
-        key = memoryview(self._waiting[rid].translated.key).cast("i")
-        matched, cursor = view.advance(view.root(request.namespace), key, 0)
-        worth = view.worth
-        request.cached_len = matched * view.unit_tokens if worth is None else worth(cursor, matched)
+        request = self.planner.request(rid)
+        request.cached_len = found_in(self.view, request.namespace, self._waiting[rid].translated.key)[1]
 
     def turned(self, requests: list[Any], queue: list[Any]) -> None:
         """SGLang has looked for prefills and put these into a batch; `queue` is left.  O(batch).
@@ -404,8 +401,8 @@ class SglangAdapter(EngineAdapter):
                 touch(self.policy.tree_cache, request, cached)
 
     def detach(self) -> None:
-        """Give the cache its own strategy and methods back.  O(1)."""
-        self.view.close()
+        """Give the cache its own strategy back, and have nobody told of it any more.  O(1)."""
+        self.policy.tree_cache.peek = None
         if self._stock_strategy is not None:
             stock, self._stock_strategy = self._stock_strategy, None
             set_strategy(self.policy.tree_cache, stock)

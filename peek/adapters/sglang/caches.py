@@ -1,29 +1,29 @@
 """Which prefix cache SGLang has: whether its matching is understood, how to read it, how it evicts.
 
-Checked against 0.5.9, 0.5.17 and 0.5.23.  Nothing here changes a class of SGLang.
+Checked against 0.5.9, 0.5.17 and 0.5.23.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from peek.adapters.containment import require
-from peek.adapters.sglang.core_view import CoreView, Insertions
-from peek.adapters.sglang.node_view import HAS_STATE, HAS_WINDOW, NodeView
 from peek.adapters.sglang.requests import Translator
+from peek.adapters.sglang.views import HAS_STATE, HAS_WINDOW, CoreView, NodeView
 
 PYTHON_CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python"
 
 _UNDERSTOOD = {
-    "HiRadixCache",
-    "MambaRadixCache",
-    "PureSWARadixCache",
-    "RadixCache",
-    "SWARadixCache",
-    "UnifiedRadixCache",
+    "hiradix_cache.HiRadixCache": "root_node",
+    "mamba_radix_cache.MambaRadixCache": "root_node",
+    "pure_swa_radix_cache.PureSWARadixCache": "root_node",
+    "radix_cache.RadixCache": "root_node",
+    "swa_radix_cache.SWARadixCache": "root_node",
+    "unified_radix_cache.UnifiedRadixCache": "tree_core",
 }
+"""Classes under `sglang.srt.mem_cache`, and where each has its tree."""
 
 _MATCHING = (
     "match_prefix",
@@ -44,13 +44,22 @@ def why_not_understood(cache: Any) -> str | None:
     kind = type(cache)
     if getattr(cache, "disable", True):
         return "prefix caching is off"
-    base = next((base for base in kind.__mro__ if base.__name__ in _UNDERSTOOD), None)
-    if base is None or (base.__name__ == "UnifiedRadixCache" and not hasattr(cache, "tree_core")):
+    base = _base_of(kind)
+    if base is None or not hasattr(cache, _UNDERSTOOD[_path(base)]):
         return f"the prefix cache is a {kind.__name__}, which is not understood"
     for name in _MATCHING:
         if getattr(kind, name, None) is not getattr(base, name, None):
             return f"the prefix cache is a {kind.__name__}, whose {name} is its own"
     return _why_not_hybrid(cache)
+
+
+def _path(kind: type) -> str:
+    return f"{kind.__module__.removeprefix('sglang.srt.mem_cache.')}.{kind.__name__}"
+
+
+def _base_of(kind: type) -> type | None:
+    """The class of SGLang's own that a cache is of or derives from, None if that is not understood."""
+    return next((base for base in kind.__mro__ if _path(base) in _UNDERSTOOD), None)
 
 
 def _why_not_hybrid(cache: Any) -> str | None:
@@ -112,24 +121,92 @@ def tree_core(cache: Any) -> Any:
 
 
 def shows_nodes(cache: Any) -> bool:
-    """False for the Rust core, which keeps its nodes to itself."""
-    return "Rust" not in type(tree_core(cache)).__name__
+    """Whether the tree is made of Python's nodes; the Rust core keeps its own to itself, and says so."""
+    try:
+        return hasattr(tree_core(cache), "root_node")
+    except NotImplementedError:
+        return False
 
 
 def takes_strategy(cache: Any) -> bool:
     """Whether eviction follows a strategy object."""
-    return shows_nodes(cache) and hasattr(tree_core(cache), "eviction_strategy")
+    return hasattr(tree_core(cache), "eviction_strategy")
 
 
 def require_cache(cache: Any, evicts: bool) -> None:
     """`EngineMismatch` naming what is needed of an understood cache and not there."""
-    wanted = ["root_node"] if shows_nodes(cache) else ["match_full_device_prefix"]
-    if evicts and not is_hybrid(cache):
-        wanted.append("eviction_strategy" if shows_nodes(cache) else "match_prefix")
+    wanted = [] if shows_nodes(cache) else ["match_full_device_prefix", "match_prefix"]
+    if evicts and shows_nodes(cache) and not is_hybrid(cache):
+        wanted.append("eviction_strategy")
     require(tree_core(cache), wanted, "SGLang")
 
 
 # -- views --------------------------------------------------------------------------------------------
+
+
+MOST_TOKENS: Final = 1 << 22
+"""Of keys that are remembered until a walk: about 32 MiB."""
+
+
+class Insertions:
+    """The keys that have come into a cache, so that a walk need not ask about everything.
+
+    The hook around the `insert` of SGLang's classes tells `cache.peek`, which is this.  Until it has told of
+    one, nothing is known: where that hook does not stand, each walk asks anew.
+
+    Args:
+        cache: a prefix cache that gets nothing from the host or from elsewhere.
+        door: makes the planner's keys.
+        size: tokens in the cache: those that could be evicted and those that are locked.
+
+    Attributes:
+        count: insertions so far.
+    """
+
+    def __init__(self, cache: Any, door: Translator, size: Callable[[], int]) -> None:
+        self.count = 0
+        self.size = size
+        self._came = 0
+        """Tokens that insertions have added."""
+        self._door = door
+        self._first = 0
+        self._keys: list[Any] = []
+        self._tokens = 0
+        cache.peek = self
+
+    def note(self, key: Any, before: int) -> None:
+        """A key was inserted into a cache of `before` tokens.  O(1)."""
+        tokens = len(key.token_ids)
+        if self._tokens + tokens > MOST_TOKENS:
+            self._forget(self.count)
+        self._tokens += tokens
+        self._keys.append(key)
+        self.count += 1
+        self._came += self.size() - before
+
+    @property
+    def version(self) -> tuple[int, int] | None:
+        """Insertions so far, and tokens that have left, but for a constant; None before the first.  O(1)."""
+        return (self.count, self._came - self.size()) if self.count else None
+
+    def since(self, count: int) -> list[tuple[str, bytes]] | None:
+        """Namespaces and packed symbols of what came in since the `count`-th; None if not all are known.
+
+        O(tokens).  A key is cut where no waiting prompt goes on with it.  What was before is forgotten.
+        """
+        if count < self._first:
+            return None
+        self._forget(count)
+        return [
+            self._door.known(key.token_ids, key.extra_key, getattr(key, "cache_salt", None))
+            for key in self._keys
+        ]
+
+    def _forget(self, count: int) -> None:
+        """Keys that came in before the `count`-th."""
+        del self._keys[: count - self._first]
+        self._first = count
+        self._tokens = sum(len(key.token_ids) for key in self._keys)
 
 
 def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
@@ -137,7 +214,8 @@ def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
     core = tree_core(cache)
     hybrid = is_hybrid(cache)
     insertions = None
-    if not hybrid and not is_fed_from_elsewhere(cache):  # KV on the host, windows and states come unnoticed
+    told = type(cache).insert is getattr(_base_of(type(cache)), "insert", None)
+    if told and not hybrid and not is_fed_from_elsewhere(cache):  # else something may come in unnoticed
         insertions = Insertions(cache, door, lambda: int(core.evictable_size() + core.protected_size()))
     if not shows_nodes(cache):
         return CoreView(_core_match(core), door, insertions)
@@ -157,9 +235,7 @@ def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
 
 def is_fed_from_elsewhere(cache: Any) -> bool:
     """Whether KV may come in from the host or another engine."""
-    on_host = "HiRadixCache" in {base.__name__ for base in type(cache).__mro__}
-    linked = getattr(cache, "cache_controller", None) or getattr(cache, "linker", None)
-    return on_host or linked is not None
+    return bool(getattr(cache, "cache_controller", None) or getattr(cache, "linker", None))
 
 
 def _on_host(node: Any) -> bool | None:

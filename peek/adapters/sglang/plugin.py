@@ -10,6 +10,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from functools import partial, wraps
+from importlib.util import find_spec
+from pkgutil import resolve_name
 from typing import Any, Final
 
 from peek.adapters.activation import MODES, Settings, requested_settings
@@ -23,10 +26,6 @@ from peek.errors import InvalidConfig, PeekError
 
 logger = logging.getLogger("peek")
 
-TARGET = "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority"
-MADE_TARGET = "sglang.srt.managers.scheduler.Scheduler.init_schedule_policy"
-AFTER_TARGET = "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill"
-
 REPLACED: Final = ("fcfs", "lpm")
 """Values of `--schedule-policy` that `peek` takes the place of without being told to."""
 
@@ -36,18 +35,17 @@ REPLACE_ANY: Final = "PEEK_REPLACE_SCHEDULE_POLICY"
 # -- the scheduler -----------------------------------------------------------------------------------
 
 
-def why_stand_aside(policy: Any, replaces_any: bool = False, scheduler: Any = None) -> str | None:
+def why_stand_aside(policy: Any, scheduler: Any = None) -> str | None:
     """Why SGLang's own order stays, None if there is no reason.
 
     Args:
         policy: a `SchedulePolicy`.
-        replaces_any: whether an order that is not first come, first served or longest prefix may go, too.
         scheduler: the `Scheduler` that the policy is of, None if that is not known.
     """
     if setting_of(scheduler, "disaggregation_mode") == "decode":
         return "a decode worker's requests wait with their KV, and have no prefill to order by"
     chosen = schedule_policy(policy)
-    if chosen not in REPLACED and not replaces_any:
+    if chosen not in REPLACED and not asks_to_replace():
         return (
             f"--schedule-policy {chosen} was asked for, and peek takes the place of {' and '.join(REPLACED)}"
             f" only ({REPLACE_ANY}=1 replaces it)"
@@ -139,20 +137,17 @@ def mode_agreement(scheduler: Any) -> Callable[[str], str] | None:
 # -- what stands beside it ----------------------------------------------------------------------------
 
 
-def attach(
-    policy: Any, settings: Settings, replaces_any: bool = False, scheduler: Any = None
-) -> Attachment[SglangAdapter]:
+def attach(policy: Any, settings: Settings, scheduler: Any = None) -> Attachment[SglangAdapter]:
     """What stands beside one `SchedulePolicy`.
 
     Args:
         policy: it.
         settings: what was asked for.
-        replaces_any: whatever `--schedule-policy` says.
         scheduler: the `Scheduler` that the policy is of, for the log, the labels and the other ranks.
     """
     return Attachment(
         settings,
-        lambda: why_stand_aside(policy, replaces_any, scheduler),
+        lambda: why_stand_aside(policy, scheduler),
         lambda shield: SglangAdapter(policy, settings, shield, scheduler),
         lambda: sglang_info(policy, scheduler),
         lambda adapter: (
@@ -162,53 +157,47 @@ def attach(
     )
 
 
-def around(settings: Settings, replaces_any: bool = False) -> Callable[..., Any]:
-    """The hook around `calc_priority(self, waiting_queue, ...)`; attaches on a policy's first call.
+# -- the hooks ----------------------------------------------------------------------------------------
+
+
+def after_policy(settings: Settings, _found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) -> None:
+    """The hook behind `Scheduler.init_schedule_policy`: attaches, so that the log says what is replaced."""
+    scheduler.policy.peek = attach(scheduler.policy, settings, scheduler)
+
+
+def around_order(stock: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """The hook around `SchedulePolicy.calc_priority(waiting_queue, ...)`.
 
     Arguments go on as they came: SGLang's own names must not meet ours.
     """
-
-    def calc_priority(stock: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
-        attachment = getattr(policy, "peek", None)
-        if attachment is None:
-            attachment = policy.peek = attach(policy, settings, replaces_any)
-        queue = args[0] if args else kwargs["waiting_queue"]
-        adapter = attachment.working
-        record(attachment, "saw", queue)
-        if adapter is not None:
-            attachment.observe("looked_at", queue)
-            ordered = attachment.call(adapter.order, queue)
-            attachment.count()
-            if ordered:
-                touch = getattr(policy, "_touch_waiting_prefixes", None)
-                if touch is not None:
-                    touch(policy.policy, queue)
-                return False  # 0.5.9: no prefixes were matched; later versions return nothing
+    attachment = getattr(policy, "peek", None)
+    if attachment is None:
         return stock(policy, *args, **kwargs)
-
-    return calc_priority
+    queue = args[0] if args else kwargs["waiting_queue"]
+    adapter = attachment.working
+    record(attachment, "saw", queue)
+    if adapter is not None:
+        attachment.observe("looked_at", queue)
+        ordered = attachment.call(adapter.order, queue)
+        attachment.count()
+        if ordered:
+            touch = getattr(policy, "_touch_waiting_prefixes", None)
+            if touch is not None:
+                touch(policy.policy, queue)
+            return False  # 0.5.9: no prefixes were matched; later versions return nothing
+    return stock(policy, *args, **kwargs)
 
 
 def record(attachment: Any, event: str, queue: Any) -> None:
     """Tell the trace, if one is written, what a method of `Served` tells of the waiting queue."""
     recording = attachment.recording
     if recording:
-        if not hasattr(attachment, "served"):
-            attachment.served = Served()
-        recording.tell(lambda recorder: getattr(attachment.served, event)(queue, recorder))
-
-
-def after_policy(settings: Settings, replaces_any: bool = False) -> Callable[..., None]:
-    """The hook after `Scheduler.init_schedule_policy`: attaches, so that the log says what is replaced."""
-
-    def made(_found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) -> None:
-        scheduler.policy.peek = attach(scheduler.policy, settings, replaces_any, scheduler)
-
-    return made
+        recording.served = recording.served or Served()
+        recording.tell(lambda recorder: getattr(recording.served, event)(queue, recorder))
 
 
 def after_prefill(found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) -> None:
-    """The hook after `Scheduler.get_new_batch_prefill`: what was admitted is told at once.
+    """The hook behind `Scheduler.get_new_batch_prefill`: what was admitted is told at once.
 
     An idle scheduler does not ask for an order; counters would stand still and differ between ranks.
     """
@@ -225,12 +214,46 @@ def after_prefill(found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) ->
             attachment.count()
 
 
+def around_insert(stock: Any, cache: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """The hook around `insert(params)` of a prefix cache: what comes in is told to who asked."""
+    insertions = getattr(cache, "peek", None)
+    if insertions is None:
+        return stock(cache, *args, **kwargs)
+    key = (args[0] if args else kwargs["params"]).key
+    before = insertions.size()
+    try:
+        return stock(cache, *args, **kwargs)
+    finally:
+        insertions.note(key, before)
+
+
+# What is called when a scheduler has its policy, when it sorts, when it has looked for prefills, and for
+# every key that enters a cache of which that can be told.
+STARTS: Final = "sglang.srt.managers.scheduler.Scheduler.init_schedule_policy"
+SORTS: Final = "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority"
+SEARCHES: Final = "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill"
+INSERTS: Final = (
+    "sglang.srt.mem_cache.radix_cache.RadixCache.insert",
+    "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.insert",
+)
+
+
+def hooks(settings: Settings) -> list[tuple[str, str, Callable[..., Any]]]:
+    """All that stands in SGLang's own methods: the method, where ("after" or "around"), and the hook."""
+    return [
+        (STARTS, "after", partial(after_policy, settings)),
+        (SORTS, "around", around_order),
+        (SEARCHES, "after", after_prefill),
+        *((each, "around", around_insert) for each in INSERTS if find_spec(each.rsplit(".", 2)[0])),
+    ]
+
+
 # -- how it is started --------------------------------------------------------------------------------
 
 
 def configured() -> Settings | None:
     """What the environment asks for, None where it asks for nothing.  `InvalidConfig`."""
-    asks_to_replace()
+    asks_to_replace()  # a mistake there is one at start, too
     settings = requested_settings(None)
     if settings.config.is_stock and not settings.trace_file:
         logger.info("peek: not configured (set PEEK_POLICY); stock order")
@@ -259,7 +282,7 @@ def configured_or_exit() -> Settings | None:
 
 
 def register() -> None:
-    """Entry point of `sglang.srt.plugins`: hook `calc_priority` in this process, once.
+    """Entry point of `sglang.srt.plugins`: put the hooks into this process, once.
 
     SGLang calls it in the process that starts the others first, so a mistake in a setting ends the server
     before a model is loaded.
@@ -269,45 +292,38 @@ def register() -> None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    replaces_any = asks_to_replace()
-    HookRegistry.register(MADE_TARGET, after_policy(settings, replaces_any), HookType.AFTER)
-    HookRegistry.register(TARGET, around(settings, replaces_any), HookType.AROUND)
-    HookRegistry.register(AFTER_TARGET, after_prefill, HookType.AFTER)
+    for target, where, hook in hooks(settings):
+        HookRegistry.register(target, hook, HookType(where))
 
 
 # -- without plug-ins (0.5.9) -------------------------------------------------------------------------
 
 
+def stand(target: str, where: str, hook: Callable[..., Any]) -> None:
+    """Put a hook into a method of a class, as SGLang's own registry does."""
+    path, name = target.rsplit(".", 1)
+    owner = resolve_name(path)
+    stock = getattr(owner, name)
+
+    @wraps(stock)
+    def hooked(*args: Any, **kwargs: Any) -> Any:
+        if where == "around":
+            return hook(stock, *args, **kwargs)
+        found = stock(*args, **kwargs)
+        hook(found, *args, **kwargs)
+        return found
+
+    setattr(owner, name, hooked)
+
+
 def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:
     """SGLang's own `run_scheduler_process`, in a process whose policies have a planner beside them."""
-    from sglang.srt.managers import schedule_policy, scheduler
+    from sglang.srt.managers import scheduler
 
     settings = configured_or_exit()
     if settings is not None:
-        replaces_any = asks_to_replace()
-        hook, made = around(settings, replaces_any), after_policy(settings, replaces_any)
-
-        class PlannedPolicy(schedule_policy.SchedulePolicy):  # type: ignore[misc]
-            """SGLang's policy with `peek` around `calc_priority`."""
-
-            def calc_priority(self, waiting_queue: list[Any], *args: Any, **kwargs: Any) -> Any:
-                stock = schedule_policy.SchedulePolicy.calc_priority
-                return hook(stock, self, waiting_queue, *args, **kwargs)
-
-        class PlannedScheduler(scheduler.Scheduler):  # type: ignore[misc]
-            """SGLang's scheduler, telling `peek` of its policy and of what it has admitted."""
-
-            def init_schedule_policy(self, *args: Any, **kwargs: Any) -> None:
-                super().init_schedule_policy(*args, **kwargs)
-                made(None, self)
-
-            def get_new_batch_prefill(self, *args: Any, **kwargs: Any) -> Any:
-                batch = super().get_new_batch_prefill(*args, **kwargs)
-                after_prefill(batch, self)
-                return batch
-
-        scheduler.SchedulePolicy = PlannedPolicy  # the names that are looked up when a scheduler is made
-        scheduler.Scheduler = PlannedScheduler
+        for target, where, hook in hooks(settings):
+            stand(target, where, hook)
     return scheduler.run_scheduler_process(*args, **kwargs)
 
 

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary, ref
 
 from peek.adapters.engine_adapter import Stated, Statements, first_text
 from peek.adapters.recording import Asked, Recorder
-from peek.adapters.sglang.node_view import PageTable
-from peek.adapters.sglang.symbols import ALONE, Alphabet, Letter, behind, namespace_of
+from peek.adapters.sglang.views import PageTable
+from peek.adapters.symbols import ALONE, Alphabet, Letter, behind, namespace_of
 from peek.errors import InvalidKey
 from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES, heads_of

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from peek.adapters.activation import Settings
 from peek.adapters.containment import Agreement, Shield
-from peek.adapters.engine_adapter import EngineAdapter
-from peek.adapters.vllm.priorities import PriorityPlanners
+from peek.adapters.engine_adapter import EngineAdapter, found_in
+from peek.adapters.priorities import PriorityPlanners
 from peek.adapters.vllm.queue import Blocked, tracked_queue
 from peek.adapters.vllm.seams import (
     PoolWatch,
@@ -329,12 +329,9 @@ class VllmAdapter(EngineAdapter):
         key = self._keys.get(request_id)
         if key is None or not self._watch.watches or self.scheduler.connector is not None:
             return
-        mirror = self.mirror
-        matched, cursor = mirror.advance(mirror.root(""), memoryview(key), 0)
-        if matched * SYMBOL_BYTES == len(key) and self.planner.request(request_id).tail:
-            return
-        worth = getattr(mirror, "worth", None)
-        self._expected[request_id] = matched * mirror.unit_tokens if worth is None else worth(cursor, matched)
+        matched, tokens = found_in(self.mirror, "", key)
+        if matched * SYMBOL_BYTES < len(key) or not self.planner.request(request_id).tail:
+            self._expected[request_id] = tokens
 
     def _admitted(self, request_id: str, cached: int) -> None:
         if request_id not in self._known:

@@ -1,7 +1,7 @@
 """What the adapter knows of vLLM's own objects: scheduler, KV cache groups, block pool, requests.
 
-What is replaced is set on instances; no class of vLLM is changed.  Checked against 0.19.1, 0.24.0, 0.32.0
-and 0.33.0.
+No class of vLLM is changed.  The pool's objects stay; some get a class derived from their own.  Checked
+against 0.19.1, 0.24.0, 0.32.0 and 0.33.0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from peek.adapters.containment import Shield, require
 from peek.adapters.engine_adapter import first_text
-from peek.adapters.vllm.mirror import BlockMirror, GroupMirror, OtherGroup
+from peek.adapters.mirror import BlockMirror, GroupMirror, OtherGroup
 from peek.errors import EngineMismatch
 from peek.eviction.demand import victims
 from peek.trie.keys import HEADS
@@ -27,7 +27,8 @@ _NEEDED = (
     "kv_cache_config.kv_cache_groups",
     "kv_cache_manager.enable_caching",
     "kv_cache_manager.coordinator.single_type_managers",
-    "kv_cache_manager.block_pool.free_block_queue.get_all_free_blocks",
+    "kv_cache_manager.block_pool.free_block_queue.popleft_n",
+    "kv_cache_manager.block_pool.free_block_queue.fake_free_list_head",
     "kv_cache_manager.block_pool.cached_block_hash_to_block.get_one_block",
     "kv_cache_manager.block_pool.cached_block_hash_to_block.insert",
     "kv_cache_manager.block_pool.cached_block_hash_to_block.pop",
@@ -137,13 +138,10 @@ def _drops_a_block(coordinator: Any) -> bool:
 # -- the block pool -----------------------------------------------------------------------------------
 
 
-def unwatch_hashes(pool: Any) -> None:
-    """A table of vLLM's own class again, with what it holds now."""
-    from vllm.v1.core.block_pool import BlockHashToBlockMap
-
-    table = BlockHashToBlockMap()
-    table.__dict__.update(pool.cached_block_hash_to_block.__dict__)
-    pool.cached_block_hash_to_block = table
+def give_back(thing: Any) -> None:
+    """An object of the pool is of vLLM's own class again, if ours stands before that.  O(1)."""
+    if type(thing).__module__ == __name__:
+        thing.__class__ = type(thing).__base__
 
 
 _QUIET_STEPS: Final = 16
@@ -171,35 +169,35 @@ class PoolWatch:
     @property
     def watches(self) -> bool:
         """Whether the mirror hears of every block."""
-        return self._table is not None and self._pool.cached_block_hash_to_block is self._table
+        return self._pool.cached_block_hash_to_block is self._table
 
     def update(self, matters: bool) -> None:
         """Watch or sleep; once a step.  O(1), O(symbols) when it wakes or the prefix cache was reset."""
-        replaced = self._table is not None and self._pool.cached_block_hash_to_block is not self._table
-        if not matters:
-            self._quiet_steps += 1
-            if replaced:  # the prefix cache was reset, and the new table is vLLM's own
-                self._table = None
-            elif self._quiet_steps == _QUIET_STEPS and self._table is not None:
-                self._table = None
-                unwatch_hashes(self._pool)
+        table = self._pool.cached_block_hash_to_block
+        if matters:
+            self._quiet_steps = 0
+            if table is not self._table:
+                self._table = table
+                give_back(table)
+                table.__class__ = self._watched(type(table))
+                self._mirror.reset()
             return
-        self._quiet_steps = 0
-        if self._table is None or replaced:
-            self._table = self._watched_table()
-            self._mirror.reset()
+        self._quiet_steps += 1
+        if table is not self._table:  # the prefix cache was reset, and the new table is vLLM's own
+            self._table = None
+        elif self._quiet_steps >= _QUIET_STEPS:
+            self._table = None
+            give_back(table)
 
-    def _watched_table(self) -> object:
-        """Put a table that tells the mirror of the keys it wants in the place of the pool's.
+    def _watched(self, stock: Any) -> type:
+        """A class for the pool's table, that tells the mirror of the keys it wants.
 
-        vLLM puts a new one there when the prefix cache is reset.
+        vLLM makes a new table, of its own class, when the prefix cache is reset.
         """
-        from vllm.v1.core.block_pool import BlockHashToBlockMap
-
         call, mirror, wanted = self._shield.call, self._mirror, self._mirror.wanted()
-        stock_insert, stock_pop = BlockHashToBlockMap.insert, BlockHashToBlockMap.pop
+        stock_insert, stock_pop = stock.insert, stock.pop
 
-        class WatchedMap(BlockHashToBlockMap):  # type: ignore[misc]
+        class WatchedMap(stock):  # type: ignore[misc]
             """Called for every block: one look-up if no request waits."""
 
             def insert(self, key: Any, block: Any) -> None:
@@ -213,10 +211,7 @@ class PoolWatch:
                     call(mirror.block_gone, key)
                 return block
 
-        watched = WatchedMap()
-        watched.__dict__.update(self._pool.cached_block_hash_to_block.__dict__)
-        self._pool.cached_block_hash_to_block = watched
-        return watched
+        return WatchedMap
 
 
 def group_suffix(group: int) -> bytes:
@@ -253,9 +248,9 @@ def install_free_queue(pool: Any, choose: Callable[[Iterator[Any], int], list[An
 
     When it returns None, vLLM's own choice stands: the front of the queue.
     """
-    from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
+    stock: Any = type(pool.free_block_queue)
 
-    class DemandFreeQueue(FreeKVCacheBlockQueue):  # type: ignore[misc]
+    class DemandFreeQueue(stock):  # type: ignore[misc]
         """vLLM's free queue with another idea of what goes first."""
 
         def popleft(self) -> Any:
@@ -275,7 +270,7 @@ def install_free_queue(pool: Any, choose: Callable[[Iterator[Any], int], list[An
                 yield block
                 block = block.next_free_block
 
-    pool.free_block_queue = DemandFreeQueue(pool.free_block_queue.get_all_free_blocks())
+    pool.free_block_queue.__class__ = DemandFreeQueue
 
 
 def least_needed(
@@ -293,7 +288,6 @@ def least_needed(
 
 def restore_stock(scheduler: Any) -> None:
     """Queue, hash table and free queue of vLLM's own classes again, with what they hold now."""
-    from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
     from vllm.v1.core.sched.request_queue import create_request_queue
 
     waiting = create_request_queue(scheduler.policy)
@@ -301,9 +295,8 @@ def restore_stock(scheduler: Any) -> None:
         waiting.add_request(request)
     scheduler.waiting = waiting
     pool = scheduler.kv_cache_manager.block_pool
-    unwatch_hashes(pool)
-    if type(pool.free_block_queue) is not FreeKVCacheBlockQueue:
-        pool.free_block_queue = FreeKVCacheBlockQueue(pool.free_block_queue.get_all_free_blocks())
+    give_back(pool.cached_block_hash_to_block)
+    give_back(pool.free_block_queue)
 
 
 # -- requests -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from operator import is_
 from typing import Any
 
-from peek.adapters.vllm.mirror import BlockMirror
+from peek.adapters.mirror import BlockMirror
 from peek.config import PeekConfig
 from peek.errors import UnknownRequest
 from peek.planner import LazyPlan, Plan, Planner

@@ -1,25 +1,31 @@
-"""`CacheView` over SGLang's radix trees made of Python nodes, without touching them.
+"""`CacheView`s over SGLang's radix trees, without touching them.
 
 `match_prefix` splits the node in which a match ends and refreshes the recency of all it passes.
-`NodeView` only reads: `node.children`, `node.key`, and what KV a node has.  A node's tokens are packed
-once and kept as long as node and key live, with their letters.
+`NodeView` only reads Python's nodes: `node.children`, `node.key`, and what KV a node has.  A node's tokens
+are packed once and kept as long as node and key live, with their letters.
 
 Covers `RadixCache` (0.5.9 to 0.5.23) and `UnifiedRadixCache` with its Python core; keys of single tokens
 and of pairs (see `symbols`); and hybrid models, where a prompt can go on from some places only:
 
  - behind `window` tokens that have their sliding-window KV, or an unbroken run of them from the start,
  - behind a whole node that holds the state of the recurrent layers.
+
+`CoreView` is of `UnifiedRadixCache`'s Rust core, which shows no nodes.  It has
+`match_full_device_prefix(key)`, which neither splits nor touches.  So an edge is asked for by the whole
+prompt up to its end: one call per pending edge on which the cache has followed so far, O(prompt) each in
+native code.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from mypy_extensions import i64
 
-from peek.adapters.sglang.symbols import ALONE, FIRST_LETTER, OF_A_SESSION, first_of, owner_of
+from peek.adapters.symbols import ALONE, FIRST_LETTER, OF_A_SESSION, first_of, owner_of
 from peek.trie.keys import SYMBOL_BYTES, match_span, pack, symbol_at
 from peek.trie.tree_view import edge_bytes
 
@@ -109,6 +115,67 @@ class PageTable:
         return self._pages[symbol]
 
 
+class RadixView:
+    """What both views answer alike.
+
+    Args:
+        page_tokens: SGLang's page size.
+        pages: the table of pages, None for pages of one token.
+        alphabet: packs and spells tokens.
+        insertions: notes what comes in (`Insertions`); None where it may come in unnoticed.
+        lent: tokens that a request's session lends it, by the request's own namespace; see `Translator`.
+    """
+
+    def __init__(
+        self,
+        page_tokens: int,
+        pages: PageTable | None,
+        alphabet: Any,
+        insertions: Any,
+        lent: Mapping[str, int],
+    ) -> None:
+        self.unit_tokens = page_tokens
+        self.block_symbols = 1
+        self._pages = pages
+        self._alphabet: Any = alphabet
+        self._insertions: Any = insertions
+        self._lent: Any = lent
+
+    @property
+    def version(self) -> object:
+        """Insertions so far, and how much has gone; None if that cannot be told.  O(1).
+
+        A split changes no answer.
+        """
+        return None if self._insertions is None else self._insertions.version
+
+    def inserted_since(self, version: Any) -> list[tuple[str, bytes]] | None:
+        """See `CacheView`."""
+        if self._insertions is None or version is None:
+            return None
+        keys: list[tuple[str, bytes]] | None = self._insertions.since(version[0])
+        return keys
+
+    def keeps_since(self, version: Any) -> bool:
+        """See `CacheView`."""
+        now: Any = self.version
+        return now is not None and version is not None and bool(now[1] == version[1])
+
+    def root(self, namespace: str) -> object:
+        if namespace.startswith(ALONE):
+            return self._lent.get(namespace)
+        first, rest = first_of(namespace)
+        extra_key, salt = owner_of(rest)
+        return self._start(first, extra_key, salt)
+
+    def _start(self, first: object, extra_key: str | None, salt: str | None) -> object:
+        """The cursor in front of all keys of a namespace, behind the token `first` where keys are pairs."""
+        raise NotImplementedError
+
+
+# -- Python's nodes -----------------------------------------------------------------------------------
+
+
 @final
 class NodePlace:
     """A cursor: `at` bytes into the packed key of `node`, behind `host` tokens that are on the host.
@@ -142,20 +209,16 @@ class NodePlace:
 
 
 @final
-class NodeView:
+class NodeView(RadixView):
     """See the module's description.
 
     Args:
         root: returns the tree's root node (a reset makes a new one).
-        page_tokens: SGLang's page size.
-        pages: the table of pages, None for pages of one token.
-        alphabet: packs and spells tokens.
+        page_tokens, pages, alphabet, insertions, lent: see `RadixView`.
         on_host: whether a node's KV is on the host only; None if it has none at all.
         holds: of a hybrid model's node, `HAS_WINDOW` and `HAS_STATE`; None for other models.
         window: tokens of sliding-window KV needed, 0 if the model has no such window.
         states: whether a state is needed.
-        insertions: notes what comes in; None where it may come in unnoticed.
-        lent: tokens that a request's session lends it, by the request's own namespace; see `Translator`.
     """
 
     def __init__(
@@ -172,56 +235,26 @@ class NodeView:
         insertions: Any = None,
         lent: Mapping[str, int] | None = None,  # a mapping as the default would leave no signature
     ) -> None:
-        self.unit_tokens = page_tokens
-        self.block_symbols = 1
+        super().__init__(page_tokens, pages, alphabet, insertions, {} if lent is None else lent)
         self._root = root
-        self._pages = pages
-        self._alphabet: Any = alphabet
         self._on_host = on_host
         self._holds = holds
         self._window: i64 = window
         self._states = states
-        self._insertions: Any = insertions
         self._last_root: object = None
-        self._lent: Any = {} if lent is None else lent
         self._packed: WeakKeyDictionary[Any, tuple[object, bytes, object]] = WeakKeyDictionary()
         self._by_id: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
     # -- CacheView ---------------------------------------------------------------------------------
 
-    @property
-    def version(self) -> object:
-        """Insertions so far, and how much has gone; None if that cannot be told.  O(1).
-
-        A split changes no answer.
-        """
-        insertions: Any = self._insertions
-        return None if insertions is None else (insertions.count, insertions.gone)
-
     def inserted_since(self, version: Any) -> list[tuple[str, bytes]] | None:
-        """See `CacheView`; None after a reset, too, when a cursor in front of the first symbol is old."""
+        """None after a reset, too, when a cursor in front of the first symbol is old."""
         root = self._root()
         stood = root is self._last_root
         self._last_root = root
-        if not stood or self._insertions is None:
-            return None
-        keys: list[tuple[str, bytes]] | None = self._insertions.since(version[0])
-        return keys
+        return super().inserted_since(version) if stood else None
 
-    def keeps_since(self, version: Any) -> bool:
-        """See `CacheView`."""
-        return self._insertions is not None and bool(self._insertions.gone == version[1])
-
-    def close(self) -> None:
-        """Leave the cache as it was."""
-        if self._insertions is not None:
-            self._insertions.close()
-
-    def root(self, namespace: str) -> object:
-        if namespace.startswith(ALONE):
-            return self._lent.get(namespace)
-        first, rest = first_of(namespace)
-        extra_key, salt = owner_of(rest)
+    def _start(self, first: object, extra_key: str | None, salt: str | None) -> object:
         return NodePlace(self._root(), extra_key if salt is None else (extra_key, salt), first)
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
@@ -385,3 +418,87 @@ class NodeView:
             done += SYMBOL_BYTES
             at += SYMBOL_BYTES * self.unit_tokens
         return done - start
+
+
+# -- the Rust core ------------------------------------------------------------------------------------
+
+
+@final
+class CorePlace:
+    """A cursor: the tokens matched so far (int64, as the core takes them) and the core's node there."""
+
+    __slots__ = ("ended", "extra_key", "node", "salt", "tokens")
+
+    def __init__(
+        self, tokens: array[int], node: int, ended: bool, extra_key: str | None, salt: str | None
+    ) -> None:
+        self.tokens = tokens
+        self.node = node
+        self.ended = ended
+        self.extra_key = extra_key
+        self.salt = salt
+
+
+@final
+class CoreView(RadixView):
+    """See the module's description.
+
+    Args:
+        match: `(tokens, extra_key, cache_salt) -> (tokens matched, node)`, read-only.
+        door: the `Translator` that has made the keys that the view is asked for.
+        insertions: see `RadixView`.
+    """
+
+    def __init__(
+        self,
+        match: Callable[[Any, str | None, str | None], tuple[int, int]],
+        door: Any,
+        insertions: Any = None,
+    ) -> None:
+        super().__init__(door.page_tokens, door.pages, door.alphabet, insertions, door.lent)
+        self._match = match
+
+    def _start(self, first: object, extra_key: str | None, salt: str | None) -> object:
+        tokens: Any = array("q")
+        if first is not None:
+            tokens.append(first)
+        return CorePlace(tokens, 0, False, extra_key, salt)
+
+    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+        if cursor is None:
+            return 0, None
+        if isinstance(cursor, int):  # lent: the key has as many symbols as that takes
+            return len(segment), cursor
+        assert isinstance(cursor, CorePlace)
+        if cursor.ended:
+            return 0, cursor
+        tokens = cursor.tokens + self._tokens(segment)
+        matched, node = self._match(tokens, cursor.extra_key, cursor.salt)
+        done = matched // self.unit_tokens - offset
+        if done <= 0:
+            return 0, CorePlace(cursor.tokens, cursor.node, True, cursor.extra_key, cursor.salt)
+        ended = done < len(segment)
+        return done, CorePlace(tokens, node, ended, cursor.extra_key, cursor.salt)
+
+    def node_id(self, cursor: object) -> int:
+        if isinstance(cursor, int):
+            return OF_A_SESSION
+        assert isinstance(cursor, CorePlace)
+        return cursor.node
+
+    @property
+    def worth(self) -> Callable[[object, int], int] | None:
+        """See `CacheView`; None, which spares a walk the calls, where nothing is lent."""
+        return self._worth if self._lent else None
+
+    def _worth(self, cursor: object, matched: int) -> int:
+        whole = matched * self.unit_tokens
+        return min(cursor, whole) if isinstance(cursor, int) else whole
+
+    def _tokens(self, segment: Any) -> array[int]:
+        pages = self._pages
+        packed = edge_bytes(segment)
+        if pages is not None:
+            packed = b"".join([pages.page(symbol) for symbol in segment])
+        spelt: array[int] = self._alphabet.spell(packed)
+        return spelt

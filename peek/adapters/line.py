@@ -1,13 +1,13 @@
-"""SGLang's waiting queue between two looks at it: who came, who left, and how it is put in order.
+"""A waiting queue between two looks at it: who came, who left, and how it is put in order.
 
-The queue is a list that SGLang appends to and takes out of, and that it replaces by a shorter one after each
-prefill batch; it moves nothing.  So the queue is what it was, less those who left, with those who came
-behind.  `Line` keeps a copy: comparing two lists of the same objects takes a nanosecond each, however little
-has changed.
+The queue is a list that an engine (SGLang) appends to and takes out of, and that it replaces by a shorter one
+after each prefill batch; it moves nothing.  So the queue is what it was, less those who left, with those who
+came behind.  `Line` keeps a copy: comparing two lists of the same objects takes a nanosecond each, however
+little has changed.
 
 In order, a queue has a *head*, the requests that the next batch may admit, as the plan has them.  Behind it
-stand all others in the order in which SGLang put them into the queue; a request that leaves the head without
-being admitted goes back to its place there.
+stand all others in the order in which the engine put them into the queue; a request that leaves the head
+without being admitted goes back to its place there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STRIDE: Final = 256
 class Line:
     """A copy of the queue as it was last seen, and of its order.
 
-    It holds on to SGLang's requests: `left` and `forget` have to be called when they are gone.
+    It holds on to the engine's requests: `left` and `forget` have to be called when they are gone.
 
     Attributes:
         requests: the queue, first to go first.
@@ -39,7 +39,7 @@ class Line:
         self.head = 0
         self.known = False
         self._numbers: dict[Any, int] = {}
-        """By request, in the order in which SGLang put them into the queue."""
+        """By request, in the order in which the engine put them into the queue."""
         self._count = 0
 
     def __len__(self) -> int:
