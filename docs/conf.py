@@ -19,6 +19,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 exclude_patterns = ["**/.*"]
 
 myst_heading_anchors = 4
+myst_enable_extensions = ["attrs_block"]
 
 default_role = "py:obj"
 """Docstrings write names in single backticks: a link where there is one, code in any case."""
