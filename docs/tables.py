@@ -72,7 +72,7 @@ RUN = {
     "backend": "compiled or interpreted",
     "rate_scale": "how many times faster than recorded; with a trace",
     "session_rate": "sessions a second; with sessions",
-    "replicas": "engines; with --replicas, as are the next ones",
+    "replicas": "engines; with `--replicas`, as are the next ones",
     "router": "by name",
     "stale_s": "seconds until a router hears of anything",
     "imbalance": "tokens computed by the busiest engine over the mean",
