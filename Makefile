@@ -290,11 +290,13 @@ format: $(DEPS)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# From the uncompiled build, whose signatures have types.  A warning is an error; so is a link that leads nowhere.
+# From the uncompiled build, whose signatures have types.  A warning is an error; so is a link that leads nowhere,
+# and a word that people type and that does not find its page.
 docs: $(PURE)
 	@rm -rf build/site
 	PYTHONPATH=build/pure $(BIN)/sphinx-build -q -W --keep-going -b html -d build/doctrees docs build/site
 	$(BIN)/python docs/links.py build/site
+	$(BIN)/python docs/search.py build/site
 	@echo 'documentation: build/site/index.html'
 
 # What docs/options.md says of options, variables, labels and commands, from the code.

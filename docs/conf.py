@@ -19,6 +19,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 exclude_patterns = ["**/.*"]
 
 myst_heading_anchors = 4
+myst_enable_extensions = ["attrs_block"]
 
 default_role = "py:obj"
 """Docstrings write names in single backticks: a link where there is one, code in any case."""
@@ -38,6 +39,18 @@ html_static_path = ["_static"]
 html_css_files = ["peek.css"]
 html_copy_source = False
 html_show_sphinx = False
+
+typed = {
+    "deploying": ("docker", "helm", "kubernetes", "litellm", "production-stack", "prometheus"),
+    "lanes": ("fairness", "starvation"),
+    "operations": ("metrics", "prometheus", "tenants"),
+    "own_policy": ("custom policy", "plug-in"),
+    "policies": ("agents", "sessions"),
+    "sglang": ("lora", "priority"),
+    "trace": ("anthropic", "openai"),
+    "vllm": ("lora", "priority"),
+}
+"""Page -> words that people type who look for it: main entries of the index, which the search puts first."""
 
 LISTED = re.compile(r" +\w[\w, ]*: \S")
 """A line of a docstring that says what one attribute is."""
@@ -63,6 +76,15 @@ def prepare(*event: Any) -> None:
             lines[place:place] = ["", "Attributes:"]
 
 
+def name_what_is_typed(_app: Any, page: str, source: list[str]) -> None:
+    """Put the entries of the index above the title of a page, in place."""
+    if page in typed:
+        entries = ", ".join(f"! {word}" for word in typed[page])
+        source[0] = f"```{{index}} {entries}\n```\n\n{source[0]}"
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.add_config_value("typed", {}, "env")  # another value: all pages are read anew
+    app.connect("source-read", name_what_is_typed)
     app.connect("autodoc-process-docstring", prepare, priority=100)  # before napoleon

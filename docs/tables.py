@@ -1,6 +1,7 @@
-"""The tables of docs/options.md, made from the code: `python docs/tables.py` writes them into the page.
+"""The tables of docs/options.md and docs/reference/output.md; `python docs/tables.py` writes them there.
 
-They stand between comments, `<!-- NAME -->` and `<!-- /NAME -->`; tests/test_options_page.py compares.
+They stand between comments, `<!-- NAME -->` and `<!-- /NAME -->`.  tests/test_options_page.py compares them
+with the code, and what is told of output with what the commands print.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typer.main import get_command
 from peek import PRESETS, LaneOptions, PeekConfig
 from peek.adapters.activation import KNOWN_VARIABLES, OTHER_VARIABLES, Settings
 from peek.cli.main import app
+from peek.cli.simulate import PER_REQUEST_COLUMNS
 from peek.policy.default import PeekOptions
 
-PAGE = Path(__file__).resolve().parent / "options.md"
+_DOCS = Path(__file__).resolve().parent
+PAGES = (_DOCS / "options.md", _DOCS / "reference" / "output.md")
 
 VARIABLES = {
     "PEEK_POLICY": "the policy, by its label",
@@ -38,6 +41,130 @@ VARIABLES = {
 }
 """What each variable is for; the names themselves are those of the code."""
 
+_STATISTICS = "{mean,p50,p99}"
+
+RUN = {
+    "workload": "name of the cell, trace or sessions",
+    "load": "moderate or heavy; trace; sessions",
+    "policy": "label",
+    "seed": "of cell or sessions",
+    "requests": "that came",
+    "finished": "of them, answered",
+    "warmup": "the first so many are in no figure below",
+    "cache_hit": "part of the prompt tokens that was cached at first admission",
+    "ideal_hit": "the same for a cache that forgets nothing",
+    "throughput_rps": "answers a second",
+    f"ttft_s.{_STATISTICS}": "seconds from arrival to the first token",
+    f"e2e_s.{_STATISTICS}": "seconds from arrival to the last token",
+    "tpot_ms.mean": "milliseconds for each token after the first",
+    "queue_wait_s.{p99,max}": "seconds from arrival to admission",
+    "goodput[].{ttft_s,tpot_ms}": "a target: seconds to the first token, milliseconds for each after it",
+    "goodput[].share": "part of the requests that met it",
+    f"slowdown.{_STATISTICS}": "time to the last token over the same without the wait",
+    f"job_s.{_STATISTICS}": "seconds from a session's first arrival to its last token; with sessions",
+    "prefill_tokens": "prompt tokens that were computed, recomputed ones too",
+    "preemptions": "requests that were put back",
+    "plan_us.{mean,p99}": "microseconds of a plan, by the wall clock",
+    "arena_tokens": "KV cache in tokens",
+    "cache": "radix or blocks",
+    "hardware": "cards, by name",
+    "model": "by name",
+    "backend": "compiled or interpreted",
+    "rate_scale": "how many times faster than recorded; with a trace",
+    "session_rate": "sessions a second; with sessions",
+    "replicas": "engines; with `--replicas`, as are the next ones",
+    "router": "by name",
+    "stale_s": "seconds until a router hears of anything",
+    "imbalance": "tokens computed by the busiest engine over the mean",
+    "decision_us.{mean,p99}": "microseconds of a router's decision",
+}
+"""Fields of `runs[]` of `peek simulate --json`; times are those of the model."""
+
+CHECKED = {
+    "verdict": "gain; mixed, gains and losses; nothing; loss",
+    "sentence": "the answer in words, as it is printed",
+    "advised": "label of the engine's setting to turn on",
+    "flag": "what turns it on; empty for the default",
+    "changes[].figure": "a figure of a run by its path, in which `peek` is held against the best setting",
+    "changes[].against": "label of that setting",
+    "changes[].{before,after}": "the setting's value, and `peek`'s",
+    "changes[].{gain,low,high}": "how much better: part of before, or points of shares; range over resamples",
+    "changes[].says": "gain, loss, same",
+    "log.files[]": "what was read",
+    "log.formats.*.{lines,requests,without_prompt}": "of each format, by its name",
+    "log.{requests,prompt_tokens}": "what was understood",
+    "log.tokens_are_estimated": "whether four bytes were taken for a token",
+    "log.block_tokens": "tokens of a block by which prompts are compared",
+    "log.{span_s,rate_rps}": "seconds from first to last request; requests a second",
+    "log.shared": "part of the prompt tokens that had come before in the same place",
+    "log.{sessions,turns}": "conversations, and requests that belong to them",
+    "log.answers.{told,allowed,unknown}": "requests by what is known of the answer's length",
+    "log.cached_says_the_log": "part of the prompt tokens that was cached, where the log tells",
+    "log.lines_of_the_server": "lines that are no requests",
+    "log.broken": "lines left out",
+    "log.not_understood.{lines,line,first}": "how many no format knows; number and text of the first",
+    "notes[]": "what to know of the log, and what to do",
+    "engine": "vLLM or SGLang",
+    "hardware": "cards, by name",
+    "model": "by name",
+    "assumed": "what of the machine nobody told",
+    "{arena_tokens,max_running}": "KV cache in tokens, and seats, as simulated",
+    "{simulated,draws}": "requests, and resamples",
+    "runs[]": "as above, without those of traces, sessions, machines; on the recorded arrivals",
+    "runs[].setting": "what turns the policy on",
+    "runs[].spread.*": "least and greatest value over recorded and resampled arrivals, by the figure's path",
+    "{version,backend}": "of `peek`",
+}
+"""Fields of `peek check --json`."""
+
+BENCHED = {
+    "{peek,backend}": "version and build",
+    "prompts": "file or generated ones",
+    "policy": "label",
+    "waiting": "requests that wait",
+    "waiting_symbols": "tokens of their prompts",
+    "cached_prompts": "prompts that were cached before",
+    "rounds": "of each measurement",
+    "rows[].what": "what was measured",
+    "rows[].{best_s,median_s}": "seconds of processor time",
+    "rows[].ratio": "the median over that of matching each request; null where that says nothing",
+}
+"""Fields of `peek bench --json`."""
+
+FOUND = {
+    "{peek,backend,location}": "version, build and folder",
+    "{python,executable}": "which interpreter",
+    "clashes[]": "distributions that exclude this one",
+    "packages.*": "version of engine or library; null where it is not installed",
+    "policies.*": "policies that other distributions offer: name and place",
+    "adapters.*": "whether the adapter is included",
+    "active": "the policy that the environment asks for, stock, or null for a mistake",
+    "mode": "on, shadow, off",
+    "options.*": "every option in force",
+    "misspelled.*": "variables that nothing reads, and what may be meant",
+    "error": "the mistake, or null",
+}
+"""Fields of `peek doctor --json`."""
+
+COLUMNS = {
+    "request_id": "place in the workload, or the trace's name for it",
+    "tenant": "as the trace names it",
+    "arrival_s": "seconds from the beginning, as the next three",
+    "admitted_s": "first admission",
+    "first_token_s": "first token",
+    "finished_s": "last token",
+    "prompt_tokens": "tokens of the prompt",
+    "cached_tokens": "of them, cached at first admission",
+    "output_tokens": "tokens of the answer",
+    "policy": "label of the run",
+    "seed": "of the run",
+    "session": "conversation, where the workload has any",
+}
+"""What each column of `--per-request` is; the names themselves are those of the code."""
+
+FIELDS = {"run-fields": RUN, "check-fields": CHECKED, "bench-fields": BENCHED, "doctor-fields": FOUND}
+"""Of each table what is told of the fields of an object."""
+
 _SHOWN = ("policy", "lanes", "dynamic_share", "eviction")
 """What is told of each label."""
 
@@ -51,6 +178,8 @@ def tables() -> dict[str, str]:
         "variables": _table(("variable", ""), ((f"`{name}`", VARIABLES[name]) for name in _variables())),
         "labels": _table(("label", *_SHOWN), _labels()),
         "commands": "\n\n".join(_commands()),
+        **{name: _table(("field", ""), _fields(told)) for name, told in FIELDS.items()},
+        "columns": _table(("column", ""), ((f"`{name}`", COLUMNS[name]) for name in PER_REQUEST_COLUMNS)),
     }
 
 
@@ -64,6 +193,11 @@ def written(page: str) -> str:
             flags=re.DOTALL,
         )
     return page
+
+
+def _fields(told: dict[str, str]) -> Iterator[tuple[str, ...]]:
+    """Rows; `a.{b,c}` stands for two fields."""
+    yield from ((f"`{name}`", text) for name, text in told.items())
 
 
 def _variables() -> tuple[str, ...]:
@@ -134,4 +268,5 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")

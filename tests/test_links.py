@@ -1,10 +1,12 @@
-"""Links between the files of the repository, and the checker of the site's."""
+"""Links between the files of the repository, and the checkers of the site's links and search."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -20,12 +22,18 @@ def test_a_relative_link_names_a_file(text: Path) -> None:
     assert [name for name in files if not (text.parent / name).is_file()] == []
 
 
-def test_the_checker_of_the_site_finds_what_is_broken(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("peek_links", ROOT / "docs" / "links.py")
+def loaded(name: str) -> ModuleType:
+    """A program of docs/."""
+    spec = importlib.util.spec_from_file_location(f"peek_{name}", ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    links = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(links)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_checker_of_the_site_finds_what_is_broken(tmp_path: Path) -> None:
+    links = loaded("links")
     good = '<a href="b.html#here">b</a><a href="https://example.org">c</a><h1 id="top"/><a href="#top">d</a>'
     (tmp_path / "a.html").write_text(good)
     (tmp_path / "b.html").write_text('<h1 id="here">b</h1><img src="data:image/png;base64,AA">')
@@ -42,3 +50,26 @@ def test_the_checker_of_the_site_finds_what_is_broken(tmp_path: Path) -> None:
         "gone.svg is not there",
     ]
     assert links.main(str(tmp_path)) == 1
+
+
+def test_the_checker_of_the_search_finds_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sphinx", reason="pip install sphinx")
+    search = loaded("search")
+    index = {
+        "docnames": ["a", "b", "c"],
+        "titles": ["Last", "Middle", "Early"],
+        "terms": {"agent": [0, 1, 2], "prioriti": 1},
+        "titleterms": {"agent": 1},
+        "indexentries": {"agents": [[0, "index-0", True], [2, "index-0", False]]},
+    }
+    assert search.found(index, "Agents") == ["a", "b", "c"]
+    assert search.found(index, "agent priority") == ["b"]
+    assert search.found(index, "nobody") == []
+    (tmp_path / "searchindex.js").write_text(f"Search.setIndex({json.dumps(index)})")
+    monkeypatch.setattr(search, "WANTED", {"agents": ("a", "b")})
+    assert search.main(str(tmp_path)) == 0
+    monkeypatch.setattr(search, "WANTED", {"priority": ("c",)})
+    assert search.main(str(tmp_path)) == 1
+    assert capsys.readouterr().out == "'priority' finds ['b'], not ['c'] first\n"

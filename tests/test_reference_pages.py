@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -13,6 +12,7 @@ import pytest
 
 import peek
 
+PACKAGE = Path(peek.__file__).parent
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 TEXT = "\n".join(path.read_text(encoding="utf-8") for path in sorted(REFERENCE.glob("*.md")))
 NAMED = set(re.findall(r"^\.\. (?:auto(?:class|function|data)|py:\w+):: ([\w.]+)", TEXT, re.MULTILINE))
@@ -21,11 +21,11 @@ WHOLE = set(re.findall(r"^\.\. automodule:: ([\w.]+)\n   :members:", TEXT, re.MU
 
 
 def public_modules() -> Iterator[Any]:
-    """`peek`, and each package in it that says in `__all__` what it offers."""
-    yield peek
-    for found in pkgutil.walk_packages(peek.__path__, "peek."):
-        if found.ispkg and hasattr(module := import_module(found.name), "__all__"):
-            yield module
+    """Every module that says in `__all__` what it offers; those of engines alone are not imported."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if re.search(r"^__all__\b", path.read_text(encoding="utf-8"), re.MULTILINE):
+            parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+            yield import_module(".".join(parts).removesuffix(".__init__"))
 
 
 def is_shown(module: str, name: str) -> bool:
@@ -40,6 +40,12 @@ def test_every_public_name_is_in_the_reference(module: Any) -> None:
         if is_shown(module.__name__, name) or path in WHOLE:
             continue
         assert id(getattr(module, name)) in top, f"{path} is not in docs/reference"
+
+
+def test_no_module_is_forgotten() -> None:
+    assert {"peek", "peek.fleet", "peek.protocols", "peek.adapters.kv_events"} <= {
+        module.__name__ for module in public_modules()
+    }
 
 
 def test_nothing_is_shown_that_is_not_there() -> None:

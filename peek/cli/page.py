@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from peek.cli.report import seconds_text, significant
+from peek.cli.trace import pace
 from peek.cli.writing import write_whole
 from peek.simulation.answer import OURS, Figure
 
@@ -86,7 +87,7 @@ def page(found: Checked) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>peek check: {escape(names)}</title><style>{_STYLE}</style></head><body><main>
 <h1>Would another order of the queue help {engine}?</h1>
-<p class="dim">{escape(names)}: {log["requests"]:,} requests, {_pace(log)}</p>
+<p class="dim">{escape(names)}: {log["requests"]:,} requests, {pace(log["span_s"], log["requests"])}</p>
 <p class="answer">{_marked(found["sentence"])}</p>
 <div class="panels">{drawn}</div>
 <p class="dim">{_legend(found)}</p>
@@ -120,12 +121,6 @@ def _method(found: Checked) -> str:
 def _marked(sentence: str) -> str:
     """Escaped, with code for what stands in backquotes."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(sentence))
-
-
-def _pace(log: Mapping[str, Any]) -> str:
-    if log["rate_rps"] is None:
-        return "all at one time"
-    return f"{significant(log['rate_rps'])} a second over {log['span_s'] / 60.0:,.3g} min"
 
 
 def _log_lines(found: Checked) -> list[str]:

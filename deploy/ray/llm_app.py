@@ -1,0 +1,27 @@
+"""An OpenAI endpoint over two vLLM replicas of Ray Serve, behind one queue: `serve run llm_app:app`, here."""
+
+from __future__ import annotations
+
+from ray.serve.llm import LLMConfig, build_openai_app
+
+from peek.adapters.ray_serve import fleet_options
+
+config = LLMConfig(
+    model_loading_config={"model_id": "served", "model_source": "Qwen/Qwen2.5-7B-Instruct"},
+    accelerator_type="H100",
+    deployment_config={
+        "num_replicas": 2,
+        # Half of the places are for prompts that a replica knows.  Its log says how large its cache is.
+        **fleet_options(max_ongoing_requests=128, cache_tokens=400_000, max_waiting=10_000),
+    },
+    engine_kwargs={
+        "enable_prefix_caching": True,
+        "max_num_seqs": 64,
+        # Each replica orders what it was sent, too.
+        "scheduler_cls": "peek.adapters.vllm.Scheduler",
+        "additional_config": {
+            "peek": {"policy": "peek", "mode": "shadow", "control_file": "/run/peek/mode"},
+        },
+    },
+)
+app = build_openai_app({"llm_configs": [config]})
