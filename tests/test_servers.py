@@ -34,7 +34,15 @@ PYTHON, MODEL = Path("env/bin/python"), Path("model")
 def a_run(arm: str, turn: int, cell: str = "burst", **more: Any) -> table.Run:
     run: table.Run = dict.fromkeys(table.RATIOS, 10.0)
     run |= {"engine": "vllm", "version": "1", "peek": "0+a", "backend": "compiled", "device": "2 CPU cores"}
-    run |= {"shape": "small", "cell": cell, "arm": arm, "round": turn, "rate": None, "wall_s": 1.0}
+    run |= {
+        "shape": "small",
+        "manner": "in turns",
+        "cell": cell,
+        "arm": arm,
+        "round": turn,
+        "rate": None,
+        "wall_s": 1.0,
+    }
     run |= {"finished": 2, "failed": 0, "fallbacks": 0, "cached": 25, "prompts": 100, "answers": ["a", "b"]}
     return run | more
 
@@ -74,7 +82,7 @@ def test_answers_are_compared_with_another_arm_of_the_round() -> None:
     rows = table.rows_of(runs)
     assert [row["same"] for row in rows] == [1, 2, 2, 2]
     said = table.said(rows)
-    assert "2 pairs of each" in said
+    assert "2 CPU cores, arms in turns; 6.3 M parameters, a pool of 8,192 tokens, 16 at once; 2 pairs" in said
     assert "Of 4 answers 3 are those" in said
 
 

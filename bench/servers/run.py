@@ -165,6 +165,7 @@ class Session:
         )
         return {
             "engine": self._engine.name, **self.about, "shape": self._chosen.shape, "cell": cell.name,
+            "manner": "side by side" if self._chosen.beside else "in turns",
             "round": turn, "arm": arm, "rate": rate, **figures_of(saved),
             "cpu_s": round(cpu_s, 2), "cached": found, "prompts": prompts, "fallbacks": fallbacks,
             "client": arguments,

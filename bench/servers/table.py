@@ -9,11 +9,15 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from math import prod
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final
+
+from bench.servers.shapes import SHAPES, tensors
 
 Run = dict[str, Any]
 """One run of one arm."""
@@ -30,7 +34,7 @@ SAVED: Final = {
 }
 """Our names of what the clients save; theirs differ.  Times in ms but for `wall_s`."""
 
-TEXTS: Final = ("engine", "version", "peek", "backend", "device", "shape", "cell", "arm")
+TEXTS: Final = ("engine", "version", "peek", "backend", "device", "shape", "manner", "cell", "arm")
 NUMBERS: Final = (
     "round", "rate", *SAVED, "failed", "fallbacks", "cpu_s", "cached", "prompts", "same",
 )  # fmt: skip
@@ -122,17 +126,27 @@ def table(rows: Sequence[Run], columns: Sequence[str] = tuple(RATIOS)) -> str:
     return "\n".join(lines)
 
 
+def model_said(name: str) -> str:
+    """A shape in words."""
+    shape = SHAPES[name]
+    millions = sum(map(prod, tensors(shape).values())) / 1e6
+    return f"{millions:,.1f} M parameters, a pool of {shape.pool:,} tokens, {shape.seats} at once"
+
+
 def said(rows: Sequence[Run]) -> str:
-    """What was measured, and whether the answers were the same."""
+    """What was measured, and whether the answers were the same; of one round at least."""
     engines = dict.fromkeys(f"{ENGINES[row['engine']]} {row['version']}" for row in rows)
     libraries = dict.fromkeys(f"`{row['peek']}` ({row['backend']})" for row in rows)
-    devices = dict.fromkeys(row["device"] for row in rows)
-    rounds = 1 + max(int(row["round"]) for row in rows)
+    devices = dict.fromkeys(f"{row['device']}, arms {row['manner']}" for row in rows)
+    models = dict.fromkeys(row["shape"] for row in rows)
     ours = [row for row in rows if row["arm"] == PEEK]
+    counts = Counter((row["engine"], row["cell"]) for row in ours).values()
+    rounds = " to ".join(dict.fromkeys(map(str, (min(counts), max(counts)))))
     same, asked = (int(sum(row[name] for row in ours)) for name in ("same", "finished"))
     failed = int(sum(row["failed"] for row in rows))
     return (
-        f"{', '.join(engines)}; `peek` {', '.join(libraries)}; {', '.join(devices)}; {rounds} pairs of each."
+        f"{', '.join(engines)}; `peek` {', '.join(libraries)}; {', '.join(devices)}; "
+        f"{', '.join(map(model_said, models))}; {rounds} pairs of each."
         f" Of {asked:,} answers {same:,} are those of the engine's own order, word for word;"
         f" {failed} requests failed."
     )
