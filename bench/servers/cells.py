@@ -15,6 +15,9 @@ Rate: TypeAlias = "float | None"
 
 PREFIXES: Final = 20
 EACH: Final = 8
+EACH_BY_RATE: Final = 6
+"""Requests of a prefix; fewer where a rate, and no server, says how long a run is."""
+
 ANSWER: Final = 8
 CHUNK: Final = 32
 """Tokens of a block of the trace."""
@@ -39,24 +42,24 @@ class Cell:
 
     def sizes(self, shape: Shape) -> dict[str, str | int | float]:
         """The client's options that say what is sent."""
-        prefix, own = shape.prefix, shape.prefix // 16
+        prefix, own, each = shape.prefix, shape.prefix // 16, EACH_BY_RATE if self.load else EACH
         found: dict[str, str | int | float] = {"dataset_name": self.data}
         if self.data == "prefix_repetition":
             of = "prefix_repetition_"
             found |= {f"{of}prefix_len": prefix, f"{of}suffix_len": own, f"{of}num_prefixes": PREFIXES}
-            return found | {f"{of}output_len": ANSWER, "num_prompts": PREFIXES * EACH}
+            return found | {f"{of}output_len": ANSWER, "num_prompts": PREFIXES * each}
         if self.data == "timed_trace":
             return found | {"timed_trace_chunk_hash_size": CHUNK, "num_prompts": SESSIONS * TURNS}
         if self.data == "generated-shared-prefix":
-            return found | self._groups(prefix, own)
+            return found | self._groups(prefix, own, each)
         found |= {"random_input_len": prefix // 2, "random_output_len": ANSWER, "num_prompts": 96}
         return found | {"random_range_ratio": 0.8 if self.data == "random" else 0.2}
 
-    def _groups(self, prefix: int, own: int) -> dict[str, str | int | float]:
+    def _groups(self, prefix: int, own: int, each: int) -> dict[str, str | int | float]:
         turns = self.name == "turns"
         found: dict[str, str | int | float] = {
             "gsp_num_groups": 10 if turns else PREFIXES,
-            "gsp_prompts_per_group": 4 if turns else EACH,
+            "gsp_prompts_per_group": 4 if turns else each,
             "gsp_system_prompt_len": prefix // 2 if turns else prefix,
             "gsp_question_len": own,
             "gsp_output_len": ANSWER,
