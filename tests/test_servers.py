@@ -25,7 +25,7 @@ from bench.servers import table
 from bench.servers.cells import CELLS, CHUNK, SESSIONS, TURNS, write_sessions
 from bench.servers.engines import ENGINES, client, server
 from bench.servers.processes import Failed, Server, counted, free_port, seconds_of
-from bench.servers.run import in_turn, line, options
+from bench.servers.run import arms_of, in_turn, line, options
 from bench.servers.shapes import SHAPES, configuration, tensors, tokenizer, write_model
 
 PYTHON, MODEL = Path("env/bin/python"), Path("model")
@@ -133,6 +133,12 @@ def test_options() -> None:
     chosen = options(["--python", "vllm=a=b", "--quick"])
     assert (chosen.python, chosen.pairs, chosen.cell) == ({"vllm": "a=b"}, 2, ["burst", "random"])
     assert options(["--quick", "--cell", "below"]).cell == ["below"]
+
+
+def test_arms_are_the_usual_ones_or_those_that_were_asked_for() -> None:
+    engine = ENGINES["sglang"]
+    assert [arm.name for arm in arms_of(engine, None)] == ["fcfs", "lpm", "peek"]
+    assert [arm.name for arm in arms_of(engine, ["peek", "hrrn"])] == ["hrrn", "peek"]
 
 
 def test_an_engine_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

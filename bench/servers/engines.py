@@ -20,11 +20,13 @@ class Arm:
     Attributes:
         flags: of the server's command.
         environ: what is set before the command.
+        usual: it is measured without being asked for.
     """
 
     name: str
     flags: tuple[str, ...] = ()
     environ: tuple[tuple[str, str], ...] = ()
+    usual: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,12 @@ ENGINES: Final = {
     "sglang": Engine(
         "sglang",
         ("sglang",),
-        (Arm("fcfs"), Arm("lpm", ("--schedule-policy", "lpm")), Arm("peek", (), PEEK)),
+        (
+            Arm("fcfs"),
+            Arm("lpm", ("--schedule-policy", "lpm")),
+            Arm("hrrn", ("--schedule-policy", "hrrn"), usual=False),
+            Arm("peek", (), PEEK),
+        ),
         "sglang:cached_tokens_total",
         "sglang:prompt_tokens_total",
         "/flush_cache",

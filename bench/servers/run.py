@@ -62,6 +62,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
         "--shape", choices=SHAPES, default="small", help="model and pool; all but small: a GPU"
     )
     parser.add_argument("--cell", action="append", help="default: all")
+    parser.add_argument("--arm", action="append", help="default: all but SGLang's hrrn")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="rounds of each cell")
     parser.add_argument("--quick", action="store_true", help="two cells, two rounds")
     parser.add_argument("--beside", action="store_true", help="the arms of a round at the same time")
@@ -81,6 +82,11 @@ def in_turn(arms: list[str], turn: int) -> list[str]:
     """The arms of a round: each is first, and last, equally often."""
     turn %= len(arms)
     return [*arms[turn:], *arms[:turn]]
+
+
+def arms_of(engine: Engine, wanted: list[str] | None) -> list[Arm]:
+    """Those that were asked for, in the engine's order; without a wish the usual ones."""
+    return [arm for arm in engine.arms if (arm.usual if wanted is None else arm.name in wanted)]
 
 
 def device_of(shape: Shape) -> str:
@@ -177,8 +183,8 @@ class Session:
 
     def runs(self) -> Iterator[Run]:
         """All runs, of all arms in turn; on a GPU, where two servers have no room, arm after arm."""
-        arms, capacity = self._engine.arms, None
-        for group in [arms] if self._shape.device == "cpu" else [(arm,) for arm in arms]:
+        arms, capacity = arms_of(self._engine, self._chosen.arm), None
+        for group in [arms] if self._shape.device == "cpu" else [[arm] for arm in arms]:
             with self.started(group):
                 # warms all up; what the default serves of it gives the rates
                 heated = [self.measure(CELLS[self._engine.name][0], None, -1, arm.name) for arm in group]
