@@ -46,7 +46,7 @@ export PROMETHEUS
 
 .DELETE_ON_ERROR:
 .PHONY: help venv build demo test test-compiled test-interpreted explore mutants prometheus test-vllm test-sglang test-verl test-ray-serve \
-  bench bench-against soak soak-vllm soak-sglang eval eval-full eval-policy eval-store eval-report docs tables wheels check format clean
+  bench bench-against bench-servers bench-servers-store soak soak-vllm soak-sglang eval eval-full eval-policy eval-store eval-report docs tables wheels check format clean
 
 help:
 	@echo 'make demo    build, then simulate the main workload under six policies'
@@ -60,6 +60,7 @@ help:
 	@echo 'make check   ruff, mypy --strict, architecture test'
 	@echo 'make bench   benchmarks, on the compiled build, and how much slower the pure one is'
 	@echo 'make bench-against BASE=../other    the benchmarks on this build and on another checkout, in turns'
+	@echo 'make bench-servers    real servers, stock beside peek, under the engines'"'"' own clients (under 25 minutes)'
 	@echo 'make soak    does memory stay flat, is the tree equal to its twin?  millions of operations (about five minutes)'
 	@echo 'make soak-vllm soak-sglang    50,000 requests through each engine'"'"'s real scheduler (minutes)'
 	@echo 'make eval    a part of the evaluation, on the engines that are built; fails if a figure has moved'
@@ -216,6 +217,22 @@ bench: $(BUILT) $(PURE)
 bench-against: $(BUILT)
 	@test -n '$(BASE)' || { echo 'name a checkout with a compiled build: make bench-against BASE=../other' >&2; exit 2; }
 	$(BIN)/python -m bench.against '$(BASE)' $(BENCH_ARGS)
+
+# The readme's servers under the engines' own clients, stock beside `peek`, on a CPU: under 25 minutes on two quiet
+# cores, two cells with SERVERS_ARGS=--quick.  On a GPU host: SERVERS_ARGS='--shape 7b'.  SERVERS_ENGINES
+# names the engines and their environments.
+SERVERS_VLLM ?= 0.32.0
+SERVERS_SGLANG ?= 0.5.23
+SERVERS_ENGINES ?= vllm=$(VLLM_ENV)$(SERVERS_VLLM) sglang=$(SGLANG_ENV)$(SERVERS_SGLANG)
+SERVERS_ARGS ?=
+
+bench-servers: $(BUILT) $(foreach engine,$(SERVERS_ENGINES),$(lastword $(subst =, ,$(engine)))/.stamp-peek)
+	$(BIN)/python -m bench.servers.run $(SERVERS_ENGINES:%=--python '%/bin/python') --out build/servers.json $(SERVERS_ARGS)
+
+# The last measurement becomes the table of docs/evaluation.md.
+bench-servers-store: $(BUILT)
+	$(BIN)/python -m bench.servers.table build/servers.json --store docs/data/servers.csv
+	$(MAKE) eval-report
 
 soak: $(BUILT)
 	$(BIN)/python -m bench.soak

@@ -34,7 +34,7 @@ def prose(text: str) -> int:
 
 
 def test_the_pages_can_be_read() -> None:
-    assert len(PAGES["evaluation.md"].split()) <= 1500
+    assert len(PAGES["evaluation.md"].split()) <= 1200
     assert PAGES["evaluation.md"].count("![") == 4
     pages = [text for name, text in PAGES.items() if name.startswith("evaluation")]
     assert sum(map(prose, pages)) < 3500
@@ -96,7 +96,6 @@ def test_peek_stands_against_the_best_of_each_figure_over_common_seeds() -> None
     assert tail is not None
     assert (mean.other, mean.ratio, mean.seeds) == ("hrrn+lru", 0.9, [0.8, 1.0])
     assert (tail.other, str(tail)) == ("fcfs+lru", "+10 % (+10 to +10)")
-    assert not verdicts.beaten(cell)
     found = Results(run for seeds in cell.runs.values() for run in seeds.values())
     said = tables.losses(tables.compared(found, ["w1a:heavy"], ["sglang"]))
     assert "| W1 A heavy | 0 of 1 | 1 of 1, +10 % | `fcfs+lru` |" in said
@@ -111,8 +110,6 @@ def test_the_default_of_both_engines_is_arrival_order(engine: str) -> None:
     """What the paper calls stock on SGLang, longest prefix match, is what SGLang does on request only."""
     seconds = {"peek": 2.0, "lpm+lru": 6.0, "fcfs+lru": 10.0}
     found = Results({**a_run(policy, 1, ttft), "engine": engine} for policy, ttft in seconds.items())
-    (sentence,) = verdicts.where_shared(found, engine)
-    assert "Against the engine's default (`fcfs+lru`) the mean is 5.0 to 5.0 times shorter." in sentence
     assert "| 5.0 |" in tables.summary(found, [engine])
     assert plans.stock_of(engine) == {"sglang": "lpm+lru", "vllm": "fcfs+lru"}[engine]
 

@@ -19,7 +19,10 @@ from bench.evaluation.cells import Results
 from bench.evaluation.check import TOLERANCE
 from bench.evaluation.plans import FULL, NAMES, SIMULATED, runs_of
 from bench.evaluation.results import RESULTS, fitted, read
+from bench.servers import table as measured
 
+SERVERS = Path(__file__).resolve().parents[2] / "docs" / "data" / "servers.csv"
+"""What `make bench-servers` measured last and `make bench-servers-store` put there."""
 PAGES = Path(__file__).with_name("pages")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 README = DOCS.parent / "README.md"
@@ -28,9 +31,12 @@ PAPER_GROUPS = {"W2": plans.W2, "W3": plans.W3, "W4": plans.W4, "W5": plans.W5_W
 """What of the paper stands beside ours, the heavy W1 cells apart."""
 
 
-def constants() -> dict[str, str]:
-    """What the pages name and no run decides."""
+def constants(servers: Path = SERVERS) -> dict[str, str]:
+    """What the pages name and no run on the modelled clock decides."""
+    rows = measured.read(servers)
     return {
+        "servers": measured.table(rows, ("ttft", "ttft_p99", "rps", "cpu_s")),
+        "servers_said": measured.said(rows),
         "seeds": ", ".join(map(str, plans.FRESH)),
         "paper_seeds": ", ".join(map(str, plans.SEEDS)),
         "loss": f"{100 * tables.LOSS:.0f} %",

@@ -50,6 +50,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def spread(values: Sequence[float]) -> str:
     """Per cent of change: the median, and the range if there are several."""
+    if not values:
+        return "not run"
     if len(values) == 1:
         return f"{100 * (values[0] - 1):+.0f} %"
     low, middle, high = (100 * (value - 1) for value in (min(values), median(values), max(values)))
@@ -57,21 +59,17 @@ def spread(values: Sequence[float]) -> str:
 
 
 def summary(results: Results, engines: Sequence[str]) -> str:
-    """`peek` against the best stock policy of each cell and figure, group by group."""
+    """`peek` against the best stock policy of each cell and figure, group by group, on all engines."""
     rows = []
-    for engine in engines:
-        for name, streams in GROUPS.items():
-            cells = list(results.cells(streams, (engine,), "peek"))
-            row = [NAMES[engine], name]
-            for figure in ("ttft", "ttft_p99"):
-                found = [versus.ratio for cell in cells if (versus := cell.against(figure))]
-                ahead = sum(ratio < 1.0 for ratio in found)
-                row.append(f"{spread(found)}, {ahead} of {len(found)}" if found else "not run")
-            factors = [cell.ratio(DEFAULT, "peek") for cell in cells if cell.has(DEFAULT)]
-            row.append(span(factors, "{:.1f}".format))
-            if cells:
-                rows.append(row)
-    return table(["engine", "streams", "mean TTFT, ahead in", "p99 TTFT, ahead in", "default / `peek`"], rows)
+    for name, streams in GROUPS.items():
+        cells = list(results.cells(streams, engines, "peek", DEFAULT))
+        row = [name]
+        row += [
+            spread([versus.ratio for cell in cells if (versus := cell.against(figure))]) for figure in FIGURES
+        ]
+        row.append(span([cell.ratio(DEFAULT, "peek") for cell in cells], "{:.1f}".format))
+        rows.append(row)
+    return table(["streams", "mean", "p99", "default / `peek`"], rows)
 
 
 HEADLINE = {

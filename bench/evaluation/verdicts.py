@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
 from bench.evaluation import plans
-from bench.evaluation.cells import Cell, Results, change
-from bench.evaluation.plans import DEFAULT, FULL_STACK, NAMES, REAL, SIMULATED, STOCKS
-from bench.evaluation.tables import GROUPS, LOSS
+from bench.evaluation.cells import Results, change
+from bench.evaluation.plans import FULL_STACK, NAMES, REAL, SIMULATED
+from bench.evaluation.tables import GROUPS
 
 NEAR = 0.15
 """What is called near the paper."""
@@ -37,31 +37,8 @@ def engines_shown(results: Results) -> Sequence[str]:
 def answers(results: Results, engines: Sequence[str]) -> Iterator[str]:
     """The outcome in a few lines, an engine each where engines differ."""
     for engine in engines:
-        yield from where_shared(results, engine)
-    for engine in engines:
         yield from against_published(results, engine)
-    yield from where_not(results, engines)
     yield from crowded_out(results, engines)
-
-
-def ratios(cells: Sequence[Cell], figure: str) -> list[float]:
-    """`peek` against the best stock policy of each cell."""
-    return [versus.ratio for cell in cells if (versus := cell.against(figure))]
-
-
-def where_shared(results: Results, engine: str) -> Iterator[str]:
-    """`peek` against the best stock policy of each cell of `SHARED`, and against the default."""
-    cells = list(results.cells(plans.SHARED, (engine,), "peek"))
-    means, tails = ratios(cells, "ttft"), ratios(cells, "ttft_p99")
-    factors = [cell.ratio(DEFAULT, "peek") for cell in cells if cell.has(DEFAULT)]
-    if means and factors:
-        free = len(cells) - sum(map(beaten, cells))
-        yield (
-            f"**Where prompts share prefixes** (W1, W2, W3), {NAMES[engine]}: mean TTFT is shorter in"
-            f" {shorter(means)} cells, {extremes(means)}; p99 in {shorter(tails)}, {extremes(tails)}. In"
-            f" {free} no stock policy is better in both by more than {100 * LOSS:.0f} %. Against the engine's"
-            f" default (`{DEFAULT}`) the mean is {min(factors):.1f} to {max(factors):.1f} times shorter."
-        )
 
 
 def against_published(results: Results, engine: str) -> Iterator[str]:
@@ -75,30 +52,9 @@ def against_published(results: Results, engine: str) -> Iterator[str]:
         )
 
 
-def where_not(results: Results, engines: Sequence[str]) -> Iterator[str]:
-    """How often `peek` is behind where little or nothing is shared."""
-    cells = list(results.cells((*plans.W4, *plans.W5, *plans.RECORDED), engines, "peek"))
-    means, tails = ratios(cells, "ttft"), ratios(cells, "ttft_p99")
-    if means:
-        behind, late = (sum(ratio > 1 + LOSS for ratio in some) for some in (means, tails))
-        yield (
-            "**Where little is shared** (W4, W5, recorded traffic): behind the best stock policy by more"
-            f" than {100 * LOSS:.0f} % in {behind} of {len(means)} cells in the mean, {extremes(means)}, and"
-            f" in {late} in p99, {extremes(tails)}."
-        )
-
-
 def shorter(ratios: Sequence[float]) -> str:
     """In how many cells the figure is smaller."""
     return f"{sum(ratio < 1.0 for ratio in ratios)} of {len(ratios)}"
-
-
-def beaten(cell: Cell) -> bool:
-    """Whether some stock policy is better than `peek` in mean and p99 by more than `LOSS`."""
-    return any(
-        all(cell.ratio("peek", policy, figure) > 1 + LOSS for figure in ("ttft", "ttft_p99"))
-        for policy in filter(cell.has, STOCKS)
-    )
 
 
 def crowded_out(results: Results, engines: Sequence[str]) -> Iterator[str]:

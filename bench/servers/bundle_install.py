@@ -1,7 +1,7 @@
-"""Puts the bundle together on the GPU host: `python -m bench.gpu.bundle_install PIECES SITE`.
+"""Puts the bundle together on the GPU host: `python -m bench.servers.bundle_install PIECES SITE`.
 
 Joins the pieces of `bundle_pack.py`, checks their sums, unpacks them into SITE and imports what the
-comparison needs.  Afterwards `PYTHONSAFEPATH=1 PYTHONPATH=SITE:. python -m bench.gpu.run ...` runs.
+comparison needs.  Afterwards `PYTHONSAFEPATH=1 PYTHONPATH=SITE:. python -m bench.servers.run ...` runs.
 Exit status 1, with the reason, if anything is missing.
 """
 
@@ -32,7 +32,8 @@ assert torch.cuda.is_available(), "torch sees no GPU"
 assert torch.cuda.get_device_capability()[0] == 9, "no Hopper, and the bundle has only its FlashAttention"
 triton.runtime.driver.active.get_current_target()  # Triton compiles for every kernel, with Python's headers
 import vllm._C, vllm._C_stable_libtorch, vllm._moe_C, vllm.vllm_flash_attn._vllm_fa3_C
-import vllm.v1.engine.async_llm, vllm.v1.worker.gpu_worker, vllm.model_executor.models.qwen2
+import vllm.entrypoints.cli.main, vllm.benchmarks.serve
+import vllm.v1.worker.gpu_worker, vllm.model_executor.models.llama
 import vllm.v1.worker.gpu_model_runner, vllm.v1.attention.backends.flash_attn
 from vllm.platforms import current_platform
 from vllm.v1.attention.backends.fa_utils import get_flash_attn_version

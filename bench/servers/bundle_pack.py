@@ -1,4 +1,4 @@
-"""Packs what a GPU host without a network needs beside torch: `python3.12 -m bench.gpu.bundle_pack FOLDER`.
+"""Packs what a GPU host without a network needs: `python3.12 -m bench.servers.bundle_pack FOLDER`.
 
 vLLM 0.22.1 is built for torch 2.11 and CUDA 13.  The bundle is a folder of importable packages for Python
 3.12 on x86-64, trimmed of what this comparison never loads, packed and cut into pieces that a transfer of
@@ -37,6 +37,7 @@ WHEELS: Final = (
     "pydantic-extra-types", "pycountry", "fastapi>=0.115.0", "starlette",
     "opentelemetry-api>=1.27.0", "opentelemetry-sdk>=1.27.0", "opentelemetry-semantic-conventions",
     "importlib-metadata<9",
+    "uvicorn", "h11", "python-multipart", "email-validator", "dnspython", "prometheus-fastapi-instrumentator",
     "librt>=0.16,<1",  # of the compiled `peek`
 )  # fmt: skip
 

