@@ -96,10 +96,10 @@ def main() -> None:
     print(
         f"{len(base)} cells", "| policy | mean TTFT | p99 TTFT | worst p99 of a cell | E2E | hit |", sep="\n"
     )
-    for (order, limit), own in found.items() if base else ():
+    for (policy, limit), own in found.items() if base else ():
         (ttft, _), (p99, worst), (e2e, _) = (over(own, base, column) for column in ("ttft", "p99", "e2e"))
         hit = np.mean([row["hit"] for row in own])
-        name = f"`{order}`" if limit else f"`{order}`, limit lifted"
+        name = f"`{policy}`" if limit else f"`{policy}`, limit lifted"
         print(f"| {name} | {ttft:.2f} | {p99:.2f} | {worst:.1f} | {e2e:.2f} | {hit:.2f} |")
 
 

@@ -34,7 +34,7 @@ logger = logging.getLogger("peek")
 _WAITS = (RequestStatus.WAITING, RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR)
 
 
-class PeekRequestQueue(RequestQueue):
+class PeekRequestQueue(RequestQueue):  # type: ignore[misc]
     """Requests that simply wait go in the planner's order; what vLLM puts at the head goes before them.
 
     An internal error, a cache that the mirror does not know, or a policy that is off leaves the order of
@@ -130,9 +130,9 @@ class PeekRequestQueue(RequestQueue):
         for name, request in self._head.items():
             if name not in self._skipped:
                 return request
-        while self._plan is not None and (name := self.shield.call(self._plan.at, self._at)) is not None:
-            if name in self._body and name not in self._skipped:
-                return self._body[name]
+        while self._plan is not None and (planned := self.shield.call(self._plan.at, self._at)) is not None:
+            if planned in self._body and planned not in self._skipped:
+                return self._body[planned]
             self._at += 1
         for name, request in self._body.items():
             if name not in self._skipped:
@@ -228,7 +228,7 @@ class PeekRequestQueue(RequestQueue):
 
     def _usable(self, request: Any) -> int:
         """Blocks that could be found in the cache: vLLM always computes the last token."""
-        return min((request.num_tokens - 1) // self.mirror.unit_tokens, len(request.block_hashes))
+        return int(min((request.num_tokens - 1) // self.mirror.unit_tokens, len(request.block_hashes)))
 
     def _extend(self, request: Any) -> None:
         key = self.mirror.intern_all(request.block_hashes, self._usable(request))
