@@ -99,8 +99,8 @@ def times(jobs: list[Job]) -> list[tuple[str, int, float]]:
 def test_a_live_engine_is_the_simulated_one(kind: str, label: str, pieces: list[float], most: int) -> None:
     """However often it is told the time.
 
-    By policies without a clock: for radix the live one has its own, and for blocks it plans anew less often, since
-    it knows no names of answers, so that a plan stands while ages grow.
+    By policies without a clock: for radix the live one has its own, and for blocks it plans anew less often,
+    since it knows no names of answers, so that a plan stands while ages grow.
     """
     workload = in_blocks(grouped(5, 40)) if kind == "blocks" else grouped(5, 40)
     simulated, told = live(kind, workload, PeekConfig.from_label(label))
