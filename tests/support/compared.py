@@ -27,7 +27,10 @@ def compare(folder: Path, engine: str, *words: str) -> tuple[list[dict[str, Any]
 
 
 def check(runs: list[dict[str, Any]], cell: str, arms: set[str], more_cached: bool) -> None:
-    """Every arm has answered everything, in the same words; `peek` was at work if it has cached more."""
+    """Every arm has answered everything, in the same words; `peek` was at work if it has cached more.
+
+    More: by a tenth of all prompt tokens.  Prompts at random have a few first tokens in common.
+    """
     of = {run["arm"]: run for run in runs if run["cell"] == cell}
     assert set(of) == arms
     for run in of.values():
@@ -38,4 +41,5 @@ def check(runs: list[dict[str, Any]], cell: str, arms: set[str], more_cached: bo
         assert run["ttft"] < run["e2e"]
         assert run["cpu_s"] > 0
         assert run["prompts"] == of["peek"]["prompts"]
-    assert (of["peek"]["cached"] > 1.1 * of["fcfs"]["cached"]) == more_cached
+    gain = of["peek"]["cached"] - of["fcfs"]["cached"]
+    assert (gain > 0.1 * of["peek"]["prompts"]) == more_cached
