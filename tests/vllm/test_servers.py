@@ -10,6 +10,9 @@ import pytest
 from support.compared import check, compare
 from support.pages import ROOT
 from test_engine import pytestmark
+
+pytest.importorskip("vllm.entrypoints.launchers.cli_args", reason="a vLLM before the one that is measured")
+
 from vllm.benchmarks import serve
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
