@@ -156,6 +156,21 @@ def test_an_insertion_that_fails_is_told_and_fails() -> None:
     assert insertions.count == 1
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_error_of_ours_lets_the_insertion_go_on(when: str, caplog: pytest.LogCaptureFixture) -> None:
+    cache: Any = Cache()
+    insertions = insertions_of(cache)
+    cache.insert(inserted([1]))
+    sizes = iter([1] if when == "after" else [])
+    insertions._size = lambda: next(sizes)
+    assert cache.insert(inserted([2])) == 2
+    assert (cache.peek, insertions.version) == (None, None), "each walk asks anew"
+    assert cache.insert(inserted([3])) == 3
+    assert [record.message for record in caplog.records] == [
+        "peek is not told of insertions any more; each plan asks SGLang's cache anew"
+    ]
+
+
 def test_insertions_that_nobody_asks_for_are_forgotten() -> None:
     cache: Any = Cache()
     insertions = insertions_of(cache)

@@ -5,6 +5,7 @@ Checked against 0.5.9, 0.5.17 and 0.5.23.
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections.abc import Callable
 from typing import Any, Final
@@ -12,6 +13,8 @@ from typing import Any, Final
 from peek.adapters.containment import require
 from peek.adapters.sglang.requests import Translator
 from peek.adapters.sglang.views import HAS_STATE, HAS_WINDOW, CoreView, NodeView
+
+logger = logging.getLogger("peek")
 
 PYTHON_CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python"
 
@@ -153,6 +156,7 @@ class Insertions:
 
     The hook around the `insert` of SGLang's classes tells `cache.peek`, which is this.  Until it has told of
     one, nothing is known: where that hook does not stand, each walk asks anew.
+    After an error of ours the same holds, and SGLang's insertion goes on.
 
     Args:
         cache: a prefix cache that gets nothing from the host or from elsewhere.
@@ -165,7 +169,8 @@ class Insertions:
 
     def __init__(self, cache: Any, door: Translator, size: Callable[[], int]) -> None:
         self.count = 0
-        self.size = size
+        self._cache = cache
+        self._size = size
         self._came = 0
         """Tokens that insertions have added."""
         self._door = door
@@ -174,20 +179,36 @@ class Insertions:
         self._tokens = 0
         cache.peek = self
 
+    def begin(self, params: Any) -> tuple[Any, int] | None:
+        """What `note` takes once the insertion has ended.  O(1)."""
+        try:
+            return params.key, self._size()
+        except Exception:
+            self._fail()
+            return None
+
     def note(self, key: Any, before: int) -> None:
         """A key was inserted into a cache of `before` tokens.  O(1)."""
-        tokens = len(key.token_ids)
-        if self._tokens + tokens > MOST_TOKENS:
-            self._forget(self.count)
-        self._tokens += tokens
-        self._keys.append(key)
-        self.count += 1
-        self._came += self.size() - before
+        try:
+            tokens = len(key.token_ids)
+            if self._tokens + tokens > MOST_TOKENS:
+                self._forget(self.count)
+            self._tokens += tokens
+            self._keys.append(key)
+            self.count += 1
+            self._came += self._size() - before
+        except Exception:
+            self._fail()
+
+    def _fail(self) -> None:
+        logger.exception("peek is not told of insertions any more; each plan asks SGLang's cache anew")
+        self.count = 0
+        self._cache.peek = None
 
     @property
     def version(self) -> tuple[int, int] | None:
         """Insertions so far, and tokens that have left, but for a constant; None before the first.  O(1)."""
-        return (self.count, self._came - self.size()) if self.count else None
+        return (self.count, self._came - self._size()) if self.count else None
 
     def since(self, count: int) -> list[tuple[str, bytes]] | None:
         """Namespaces and packed symbols of what came in since the `count`-th; None if not all are known.

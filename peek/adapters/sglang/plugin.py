@@ -216,15 +216,13 @@ def after_prefill(found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) ->
 
 def around_insert(stock: Any, cache: Any, /, *args: Any, **kwargs: Any) -> Any:
     """The hook around `insert(params)` of a prefix cache: what comes in is told to who asked."""
-    insertions = getattr(cache, "peek", None)
-    if insertions is None:
-        return stock(cache, *args, **kwargs)
-    key = (args[0] if args else kwargs["params"]).key
-    before = insertions.size()
+    insertions: Any = getattr(cache, "peek", None)
+    began = None if insertions is None else insertions.begin(*args, **kwargs)
     try:
         return stock(cache, *args, **kwargs)
     finally:
-        insertions.note(key, before)
+        if began is not None:
+            insertions.note(*began)
 
 
 # What is called when a scheduler has its policy, when it sorts, when it has looked for prefills, and for
