@@ -52,14 +52,14 @@ def _size(formula: str) -> list[Edit]:
 
 
 def _power(value: str) -> list[Edit]:
-    return [("__init__", "return 2.0 + 8.0 * self.bias * self.bias", f"return {value}")]
+    return [("__init__", "return 2.0 + 4.0 * self.bias + 4.0 * self.bias * self.bias", f"return {value}")]
 
 
 VARIANTS: Final[dict[str, list[Edit]]] = {
     "as it is": [],
     "at_risk left out": [
-        ("frontier", "leverage = min(1.0 + risk, MOST_LEVERAGE)", "leverage = 1.0"),
-        ("frontier", "leverage = np.minimum(1.0 + risk, MOST_LEVERAGE)", "leverage = np.ones_like(risk)"),
+        ("frontier", "min(1.0 + risk, MOST_LEVERAGE) * lightness", "lightness"),
+        ("frontier", "np.minimum(1.0 + risk, MOST_LEVERAGE) * lightness", "lightness"),
     ],
     "leverage not bounded": _constant("frontier", "MOST_LEVERAGE", "1e9"),
     "edges divided by the root of count": _divided(" / math.sqrt({})"),
@@ -76,8 +76,10 @@ VARIANTS: Final[dict[str, list[Edit]]] = {
     "sessions not known": _constant("sessions", "PART", "0.0"),
     "all of a session's time": _constant("sessions", "PART", "1.0"),
     "no turns for overdue requests": [("__init__", "float = 500_000.0", "float = 1e18")],
-    "power 3": _power("3.0"),
-    "power 5": _power("5.0"),
+    "power 4": _power("4.0"),
+    "power 6": _power("6.0"),
+    "a short queue like any other": [("policy", "round(self._power * depth)", "round(self._power)")],
+    "no queue is long": [("policy", "min(1.0, math.log2", "(math.log2")],
     "gamma 0.3": _constant("frontier", "GAMMA", "0.3"),
     "gamma 0.5": _constant("frontier", "GAMMA", "0.5"),
 }

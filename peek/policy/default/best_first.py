@@ -79,16 +79,18 @@ class BestFirst(RequestStream):
     Args:
         frontier: the pieces.
         now: seconds, on the clock of `arrival_time`.
+        power: of all but the age, see `peek.policy.default.policy`.
         most: requests that will be asked for, as far as is known.
     """
 
-    __slots__ = ("_above", "_frontier", "_indices", "_now", "_others", "_run", "_surface")
+    __slots__ = ("_above", "_frontier", "_indices", "_now", "_others", "_power", "_run", "_surface")
 
-    def __init__(self, frontier: Frontier, now: float, most: int) -> None:
+    def __init__(self, frontier: Frontier, now: float, power: i64, most: int) -> None:
         self._frontier = frontier
         self._now: float = now
+        self._power: i64 = power
         self._above = frontier.above()
-        self._indices: object = frontier.columns.indices(now, vector(self._above), frontier.power)
+        self._indices: object = frontier.columns.indices(now, vector(self._above), power)
         self._surface = Run([], 0.0)
         self._look(max(_FIRST_LOOK, most))
         self._run = self._surface
@@ -158,12 +160,12 @@ class BestFirst(RequestStream):
             length = own_length(request)
             work = float(own_work(request, node.depth * frontier.unit))
             own_size = size(length, length - work, work)
-            key = self._key(since, at_risk / work, frontier.weight(own_size))
+            key = self._key(since, at_risk / work, frontier.lightness(own_size))
             expected = waiting.expected
             excess = float(expected.excess)
             if expected.ratio != 1.0 or excess != 0.0:
-                weight = frontier.weight(own_size * expected.ratio)
-                key = -bounded(-self._key(since, at_risk / (work + excess), weight), -key)
+                lightness = frontier.lightness(own_size * expected.ratio)
+                key = -bounded(-self._key(since, at_risk / (work + excess), lightness), -key)
             below.append(Piece(key, since, request.sequence, node, request))
             terminator = terminator.next
         kid = node.kid
@@ -182,16 +184,16 @@ class BestFirst(RequestStream):
         parent = kid.parent
         assert parent is not None
         mean_size = size(below.tokens / count, float(parent.depth * frontier.unit), work / count)
-        weight = frontier.weight(mean_size)
-        key = self._key(below.since, at_risk / max(1.0, work), weight)
+        lightness = frontier.lightness(mean_size)
+        key = self._key(below.since, at_risk / max(1.0, work), lightness)
         if below.foretells:
-            weight = frontier.weight(mean_size * below.lasting / below.tokens)
+            lightness = frontier.lightness(mean_size * below.lasting / below.tokens)
             risk = at_risk / max(1.0, work + below.excess)
-            key = -bounded(-self._key(below.since, risk, weight), -key)
+            key = -bounded(-self._key(below.since, risk, lightness), -key)
         return Piece(key, below.since, below.first, kid, only_request(kid))
 
-    def _key(self, since: float, risk: float, weight: float) -> float:
-        return -(max(MIN_WAIT_S, self._now - since) * urgency(risk, self._frontier.power) * weight)
+    def _key(self, since: float, risk: float, lightness: float) -> float:
+        return -(max(MIN_WAIT_S, self._now - since) * urgency(risk, lightness, self._power))
 
 
 def entry(run: Run) -> tuple[float, float, int, Run]:

@@ -53,9 +53,10 @@ GAMMA: Final = 0.4
 """The exponent of size within the power.  56 times as small gives as much right of way as the best hit."""
 
 _WIDTH: Final = 9
-_SINCE, _FIRST, _WEIGHT, _PER_WORK, _AT_RISK, _GROUP, _FORETOLD_WEIGHT, _FORETOLD_PER_WORK = range(8)
+_SINCE, _FIRST, _LIGHTNESS, _PER_WORK, _AT_RISK, _GROUP, _FORETOLD_LIGHTNESS, _FORETOLD_PER_WORK = range(8)
 
 _LATE: Final = 1 << 62
+_LEAST: Final = math.ulp(0.0)
 
 
 def vector(values: list[float]) -> Any:
@@ -73,12 +74,12 @@ class Columns:
     """What the index of each piece is made of, by slot.
 
     since, first    since when its oldest request has waited, in seconds, and its number of arrival
-    weight          size ** (-0.4 * power)
+    lightness       size ** -0.4; 0 where the slot is free
     per_work        count / work, in 1 / tokens
     at_risk         tokens at risk for one of its requests, on its own edge
     group           number of the group that it hangs from
 
-    and weight and per_work once more with what is expected of answers.
+    and lightness and per_work once more with what is expected of answers.
     """
 
     __slots__ = ("_array", "_foretold", "_new", "_table", "_writer")
@@ -101,15 +102,15 @@ class Columns:
         slot: i64,
         since: float,
         first: i64,
-        weight: float,
+        lightness: float,
         per_work: float,
         at_risk: float,
         group: i64,
-        foretold_weight: float,
+        foretold_lightness: float,
         foretold_per_work: float,
     ) -> None:
         """A new piece, or a changed one.  O(1)."""
-        if foretold_weight != weight or foretold_per_work != per_work:
+        if foretold_lightness != lightness or foretold_per_work != per_work:
             self._foretold = True
         self._new += 1
         if COMPILED:
@@ -117,36 +118,36 @@ class Columns:
             write_f64_le(writer, float(slot))
             write_f64_le(writer, since)
             write_f64_le(writer, float(first))
-            write_f64_le(writer, weight)
+            write_f64_le(writer, lightness)
             write_f64_le(writer, per_work)
             write_f64_le(writer, at_risk)
             write_f64_le(writer, float(group))
-            write_f64_le(writer, foretold_weight)
+            write_f64_le(writer, foretold_lightness)
             write_f64_le(writer, foretold_per_work)
         else:
-            known = (since, first, weight, per_work, at_risk, group, foretold_weight, foretold_per_work)
+            known = (since, first, lightness, per_work, at_risk, group, foretold_lightness, foretold_per_work)
             self._array.extend((slot, *known))
 
     def drop(self, slot: i64) -> None:
         """The piece is gone.  O(1)."""
-        self.put(slot, 0.0, 0, -1.0, 0.0, 0.0, 0, -1.0, 0.0)
+        self.put(slot, 0.0, 0, 0.0, 0.0, 0.0, 0, 0.0, 0.0)
 
     def indices(self, now: float, above: Any, power: i64) -> Any:
-        """The index of every piece, below zero for those that are gone.
+        """The index of every piece, zero where a slot is free.
 
         Args:
             now: seconds, same clock as `since`.
             above: tokens at risk above each group, for one request.
-            power: of the leverage.
+            power: of all but the age.
         """
         self._let_in()
         table = self._table
         age_s = np.maximum(now - table[_SINCE], MIN_WAIT_S)
         at_risk = above[table[_GROUP].astype(np.intp)] + table[_AT_RISK]
-        plain = age_s * _urgencies(at_risk * table[_PER_WORK], power) * table[_WEIGHT]
+        plain = age_s * _urgencies(at_risk * table[_PER_WORK], table[_LIGHTNESS], power)
         if not self._foretold:
             return plain
-        learned = age_s * _urgencies(at_risk * table[_FORETOLD_PER_WORK], power) * table[_FORETOLD_WEIGHT]
+        learned = age_s * _urgencies(at_risk * table[_FORETOLD_PER_WORK], table[_FORETOLD_LIGHTNESS], power)
         return np.minimum(
             np.maximum(learned, LEAST * plain), MOST * plain
         )  # `peek.policy.default.answers.bounded`
@@ -162,7 +163,6 @@ class Columns:
         size = int(slots.max()) + 1
         if size > self._table.shape[1]:
             grown = np.zeros((8, max(size, 2 * self._table.shape[1])))
-            grown[_WEIGHT] = -1.0
             grown[:, : self._table.shape[1]] = self._table
             self._table = grown
         self._table[:, slots] = new[:, 1:].T
@@ -173,7 +173,7 @@ class Columns:
         Their slots, and their negated indices.  O(slots + m log m) with m of them and of those as good as
         the last.
         """
-        least = 0.0
+        least = _LEAST
         if most < live:
             least = indices[np.argpartition(indices, indices.size - most)[-most:]].min()
         slots = np.flatnonzero(indices >= least)
@@ -265,23 +265,29 @@ class Waiting:
         self.slot: i64 = -1
 
 
-def urgency(risk: float, power: i64) -> float:
-    """The leverage of `risk`, tokens at risk to tokens of work, to a whole power.  O(power)."""
-    leverage = min(1.0 + risk, MOST_LEVERAGE)
-    raised = leverage
-    while power > 1:
-        raised *= leverage
-        power -= 1
+def urgency(risk: float, lightness: float, power: i64) -> float:
+    """An index but for its age: the leverage of `risk`, tokens at risk to tokens of work, and the lightness,
+    to a whole power.  O(log power)."""
+    base = min(1.0 + risk, MOST_LEVERAGE) * lightness
+    raised = 1.0
+    while power > 0:
+        if power & 1:
+            raised *= base
+        base *= base
+        power >>= 1
     return raised
 
 
-def _urgencies(risk: Any, power: i64) -> Any:
-    """`urgency` of a vector, to the last bit."""
-    leverage = np.minimum(1.0 + risk, MOST_LEVERAGE)
-    raised = leverage.copy()
-    while power > 1:
-        raised *= leverage
-        power -= 1
+def _urgencies(risk: Any, lightness: Any, power: i64) -> Any:
+    """`urgency` of vectors, to the last bit."""
+    base = np.minimum(1.0 + risk, MOST_LEVERAGE) * lightness
+    raised: Any = 1.0
+    while power > 0:
+        if power & 1:
+            raised = raised * base
+        power >>= 1
+        if power:
+            base = base * base
     return raised
 
 
@@ -322,7 +328,6 @@ class Frontier:
         tree: the waiting requests, with the marks of a dual-walk.
         answers: what is expected of each.
         sessions: since when each has waited.
-        power: see `peek.policy.default.policy`.
 
     Attributes:
         columns: the pieces.
@@ -338,8 +343,8 @@ class Frontier:
         "_free",
         "_free_groups",
         "_groups",
+        "_last_lightness",
         "_last_size",
-        "_last_weight",
         "_round",
         "_sessions",
         "_start",
@@ -348,15 +353,13 @@ class Frontier:
         "columns",
         "live",
         "owners",
-        "power",
         "unit",
     )
 
-    def __init__(self, tree: PendingTree, answers: AnswerLengths, sessions: Sessions, power: i64) -> None:
+    def __init__(self, tree: PendingTree, answers: AnswerLengths, sessions: Sessions) -> None:
         self._tree = tree
         self._answers = answers
         self._sessions = sessions
-        self.power: i64 = power
         self._bookmark = Bookmark()
         self._epoch: i64 = -1
         self._round: i64 = 0
@@ -364,7 +367,7 @@ class Frontier:
         self._below: list[Below | None] = []
         self._waiting: list[Waiting | None] = []
         self._last_size: float = 1.0
-        self._last_weight: float = 1.0
+        self._last_lightness: float = 1.0
         self.unit: i64 = 1
         self._clear()
 
@@ -561,14 +564,14 @@ class Frontier:
         length = own_length(request)
         work = float(own_work(request, node.depth * self.unit))
         own_size = size(length, length - work, work)
-        weight = foretold = self.weight(own_size)
+        lightness = foretold = self.lightness(own_size)
         if expected.ratio != 1.0:
-            foretold = self.weight(own_size * expected.ratio)
+            foretold = self.lightness(own_size * expected.ratio)
         self.columns.put(
             waiting.slot,
             waiting.since,
             request.sequence,
-            weight,
+            lightness,
             1.0 / work,
             0.0,
             group,
@@ -603,14 +606,14 @@ class Frontier:
         work = float(piece.work)
         cached = (top.depth - parent.depth - uncached_symbols(top, parent, self._epoch)) * self.unit
         mean_size = size(piece.tokens / count, float(parent.depth * self.unit + cached), work / count)
-        weight = foretold = self.weight(mean_size)
+        lightness = foretold = self.lightness(mean_size)
         if piece.lasting != piece.tokens:
-            foretold = self.weight(mean_size * piece.lasting / piece.tokens)
+            foretold = self.lightness(mean_size * piece.lasting / piece.tokens)
         self.columns.put(
             piece.slot,
             piece.since,
             piece.first,
-            weight,
+            lightness,
             count / max(1.0, work),
             float(cached) / count,
             self.below(parent).group,
@@ -687,9 +690,9 @@ class Frontier:
                 at_risk[self.below(current).group] = risk
         return at_risk
 
-    def weight(self, size_tokens: float) -> float:
-        """`size_tokens` ** (-0.4 * power)."""
+    def lightness(self, size_tokens: float) -> float:
+        """`size_tokens` ** -0.4."""
         if size_tokens != self._last_size:  # requests of a kind are often of a size
             self._last_size = size_tokens
-            self._last_weight = math.pow(size_tokens, -GAMMA * float(self.power))
-        return self._last_weight
+            self._last_lightness = math.pow(size_tokens, -GAMMA)
+        return self._last_lightness
