@@ -52,7 +52,7 @@ def _size(formula: str) -> list[Edit]:
 
 
 def _power(value: str) -> list[Edit]:
-    return [("__init__", "return 2.0 + 4.0 * self.bias + 4.0 * self.bias * self.bias", f"return {value}")]
+    return [("__init__", "return 2.0 + 8.0 * self.bias", f"return {value}")]
 
 
 VARIANTS: Final[dict[str, list[Edit]]] = {
@@ -77,9 +77,11 @@ VARIANTS: Final[dict[str, list[Edit]]] = {
     "all of a session's time": _constant("sessions", "PART", "1.0"),
     "no turns for overdue requests": [("__init__", "float = 500_000.0", "float = 1e18")],
     "power 4": _power("4.0"),
-    "power 6": _power("6.0"),
-    "a short queue like any other": [("policy", "round(self._power * depth)", "round(self._power)")],
-    "no queue is long": [("policy", "min(1.0, math.log2", "(math.log2")],
+    "power 5": _power("5.0"),
+    "power 7": _power("7.0"),
+    "power by the depth of the queue": [
+        ("policy", "self.power, most)", "max(2, min(self.power, round(math.log2(len(tree))))), most)"),
+    ],
     "gamma 0.3": _constant("frontier", "GAMMA", "0.3"),
     "gamma 0.5": _constant("frontier", "GAMMA", "0.5"),
 }

@@ -59,7 +59,7 @@ class Definition:
         lasting = sum(fact.num_tokens * self.expects(fact)[0] for fact in members)
         age_s = self.scene.now - members[0].row.arrival_time
         plain = size(tokens / n, float(len(top[1]) * self.scene.unit), plain_work / n)
-        power = self.policy.power(len(self.facts))
+        power = self.policy.power
         key = bounded(
             index(age_s, float(work), at_risk, plain * lasting / tokens, power),
             index(age_s, plain_work, at_risk, plain, power),
@@ -133,7 +133,7 @@ def test_the_order_is_that_of_the_definition(scene: Scene, bias: float, defers: 
 
 @given(ours=scenes(max_size=5), others=scenes(max_size=5), gate=st.booleans())
 def test_no_other_namespace_changes_who_goes_first_among_us(ours: Scene, others: Scene, gate: bool) -> None:
-    """Neither by what its prompts share nor by what of them is cached; by how many wait, in a short queue."""
+    """Neither by what its prompts share nor by what of them is cached."""
 
     def moved(scene: Scene, space: str) -> Scene:
         rows = tuple(
@@ -141,24 +141,20 @@ def test_no_other_namespace_changes_who_goes_first_among_us(ours: Scene, others:
         )
         return replace(scene, rows=rows, cached=tuple((space + n, s) for n, s in scene.cached), now=NOW)
 
-    def plan_of_ours(others: Scene) -> list[str]:
-        a, b = moved(ours, "a"), replace(moved(others, "b"), unit=ours.unit)
-        rows = tuple(sorted((*a.rows, *b.rows), key=lambda row: row.arrival_time))
-        scene = Scene(rows, (*a.cached, *b.cached), unit=ours.unit)
-        plan = planner_of(rows, INDEX, in_flight_gate=gate).plan(scene.cache(), NOW)
-        return [name for name in plan if name.startswith("a")]
-
-    strangers = tuple(replace(row, symbols=(10**6 + i,)) for i, row in enumerate(others.rows))
-    assert plan_of_ours(others) == plan_of_ours(replace(others, rows=strangers, cached=()))
+    a, b = moved(ours, "a"), replace(moved(others, "b"), unit=ours.unit)
+    rows = tuple(sorted((*a.rows, *b.rows), key=lambda row: row.arrival_time))
+    both = Scene(rows, (*a.cached, *b.cached), unit=ours.unit)
+    alone, together = (planner_of(s.rows, INDEX, in_flight_gate=gate).plan(s.cache(), NOW) for s in (a, both))
+    assert [name for name in together if name.startswith("a")] == alone
 
 
-@pytest.mark.parametrize(("waiting", "exponent"), [(5, 0.8), (12, 1.6), (32, 2.0), (1000, 2.0)])
-def test_where_nothing_is_shared_it_is_age_over_a_power_of_the_length(waiting: int, exponent: float) -> None:
+@pytest.mark.parametrize("waiting", [5, 500])
+def test_where_nothing_is_shared_it_is_age_over_a_power_of_the_length(waiting: int) -> None:
     rnd = Random(waiting)
     ages = sorted((rnd.uniform(1.0, 60.0) for _ in range(waiting)), reverse=True)
     rows = tuple(Arrival(f"r{i}", (i,) * rnd.randint(1, 4000), NOW - age) for i, age in enumerate(ages))
     sizes = {row.request_id: size(len(row.symbols), 0.0, len(row.symbols) + 1.0) for row in rows}
-    expected = sorted(rows, key=lambda r: -(NOW - r.arrival_time) / sizes[r.request_id] ** exponent)
+    expected = sorted(rows, key=lambda r: -(NOW - r.arrival_time) / sizes[r.request_id] ** 2.4)
     assert planner_of(rows, INDEX).plan(cache_of([]), NOW) == [row.request_id for row in expected]
 
 
@@ -202,7 +198,7 @@ def test_no_request_is_passed_by_one_that_has_waited_less_than_the_bound(
     """Whatever of the newer one is cached; leverage and a root of the sizes, on the whole dial."""
     policy = PeekPolicy(PeekOptions(mean_bias=bias))
     sizes = size(old, 0.0, old + 1.0) / size(new, int(hit * new), 1.0)
-    bound = (MOST_LEVERAGE * sizes**0.4) ** policy.power(2)
+    bound = (MOST_LEVERAGE * sizes**0.4) ** policy.power
     rows = (Arrival("old", (1,) * old, NOW - max(1.0, 1.001 * bound)), Arrival("new", (2,) * new, NOW - 1.0))
     cached = cache_of([("", (2,) * int(hit * new))])
     config = PeekConfig(options={"mean_bias": bias, "grace_tokens": inf})

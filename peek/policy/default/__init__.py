@@ -68,8 +68,8 @@ class PeekOptions:
 
     @property
     def power(self) -> float:
-        """The exponent of all but the age where the queue is not short: 2, 5, 10 for tail, balanced, mean."""
-        return 2.0 + 4.0 * self.bias + 4.0 * self.bias * self.bias
+        """The exponent of all but the age: 2, 6 and 10 at the ends and in the middle of the dial."""
+        return 2.0 + 8.0 * self.bias
 
     @property
     def target_s(self) -> float | None:

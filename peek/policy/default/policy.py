@@ -18,12 +18,10 @@ paid, is the best of all.  Here the set-up is a prefix that is not cached, and a
              part of work, which is time and new memory, though no less than half of what it would have to
              compute alone; times the length of its answer to that of the mean answer, as far as is expected
 
-`power` is the dial: 2 for a short tail, 5 for both, 10 for a short mean.  By the generalised c-mu rule (van
+`power` is the dial: 2 for a short tail, 6 for both, 10 for a short mean.  By the generalised c-mu rule (van
 Mieghem, 1995) serving the largest age ** (p - 1) / work keeps the sum of waits ** p small.  Raising an index
 to a power changes no order, so here not the age but all the rest has it: the smaller it is, the more the
-longest waits count.  While fewer than 32 wait it is smaller, by the logarithm of how many: the ages of n
-that wait span about n to 1, so with power log2(n) the newest goes before the oldest if all the rest of its
-index is twice as large, however many wait.  In a short queue there is little to gain for the mean.
+longest waits count.
 
 All factors but the age are bounded or powers of sizes, so there is no threshold and no section.  Only the
 age of a request grows without bound, so it overtakes in the end whatever keeps coming: a request of size L
@@ -45,7 +43,7 @@ from __future__ import annotations
 
 import math
 from math import inf
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, final
 
 from mypy_extensions import i64, mypyc_attr
 
@@ -72,12 +70,6 @@ from peek.request import PendingRequest
 from peek.trie.node import Terminator
 from peek.trie.pending_tree import PendingTree
 
-SHORT_QUEUE: Final = 32
-"""Fewer than that wait: the power is smaller."""
-
-LEAST_POWER: Final = 2
-"""That of the short end of the dial."""
-
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PeekPolicy(AdmissionPolicy):
@@ -95,7 +87,7 @@ class PeekPolicy(AdmissionPolicy):
         super().__init__(
             reads_tree=False, needs_sharing=self._leaves_unshared, reads_heads=True, options=settings
         )
-        self._power: float = settings.power
+        self.power: i64 = round(settings.power)
         self.answers = AnswerLengths()
         self.sessions = Sessions()
         self.targets = TargetLane(settings.target_s, settings.fair_share)
@@ -185,13 +177,8 @@ class PeekPolicy(AdmissionPolicy):
         frontier.follow(cycle.unit_tokens)
         for terminator in news:
             frontier.renew(terminator)
-        order = self.targets.merge(BestFirst(frontier, cycle.now, self.power(len(tree)), most), cycle.now)
+        order = self.targets.merge(BestFirst(frontier, cycle.now, self.power, most), cycle.now)
         return self.overdue.merge(order, tree)
-
-    def power(self, waiting: int) -> int:
-        """The power for a queue of so many.  O(1)."""
-        depth = min(1.0, math.log2(max(1, waiting)) / math.log2(SHORT_QUEUE))
-        return max(LEAST_POWER, round(self._power * depth))
 
     def _news_of(self, tree: PendingTree) -> list[Terminator]:
         """Requests of whose answers more is known than when they arrived.  O(n)."""
