@@ -46,7 +46,7 @@ export PROMETHEUS
 
 .DELETE_ON_ERROR:
 .PHONY: help venv build demo test test-compiled test-interpreted explore mutants prometheus test-vllm test-sglang test-verl test-ray-serve \
-  bench bench-against bench-servers bench-servers-store soak soak-vllm soak-sglang eval eval-full eval-policy eval-store eval-report docs tables wheels check format clean
+  arena bench bench-against bench-servers bench-servers-store soak soak-vllm soak-sglang eval eval-full eval-policy eval-store eval-report docs tables wheels check format clean
 
 help:
 	@echo 'make demo    build, then simulate the main workload under six policies'
@@ -61,6 +61,7 @@ help:
 	@echo 'make bench   benchmarks, on the compiled build, and how much slower the pure one is'
 	@echo 'make bench-against BASE=../other    the benchmarks on this build and on another checkout, in turns'
 	@echo 'make bench-servers    real servers, stock beside peek, under the engines'"'"' own clients (under 25 minutes)'
+	@echo 'make arena   every policy on ten kinds of traffic: leaderboard, table and figure of docs/policies.md'
 	@echo 'make soak    does memory stay flat, is the tree equal to its twin?  millions of operations (about five minutes)'
 	@echo 'make soak-vllm soak-sglang    50,000 requests through each engine'"'"'s real scheduler (minutes)'
 	@echo 'make eval    a part of the evaluation, on the engines that are built; fails if a figure has moved'
@@ -233,6 +234,10 @@ bench-servers: $(BUILT) $(foreach engine,$(SERVERS_ENGINES),$(lastword $(subst =
 bench-servers-store: $(BUILT)
 	$(BIN)/python -m bench.servers.table build/servers.json --store docs/data/servers.csv
 	$(MAKE) eval-report
+
+# Every policy of the leaderboard on ten kinds of traffic; its table, figure and page.  About eight minutes.
+arena: $(BUILT)
+	$(BIN)/python -m bench.arena --store
 
 soak: $(BUILT)
 	$(BIN)/python -m bench.soak

@@ -1,11 +1,11 @@
-"""The default policy with one of its parts left out or changed: on the kinds of `bench.kinds`, and on W1.
+"""The default policy with one of its parts left out or changed: on the kinds of `bench.arena`, and on W1.
 
     python -m bench.ablation [--only NAME ...] [--csv FILE]
 
 Each variant is a copy of `peek/policy/default` in which a few lines are replaced; a line that is not there
 any more is an error.  The copies run uncompiled, with the same orders.
 
-Kinds: tuning seeds, both simulated engines, cells with a queue; columns and utility as `bench.judge` has
+Kinds: tuning seeds, both simulated engines, cells with a queue; columns and utility as `bench.arena` has
 them.  W1: the paper's four cells at heavy load on both engines, mean and p99 TTFT over the default's.
 """
 
@@ -24,9 +24,9 @@ from typing import Any, Final
 import numpy as np
 
 import peek.policy.default
+from bench.arena.cells import STOCK, UTILITY, Cell, row, run_cell
+from bench.arena.kinds import KINDS, LOADS, TUNING
 from bench.builds import require_compiled
-from bench.judge import STOCK, UTILITY, Cell, row, run_cell
-from bench.kinds import KINDS, LOADS, TUNING
 from peek.simulation.cells import cell
 from peek.simulation.cost import cost_model_for
 from peek.simulation.simulate import CACHES, simulate

@@ -21,11 +21,11 @@ from statistics import mean, median
 from time import thread_time
 from typing import Final
 
+from bench.arena.kinds import at_load, build
 from bench.builds import require_compiled
 from bench.evaluation.plans import parts_of
 from bench.evaluation.traffic import Source, Traffic, mixed
 from bench.evaluation.traffic import workload as traffic
-from bench.kinds import at_load, build
 from peek import PendingRequest
 from peek.fleet import FleetPlanner
 from peek.simulation.cells import cell
@@ -52,7 +52,7 @@ class FleetCell:
 
     Attributes:
         name: a cell of the paper, a stream of the evaluation (`bench.evaluation.traffic`), `kind:NAME:LOAD`
-            (`bench.kinds`, LOAD times what all replicas get through), or `one-prompt`.
+            (`bench.arena`, LOAD times what all replicas get through), or `one-prompt`.
         title: what it is.
         rate: requests a second at the fleet; 0 for a closed loop.
         speeds: one replica for each.

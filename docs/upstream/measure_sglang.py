@@ -20,8 +20,8 @@ from sglang_lab import make_world
 from sglang_small import attach
 from sglang_virtual import VirtualSglang
 
+from bench.arena.kinds import ARENAS, JUDGING, KINDS, at_load, build
 from bench.evaluation.streams import context_tokens
-from bench.kinds import ARENAS, JUDGING, KINDS, at_load, build
 from peek.simulation.cost import cost_model_for
 from peek.simulation.simulate import figures
 from peek.simulation.workload import Workload

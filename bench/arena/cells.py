@@ -1,6 +1,4 @@
-"""Policies on the kinds of traffic of `bench.kinds`, against the best stock policy of each column.
-
-    python -m bench.judge [--policies peek peek:objective=mean ...] [--by kind] [--csv FILE] [--figure FILE]
+"""Policies in the cells of the arena, each over the best stock policy of its column.
 
 Every kind, load and seed runs on both simulated engines, with the step times of the evaluation and 50,000
 tokens of KV cache.  Cells in which arrival order has a mean TTFT below a second have no queue, so any order
@@ -15,26 +13,18 @@ policy is better by more than 2 % in both mean and p99 TTFT.
 
 from __future__ import annotations
 
-import argparse
-import csv
 from collections.abc import Iterable, Sequence
-from itertools import groupby, product
+from itertools import product
 from multiprocessing import Pool
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from bench.kinds import ARENAS, JUDGING, KINDS, LOADS, TUNING, at_load, build
-from peek import backend
+from bench.arena.kinds import ARENAS, LOADS, at_load, build
 from peek.simulation.cost import cost_model_for
 from peek.simulation.simulate import CACHES, simulate
 
 STOCK: Final = ("fcfs+lru", "lpm-nolimit+lru", "dfs-weight+lru", "hrrn+lru", "spf+lru")
-OURS: Final = (
-    "peek", "peek:objective=tail", "peek:mean_bias=0.25", "peek:mean_bias=0.75", "peek:objective=mean",
-    "peek:objective=target",
-)  # fmt: skip
 COLUMNS: Final = ("ttft", "p99", "e2e", "slowdown", "jct", "missed")
 UTILITY: Final = ("ttft", "p99", "e2e", "jct", "missed")
 MARGIN: Final = 0.02
@@ -73,6 +63,21 @@ def _figures(run: dict[str, Any]) -> Figures:
         "hit": run["cache_hit"],
     }
     return found | ({"jct": run["job_s"]["mean"]} if "job_s" in run else {})
+
+
+def run_all(
+    kinds: Iterable[str], seeds: Iterable[int], labels: Sequence[str]
+) -> dict[Cell, dict[str, Figures]]:
+    """All cells of some kinds and seeds, as many at a time as there are processors."""
+    cells = [Cell(*each) for each in product(kinds, LOADS, seeds, CACHES, ARENAS[:1])]
+    with Pool() as pool:
+        found = pool.map(run_cell, [(cell, labels) for cell in cells], chunksize=1)
+    return dict(zip(cells, found, strict=True))
+
+
+def has_queue(found: dict[str, Figures]) -> bool:
+    """Whether an order could matter in a cell."""
+    return found["fcfs+lru"]["ttft"] >= 1.0
 
 
 def ratios(found: dict[str, Figures], label: str) -> Figures:
@@ -131,84 +136,3 @@ def table(
                 for column in lines[0][2:]
             )])  # fmt: skip
     return lines
-
-
-def draw(cells: Sequence[dict[str, Figures]], labels: Sequence[str], path: Path) -> None:
-    """Each policy at its ratios of mean and p99 TTFT; the places on the dial are joined."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    import matplotlib.pyplot as plt
-
-    mpl.rc("svg", fonttype="none", hashsalt="peek")
-    figure, axes = plt.subplots(figsize=(7.2, 4.0))
-    lines = {label: row(cells, label) for label in labels}
-    dial = sorted((label for label in lines if label in DIAL), key=lambda label: DIAL[label])
-    axes.plot([lines[each]["ttft"] for each in dial], [lines[each]["p99"] for each in dial], color="#d9480f")
-    for label, line in lines.items():
-        ours = label not in STOCK
-        axes.plot(line["ttft"], line["p99"], "o" if ours else "s", color="#d9480f" if ours else "#6b7280")
-        axes.annotate(
-            label.removesuffix("+lru").removeprefix("peek:"), (line["ttft"], line["p99"]), fontsize=8,
-            xytext=(-7 if ours else 7, 0), textcoords="offset points", ha="right" if ours else "left",
-            va="center", fontweight="bold" if label == "peek" else None,
-        )  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlabel="mean TTFT, times the best stock policy's",
-             ylabel="p99 TTFT, times the best stock policy's")  # fmt: skip
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(mpl.ticker.FixedLocator([1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 3.5]))
-        axis.set_minor_locator(mpl.ticker.NullLocator())
-        axis.set_major_formatter("{x:g}")
-    axes.grid(color="#e5e7eb")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.margins(0.25, 0.15)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
-
-
-DIAL: Final = {
-    "peek:objective=tail": 0.0, "peek:mean_bias=0.25": 0.25, "peek": 0.5, "peek:mean_bias=0.75": 0.75,
-    "peek:objective=mean": 1.0,
-}  # fmt: skip
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--policies", nargs="*", default=list(OURS))
-    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
-    parser.add_argument("--by", choices=["kind", "load", "cache"], default=None)
-    parser.add_argument("--tuning", action="store_true", help="the seeds to try things on")
-    parser.add_argument("--csv", type=Path, default=None, help="write the table")
-    parser.add_argument("--figure", type=Path, default=None, help="draw mean against p99, as SVG")
-    arguments = parser.parse_args()
-    assert backend() == "compiled", "build it first: make build"
-    seeds = TUNING if arguments.tuning else JUDGING
-    cells = [Cell(*each) for each in product(arguments.kinds, LOADS, seeds, CACHES, ARENAS[:1])]
-    labels = [*STOCK, *arguments.policies]
-    with Pool() as pool:
-        found = dict(
-            zip(cells, pool.map(run_cell, [(cell, labels) for cell in cells], chunksize=1), strict=True)
-        )
-    queued = [cell for cell in cells if found[cell]["fcfs+lru"]["ttft"] >= 1.0]
-    print(f"{len(queued)} of {len(cells)} cells have a queue")
-    groups = [("all", [found[cell] for cell in queued])]
-    if arguments.by:
-        by = sorted(queued, key=lambda cell: str(getattr(cell, arguments.by)))
-        groups += [
-            (str(key), [found[cell] for cell in group])
-            for key, group in groupby(by, key=lambda cell: getattr(cell, arguments.by))
-        ]
-    lines = table(groups, labels)
-    for number, line in enumerate(lines):
-        print("| " + " | ".join(line) + " |")
-        if not number:
-            print("|---" * len(line) + "|")
-    if arguments.figure:
-        draw(groups[0][1], labels, arguments.figure)
-    if arguments.csv:
-        with arguments.csv.open("w", newline="", encoding="utf-8") as stream:
-            csv.writer(stream, lineterminator="\n").writerows(lines)
-
-
-if __name__ == "__main__":
-    main()

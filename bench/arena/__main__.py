@@ -1,0 +1,183 @@
+"""Places policies in the arena.
+
+    python -m bench.arena --policy my_package.my_module:MyPolicy [--policy peek ...] [--tuning] [--by kind]
+    python -m bench.arena --write FOLDER           the traffic itself, for an engine of your own
+    python -m bench.arena --store                  the table, the figure and the leaderboard of the pages
+
+A policy is a label or the import path of a class, as everywhere; the stock policies always run beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from itertools import groupby, product
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from bench.arena.cells import STOCK, Cell, Figures, has_queue, row, run_all, table
+from bench.arena.kinds import JUDGING, KINDS, LOADS, TUNING, at_load, build
+from bench.builds import ROOT, require_compiled
+from peek.simulation.simulate import CACHES
+from peek.simulation.workload import Workload
+
+DIAL: Final = {
+    "peek:objective=tail": 0.0, "peek:mean_bias=0.25": 0.25, "peek": 0.5, "peek:mean_bias=0.75": 0.75,
+    "peek:objective=mean": 1.0,
+}  # fmt: skip
+OURS: Final = (*DIAL, "peek:objective=target")
+
+TABLE: Final = ROOT / "docs/data/policies_judge.csv"
+FIGURE: Final = ROOT / "docs/figures/dial.svg"
+PAGE: Final = ROOT / "docs/policies.md"
+MARK: Final = "<!-- leaderboard -->"
+
+SHOWN: Final = {
+    "mean TTFT": "ttft", "p99": "p99", "E2E": "e2e", "job time": "jct", "missed": "missed",
+    "utility": "utility", "in 2 s": "in 2 s", "beaten": "beaten",
+}  # fmt: skip
+
+
+def leaderboard(lines: Sequence[Sequence[str]]) -> str:
+    """The rows over all cells of a table, best utility first, as Markdown."""
+    heads, *rows = lines
+    found = [dict(zip(heads, line, strict=True)) for line in rows if line[0].startswith("all ")]
+    text = ["| policy | " + " | ".join(SHOWN) + " |", "|---" * (len(SHOWN) + 1) + "|"]
+    for each in sorted(found, key=lambda each: float(each["utility"])):
+        figures = (
+            each[column] if column == "beaten" else f"{float(each[column]):.2f}" for column in SHOWN.values()
+        )
+        text.append(f"| `{each['policy'].removesuffix('+lru')}` | " + " | ".join(figures) + " |")
+    return "\n".join(text) + "\n"
+
+
+def between(page: str, board: str) -> str:
+    """The page with another leaderboard between its marks."""
+    before, _, after = page.split(MARK)
+    return f"{before}{MARK}\n\n{board}\n{MARK}{after}"
+
+
+def write(folder: Path, kinds: Sequence[str], seeds: Sequence[int]) -> Iterator[Path]:
+    """One gzipped file of JSON lines for each kind, load and seed, at loads for the engine in blocks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind, load, seed in product(kinds, LOADS, seeds):
+        path = folder / f"{kind}-{load:g}-{seed}.jsonl.gz"
+        with gzip.open(path, "wt", encoding="utf-8", compresslevel=6) as stream:
+            for line in lines_of(at_load(build(kind, seed), load, "blocks")):
+                stream.write(json.dumps(line, separators=(",", ":")) + "\n")
+        yield path
+
+
+def lines_of(workload: Workload) -> Iterator[dict[str, Any]]:
+    """The requests of a workload, as README.md describes them."""
+    for each in workload.requests:
+        yield {
+            "id": each.request_id,
+            "arrival_s": round(each.arrival_s, 6),
+            "after": each.after,
+            "think_s": each.think_s,
+            "namespace": each.namespace,
+            "tenant": each.tenant,
+            "session": each.session,
+            "tokens": np.frombuffer(each.key, "<i4").tolist(),
+            "output_length": each.output_tokens,
+        }
+
+
+def draw(cells: Sequence[dict[str, Figures]], labels: Sequence[str], path: Path) -> None:
+    """Each policy at its ratios of mean and p99 TTFT; the places on the dial are joined."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    import matplotlib.pyplot as plt
+
+    mpl.rc("svg", fonttype="none", hashsalt="peek")
+    figure, axes = plt.subplots(figsize=(7.2, 4.0))
+    lines = {label: row(cells, label) for label in labels}
+    dial = sorted((label for label in lines if label in DIAL), key=lambda label: DIAL[label])
+    axes.plot([lines[each]["ttft"] for each in dial], [lines[each]["p99"] for each in dial], color="#d9480f")
+    for label, line in lines.items():
+        ours = label not in STOCK
+        axes.plot(line["ttft"], line["p99"], "o" if ours else "s", color="#d9480f" if ours else "#6b7280")
+        axes.annotate(
+            label.removesuffix("+lru").removeprefix("peek:"), (line["ttft"], line["p99"]), fontsize=8,
+            xytext=(-7 if ours else 7, 0), textcoords="offset points", ha="right" if ours else "left",
+            va="center", fontweight="bold" if label == "peek" else None,
+        )  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlabel="mean TTFT, times the best stock policy's",
+             ylabel="p99 TTFT, times the best stock policy's")  # fmt: skip
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(mpl.ticker.FixedLocator([1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 3.5]))
+        axis.set_minor_locator(mpl.ticker.NullLocator())
+        axis.set_major_formatter("{x:g}")
+    axes.grid(color="#e5e7eb")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(0.25, 0.15)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "--policy", action="append", default=[], help="repeat it; the dial of `peek` if left out"
+    )
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--by", choices=["kind", "load", "cache"], default=None)
+    parser.add_argument("--tuning", action="store_true", help="the seeds to try things on")
+    parser.add_argument("--csv", type=Path, default=None, help="write the table")
+    parser.add_argument("--figure", type=Path, default=None, help="draw mean against p99, as SVG")
+    parser.add_argument(
+        "--write", type=Path, default=None, metavar="FOLDER", help="write the traffic, run nothing"
+    )
+    parser.add_argument(
+        "--store", action="store_true", help=f"write {TABLE.name}, {FIGURE.name} and {PAGE.name}"
+    )
+    arguments = parser.parse_args()
+    seeds = TUNING if arguments.tuning else JUDGING
+    if arguments.write:
+        for path in write(arguments.write, arguments.kinds, seeds):
+            print(path, flush=True)
+        return
+    if arguments.store and (arguments.policy or arguments.tuning or arguments.kinds != list(KINDS)):
+        parser.error("--store takes no other policies, kinds or seeds")
+    require_compiled()
+    labels = [*STOCK, *(arguments.policy or OURS)]
+    found = {cell: run for cell, run in run_all(arguments.kinds, seeds, labels).items() if has_queue(run)}
+    print(
+        f"{len(found)} of {len(arguments.kinds) * len(LOADS) * len(seeds) * len(CACHES)} cells have a queue"
+    )
+    lines = table(grouped(found, "kind" if arguments.store else arguments.by), labels)
+    for number, line in enumerate(lines):
+        print("| " + " | ".join(line) + " |")
+        if not number:
+            print("|---" * len(line) + "|")
+    figure, path = (FIGURE, TABLE) if arguments.store else (arguments.figure, arguments.csv)
+    if figure:
+        draw(list(found.values()), labels, figure)
+    if path:
+        with path.open("w", newline="", encoding="utf-8") as stream:
+            csv.writer(stream, lineterminator="\n").writerows(lines)
+    if arguments.store:
+        PAGE.write_text(between(PAGE.read_text(encoding="utf-8"), leaderboard(lines)), encoding="utf-8")
+
+
+def grouped(
+    found: dict[Cell, dict[str, Figures]], by: str | None
+) -> list[tuple[str, list[dict[str, Figures]]]]:
+    """All cells, and then those of each kind, load or engine."""
+    groups = [("all", list(found.values()))]
+    if by:
+        cells = sorted(found, key=lambda cell: str(getattr(cell, by)))
+        for key, group in groupby(cells, key=lambda cell: getattr(cell, by)):
+            groups.append((str(key), [found[cell] for cell in group]))
+    return groups
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The arena: what is written is what runs, anybody's policy has a place, and the page is the stored table."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import json
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+
+from bench.arena import __main__ as arena
+from bench.arena import kinds
+from bench.arena.cells import STOCK, Cell, row, run_cell
+from bench.arena.traces import TRACES, Trace, WrongChecksum, fetch
+from peek.simulation.workload import pack_tokens
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "REQUESTS", 60)
+
+
+def test_the_page_has_the_stored_table() -> None:
+    with arena.TABLE.open(newline="", encoding="utf-8") as stream:
+        stored = list(csv.reader(stream))
+    page = arena.PAGE.read_text(encoding="utf-8")
+    assert arena.between(page, arena.leaderboard(stored)) == page
+
+
+def test_the_best_utility_stands_first() -> None:
+    heads = ["cells", "policy", *arena.SHOWN.values()]
+    lines = [heads, *(["all (2)", name, *["1.00"] * 5, utility, "0.50", "3"] for name, utility in
+                      (("a", "1.301"), ("b+lru", "1.2"), ("c", "1.25")))]  # fmt: skip
+    lines.append(["rag (1)", "a", *["1.00"] * 5, "0.1", "0.5", "0"])
+    board = arena.leaderboard(lines).splitlines()
+    assert [line.split("|")[1].strip() for line in board[2:]] == ["`b`", "`c`", "`a`"]
+    assert board[2] == "| `b` | 1.00 | 1.00 | 1.00 | 1.00 | 1.00 | 1.20 | 0.50 | 3 |"
+
+
+@pytest.mark.parametrize("kind", ["agents", "lora"])
+def test_what_is_written_is_what_runs(kind: str, tmp_path: Path) -> None:
+    paths = list(arena.write(tmp_path / "traffic", [kind], [11]))
+    assert [path.name for path in paths] == [f"{kind}-{load:g}-11.jsonl.gz" for load in kinds.LOADS]
+    with gzip.open(paths[1], "rt", encoding="utf-8") as stream:
+        lines = [json.loads(line) for line in stream]
+    workload = kinds.at_load(kinds.build(kind, 11), kinds.LOADS[1], "blocks")
+    for line, request in zip(lines, workload.requests, strict=True):
+        assert pack_tokens(line["tokens"]) == request.key
+        assert (line["id"], line["after"], line["output_length"]) == (
+            request.request_id, request.after, request.output_tokens,
+        )  # fmt: skip
+        assert line["arrival_s"] == pytest.approx(request.arrival_s, abs=1e-6)
+        assert (line["namespace"], line["session"]) == (request.namespace, request.session)
+    known = {line["id"] for line in lines}
+    assert all(line["after"] is None or line["after"] in known for line in lines)
+
+
+def test_a_class_has_a_place_like_a_label() -> None:
+    """The class behind a stock label does what the label does, and beats nobody."""
+    cell = Cell("rag", 1.5, 11, "blocks")
+    found = run_cell((cell, [*STOCK, "peek.policy.stock:FirstCome"]))
+    assert found["peek.policy.stock:FirstCome"] == found["fcfs+lru"]
+    line = row([found], "peek.policy.stock:FirstCome")
+    assert line["ttft"] == found["fcfs+lru"]["ttft"] / min(found[stock]["ttft"] for stock in STOCK)
+    assert line["utility"] >= 1.0
+
+
+def published(tmp_path: Path, text: bytes) -> Trace:
+    path = tmp_path / "published"
+    path.write_bytes(text)
+    return Trace(path.as_uri(), hashlib.sha256(b"as measured").hexdigest(), "MIT")
+
+
+def test_a_trace_is_fetched_once(tmp_path: Path) -> None:
+    trace = published(tmp_path, b"as measured")
+    path = fetch("trace.csv", trace, tmp_path / "traces")
+    assert path.read_bytes() == b"as measured"
+    (tmp_path / "published").unlink()
+    assert fetch("trace.csv", trace, tmp_path / "traces") == path
+    path.write_bytes(b"torn")
+    with pytest.raises(OSError, match="No such file"):
+        fetch("trace.csv", trace, tmp_path / "traces")
+
+
+def test_another_trace_than_the_measured_one_is_not_kept(tmp_path: Path) -> None:
+    trace = published(tmp_path, b"something else")
+    with pytest.raises(WrongChecksum, match=f"has sha256 .*, not {trace.sha256}"):
+        fetch("trace.csv", trace, tmp_path / "traces")
+    assert list((tmp_path / "traces").iterdir()) == []
+
+
+def test_traces_are_of_one_commit_each() -> None:
+    for trace in TRACES.values():
+        assert trace.url.startswith("https://raw.githubusercontent.com/")
+        assert len(trace.sha256) == len(trace.url.split("/")[5]) + 24 == 64
+
+
+def test_kinds_are_drawn_from_the_seed_alone() -> None:
+    first, again, other = (kinds.build("rag", seed) for seed in (11, 11, 12))
+    assert first.requests == again.requests != other.requests
+    assert list(accumulate((each.arrival_s for each in first.requests), max)) == [
+        each.arrival_s for each in first.requests
+    ]
