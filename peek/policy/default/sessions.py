@@ -16,7 +16,7 @@ from typing import Final, final
 from peek.request import PendingRequest
 
 PART: Final = 0.1
-"""A tenth makes jobs 3 % and the mean TTFT 2 % shorter on the kinds of `bench.kinds`; all of it another 2 %
+"""A tenth makes jobs 3 % and the mean TTFT 2 % shorter on the kinds of `bench.arena`; all of it another 2 %
 each, at a p99 that is a tenth longer (`bench.ablation`)."""
 
 LONGEST_S: Final = 600.0
