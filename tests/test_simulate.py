@@ -215,6 +215,18 @@ def test_what_the_cache_has_lost_is_loaded_from_a_tier() -> None:
     assert "tier_hit" not in alone
 
 
+def test_what_is_loaded_makes_room_in_the_tier_first() -> None:
+    """A tier for two prompts: while B is loaded C falls in, and A need not go."""
+    requests = [
+        asks(name, ["ABC".index(name[0]) + 1] * 256 + [10 + number] * 32)
+        for number, name in enumerate(["A1", "B1", "C1", "B2", "A2"])
+    ]
+    jobs = list[Job]()
+    crowded = workload(*requests, arena=352, seats=1)
+    simulate(crowded, "fcfs+lru", "blocks", watch=jobs.extend, tier=Tier(2 * 288, 1e6))
+    assert [job.cached_at_admission + job.loaded_at_admission for job in jobs] == [0, 0, 0, 256, 256]
+
+
 def test_a_radix_engine_has_no_tier() -> None:
     with pytest.raises(WorkloadError) as raised:
         simulate(three_tenants("radix"), "fcfs+lru", "radix", tier=Tier(100_000, 1e6))
