@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from peek.config import PeekConfig
 from peek.simulation.cost import CostModel
-from peek.simulation.engines import BlockEngine, Job, RadixEngine, ShortestFirstEngine, SimEngine, StepWork
+from peek.simulation.engines import (
+    BlockEngine,
+    Job,
+    RadixEngine,
+    ShortestFirstEngine,
+    SimEngine,
+    StepWork,
+    Tier,
+)
 from peek.simulation.simulate import make_planner, radix_kind
 from peek.simulation.workload import SimRequest, Workload, pack_tokens, shared_symbols
 
@@ -62,6 +70,10 @@ class WatchedBlocks(Watched, BlockEngine):
             for block, name in zip(job.blocks, names, strict=False):
                 assert holds.setdefault(block, name) == name, "shared, with other contents"
         assert len(holds) == self.cache.n_blocks - self.cache.free_blocks
+        if self.tier is not None:
+            below = self.tier.names()
+            assert len(below) <= self.tier.n_blocks
+            assert not any(map(self.cache.holds, below))
         now_admitted = [job for step, job in self.admissions if step == self.steps]
         assert not self.preempted or all(job.preemptions for job in now_admitted), "overtaken"
 
@@ -191,6 +203,52 @@ def check_arrival(engine: Watched, job: Job) -> None:
     if job.arrival_s != earliest_s:
         assert job.arrival_s > earliest_s == 0.0
         assert job.arrival_s in [other.finished_s for other in engine.jobs.values()]
+
+
+class StepsSeen(CostModel):
+    """Adds up what it has said."""
+
+    said_s = 0.0
+
+    def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
+        found = super().step_s(computed_tokens, attention_pairs, kv_tokens)
+        self.said_s += found
+        return found
+
+
+@given(
+    workload=workloads(),
+    label=st.sampled_from(LABELS),
+    chunk=st.sampled_from([50, 8192]),
+    tokens=st.sampled_from([0, 40, 400, 10**6]),
+)
+def test_with_a_tier(workload: Workload, label: str | None, chunk: int, tokens: int) -> None:
+    """Nothing is computed that was loaded; loading takes its time; a tier with room for all loses nothing."""
+    config = PeekConfig.from_label(label or "fcfs+lru")
+    planner = None if label is None else make_planner(config, "blocks", None)
+    at_once = replace(
+        workload,
+        requests=[replace(each, arrival_s=0.0, think_s=0.0) for each in workload.requests],
+        client_concurrency=None,
+    )
+    times = StepsSeen()
+    engine = WatchedBlocks(
+        at_once, planner, times, max_batched_tokens=chunk, tier=Tier(tokens, tokens_per_s=1000.0)
+    )
+    jobs = engine.run()
+    whole = not any(job.preemptions for job in jobs)
+    for job in jobs:
+        found = job.cached_at_admission + job.loaded_at_admission
+        assert job.preemptions or job.prefill_tokens == job.prompt_tokens - found
+    for position, (_, job) in enumerate(engine.admissions):
+        found = job.cached_at_admission + job.loaded_at_admission
+        most = reusable(engine, position) // engine.block_tokens * engine.block_tokens
+        assert job.preemptions or found <= most
+        assert tokens < 10**6 or chunk < 8192 or not whole or found == most
+    if whole:  # no idle time, and each loaded once
+        loaded = sum(job.loaded_at_admission for job in jobs)
+        assert engine.now == pytest.approx(times.said_s + loaded / 1000.0)
+    assert_empty(engine)
 
 
 @both_kinds

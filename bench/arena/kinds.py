@@ -20,6 +20,7 @@ from random import Random
 from typing import Final
 
 from peek.simulation.cost import cost_model_for
+from peek.simulation.engines import Tier
 from peek.simulation.simulate import simulate
 from peek.simulation.workload import SYMBOL_BYTES, SimRequest, Workload, unique_tokens, with_answers
 
@@ -257,18 +258,18 @@ def build(kind: str, seed: int, arena_tokens: int = ARENAS[0]) -> Workload:
     )
 
 
-def capacity(workload: Workload, cache: str) -> float:
+def capacity(workload: Workload, cache: str, tier: Tier | None = None) -> float:
     """Times as fast as they do that the requests of `build` could arrive if none were to wait."""
     at_once = [replace(each, arrival_s=0.0, think_s=0.0) for each in workload.requests]
     flood = replace(workload, requests=at_once, client_concurrency=OUTSTANDING)
-    done = simulate(flood, "fcfs+lru", cache, cost=cost_model_for("w1c"))
+    done = simulate(flood, "fcfs+lru", cache, cost=cost_model_for("w1c"), tier=tier)
     seconds: float = len(at_once) / done["throughput_rps"]
     return workload.requests[-1].arrival_s / seconds
 
 
-def at_load(workload: Workload, load: float, cache: str) -> Workload:
+def at_load(workload: Workload, load: float, cache: str, tier: Tier | None = None) -> Workload:
     """The same requests at a load; what they think between turns stays as it is."""
-    factor = load * capacity(workload, cache)
+    factor = load * capacity(workload, cache, tier)
     if any(each.session for each in workload.requests):
         factor *= CLOSED_LOOP
     requests = [replace(each, arrival_s=each.arrival_s / factor) for each in workload.requests]

@@ -358,10 +358,51 @@ class SymbolTable:
 
 
 @final
-class BlockCache:
-    """The blocks of one engine, in a pool of fixed size."""
+class HostTier:
+    """Names of blocks that fell out of a device's pool into host memory, the first to have fallen first.
 
-    def __init__(self, n_blocks: int, unit_tokens: int = 16) -> None:
+    A block is in the pool or here, never in both: what is loaded, or computed again, is here no more.
+
+    Args:
+        n_blocks: room; the first to have fallen makes it for the next.
+    """
+
+    def __init__(self, n_blocks: int) -> None:
+        self.n_blocks = n_blocks
+        self._names: OrderedDict[int, None] = OrderedDict()
+
+    def names(self) -> list[int]:
+        """The symbols of what is here, the next to be lost first.  O(blocks)."""
+        return list(self._names)
+
+    def holds(self, symbol: int) -> bool:
+        """Whether a block of that name is here.  O(1)."""
+        return symbol in self._names
+
+    def put(self, symbol: int) -> None:
+        """A block falls in.  O(1)."""
+        self._names[symbol] = None
+        if len(self._names) > self.n_blocks:
+            self._names.popitem(last=False)
+
+    def drop(self, symbol: int) -> None:
+        """The block of that name, if here, is in the pool again.  O(1)."""
+        self._names.pop(symbol, None)
+
+    def run(self, symbols: list[int], start: int, end: int) -> int:
+        """How many of `symbols[start:end]` in a row are here, from the first on.  O(blocks)."""
+        at = start
+        while at < min(end, len(symbols)) and symbols[at] in self._names:
+            at += 1
+        return at - start
+
+
+@final
+class BlockCache:
+    """The blocks of one engine, in a pool of fixed size; with `tier` what it forgets falls in there."""
+
+    def __init__(self, n_blocks: int, unit_tokens: int = 16, tier: HostTier | None = None) -> None:
+        self.tier = tier
         self.unit_tokens = unit_tokens
         self.block_symbols = 1
         self.n_blocks = n_blocks
@@ -443,6 +484,8 @@ class BlockCache:
         for block in taken:
             del self._free[block]
             self._users[block] = 1
+            if self.tier is not None and self._names[block] != NAMELESS:
+                self.tier.put(self._names[block])
             self._forget(block)
         return taken
 
@@ -457,6 +500,8 @@ class BlockCache:
         if symbol not in self._blocks:
             self._blocks[symbol] = block
             self._names[block] = symbol
+            if self.tier is not None:
+                self.tier.drop(symbol)
             if symbol >= 0:
                 self.version += 1
 

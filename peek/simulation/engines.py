@@ -15,12 +15,12 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from peek.planner import Plan, Planner
-from peek.simulation.caches import BlockCache, RadixCache, RadixNode, SymbolTable
+from peek.simulation.caches import BlockCache, HostTier, RadixCache, RadixNode, SymbolTable
 from peek.simulation.cost import StepTimes, chunk_pairs
 from peek.simulation.workload import SimRequest, Workload, pending
 
@@ -47,6 +47,7 @@ class Job:
         self.computed: int = 0
         self.generated: int = 0
         self.cached_at_admission: int = -1
+        self.loaded_at_admission: int = 0
         self.last_uncached: int = -1
         self.prefill_tokens: int = 0
         self.preemptions: int = 0
@@ -59,11 +60,15 @@ class Job:
         """Tokens known so far: the prompt and what was generated."""
         return self.prompt_tokens + self.generated
 
-    def note_admission(self, now: float, cached: int) -> None:
-        """Admitted with `cached` tokens in the cache; only the first admission counts as a hit."""
-        self.last_uncached = self.total_tokens - cached
+    def note_admission(self, now: float, cached: int, loaded: int = 0) -> None:
+        """Admitted with `cached` tokens in the cache and `loaded` more from a tier.
+
+        Only the first admission counts as a hit.
+        """
+        self.last_uncached = self.total_tokens - cached - loaded
         if self.cached_at_admission < 0:
             self.cached_at_admission = cached
+            self.loaded_at_admission = loaded
             self.admitted_s = now
 
 
@@ -74,6 +79,7 @@ class StepWork:
         self.computed_tokens: int = 0
         self.attention_pairs: float = 0.0
         self.kv_tokens: int = 0
+        self.loading_s: float = 0.0
         self.jobs: list[Job] = []
 
     def add(self, job: Job, tokens: int, pairs: float) -> None:
@@ -168,6 +174,7 @@ class SimEngine(ABC):
         if not work.jobs:
             return False
         self.now += self.cost.step_s(work.computed_tokens, work.attention_pairs, work.kv_tokens)
+        self.now += work.loading_s
         self.complete(work)
         self._collect_tokens(work)
         return True
@@ -282,10 +289,14 @@ class SimEngine(ABC):
         self._just_admitted.clear()
         self._just_arrived.clear()
         if self.waiting:
-            plan = planner.plan(self.cache, self.planner_now())
+            plan = planner.plan(self.view(), self.planner_now())
             if plan is not self._placed:
                 self._placed = plan
                 self.waiting = [self.jobs[name] for name in plan]
+
+    def view(self) -> CacheView:
+        """What the planner is shown of the cache."""
+        return self.cache
 
     def planner_now(self) -> float:
         """The time on the planner's clock, which is that of `Job.arrival_s`."""
@@ -304,6 +315,13 @@ class SimEngine(ABC):
 BLOCK_TOKENS: Final = 16
 MAX_BATCHED_TOKENS: Final = 8192
 """vLLM's default token budget of a step on an H100 server."""
+
+
+class Tier(NamedTuple):
+    """Host memory for KV that the device has no room for: tokens, and tokens loaded from it in a second."""
+
+    tokens: int
+    tokens_per_s: float
 
 
 class BlockJob(Job):
@@ -334,17 +352,24 @@ class BlockEngine(SimEngine):
         progress: Callable[[int], None] | None = None,
         max_batched_tokens: int = MAX_BATCHED_TOKENS,
         symbols: SymbolTable | None = None,
+        tier: Tier | None = None,
     ) -> None:
         """As `SimEngine`.
 
         Args:
             max_batched_tokens: token budget of a step.
             symbols: names of blocks; to be shared by engines whose equal blocks must have equal names.
+            tier: where blocks fall that the pool forgets.  A request that finds what follows its hit there
+                loads it when it is admitted, and the step waits for that.
         """
         super().__init__(workload, planner, cost, progress)
         # Whole units: 16 tokens where the unit is one, one page of a trace where that is longer.
         self.block_tokens: int = -(-BLOCK_TOKENS // workload.unit_tokens) * workload.unit_tokens
-        self.cache: BlockCache = BlockCache(workload.arena_tokens // self.block_tokens, self.block_tokens)
+        self.tier = None if tier is None else HostTier(tier.tokens // self.block_tokens)
+        self.load_s: float = 0.0 if tier is None else self.block_tokens / tier.tokens_per_s
+        """Seconds that one block takes to be loaded."""
+        n_blocks = workload.arena_tokens // self.block_tokens
+        self.cache: BlockCache = BlockCache(n_blocks, self.block_tokens, self.tier)
         self.max_batched_tokens: int = max_batched_tokens
         self.preempted: list[BlockJob] = []
         self._symbols = SymbolTable() if symbols is None else symbols
@@ -397,7 +422,7 @@ class BlockEngine(SimEngine):
                 break
             job: Job = self.preempted[0] if again else self.waiting[admitted]
             assert isinstance(job, BlockJob)
-            tokens = self._try_admit(job, budget)
+            tokens = self._try_admit(job, budget, work)
             if tokens == 0:
                 break
             if again:
@@ -409,22 +434,28 @@ class BlockEngine(SimEngine):
             self._schedule(job, tokens, work)
         self.leave(admitted)
 
-    def _try_admit(self, job: BlockJob, budget: int) -> int:
-        """Take cached and new blocks for the first chunk; the chunk's tokens, 0 if they do not fit."""
+    def _try_admit(self, job: BlockJob, budget: int, work: StepWork) -> int:
+        """Take cached, loaded and new blocks for a first chunk; the chunk's tokens, 0 if they do not fit."""
         limit = (job.total_tokens - 1) // self.block_tokens
         cached = self.cache.match(job.symbols, limit)
-        start = len(cached) * self.block_tokens
+        hit = len(cached)
+        loaded = 0 if self.tier is None else self.tier.run(job.symbols, hit, limit)
+        start = (hit + loaded) * self.block_tokens
         tokens: int = min(job.total_tokens - start, budget)
-        whole = self._blocks_for(job.total_tokens) - len(cached)
+        whole = self._blocks_for(job.total_tokens) - hit
         if whole > self.cache.free_blocks - self.cache.idle(cached):
             return 0  # vLLM's scheduler_reserve_full_isl: all that is known must fit, not this chunk only
-        fresh = self._blocks_for(start + tokens) - len(cached)
+        fresh = self._blocks_for(start + tokens) - hit
         self.cache.use(cached)
+        if self.tier is not None:
+            for symbol in job.symbols[hit : hit + loaded]:
+                self.tier.drop(symbol)  # before room for them pushes others out
+            work.loading_s += loaded * self.load_s
         job.blocks = cached
-        job.named = len(cached)
+        job.named = hit
         job.computed = start
         job.blocks.extend(self._take(fresh))
-        job.note_admission(self.now, start)
+        job.note_admission(self.now, hit * self.block_tokens, loaded * self.block_tokens)
         return tokens
 
     def _allocate(self, job: BlockJob, tokens: int) -> bool:

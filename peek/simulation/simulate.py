@@ -9,9 +9,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from peek.config import PeekConfig
+from peek.errors import WorkloadError
 from peek.planner import Planner
 from peek.simulation.cost import CostModel, cost_model_for
-from peek.simulation.engines import BlockEngine, Job, RadixEngine, ShortestFirstEngine, SimEngine
+from peek.simulation.engines import BlockEngine, Job, RadixEngine, ShortestFirstEngine, SimEngine, Tier
 from peek.simulation.workload import Workload, ideal_hit
 
 CACHES: Final = ("radix", "blocks")
@@ -47,6 +48,7 @@ def simulate(
     progress: Callable[[int], None] | None = None,
     watch: Callable[[list[Job]], None] | None = None,
     targets: Sequence[Target] = TARGETS,
+    tier: Tier | None = None,
 ) -> dict[str, Any]:
     """Run `workload` under the policy `label`; the figures as in `peek simulate --json`.
 
@@ -59,6 +61,8 @@ def simulate(
         progress: called with the number of finished requests.
         watch: called with all jobs, in order of arrival, when they are done.
         targets: for each the share of requests that met it.
+        tier: with "blocks" only: host memory behind the cache; then `tier_hit` is what was loaded from there,
+            as a share of prompt tokens.
     """
     config = PeekConfig.from_label(label)
     meter = PlanMeter(timer)
@@ -66,8 +70,10 @@ def simulate(
     model = cost_model_for(workload.name) if cost is None else cost
     engine: SimEngine
     if cache == "blocks":
-        engine = BlockEngine(workload, planner, model, progress)
+        engine = BlockEngine(workload, planner, model, progress, tier=tier)
     else:
+        if tier is not None:
+            raise WorkloadError(f'cache {cache!r} has no tier; need "blocks"')
         kind, touch_limit = radix_kind(config.policy)
         engine = kind(workload, planner, model, progress, touch_limit=touch_limit)
     jobs = engine.run()
@@ -78,7 +84,7 @@ def simulate(
         "load": workload.load,
         "policy": label,
         "seed": workload.seed,
-        **figures(workload, jobs, targets),
+        **figures(workload, jobs, targets, tier is not None),
         "plan_us": meter.figures(),
     }
 
@@ -116,7 +122,9 @@ class PlanMeter:
         return {"mean": float(spans.mean()), "p99": float(np.percentile(spans, 99))}
 
 
-def figures(workload: Workload, jobs: list[Job], targets: Sequence[Target] = TARGETS) -> dict[str, Any]:
+def figures(
+    workload: Workload, jobs: list[Job], targets: Sequence[Target] = TARGETS, tiered: bool = False
+) -> dict[str, Any]:
     """Metrics over the jobs behind the warm-up, in order of arrival.
 
     `goodput` is the share of requests that met both parts of a target; `slowdown` a request's time in the
@@ -138,6 +146,7 @@ def figures(workload: Workload, jobs: list[Job], targets: Sequence[Target] = TAR
         "requests": len(workload.requests),
         "finished": sum(1 for job in jobs if job.finished_s >= 0.0),
         "cache_hit": sum(job.cached_at_admission for job in measured) / prompt,
+        **({"tier_hit": sum(job.loaded_at_admission for job in measured) / prompt} if tiered else {}),
         "ideal_hit": ideal_hit(workload),
         "throughput_rps": len(measured) / span,
         "ttft_s": _summary(ttft),
