@@ -33,11 +33,16 @@ CANDIDATES = """http_filters:
 
 def full_duplex(text: str) -> str:
     """As gateways of the extension set it: bodies in pieces, both ways."""
-    for mode in ("request_body_mode: BUFFERED", "response_body_mode: STREAMED"):
+    for mode in ("request_body_mode: BUFFERED", "response_body_mode: NONE"):
         assert mode in text
         text = text.replace(mode, f"{mode.partition(':')[0]}: FULL_DUPLEX_STREAMED")
     text = text.replace("failure_mode_allow: true", "failure_mode_allow: false")
     return text.replace("processing_mode:", FULL_DUPLEX)
+
+
+def streamed(text: str) -> str:
+    assert "response_body_mode: NONE" in text
+    return text.replace("response_body_mode: NONE", "response_body_mode: STREAMED")
 
 
 def with_candidates(text: str) -> str:
@@ -84,6 +89,14 @@ async def test_requests_go_where_the_picker_says(to: Rig, client: aiohttp.Client
     assert {series[f'peek_fleet_under_way_requests{{replica="{name}"}}'] for name in to.engines} == {0}
 
 
+async def under_way(to: Rig, client: aiohttp.ClientSession, count: int) -> bool:
+    """Whether the planner knows of so many."""
+    series = await to.metrics(client)
+    return count == sum(
+        value for name, value in series.items() if name.startswith("peek_fleet_under_way_requests")
+    )
+
+
 async def read_stepwise(to: Rig, client: aiohttp.ClientSession, prompt: str) -> None:
     """Each event leaves the engine only when the one before has arrived here."""
     sent = {"prompt": prompt, "stream": True, "stepwise": True}
@@ -105,6 +118,17 @@ async def read_stepwise(to: Rig, client: aiohttp.ClientSession, prompt: str) -> 
 @behind()
 async def test_an_answer_streams_event_by_event(to: Rig, client: aiohttp.ClientSession) -> None:
     await read_stepwise(to, client, PROMPT)
+
+
+@behind(streamed)
+async def test_so_it_does_where_the_picker_sees_it(to: Rig, client: aiohttp.ClientSession) -> None:
+    await read_stepwise(to, client, PROMPT)
+    task = asyncio.create_task(to.ask(client, PROMPT, pause_s=60))
+    await eventually(lambda: under_way(to, client, 1))
+    task.cancel()
+    await eventually(lambda: under_way(to, client, 0))
+    series = await to.metrics(client)
+    assert series["peek_fleet_cancelled_requests_total"] == 1
 
 
 @behind(full_duplex)
@@ -148,15 +172,9 @@ async def test_without_an_endpoint_there_is_a_503(to: Rig, client: aiohttp.Clien
 async def test_a_client_that_leaves_frees_its_slot(to: Rig, client: aiohttp.ClientSession) -> None:
     task = asyncio.create_task(to.ask(client, PROMPT, pause_s=60))
 
-    async def under_way(count: int) -> bool:
-        series = await to.metrics(client)
-        return count == sum(
-            value for name, value in series.items() if name.startswith("peek_fleet_under_way_requests")
-        )
-
-    await eventually(lambda: under_way(1))
+    await eventually(lambda: under_way(to, client, 1))
     task.cancel()
-    await eventually(lambda: under_way(0))
+    await eventually(lambda: under_way(to, client, 0))
     assert (await to.metrics(client))["peek_fleet_cancelled_requests_total"] == 1
 
 

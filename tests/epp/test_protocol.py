@@ -254,6 +254,20 @@ async def test_a_cancelled_stream_frees_its_slot() -> None:
 
 @pytest.mark.parametrize("status", ["200", "503"])
 @in_a_loop
+async def test_without_bodies_of_answers_a_stream_that_closes_is_their_end(status: str) -> None:
+    async with gateway() as to:
+        stream = to.stream()
+        endpoint = picked(await to.send(stream, answer_mode=0))
+        await to.ask(stream, **answer(status))
+        assert to.picker.endpoints[endpoint] == 1
+        await stream.done_writing()
+        assert await to.settled() == dict.fromkeys(AB, 0)
+        stats = to.picker._brain.fleet.stats
+        assert (stats.finished, stats.cancelled) == ((1, 0) if status == "200" else (0, 1))
+
+
+@pytest.mark.parametrize("status", ["200", "503"])
+@in_a_loop
 async def test_only_an_answer_counts_as_one(status: str) -> None:
     async with gateway() as to:
         stream = to.stream()

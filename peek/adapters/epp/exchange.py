@@ -2,7 +2,8 @@
 
 The endpoint picker protocol of the Gateway API Inference Extension (its proposal 004): the picked endpoint is
 named in a header and in dynamic metadata, the data plane says which endpoints are candidates and which one
-served.  Bodies come whole (BUFFERED), or in pieces that have to be sent back (FULL_DUPLEX_STREAMED).
+served.  Bodies come whole (BUFFERED), or in pieces that have to be sent back (FULL_DUPLEX_STREAMED).  Those
+of answers need not come at all: the stream of messages stays open until the answer has ended.
 """
 
 from __future__ import annotations
@@ -53,14 +54,16 @@ class Exchange:
         self._subset: list[str] | None = None
         self._mode = -1
         """How the request's body comes, -1 where Envoy is too old to say."""
-        self._duplex_answer = False
+        self._answer_mode = -1
+        """Likewise that of the answer."""
         self._body = bytearray()
-        self._failed = False
+        self._good = False
+        """The answer has begun, and is none of an error."""
 
-    def end(self, answered: bool = False) -> None:
-        """The stream is over, or the answer is."""
+    def end(self, complete: bool = False) -> None:
+        """The stream is over, or the answer `complete`.  Where no body is sent here nobody tells which."""
         if self._picked is not None:
-            self._picker.ended(self._picked, answered and not self._failed)
+            self._picker.ended(self._picked, self._good and (complete or self._answer_mode == NO_BODY))
 
     async def answer(self, message: Any) -> AsyncIterator[Any]:
         """What to answer to a message; nothing while more is to come."""
@@ -94,7 +97,7 @@ class Exchange:
     def _begin(self, message: Any, part: Any) -> None:
         if message.HasField("protocol_config"):
             self._mode = message.protocol_config.request_body_mode
-            self._duplex_answer = message.protocol_config.response_body_mode == FULL_DUPLEX
+            self._answer_mode = message.protocol_config.response_body_mode
         for header in part.headers.headers:
             if header.key == SESSION:
                 self._session = header.value or header.raw_value.decode("utf-8", "replace")
@@ -153,13 +156,13 @@ class Exchange:
                 for each in part.headers.headers
                 if each.key == ":status"
             ]
-            self._failed = not codes or codes[0] >= "400"
+            self._good = bool(codes) and codes[0] < "400"
             self._note_served(message)
         elif kind == "response_body" and part.body and self._picked is not None:
             self._picker.began(self._picked)
         if kind == "response_trailers" or part.end_of_stream:
             self.end(True)
-        if kind == "response_body" and self._duplex_answer:
+        if kind == "response_body" and self._answer_mode == FULL_DUPLEX:
             return self._piece(kind, part.body, part.end_of_stream)
         return self._plain(kind)
 

@@ -12,7 +12,9 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Final
@@ -103,14 +105,27 @@ class Brain:
         self._options = options
         self._loop = loop
         self._statements = Statements()
-        self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[..., Any], Any] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Callable[..., Any], Any, Callable[..., None]] | None] = SimpleQueue()
         Thread(target=self._work, name="peek-planner", daemon=True).start()
 
     def call(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """Have a function called in the thread, behind what it was asked before."""
+        """Have a function called in the thread, behind what it was asked before; its answer."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._calls.put((future, function, args))
+
+        def answer(result: Any, error: Exception | None) -> None:
+            self._loop.call_soon_threadsafe(_settle, future, result, error)
+
+        self._calls.put((function, args, answer))
         return future
+
+    def tell(self, failed: Callable[[Exception], None], function: Callable[..., None], *args: Any) -> None:
+        """Have a function called likewise; the loop hears of it only if it has `failed`."""
+
+        def answer(_: None, error: Exception | None) -> None:
+            if error is not None:
+                self._loop.call_soon_threadsafe(failed, error)
+
+        self._calls.put((function, args, answer))
 
     def close(self) -> None:
         """The thread ends behind what it was asked before."""
@@ -118,15 +133,14 @@ class Brain:
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            future, function, args = call
+            function, args, answer = call
             result, error = None, None
             try:
                 result = function(*args)
             except Exception as raised:
                 error = raised
-            if self._loop.is_closed():
-                return
-            self._loop.call_soon_threadsafe(_settle, future, result, error)
+            with suppress(RuntimeError):  # the loop is closed, nobody waits
+                answer(result, error)
 
     # -- in the thread -------------------------------------------------------------------------------
 
@@ -381,14 +395,8 @@ class Picker:
 
     def _tell(self, brain: Brain, function: Callable[..., None], *args: Any) -> None:
         """News for a planner, unless it was set aside; nobody waits for it."""
-
-        def told(call: asyncio.Future[Any]) -> None:
-            error = None if call.cancelled() else call.exception()
-            if error is not None:
-                self._failed(brain, error)
-
         if brain is self._brain:
-            brain.call(function, *args).add_done_callback(told)
+            brain.tell(partial(self._failed, brain), function, *args)
 
     def _failed(self, brain: Brain, error: BaseException) -> None:
         if brain is self._brain:
