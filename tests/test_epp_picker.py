@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from support.loops import in_a_loop
 
 from peek.adapters.epp.picker import ASIDE_S, HUNG_S, REST_S, Brain, Options, Picked, Picker
-from peek.adapters.epp.server import EndpointList, addresses, listed
+from peek.adapters.epp.server import ADVICE, NEEDED, EndpointList, addresses, listed
 from peek.errors import InvalidConfig, NoReplica
 
 ABC = ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]
@@ -440,3 +442,23 @@ def test_what_cannot_be_read_stays_as_it_was(tmp_path: Path, caplog: pytest.LogC
     file.write_text("10.0.0.2:8000\nnonsense\n")
     assert endpoints.read() == ["10.0.0.9:1", "10.0.0.2:8000"]
     assert len(caplog.records) == 3
+
+
+WITHOUT = """
+import sys
+sys.modules[sys.argv.pop(1)] = None
+from peek.adapters.epp.server import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("package", NEEDED)
+def test_the_command_without_its_extra_says_so_in_one_line(package: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, package, "--endpoint", ABC[0], "--listen", "127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, f"peek-epp: {ADVICE}\n")

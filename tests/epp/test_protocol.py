@@ -342,3 +342,8 @@ def test_the_command_says_what_is_wrong() -> None:
         done = command("--endpoint", AB[0], "--listen", f"127.0.0.1:{port}", "--metrics-port", "0")
     assert done.returncode == 1
     assert "peek-epp: Failed to bind to address" in done.stderr
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = command("--endpoint", AB[0], "--listen", "127.0.0.1:0", "--metrics-port", str(port))
+    assert done.returncode == 1
+    assert done.stderr.endswith("peek-epp: [Errno 98] Address already in use\n")

@@ -39,7 +39,10 @@ SERVING: Final = b"\x08\x01"
 
 NOT_SERVING: Final = b"\x08\x02"
 
-ADVICE: Final = "peek-epp needs grpcio and xds-protos: pip install 'peek-kv[epp]'"
+NEEDED: Final = ("grpc", "envoy", "prometheus_client")
+"""What the extra brings."""
+
+ADVICE: Final = "the packages of gRPC, Envoy's messages or Prometheus are missing: pip install 'peek-kv[epp]'"
 
 
 class EndpointList:
@@ -161,17 +164,20 @@ async def run(arguments: argparse.Namespace) -> None:
     picker = Picker(Options(**{each.name: getattr(arguments, each.name) for each in fields(Options)}))
     endpoints = EndpointList(arguments.endpoint, arguments.endpoints_file)
     picker.set_endpoints(endpoints.read())
-    serve_metrics(picker, arguments.metrics_port)
     server, port = await serve(picker, arguments.listen)
-    logger.info("peek-epp on port %d picks among %s", port, ", ".join(picker.endpoints) or "no endpoint yet")
     following = asyncio.create_task(follow(picker, endpoints))
-    stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    await stopped.wait()
-    following.cancel()
-    await server.stop(GRACE_S)
-    picker.close()
+    try:
+        serve_metrics(picker, arguments.metrics_port)
+        known = ", ".join(picker.endpoints) or "no endpoint yet"
+        logger.info("peek-epp on port %d picks among %s", port, known)
+        stopped = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        await stopped.wait()
+    finally:
+        following.cancel()
+        await server.stop(GRACE_S)
+        picker.close()
 
 
 def parser() -> argparse.ArgumentParser:
@@ -211,8 +217,8 @@ def main() -> int:
         if not (arguments.endpoint or arguments.endpoints_file):
             raise InvalidConfig("no endpoints: give --endpoint or --endpoints-file")
         asyncio.run(run(arguments))
-    except (ImportError, InvalidConfig, RuntimeError) as error:
-        missing = isinstance(error, ImportError) and (error.name or "").partition(".")[0] in ("grpc", "envoy")
+    except (ImportError, InvalidConfig, OSError, RuntimeError) as error:
+        missing = isinstance(error, ImportError) and (error.name or "").partition(".")[0] in NEEDED
         sys.stderr.write(f"peek-epp: {ADVICE if missing else error}\n")
         return 1
     return 0
