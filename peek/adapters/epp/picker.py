@@ -1,0 +1,430 @@
+"""Which endpoint a request goes to: the planner's choice, else the one with the fewest requests.
+
+A gateway sends a request on at once, so this is `FleetPlanner.place`: no queue, no help.  The planner runs in
+a thread of its own.  A call of it that takes longer than the deadline, and any error, is answered by least
+outstanding requests: for that request only, or for a while where the planner cannot be trusted any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Final
+
+from peek.adapters.engine_adapter import Statements
+from peek.adapters.fleet_metrics import FleetMetrics
+from peek.adapters.ray_serve.routing import Prompt, prompt_of
+from peek.errors import NoReplica, PeekError
+from peek.fleet import FleetConfig, FleetPlanner
+from peek.fleet.prompt_keys import BLOCK_TOKENS
+from peek.request import PendingRequest
+from peek.settings import require_within
+
+logger = logging.getLogger(__name__)
+
+ASIDE_S: Final = 60.0
+"""How long the fewest requests decide after an error of ours; then the planner begins anew."""
+
+HUNG_S: Final = 5.0
+"""A call of the planner that takes longer never comes back."""
+
+REST_S: Final = 1.0
+"""How long an endpoint is left alone that did not serve what it was sent; then twice as long each time."""
+
+LONGEST_REST_S: Final = 30.0
+"""The longest such rest."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of a picker.
+
+    Attributes:
+        cache_tokens: prefix cache of an endpoint; four bytes of a prompt count as a token.
+        seats: requests that an endpoint computes at once, its max_num_seqs; 0: not known.
+        stickiness: that of `FleetConfig`.
+        decode_tokens: expected of an answer, where the request allows no fewer.
+        deadline_s: seconds that the planner may take for a request.
+    """
+
+    cache_tokens: int = 200_000
+    seats: int = 256
+    stickiness: float = 4.0
+    decode_tokens: int = 128
+    deadline_s: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_within("cache_tokens", self.cache_tokens, 0, 2**60)
+        require_within("decode_tokens", self.decode_tokens, 0, 2**40)
+        require_within("deadline_s", self.deadline_s, 0.001, 60.0)
+        self.fleet()
+
+    def fleet(self) -> FleetConfig:
+        """Of the planner; `InvalidConfig`."""
+        return FleetConfig(unit_tokens=BLOCK_TOKENS, stickiness=self.stickiness, seats=self.seats)
+
+
+@dataclass
+class Picked:
+    """A request at an endpoint.
+
+    Attributes:
+        serial: its name for the planner.
+        endpoint: where it is.
+        brain: whose planner chose; None where the fewest requests did.
+        began: its answer has begun.
+        ended: nothing is to be told of it any more.
+    """
+
+    serial: str
+    endpoint: str
+    brain: Brain | None
+    began: bool = False
+    ended: bool = False
+
+
+class Brain:
+    """A planner, its metrics, and the thread in which it is called, one call after another.
+
+    Args:
+        options: see `Options`.
+        loop: in which the answers are awaited.
+    """
+
+    def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
+        self.fleet = FleetPlanner(options.fleet())
+        self.metrics = FleetMetrics(self.fleet)
+        self._options = options
+        self._loop = loop
+        self._statements = Statements()
+        self._calls: SimpleQueue[tuple[Callable[..., Any], Any, Callable[..., None]] | None] = SimpleQueue()
+        Thread(target=self._work, name="peek-planner", daemon=True).start()
+
+    def call(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Have a function called in the thread, behind what it was asked before; its answer."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def answer(result: Any, error: Exception | None) -> None:
+            self._loop.call_soon_threadsafe(_settle, future, result, error)
+
+        self._calls.put((function, args, answer))
+        return future
+
+    def tell(self, failed: Callable[[Exception], None], function: Callable[..., None], *args: Any) -> None:
+        """Have a function called likewise; the loop hears of it only if it has `failed`."""
+
+        def answer(_: None, error: Exception | None) -> None:
+            if error is not None:
+                self._loop.call_soon_threadsafe(failed, error)
+
+        self._calls.put((function, args, answer))
+
+    def close(self) -> None:
+        """The thread ends behind what it was asked before."""
+        self._calls.put(None)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            function, args, answer = call
+            result, error = None, None
+            try:
+                result = function(*args)
+            except Exception as raised:
+                error = raised
+            with suppress(RuntimeError):  # the loop is closed, nobody waits
+                answer(result, error)
+
+    # -- in the thread -------------------------------------------------------------------------------
+
+    def place(self, serial: str, body: bytes, session: str, allowed: frozenset[str] | None) -> str:
+        """The endpoint for a request, of those `allowed`; `NoReplica`."""
+        request, decode_tokens = self._read(serial, body, session)
+        with self.metrics.deciding():
+            barred = []
+            if allowed is not None:
+                barred = [each.name for each in self.fleet.status() if each.accepting]
+                barred = [name for name in barred if name not in allowed]
+            try:
+                for name in barred:
+                    self.fleet.pause(name)
+                return self.fleet.place(request, decode_tokens)
+            finally:
+                for name in barred:
+                    self.fleet.resume(name)
+
+    def _read(self, serial: str, body: bytes, session: str) -> tuple[PendingRequest, int]:
+        """A request as the planner knows it; one whose body cannot be read shares nothing."""
+        decode_tokens = self._options.decode_tokens
+        parsed: Any = None
+        prompt: Prompt | None = None
+        if body:
+            try:
+                parsed = json.loads(body)
+                prompt = prompt_of((parsed,), {}) if isinstance(parsed, dict) else None
+            except Exception:  # whatever a client may send
+                prompt = None
+        if prompt is None:
+            symbol = int(serial) % 2**31
+            return PendingRequest(serial, [symbol], time.monotonic(), namespace="no prompt"), decode_tokens
+        if prompt.most_tokens:
+            decode_tokens = min(decode_tokens, prompt.most_tokens)
+        key = prompt.key
+        sessions = (session or None, parsed.get("prompt_cache_key"), parsed.get("user"))
+        request = PendingRequest(
+            serial,
+            key.key,
+            time.monotonic(),
+            namespace=key.namespace,
+            num_tokens=key.num_tokens,
+            session=self._statements.of(prompt.parameters, sessions).session,
+        )
+        return request, decode_tokens
+
+    def started(self, serial: str, endpoint: str) -> None:
+        """A request's answer has begun."""
+        with self.metrics.changing:
+            self.fleet.started(serial, endpoint)
+
+    def ended(self, serial: str, endpoint: str) -> None:
+        """A request has its answer (`endpoint`), or was given up (""); unknown ones are ignored."""
+        with self.metrics.deciding():
+            if serial in self.fleet and not self.fleet.finished(serial, endpoint):
+                self.fleet.cancel(serial)
+
+    def join(self, endpoint: str) -> None:
+        """An endpoint is there, with an empty cache; also one that is about to leave."""
+        with self.metrics.changing:
+            if any(each.name == endpoint for each in self.fleet.status()):
+                self.fleet.lost(endpoint, requeue=False)
+            self.fleet.join(endpoint, cache_tokens=self._options.cache_tokens)
+
+    def leave(self, endpoint: str, lost: bool) -> None:
+        """An endpoint goes once its last request has ended, or is `lost` with what it had."""
+        with self.metrics.changing:
+            if any(each.name == endpoint for each in self.fleet.status()):
+                if lost:
+                    self.fleet.lost(endpoint, requeue=False)
+                else:
+                    self.fleet.leave(endpoint)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+class Picker:
+    """Picks endpoints; a collector of `prometheus_client` of what it does.  All calls from one event loop.
+
+    Args:
+        options: see `Options`.
+        clock: seconds.
+    """
+
+    def __init__(self, options: Options, clock: Callable[[], float] = time.monotonic) -> None:
+        self.options = options
+        self._clock = clock
+        self._brain = Brain(options, asyncio.get_running_loop())
+        self._endpoints: list[str] = []
+        """Those that may be picked."""
+        self._loads: dict[str, int] = {}
+        """Requests at each endpoint that has some, also at those that may not be picked any more."""
+        self._resting: dict[str, float] = {}
+        """Endpoints that are left alone, and until when."""
+        self._rest_s: dict[str, float] = {}
+        """How long the last rest of an endpoint was that has served nothing since."""
+        self._serial = 0
+        self._aside_until = 0.0
+        self._late: tuple[asyncio.Future[Any], float] | None = None
+        """The last call of the planner that missed its deadline, and when."""
+        self._told: set[str] = set()
+
+    def collect(self) -> Iterator[Any]:
+        """Called for each scrape, from any thread."""
+        yield from self._brain.metrics.collect()
+
+    @property
+    def endpoints(self) -> dict[str, int]:
+        """Requests at each endpoint that may be picked."""
+        return {name: self._loads.get(name, 0) for name in self._endpoints}
+
+    def close(self) -> None:
+        """The planner's thread ends."""
+        self._brain.close()
+
+    # -- endpoints -----------------------------------------------------------------------------------
+
+    def set_endpoints(self, endpoints: Iterable[str]) -> None:
+        """Which there are; one that is not among them any more gets nothing, and ends what it has."""
+        there = list(dict.fromkeys(endpoints))
+        for name in [name for name in self._endpoints if name not in there]:
+            self._resting.pop(name, None)
+            self._rest_s.pop(name, None)
+            self._tell(self._brain, self._brain.leave, name, False)
+        for name in [name for name in there if name not in self._endpoints]:
+            self._tell(self._brain, self._brain.join, name)
+        self._endpoints = there
+
+    def tick(self) -> None:
+        """To be called about once a second: rests end, a planner that was set aside decides again."""
+        now = self._clock()
+        for name in [name for name, until in self._resting.items() if until <= now]:
+            del self._resting[name]
+            self._tell(self._brain, self._brain.join, name)
+        if self._late is not None and not self._late[0].done() and now - self._late[1] > HUNG_S:
+            self._set_aside("has hung")
+        if self._aside_until and now >= self._aside_until:
+            self._aside_until = 0.0
+            self._told.clear()
+            self._brain.metrics.active = True
+            logger.info("peek's planner decides again")
+
+    # -- requests ------------------------------------------------------------------------------------
+
+    async def pick(self, body: bytes, session: str = "", subset: Iterable[str] | None = None) -> Picked:
+        """The endpoint for a request, of a `subset` where there is one.
+
+        Waits for the planner, `deadline_s` at most.  `NoReplica` if there is no endpoint.
+        """
+        allowed = None if subset is None else frozenset(self._endpoints).intersection(subset)
+        if not (self._endpoints if allowed is None else allowed):
+            raise NoReplica(f"none of {len(self._endpoints)} endpoints may be picked")
+        self._serial += 1
+        serial = str(self._serial)
+        brain = self._brain
+        endpoint = await self._planned(brain, serial, body, session, allowed)
+        if endpoint and endpoint not in self._endpoints:  # it has gone meanwhile
+            self._tell(brain, brain.ended, serial, "")
+            endpoint = ""
+        picked = Picked(serial, endpoint, brain) if endpoint else Picked(serial, self._least(allowed), None)
+        self._count(picked.endpoint, 1)
+        return picked
+
+    def _least(self, allowed: frozenset[str] | None) -> str:
+        """The endpoint with the fewest requests; one that rests only if all do.  `NoReplica`."""
+        names = [name for name in self._endpoints if allowed is None or name in allowed]
+        if not names:
+            raise NoReplica("the last endpoint went away")
+        self._brain.metrics.fallbacks += 1
+        awake = [name for name in names if name not in self._resting]
+        return min(awake or names, key=lambda name: self._loads.get(name, 0))
+
+    async def _planned(
+        self, brain: Brain, serial: str, body: bytes, session: str, allowed: frozenset[str] | None
+    ) -> str:
+        """The planner's choice, "" if it has none to give."""
+        if self._aside_until or (self._late is not None and not self._late[0].done()):
+            return ""
+        call = brain.call(brain.place, serial, body, session, allowed)
+        try:
+            await asyncio.wait([call], timeout=self.options.deadline_s)
+        except asyncio.CancelledError:
+            call.add_done_callback(_ignore)
+            self._tell(brain, brain.ended, serial, "")
+            raise
+        if not call.done():
+            call.add_done_callback(_ignore)
+            self._tell(brain, brain.ended, serial, "")
+            self._late = (call, self._clock())
+            self._log_once("late", "peek's planner has not answered within its deadline")
+            return ""
+        error = call.exception()
+        if error is None:
+            return str(call.result())
+        if not isinstance(error, PeekError):
+            self._failed(brain, error)
+        elif not isinstance(error, NoReplica):  # nothing has changed in the planner
+            self._log_once("refused", f"peek's planner refuses a request: {error}")
+        return ""
+
+    def began(self, picked: Picked, served: str = "") -> None:
+        """A request's answer begins to come, from the endpoint that `served` it, "" if nobody tells.
+
+        Where that is another than was picked, the one that was picked rests, and its cache counts as lost.
+        """
+        if picked.began or picked.ended:
+            return
+        picked.began = True
+        if served in ("", picked.endpoint):
+            self._rest_s.pop(picked.endpoint, None)
+            if picked.brain is not None:
+                self._tell(picked.brain, picked.brain.started, picked.serial, picked.endpoint)
+            return
+        name = picked.endpoint
+        self._take_off(picked, False)
+        if name in self._endpoints and name not in self._resting:
+            rest_s = self._rest_s[name] = min(LONGEST_REST_S, 2 * self._rest_s.get(name, REST_S / 2))
+            if rest_s == REST_S:
+                logger.warning(
+                    "endpoint %s does not serve what it is sent: it is left alone for a while", name
+                )
+            self._resting[name] = self._clock() + rest_s
+            self._tell(self._brain, self._brain.leave, name, True)
+        picked.endpoint, picked.brain = served, None
+        self._count(served, 1)
+
+    def ended(self, picked: Picked, answered: bool) -> None:
+        """A request has ended: it is `answered`, or its client or endpoint went away."""
+        if not picked.ended:
+            picked.ended = True
+            self._take_off(picked, answered)
+
+    def _count(self, endpoint: str, requests: int) -> None:
+        self._loads[endpoint] = self._loads.get(endpoint, 0) + requests
+        if not self._loads[endpoint]:
+            del self._loads[endpoint]
+
+    def _take_off(self, picked: Picked, answered: bool) -> None:
+        self._count(picked.endpoint, -1)
+        if picked.brain is not None:
+            self._tell(picked.brain, picked.brain.ended, picked.serial, picked.endpoint if answered else "")
+
+    # -- when something of ours goes wrong -----------------------------------------------------------
+
+    def _tell(self, brain: Brain, function: Callable[..., None], *args: Any) -> None:
+        """News for a planner, unless it was set aside; nobody waits for it."""
+        if brain is self._brain:
+            brain.tell(partial(self._failed, brain), function, *args)
+
+    def _failed(self, brain: Brain, error: BaseException) -> None:
+        if brain is self._brain:
+            self._set_aside("failed", error)
+
+    def _log_once(self, kind: str, text: str) -> None:
+        if kind not in self._told:
+            self._told.add(kind)
+            logger.error("%s; the fewest requests decide meanwhile", text)
+
+    def _set_aside(self, what: str, error: BaseException | None = None) -> None:
+        """The planner cannot be trusted: a new one takes over after `ASIDE_S`.  It knows nothing then."""
+        logger.error(
+            "peek's planner %s; the fewest requests decide for %.0f s", what, ASIDE_S, exc_info=error
+        )
+        fallbacks = self._brain.metrics.fallbacks
+        self._brain.close()
+        self._brain = Brain(self.options, asyncio.get_running_loop())
+        self._brain.metrics.fallbacks = fallbacks
+        self._brain.metrics.active = False
+        self._late = None
+        self._aside_until = self._clock() + ASIDE_S
+        for name in self._endpoints:
+            if name not in self._resting:
+                self._tell(self._brain, self._brain.join, name)
+
+
+def _ignore(call: asyncio.Future[Any]) -> None:
+    """A late answer is of no use, nor is its error."""
+    if not call.cancelled():
+        call.exception()

@@ -1,0 +1,228 @@
+"""The command `peek-epp`: a gRPC server that Envoy asks, the list of endpoints, `/metrics`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final
+
+from peek.adapters.epp.exchange import processing
+from peek.adapters.epp.picker import Options, Picker
+from peek.adapters.fleet_metrics import serve_metrics
+from peek.errors import InvalidConfig
+
+logger = logging.getLogger(__name__)
+
+POLL_S: Final = 1.0
+"""How often the list of endpoints is read, and names are looked up."""
+
+GRACE_S: Final = 5.0
+"""How long requests under way may take after SIGTERM; others are refused."""
+
+SWITCH_S: Final = 0.0005
+"""Python's switch interval: how long a thread keeps the interpreter while the other one waits."""
+
+SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
+HEALTH: Final = "grpc.health.v1.Health"
+SERVING: Final = b"\x08\x01"
+"""gRPC's `HealthCheckResponse` of status SERVING; its only field is a number."""
+
+NOT_SERVING: Final = b"\x08\x02"
+
+NEEDED: Final = ("grpc", "envoy", "prometheus_client")
+"""What the extra brings."""
+
+ADVICE: Final = "the packages of gRPC, Envoy's messages or Prometheus are missing: pip install 'peek-kv[epp]'"
+
+
+class EndpointList:
+    """Endpoints by flags and of a file, looked up anew at each `read`.
+
+    Args:
+        named: `host:port` each; a name stands for all its addresses.
+        file: a list of such, a line each (`#` begins a comment), or Envoy's own in JSON (EDS).
+    """
+
+    def __init__(self, named: Sequence[str], file: str = "") -> None:
+        self._named = list(named)
+        self._file = file
+        self._of_file: list[str] = []
+        self._known: dict[str, list[str]] = {}
+        self._told: set[str] = set()
+
+    def read(self) -> list[str]:
+        """All of them as `ip:port`.  What cannot be read or looked up stays as it was, and is logged once."""
+        if self._file:
+            try:
+                self._of_file = listed(Path(self._file).read_text(encoding="utf-8"))
+                self._told.discard(self._file)
+            except (OSError, ValueError) as error:
+                self._warn(self._file, error)
+        found: dict[str, None] = {}
+        for name in (*self._named, *self._of_file):
+            try:
+                self._known[name] = addresses(name)
+                self._told.discard(name)
+            except (OSError, ValueError) as error:
+                self._warn(name, error)
+            found.update(dict.fromkeys(self._known.get(name, ())))
+        return list(found)
+
+    def _warn(self, what: str, error: Exception) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            logger.warning("endpoints of %s cannot be read, what is known stays: %s", what, error)
+
+
+def listed(text: str) -> list[str]:
+    """The endpoints that a file names; `ValueError`."""
+    if text.lstrip().startswith("{"):
+        return _socket_addresses(json.loads(text))
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    return [line for line in lines if line]
+
+
+def _socket_addresses(node: Any) -> list[str]:
+    """Of Envoy's JSON, wherever in it they are."""
+    found = []
+    for name, value in node.items() if isinstance(node, dict) else enumerate(node):
+        if name == "socket_address":
+            host = f"[{value['address']}]" if ":" in value["address"] else value["address"]
+            found.append(f"{host}:{value['port_value']}")
+        elif isinstance(value, (dict, list)):
+            found += _socket_addresses(value)
+    return found
+
+
+def addresses(name: str) -> list[str]:
+    """`host:port` as `ip:port`, of a name all of them in order; `ValueError`, `OSError`."""
+    host, _, port = name.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"endpoint {name!r} is none; need host:port")
+    bare = host.removeprefix("[").removesuffix("]")
+    try:
+        found = [str(ip_address(bare))]
+    except ValueError:
+        found = sorted(
+            {str(each[4][0]) for each in socket.getaddrinfo(bare, int(port), type=socket.SOCK_STREAM)}
+        )
+    return [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip in found]
+
+
+async def serve(picker: Picker, address: str) -> tuple[Any, int]:
+    """A gRPC server that has started, and its port; `RuntimeError` if the address is taken."""
+    import grpc
+    from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
+
+    async def check(request: bytes, _: Any) -> bytes:
+        return SERVING if picker.endpoints or b"liveness" in request else NOT_SERVING
+
+    process = grpc.stream_stream_rpc_method_handler(
+        processing(picker),
+        request_deserializer=messages.ProcessingRequest.FromString,
+        response_serializer=messages.ProcessingResponse.SerializeToString,
+    )
+    unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    server = grpc.aio.server(options=[*unlimited, ("grpc.so_reuseport", 0)])
+    server.add_generic_rpc_handlers(
+        (
+            grpc.method_handlers_generic_handler(SERVICE, {"Process": process}),
+            grpc.method_handlers_generic_handler(
+                HEALTH, {"Check": grpc.unary_unary_rpc_method_handler(check)}
+            ),
+        )
+    )
+    port = server.add_insecure_port(address)
+    await server.start()
+    return server, int(port)
+
+
+async def follow(picker: Picker, endpoints: EndpointList) -> None:
+    """Read the list again and again; never ends."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(POLL_S)
+        try:
+            picker.set_endpoints(await loop.run_in_executor(None, endpoints.read))
+            picker.tick()
+        except Exception:
+            logger.exception("the list of endpoints could not be followed")
+
+
+async def run(arguments: argparse.Namespace) -> None:
+    """The server, until SIGTERM or SIGINT."""
+    picker = Picker(Options(**{each.name: getattr(arguments, each.name) for each in fields(Options)}))
+    endpoints = EndpointList(arguments.endpoint, arguments.endpoints_file)
+    picker.set_endpoints(endpoints.read())
+    server, port = await serve(picker, arguments.listen)
+    following = asyncio.create_task(follow(picker, endpoints))
+    try:
+        serve_metrics(picker, arguments.metrics_port)
+        known = ", ".join(picker.endpoints) or "no endpoint yet"
+        logger.info("peek-epp on port %d picks among %s", port, known)
+        stopped = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        await stopped.wait()
+    finally:
+        following.cancel()
+        await server.stop(GRACE_S)
+        picker.close()
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
+    made = argparse.ArgumentParser(
+        "peek-epp", description="Picks endpoints for Envoy, by the prefixes prompts share."
+    )
+    add = partial(made.add_argument, metavar="X")
+    add("--listen", default="0.0.0.0:9002", help="address for ext_proc, default %(default)s")
+    add("--endpoint", action="append", default=[], help="host:port of an engine; may be given again")
+    add(
+        "--endpoints-file",
+        default="",
+        help="host:port in each line, or Envoy's EDS in JSON; read once a second",
+    )
+    add("--metrics-port", type=int, default=9090, help="of /metrics, 0: none, default %(default)s")
+    helps = {
+        "cache_tokens": "prefix cache of an engine, in tokens of four bytes",
+        "seats": "requests that an engine computes at once; 0: not known",
+        "stickiness": "what a token counts at most that is computed in a second place",
+        "decode_tokens": "expected of an answer",
+        "deadline_s": "seconds that a decision may take; later the fewest requests decide",
+    }
+    for each in fields(Options):
+        default: Any = each.default
+        text = f"{helps[each.name]}, default {default}"
+        add(f"--{each.name.replace('_', '-')}", type=type(default), default=default, help=text)
+    return made
+
+
+def main() -> int:
+    """Run the command; its exit code."""
+    arguments = parser().parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        if not (arguments.endpoint or arguments.endpoints_file):
+            raise InvalidConfig("no endpoints: give --endpoint or --endpoints-file")
+        asyncio.run(run(arguments))
+    except (ImportError, InvalidConfig, OSError, RuntimeError) as error:
+        missing = isinstance(error, ImportError) and (error.name or "").partition(".")[0] in NEEDED
+        sys.stderr.write(f"peek-epp: {ADVICE if missing else error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

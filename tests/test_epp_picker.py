@@ -1,0 +1,464 @@
+"""The endpoint picker's decisions, in an event loop; gRPC and Envoy are in tests/epp."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.loops import in_a_loop
+
+from peek.adapters.epp.picker import ASIDE_S, HUNG_S, REST_S, Brain, Options, Picked, Picker
+from peek.adapters.epp.server import ADVICE, NEEDED, EndpointList, addresses, listed
+from peek.errors import InvalidConfig, NoReplica
+
+ABC = ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]
+LONG = "You are a helpful assistant who answers in one short sentence. " * 40
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def picker(endpoints: list[str] = ABC, **options: Any) -> tuple[Picker, Clock]:
+    clock = Clock()
+    made = Picker(Options(deadline_s=10.0, **options), clock)
+    made.set_endpoints(endpoints)
+    return made, clock
+
+
+def body(prompt: str, **more: Any) -> bytes:
+    return json.dumps({"model": "m", "prompt": prompt, "max_tokens": 8, **more}).encode()
+
+
+async def caught_up(of: Picker) -> Brain:
+    """The planner has heard of all news."""
+    await of._brain.call(lambda: None)
+    await asyncio.sleep(0)
+    return of._brain
+
+
+async def loads(of: Picker) -> dict[str, int]:
+    """Requests at each endpoint as the planner knows them; those that rest are missing."""
+    return {each.name: each.under_way for each in (await caught_up(of)).fleet.status()}
+
+
+@in_a_loop
+async def test_a_prefix_goes_where_it_was_and_strangers_spread() -> None:
+    made, _ = picker()
+    strangers = [await made.pick(body(f"{n} {LONG}")) for n in range(3)]
+    assert {each.endpoint for each in strangers} == set(ABC)
+    for each in strangers:
+        made.began(each)
+        made.ended(each, True)
+    for n, each in enumerate(strangers):
+        assert (await made.pick(body(f"{n} {LONG} and a question"))).endpoint == each.endpoint
+    assert (await caught_up(made)).fleet.stats.sticky == 3
+
+
+@pytest.mark.parametrize("name", ["user", "prompt_cache_key", "header"])
+@in_a_loop
+async def test_the_next_turn_of_a_session_goes_where_the_last_one_was(name: str) -> None:
+    """All endpoints hold the prompt, so that nothing but the session decides."""
+    made, _ = picker()
+    for endpoint in ABC:
+        made.ended(await made.pick(body(LONG), subset=[endpoint]), True)
+
+    async def turn(session: str) -> str:
+        in_body = {} if name == "header" else {name: session}
+        picked = await made.pick(body(LONG, **in_body), session if name == "header" else "")
+        made.ended(picked, True)
+        return picked.endpoint
+
+    homes = {session: await turn(session) for session in "abcde"}
+    assert len(set(homes.values())) > 1
+    for session in "edcbaacebd":
+        assert await turn(session) == homes[session]
+    assert (await caught_up(made)).fleet.stats.sessions_moved == 0
+
+
+@in_a_loop
+async def test_a_salt_and_a_model_share_nothing() -> None:
+    made, _ = picker()
+    made.ended(await made.pick(body(LONG)), True)
+    await made.pick(body(LONG, cache_salt="other"))
+    await made.pick(body(LONG, model="adapter"))
+    assert (await caught_up(made)).fleet.stats.sticky == 0
+    await made.pick(body(LONG))
+    assert (await caught_up(made)).fleet.stats.sticky == 1
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"model": "m"}', b"[" * 100_000, b'{"messages": 3}']
+)
+@in_a_loop
+async def test_a_body_without_a_prompt_gets_an_endpoint_from_the_planner(sent: bytes) -> None:
+    made, _ = picker()
+    picked = await made.pick(sent)
+    assert picked.endpoint in ABC
+    assert picked.brain is made._brain
+    assert (await loads(made))[picked.endpoint] == 1
+
+
+@in_a_loop
+async def test_only_candidates_are_picked_and_others_are_used_again() -> None:
+    made, _ = picker()
+    for _ in range(4):
+        assert (await made.pick(body(LONG), subset=[ABC[1], "10.9.9.9:1"])).endpoint == ABC[1]
+    for nobody in ([], ["10.9.9.9:1"]):
+        with pytest.raises(NoReplica, match="none of 3 endpoints may be picked"):
+            await made.pick(body(LONG), subset=nobody)
+    others = {(await made.pick(body(f"{n} {LONG}"))).endpoint for n in range(4)}
+    assert others >= {ABC[0], ABC[2]}
+
+
+@in_a_loop
+async def test_without_endpoints_there_is_none_to_pick() -> None:
+    made, _ = picker([])
+    with pytest.raises(NoReplica, match="none of 0 endpoints may be picked"):
+        await made.pick(body(LONG))
+    made.set_endpoints(ABC[:1])
+    assert (await made.pick(body(LONG))).endpoint == ABC[0]
+
+
+Step = tuple[str, int, int]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["pick", "pick", "began", "ended", "gone", "elsewhere", "endpoints", "tick"]),
+        st.integers(0, 7),
+        st.integers(0, 7),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60)
+@given(STEPS)
+def test_both_counts_are_those_of_a_naive_twin(steps: list[Step]) -> None:
+    """Whatever comes in whatever order: a request counts where it is, once, until it ends."""
+
+    async def play() -> None:
+        made, clock = picker()
+        going: list[Picked] = []
+        for what, one, other in steps:
+            clock.now += 0.4
+            picked = going[one % len(going)] if going else None
+            if what == "pick":
+                try:
+                    going.append(await made.pick(body(f"{one} {LONG}")))
+                except NoReplica:
+                    assert not made.endpoints
+            elif what == "endpoints":
+                there = [name for place, name in enumerate(ABC) if one >> place & 1]
+                made.set_endpoints(there)
+                assert set(made.endpoints) == set(there)
+            elif what == "tick":
+                made.tick()
+            elif picked is not None and what in ("began", "elsewhere"):
+                made.began(picked, "" if what == "began" else ABC[other % 3])
+            elif picked is not None:
+                made.ended(picked, what == "ended")
+                made.ended(picked, True)  # said twice, counted once
+                going.remove(picked)
+        brain = await caught_up(made)
+        brain.fleet.check()
+        planned = {each.serial for each in going if each.brain is not None}
+        assert sum(each.under_way for each in brain.fleet.status()) <= len(planned)
+        for name, count in made.endpoints.items():
+            assert count == sum(each.endpoint == name for each in going)
+        for picked in going:
+            made.ended(picked, True)
+        assert sum((await loads(made)).values()) == 0
+        assert made._loads == {}
+        made.close()
+
+    asyncio.run(play())
+
+
+# -- endpoints that do not serve ------------------------------------------------------------------------
+
+
+@in_a_loop
+async def test_an_endpoint_that_did_not_serve_rests_longer_each_time_until_it_serves() -> None:
+    made, clock = picker()
+    dead = ABC[0]
+    for rest_s in (REST_S, 2 * REST_S, 4 * REST_S):
+        picked = await made.pick(body(LONG), subset=[dead])
+        made.began(picked, ABC[1])
+        assert (picked.endpoint, made.endpoints[dead]) == (ABC[1], 0)
+        assert dead not in await loads(made)
+        assert {(await made.pick(body(f"{n} {LONG}"))).endpoint for n in range(4)} == set(ABC[1:])
+        clock.now += rest_s - 0.01
+        made.tick()
+        assert dead not in await loads(made)
+        clock.now += 0.02
+        made.tick()
+        assert (await loads(made))[dead] == 0
+    made.began(await made.pick(body(LONG), subset=[dead]))
+    made.began(await made.pick(body(LONG), subset=[dead]), ABC[1])
+    clock.now += REST_S
+    made.tick()
+    assert dead in await loads(made)
+
+
+@in_a_loop
+async def test_where_all_rest_the_fewest_requests_decide() -> None:
+    made, _ = picker(ABC[:2])
+    for name, other in ((ABC[0], ABC[1]), (ABC[1], ABC[0])):
+        made.began(await made.pick(body(LONG), subset=[name]), other)
+    assert await loads(made) == {}
+    assert {(await made.pick(body(LONG))).endpoint for _ in range(2)} == set(ABC[:2])
+
+
+@in_a_loop
+async def test_an_endpoint_that_is_taken_off_the_list_ends_what_it_has_and_may_come_back() -> None:
+    made, _ = picker()
+    picked = await made.pick(body(LONG))
+    rest = [name for name in ABC if name != picked.endpoint]
+    made.set_endpoints(rest)
+    assert (await loads(made))[picked.endpoint] == 1
+    assert (await made.pick(body(LONG))).endpoint in rest
+    made.set_endpoints(ABC)
+    assert (await loads(made))[picked.endpoint] == 0
+    assert made.endpoints[picked.endpoint] == 1
+    made.ended(picked, True)
+    assert made.endpoints[picked.endpoint] == 0
+    made.set_endpoints(rest)
+    assert set(await loads(made)) == set(rest)
+
+
+# -- when something of ours goes wrong --------------------------------------------------------------------
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+def break_planner(made: Picker, name: str, call: Callable[..., Any]) -> None:
+    """The planner's method is another one from now on, as after a bug; the class may be compiled."""
+    real = made._brain.fleet
+
+    class Broken:
+        def __getattr__(self, asked: str) -> Any:
+            return call if asked == name else getattr(real, asked)
+
+        def __contains__(self, serial: str) -> bool:
+            return serial in real
+
+    made._brain.fleet = Broken()  # type: ignore[assignment]
+
+
+def bug(*_: Any, **__: Any) -> None:
+    raise AssertionError("a bug")
+
+
+@in_a_loop
+async def test_after_an_error_the_fewest_requests_decide_until_the_planner_begins_anew(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made, clock = picker()
+    break_planner(made, "place", bug)
+    picked = [await made.pick(body(LONG)) for _ in range(6)]
+    assert made.endpoints == dict.fromkeys(ABC, 2)
+    assert errors(caplog) == [f"peek's planner failed; the fewest requests decide for {ASIDE_S:.0f} s"]
+    assert (made._brain.metrics.fallbacks, made._brain.metrics.active) == (6, False)
+    for each in picked[:3]:
+        made.ended(each, True)
+    clock.now += ASIDE_S
+    made.tick()
+    again = await made.pick(body(LONG))
+    assert again.brain is made._brain
+    assert (made._brain.metrics.fallbacks, made._brain.metrics.active) == (6, True)
+
+
+@pytest.mark.parametrize("name", ["started", "finished", "cancel"])
+@in_a_loop
+async def test_an_error_in_news_is_one_of_the_planner_too(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, _ = picker()
+    picked = await made.pick(body(LONG))
+    break_planner(made, name, bug)
+    made.began(picked)
+    made.ended(picked, name != "cancel")
+    for _ in range(3):
+        await caught_up(made)
+    assert len(errors(caplog)) == 1
+    assert (await made.pick(body(LONG))).brain is None
+
+
+@in_a_loop
+async def test_a_request_that_the_planner_refuses_does_not_set_it_aside(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made, _ = picker()
+
+    def refuse(*_: Any) -> str:
+        raise InvalidConfig("no")
+
+    real = made._brain.place
+    made._brain.place = refuse  # type: ignore[method-assign]
+    assert [(await made.pick(body(LONG))).brain for _ in range(3)] == [None] * 3
+    assert errors(caplog) == ["peek's planner refuses a request: no; the fewest requests decide meanwhile"]
+    made._brain.place = real  # type: ignore[method-assign]
+    assert (await made.pick(body(LONG))).brain is made._brain
+
+
+@in_a_loop
+async def test_a_planner_that_is_late_is_asked_again_when_it_has_come_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made, _ = picker()
+    made.options = Options(deadline_s=0.05)
+    free = Event()
+    real = made._brain.fleet.place
+
+    def slow(*args: Any) -> str:
+        free.wait()
+        return real(*args)
+
+    break_planner(made, "place", slow)
+    late = [await made.pick(body(LONG)) for _ in range(6)]
+    assert [each.brain for each in late] == [None] * 6
+    assert made.endpoints == dict.fromkeys(ABC, 2)
+    assert errors(caplog) == [
+        "peek's planner has not answered within its deadline; the fewest requests decide meanwhile"
+    ]
+    free.set()
+    assert sum((await loads(made)).values()) == 0  # what it was asked in vain is forgotten
+    made.options = Options(deadline_s=10.0)
+    assert (await made.pick(body(LONG))).brain is made._brain
+
+
+@in_a_loop
+async def test_a_planner_that_hangs_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    made, clock = picker()
+    made.options = Options(deadline_s=0.05)
+    free = Event()
+    break_planner(made, "place", lambda *_: free.wait())
+    hung = made._brain
+    assert (await made.pick(body(LONG))).brain is None
+    clock.now += HUNG_S
+    made.tick()
+    assert made._brain is hung
+    clock.now += 0.1
+    made.tick()
+    assert made._brain is not hung
+    assert errors(caplog)[1:] == [f"peek's planner has hung; the fewest requests decide for {ASIDE_S:.0f} s"]
+    clock.now += ASIDE_S
+    made.tick()
+    made.options = Options(deadline_s=10.0)
+    assert (await made.pick(body(LONG))).brain is made._brain
+    free.set()
+
+
+@in_a_loop
+async def test_a_client_that_leaves_while_the_planner_decides_leaves_nothing_behind() -> None:
+    made, _ = picker()
+    free, asked = Event(), Event()
+    real = made._brain.fleet.place
+
+    def slow(*args: Any) -> str:
+        asked.set()
+        free.wait()
+        return real(*args)
+
+    break_planner(made, "place", slow)
+    task = asyncio.create_task(made.pick(body(LONG)))
+    while not asked.is_set():
+        await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    free.set()
+    assert sum((await loads(made)).values()) == 0
+    assert made.endpoints == dict.fromkeys(ABC, 0)
+
+
+# -- options, and the list of endpoints -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ({"deadline_s": 0.0}, "deadline_s is 0.0; need a number from 0.001 to 60"),
+        ({"cache_tokens": -1}, "cache_tokens is -1; need a number from 0 to"),
+        ({"stickiness": 0.5}, "stickiness is 0.5; need a number from 1 to"),
+    ],
+)
+def test_options_that_cannot_be(option: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidConfig) as raised:
+        Options(**option)
+    assert text in str(raised.value)
+
+
+EDS = """{"resources": [{"@type": "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+ "cluster_name": "engines", "endpoints": [{"lb_endpoints": [
+  {"endpoint": {"address": {"socket_address": {"address": "10.0.0.1", "port_value": 8000}}}},
+  {"endpoint": {"address": {"socket_address": {"address": "fd00::1", "port_value": 8001}}}}]}]}]}"""
+
+
+def test_a_file_of_lines_and_a_file_of_envoys() -> None:
+    assert listed("10.0.0.1:8000 # the first\n\n# none\n[fd00::1]:8001\n") == [
+        "10.0.0.1:8000",
+        "[fd00::1]:8001",
+    ]
+    assert listed(EDS) == ["10.0.0.1:8000", "[fd00::1]:8001"]
+    assert addresses("[fd00:0::1]:8001") == ["[fd00::1]:8001"]
+    assert "127.0.0.1:80" in addresses("localhost:80")
+
+
+@pytest.mark.parametrize(
+    "name", ["10.0.0.1", "10.0.0.1:", "10.0.0.1:x", "10.0.0.1:0", "10.0.0.1:65536", ":80"]
+)
+def test_an_endpoint_that_is_none(name: str) -> None:
+    with pytest.raises(ValueError, match=r"endpoint '.*' is none; need host:port"):
+        addresses(name)
+
+
+def test_what_cannot_be_read_stays_as_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "endpoints"
+    endpoints = EndpointList(["10.0.0.9:1"], str(file))
+    assert endpoints.read() == ["10.0.0.9:1"]
+    assert endpoints.read() == ["10.0.0.9:1"]
+    assert len(caplog.records) == 1
+    file.write_text("10.0.0.1:8000\n10.0.0.2:8000\n10.0.0.9:1\n")
+    assert endpoints.read() == ["10.0.0.9:1", "10.0.0.1:8000", "10.0.0.2:8000"]
+    file.write_text('{"half": ')
+    assert endpoints.read() == ["10.0.0.9:1", "10.0.0.1:8000", "10.0.0.2:8000"]
+    file.write_text("10.0.0.2:8000\nnonsense\n")
+    assert endpoints.read() == ["10.0.0.9:1", "10.0.0.2:8000"]
+    assert len(caplog.records) == 3
+
+
+WITHOUT = """
+import sys
+sys.modules[sys.argv.pop(1)] = None
+from peek.adapters.epp.server import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("package", NEEDED)
+def test_the_command_without_its_extra_says_so_in_one_line(package: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, package, "--endpoint", ABC[0], "--listen", "127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, f"peek-epp: {ADVICE}\n")
