@@ -20,16 +20,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.arena.cells import STOCK, Cell, Figures, has_queue, row, run_all, table
+from bench.arena.cells import STOCK, Cell, Figures, has_queue, run_all, table
 from bench.arena.kinds import JUDGING, KINDS, LOADS, TUNING, at_load, build
 from bench.builds import ROOT, require_compiled
 from peek.simulation.simulate import CACHES
 from peek.simulation.workload import Workload
 
-DIAL: Final = {
-    "peek:objective=tail": 0.0, "peek:mean_bias=0.25": 0.25, "peek": 0.5, "peek:mean_bias=0.75": 0.75,
-    "peek:objective=mean": 1.0,
-}  # fmt: skip
+DIAL: Final = (
+    "peek:objective=tail", "peek:mean_bias=0.25", "peek", "peek:mean_bias=0.75", "peek:objective=mean",
+)  # fmt: skip
+"""From short tail to short mean."""
 OURS: Final = (*DIAL, "peek:objective=target")
 
 TABLE: Final = ROOT / "docs/data/policies_judge.csv"
@@ -43,12 +43,16 @@ SHOWN: Final = {
 }  # fmt: skip
 
 
+def overall(lines: Sequence[Sequence[str]]) -> list[dict[str, str]]:
+    """The rows over all cells of a table."""
+    heads, *rows = lines
+    return [dict(zip(heads, line, strict=True)) for line in rows if line[0].startswith("all ")]
+
+
 def leaderboard(lines: Sequence[Sequence[str]]) -> str:
     """The rows over all cells of a table, best utility first, as Markdown."""
-    heads, *rows = lines
-    found = [dict(zip(heads, line, strict=True)) for line in rows if line[0].startswith("all ")]
     text = ["| policy | " + " | ".join(SHOWN) + " |", "|---" * (len(SHOWN) + 1) + "|"]
-    for each in sorted(found, key=lambda each: float(each["utility"])):
+    for each in sorted(overall(lines), key=lambda each: float(each["utility"])):
         figures = (
             each[column] if column == "beaten" else f"{float(each[column]):.2f}" for column in SHOWN.values()
         )
@@ -89,8 +93,8 @@ def lines_of(workload: Workload) -> Iterator[dict[str, Any]]:
         }
 
 
-def draw(cells: Sequence[dict[str, Figures]], labels: Sequence[str], path: Path) -> None:
-    """Each policy at its ratios of mean and p99 TTFT; the places on the dial are joined."""
+def draw(lines: Sequence[Sequence[str]], path: Path) -> None:
+    """Each policy of a table at its ratios of mean and p99 TTFT; the places on the dial are joined."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -98,16 +102,16 @@ def draw(cells: Sequence[dict[str, Figures]], labels: Sequence[str], path: Path)
 
     mpl.rc("svg", fonttype="none", hashsalt="peek")
     figure, axes = plt.subplots(figsize=(7.2, 4.0))
-    lines = {label: row(cells, label) for label in labels}
-    dial = sorted((label for label in lines if label in DIAL), key=lambda label: DIAL[label])
-    axes.plot([lines[each]["ttft"] for each in dial], [lines[each]["p99"] for each in dial], color="#d9480f")
-    for label, line in lines.items():
-        ours = label not in STOCK
-        axes.plot(line["ttft"], line["p99"], "o" if ours else "s", color="#d9480f" if ours else "#6b7280")
+    found = {each["policy"]: (float(each["ttft"]), float(each["p99"])) for each in overall(lines)}
+    axes.plot(*zip(*(found[label] for label in DIAL if label in found), strict=True), color="#d9480f")
+    for label, (mean, p99) in found.items():
+        colour = "#6b7280" if label in STOCK else "#d9480f"
+        axes.plot(mean, p99, "s" if label in STOCK else "o", color=colour)
         axes.annotate(
-            label.removesuffix("+lru").removeprefix("peek:"), (line["ttft"], line["p99"]), fontsize=8,
-            xytext=(-7 if ours else 7, 0), textcoords="offset points", ha="right" if ours else "left",
-            va="center", fontweight="bold" if label == "peek" else None,
+            label.removesuffix("+lru").removeprefix("peek:"), (mean, p99), fontsize=8,
+            xytext=(-7 if label in DIAL else 7, 0), textcoords="offset points",
+            ha="right" if label in DIAL else "left", va="center",
+            fontweight="bold" if label == "peek" else None,
         )  # fmt: skip
     axes.set(xscale="log", yscale="log", xlabel="mean TTFT, times the best stock policy's",
              ylabel="p99 TTFT, times the best stock policy's")  # fmt: skip
@@ -159,7 +163,7 @@ def main() -> None:
             print("|---" * len(line) + "|")
     figure, path = (FIGURE, TABLE) if arguments.store else (arguments.figure, arguments.csv)
     if figure:
-        draw(list(found.values()), labels, figure)
+        draw(lines, figure)
     if path:
         with path.open("w", newline="", encoding="utf-8") as stream:
             csv.writer(stream, lineterminator="\n").writerows(lines)
