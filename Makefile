@@ -253,7 +253,7 @@ bench-servers-store: $(BUILT)
 	$(BIN)/python -m bench.servers.table build/servers.json --store docs/data/servers.csv
 	$(MAKE) eval-report
 
-# Every policy of the leaderboard on ten kinds of traffic; its table, figure and page.  About eight minutes.
+# Every policy of the leaderboard on ten kinds of traffic; its table, figure and page.  Five to eight minutes.
 arena: $(BUILT)
 	$(BIN)/python -m bench.arena --store
 
