@@ -48,7 +48,7 @@ def _constant(module: str, name: str, value: str) -> list[Edit]:
 
 
 def _size(formula: str) -> list[Edit]:
-    return [("frontier", "math.sqrt(length * max(1.0, work, (length - cached) / MOST_SHARERS))", formula)]
+    return [("frontier", "math.sqrt(length * max(max(1.0, work), (length - cached) / MOST_SHARERS))", formula)]
 
 
 def _power(value: str) -> list[Edit]:
@@ -66,7 +66,7 @@ VARIANTS: Final[dict[str, list[Edit]]] = {
     "edges not divided": _divided(""),
     "size left out": _size("1.0"),
     "size: the prompt": _size("length"),
-    "size: tokens to compute": _size("max(1.0, work, (length - cached) / MOST_SHARERS)"),
+    "size: tokens to compute": _size("max(max(1.0, work), (length - cached) / MOST_SHARERS)"),
     "sharing makes nothing smaller": _constant("frontier", "MOST_SHARERS", "1.0"),
     "sharing not bounded": _constant("frontier", "MOST_SHARERS", "1e9"),
     "answers not learned": [

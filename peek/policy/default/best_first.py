@@ -17,8 +17,7 @@ from peek.policy.default.frontier import (
     MIN_WAIT_S,
     Frontier,
     edge_at_risk,
-    own_length,
-    own_work,
+    lightness_of,
     size,
     urgency,
     vector,
@@ -157,14 +156,12 @@ class BestFirst(RequestStream):
             request = terminator.request
             waiting = frontier.waiting(terminator)
             since = waiting.since
-            length = own_length(request)
-            work = float(own_work(request, node.depth * frontier.unit))
-            own_size = size(length, length - work, work)
-            key = self._key(since, at_risk / work, frontier.lightness(own_size))
+            work = float(waiting.work)
+            key = self._key(since, at_risk / work, waiting.lightness)
             expected = waiting.expected
             excess = float(expected.excess)
             if expected.ratio != 1.0 or excess != 0.0:
-                lightness = frontier.lightness(own_size * expected.ratio)
+                lightness = lightness_of(waiting.size * expected.ratio)
                 key = -bounded(-self._key(since, at_risk / (work + excess), lightness), -key)
             below.append(Piece(key, since, request.sequence, node, request))
             terminator = terminator.next
@@ -183,11 +180,13 @@ class BestFirst(RequestStream):
         work = float(below.work)
         parent = kid.parent
         assert parent is not None
-        mean_size = size(below.tokens / count, float(parent.depth * frontier.unit), work / count)
-        lightness = frontier.lightness(mean_size)
+        if below.lightness < 0.0:
+            below.size = size(below.tokens / count, float(parent.depth * frontier.unit), work / count)
+            below.lightness = lightness_of(below.size)
+        lightness = below.lightness
         key = self._key(below.since, at_risk / max(1.0, work), lightness)
         if below.foretells:
-            lightness = frontier.lightness(mean_size * below.lasting / below.tokens)
+            lightness = lightness_of(below.size * below.lasting / below.tokens)
             risk = at_risk / max(1.0, work + below.excess)
             key = -bounded(-self._key(below.since, risk, lightness), -key)
         return Piece(key, below.since, below.first, kid, only_request(kid))

@@ -27,7 +27,6 @@ from mypy_extensions import i64
 
 from peek.policy.default.answers import LEAST, MOST, AnswerLengths, Expected
 from peek.policy.default.sessions import Sessions
-from peek.request import PendingRequest
 from peek.trie.keys import COMPILED
 from peek.trie.node import Node, Terminator, next_branch, next_preorder, uncached_symbols
 from peek.trie.pending_tree import PendingTree
@@ -203,6 +202,7 @@ class Below:
         work: tokens to compute, every uncached edge once.
         excess: tokens that answers are expected to take beyond that.
         since, first: arrival in seconds and number of the oldest.
+        size, lightness: of the piece that it is once the path above is paid; -1 until somebody asks.
     """
 
     __slots__ = (
@@ -210,9 +210,11 @@ class Below:
         "first",
         "group",
         "lasting",
+        "lightness",
         "node",
         "round",
         "since",
+        "size",
         "slot",
         "start",
         "tokens",
@@ -231,6 +233,8 @@ class Below:
         self.excess: float = 0.0
         self.since: float = math.inf
         self.first: i64 = _LATE
+        self.size: float = -1.0
+        self.lightness: float = -1.0
 
     @property
     def foretells(self) -> bool:
@@ -252,17 +256,26 @@ class Below:
 class Waiting:
     """One request: the slot of its piece, -1 where it is none, and what is expected of its answer.
 
-    `start` is as of `Below`; `since` its arrival, or earlier for a later turn of a session, in seconds.
+    `start` is as of `Below`; `since` its arrival, or earlier for a later turn of a session, in seconds.  The
+    tokens of its prompt, what of it lies behind the key, and its size once the key is paid never change.
     """
 
-    __slots__ = ("expected", "since", "slot", "start", "terminator")
+    __slots__ = ("expected", "length", "lightness", "since", "size", "slot", "start", "terminator", "work")
 
-    def __init__(self, terminator: Terminator, expected: Expected, since: float, start: i64) -> None:
+    def __init__(
+        self, terminator: Terminator, depth_tokens: i64, expected: Expected, since: float, start: i64
+    ) -> None:
         self.terminator = terminator
         self.start: i64 = start
         self.expected = expected
         self.since: float = since
         self.slot: i64 = -1
+        num_tokens = terminator.request.num_tokens
+        self.length: float = float(max(1, num_tokens))
+        self.work: i64 = max(1, num_tokens - depth_tokens)
+        work = float(self.work)
+        self.size: float = size(self.length, self.length - work, work)
+        self.lightness: float = lightness_of(self.size)
 
 
 def urgency(risk: float, lightness: float, power: i64) -> float:
@@ -291,16 +304,6 @@ def _urgencies(risk: Any, lightness: Any, power: i64) -> Any:
     return raised
 
 
-def own_work(request: PendingRequest, depth_tokens: i64) -> i64:
-    """Tokens that a request has to itself: its prompt behind the key."""
-    return max(1, request.num_tokens - depth_tokens)
-
-
-def own_length(request: PendingRequest) -> float:
-    """Tokens of its prompt."""
-    return float(max(1, request.num_tokens))
-
-
 def size(length: float, cached: float, work: float) -> float:
     """What a request takes, in tokens: the geometric mean of its prompt and of what it has to compute.
 
@@ -312,7 +315,12 @@ def size(length: float, cached: float, work: float) -> float:
         work: to compute for each that waits, what they share divided among them.  It counts as no less than
             what one alone has to compute divided by `MOST_SHARERS`.
     """
-    return math.sqrt(length * max(1.0, work, (length - cached) / MOST_SHARERS))
+    return math.sqrt(length * max(max(1.0, work), (length - cached) / MOST_SHARERS))  # max of two is native
+
+
+def lightness_of(size_tokens: float) -> float:
+    """What an index says of a size: the larger, the less.  O(1)."""
+    return math.pow(size_tokens, -GAMMA)
 
 
 def edge_at_risk(node: Node, parent: Node, unit_tokens: i64) -> float:
@@ -343,8 +351,6 @@ class Frontier:
         "_free",
         "_free_groups",
         "_groups",
-        "_last_lightness",
-        "_last_size",
         "_round",
         "_sessions",
         "_start",
@@ -366,8 +372,6 @@ class Frontier:
         self._start: i64 = 0
         self._below: list[Below | None] = []
         self._waiting: list[Waiting | None] = []
-        self._last_size: float = 1.0
-        self._last_lightness: float = 1.0
         self.unit: i64 = 1
         self._clear()
 
@@ -421,7 +425,10 @@ class Frontier:
             self._leave_slot_of(waiting)
         request = terminator.request
         expected = self._answers.expected(request.request_id)
-        waiting = Waiting(terminator, expected, self._sessions.since(request), self._start)
+        node = terminator.node
+        assert node is not None
+        since = self._sessions.since(request)
+        waiting = Waiting(terminator, node.depth * self.unit, expected, since, self._start)
         known[uid] = waiting
         return waiting
 
@@ -560,18 +567,16 @@ class Frontier:
             terminator = terminator.next
 
     def _put_own(self, waiting: Waiting, group: i64) -> None:
-        request, node, expected = waiting.terminator.request, waiting.terminator.node, waiting.expected
-        length = own_length(request)
-        work = float(own_work(request, node.depth * self.unit))
-        own_size = size(length, length - work, work)
-        lightness = foretold = self.lightness(own_size)
+        expected = waiting.expected
+        work = float(waiting.work)
+        foretold = waiting.lightness
         if expected.ratio != 1.0:
-            foretold = self.lightness(own_size * expected.ratio)
+            foretold = lightness_of(waiting.size * expected.ratio)
         self.columns.put(
             waiting.slot,
             waiting.since,
-            request.sequence,
-            lightness,
+            waiting.terminator.request.sequence,
+            waiting.lightness,
             1.0 / work,
             0.0,
             group,
@@ -606,9 +611,9 @@ class Frontier:
         work = float(piece.work)
         cached = (top.depth - parent.depth - uncached_symbols(top, parent, self._epoch)) * self.unit
         mean_size = size(piece.tokens / count, float(parent.depth * self.unit + cached), work / count)
-        lightness = foretold = self.lightness(mean_size)
+        lightness = foretold = lightness_of(mean_size)
         if piece.lasting != piece.tokens:
-            foretold = self.lightness(mean_size * piece.lasting / piece.tokens)
+            foretold = lightness_of(mean_size * piece.lasting / piece.tokens)
         self.columns.put(
             piece.slot,
             piece.since,
@@ -647,7 +652,6 @@ class Frontier:
         node = below.node
         parent = node.parent
         assert parent is not None
-        depth_tokens = node.depth * self.unit
         tokens = lasting = excess = 0.0
         work: i64 = uncached_symbols(node, parent, self._epoch) * self.unit
         since = math.inf
@@ -656,15 +660,14 @@ class Frontier:
         while terminator is not None:
             waiting = self.waiting(terminator)
             self._leave_slot_of(waiting)
-            request, expected = terminator.request, waiting.expected
-            length = own_length(request)
-            tokens += length
-            lasting += length * expected.ratio
-            work += own_work(request, depth_tokens)
+            expected, sequence = waiting.expected, terminator.request.sequence
+            tokens += waiting.length
+            lasting += waiting.length * expected.ratio
+            work += waiting.work
             excess += float(expected.excess)
-            if waiting.since < since or (waiting.since == since and request.sequence < first):
+            if waiting.since < since or (waiting.since == since and sequence < first):
                 since = waiting.since
-                first = request.sequence
+                first = sequence
             terminator = terminator.next
         below.tokens = tokens
         below.lasting = lasting
@@ -672,6 +675,7 @@ class Frontier:
         below.excess = excess
         below.since = since
         below.first = first
+        below.lightness = -1.0
 
     def above(self) -> list[float]:
         """By group: tokens at risk for one request that hangs from it.  O(groups)."""
@@ -689,10 +693,3 @@ class Frontier:
                     risk += edge_at_risk(current, parent, self.unit)
                 at_risk[self.below(current).group] = risk
         return at_risk
-
-    def lightness(self, size_tokens: float) -> float:
-        """`size_tokens` ** -0.4."""
-        if size_tokens != self._last_size:  # requests of a kind are often of a size
-            self._last_size = size_tokens
-            self._last_lightness = math.pow(size_tokens, -GAMMA)
-        return self._last_lightness
