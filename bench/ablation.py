@@ -48,7 +48,8 @@ def _constant(module: str, name: str, value: str) -> list[Edit]:
 
 
 def _size(formula: str) -> list[Edit]:
-    return [("frontier", "math.sqrt(length * max(max(1.0, work), (length - cached) / MOST_SHARERS))", formula)]
+    line = "math.sqrt(length * max(max(1.0, work), (length - cached) / MOST_SHARERS))"
+    return [("frontier", line, formula)]
 
 
 def _power(value: str) -> list[Edit]:
