@@ -375,6 +375,21 @@ def test_the_busiest_requests_are_simulated(log: Path, capsys: Capsys) -> None:
     assert busiest(TRACES["few groups"], 40).warmup == 4
 
 
+@pytest.mark.parametrize("level", ["body", "json", "text"])
+def test_priorities_are_seen_and_said_not_to_be_heeded(level: str, tmp_path: Path, capsys: Capsys) -> None:
+    if level == "body":
+        lines = [json.dumps({"ts": n, "prompt": [1, 2, n], "priority": n % 2}) for n in range(4)]
+    else:
+        name = f"sglang-0.5.23-{level}-level3.log"
+        lines = (LOGS / name).read_text().replace("priority=None", "priority=-1").splitlines()
+        lines = [each.replace('"priority": null', '"priority": -1') for each in lines]
+    (tmp_path / "some.log").write_text("\n".join(lines) + "\n")
+    assert main(["check", str(tmp_path / "some.log"), "--draws", "0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    asked = 2 if level == "body" else found["log"]["requests"]
+    assert any(note.startswith(f"{asked} requests ask for a priority") for note in found["notes"])
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -278,6 +278,11 @@ def _notes(reader: Reader, tracer: Tracer) -> list[str]:
         )
     elif counts.requests > 1 and counts.span_s > 60.0 * counts.requests and not counts.doubt:
         said.append("that is less than a request a minute: is the unit of times right (--time-unit)?")
+    if counts.ranked:
+        said.append(
+            f"{counts.ranked:,} requests ask for a priority, which the model does not heed; "
+            "nor do engines without --scheduling-policy priority or --enable-priority-scheduling"
+        )
     if counts.started_before:
         said.append(f"{counts.started_before:,} answers to requests that are not in the log")
     return list(dict.fromkeys(filter(None, said)))

@@ -269,6 +269,7 @@ _SGLANG_OWN: Final = re.compile(r"server_args=|max_total_num_tokens=|(?:Prefill|
 _COUNTS: Final = ("completion_tokens", "prompt_tokens", "cached_tokens")
 _NAMESPACES: Final = ("lora_path", "extra_key", "cache_salt")
 _MAX_NEW_TOKENS: Final = re.compile(r"sampling_params=\[?\{[^{}]*'max_new_tokens': (\d+)")
+_PRIORITY: Final = re.compile(r"\bpriority=(-?\d+)")
 _ANY_STRING: Final = re.compile(_STRING)
 _SGLANG_CUT: Final = 2048
 """Characters or items that `--log-requests-level 2` leaves of a prompt."""
@@ -328,7 +329,9 @@ class SglangLog:
         namespace = "/".join(_literal(line, each, at)[0] or "" for each in _NAMESPACES)
         allowed = _MAX_NEW_TOKENS.search(line, at)
         sampling = {"max_new_tokens": int(allowed[1])} if allowed else {}
-        yield from self._arrivals(name, at_s, prompt, sampling, namespace)
+        ranked = _PRIORITY.search(line, at)
+        priority = int(ranked[1]) if ranked else 0
+        yield from self._arrivals(name, at_s, prompt, sampling, namespace, priority)
 
     def _whole(self, line: str, name: str, at: int) -> tuple[Any, int]:
         try:
@@ -354,10 +357,11 @@ class SglangLog:
             namespace = "/".join(asked.get(name) or "" for name in _NAMESPACES)
             prompt = asked.get("input_ids") or asked.get("text")
             sampling = asked.get("sampling_params") or {}
-            yield from self._arrivals(row["rid"], seconds(row["timestamp"]), prompt, sampling, namespace)
+            at_s, priority = seconds(row["timestamp"]), asked.get("priority") or 0
+            yield from self._arrivals(row["rid"], at_s, prompt, sampling, namespace, priority)
 
     def _arrivals(
-        self, name: Any, at_s: float, prompt: Any, sampling: Any, namespace: str
+        self, name: Any, at_s: float, prompt: Any, sampling: Any, namespace: str, priority: int
     ) -> Iterator[Arrival]:
         """One request, or several in one call."""
         names = name if isinstance(name, list) else [name]
@@ -373,7 +377,8 @@ class SglangLog:
             raise WorkloadError(CUT)
         self.tally.requests += len(names)
         for each, asked, limits in zip(names, prompts, samplings, strict=False):
-            yield Arrival(str(each), at_s, asked, namespace, most_tokens=limits.get("max_new_tokens") or 0)
+            allowed = limits.get("max_new_tokens") or 0
+            yield Arrival(str(each), at_s, asked, namespace, most_tokens=allowed, priority=priority)
 
 
 def _one(name: Any) -> str:

@@ -17,6 +17,7 @@ class Arrival(NamedTuple):
         tenant: name of the tenant; "": unknown.
         most_tokens: what the answer was allowed, 0: unknown.
         is_bare: `at_s` is a number as the log has it, from any start, of an unknown unit; see `bare_unit`.
+        priority: that it asked for; 0: none.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Arrival(NamedTuple):
     tenant: str = ""
     most_tokens: int = 0
     is_bare: bool = False
+    priority: int = 0
 
 
 class Measured(NamedTuple):

@@ -78,7 +78,8 @@ class RequestRows:
         at_s = None if at is None else seconds(at, self.time_unit)
         bare = at_s is not None and not self.time_unit and is_bare(at)
         named = "" if tenant is None else str(tenant)
-        yield Arrival(name, at_s, request.prompt, request.namespace, named, allowed, bare)
+        priority = body["priority"] if type(body.get("priority")) is int else 0
+        yield Arrival(name, at_s, request.prompt, request.namespace, named, allowed, bare, priority)
         yield ending
 
     def _ending(self, row: dict[str, Any], name: str) -> Ending:

@@ -50,6 +50,7 @@ class Counts:
         alone: requests of whose prompt only the length is known; they share nothing.
         answered: requests whose output length is in the log.
         allowed: others whose allowed output length is in the log.
+        ranked: requests that ask for a priority.
         engine_prompt_tokens, engine_cached_tokens: as the engine counts them, where it tells both.
         started_before: endings of requests that came before the log began.
         bare_times: requests whose time is a number of an unknown unit.
@@ -65,6 +66,7 @@ class Counts:
     alone: int = 0
     answered: int = 0
     allowed: int = 0
+    ranked: int = 0
     engine_prompt_tokens: int = 0
     engine_cached_tokens: int = 0
     started_before: int = 0
@@ -169,6 +171,7 @@ class Tracer:
         self._note(event, traced)
         self.counts.texts += isinstance(event.prompt, str)
         self.counts.allowed += event.most_tokens > 0
+        self.counts.ranked += event.priority != 0
 
     def _measure(self, event: Measured) -> None:
         tokens, size = event.prompt_tokens, event.block_tokens
