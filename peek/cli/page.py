@@ -102,7 +102,8 @@ request.</footer>
 
 def _legend(found: Checked) -> str:
     engine = escape(found["engine"])
-    said = f"Grey and blue: what {engine} offers by itself; blue is advised. Red: <code>peek</code>."
+    others = "Grey and blue" if len(found["runs"]) > 2 else "Blue"
+    said = f"{others}: what {engine} offers by itself; blue is advised. Red: <code>peek</code>."
     return said + f" Lines: the range over {found['draws']} resamples of the arrivals." * bool(found["draws"])
 
 
@@ -186,7 +187,9 @@ def _table(found: Checked, within: str) -> str:
     ]
     head = "".join(f"<th>{escape(title)}</th>" for title, _, _ in columns)
     rows = [
-        f"<tr><td>{escape(_name(run))}<br><span class='dim'>{escape(run['setting'])}</span></td>"
+        f"<tr><td>{escape(_name(run))}"
+        + f"<br><span class='dim'>{escape(run['setting'])}</span>" * (run["setting"] != OURS)
+        + "</td>"
         + "".join(f"<td>{text(figure.value(run))}</td>" for _, figure, text in columns)
         + "</tr>"
         for run in runs

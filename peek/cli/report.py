@@ -362,7 +362,11 @@ def said_of(found: Answer) -> str:
     if flag:
         said.append(f"Turn on `{flag}`: {_listed([each for each in found.stock if each.is_gain], found)}.")
     if found.verdict in ("gain", "mixed"):
-        rivals = "the best of its settings in each" if len(found.engine.stock) > 1 else "its default"
+        rivals = (
+            "the best of its settings in each"
+            if len(found.engine.stock) > 1
+            else f"{found.engine.title}'s default"
+        )
         said.append(f"Under `peek`, beside {rivals}, {_listed(found.gains, found)}.")
     else:
         said.append(f"Nothing to gain from `peek`: {_why_not(found)}.")
