@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.blocks import SUFFIX, UNIT, Pool, Side, World, chain
 
@@ -24,6 +24,7 @@ EVENTS = st.lists(
 
 @pytest.mark.parametrize("label", sorted(PRESETS))
 @given(events=EVENTS)
+@example([("arrive", [1], 0), ("arrive", [0, 0, 0], 0), ("replace", [0, 0], 0)])
 def test_lone_keys_change_nothing(label: str, events: list[tuple[str, list[int], int]]) -> None:
     world = World(label)
     for at, (event, blocks, pick) in enumerate(events):

@@ -256,26 +256,45 @@ class Below:
 class Waiting:
     """One request: the slot of its piece, -1 where it is none, and what is expected of its answer.
 
-    `start` is as of `Below`; `since` its arrival, or earlier for a later turn of a session, in seconds.  The
-    tokens of its prompt, what of it lies behind the key, and its size once the key is paid never change.
+    `start` is as of `Below`; `since` its arrival, or earlier for a later turn of a session, in seconds.
+    `length`: tokens of its prompt; `work`: those behind a key of `depth` symbols; `size` and
+    `lightness` are its own once that key is paid.
     """
 
-    __slots__ = ("expected", "length", "lightness", "since", "size", "slot", "start", "terminator", "work")
+    __slots__ = (
+        "depth",
+        "expected",
+        "length",
+        "lightness",
+        "since",
+        "size",
+        "slot",
+        "start",
+        "terminator",
+        "work",
+    )
 
-    def __init__(
-        self, terminator: Terminator, depth_tokens: i64, expected: Expected, since: float, start: i64
-    ) -> None:
+    def __init__(self, terminator: Terminator, expected: Expected, since: float, start: i64) -> None:
         self.terminator = terminator
         self.start: i64 = start
         self.expected = expected
         self.since: float = since
         self.slot: i64 = -1
-        num_tokens = terminator.request.num_tokens
-        self.length: float = float(max(1, num_tokens))
-        self.work: i64 = max(1, num_tokens - depth_tokens)
+        self.depth: i64 = -1
+        self.length: float = 1.0
+        self.work: i64 = 1
+        self.size: float = 1.0
+        self.lightness: float = 1.0
+
+    def measure(self, depth: i64, unit: i64) -> None:
+        """Its key has so many symbols, or has them now.  O(1)."""
+        num_tokens: i64 = self.terminator.request.num_tokens
+        self.depth = depth
+        self.length = float(max(1, num_tokens))
+        self.work = max(1, num_tokens - depth * unit)
         work = float(self.work)
-        self.size: float = size(self.length, self.length - work, work)
-        self.lightness: float = lightness_of(self.size)
+        self.size = size(self.length, self.length - work, work)
+        self.lightness = lightness_of(self.size)
 
 
 def urgency(risk: float, lightness: float, power: i64) -> float:
@@ -413,6 +432,7 @@ class Frontier:
         """What is known of a request of the tree.  O(1)."""
         known = self._waiting
         uid = terminator.uid
+        depth = terminator.node.depth
         while len(known) <= uid:
             known.append(None)
         waiting = known[uid]
@@ -421,14 +441,14 @@ class Frontier:
                 waiting.start = self._start
                 waiting.slot = -1
             if waiting.terminator is terminator:
+                if waiting.depth != depth:  # the key was extended
+                    waiting.measure(depth, self.unit)
                 return waiting
             self._leave_slot_of(waiting)
         request = terminator.request
         expected = self._answers.expected(request.request_id)
-        node = terminator.node
-        assert node is not None
-        since = self._sessions.since(request)
-        waiting = Waiting(terminator, node.depth * self.unit, expected, since, self._start)
+        waiting = Waiting(terminator, expected, self._sessions.since(request), self._start)
+        waiting.measure(depth, self.unit)
         known[uid] = waiting
         return waiting
 

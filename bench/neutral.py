@@ -1,0 +1,150 @@
+"""Orders put to a simulator that is not ours: NVIDIA's `aisimulate`, with its own engine, cache and step times.
+
+    python3 -m venv build/aisimulate
+    build/aisimulate/bin/pip install aisimulate==0.13.0.dev202610270000000085
+    python -m bench.neutral [--aisimulate build/aisimulate/bin/aisimulate] [--csv FILE]
+
+It serves requests in order of arrival, and those that come together in the order in which they are given.  So
+all requests of a load are there at once, our simulated engine serves them under a policy, and `aisimulate`
+gets them in the order in which ours admitted them.  In a further row they come as the load says.  Nothing of
+it is fitted to ours: Qwen3-32B on one H100 by its own tables, the load's arena and seats, blocks of 16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from bench.arena.kinds import at_load, build
+from bench.builds import require_compiled
+from peek.simulation.cells import cell
+from peek.simulation.engines import Job
+from peek.simulation.simulate import simulate
+from peek.simulation.workload import SYMBOL_BYTES, Workload
+
+BLOCK_TOKENS: Final = 16
+MODEL, CARD = "Qwen/Qwen3-32B", "h100_sxm"
+CELLS: Final = ("w1a", "w1c", "w1d", "kind:rag", "kind:templates", "kind:documents")
+POLICIES: Final = ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", "spf+lru", "peek")
+
+CONFIG: Final = """\
+traffic:
+  source: {{type: trace, format: mooncake, paths: [{trace}], block_size: {block}}}
+  load: {{type: trace_timestamps}}
+engine:
+  mode: aggregated
+  model: {model}
+  hardware: {card}
+  backend: vllm
+  workers:
+    aggregated:
+      parallelism: {{tensor: 1}}
+      scheduler: {{max_sequences: {seats}}}
+      kv_cache: {{block_size: {block}, capacity: {{type: fixed, blocks: {blocks}}}}}
+"""
+
+
+class Served(NamedTuple):
+    """Hit as a share of prompt tokens; mean TTFT, and the time until the last answer ends, in seconds."""
+
+    hit: float
+    mean_s: float
+    makespan_s: float
+
+
+def load(name: str, seed: int) -> Workload:
+    """A cell or kind without later turns of sessions."""
+    kind = name.removeprefix("kind:")
+    base = cell(name, "heavy", seed, "vllm") if kind == name else at_load(build(kind, seed), 1.1, "blocks")
+    return replace(base, requests=[each for each in base.requests if each.after is None], warmup=0)
+
+
+def at_once(workload: Workload) -> Workload:
+    """The same requests, all at 0."""
+    return replace(workload, requests=[replace(each, arrival_s=0.0) for each in workload.requests])
+
+
+def ours(workload: Workload, policy: str) -> tuple[Served, list[str]]:
+    """What our simulated engine makes of it, and ids in the order in which it admitted them."""
+    jobs: list[Job] = []
+    run = simulate(workload, policy, "blocks", watch=jobs.extend)
+    order = [job.request_id for job in sorted(jobs, key=lambda job: (job.admitted_s, job.first_token_s))]
+    makespan_s = max(job.finished_s for job in jobs)
+    return Served(run["cache_hit"], run["ttft_s"]["mean"], makespan_s), order
+
+
+def rows(workload: Workload, order: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The requests as Mooncake's traces have them, a hash for each block begun; O(tokens)."""
+    requests = {each.request_id: each for each in workload.requests}
+    known: dict[tuple[object, bytes], int] = {}
+    width = BLOCK_TOKENS * SYMBOL_BYTES
+    for request_id in order:
+        request = requests[request_id]
+        before: object = request.namespace
+        hashes = []
+        for start in range(0, len(request.key), width):
+            before = known.setdefault((before, request.key[start : start + width]), len(known))
+            hashes.append(before)
+        yield {
+            "timestamp": round(1e3 * request.arrival_s, 3),
+            "input_length": len(request.key) // SYMBOL_BYTES,
+            "output_length": request.output_tokens,
+            "hash_ids": hashes,
+        }
+
+
+def theirs(program: Path, workload: Workload, order: Sequence[str]) -> Served:
+    """What `aisimulate` makes of the order."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace, config, out = (Path(folder) / name for name in ("trace.jsonl", "config.yaml", "out"))
+        trace.write_text("".join(json.dumps(row) + "\n" for row in rows(workload, order)))
+        config.write_text(
+            CONFIG.format(
+                trace=trace, block=BLOCK_TOKENS, model=MODEL, card=CARD,
+                seats=workload.max_running, blocks=workload.arena_tokens // BLOCK_TOKENS,
+            )
+        )  # fmt: skip
+        command = [str(program), "predict", "-c", str(config), "--output-dir", str(out), "--format", "json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        if done.returncode:
+            raise SystemExit(done.stderr[-2000:])
+        told = json.loads((out / "prediction.json").read_text())
+    if told["completed_requests"] != len(order):
+        raise SystemExit(f"{told['completed_requests']} of {len(order)} requests were served")
+    reused = told["first_admission_prefix_cache_reused_ratio"]
+    return Served(reused, told["mean_ttft_ms"] / 1e3, told["duration_ms"] / 1e3)
+
+
+def main() -> None:
+    require_compiled()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--aisimulate", type=Path, default=Path("build/aisimulate/bin/aisimulate"))
+    parser.add_argument("--cells", nargs="*", default=CELLS)
+    parser.add_argument("--policies", nargs="*", default=POLICIES)
+    parser.add_argument("--seed", type=int, default=901)
+    parser.add_argument("--csv", type=argparse.FileType("w"), default=sys.stdout)
+    arguments = parser.parse_args()
+    writer = csv.writer(arguments.csv, lineterminator="\n")
+    columns = ("hit", "mean_s", "makespan_s")
+    writer.writerow(["cell", "arrive", "policy", *columns, *(f"aisimulate_{name}" for name in columns)])
+    for name in arguments.cells:
+        timed = load(name, arguments.seed)
+        for arrive, workload in (("over time", timed), ("at once", at_once(timed))):
+            for policy in arguments.policies[: 1 if workload is timed else None]:
+                here, order = ours(workload, policy)
+                there = theirs(arguments.aisimulate, workload, order)
+                figures = [f"{value:.4g}" for value in (*here, *there)]
+                writer.writerow([name, arrive, policy, *figures])
+                arguments.csv.flush()
+
+
+if __name__ == "__main__":
+    main()
