@@ -75,6 +75,18 @@ def test_the_last_admissions_are_kept_and_logged(caplog: pytest.LogCaptureFixtur
     assert str(SECRET) not in caplog.text, "nothing of a prompt"
 
 
+def test_a_second_in_which_lines_are_counted_ends_after_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    at = 100.0
+    decisions = Decisions(3, lambda: at)
+    with caplog.at_level(logging.INFO, logger="peek"):
+        for _ in range(LINES_A_SECOND + 1):
+            decisions.note({})
+        at = 101.0
+        decisions.note({})
+    assert len(caplog.messages) == LINES_A_SECOND + 2
+    assert "1 admissions before the next" in caplog.messages[LINES_A_SECOND]
+
+
 @given(st.lists(st.floats(0.0, 0.7), max_size=200))
 def test_the_log_has_a_sample_and_says_how_many_are_left_out(pauses: list[float]) -> None:
     """No second has more lines than it may, and lines and those left out are all admissions."""

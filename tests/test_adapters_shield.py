@@ -11,7 +11,7 @@ from support.attached import ToyEngine, toy_attachment
 
 from peek import EngineMismatch
 from peek.adapters import lifecycle as shields
-from peek.adapters.containment import Shield
+from peek.adapters.containment import Quarantine, Shield
 from peek.adapters.lifecycle import BackOff
 
 
@@ -32,6 +32,19 @@ def steps_until_made(engine: ToyEngine, attachment: object, made: int, most: int
 def fill(engine: ToyEngine) -> None:
     for i in range(6):
         engine.arrive(f"r{i}", [7, 7, 7, i] if i % 2 else [i, 1, 1, i])
+
+
+def test_what_cannot_be_translated_is_kept_apart_or_told_where_tests_want_it() -> None:
+    def fails() -> None:
+        raise ValueError("no")
+
+    lenient = Quarantine(strict=False)
+    assert not lenient.accepts("a", fails)
+    assert ("a" in lenient, len(lenient), lenient.total) == (True, 1, 1)
+    lenient.let_go("a")
+    assert (len(lenient), lenient.total) == (0, 1)
+    with pytest.raises(ValueError, match="no"):
+        Quarantine(strict=True).accepts("a", fails)
 
 
 def test_after_an_error_the_adapter_is_made_anew_with_nothing_left_of_the_old() -> None:

@@ -9,6 +9,7 @@ from functools import cache
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -96,6 +97,27 @@ def test_no_gain_is_named_that_a_stock_setting_beats(name: str, engine: str) -> 
     if found.advised != found.default:
         assert f"Turn on `{stock[found.advised]}`" in said_of(found)
         assert found.stock[0].low > 0.0
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_the_first_setting_that_is_as_good_as_any_is_the_best(name: str) -> None:
+    found = judged(name, "sglang")
+    means = [mean(runs[label]["ttft_s"]["mean"] for runs in found.draws) for label in found.engine.stock]
+    good = [label for label, each in zip(found.engine.stock, means, strict=True) if each <= 1.03 * min(means)]
+    assert found.best == good[0]
+
+
+def test_runs_are_told_as_they_are_done() -> None:
+    told: list[int] = []
+    answer(TRACES["few groups"], ENGINES["vllm"], CostModel(), random.Random(7), 2, progress=told.append)
+    assert told == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_page_does_not_replace_a_log(log: Path, capsys: Capsys) -> None:
+    before = log.read_bytes()
+    assert main(["check", str(log), "--html", str(log)]) == 2
+    assert "--html" in capsys.readouterr().err
+    assert log.read_bytes() == before
 
 
 def test_the_ten_traces_have_answers_of_each_kind() -> None:

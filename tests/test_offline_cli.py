@@ -435,6 +435,12 @@ def restore(source: str = "out.jsonl") -> int:
 ends = st.sampled_from([b"\n", b"\r\n"])
 
 
+@pytest.mark.parametrize(("last", "end"), [(b"x\r\n", b"\r\n"), (b"x\n", b"\n"), (b"x", b"\n")])
+def test_of_several_files_every_line_gets_the_end_that_the_last_has(last: bytes, end: bytes) -> None:
+    swap = end_swap(0, 1, last, files=2)
+    assert (swap.apply(0, b"bare"), swap.apply(1, last)) == (b"bare" + end, last)
+
+
 @given(st.lists(ends, min_size=1, max_size=8), st.booleans(), st.randoms(use_true_random=False))
 def test_any_order_and_back_byte_for_byte(found: list[bytes], is_bare: bool, rnd: random.Random) -> None:
     raw = [b"line %d" % i + end for i, end in enumerate(found)]

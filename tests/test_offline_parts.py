@@ -165,6 +165,18 @@ def test_waves_hit_no_less_than_the_plain_order() -> None:
     assert hit_ratio(shape, np.array(order), 200, 16) >= plain - 0.005
 
 
+def test_waves_know_how_many_prompts_ahead_need_a_block() -> None:
+    batch = [[1, 2], [1, 3], [1, 4], [5, 6], [7]]
+    waves = Waves(batch, 1, cache_tokens=100, block_tokens=1)
+    shared = block_keys([1], 1)[0]
+    assert waves.cache.references(shared) == 3
+    assert [waves.cache.references(block_keys([first], 1)[0]) for first in (5, 7)] == [0, 0]
+    pairs = Waves(batch[1:], 1, cache_tokens=100, block_tokens=1)
+    assert pairs.cache.references(shared) == 2
+    ahead = [waves.cache.references(shared) for _ in waves]
+    assert sorted(ahead, reverse=True) == ahead == [2, 1, 0, 0, 0]
+
+
 def test_a_prompt_is_expected_to_hit_all_but_its_last_token() -> None:
     """A repeated prompt of one whole block: engines compute the last token, so no block of it is hit."""
     waves = Waves([[1, 2], [1, 2], [1, 2, 3], [1, 2, 3]], 1, cache_tokens=100, block_tokens=2)

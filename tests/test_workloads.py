@@ -479,6 +479,7 @@ def changed(**fields: Any) -> str:
         (changed(input_length=600.0), "input_length is 600.0, not an integer"),
         (changed(input_length=None), "input_length is None, not an integer"),
         (changed(input_length=10**30), "input_length is 1000000000000000000000000000000, above 2**53"),
+        (changed(input_length=2**53 + 1), "input_length is 9007199254740993, above 2**53"),
         (changed(output_length=-1), "output_length is -1, negative"),
         (changed(output_length="7"), "output_length is '7', not an integer"),
         (changed(output_length=[7]), "output_length is a list, not an integer"),

@@ -311,7 +311,7 @@ def verdict(batch: Batch) -> str:
     best = min(others, key=lambda label: float(runs[label]["ttft_s"]["mean"]))
     ours = OURS if OURS in others else best
     found = [each for each in changes([runs], ours, stock) if each.figure.name in _SAID]
-    said = [change_text(each) for each in found if abs(each.gain) > each.figure.same]
+    said = [change_text(each, False) for each in found if abs(each.gain) > each.figure.same]
     if not said:
         return f"Nothing changes under {ours}: {reason(runs[stock[0]])}."
     against = joined(list(dict.fromkeys(each.against for each in found)), " or ")
@@ -325,7 +325,7 @@ def verdict(batch: Batch) -> str:
     )
 
 
-def change_text(change: Change, ranged: bool = False, names: Mapping[str, str] = MappingProxyType({})) -> str:
+def change_text(change: Change, ranged: bool, names: Mapping[str, str] = MappingProxyType({})) -> str:
     """A change of one figure, as a part of a sentence; `names` beside `WORDS`."""
     figure, before, after = change.figure, change.before, change.after
     verb = "rises" if after > before else "falls"
