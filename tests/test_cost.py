@@ -70,6 +70,27 @@ def test_kv_bytes_of_a_token(model: Model, kv_bytes: int) -> None:
     assert model.kv_bytes == kv_bytes
 
 
+@pytest.mark.parametrize(
+    ("name", "kv_bytes"),
+    [
+        ("qwen2.5-7b", 57_344),
+        ("qwen2.5-14b", 196_608),
+        ("qwen2.5-32b", 262_144),
+        ("qwen2.5-72b", 327_680),
+        ("qwen3-8b", 147_456),
+        ("qwen3-32b", 262_144),
+        ("llama-3.1-8b", 131_072),
+        ("llama-3.1-70b", 327_680),
+        ("mistral-7b", 131_072),
+        ("mistral-small-24b", 163_840),
+        ("gemma-2-27b", 376_832),
+    ],
+)
+def test_kv_bytes_of_the_models_that_have_a_name(name: str, kv_bytes: int) -> None:
+    """As the models' own `config.json` have it: 2 x layers x KV heads x head size x 2 bytes."""
+    assert model_named(name).kv_bytes == kv_bytes
+
+
 def test_a_decode_step_of_qwen_on_h100() -> None:
     """65.6 GB of weights at 3.35 TB/s are 19.58 ms; 1000 context tokens are 262 MB more, 0.078 ms."""
     cost = CostModel()

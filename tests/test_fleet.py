@@ -555,6 +555,22 @@ def test_sessions_that_were_silent_longest_are_forgotten() -> None:
         assert fleet.stats.sessions_moved == moved
 
 
+def test_help_goes_where_somebody_waits_not_where_most_is_decoded() -> None:
+    fleet = FleetPlanner(FleetConfig(window_requests=1, window_tokens=0))
+    fleet.join("full")
+    fleet.join("decodes")
+    fleet.pause("full")
+    assert fleet.place(PendingRequest("long answer", [9] * 10, 0.0), 1_000_000) == "decodes"
+    fleet.resume("full")
+    for number in range(3):
+        assert fleet.add(PendingRequest(f"r{number}", [number] * 1000, float(number))) == "full"
+    assert fleet.dispatch(3.0) == [("r0", "full")]
+    fleet.join("idle")
+    ((taken, taker),) = fleet.dispatch(4.0)
+    assert taken in ("r1", "r2")
+    assert taker == "idle"
+
+
 def test_what_waits_for_a_paused_replica_goes_to_an_idle_one() -> None:
     fleet = fleet_of("a")
     fleet.add(ask("1", [1] * 1000))
