@@ -255,6 +255,6 @@ def page_names(values: Iterable[int] | np.ndarray, page: int) -> bytes:
     """Packed symbols from 0 on for the whole pages of a prompt: equal pages have equal ones.  O(values)."""
     wide = np.asarray(values, dtype=np.int64)
     pages = wide[: len(wide) // page * page].reshape(-1, page)
-    factors = np.arange(1, page + 1, dtype=np.int64) * _MIX | 1
+    factors = np.full(page, _MIX, dtype=np.int64).cumprod()  # multiples of one would only add up
     mixed = (pages * factors).sum(axis=1) * _MIX
     return folded(mixed ^ (mixed >> 29))
