@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.queues import cache_of
 
@@ -130,6 +130,9 @@ def test_those_in_time_go_first_fewest_tokens_first_as_far_as_the_share_goes(
 @given(
     costs=st.lists(st.integers(1, 4000), max_size=60),
     share=st.sampled_from([0.15, 0.5]),
+)
+@example(
+    costs=[1, 1, 5, 3122, 7, 1, 111, 138, 218, 402, 436, 574, 1, 2655, 3128, 3128, 3128, 3016], share=0.15
 )
 def test_the_others_get_their_share(costs: list[int], share: float) -> None:
     """Whatever the engine admits of what comes first: over any time in which both wait."""

@@ -27,7 +27,8 @@ _MEMORY_S: Final = 10.0
 """Seconds that the engine's pace looks back on: some of its steps, and a small part of a change of load."""
 
 _MOST_LEAD: Final = 16384.0
-"""Tokens of work that a lane can be behind by: two steps, so that one that was empty does not catch up."""
+"""Tokens of work that a lane can be behind by: two steps, so that one that was empty does not catch up.  What
+one request has cost is never cut, however much it is."""
 
 
 @final
@@ -113,9 +114,11 @@ class TargetLane:
         if not self._in_use:
             return
         if request.request_id in self._picked:
-            self.lead = min(self.lead + tokens / (1.0 - self.share), _MOST_LEAD)
+            price = tokens / (1.0 - self.share)
+            self.lead = min(self.lead + price, max(price, _MOST_LEAD))
         else:
-            self.lead = max(self.lead - tokens / self.share, -_MOST_LEAD)
+            price = tokens / self.share
+            self.lead = max(self.lead - price, -max(price, _MOST_LEAD))
 
     def merge(self, order: RequestStream, now: float) -> RequestStream:
         """`order` with those that can be in time before it, as far as the share goes.
