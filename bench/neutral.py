@@ -1,4 +1,4 @@
-"""Orders put to a simulator that is not ours: NVIDIA's `aisimulate`, with its own engine, cache and step times.
+"""Orders put to a simulator that is not ours: NVIDIA's `aisimulate`: its own engine, cache and step times.
 
     python3 -m venv build/aisimulate
     build/aisimulate/bin/pip install aisimulate==0.13.0.dev202610270000000085
