@@ -15,7 +15,7 @@ from peek import InvalidConfig, PeekConfig, PeekPolicy
 from peek.planner.plan import ORDERED
 from peek.policy.default import PeekOptions
 from peek.policy.default.answers import bounded
-from peek.policy.default.frontier import MOST_LEVERAGE, size
+from peek.policy.default.frontier import MIN_WAIT_S, MOST_LEVERAGE, cohort, sharing_of, size
 from peek.policy.default.policy import index
 from peek.policy.sections import PIONEER, SIBLING
 from peek.testing.twins import Place, common_length, prefixes
@@ -59,8 +59,13 @@ class Definition:
         lasting = sum(fact.num_tokens * self.expects(fact)[0] for fact in members)
         age_s = self.scene.now - members[0].row.arrival_time
         plain = size(tokens / n, float(len(top[1]) * self.scene.unit), plain_work / n)
+        oldest_s = max(
+            self.scene.now - fact.row.arrival_time for fact in self.facts if fact.row.namespace == top[0]
+        )
+        sharing = sharing_of(tokens / n, plain, plain_work / n) if n > 1 else 1.0
+        in_cohort = cohort(sharing, max(MIN_WAIT_S, age_s), max(MIN_WAIT_S, oldest_s))
         power = self.policy.power
-        key = bounded(
+        key = in_cohort**power * bounded(
             index(age_s, float(work), at_risk, plain * lasting / tokens, power),
             index(age_s, plain_work, at_risk, plain, power),
         )
@@ -179,15 +184,44 @@ def test_the_prefix_once_paid_its_siblings_follow() -> None:
     assert planner_of(rows, INDEX).plan(cache_of([]), NOW) == ["r0", "r2", "r4", "r1", "r3"]
 
 
-@given(scene=scenes(max_size=6), alone=st.integers(1, 200), bias=BIASES)
-def test_a_request_moves_ahead_as_its_wait_grows(scene: Scene, alone: int, bias: float) -> None:
+def template(name: str, symbol: int, sharers: int, age_s: float, namespace: str = "") -> list[Arrival]:
+    """So many requests for one cold prompt of 400 tokens, each with 10 of its own."""
+    return [
+        Arrival(f"{name}{i}", (*(symbol,) * 400, *(symbol + 100 * (i + 1),) * 10), NOW - age_s, namespace)
+        for i in range(sharers)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("age_s", "first"),
+    [(30.0, "many"), (29.0, "many"), (27.0, "few")],
+    ids=["at once", "nearly at once", "younger"],
+)
+def test_among_those_that_came_together_the_most_shared_goes_first(age_s: float, first: str) -> None:
+    """40 sharers are worth more than 20 to a burst; to one of nine tenths of the age, not enough."""
+    rows = [*template("few", 1, 20, 30.0), *template("many", 2, 40, age_s)]
+    assert planner_of(rows, INDEX).plan(cache_of([]), NOW)[0].startswith(first)
+
+
+def test_the_oldest_of_another_namespace_is_not_ones_own() -> None:
+    rows = [*template("few", 1, 20, 30.0), *template("many", 2, 40, 30.0)]
+    old = Arrival("old", (7,) * 50, NOW - 3000.0, "other")
+    config = PeekConfig(options={"grace_tokens": inf})
+    plan = planner_of([old, *rows], config).plan(cache_of([]), NOW)
+    assert next(name for name in plan if name != "old").startswith("many")
+
+
+@given(scene=scenes(max_size=6), alone=st.integers(1, 200), bias=BIASES, apart=st.booleans())
+def test_a_request_moves_ahead_as_its_wait_grows(scene: Scene, alone: int, bias: float, apart: bool) -> None:
+    """In a namespace of its own, step by step; beside others, who pays for them may change meanwhile: it
+    makes them all younger than the oldest."""
     ranks = []
     policy = PeekPolicy(PeekOptions(mean_bias=bias))
-    for wait in (64, 200, 1000, 10**6, 10**18):
-        single = Arrival("single", (99,) * alone, NOW - wait)
+    for wait in (64, 200, 1000, 10**6, 10**24):
+        single = Arrival("single", (99,) * alone, NOW - wait, "apart" if apart else "")
         order = replace(scene, rows=(single, *scene.rows)).prepare().order(policy)
         ranks.append(order.index("single"))
-    assert ranks == sorted(ranks, reverse=True)
+    assert not apart or ranks == sorted(ranks, reverse=True)
     assert ranks[-1] == 0
 
 

@@ -150,6 +150,26 @@ def test_withdrawn_and_corrected(kind: str) -> None:
     assert "r1" not in told.planner
 
 
+@pytest.mark.parametrize("told_at_s", [0.0, 50.0], ids=["before it ends", "once it has ended"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_next_turn_finds_the_answer(kind: str, told_at_s: float) -> None:
+    """All of its 33 tokens but the last, which is never computed; under the symbols told, and no others."""
+    workload = grouped(1, 3)
+    _, live_one = live(kind, workload if kind == "radix" else in_blocks(workload), CONFIG)
+    unit = 1 if kind == "radix" else 16
+    prompt, answer, other = (
+        pack_tokens(range(at, at + n // unit)) for at, n in ((0, 64), (500, 32), (900, 32))
+    )
+    live_one.offer(SimRequest("turn 1", 0.0, prompt, 64, 33))
+    live_one.advance(told_at_s, 1000)
+    live_one.correct("turn 1", 33, answer)
+    live_one.offer(SimRequest("turn 2", 60.0, prompt + answer + pack_tokens(range(1000, 1016)), 112, 4))
+    live_one.offer(SimRequest("another", 61.0, prompt + other + pack_tokens(range(1000, 1016)), 112, 4))
+    live_one.advance(100.0, 1000)
+    cached = {job.request_id: job.cached_at_admission for job in live_one.entered}
+    assert cached == {"turn 1": 0, "turn 2": 96, "another": 64}
+
+
 # -- the account ---------------------------------------------------------------------------------------
 
 

@@ -39,8 +39,8 @@ def asked(policy: str, **more: Any) -> dict[str, Any]:
     return {"scheduler_cls": PEEK, "additional_config": {"peek": {"policy": policy, "strict": True, **more}}}
 
 
-def worked_prompts() -> dict[str, list[int]]:
-    rnd = random.Random(0)
+def worked_prompts(seed: int = 0) -> dict[str, list[int]]:
+    rnd = random.Random(seed)
     shared = {tenant: [rnd.randrange(3, 1000) for _ in range(8 * BLOCK)] for tenant in "ABC"}
     return {name: shared[name[0]] + [rnd.randrange(3, 1000) for _ in range(BLOCK)] for name in NAMES}
 

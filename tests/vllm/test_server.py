@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from test_engine import BLOCK, NAMES, PEEK, pytestmark, worked_prompts
@@ -21,18 +22,31 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def test_eight_clients(server: Server) -> None:
-    prompts = worked_prompts()
-    with ThreadPoolExecutor(9) as clients:
-        # The first fills the cache until all are there.
-        first = clients.submit(server.complete, [5] * (2 * BLOCK), 250)
-        while server.metric("vllm:num_requests_running") < 1 and not first.done():
-            time.sleep(0.02)
-        answers = list(clients.map(lambda name: server.complete(prompts[name], 8), NAMES))
+    for attempt in range(6):
+        answers = ask_together(server, worked_prompts(attempt))
+        if answers:
+            break
+    else:
+        pytest.fail("six times the first request ended before all eight waited: the machine is too busy")
     usages = [answer["usage"] for answer in answers]
     assert [usage["prompt_tokens"] for usage in usages] == [288] * 8
     assert [usage["completion_tokens"] for usage in usages] == [8] * 8
     assert sum((usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0 for usage in usages) == 1280
-    assert first.result()["usage"]["completion_tokens"] == 250
+
+
+def ask_together(server: Server, prompts: dict[str, list[int]]) -> list[dict[str, Any]]:
+    """The answers to all prompts; none if they did not all wait behind the one that fills the cache."""
+    with ThreadPoolExecutor(9) as clients:
+        first = clients.submit(server.complete, [5] * (2 * BLOCK), 250)
+        while server.metric("vllm:num_requests_running") < 1 and not first.done():
+            time.sleep(0.02)
+        answers = [clients.submit(server.complete, prompts[name], 8) for name in NAMES]
+        together = False
+        while not together and not first.done():
+            together = server.metric("vllm:num_requests_waiting") == len(NAMES)
+        found = [answer.result() for answer in answers]
+        assert first.result()["usage"]["completion_tokens"] == 250
+    return found if together else []
 
 
 def test_metrics_stand_next_to_those_of_vllm(server: Server) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from typing import Final, final
 
+import numpy as np
 from mypy_extensions import i64
 
 from peek.policy.base import RequestStream
@@ -16,8 +17,10 @@ from peek.policy.default.answers import bounded
 from peek.policy.default.frontier import (
     MIN_WAIT_S,
     Frontier,
+    cohort,
     edge_at_risk,
     lightness_of,
+    sharing_of,
     size,
     urgency,
     vector,
@@ -60,14 +63,18 @@ class Run:
     """Pieces that came up together, best first, and how many of them have gone.
 
     Args:
-        at_risk: tokens at risk above them for one request; nothing for the frontier's own, which differ.
+        at_risk: tokens at risk above them for one request.
+        oldest_s: how long the oldest of their namespace has waited.
+
+    Both are nothing for the frontier's own, which differ.
     """
 
-    __slots__ = ("at", "at_risk", "pieces")
+    __slots__ = ("at", "at_risk", "oldest_s", "pieces")
 
-    def __init__(self, pieces: list[Piece], at_risk: float) -> None:
+    def __init__(self, pieces: list[Piece], at_risk: float, oldest_s: float) -> None:
         self.pieces = pieces
         self.at_risk: float = at_risk
+        self.oldest_s: float = oldest_s
         self.at: i64 = 0
 
 
@@ -82,15 +89,16 @@ class BestFirst(RequestStream):
         most: requests that will be asked for, as far as is known.
     """
 
-    __slots__ = ("_above", "_frontier", "_indices", "_now", "_others", "_power", "_run", "_surface")
+    __slots__ = ("_above", "_frontier", "_indices", "_now", "_others", "_power", "_run", "_surface", "_tops")
 
     def __init__(self, frontier: Frontier, now: float, power: i64, most: int) -> None:
         self._frontier = frontier
         self._now: float = now
         self._power: i64 = power
-        self._above = frontier.above()
-        self._indices: object = frontier.columns.indices(now, vector(self._above), power)
-        self._surface = Run([], 0.0)
+        self._above, self._tops = frontier.above()
+        tops = np.array(self._tops, dtype=np.intp)
+        self._indices: object = frontier.columns.indices(now, vector(self._above), tops, power)
+        self._surface = Run([], 0.0, 0.0)
         self._look(max(_FIRST_LOOK, most))
         self._run = self._surface
         self._others: list[tuple[float, float, int, Run]] = []  # a heap, by the next piece of each
@@ -148,8 +156,12 @@ class BestFirst(RequestStream):
         parent = node.parent
         assert parent is not None
         frontier = self._frontier
-        above = self._above[frontier.below(parent).group] if run is self._surface else run.at_risk
-        at_risk = above + edge_at_risk(node, parent, frontier.unit)
+        at_risk, oldest_s = run.at_risk, run.oldest_s
+        if run is self._surface:
+            group = frontier.below(parent).group
+            at_risk = self._above[group]
+            oldest_s = float(frontier.columns.oldest_s[self._tops[group]])
+        at_risk += edge_at_risk(node, parent, frontier.unit)
         below: list[Piece] = []
         terminator = node.terminator
         while terminator is not None:
@@ -167,13 +179,13 @@ class BestFirst(RequestStream):
             terminator = terminator.next
         kid = node.kid
         while kid is not None:
-            below.append(self._piece_of(kid, at_risk * float(kid.count)))
+            below.append(self._piece_of(kid, at_risk * float(kid.count), oldest_s))
             kid = kid.next
         put_in_order(below)
-        return Run(below, at_risk)
+        return Run(below, at_risk, oldest_s)
 
-    def _piece_of(self, kid: Node, at_risk: float) -> Piece:
-        """A prefix, with so many tokens at risk for all that wait below it."""
+    def _piece_of(self, kid: Node, at_risk: float, oldest_s: float) -> Piece:
+        """A prefix, with so many tokens at risk for all that wait below it; see `cohort` for `oldest_s`."""
         frontier = self._frontier
         below = frontier.below(kid)
         count = float(kid.count)
@@ -183,10 +195,15 @@ class BestFirst(RequestStream):
         if below.lightness < 0.0:
             below.size = size(below.tokens / count, float(parent.depth * frontier.unit), work / count)
             below.lightness = lightness_of(below.size)
-        lightness = below.lightness
+            below.sharing = sharing_of(below.tokens / count, below.size, work / count)
+        sharing = below.sharing
+        if sharing > 1.0:
+            age_s = max(MIN_WAIT_S, self._now - below.since)
+            sharing = cohort(sharing, age_s, oldest_s)
+        lightness = below.lightness * sharing
         key = self._key(below.since, at_risk / max(1.0, work), lightness)
         if below.foretells:
-            lightness = lightness_of(below.size * below.lasting / below.tokens)
+            lightness = lightness_of(below.size * below.lasting / below.tokens) * sharing
             risk = at_risk / max(1.0, work + below.excess)
             key = -bounded(-self._key(below.since, risk, lightness), -key)
         return Piece(key, below.since, below.first, kid, only_request(kid))

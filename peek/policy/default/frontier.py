@@ -45,14 +45,15 @@ MOST_LEVERAGE: Final = 5.0
 `peek.policy.default.policy`."""
 
 MOST_SHARERS: Final = 2.0
-"""Sharing makes a request that many times smaller at most: else the largest cold template always goes first,
-and whoever waits for a small one waits too long (`bench.ablation`)."""
+"""Sharing makes a request that many times smaller at most, whoever waits, and more only by `cohort`: else the
+largest cold template always goes first, and who waits for a small one waits too long (`bench.ablation`)."""
 
 GAMMA: Final = 0.4
 """The exponent of size within the power.  56 times as small gives as much right of way as the best hit."""
 
-_WIDTH: Final = 9
-_SINCE, _FIRST, _LIGHTNESS, _PER_WORK, _AT_RISK, _GROUP, _FORETOLD_LIGHTNESS, _FORETOLD_PER_WORK = range(8)
+_WIDTH: Final = 10
+_SINCE, _FIRST, _LIGHTNESS, _PER_WORK, _AT_RISK, _GROUP = range(6)
+_FORETOLD_LIGHTNESS, _FORETOLD_PER_WORK, _SHARING = range(6, 9)
 
 _LATE: Final = 1 << 62
 _LEAST: Final = math.ulp(0.0)
@@ -77,14 +78,19 @@ class Columns:
     per_work        count / work, in 1 / tokens
     at_risk         tokens at risk for one of its requests, on its own edge
     group           number of the group that it hangs from
+    sharing         how many times as light it is if all that share it count, see `cohort`
 
     and lightness and per_work once more with what is expected of answers.
+
+    Attributes:
+        oldest_s: by group, at the root of each namespace: how long its oldest waited at the last `indices`.
     """
 
-    __slots__ = ("_array", "_foretold", "_new", "_table", "_writer")
+    __slots__ = ("_array", "_foretold", "_new", "_table", "_writer", "oldest_s")
 
     def __init__(self) -> None:
-        self._table: Any = np.empty((8, 0))
+        self.oldest_s: Any = np.empty(0)
+        self._table: Any = np.empty((9, 0))
         self._foretold = False
         self._empty()
 
@@ -107,6 +113,7 @@ class Columns:
         group: i64,
         foretold_lightness: float,
         foretold_per_work: float,
+        sharing: float,
     ) -> None:
         """A new piece, or a changed one.  O(1)."""
         if foretold_lightness != lightness or foretold_per_work != per_work:
@@ -123,30 +130,38 @@ class Columns:
             write_f64_le(writer, float(group))
             write_f64_le(writer, foretold_lightness)
             write_f64_le(writer, foretold_per_work)
+            write_f64_le(writer, sharing)
         else:
-            known = (since, first, lightness, per_work, at_risk, group, foretold_lightness, foretold_per_work)
-            self._array.extend((slot, *known))
+            known = (since, first, lightness, per_work, at_risk, group)
+            self._array.extend((slot, *known, foretold_lightness, foretold_per_work, sharing))
 
     def drop(self, slot: i64) -> None:
         """The piece is gone.  O(1)."""
-        self.put(slot, 0.0, 0, 0.0, 0.0, 0.0, 0, 0.0, 0.0)
+        self.put(slot, math.inf, 0, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 1.0)
 
-    def indices(self, now: float, above: Any, power: i64) -> Any:
+    def indices(self, now: float, above: Any, tops: Any, power: i64) -> Any:
         """The index of every piece, zero where a slot is free.
 
         Args:
             now: seconds, same clock as `since`.
             above: tokens at risk above each group, for one request.
+            tops: of each group, the group of its namespace's root.
             power: of all but the age.
         """
         self._let_in()
         table = self._table
         age_s = np.maximum(now - table[_SINCE], MIN_WAIT_S)
-        at_risk = above[table[_GROUP].astype(np.intp)] + table[_AT_RISK]
-        plain = age_s * _urgencies(at_risk * table[_PER_WORK], table[_LIGHTNESS], power)
+        group = table[_GROUP].astype(np.intp)
+        at_risk = above[group] + table[_AT_RISK]
+        top = tops[group]
+        self.oldest_s = np.full(tops.size, MIN_WAIT_S)
+        np.maximum.at(self.oldest_s, top, age_s)
+        sharing = np.maximum(1.0, table[_SHARING] * (age_s / self.oldest_s[top]))  # `cohort`
+        plain = age_s * _urgencies(at_risk * table[_PER_WORK], table[_LIGHTNESS] * sharing, power)
         if not self._foretold:
             return plain
-        learned = age_s * _urgencies(at_risk * table[_FORETOLD_PER_WORK], table[_FORETOLD_LIGHTNESS], power)
+        lightness = table[_FORETOLD_LIGHTNESS] * sharing
+        learned = age_s * _urgencies(at_risk * table[_FORETOLD_PER_WORK], lightness, power)
         return np.minimum(
             np.maximum(learned, LEAST * plain), MOST * plain
         )  # `peek.policy.default.answers.bounded`
@@ -161,7 +176,8 @@ class Columns:
         slots = new[:, 0].astype(np.intp)
         size = int(slots.max()) + 1
         if size > self._table.shape[1]:
-            grown = np.zeros((8, max(size, 2 * self._table.shape[1])))
+            grown = np.zeros((9, max(size, 2 * self._table.shape[1])))
+            grown[_SINCE] = math.inf
             grown[:, : self._table.shape[1]] = self._table
             self._table = grown
         self._table[:, slots] = new[:, 1:].T
@@ -202,7 +218,8 @@ class Below:
         work: tokens to compute, every uncached edge once.
         excess: tokens that answers are expected to take beyond that.
         since, first: arrival in seconds and number of the oldest.
-        size, lightness: of the piece that it is once the path above is paid; -1 until somebody asks.
+        size, lightness, sharing: of the piece that it is once the path above is paid; lightness is -1 until
+            somebody asks.
     """
 
     __slots__ = (
@@ -213,6 +230,7 @@ class Below:
         "lightness",
         "node",
         "round",
+        "sharing",
         "since",
         "size",
         "slot",
@@ -235,6 +253,7 @@ class Below:
         self.first: i64 = _LATE
         self.size: float = -1.0
         self.lightness: float = -1.0
+        self.sharing: float = 1.0
 
     @property
     def foretells(self) -> bool:
@@ -335,6 +354,20 @@ def size(length: float, cached: float, work: float) -> float:
             what one alone has to compute divided by `MOST_SHARERS`.
     """
     return math.sqrt(length * max(max(1.0, work), (length - cached) / MOST_SHARERS))  # max of two is native
+
+
+def sharing_of(length: float, bounded: float, work: float) -> float:
+    """How many times as light a piece is if all that share it count: its `size` is the bounded one.  O(1)."""
+    return max(1.0, lightness_of(math.sqrt(length * max(1.0, work))) / lightness_of(bounded))
+
+
+def cohort(sharing: float, age_s: float, oldest_s: float) -> float:
+    """What sharing counts for beyond `MOST_SHARERS`: all of it among those that have waited equally long, as
+    in a burst; less, the younger a piece is than the oldest of its namespace.  O(1).
+
+    Beyond `MOST_SHARERS` nothing of a piece counts that has waited less than 1 / sharing as long as that one.
+    """
+    return max(1.0, sharing * (age_s / oldest_s))
 
 
 def lightness_of(size_tokens: float) -> float:
@@ -602,6 +635,7 @@ class Frontier:
             group,
             foretold,
             1.0 / (work + float(expected.excess)),
+            1.0,
         )
 
     def renew(self, terminator: Terminator) -> None:
@@ -630,7 +664,8 @@ class Frontier:
         count = float(top.count)
         work = float(piece.work)
         cached = (top.depth - parent.depth - uncached_symbols(top, parent, self._epoch)) * self.unit
-        mean_size = size(piece.tokens / count, float(parent.depth * self.unit + cached), work / count)
+        mean_length = piece.tokens / count
+        mean_size = size(mean_length, float(parent.depth * self.unit + cached), work / count)
         lightness = foretold = lightness_of(mean_size)
         if piece.lasting != piece.tokens:
             foretold = lightness_of(mean_size * piece.lasting / piece.tokens)
@@ -644,6 +679,7 @@ class Frontier:
             self.below(parent).group,
             foretold,
             count / max(1.0, work + piece.excess),
+            sharing_of(mean_length, mean_size, work / count),
         )
 
     def _sum_up(self, piece: Below) -> None:
@@ -697,19 +733,30 @@ class Frontier:
         below.first = first
         below.lightness = -1.0
 
-    def above(self) -> list[float]:
-        """By group: tokens at risk for one request that hangs from it.  O(groups)."""
+    def above(self) -> tuple[list[float], list[int]]:
+        """By group: tokens at risk for one request that hangs from it, and the group of its namespace's root.
+
+        O(groups).
+        """
         at_risk = [-1.0] * len(self._groups)
+        tops = [0] * len(self._groups)
         for node in self._groups:
             path: list[Node] = []
             while node is not None and at_risk[self.below(node).group] < 0.0:
                 path.append(node)
                 node = node.parent
-            risk = 0.0 if node is None else at_risk[self.below(node).group]
+            risk, top = 0.0, 0
+            if node is not None:
+                group = self.below(node).group
+                risk, top = at_risk[group], tops[group]
             while path:
                 current = path.pop()
+                group = self.below(current).group
                 parent = current.parent
-                if parent is not None:
+                if parent is None:
+                    top = group
+                else:
                     risk += edge_at_risk(current, parent, self.unit)
-                at_risk[self.below(current).group] = risk
-        return at_risk
+                at_risk[group] = risk
+                tops[group] = top
+        return at_risk, tops

@@ -18,6 +18,9 @@ paid, is the best of all.  Here the set-up is a prefix that is not cached, and a
              part of work, which is time and new memory, though no less than half of what it would have to
              compute alone; times the length of its answer to that of the mean answer, as far as is expected
 
+Those that have waited about as long as the oldest of their namespace have their real part of work as size: a
+burst is served largest template first, a stream is not (`cohort`).
+
 `power` is the dial: 2 for a short tail, 6 for both, 10 for a short mean.  By the generalised c-mu rule (van
 Mieghem, 1995) serving the largest age ** (p - 1) / work keeps the sum of waits ** p small.  Raising an index
 to a power changes no order, so here not the age but all the rest has it: the smaller it is, the more the
@@ -26,7 +29,8 @@ longest waits count.
 All factors but the age are bounded or powers of sizes, so there is no threshold and no section.  Only the
 age of a request grows without bound, so it overtakes in the end whatever keeps coming: a request of size L
 goes before any other of size l, cached or not, that has waited less than ((l / L) ** 0.4 / 5) ** power times
-as long.  Being 56 times as small gives as much right of way as the best hit, on the whole dial.
+as long; `l` of those in that cohort is their size in it.  Being 56 times as small gives as much right of way
+as the best hit, on the whole dial.
 
 Order: the best piece goes; if it is a prefix that is not cached, the best request below it pays for it and
 the others compete anew with the prefix paid.  On engines that show a prefix only when its prefill ends,
