@@ -52,11 +52,8 @@ def _size(formula: str) -> list[Edit]:
     return [("frontier", line, formula)]
 
 
-def _cohort(one: str, many: str) -> list[Edit]:
-    return [
-        ("frontier", "sharing * (age_s / oldest_s)", f"sharing * {one}"),
-        ("frontier", "table[_SHARING] * (age_s / self.oldest_s[top])", f"table[_SHARING] * {many}"),
-    ]
+def _cohort(fades: str) -> list[Edit]:
+    return [("frontier", "* (age_s / oldest_s)", f"* {fades}")]
 
 
 def _power(value: str) -> list[Edit]:
@@ -77,10 +74,8 @@ VARIANTS: Final[dict[str, list[Edit]]] = {
     "size: tokens to compute": _size("max(max(1.0, work), (length - cached) / MOST_SHARERS)"),
     "sharing makes nothing smaller": _constant("frontier", "MOST_SHARERS", "1.0"),
     "sharing not bounded": _constant("frontier", "MOST_SHARERS", "1e9"),
-    "sharing bounded in a burst, too": _cohort("0.0", "0.0"),
-    "sharing by the root of ages": _cohort(
-        "math.sqrt(age_s / oldest_s)", "np.sqrt(age_s / self.oldest_s[top])"
-    ),
+    "sharing bounded in a burst, too": _cohort("0.0"),
+    "sharing by the root of ages": _cohort("np.sqrt(age_s / oldest_s)"),
     "answers not learned": [
         ("answers", " if expected is None else expected", ""),
         ("answers", "        expected = self.expected(request_id)\n", "        return False\n"),

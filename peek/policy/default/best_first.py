@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 from typing import Final, final
 
-import numpy as np
 from mypy_extensions import i64
 
 from peek.policy.base import RequestStream
@@ -95,9 +94,9 @@ class BestFirst(RequestStream):
         self._frontier = frontier
         self._now: float = now
         self._power: i64 = power
-        self._above, self._tops = frontier.above()
-        tops = np.array(self._tops, dtype=np.intp)
-        self._indices: object = frontier.columns.indices(now, vector(self._above), tops, power)
+        self._above = frontier.above()
+        self._tops = frontier.tops()
+        self._indices: object = frontier.columns.indices(now, vector(self._above), self._tops, power)
         self._surface = Run([], 0.0, 0.0)
         self._look(max(_FIRST_LOOK, most))
         self._run = self._surface
@@ -160,7 +159,7 @@ class BestFirst(RequestStream):
         if run is self._surface:
             group = frontier.below(parent).group
             at_risk = self._above[group]
-            oldest_s = float(frontier.columns.oldest_s[self._tops[group]])
+            oldest_s = float(frontier.columns.oldest_s[self._tops[group] if self._tops else 0])
         at_risk += edge_at_risk(node, parent, frontier.unit)
         below: list[Piece] = []
         terminator = node.terminator

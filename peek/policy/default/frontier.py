@@ -83,13 +83,14 @@ class Columns:
     and lightness and per_work once more with what is expected of answers.
 
     Attributes:
-        oldest_s: by group, at the root of each namespace: how long its oldest waited at the last `indices`.
+        oldest_s: how long the oldest of each namespace waited at the last `indices`: at its root's group, or
+            one for all.
     """
 
     __slots__ = ("_array", "_foretold", "_new", "_table", "_writer", "oldest_s")
 
     def __init__(self) -> None:
-        self.oldest_s: Any = np.empty(0)
+        self.oldest_s: Any = ()
         self._table: Any = np.empty((9, 0))
         self._foretold = False
         self._empty()
@@ -139,13 +140,13 @@ class Columns:
         """The piece is gone.  O(1)."""
         self.put(slot, math.inf, 0, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 1.0)
 
-    def indices(self, now: float, above: Any, tops: Any, power: i64) -> Any:
+    def indices(self, now: float, above: Any, tops: list[int], power: i64) -> Any:
         """The index of every piece, zero where a slot is free.
 
         Args:
             now: seconds, same clock as `since`.
             above: tokens at risk above each group, for one request.
-            tops: of each group, the group of its namespace's root.
+            tops: of each group, the group of its namespace's root; empty: of all the same.
             power: of all but the age.
         """
         self._let_in()
@@ -153,10 +154,17 @@ class Columns:
         age_s = np.maximum(now - table[_SINCE], MIN_WAIT_S)
         group = table[_GROUP].astype(np.intp)
         at_risk = above[group] + table[_AT_RISK]
-        top = tops[group]
-        self.oldest_s = np.full(tops.size, MIN_WAIT_S)
-        np.maximum.at(self.oldest_s, top, age_s)
-        sharing = np.maximum(1.0, table[_SHARING] * (age_s / self.oldest_s[top]))  # `cohort`
+        if tops:
+            top = np.array(tops, dtype=np.intp)[group]
+            self.oldest_s = np.full(len(tops), MIN_WAIT_S)
+            np.maximum.at(self.oldest_s, top, age_s)
+            oldest_s = self.oldest_s[top]
+        elif age_s.size:
+            oldest_s = age_s[age_s.argmax()]
+            self.oldest_s = (oldest_s,)
+        else:
+            oldest_s = MIN_WAIT_S
+        sharing = np.maximum(1.0, table[_SHARING] * (age_s / oldest_s))  # `cohort`
         plain = age_s * _urgencies(at_risk * table[_PER_WORK], table[_LIGHTNESS] * sharing, power)
         if not self._foretold:
             return plain
@@ -358,7 +366,8 @@ def size(length: float, cached: float, work: float) -> float:
 
 def sharing_of(length: float, bounded: float, work: float) -> float:
     """How many times as light a piece is if all that share it count: its `size` is the bounded one.  O(1)."""
-    return max(1.0, lightness_of(math.sqrt(length * max(1.0, work))) / lightness_of(bounded))
+    whole = math.sqrt(length * max(1.0, work))
+    return 1.0 if whole >= bounded else math.pow(bounded / whole, GAMMA)
 
 
 def cohort(sharing: float, age_s: float, oldest_s: float) -> float:
@@ -733,30 +742,31 @@ class Frontier:
         below.first = first
         below.lightness = -1.0
 
-    def above(self) -> tuple[list[float], list[int]]:
-        """By group: tokens at risk for one request that hangs from it, and the group of its namespace's root.
-
-        O(groups).
-        """
+    def above(self) -> list[float]:
+        """By group: tokens at risk for one request that hangs from it.  O(groups)."""
         at_risk = [-1.0] * len(self._groups)
-        tops = [0] * len(self._groups)
         for node in self._groups:
             path: list[Node] = []
             while node is not None and at_risk[self.below(node).group] < 0.0:
                 path.append(node)
                 node = node.parent
-            risk, top = 0.0, 0
-            if node is not None:
-                group = self.below(node).group
-                risk, top = at_risk[group], tops[group]
+            risk = 0.0 if node is None else at_risk[self.below(node).group]
             while path:
                 current = path.pop()
-                group = self.below(current).group
                 parent = current.parent
-                if parent is None:
-                    top = group
-                else:
+                if parent is not None:
                     risk += edge_at_risk(current, parent, self.unit)
-                at_risk[group] = risk
-                tops[group] = top
-        return at_risk, tops
+                at_risk[self.below(current).group] = risk
+        return at_risk
+
+    def tops(self) -> list[int]:
+        """By group: the group of its namespace's root; empty where all are of one.  O(groups x depth)."""
+        if self._tree.n_namespaces < 2:
+            return []
+        tops: list[int] = []
+        for group in self._groups:
+            top = group
+            while top is not None and top.parent is not None:
+                top = top.parent
+            tops.append(0 if top is None else self.below(top).group)
+        return tops
