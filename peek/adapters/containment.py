@@ -1,5 +1,6 @@
 """Contain what goes wrong, so that no error of `peek` reaches an engine.
 
+log_or_raise what becomes of any error that is caught
 Shield       every call into an adapter: the first error takes the adapter away
 Quarantine   one request that cannot be translated: it keeps its place, all others are planned
 Agreement    an engine that finds something else in its cache than expected: no error, and plans are useless
@@ -19,6 +20,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger("peek")
+
+
+def log_or_raise(strict: bool, message: str, *details: object) -> None:
+    """In an `except` block: log the error with its traceback; raise it again if `strict`, for tests."""
+    if strict:
+        raise  # noqa: PLE0704
+    logger.exception(message, *details)
 
 
 class Shield:
@@ -47,13 +55,13 @@ class Shield:
         try:
             return function(*args, **kwargs)
         except Exception:
-            if self.strict:
-                raise
+            log_or_raise(
+                self.strict,
+                "peek: internal error; this scheduler continues in the engine's own order%s",
+                self._then,
+            )
             self.active = False
             self.fallbacks += 1
-            logger.exception(
-                "peek: internal error; this scheduler continues in the engine's own order%s", self._then
-            )
             return None
 
     def undo(self, restore: Callable[[], None]) -> None:
@@ -61,9 +69,7 @@ class Shield:
         try:
             restore()
         except Exception:
-            if self.strict:
-                raise
-            logger.exception("peek: could not put back everything of the engine's own")
+            log_or_raise(self.strict, "peek: could not put back everything of the engine's own")
 
 
 class Quarantine:

@@ -19,12 +19,12 @@ from stat import S_ISREG
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from peek.adapters.activation import KNOWN_VARIABLES, MODES, Settings, misspelled
-from peek.adapters.containment import Shield
+from peek.adapters.containment import Shield, log_or_raise
 from peek.adapters.engine_adapter import TESTED, EngineAdapter, EngineInfo
 from peek.adapters.metrics import EngineMetrics
 from peek.adapters.observed import Announcer, Observations, ObservedPlanner
 from peek.adapters.recording import Recording
-from peek.adapters.shadow import Shadowing, ShadowLifecycle
+from peek.adapters.shadow import ShadowLifecycle
 from peek.errors import EngineMismatch
 from peek.planner.plan import Upcoming
 
@@ -226,7 +226,7 @@ class Attachment(Generic[A]):
         why_stand_aside: Callable[[], str | None],
         make: Callable[[Shield], A],
         about: Callable[[], EngineInfo],
-        make_shadow: Callable[[A], Shadowing | str] | None = None,
+        make_shadow: Callable[[A], Any] | None = None,
     ) -> None:
         self.settings = settings
         self.back_off = BackOff()
@@ -321,9 +321,7 @@ class Attachment(Generic[A]):
 
     def _without_metrics(self) -> None:
         """Go on without metrics, which are no reason to stop planning.  Called while an error is handled."""
-        if self.settings.strict:
-            raise  # noqa: PLE0704
-        logger.exception("peek: metrics are no longer passed on")
+        log_or_raise(self.settings.strict, "peek: metrics are no longer passed on")
         self._metrics = None
 
     @property
@@ -387,9 +385,7 @@ class Attachment(Generic[A]):
             self.recording.wanted = self._switch.traces is not False
             return mode if not self.settings.config.is_stock else self.mode
         except Exception:
-            if self.settings.strict:
-                raise
-            logger.exception("peek: control_file is no longer looked at")
+            log_or_raise(self.settings.strict, "peek: control_file is no longer looked at")
             self._switch = None
             return self.mode
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from time import time
 from typing import Any, Final, NamedTuple
 
+from peek.adapters.containment import log_or_raise
 from peek.traffic.tracer import BLOCK_TOKENS, Hashing
 from peek.trie.keys import pack
 
@@ -147,7 +148,7 @@ class Recording:
 
     def tell(self, what: Callable[[Recorder], None]) -> None:
         """Let `what` tell the recorder, which is made when it is first told something."""
-        if not self.wanted or not self._path:
+        if not self:
             return
         try:
             if self._recorder is None:
@@ -156,6 +157,4 @@ class Recording:
             what(self._recorder)
         except Exception:
             self._path = ""
-            if self._strict:
-                raise
-            logger.exception("peek: the trace is no longer written")
+            log_or_raise(self._strict, "peek: the trace is no longer written")

@@ -13,8 +13,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import Any, Final
 
+from peek.adapters.containment import log_or_raise
 from peek.adapters.engine_adapter import NOTHING, Stated
 from peek.simulation.cost import MeasuredSteps
 from peek.simulation.live import Live
@@ -30,6 +32,8 @@ MOST_GHOSTS: Final = 2000
 
 REPORT_EVERY: Final = 1000
 """Requests between two lines in the log."""
+
+_FAILED: Final = "peek: the shadow failed, and foretells nothing more; nothing else is touched"
 
 
 class AnswerLengths:
@@ -52,18 +56,16 @@ class AnswerLengths:
         return allowed if cut_off else min(tokens, allowed)
 
 
+@dataclass(slots=True)
 class _Pair:
     """One request in both engines; -1 is not known yet."""
 
-    __slots__ = ("allowed", "ended", "name", "prompt", "real", "virtual")
-
-    def __init__(self, name: str, prompt: int, allowed: int) -> None:
-        self.name = name
-        self.prompt = prompt
-        self.allowed = allowed
-        self.real = -1
-        self.virtual = -1
-        self.ended = False  # in the real engine
+    name: str
+    prompt: int
+    allowed: int
+    real: int = -1
+    virtual: int = -1
+    ended: bool = False  # in the real engine
 
 
 class Shadow:
@@ -246,28 +248,20 @@ class Shadow:
         )
 
 
-class Shadowing(Protocol):
-    """An engine's own part of a shadow; its other methods are events that the engine's adapter tells."""
-
-    @property
-    def account(self) -> Shadow | None:
-        """None before it has seen the engine at work."""
-        ...
-
-
 class ShadowLifecycle:
     """The shadows of one attachment, one after the other while the mode is "shadow"; dropped if they fail.
 
     Args:
         strict: raise what goes wrong in one; otherwise it is logged, and there is none until the next switch.
-        make: makes one beside an adapter, or says why it cannot; None makes none.
+        make: makes one beside an adapter, or says why it cannot; None makes none.  Its `account` is a
+            `Shadow`, None before it has seen the engine at work; its methods are the events of `tell`.
 
     Attributes:
         shadow: the one at work, None without.
         why_not: why none is made beside the adapter that is followed, "" if one is or nothing is followed.
     """
 
-    def __init__(self, strict: bool, make: Callable[[Any], Shadowing | str] | None) -> None:
+    def __init__(self, strict: bool, make: Callable[[Any], Any] | None) -> None:
         self.shadow: Any = None
         self.why_not = ""
         self._strict = strict
@@ -286,7 +280,7 @@ class ShadowLifecycle:
         try:
             made = self._make(adapter)
         except Exception:
-            self._give_up()
+            log_or_raise(self._strict, _FAILED)
             return
         if isinstance(made, str):
             self.why_not = made
@@ -302,17 +296,11 @@ class ShadowLifecycle:
             getattr(self.shadow, event)(*args)
         except Exception:
             self._drop()
-            self._give_up()
+            log_or_raise(self._strict, _FAILED)
 
     def _drop(self) -> None:
         self._before = self.counters()
         self.shadow = None
-
-    def _give_up(self) -> None:
-        """Called while an error is handled."""
-        if self._strict:
-            raise  # noqa: PLE0704
-        logger.exception("peek: the shadow failed, and foretells nothing more; nothing else is touched")
 
     def counters(self) -> dict[str, float]:
         """What to export, all shadows together; nothing before there was one."""
