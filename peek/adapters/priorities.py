@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import is_
+from types import SimpleNamespace
 from typing import Any
 
 from peek.adapters.mirror import BlockMirror
@@ -18,13 +19,6 @@ from peek.planner import LazyPlan, Plan, Planner
 from peek.planner.plan import NOTHING_TO_GAIN, ORDERED
 from peek.request import PendingRequest
 from peek.trie.pending_tree import Cluster
-
-
-class _AllLone:
-    """A cache that knows that none of so many requests can hit it."""
-
-    def __init__(self, lone_requests: int) -> None:
-        self.lone_requests = lone_requests
 
 
 class PriorityPlanners:
@@ -147,8 +141,9 @@ class PriorityPlanners:
         waiting = {planner: len(planner) - len(planner.held) for planner in self._planners.values()}
         if cache.lone_requests != sum(waiting.values()):
             return any(planner.order_matters(cache) for planner in waiting)
-        lone: Any = _AllLone
-        return any(planner.order_matters(lone(count)) for planner, count in waiting.items())
+        # None of them can hit or share, so this is all that a planner asks the cache.
+        lone: Any = SimpleNamespace
+        return any(planner.order_matters(lone(lone_requests=n)) for planner, n in waiting.items())
 
     def plan(self, cache: BlockMirror, now: float) -> Plan:
         """The plans of all priorities, smallest number first."""

@@ -83,11 +83,6 @@ def was_admitted(request: Any, outputs_before: int) -> bool:
     return row is not None or len(request.output_ids) > outputs_before
 
 
-def prefill_ended(request: Any, outputs_before: int) -> bool:
-    """Whether an admitted request's prefix is in the cache now, or the request is gone."""
-    return len(request.output_ids) > outputs_before or request.finished() or request.is_retracted
-
-
 def entry_time(request: Any) -> float:
     """When the request entered the waiting queue, on the engine's clock; it breaks ties inside a priority."""
     return float(request.time_stats.wait_queue_entry_time)
@@ -247,9 +242,11 @@ class Waiting:
         return was_admitted(request, self.outputs)
 
     def prefill_ended(self) -> bool:
-        """Of an admitted request; one that is gone has ended."""
+        """Whether an admitted request's prefix is in the cache now, or the request is gone."""
         request = self.request()
-        return request is None or prefill_ended(request, self.outputs)
+        if request is None:
+            return True
+        return len(request.output_ids) > self.outputs or request.finished() or request.is_retracted
 
 
 class Arrivals:
