@@ -76,13 +76,11 @@ class Settings:
     def __post_init__(self) -> None:
         require_flag("strict", self.strict)
         require_one_of("mode", self.mode, MODES)
-        if not isinstance(self.control_file, str) or "\0" in self.control_file:
-            raise InvalidConfig(f"control_file is {self.control_file!r}; need the name of a file")
+        _require_file_name("control_file", self.control_file)
         _require_whole("control_every", self.control_every, 1)
         _require_whole("explain", self.explain, 0)
         require_one_of("tenants", self.tenants, TENANTS)
-        if not isinstance(self.trace_file, str) or "\0" in self.trace_file:
-            raise InvalidConfig(f"trace_file is {self.trace_file!r}; need the name of a file")
+        _require_file_name("trace_file", self.trace_file)
         _require_whole("trace_mib", self.trace_mib, 1)
 
     def in_force(self) -> dict[str, Any]:
@@ -108,6 +106,11 @@ class Settings:
         own = {name: value for name, value in options.items() if name in names}
         policy = {name: value for name, value in options.items() if name not in names}
         return cls(PeekConfig.from_dict(policy, beside=names), **own)
+
+
+def _require_file_name(name: str, value: object) -> None:
+    if not isinstance(value, str) or "\0" in value:
+        raise InvalidConfig(f"{name} is {value!r}; need the name of a file")
 
 
 def _require_whole(name: str, value: object, least: int) -> None:

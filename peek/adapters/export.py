@@ -89,13 +89,9 @@ class SeriesFiles:
         name = f"peek-{os.getpid()}-{next(_file_numbers)}.db"
         self._labels = dict(labels)
         self._key_of = mmap_key
+        prefixes = {"counter": "counter", "gauge": "gauge_mostrecent", "histogram": "histogram"}
         self._files = {
-            kind: MmapedDict(str(Path(path, f"{prefix}_{name}")))
-            for kind, prefix in (
-                ("counter", "counter"),
-                ("gauge", "gauge_mostrecent"),
-                ("histogram", "histogram"),
-            )
+            kind: MmapedDict(str(Path(path, f"{prefix}_{name}"))) for kind, prefix in prefixes.items()
         }
         self._keys: dict[tuple[str, ...], str] = {}
         for file in self._files.values():

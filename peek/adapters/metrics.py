@@ -193,11 +193,7 @@ class EngineMetrics:
 
     def _write_tally(self, metric: Metric, tally: Tally) -> None:
         files: Any = self._files
-        bounds = [*map(_le, metric.bounds), "+Inf"]
+        bounds = [*(repr(float(bound)) for bound in metric.bounds), "+Inf"]
         for bound, number in zip(bounds, tally.counts, strict=True):
             files.write("histogram", metric.name, metric.text, f"{metric.name}_bucket", number, le=bound)
         files.write("histogram", metric.name, metric.text, f"{metric.name}_sum", tally.sum)
-
-
-def _le(bound: float) -> str:
-    return repr(float(bound))
