@@ -9,15 +9,19 @@ from __future__ import annotations
 import re
 from ast import literal_eval
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from peek.errors import WorkloadError
 from peek.offline.formats import excerpt, request_of
 from peek.traffic.events import Arrival, Ending, Event
 from peek.traffic.times import seconds
+from peek.traffic.wrapped import Inner
+
+if TYPE_CHECKING:
+    from peek.traffic.reader import Reader
 
 
 @dataclass
@@ -45,6 +49,52 @@ class Tally:
         self.requests = 0
         self.bare = 0
         self.hint = hint
+
+
+class Place(NamedTuple):
+    """Where a line stands, and what it is.
+
+    Attributes:
+        name: of the request, if it has none of its own.
+        is_last: the file ends with it, and has no end of line.
+    """
+
+    inner: Inner
+    name: str
+    is_last: bool = False
+
+
+class Format:
+    """One way in which requests are logged; a subclass for each, `events` is all it needs.
+
+    Attributes:
+        name: what it is called.
+        kind: "log" or "rows".
+        hint: how prompts get into it.
+    """
+
+    name: ClassVar[str] = ""
+    kind: ClassVar[str] = "rows"
+    hint: ClassVar[str] = ""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.tally = Tally(self.hint)
+
+    def events(self, place: Place) -> Iterator[Event] | None:
+        """The events of a line; None if it is another's.  `WorkloadError` if it is broken."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Another file begins."""
+
+    def rest(self) -> Iterator[Event]:
+        """What still waits at the end of all files."""
+        return iter(())
+
+    def cut(self) -> str:
+        """Say so if prompts have been cut."""
+        return ""
 
 
 _STRING: Final = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
@@ -92,18 +142,17 @@ _LORA_NAME: Final = re.compile(rf"lora_name=({_STRING})")
 _BODY_NAME: Final = re.compile(r"^[a-z]+[-_](.*?)(?:-\d+)?$")
 
 
-class VllmLog:
+class VllmLog(Format):
     """vLLM 0.4 to 0.33: `--enable-log-requests` at log level DEBUG, `--enable-log-outputs` for answers.
 
     Before 0.19 prompts stood in one line with the parameters, at level INFO.  From 0.33 on the bodies may.
     """
 
-    name: Final = "vLLM's log"
+    name, kind, hint = "vLLM's log", "log", VLLM_HINT
 
-    def __init__(self, loads: Callable[[Any], Any], facts: Facts) -> None:
-        self.tally = Tally(VLLM_HINT)
-        self._loads = loads
-        self._facts = facts
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(reader)
+        self._facts = reader.facts
         self._prompts: dict[str, Arrival] = {}
         """Requests whose parameters, with the LoRA adapter, come in the next line."""
         self._bodies: dict[str, Arrival | None] = {}
@@ -118,8 +167,10 @@ class VllmLog:
         self._as_long: Counter[int] = Counter()
         """How many prompts have each length, of those with as many characters as tokens."""
 
-    def events(self, text: str, at_s: float | None, level: str) -> Iterator[Event] | None:
-        """The events of a line; None if it is not of this log.  `level`: where the line itself has none."""
+    def events(self, place: Place) -> Iterator[Event] | None:
+        text, row, at_s, level = place.inner
+        if row is not None:
+            return None
         head = _VLLM_LINE.match(text)
         opener = _VLLM_OPENER.search(text)
         if head is None and opener is None and not level and not _VLLM_CUT.search(text):
@@ -187,7 +238,7 @@ class VllmLog:
         if level == "DEBUG":
             return  # at this level the token ids are logged, too
         try:
-            request = request_of(self._loads(text.encode("utf-8", "surrogatepass")))
+            request = request_of(self.reader.loads(text.encode("utf-8", "surrogatepass")))
         except (ValueError, RecursionError):
             return  # cut, or no request; the prompt's own line, if there is one, counts
         self._bodies[name] = Arrival(name, at_s, request.prompt, request.namespace)
@@ -223,7 +274,6 @@ class VllmLog:
         raise WorkloadError("a request is logged in a way that is not understood: a part of a line?")
 
     def rest(self) -> Iterator[Event]:
-        """Yield the arrivals that still wait for their next line when the log ends."""
         bodies = [] if self._tells_ids else [body for body in self._bodies.values() if body is not None]
         waiting = [*self._prompts.values(), *bodies]
         self.tally.bare += len(self._bodies) - len(bodies)
@@ -232,7 +282,7 @@ class VllmLog:
         yield from map(self._taken, waiting)
 
     def cut(self) -> str:
-        """Say so if `--max-log-len` has cut prompts, as far as it shows; else "".
+        """As `Format.cut`, of what `--max-log-len` has cut, as far as it shows.
 
         The option leaves a prompt as many characters as tokens.  Where the log does not hold the server's
         arguments, the sign is that two prompts or more, and most of those with as many characters as tokens,
@@ -275,18 +325,24 @@ _SGLANG_CUT: Final = 2048
 """Characters or items that `--log-requests-level 2` leaves of a prompt."""
 
 
-class SglangLog:
+class SglangLog(Format):
     """SGLang 0.4 and 0.5: `--log-requests --log-requests-level 3`, `--log-requests-format` text or json."""
 
-    name: Final = "SGLang's log"
+    name, kind, hint = "SGLang's log", "log", SGLANG_HINT
 
-    def __init__(self, facts: Facts) -> None:
-        self.tally = Tally(SGLANG_HINT)
-        self.cut_prompts = 0
-        self._facts = facts
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(reader)
+        self._cut_prompts = 0
+        self._facts = reader.facts
 
-    def events(self, text: str, at_s: float | None) -> Iterator[Event] | None:
-        """The events of a line of text; None if it is not of this log."""
+    def cut(self) -> str:
+        said = f"SGLang's log has cut {self._cut_prompts:,} prompts, which are left out"
+        return f"{said}: --log-requests-level 3" if self._cut_prompts else ""
+
+    def events(self, place: Place) -> Iterator[Event] | None:
+        text, row, at_s, _ = place.inner
+        if row is not None:
+            return self._row(row)
         head = _SGLANG_LINE.match(text)
         if head is None:
             return None
@@ -337,18 +393,17 @@ class SglangLog:
         try:
             return _literal(line, name, at)
         except WorkloadError:
-            self.cut_prompts += 1
+            self._cut_prompts += 1
             raise
 
-    def row(self, row: dict[str, Any]) -> Iterator[Event] | None:
-        """The events of a line of JSON; None if it is not of this log."""
+    def _row(self, row: dict[str, Any]) -> Iterator[Event] | None:
         event = row.get("event")
         if not isinstance(event, str) or not event.startswith("request."):
             return None
         self._facts.engine = "sglang"
-        return self._row(row, event)
+        return self._told(row, event)
 
-    def _row(self, row: dict[str, Any], event: str) -> Iterator[Event]:
+    def _told(self, row: dict[str, Any], event: str) -> Iterator[Event]:
         if event == "request.finished":
             meta = row["out"]["meta_info"]
             yield Ending(_one(row["rid"]), *(meta[name] for name in _COUNTS))
@@ -373,7 +428,7 @@ class SglangLog:
         if len(names) != len(prompts):
             raise WorkloadError(f"{len(names)} names for {len(prompts)} prompts")
         if any(map(_is_cut, prompts)):
-            self.cut_prompts += 1
+            self._cut_prompts += 1
             raise WorkloadError(CUT)
         self.tally.requests += len(names)
         for each, asked, limits in zip(names, prompts, samplings, strict=False):

@@ -10,11 +10,11 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final
 
 from peek.errors import InvalidKey, WorkloadError
 from peek.offline.formats import PROMPT_NAMES, Line, excerpt
-from peek.traffic.engines import Facts, SglangLog, Tally, VllmLog, shown
+from peek.traffic.engines import Facts, Format, Place, SglangLog, VllmLog, shown
 from peek.traffic.events import Arrival, Event, Measured
 from peek.traffic.rows import BODY_NAMES, TIME_NAMES, RequestRows
 from peek.traffic.times import seconds
@@ -27,86 +27,6 @@ LITELLM_HINT: Final = (
 LENGTHS_HINT: Final = (
     "these rows have lengths and no prompts: what they share is not known, and taken as nothing"
 )
-
-
-class Place(NamedTuple):
-    """Where a line stands, and what it is.
-
-    Attributes:
-        name: of the request, if it has none of its own.
-        is_last: the file ends with it, and has no end of line.
-    """
-
-    inner: Inner
-    name: str
-    is_last: bool = False
-
-
-class Format:
-    """One way in which requests are logged; a subclass for each, `known` is all it needs.
-
-    Attributes:
-        name: what it is called.
-        kind: "log" or "rows".
-        hint: how prompts get into it.
-    """
-
-    name: ClassVar[str] = ""
-    kind: ClassVar[str] = "rows"
-    hint: ClassVar[str] = ""
-
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-        self.tally = Tally(self.hint)
-
-    def events(self, place: Place) -> Iterator[Event] | None:
-        """The events of a line; None if it is another's.  `WorkloadError` if it is broken."""
-        raise NotImplementedError
-
-    def begin(self) -> None:
-        """Another file begins."""
-
-    def rest(self) -> Iterator[Event]:
-        """What still waits at the end of all files."""
-        return iter(())
-
-    def cut(self) -> str:
-        """Say so if prompts have been cut."""
-        return ""
-
-
-class _Vllm(Format):
-    name, kind = VllmLog.name, "log"
-
-    def __init__(self, reader: Reader) -> None:
-        super().__init__(reader)
-        self._log = VllmLog(reader.loads, reader.facts)
-        self.tally, self.rest, self.cut = self._log.tally, self._log.rest, self._log.cut  # type: ignore[method-assign]
-
-    def events(self, place: Place) -> Iterator[Event] | None:
-        inner = place.inner
-        return None if inner.row is not None else self._log.events(inner.text, inner.at_s, inner.level)
-
-
-class _Sglang(Format):
-    name, kind = SglangLog.name, "log"
-
-    def __init__(self, reader: Reader) -> None:
-        super().__init__(reader)
-        self._log = SglangLog(reader.facts)
-        self.tally = self._log.tally
-
-    def events(self, place: Place) -> Iterator[Event] | None:
-        inner = place.inner
-        return self._log.events(inner.text, inner.at_s) if inner.row is None else self._log.row(inner.row)
-
-    def cut(self) -> str:
-        count = self._log.cut_prompts
-        return (
-            f"SGLang's log has cut {count:,} prompts, which are left out: --log-requests-level 3"
-            if count
-            else ""
-        )
 
 
 class _Router(Format):
@@ -318,7 +238,7 @@ class _Proxy(_Requests):
 
 
 FORMATS: Final[tuple[type[Format], ...]] = (
-    _Trace, _Sessions, _Litellm, _Proxy, _Anthropic, _Requests, _Access, _Router, _Vllm, _Sglang, _Csv,
+    _Trace, _Sessions, _Litellm, _Proxy, _Anthropic, _Requests, _Access, _Router, VllmLog, SglangLog, _Csv,
 )  # fmt: skip
 """The formats, in the order in which a line is offered to them."""
 

@@ -41,7 +41,6 @@ _PREFIXES: Final = (
     re.compile(rf"(?:{_ISO}|[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d) \S+ [\w.@-]+\[\d+\]: "),  # journalctl
     re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)[^\]]*\] (?=\{)"),  # SGLang, before its JSON
 )
-_JOURNAL: Final = _PREFIXES[3]
 
 _FIELDS: Final = (
     ("log", "time"), ("log", "@timestamp"), ("log", "timestamp"), ("log", "date"), ("log", "kubernetes"),
