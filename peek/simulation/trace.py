@@ -22,7 +22,7 @@ import gzip
 import json
 import lzma
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import isfinite
@@ -106,18 +106,31 @@ def read_mooncake(
 def recorded(name: str, rows: Iterable[TraceRow]) -> Workload:
     """A workload of rows, at least one, in any order; see `read_mooncake`."""
     ordered = sorted(rows, key=lambda row: row.timestamp_ms)
-    block_tokens = ordered[0].block_tokens
-    requests = _requests(ordered)
+    dense: dict[int, int] = {}
+    requests = [
+        SimRequest(
+            request_id=f"trace-{position}",
+            arrival_s=(row.timestamp_ms - ordered[0].timestamp_ms) / 1000.0,
+            key=_key(row, dense),
+            num_tokens=row.input_tokens,
+            output_tokens=row.output_tokens,
+            tenant=row.tenant,
+        )
+        for position, row in enumerate(ordered)
+    ]
+    return _workload(name, "trace", requests, ordered[0].block_tokens, len(ordered) // WARMUP_SHARE)
+
+
+def _workload(
+    name: str, load: str, requests: Sequence[SimRequest], unit_tokens: int, warmup: int = 0
+) -> Workload:
+    """A workload with the default limits; its arena holds a few of the longest requests, in whole units."""
+    longest = max(request.num_tokens + request.output_tokens for request in requests)
+    units = -(-max(ARENA_FLOOR_TOKENS, ARENA_LONGEST_PROMPTS * longest) // unit_tokens)
     return Workload(
-        name=name,
-        load="trace",
-        seed=0,
-        requests=requests,
-        warmup=len(ordered) // WARMUP_SHARE,
-        max_running=MAX_RUNNING,
-        arena_tokens=_arena_tokens(requests, block_tokens),
-        unit_tokens=block_tokens,
-    )
+        name=name, load=load, seed=0, requests=requests, warmup=warmup, max_running=MAX_RUNNING,
+        arena_tokens=units * unit_tokens, unit_tokens=unit_tokens,
+    )  # fmt: skip
 
 
 def at_rate(workload: Workload, rate_scale: float) -> Workload:
@@ -128,36 +141,10 @@ def at_rate(workload: Workload, rate_scale: float) -> Workload:
     return replace(scaled, rate_scale=rate_scale)
 
 
-def _requests(rows: list[TraceRow]) -> tuple[SimRequest, ...]:
-    """Translate rows, ascending in time, to requests."""
-    dense: dict[int, int] = {}
-    start_ms = rows[0].timestamp_ms
-    requests = []
-    for position, row in enumerate(rows):
-        requests.append(
-            SimRequest(
-                request_id=f"trace-{position}",
-                arrival_s=(row.timestamp_ms - start_ms) / 1000.0,
-                key=_key(row, dense),
-                num_tokens=row.input_tokens,
-                output_tokens=row.output_tokens,
-                tenant=row.tenant,
-            )
-        )
-    return tuple(requests)
-
-
 def _key(row: TraceRow, dense: dict[int, int]) -> bytes:
     """The full blocks of a row as symbols; `dense` numbers the hash ids seen so far."""
     full_blocks = row.hash_ids[: row.input_tokens // row.block_tokens]
     return pack_tokens([dense.setdefault(hash_id, len(dense)) for hash_id in full_blocks])
-
-
-def _arena_tokens(requests: Iterable[SimRequest], block_tokens: int) -> int:
-    """The default arena, in whole blocks."""
-    longest = max(request.num_tokens + request.output_tokens for request in requests)
-    blocks = -(-max(ARENA_FLOOR_TOKENS, ARENA_LONGEST_PROMPTS * longest) // block_tokens)
-    return blocks * block_tokens
 
 
 def _name(path: str | PathLike[str]) -> str:
@@ -195,16 +182,7 @@ def read_sessions(path: str | PathLike[str], *, rate: float, seed: int, limit: i
     _check_rate("rate", rate)  # before the file is read
     found = _Sessions(path, limit)
     requests = with_answers(found.requests(), found.unit_tokens)
-    workload = Workload(
-        name=_name(path).removesuffix(".sessions"),
-        load="sessions",
-        seed=0,
-        requests=requests,
-        warmup=0,
-        max_running=MAX_RUNNING,
-        arena_tokens=_arena_tokens(requests, found.unit_tokens),
-        unit_tokens=found.unit_tokens,
-    )
+    workload = _workload(_name(path).removesuffix(".sessions"), "sessions", requests, found.unit_tokens)
     return workload if found.has_times else at_session_rate(workload, rate, seed)
 
 
