@@ -18,6 +18,7 @@ from peek.offline.formats import (
     excerpt_of,
     params_or_row,
     request_of,
+    text_symbols,
 )
 from peek.traffic.events import Arrival, Ending, Event
 from peek.traffic.times import is_bare, seconds
@@ -104,12 +105,7 @@ class RequestRows:
             return int(next(filter(_is_count, found), None) or 0)
         value = _at(row, self.output)
         if isinstance(value, str):
-            encode = self.encode
-            return (
-                -(-len(value.encode("utf-8", "surrogatepass")) // SYMBOL_BYTES)
-                if encode is None
-                else len(encode(value))
-            )
+            return len(self.encode(value)) if self.encode else len(text_symbols(value)) // SYMBOL_BYTES
         if isinstance(value, list):
             return len(value)
         if value is None or _is_count(value) or value == 0:

@@ -121,27 +121,17 @@ class Unwrapping:
             text = row.get(field)
             if isinstance(text, str) and clock in row:
                 at_s = _time(_journals(row[clock]) if field == "MESSAGE" else row[clock], inner.at_s)
-                ends = (
-                    text.endswith("\n")
-                    or field != "log"
-                    or len(text.encode("utf-8", "replace")) < _DOCKER_PART
-                )
+                is_short = len(text.encode("utf-8", "replace")) < _DOCKER_PART
+                ends = text.endswith("\n") or field != "log" or is_short
                 whole = self._joined(f"json {row.get('stream')}", text.rstrip("\r\n"), ends)
-                return (
-                    None
-                    if whole is None
-                    else Inner(
-                        whole, None, at_s, str(row.get("levelname", "INFO")) if clock == "asctime" else ""
-                    )
-                )
+                level = str(row.get("levelname", "INFO")) if clock == "asctime" else ""
+                return None if whole is None else Inner(whole, None, at_s, level)
             if isinstance(text, dict) and field in ("log", "message") and clock in row:
                 return Inner("", text, _time(row[clock], inner.at_s))
         payload = row.get("jsonPayload")
-        return (
-            Inner("", payload, _time(row.get("timestamp"), inner.at_s))
-            if isinstance(payload, dict)
-            else inner
-        )
+        if isinstance(payload, dict):
+            return Inner("", payload, _time(row.get("timestamp"), inner.at_s))
+        return inner
 
     def _joined(self, stream: str, text: str, ends: bool) -> str | None:
         if not ends:
