@@ -120,13 +120,13 @@ def generate_sglang(
 
 def vllm_cache(llm: Any) -> CacheSize:
     """The cache of a `vllm.LLM`; `EngineMismatch` if it does not say."""
-    blocks = _followed(llm, "llm_engine.vllm_config.cache_config.num_gpu_blocks", "cache_tokens")
+    blocks = _followed(llm, "llm_engine.vllm_config.cache_config.num_gpu_blocks")
     block_tokens = _vllm_block(llm)
     return CacheSize((blocks - 1) * block_tokens, block_tokens)  # vLLM keeps one block for itself, empty
 
 
 def _vllm_block(llm: Any) -> int:
-    return _followed(llm, "llm_engine.vllm_config.cache_config.block_size", "cache_tokens")
+    return _followed(llm, "llm_engine.vllm_config.cache_config.block_size")
 
 
 def sglang_cache(engine: Any) -> CacheSize:
@@ -141,13 +141,13 @@ def sglang_cache(engine: Any) -> CacheSize:
     return CacheSize(tokens, page if isinstance(page, int) else 1)
 
 
-def _followed(start: Any, path: str, argument: str) -> int:
+def _followed(start: Any, path: str) -> int:
     """The number at the end of a path of attributes."""
     found = start
     for name in path.split("."):
         found = getattr(found, name, None)
     if not isinstance(found, int) or found < 1:
-        raise EngineMismatch(f"{type(start).__name__}.{path} is {found!r}: give {argument}")
+        raise EngineMismatch(f"{type(start).__name__}.{path} is {found!r}: give cache_tokens")
     return found
 
 
