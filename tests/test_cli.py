@@ -410,7 +410,7 @@ def test_a_bar_adds_up_its_parts(monkeypatch: Patch) -> None:
         if part == "second" and done == 0:
             bar.next_part(part)
         bar.show(done)
-        shown.append(bar._bar.tasks[0].completed)
+        shown.append(bar.tasks[0].completed)
     assert shown == [1, 3, 3, 5]
 
 

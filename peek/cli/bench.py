@@ -28,7 +28,6 @@ from peek.cli.reading import (
     load_tokenizer,
     read_lines,
     read_requests,
-    tokenizer_file,
 )
 from peek.offline.reordering import BLOCK_TOKENS
 from peek.simulation.trace import iter_rows
@@ -114,8 +113,8 @@ def _read(source: Path, limit: int, tokenizer: Path | None) -> _Work:
         dense: dict[int, int] = {}
         keys = [pack_tokens([dense.setdefault(each, len(dense)) for each in row.hash_ids]) for row in rows]
         return _Work(keys, f"{source}, a symbol is a block of {rows[0].block_tokens} tokens", 1)
-    encode = load_tokenizer(None if tokenizer is None else tokenizer_file(tokenizer))
-    keys = [key for _, _, key in islice(read_requests(source, encode, BadLines(source)), limit)]
+    lines = read_requests(source, load_tokenizer(tokenizer), BadLines(source))
+    keys = [key for _, _, key in islice(lines, limit)]
     if not keys:
         raise WorkloadError(f"{source}: holds no request that is understood")
     return _Work(keys, f"{source}, a symbol is a token")

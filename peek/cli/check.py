@@ -24,7 +24,6 @@ from peek.cli.options import (
     check_choice,
     check_target,
     count,
-    parse_count,
     parse_part,
     parse_seed,
     parse_slo,
@@ -35,10 +34,20 @@ from peek.cli.options import (
     value,
 )
 from peek.cli.page import save_page
-from peek.cli.reading import ProgressBar, json_loads, load_tokenizer, tokenizer_file
+from peek.cli.reading import ProgressBar, json_loads, load_tokenizer
 from peek.cli.report import Batch, print_batches, rounded, said_of
 from peek.cli.simulate import DEFAULT_CARD, DEFAULT_MODEL, machine
-from peek.cli.trace import UNKNOWN_TOKENS, FieldOption, nothing_read, pace, read_logs, unread
+from peek.cli.trace import (
+    ESTIMATE,
+    UNKNOWN_TOKENS,
+    FieldOption,
+    nothing_read,
+    pace,
+    read_logs,
+    unread,
+    untimed,
+)
+from peek.offline.formats import Encode
 from peek.simulation.answer import DRAWS, ENGINES, FIGURES, OURS, Answer, answer, busiest
 from peek.simulation.cost import UTILISATION, CostModel, arena_tokens
 from peek.simulation.simulate import TARGETS, Target
@@ -86,10 +95,7 @@ class CheckOptions:
     time_unit: Annotated[str, value(f"Of numeric times: {', '.join(UNITS)}.", "UNIT")] = ""
     tokenizer: TokenizerOption = None
     rate: Annotated[float | None, positive("Requests a second, in place of the log's times.")] = None
-    output_tokens: Annotated[
-        int,
-        typer.Option(parser=parse_count, metavar="INT", help="Length of answers of which nobody tells it."),
-    ] = UNKNOWN_TOKENS
+    output_tokens: Annotated[int, count("Length of answers of which nobody tells it.")] = UNKNOWN_TOKENS
 
 
 @dataclass(frozen=True)
@@ -170,11 +176,11 @@ def check_command(options: CheckOptions) -> None:
     if not 0 <= options.draws <= 1000:
         raise typer.BadParameter(f"{options.draws} is not in 0..1000", param_hint="--draws")
     cost = machine(options.card, options.cards, options.model)
-    tokenizer = None if options.tokenizer is None else tokenizer_file(options.tokenizer)
+    encode = load_tokenizer(options.tokenizer)
     if options.html is not None:
         refuse_clashes([("LOG", path) for path in options.logs], [("--html", options.html)])
         check_target(options.html)
-    checked = _checked(options, cost, tokenizer)
+    checked = _checked(options, cost, encode)
     if options.html is not None:
         save_page(options.html, checked.as_json())
     if options.as_json:
@@ -183,8 +189,7 @@ def check_command(options: CheckOptions) -> None:
         _print(checked)
 
 
-def _checked(options: CheckOptions, cost: CostModel, tokenizer: Path | None) -> Checked:
-    encode = load_tokenizer(tokenizer)
+def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> Checked:
     reader = Reader(
         RequestRows(
             options.time_field, options.prompt_field, options.output_field, "", options.time_unit, encode
@@ -213,11 +218,8 @@ def _checked(options: CheckOptions, cost: CostModel, tokenizer: Path | None) -> 
 
 
 def _workload(options: CheckOptions, tracer: Tracer) -> Workload:
-    shown = ", ".join(map(str, options.logs))
-    try:
+    with untimed(options.logs):
         rows = [row_of(row) for row in tracer.rows(options.output_tokens, options.rate)]
-    except WorkloadError as error:
-        raise WorkloadError(f"{shown}: {error}: name their place with --time-field, or give --rate") from None
     name = options.logs[0].name.partition(".")[0] if len(options.logs) == 1 else f"{len(options.logs)} logs"
     return at_rate(recorded(name, rows), options.rate_scale)
 
@@ -297,9 +299,7 @@ def _print(checked: Checked) -> None:
     for name, each in seen["formats"].items():
         bare = f", {each['without_prompt']:,} without a prompt" if each["without_prompt"] else ""
         say(f"{name}: {each['lines']:,} lines, {each['requests']:,} requests{bare}")
-    estimate = (
-        " (four bytes of text taken as a token; --tokenizer counts them)" * seen["tokens_are_estimated"]
-    )
+    estimate = ESTIMATE * seen["tokens_are_estimated"]
     say(f"{seen['requests']:,} requests, {seen['prompt_tokens']:,} tokens of prompts{estimate}")
     say(pace(seen["span_s"], seen["requests"]))
     turns = f"; {seen['turns']:,} of them are turns of {seen['sessions']:,} sessions" if seen["turns"] else ""

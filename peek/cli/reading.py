@@ -16,7 +16,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Final
 
 from rich.console import Console
@@ -46,7 +45,7 @@ _SHOW_EVERY: Final = 1024
 _REFRESH_S: Final = 0.1
 
 
-class ProgressBar:
+class ProgressBar(Progress):
     """One bar over all parts of a job, on stderr and on a terminal only; it goes when the job is done.
 
     It draws when told of progress and never from a thread of its own, which would disturb what is measured.
@@ -57,7 +56,7 @@ class ProgressBar:
     """
 
     def __init__(self, total: int | None, what: str = "") -> None:
-        self._bar = Progress(
+        super().__init__(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TaskProgressColumn(),
@@ -67,25 +66,16 @@ class ProgressBar:
             transient=True,
             disable=sys.stderr is None or not sys.stderr.isatty(),
         )
-        self._task = self._bar.add_task(what, total=total)
+        self._all = self.add_task(what, total=total)
         self._before: int = 0
         self._done: int = 0
         self._drawn_s: float = 0.0
-
-    def __enter__(self) -> ProgressBar:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
 
     def next_part(self, what: str) -> None:
         """Begin another part; what the last one has done stays done."""
         self._before += self._done
         self._done = 0
-        self._bar.update(self._task, description=what, refresh=True)
+        self.update(self._all, description=what, refresh=True)
 
     def show(self, done: int) -> None:
         """Show how much of the present part is done."""
@@ -93,7 +83,7 @@ class ProgressBar:
         now = time.perf_counter()
         if now - self._drawn_s >= _REFRESH_S:
             self._drawn_s = now
-            self._bar.update(self._task, completed=self._before + done, refresh=True)
+            self.update(self._all, completed=self._before + done, refresh=True)
 
 
 # -- lines ------------------------------------------------------------------------------------------------
@@ -296,13 +286,14 @@ def tokenizer_file(path: Path) -> Path:
 
 
 def load_tokenizer(path: Path | None) -> Encode | None:
-    """A function from text to token ids, of a local file; None without one.
+    """A function from text to token ids, of a local file or the folder that has it; None without one.
 
     The file is Hugging Face's `tokenizer.json` or Mistral's `tekken.json` or `tokenizer.model*`.  No special
     tokens are added: they are the same at the start of every prompt.  Nothing is downloaded.
     """
     if path is None:
         return None
+    path = tokenizer_file(path)
     return _mistral(path) if path.name.startswith(MISTRAL_NAMES) else _hugging_face(path)
 
 

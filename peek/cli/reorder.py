@@ -423,11 +423,8 @@ def restore_command(options: RestoreOptions) -> None:
     ranked = sorted(placed, key=placed.__getitem__)
     raw = [line.content + line.end for line in lines]
     bare = len(lines) - 1 if lines and not lines[-1].end else -1
-    swap = (
-        formats.end_swap(bare, ranked[-1], raw[ranked[-1]])
-        if bare in placed
-        else formats.end_swap(-1, -1, b"")
-    )
+    is_placed = bare in placed
+    swap = formats.end_swap(bare, ranked[-1], raw[ranked[-1]]) if is_placed else formats.EndSwap()
     with write_whole([target]) as (stream,):
         if is_table(target):
             copy_rows(results, [lines[index].number for index in ranked], stream)

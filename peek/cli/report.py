@@ -198,10 +198,7 @@ class Column:
 
     def value(self, run: dict[str, Any]) -> float:
         """The figure of a run."""
-        found: Any = run
-        for name in self.figure.split("."):
-            found = found[name]
-        return float(found)
+        return Figure(self.figure).value(run)
 
     def gain(self, run: dict[str, Any], first: dict[str, Any]) -> float:
         """How many times better than `first`."""
@@ -308,8 +305,8 @@ def verdict(batch: Batch) -> str:
         others, stock = list(runs)[1:], list(runs)[:1]
     if not others:
         return ""
-    best = min(others, key=lambda label: float(runs[label]["ttft_s"]["mean"]))
-    ours = OURS if OURS in others else best
+    mean = Figure("ttft_s.mean")
+    ours = OURS if OURS in others else min(others, key=lambda label: mean.value(runs[label]))
     found = [each for each in changes([runs], ours, stock) if each.figure.name in _SAID]
     said = [change_text(each, False) for each in found if abs(each.gain) > each.figure.same]
     if not said:
@@ -317,7 +314,6 @@ def verdict(batch: Batch) -> str:
     against = joined(list(dict.fromkeys(each.against for each in found)), " or ")
     better = "" if " or " not in against else ", whichever is better,"
     text = f"Under {ours} instead of {against}{better} {joined(said)}"
-    mean = Column("", "ttft_s.mean")
     shortest = min(runs, key=lambda label: mean.value(runs[label]))
     shorter = mean.value(runs[shortest]) < (1.0 - SAME) * mean.value(runs[ours])
     return text + (
@@ -468,10 +464,10 @@ def check_plot(path: Path) -> None:
 
 def save_plot(path: Path, batches: list[Batch]) -> None:
     """Draw all runs into the file `path`; several seeds become means, with their range as whiskers."""
-    from matplotlib.figure import Figure  # not pyplot: no window system, no global state
+    from matplotlib import figure as drawing  # not pyplot: no window system, no global state
 
     policies = [run["policy"] for run in batches[0].runs]
-    figure = Figure(figsize=(10.0, 2.0 + 0.58 * max(len(policies), 2)), dpi=150, layout="constrained")
+    figure = drawing.Figure(figsize=(10.0, 2.0 + 0.58 * max(len(policies), 2)), dpi=150, layout="constrained")
     figure.suptitle(_title(batches), fontsize=10, color=_INK, parse_math=False)
     ideal = fmean(batch.runs[0]["ideal_hit"] for batch in batches)
     for number, panel in enumerate(PANELS):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -37,6 +38,9 @@ KINDS: Final = {"auto": "", "jsonl": "rows", "log": "log"}
 
 UNKNOWN_TOKENS: Final = 128
 """Tokens taken for an answer whose length is not in the log."""
+
+ESTIMATE: Final = " (four bytes of text taken as a token; --tokenizer counts them)"
+"""Behind a number of tokens that nobody has counted."""
 
 SMALLEST_SALT: Final = 16
 """Bytes: too many to try out, if they are random."""
@@ -134,6 +138,16 @@ def read_logs(sources: Sequence[Path], reader: Reader, tracer: Tracer) -> list[B
     return faults
 
 
+@contextmanager
+def untimed(sources: Sequence[Path]) -> Iterator[None]:
+    """Say with the error for requests without times what to do about them."""
+    try:
+        yield
+    except WorkloadError as error:
+        shown = ", ".join(map(str, sources))
+        raise WorkloadError(f"{shown}: {error}: name their place with --time-field, or give --rate") from None
+
+
 def nothing_read(sources: Sequence[Path], reader: Reader) -> WorkloadError:
     """The error for logs without a request, with what to do about it."""
     shown = ", ".join(map(str, sources))
@@ -166,18 +180,13 @@ def _salt(path: Path | None) -> bytes:
 
 
 def _write(tracer: Tracer, options: TraceOptions) -> None:
-    try:
-        with write_whole([options.target]) as (stream,):
-            for row in tracer.rows(options.output_tokens, options.rate):
-                stream.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
-    except WorkloadError as error:
-        raise WorkloadError(
-            f"{options.source}: {error}: name their place with --time-field, or give --rate"
-        ) from None
+    with untimed([options.source]), write_whole([options.target]) as (stream,):
+        for row in tracer.rows(options.output_tokens, options.rate):
+            stream.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
 
 
 def _explain(counts: Counts, options: TraceOptions, is_estimate: bool) -> None:
-    note = " (four bytes of text taken as a token; --tokenizer counts them)" if is_estimate else ""
+    note = ESTIMATE * is_estimate
     told, allowed = counts.answered, counts.allowed
     unknown, size = counts.requests - told - allowed, options.block_tokens
     said = [
