@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -160,7 +160,11 @@ class SimEngine(ABC):
 
     def run(self) -> list[Job]:
         """Run to the end; all jobs in order of arrival."""
-        self._submit(self.workload.requests)
+        for request in self.workload.requests:
+            if request.after is None:
+                self.schedule_arrival(request, request.arrival_s)
+            else:
+                self._followers.setdefault(request.after, []).append(request)
         while self._finished < len(self.workload.requests):
             self.admit_arrivals()
             if not self.turn():
@@ -178,13 +182,6 @@ class SimEngine(ABC):
         self.complete(work)
         self._collect_tokens(work)
         return True
-
-    def _submit(self, requests: Sequence[SimRequest]) -> None:
-        for request in requests:
-            if request.after is None:
-                self.schedule_arrival(request, request.arrival_s)
-            else:
-                self._followers.setdefault(request.after, []).append(request)
 
     def schedule_arrival(self, request: SimRequest, at_s: float) -> None:
         """The request will arrive at `at_s`.  O(log arrivals to come)."""
@@ -402,7 +399,7 @@ class BlockEngine(SimEngine):
                 preempting = True
                 victim = self.running.pop()
                 assert isinstance(victim, BlockJob)
-                self._preempt(victim, work)
+                self._preempt(victim)
                 if victim is job:
                     break
             else:
@@ -487,7 +484,7 @@ class BlockEngine(SimEngine):
             self.cache.name(job.blocks[job.named], job.symbols[job.named])
             job.named += 1
 
-    def _preempt(self, job: BlockJob, work: StepWork) -> None:
+    def _preempt(self, job: BlockJob) -> None:
         self.release(job)
         job.computed = 0
         job.preemptions += 1
@@ -619,7 +616,6 @@ class RadixEngine(SimEngine):
             tokens = self._within_room(continued, self.next_chunk(continued, chunk))
             if tokens > self.available:
                 return work
-            self._take(continued, tokens)
             self._extend(continued, tokens, work)
             chunk -= tokens
             input_budget -= tokens
@@ -679,7 +675,6 @@ class RadixEngine(SimEngine):
                 tokens = chunk
                 self._chunked = waiting
                 output = 0
-            self._take(waiting, tokens)
             self._extend(waiting, tokens, work)
             room -= tokens + output
             chunk -= tokens
@@ -698,6 +693,8 @@ class RadixEngine(SimEngine):
         return job.total_tokens - int(node.depth) * self.unit
 
     def _extend(self, job: RadixJob, tokens: int, work: StepWork) -> None:
+        """The next `tokens` of a prompt: takes memory for them and computes them in this step."""
+        self._take(job, tokens)
         work.add(job, tokens, chunk_pairs(job.computed, tokens))
         job.computed += tokens
 
@@ -728,8 +725,7 @@ class RadixEngine(SimEngine):
         """Send back requests with the fewest generated tokens until some steps fit again."""
         by_progress = sorted(self.running, key=_progress)
         while len(by_progress) > 1 and self.available < RETRACT_STEPS * len(by_progress):
-            job = by_progress.pop()
-            self._send_back(job)
+            self._send_back(by_progress.pop())
         generated = sum(job.generated for job in by_progress)
         allowed = sum(min(job.allowed_tokens, CLIP_NEW_TOKENS) for job in by_progress)
         self._ratio = min(1.0, (generated + RETRACT_STEPS * len(by_progress)) / (allowed + 1))

@@ -158,14 +158,11 @@ class SimFleet:
         engine = self._make_engine(replace(self.workload, requests=(), client_concurrency=None), speed)
         member = Member(len(self.members), engine)
         self.members.append(member)
-        view = engine.cache
+        view: CacheView = engine.cache
         if self._stale_s > 0.0 and isinstance(engine, BlockEngine):
             stale = StaleBlocks(engine)
             self._refresh(stale)
             view = stale
-        self._welcome(member, view, speed)
-
-    def _welcome(self, member: Member, view: CacheView, speed: float) -> None:
         tokens = self.workload.arena_tokens
         seats = self.workload.max_running
         self.router.joined(Site(member.name, view, tokens, view.unit_tokens, speed, seats, self._stale_s))
