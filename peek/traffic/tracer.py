@@ -161,14 +161,7 @@ class Tracer:
             raise WorkloadError("the prompt is empty")
         key = key_of(event.prompt, self._encode)
         ids = self.hashing.ids(key, f"{event.namespace}/{kind_of(event.prompt)}")
-        traced = _Traced(
-            event.at_s,
-            len(key) // SYMBOL_BYTES,
-            ids,
-            self.hashing.name("tenant", event.tenant),
-            event.most_tokens,
-        )
-        self._note(event, traced)
+        self._note(event, len(key) // SYMBOL_BYTES, ids, event.most_tokens)
         self.counts.texts += isinstance(event.prompt, str)
         self.counts.allowed += event.most_tokens > 0
         self.counts.ranked += event.priority != 0
@@ -188,19 +181,23 @@ class Tracer:
             place = f"{size}/{event.scope}".encode("utf-8", "surrogatepass")
             named = (b"%s/%d/%d" % (place, each, part) for each in event.hash_ids for part in range(parts))
         ids = array("Q", map(self.hashing.id, islice(named, -(-tokens // self.block_tokens))))
-        self._note(
-            event,
-            _Traced(
-                event.at_s, tokens, ids, self.hashing.name("tenant", event.tenant), 0, event.output_tokens
-            ),
-        )
+        self._note(event, tokens, ids, 0, event.output_tokens)
         self.counts.answered += event.output_tokens > 0
 
-    def _note(self, event: Arrival | Measured, traced: _Traced) -> None:
+    def _note(
+        self,
+        event: Arrival | Measured,
+        tokens: int,
+        ids: array[int],
+        most_tokens: int,
+        output_tokens: int = 0,
+    ) -> None:
+        tenant = self.hashing.name("tenant", event.tenant)
+        traced = _Traced(event.at_s, tokens, ids, tenant, most_tokens, output_tokens)
         self._traced.append(traced)
         self._by_name[event.name] = traced
         self.counts.requests += 1
-        self.counts.prompt_tokens += traced.tokens
+        self.counts.prompt_tokens += tokens
         self.counts.bare_times += event.is_bare
 
     @property
