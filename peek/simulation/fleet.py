@@ -45,9 +45,6 @@ from peek.trie.keys import pack
 
 Answer = TypeVar("Answer")
 
-EngineMaker = Callable[[Workload, float], SimEngine]
-"""Makes an empty engine of some speed."""
-
 
 class StaleBlocks:
     """`CacheView` of the blocks of a vLLM-like engine as they were some time ago."""
@@ -94,7 +91,7 @@ class SimFleet:
 
     Args:
         workload: a cell or a trace; a cap on the client's outstanding requests holds for each replica.
-        make_engine: makes its engines.
+        make_engine: makes an empty engine of some speed.
         router: chooses among them.
         speeds: one replica for each.
         stale_s: seconds until the router hears of anything that happens on a replica.
@@ -105,7 +102,7 @@ class SimFleet:
     def __init__(
         self,
         workload: Workload,
-        make_engine: EngineMaker,
+        make_engine: Callable[[Workload, float], SimEngine],
         router: Router,
         speeds: list[float],
         stale_s: float = 0.0,
