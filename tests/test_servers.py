@@ -234,3 +234,10 @@ def test_a_server_that_ends_is_named_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"server\.log: the server does not answer:\nno such model"):
         started.wait()
     started.close()
+
+
+def test_a_port_is_none_that_the_kernel_gives_out() -> None:
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = {free_port() for _ in range(50)}
+    assert len(ports) > 40
+    assert all(1024 <= port < first for port in ports)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from random import randrange
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
@@ -27,9 +28,17 @@ class Failed(Exception):
 
 
 def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
+    """One below those that the kernel gives out by itself.
+
+    While a server starts, its libraries (gloo's listeners, connections) take ports of the kernel's choice;
+    one of them may be the port that its HTTP server binds last.
+    """
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = randrange(max(1024, first - 20_000), first)
+        with socket.socket() as bound, suppress(OSError):
+            bound.bind(("127.0.0.1", port))
+            return port
 
 
 def clean_environment(**more: str) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from support.waiting import free_port
 
 HERE = Path(__file__).parent
 DEPLOY = HERE.parent.parent / "deploy"
@@ -22,14 +22,6 @@ ENVOY = Path(sys.executable).parent / "envoy"
 
 PORTS = {"envoy": 8080, "admin": 9901, "picker": 9002}
 """As the configuration has them; each test has its own instead."""
-
-
-def free_ports(count: int) -> list[int]:
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in taken]
-    for each in taken:
-        each.close()
-    return ports
 
 
 class Rig:
@@ -42,7 +34,7 @@ class Rig:
 
     def __init__(self, folder: Path, edit: Callable[[str], str] = lambda text: text) -> None:
         self.folder = folder
-        *ports, self._metrics = free_ports(len(PORTS) + 4)
+        *ports, self._metrics = (free_port() for _ in range(len(PORTS) + 4))
         self.ports = dict(zip(PORTS, ports, strict=False))
         self.engines = [f"127.0.0.1:{port}" for port in ports[len(PORTS) :]]
         self.url = f"http://127.0.0.1:{self.ports['envoy']}"
