@@ -3,6 +3,7 @@
     python -m bench.fleet                       the cells of docs/fleet.md, as its tables
     python -m bench.fleet --cells zipf --seeds 42 --policies fcfs+lru peek
     python -m bench.fleet --decisions           how long the decisions of `FleetPlanner` take
+    python -m bench.fleet --large               large fleets: a few replicas asked for a home against all
 
 Simulated vLLM-like engines in virtual time; the figures depend on the arguments alone, save the times of
 decisions, which are processor time of this machine.  Each cell is a load of the paper on several replicas, at
@@ -27,15 +28,19 @@ from bench.evaluation.plans import parts_of
 from bench.evaluation.traffic import Source, Traffic, mixed
 from bench.evaluation.traffic import workload as traffic
 from peek import PendingRequest
-from peek.fleet import FleetPlanner
+from peek.fleet import FleetConfig, FleetPlanner
 from peek.simulation.cells import cell
 from peek.simulation.fleet import ROUTERS, FleetShape, simulate_fleet
+from peek.simulation.routers import PeekRouter
 from peek.simulation.workload import SYMBOL_BYTES, Workload, faster, unique_tokens
 
 PREFIX: Final = 4096 * SYMBOL_BYTES
 """Bytes of a prompt that its group shares, in W1 C and D."""
 
 SEEDS: Final = (42, 142, 242)
+
+DECISIONS: Final = ((4, 1_000), (4, 10_000), (4, 100_000), (64, 20_000), (256, 100_000), (1_000, 100_000))
+"""Replicas, and requests that wait."""
 
 
 ONE_PROMPT: Final = Traffic(
@@ -159,6 +164,41 @@ def table(chosen: FleetCell, seeds: Sequence[int], routers: Sequence[str], polic
             )
 
 
+# -- large fleets ----------------------------------------------------------------------------------------
+
+LARGE: Final = {
+    "agents, 3 x": FleetCell("kind:agents:3", "", speeds=(1.0,) * 32),
+    "chats, 3 x": FleetCell("kind:chat:3", "", speeds=(1.0,) * 32),
+    "RAG, 3 x": FleetCell("kind:rag:3", "", speeds=(1.0,) * 32),
+    "W1 D, Zipf 1.4, 720 req/s": FleetCell("w1d", "", 720.0, (1.0,) * 48, skew=1.4),
+    "W1 D, 640 req/s": FleetCell("w1d", "", 640.0, (1.0,) * 32),
+    "live mix, 480 req/s": FleetCell("live:new:arena100", "", 480.0, (1.0,) * 32),
+}
+
+
+def large(seed: int) -> None:
+    """Each cell with a few replicas asked, and with all."""
+    print("| load | replicas | binding | hit | mean TTFT, s | p99, s | req/s |")
+    print("|---|---|---|---|---|---|---|")
+    for name, chosen in LARGE.items():
+        workload = chosen.workload(seed)
+        for early in (False, True):
+            runs = [
+                simulate_fleet(
+                    workload, "peek", chosen.shape("peek"),
+                    router=PeekRouter(early, config=FleetConfig(asked_whole=asked)),
+                )
+                for asked in (16, 256)
+            ]  # fmt: skip
+            cells = [
+                " / ".join(f"{each[key]:.3f}" for each in runs) for key in ("cache_hit", "throughput_rps")
+            ]
+            ttft = [" / ".join(f"{each['ttft_s'][key]:.3f}" for each in runs) for key in ("mean", "p99")]
+            binding = "early" if early else "late"
+            row = [name, str(len(chosen.speeds)), binding, cells[0], *ttft, cells[1]]
+            print(f"| {' | '.join(row)} |", flush=True)
+
+
 # -- decisions ------------------------------------------------------------------------------------------
 
 
@@ -221,12 +261,16 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
     parser.add_argument("--policies", nargs="*", default=["peek"], help="of the engines behind each router")
     parser.add_argument("--decisions", action="store_true")
+    parser.add_argument("--large", action="store_true")
     arguments = parser.parse_args()
     if arguments.decisions:
         print("| replicas | waiting | arrival, µs | news, µs | p99 | sent | µs in all for each sent |")
         print("|---|---|---|---|---|---|---|")
-        for replicas, waiting in ((4, 500), (16, 5_000), (64, 20_000), (256, 100_000)):
+        for replicas, waiting in DECISIONS:
             decisions(replicas, waiting)
+        return
+    if arguments.large:
+        large(arguments.seeds[0])
         return
     for name in arguments.cells:
         table(CELLS[name], arguments.seeds, arguments.routers, arguments.policies)

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.fleets import ModelReplica, NaiveCacheOf
@@ -29,6 +30,9 @@ from peek import (
     UnknownRequest,
 )
 from peek.fleet import FleetConfig, FleetPlanner, ReplicaStatus
+from peek.fleet.placement import Beginnings, cost
+from peek.fleet.replicas import Ticket
+from peek.trie.keys import pack
 
 NAMESPACES = st.sampled_from(["", "lora"])
 PIECES = st.sampled_from([(1,) * 3, (2,) * 3, (3,), (4, 5)])
@@ -46,11 +50,13 @@ class FleetMachine(RuleBasedStateMachine):
         label=st.sampled_from(["peek", "lpm-nolimit+lru", "fcfs"]),
         warm=st.integers(2, 5),
         seats=st.sampled_from([0, 1, 3]),
+        large=st.booleans(),
     )
-    def begin(self, stickiness: float, label: str, warm: int, seats: int) -> None:
+    def begin(self, stickiness: float, label: str, warm: int, seats: int, large: bool) -> None:
         self.config = FleetConfig(
             order=PeekConfig.from_label(label), unit_tokens=UNIT, stickiness=stickiness, window_tokens=50,
             seats=seats, window_requests=2, warm_requests=warm, max_waiting=MAX_WAITING,
+            asked_whole=0 if large else 16,  # where none is asked whole all are among the few that are asked
         )  # fmt: skip
         self.fleet = FleetPlanner(self.config)
         self.replicas: dict[str, ModelReplica] = {}
@@ -609,7 +615,7 @@ def test_counters_tell_what_happened() -> None:
     "options",
     [
         {"unit_tokens": 0}, {"stickiness": 0.5}, {"window_tokens": -1}, {"window_requests": 0},
-        {"warm_requests": 1, "window_requests": 2}, {"max_waiting": 0},
+        {"warm_requests": 1, "window_requests": 2}, {"max_waiting": 0}, {"asked_whole": -1},
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be(options: dict[str, float]) -> None:
@@ -673,3 +679,68 @@ def test_a_view_that_fails_now_and_then_loses_no_request() -> None:
     assert failures > 5
     assert sorted(sent) == sorted(map(str, range(20)))
     assert len(fleet) == 0
+
+
+# -- large fleets --------------------------------------------------------------------------------------
+
+
+@given(
+    families=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40)), min_size=1, max_size=80),
+    ended=st.lists(st.integers(0, 79), max_size=40),
+    shared=st.integers(1, 30),
+)
+def test_the_few_of_a_large_fleet_are_as_good_as_all(
+    families: list[tuple[int, int]], ended: list[int], shared: int
+) -> None:
+    fleet = FleetPlanner(FleetConfig(stickiness=1.0))
+    for number in range(40):
+        fleet.join(f"gpu{number}")
+    for number, (family, own) in enumerate(families):
+        key = [family] * shared + [1000 + number] * own
+        ticket = Ticket(ask(f"asked {number}", key), pack(key), 0, 0)
+        ticket.request.num_tokens = len(key)
+        costs = []
+        for whole in (0, 10**6):
+            fleet._placement.asked_whole = whole
+            replica, work = fleet._placement.choose(ticket)
+            assert replica is not None
+            costs.append(cost(replica, work, False))
+        assert costs[0] == costs[1]
+        fleet._placement.asked_whole = 0
+        fleet.place(ask(f"r{number}", key))
+        if number in ended and f"r{number}" in fleet:
+            assert fleet.finished(f"r{number}", fleet.home(f"r{number}"))
+
+
+def test_a_session_of_a_large_fleet_goes_home() -> None:
+    fleet = fleet_of(*[f"gpu{number}" for number in range(40)])
+    homes = [fleet.place(turn(f"a{number}", f"s{number}", [number] * 50)) for number in range(40)]
+    assert sorted(homes) == sorted(f"gpu{number}" for number in range(40)), "in turn among equals"
+    for number in range(40):
+        assert fleet.finished(f"a{number}", homes[number])
+    fleet.forget_caches()
+    assert fleet.place(turn("b0", "s0", [0] * 50)) == fleet.home("b0")
+    fleet = fleet_of(*[f"gpu{number}" for number in range(40)])
+    home = fleet.place(turn("a", "s", [7] * 50))
+    for number in range(39):
+        fleet.place(turn(f"other{number}", f"o{number}", [100 + number] * 60))
+    assert fleet.place(turn("b", "s", [7] * 50 + [8])) == home
+
+
+def test_beginnings_are_remembered_by_who_was_sent_them_last() -> None:
+    known = Beginnings()
+    numbers = known.numbers(pack([1, 2, 3, 4]), "")
+    assert len(numbers) == 3, "beginnings of 3, 2 and 1 symbols"
+    assert known.numbers(pack([1, 2, 3, 9]), "") == numbers
+    assert not set(known.numbers(pack([1, 2, 3, 4]), "lora")) & set(numbers)
+    known.note(numbers, "a")
+    known.note(numbers[1:], "b")
+    known.note(numbers[2:], "a")
+    assert [known.holders(number) for number in numbers] == [["a"], ["a", "b"], ["b", "a"]]
+    known.most = 2
+    known.note(known.numbers(pack([5]), ""), "c")  # one more than there is room for
+    assert known.holders(numbers[0]) == ["a"], "the older half is remembered, too"
+    known.note(known.numbers(pack([6, 6, 6]), ""), "c")
+    assert known.holders(numbers[0]) == []
+    known.clear()
+    assert known.holders(known.numbers(pack([6]), "")[0]) == []

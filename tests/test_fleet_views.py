@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from support.fleets import ModelReplica, NaiveCacheOf, Prompt, common, tokens_of
 from support.listening import matched
 
-from peek import PendingRequest, PendingTree
+from peek import DualWalk, PendingRequest, PendingTree
 from peek.errors import InvalidKey
 from peek.fleet import EventView, FleetConfig, FleetPlanner, RoutedHistory
 from peek.fleet.replicas import Replica, Ticket
 from peek.fleet.stealing import Raid
-from peek.fleet.views import CombinedView
+from peek.fleet.views import ReplicaView
 from peek.simulation.caches import NAMELESS, BlockCache, SymbolTable
 from peek.testing import check_cache_view
 from peek.trie.keys import pack
-from peek.trie.tree_view import TreeView
 
 SPACES = st.sampled_from(["", "lora"])
 KEYS = st.lists(st.integers(0, 2), min_size=1, max_size=6)
 PROMPTS = st.tuples(SPACES, KEYS)
+DOINGS = ["wait", "send", "compute", "give up", "leave", "forget", "tell", "walk"]
 
 
 def longest(prompts: list[Prompt], asked: Prompt) -> int:
@@ -66,14 +66,52 @@ def test_history_holds_the_newest_prompts_that_fit(
 
 
 @given(cached=st.lists(PROMPTS, max_size=4), coming=st.lists(PROMPTS, max_size=4), asked=PROMPTS)
-def test_the_combined_view_is_the_longer_of_two(
+def test_a_replicas_view_is_the_longer_of_two(
     cached: list[Prompt], coming: list[Prompt], asked: Prompt
 ) -> None:
-    tree = PendingTree()
+    view = ReplicaView(NaiveCacheOf(cached, 1), 0, 1)
     for number, (namespace, key) in enumerate(coming):
-        tree.insert(str(number), key, namespace)
-    view = CombinedView(NaiveCacheOf(cached, 1), TreeView(tree))
+        view.send(str(number), pack(key), namespace)
     assert matched(view, asked[1], asked[0]) == longest(cached + coming, asked)
+
+
+@given(data=st.data(), capacity=st.integers(0, 12), noted=st.sampled_from([1, 3, 256]), tells=st.booleans())
+def test_a_walk_that_goes_on_finds_what_one_from_the_start_finds(
+    data: st.DataObject, capacity: int, noted: int, tells: bool
+) -> None:
+    told = EventView(100)
+    view = ReplicaView(told if tells else None, capacity, 1)
+    view.most_noted = noted
+    tree = PendingTree()
+    going_on = DualWalk(tree)
+    sent: dict[str, Prompt] = {}
+    for number in range(12):
+        doing = data.draw(st.sampled_from(DOINGS))
+        if doing in ("wait", "send"):
+            namespace, key = data.draw(PROMPTS)
+            if doing == "wait":
+                tree.insert(str(number), pack(key), namespace)
+            else:
+                view.send(str(number), pack(key), namespace)
+                sent[str(number)] = (namespace, key)
+        elif doing == "forget":
+            view.forget()
+        elif doing == "tell":
+            namespace, key = data.draw(st.tuples(SPACES, st.lists(st.integers(0, 2), min_size=2, max_size=2)))
+            told.stored([f"{namespace}{key}"], None, pack(key), namespace)
+        elif doing == "leave" and len(tree) > 0:
+            tree.remove(data.draw(st.sampled_from([each.request_id for each in tree.requests()])))
+        elif doing in ("compute", "give up") and sent:
+            name = data.draw(st.sampled_from(sorted(sent)))
+            namespace, key = sent.pop(name)
+            if doing == "compute":
+                view.compute(name, pack(key), namespace)
+            else:
+                view.give_up(name)
+        else:
+            going_on.walk(view)
+    found = going_on.match(view)
+    assert found == DualWalk(tree).match(view)
 
 
 def test_history_keeps_the_protocol() -> None:
@@ -92,9 +130,9 @@ QUEUES = st.lists(st.tuples(PROMPTS, st.integers(0, 30)), min_size=1, max_size=1
 
 
 def replica_of(speed: float, cached: list[Prompt]) -> Replica:
-    replica = Replica("g", FleetConfig(unit_tokens=10), None, 10_000, speed)
+    replica = Replica("g", 1, FleetConfig(unit_tokens=10), None, 10_000, speed)
     for number, (namespace, key) in enumerate(cached):
-        replica.history.note(f"old {number}", pack(key), namespace)
+        replica.view.history.note(f"old {number}", pack(key), namespace)
     return replica
 
 

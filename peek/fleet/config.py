@@ -31,6 +31,8 @@ class FleetConfig:
             what a replica computes in that time, `warm_requests` by its own number for each second.
         tokens_per_s: prompt tokens that a replica of speed 1.0 computes in a second; of use with `news_s`.
         max_waiting: requests that wait in the fleet; one more is refused.
+        asked_whole: replicas of a fleet that is asked whole for the home of a request; of a larger one a few
+            are asked (`peek.fleet.placement`).
     """
 
     order: PeekConfig = field(default_factory=PeekConfig)
@@ -43,6 +45,7 @@ class FleetConfig:
     news_s: float = 0.0
     tokens_per_s: float = 6000.0
     max_waiting: int = 100_000
+    asked_whole: int = 16
 
     def __post_init__(self) -> None:
         require_within("unit_tokens", self.unit_tokens, 1, 2**31 - 1)
@@ -54,3 +57,4 @@ class FleetConfig:
         require_within("news_s", self.news_s, 0.0, 3600.0)
         require_within("tokens_per_s", self.tokens_per_s, 0.0, _MOST)
         require_within("max_waiting", self.max_waiting, 1, _MOST)
+        require_within("asked_whole", self.asked_whole, 0, _MOST)

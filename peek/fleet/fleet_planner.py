@@ -10,7 +10,7 @@ same calls:
     started, finished                   what became of the requests that were sent
 
 Each request waits at a *home*, the replica where it costs all requests the least time
-(`peek.fleet.replicas`).  A `Planner` per replica orders the requests that wait there.  A replica is sent at
+(`peek.fleet.placement`).  A `Planner` per replica orders the requests that wait there.  A replica is sent at
 once what it mostly holds, and anything else only while little queues there: so waiting requests can still go
 elsewhere.  A replica that runs out of work takes over a part of the longest backlog (`peek.fleet.stealing`).
 docs/fleet.md tells it at length.
@@ -24,7 +24,8 @@ from mypy_extensions import i64
 
 from peek.errors import DuplicateRequest, InvalidConfig, NoReplica, QueueFull, UnknownReplica, UnknownRequest
 from peek.fleet.config import FleetConfig
-from peek.fleet.replicas import Placement, Replica, Ticket
+from peek.fleet.placement import Placement
+from peek.fleet.replicas import Replica, Ticket
 from peek.fleet.stats import FleetStats, ReplicaStatus
 from peek.fleet.stealing import Raid, budget, needs_seats
 from peek.request import PendingRequest
@@ -33,6 +34,9 @@ from peek.trie.cache_answers import block_symbols_of, unit_tokens_of
 from peek.trie.keys import pack
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from peek.planner.plan import LazyPlan
     from peek.protocols import CacheView
 
 CACHE_TOKENS: Final = 200_000
@@ -68,7 +72,9 @@ class FleetPlanner:
         self._warm_requests: i64 = int(settings.warm_requests * (1.0 + settings.news_s))
         self._replicas: dict[str, Replica] = {}
         """By name, in the order in which they joined."""
-        self._placement = Placement(self._replicas, self.stats)
+        self._placement = Placement(self._replicas, self.stats, settings.asked_whole)
+        self._loads = self._placement.loads
+        self._joined: i64 = 0
         self._tickets: dict[str, Ticket] = {}
         """All requests that wait or are under way, by id."""
         self._ranked = False
@@ -88,7 +94,7 @@ class FleetPlanner:
         view: CacheView | None = None,
         speed: float = 1.0,
     ) -> None:
-        """A replica is there, with an empty queue.  O(R), and O(k) for each request that had no home.
+        """A replica is there, with an empty queue.  O(1), and `add` for each request that had no home.
 
         Args:
             name: not in the fleet yet.
@@ -109,12 +115,17 @@ class FleetPlanner:
             )
         if name in self._replicas:
             raise InvalidConfig(f"replica {name!r} is in the fleet already")
-        self._replicas[name] = Replica(name, self.config, view, cache_tokens, speed)
+        self._joined += 1
+        replica = Replica(name, self._joined, self.config, view, cache_tokens, speed)
+        self._replicas[name] = replica
+        self._loads.touch(replica)
         self._placement.settle()
 
     def pause(self, name: str) -> None:
         """Send it nothing until `resume`.  Its requests go on waiting, unless another replica is idle."""
-        self._replica(name).accepting = False
+        replica = self._replica(name)
+        replica.accepting = False
+        self._loads.touch(replica)
         self._placement.changes += 1
 
     def resume(self, name: str) -> None:
@@ -124,23 +135,24 @@ class FleetPlanner:
             raise InvalidConfig(f"replica {name!r} leaves the fleet")
         replica.accepting = True
         replica.due = True
-        replica.fruitless = -1
+        self._hear_from(replica)
 
     def leave(self, name: str) -> None:
         """Send it nothing any more; it is out of the fleet once its last request has ended.
 
-        Requests that wait for it get another home.  O(R + k) for each.
+        Requests that wait for it get another home, each at the cost of `add`.
         """
         replica = self._replica(name)
         replica.accepting = False
         replica.leaving = True
         self._turn_out(replica)
+        self._loads.drop(replica)
         if not replica.under_way:
             del self._replicas[name]
         self._placement.settle()
 
     def lost(self, name: str, requeue: bool = True) -> list[str]:
-        """A replica is gone with all it had.  O(R + k) for each request that waited for it or was there.
+        """A replica is gone with all it had.  The cost of `add` for each request that waited or ran there.
 
         Args:
             requeue: requests under way there wait again, in their old place by time of arrival.  False
@@ -153,6 +165,7 @@ class FleetPlanner:
         replica.leaving = True
         del self._replicas[replica.name]
         self._turn_out(replica)
+        self._loads.drop(replica)
         for request_id, ticket in replica.under_way.items():
             if requeue:
                 ticket.sent = False
@@ -170,9 +183,9 @@ class FleetPlanner:
 
         O(prompts remembered).
         """
-        self._placement.forget_sessions()
+        self._placement.forget_caches()
         for replica in self._replicas.values():
-            replica.history.clear()
+            replica.view.forget()
 
     def _replica(self, name: str) -> Replica:
         replica = self._replicas.get(name)
@@ -180,6 +193,11 @@ class FleetPlanner:
             known = ", ".join(self._replicas) or "none"
             raise UnknownReplica(f"replica {name!r} is not in the fleet; there are: {known}")
         return replica
+
+    def _hear_from(self, replica: Replica) -> None:
+        """Something has changed there: it may be sent more, and look for work again."""
+        replica.fruitless = -1
+        self._loads.touch(replica)
 
     def _turn_out(self, replica: Replica) -> None:
         """Requests that wait for a replica have no home any more."""
@@ -252,7 +270,9 @@ class FleetPlanner:
         return Ticket(request, key, decode_tokens, priority)
 
     def add(self, request: PendingRequest, decode_tokens: int = 0, priority: int = 0) -> str:
-        """A request waits from now on.  O(R k) at most, since each replica is asked what it holds.
+        """A request waits from now on.  O(k) for each replica that is asked what it holds.
+
+        Those are all, or a few of a fleet of more than `asked_whole`, see `peek.fleet.placement`.
 
         Args:
             request: its key is taken over.
@@ -288,7 +308,8 @@ class FleetPlanner:
             raise NoReplica(f"none of {len(self._replicas)} replicas accepts requests")
         self._tickets[request.request_id] = ticket
         replica.begin(ticket, work)
-        self._placement.went(ticket, replica)
+        self._placement.went(ticket, ticket.key, replica)
+        self._loads.touch(replica)
         self.stats.added += 1
         self.stats.dispatched += 1
         return replica.name
@@ -316,7 +337,7 @@ class FleetPlanner:
         replica = self._replica(name)
         replica.start(ticket)
         replica.tells = True
-        replica.fruitless = -1
+        self._hear_from(replica)
         return True
 
     def finished(self, request_id: str, name: str) -> bool:
@@ -334,9 +355,11 @@ class FleetPlanner:
         assert replica is not None
         del self._tickets[ticket.request.request_id]
         replica.end(ticket, computed)
-        replica.fruitless = -1
-        if replica.leaving and not replica.under_way:
+        if not replica.leaving:
+            self._hear_from(replica)
+        elif not replica.under_way:
             del self._replicas[replica.name]
+            self._loads.drop(replica)
         return replica.name
 
     # -- which request goes where --------------------------------------------------------------------
@@ -345,7 +368,8 @@ class FleetPlanner:
         """Which requests to send now, and where: `(request id, replica)`, in the order in which they go.
 
         Fills the replicas that have room or hold what a request needs, and lets idle ones help.  Each pair is
-        told once.  O(R), and the cost of `take` for each of these.
+        told once.  The cost of `take` for each replica that there is news of, and O(idle replicas) while any
+        request waits.
 
         Args:
             now: seconds, on the clock of `PendingRequest.arrival_time`.
@@ -353,29 +377,31 @@ class FleetPlanner:
         if self._waiting == 0:
             return self._take_sent()
         self._placement.settle()
-        for replica in self._replicas.values():
+        news = self._loads.news
+        for replica in sorted(news, key=_number):
             if replica.accepting and len(replica.planner) > 0 and self._may_send(replica):
                 self._send(replica, now)
+            news.pop(replica, None)
         helped = True
         while helped and self._waiting > 0:  # a replica that was helped may now be able or need to help
             helped = False
-            idle = [each for each in self._replicas.values() if each.accepting and len(each.planner) == 0]
-            idle.sort(key=_backlog)
-            for replica in idle:
-                if self._help(replica):
+            victim = self._loads.neediest()
+            for replica in self._loads.idle():
+                if self._help(replica, victim):
                     self._send(replica, now)
                     helped = True
+                    victim = self._loads.neediest()
         return self._take_sent()
 
     def take(self, name: str, now: float) -> list[str]:
         """Which requests to send to one replica that asks, in their order; none: it is to wait.
 
-        O(n log n) for n that wait for it, O(k) for each that is sent; O(n) of the longest backlog more where
-        none waits for it.  `UnknownReplica`.
+        The cost of a lazy plan of those that wait for it, O(k) for each that is sent; O(n) of the longest
+        backlog more where none waits for it.  `UnknownReplica`.
         """
         replica = self._replica(name)
         self._placement.settle()
-        if replica.accepting and (len(replica.planner) > 0 or self._help(replica)):
+        if replica.accepting and (len(replica.planner) > 0 or self._help(replica, self._loads.neediest())):
             self._send(replica, now)
         return [request_id for request_id, _ in self._take_sent()]
 
@@ -403,40 +429,49 @@ class FleetPlanner:
         Plans anew after requests that it did not hold: others may share what they bring.
         """
         replica.due = False
-        brought = True
-        while brought and len(replica.planner) > 0:
-            brought = False
-            for request_id in self._in_rank(replica.planner.plan(replica.view, now)):
-                if replica.unstarted >= self._warm_requests:
-                    replica.due = True
-                    return
-                request = replica.planner.request(request_id)
-                if 2 * replica.planner.cached_len(request_id) < request.num_tokens:
-                    if not self._has_room(replica):
-                        return
-                    brought = True
-                replica.send(self._tickets[request_id])
-                self._waiting -= 1
-                self.stats.dispatched += 1
-                self._sent.append((request_id, replica.name))
+        while len(replica.planner) > 0:
+            plan = replica.planner.lazy_plan(replica.view, now)
+            picked: list[Ticket] = []
+            try:
+                more = self._pick(replica, self._in_rank(plan) if self._ranked else plan, picked)
+            finally:
+                for ticket in picked:
+                    replica.drop(ticket)
+                self._loads.touch(replica)
+            if not more:
+                return
 
-    def _in_rank(self, plan: list[str]) -> list[str]:
-        """Smaller priorities first, among equals as planned.  O(n log n) once there are any."""
-        if not self._ranked:
-            return plan
+    def _pick(self, replica: Replica, plan: Iterable[str], picked: list[Ticket]) -> bool:
+        """Pick what a replica is sent of a plan; whether all was, and some of it brings a prefix there."""
+        brought = False
+        for request_id in plan:
+            if replica.unstarted >= self._warm_requests:
+                replica.due = True
+                return False
+            ticket = self._tickets[request_id]
+            if 2 * replica.planner.cached_len(request_id) < ticket.request.num_tokens:
+                if not self._has_room(replica):
+                    return False
+                brought = True
+            replica.pick(ticket)
+            picked.append(ticket)
+            self._waiting -= 1
+            self.stats.dispatched += 1
+            self._sent.append((request_id, replica.name))
+        return brought
+
+    def _in_rank(self, plan: LazyPlan) -> list[str]:
+        """Smaller priorities first, among equals as planned.  O(n log n)."""
+        whole = plan.rest(0)
         tickets = self._tickets
-        order = [(tickets[plan[place]].priority, place) for place in range(len(plan))]
+        order = [(tickets[whole[place]].priority, place) for place in range(len(whole))]
         order.sort()
-        return [plan[place] for _, place in order]
+        return [whole[place] for _, place in order]
 
-    def _help(self, thief: Replica) -> bool:
-        """Let a replica for which no request waits take over some of the longest backlog; whether it did."""
+    def _help(self, thief: Replica, victim: Replica | None) -> bool:
+        """Let a replica for which no request waits take over some of another's backlog; whether it did."""
         if not self._has_room(thief):
             return False
-        victim: Replica | None = None
-        for replica in self._replicas.values():
-            if len(replica.planner) > 0 and (victim is None or _needs_more_help(replica, victim)):
-                victim = replica
         if victim is None or self._is_known_to_spare(thief, victim):
             return False
         taken = Raid(victim, thief, self._tickets).choose()
@@ -448,12 +483,14 @@ class FleetPlanner:
         self._placement.changes += 1
         self.stats.steals += 1
         self.stats.stolen += len(taken)
+        self._loads.touch(victim)
+        self._loads.touch(thief)
         for request_id in taken:
             ticket = self._tickets[request_id]
             work = thief.added_tokens(ticket.request, victim.planner.key_of(request_id))
             victim.release(ticket)
+            self._placement.went(ticket, ticket.key, thief)
             thief.hold(ticket, work)
-            self._placement.went(ticket, thief)
         return True
 
     def _is_known_to_spare(self, thief: Replica, victim: Replica) -> bool:
@@ -465,12 +502,5 @@ class FleetPlanner:
         return budget(victim, thief) <= thief.spared_budget
 
 
-def _needs_more_help(replica: Replica, other: Replica) -> bool:
-    """A paused one more than others, then the longer backlog."""
-    if replica.accepting != other.accepting:
-        return other.accepting
-    return replica.backlog > other.backlog
-
-
-def _backlog(replica: Replica) -> float:
-    return replica.backlog
+def _number(replica: Replica) -> int:
+    return replica.number

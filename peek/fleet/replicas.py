@@ -1,4 +1,4 @@
-"""The replicas of a fleet: the requests at each, what it will have cached, and where a new request waits."""
+"""One replica as a fleet sees it: requests that wait for it or run there, and what it will have cached."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import i64
 
 from peek.fleet.config import FleetConfig
-from peek.fleet.stats import FleetStats, ReplicaStatus
-from peek.fleet.views import CombinedView, RoutedHistory
+from peek.fleet.stats import ReplicaStatus
+from peek.fleet.views import ReplicaView
 from peek.planner.planner import Planner
 from peek.request import PendingRequest
-from peek.trie.pending_tree import PendingTree
-from peek.trie.tree_view import TreeView
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView
@@ -20,15 +18,6 @@ if TYPE_CHECKING:
 
 DECODING: Final = 0.3
 """What a token computed at a replica costs a request that decodes there, in parts of one that waits."""
-
-MOVING: Final = 2.0
-"""What a token counts where a session would leave its home: it takes room in a second cache, too."""
-
-STEP_TOKENS: Final = 150.0
-"""Prompt tokens that a replica computes in the time that one token of an answer takes."""
-
-MOST_SESSIONS: Final = 100_000
-"""Sessions whose homes are remembered; those that were silent longest are forgotten."""
 
 
 @final
@@ -73,11 +62,9 @@ class Replica:
 
     Attributes:
         planner: the requests that wait for it.
+        number: the order in which the replicas joined.
         view: what its cache is taken to hold, prompts on their way there included.
-        history: prompts that it has computed; not kept where its cache tells.
-        coming: prompts that were sent there and have no first token.
         tells: of first tokens.
-        guesses: its cache does not tell.
         accepting: it may be sent requests; False while it is paused or leaves.
         leaving: it is gone once its last request has ended.
         due: a request may wait for it of whose prompt it holds half.
@@ -91,21 +78,19 @@ class Replica:
     """
 
     def __init__(
-        self, name: str, config: FleetConfig, told: CacheView | None, cache_tokens: i64, speed: float
-    ) -> None:
+        self, name: str, number: i64, config: FleetConfig, told: CacheView | None, cache_tokens: i64,
+        speed: float,
+    ) -> None:  # fmt: skip
         unit: i64 = config.unit_tokens
         self.name = name
+        self.number: i64 = number
         self.planner = Planner(config.order)
         self.unit_tokens: i64 = unit
         self.speed: float = speed
         self.seats: i64 = config.seats
         self.stickiness: float = config.stickiness
         self.tells: bool = False
-        self.guesses: bool = told is None
-        self.history = RoutedHistory(cache_tokens // unit, unit)
-        self.coming = PendingTree()
-        cache: CacheView = self.history if told is None else told
-        self.view = CombinedView(cache, TreeView(self.coming, unit))
+        self.view = ReplicaView(told, cache_tokens // unit, unit)
         self.accepting: bool = True
         self.leaving: bool = False
         self.due: bool = False
@@ -188,15 +173,21 @@ class Replica:
         self.waiting_tokens -= ticket.work + ticket.decode_tokens
         self.planner.remove(request_id, False)
 
-    def send(self, ticket: Ticket) -> None:
-        """A request that waited for this replica goes there.  O(len(key))."""
+    def pick(self, ticket: Ticket) -> None:
+        """A request that waits for this replica goes there; `drop` is to follow.  O(len(key)).
+
+        In two steps, since a lazy plan stands only as long as nothing leaves the queue.
+        """
         request = ticket.request
         key = self.planner.key_of(request.request_id)
         work = self.cold_tokens(request, key)
         ticket.key = key
         self.waiting_tokens -= ticket.work + ticket.decode_tokens
-        self.planner.remove(request.request_id, True, work)
         self.begin(ticket, work)
+
+    def drop(self, ticket: Ticket) -> None:
+        """A request that was picked is out of the queue.  O(depth)."""
+        self.planner.remove(ticket.request.request_id, True, ticket.work)
 
     def begin(self, ticket: Ticket, work: i64) -> None:
         """A request goes to this replica, which has to compute `work` prompt tokens of it.  O(len(key))."""
@@ -208,15 +199,14 @@ class Replica:
         self.unstarted += 1
         self.unstarted_tokens += work
         self.decode_tokens += ticket.decode_tokens
-        self.coming.insert(request.request_id, ticket.key, request.namespace)
+        self.view.send(request.request_id, ticket.key, request.namespace)
 
     def start(self, ticket: Ticket) -> None:
         """The first token of a request is there: its prompt is in the cache.  O(len(key)), once."""
         if not ticket.started:
             self._leave_queue(ticket)
-            if self.guesses:
-                request = ticket.request
-                self.history.note(request.request_id, ticket.key, request.namespace)
+            request = ticket.request
+            self.view.compute(request.request_id, ticket.key, request.namespace)
 
     def end(self, ticket: Ticket, computed: bool) -> None:
         """A request sent here is done (`computed`), or given up.  O(len(key)) at most."""
@@ -224,6 +214,7 @@ class Replica:
             self.start(ticket)
         elif not ticket.started:
             self._leave_queue(ticket)
+            self.view.give_up(ticket.request.request_id)
         self.decode_tokens -= ticket.decode_tokens
         del self.under_way[ticket.request.request_id]
 
@@ -231,7 +222,6 @@ class Replica:
         ticket.started = True
         self.unstarted -= 1
         self.unstarted_tokens -= ticket.work
-        self.coming.remove(ticket.request.request_id)
 
     def check(self, tickets: dict[str, Ticket]) -> None:
         """Each of its requests is here only, and every sum is that of its parts; `AssertionError`."""
@@ -246,131 +236,5 @@ class Replica:
         assert self.waiting_tokens == sum(t.work + t.decode_tokens for t in queue), "waiting tokens"
         assert self.decode_tokens == sum(t.decode_tokens for t in sent), "tokens of answers"
         assert self.unstarted_tokens == sum(t.work for t in new), "unstarted tokens"
-        assert self.unstarted == len(new) == len(self.coming), "unstarted requests"
+        assert self.unstarted == len(new) == len(self.view.coming), "unstarted requests"
         assert sent or not self.leaving, "a replica that left is there"
-
-
-@final
-class Placement:
-    """Chooses the replica that each request waits for, its home; among equals each in turn.
-
-    The home is the replica with the least `cost`; where that has no seat free, the least of those at which
-    nobody waits.  What a second copy of a prefix costs is the time of those who wait where it is computed.
-    So an idle replica makes itself a copy as soon as waiting elsewhere takes longer, and under load a family
-    of prompts stays together.
-
-    Args:
-        replicas: by name.
-        stats: counts requests that find half of their prompt, and sessions that move.
-
-    Attributes:
-        most_sessions: of which the home is known, those whose last turn is the newest.
-    """
-
-    def __init__(self, replicas: dict[str, Replica], stats: FleetStats) -> None:
-        self._replicas = replicas
-        self._stats = stats
-        self.most_sessions: i64 = MOST_SESSIONS
-        self._sessions: dict[tuple[str, str], str] = {}
-        """Where the last turn of each session of a namespace went, the newest at the end."""
-        self._unplaced: dict[str, Ticket] = {}
-        self._turn: i64 = 0
-        self.changes: i64 = 0
-        """Grows whenever there may be something new to take over: a request waits, a replica pauses."""
-
-    def choose(self, ticket: Ticket) -> tuple[Replica | None, i64]:
-        """The home, None if there is no replica, and the prompt tokens that the request adds there.
-
-        A paused replica is no home unless all are paused, a leaving one never.  O(R) views asked.
-        """
-        replicas = list(self._replicas.values())
-        home = self._sessions.get((ticket.request.namespace, ticket.request.session), "")
-        moves_from = home if home in self._replicas else ""
-        best: Replica | None = None
-        best_cost = 0.0
-        spare: Replica | None = None
-        spare_cost = 0.0
-        spare_work: i64 = 0
-        best_work: i64 = 0
-        count: i64 = len(replicas)
-        self._turn += 1
-        for i in range(count):
-            replica = replicas[(i + self._turn) % count]
-            if replica.leaving:
-                continue
-            if best is not None and best.accepting and not replica.accepting:
-                continue
-            work = replica.added_tokens(ticket.request, ticket.key)
-            price = cost(replica, work, moves_from not in ("", replica.name))
-            if best is None or price < best_cost or (replica.accepting and not best.accepting):
-                best = replica
-                best_cost = price
-                best_work = work
-            free = replica.accepting and replica.unstarted == 0 and len(replica.planner) == 0
-            if free and not replica.is_full and (spare is None or price < spare_cost):
-                spare = replica
-                spare_cost = price
-                spare_work = work
-        if spare is not None and best is not None and best.is_full:
-            best = spare
-            best_work = spare_work
-        if best is not None and 2 * best_work <= ticket.request.num_tokens:
-            self._stats.sticky += 1
-        return best, best_work
-
-    def went(self, ticket: Ticket, replica: Replica) -> None:
-        """A request has got a home, or another one: so has its session.  O(1)."""
-        if ticket.request.session:
-            session = (ticket.request.namespace, ticket.request.session)
-            if self._sessions.pop(session, replica.name) != replica.name:
-                self._stats.sessions_moved += 1
-            self._sessions[session] = replica.name
-            if len(self._sessions) > self.most_sessions:
-                del self._sessions[next(iter(self._sessions))]
-
-    def forget_sessions(self) -> None:
-        """No session has a home any more."""
-        self._sessions.clear()
-
-    def wait(self, ticket: Ticket) -> None:
-        """A request waits, without a home until `settle`.  O(1)."""
-        self.changes += 1
-        ticket.replica = None
-        self._unplaced[ticket.request.request_id] = ticket
-
-    def settle(self) -> None:
-        """Give each request without a home one, if there is a replica.  The cost of `choose` for each."""
-        for request_id, ticket in list(self._unplaced.items()):
-            replica, work = self.choose(ticket)
-            if replica is None:
-                return
-            if 2 * replica.cold_tokens(ticket.request, ticket.key) <= ticket.request.num_tokens:
-                replica.due = True
-            del self._unplaced[request_id]
-            replica.hold(ticket, work)
-            self.went(ticket, replica)
-
-    def give_up(self, ticket: Ticket) -> None:
-        """A request no longer waits.  O(len(key))."""
-        if ticket.replica is None:
-            del self._unplaced[ticket.request.request_id]
-        else:
-            ticket.replica.release(ticket)
-
-
-def cost(replica: Replica, work: i64, moves: bool) -> float:
-    """What it costs all if a request that adds `work` tokens goes to a replica; `moves`: its session's home
-    is another.
-
-        backlog + wait for a seat + weight x work
-
-    The first two are what the request waits for itself; the weight is what the others wait for it.  O(1).
-    """
-    backlog = replica.backlog
-    if replica.is_full:
-        waiting: i64 = len(replica.planner) + 1
-        waiting += replica.unstarted if replica.tells else len(replica.under_way) - replica.seats
-        answer = float(replica.decode_tokens) / float(len(replica.under_way))
-        backlog += STEP_TOKENS * answer * float(waiting) / float(replica.seats) / replica.speed
-    weight = replica.weight * MOVING if moves else replica.weight
-    return backlog + weight * float(work) / replica.speed

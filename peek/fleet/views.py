@@ -1,7 +1,7 @@
 """What a replica's cache holds, as far as a fleet knows: three cache views.
 
 `RoutedHistory` guesses it from the prompts that the replica has computed.  `EventView` is told by the events
-that its engine publishes.  `CombinedView` adds the prompts that are on their way there.
+that its engine publishes.  `ReplicaView` adds the prompts that are on their way there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ EVENT_NODE: Final = -1
 """`EventView.node_id` of every cursor: a fleet evicts nothing; 0 would stand for no node."""
 
 _BEHIND: Final = object()
-"""In place of a cursor of `CombinedView`: this view has less of the path than the other."""
+"""In place of a cursor of `ReplicaView`: this view has less of the path than the other."""
+
+MOST_NOTED: Final = 256
+"""Changes of a replica's cache that its planner may catch up with; after more it walks the whole queue."""
 
 
 @final
@@ -110,33 +113,105 @@ class RoutedHistory:
 
 
 @final
-class CombinedView:
+class ReplicaView:
     """`CacheView`: a prefix counts as held if the cache has it or a prompt on its way there does.
 
+    The planner of the replica is its one reader.  Where the cache is guessed, or tells a `version`, this
+    tells which prompts came in since the reader's last walk (`inserted_since`), so that a walk looks along
+    these and at what was held before only.
+
     Args:
-        cache: the replica's cache: as it is, as it was some seconds ago, or guessed.
-        coming: prompts that were sent there and may not show in it yet.
+        told: the replica's cache, as it is or as it was some seconds ago; None: guess it.
+        capacity: symbols that a guessed cache has room for.
+        unit_tokens: tokens per symbol.
+
+    Attributes:
+        coming: prompts that were sent there and have no first token.
+        history: prompts that it has computed; empty where the cache tells.
+        most_noted: see `MOST_NOTED`.
     """
 
-    def __init__(self, cache: CacheView, coming: TreeView) -> None:
-        self._cache: Any = cache
-        self._coming = coming
-        self.unit_tokens: int = coming.unit_tokens
+    def __init__(self, told: CacheView | None, capacity: i64, unit_tokens: i64) -> None:
+        self.unit_tokens: int = unit_tokens
         self.block_symbols: int = 1
+        self.history = RoutedHistory(capacity, unit_tokens)
+        self.coming = PendingTree()
+        self._guesses: bool = told is None
+        self._cache: Any = self.history if told is None else told
+        self._queued = TreeView(self.coming, unit_tokens)
+        self._log: list[tuple[str, bytes]] = []
+        """What came in, oldest first; an empty key where something may have gone."""
+        self._forgotten: i64 = 0
+        """Entries that were at the beginning of the log."""
+        self.most_noted: i64 = MOST_NOTED
+
+    # -- what happens there --------------------------------------------------------------------------
+
+    def send(self, request_id: str, key: bytes, namespace: str) -> None:
+        """A prompt goes there.  O(len(key))."""
+        self.coming.insert(request_id, key, namespace)
+        self._note(namespace, key)
+
+    def compute(self, request_id: str, key: bytes, namespace: str) -> None:
+        """A prompt sent there is computed.  O(len(key))."""
+        self.coming.remove(request_id)
+        if self._guesses:
+            self.history.note(request_id, key, namespace)
+        self._note(namespace, key if self._guesses else b"")
+
+    def give_up(self, request_id: str) -> None:
+        """A prompt sent there is not going to be computed.  O(depth)."""
+        self.coming.remove(request_id)
+        self._note("", b"")
+
+    def forget(self) -> None:
+        """The cache was emptied.  O(prompts held)."""
+        self.history.clear()
+        self._note("", b"")
+
+    def _note(self, namespace: str, key: bytes) -> None:
+        self._log.append((namespace, key))
+        if len(self._log) > 2 * self.most_noted:
+            del self._log[: self.most_noted]
+            self._forgotten += self.most_noted
+
+    # -- CacheView -----------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> object:
+        """Changes whenever an answer of `advance` could; None if the cache does not tell."""
+        here = self._forgotten + len(self._log)
+        if self._guesses:
+            return (here, 0)
+        told: object = getattr(self._cache, "version", None)
+        return None if told is None else (here, told)
+
+    def inserted_since(self, version: object) -> list[tuple[str, bytes]] | None:
+        """The prompts that came in since an earlier `version`; None if not known.  O(answer)."""
+        if not isinstance(version, tuple):
+            return None
+        since: i64 = version[0] - self._forgotten
+        if since < 0 or not (self._guesses or version[1] == self._cache.version):
+            return None
+        return self._log[since:]
 
     def root(self, namespace: str) -> object:
-        return self._cache.root(namespace), self._coming.root(namespace)
+        return namespace  # what is there is looked up in `advance`: this cursor outlasts any change
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
         """The longer of the two answers; the view that has less is not asked further down."""
-        assert isinstance(cursor, tuple)
-        cache, coming = cursor
+        if isinstance(cursor, str):
+            cache: object = self._cache.root(cursor)
+            coming: object = self._queued.root(cursor)
+        else:
+            assert isinstance(cursor, tuple)
+            cache, coming = cursor
         cached: i64 = 0
         sent: i64 = 0
         if cache is not _BEHIND:
             cached, cache = checked_step(self._cache.advance(cache, segment, offset), len(segment))
         if coming is not _BEHIND:
-            sent, coming = self._coming.advance(coming, segment, offset)
+            sent, coming = self._queued.advance(coming, segment, offset)
         if cached == sent:
             return cached, (cache, coming)
         return (cached, (cache, _BEHIND)) if cached > sent else (sent, (_BEHIND, coming))

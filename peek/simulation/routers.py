@@ -314,12 +314,14 @@ class PeekRouter(Router):
     Args:
         early: a window that holds whatever comes.
         exact: show it the caches; otherwise it guesses from what it sent.
+        config: of the fleet; seats, late news, symbols and, if `early`, windows are those of the run.
     """
 
-    def __init__(self, early: bool = False, exact: bool = False) -> None:
+    def __init__(self, early: bool = False, exact: bool = False, config: FleetConfig | None = None) -> None:
         super().__init__()
         self.fleet = FleetPlanner()
-        self._windows = FleetConfig(window_requests=EVERY, warm_requests=EVERY) if early else FleetConfig()
+        windows = FleetConfig() if config is None else config
+        self._windows = replace(windows, window_requests=EVERY, warm_requests=EVERY) if early else windows
         self._exact = exact
         self._answers = 0
         self._answered_tokens = 0

@@ -1,0 +1,352 @@
+"""Where a request waits: the replica at which it costs all requests the least time.
+
+A small fleet is asked whole.  In a large one that would cost each arrival a look into every cache, so
+`Placement` asks a few: the replicas that were sent the longest beginnings of the prompt (`Beginnings`), the
+home of its session, and the replicas with the least to do (`Loads`).  A replica that is none of these lacks
+the prompt as far as the fleet knows, and has more to do than those that lack it, too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from peek.fleet.replicas import Replica, Ticket
+from peek.fleet.stats import FleetStats
+from peek.trie.keys import SYMBOL_BYTES
+
+MOVING: Final = 2.0
+"""What a token counts where a session would leave its home: it takes room in a second cache, too."""
+
+STEP_TOKENS: Final = 150.0
+"""Prompt tokens that a replica computes in the time that one token of an answer takes."""
+
+MOST_SESSIONS: Final = 100_000
+"""Sessions whose homes are remembered; those that were silent longest are forgotten."""
+
+ASKED: Final = 12
+"""Replicas of a large fleet that are asked at most, and the home of the session."""
+
+LEAST_LOADED: Final = 6
+"""How many of those asked are the ones with the least to do; the others were sent such prompts."""
+
+MOST_BEGINNINGS: Final = 1 << 18
+"""Beginnings of prompts that are remembered at least, and twice as many at most; some 200 bytes each."""
+
+MOST_HOLDERS: Final = 64
+"""Replicas that are remembered for one beginning: the last that were sent it."""
+
+
+@final
+class Beginnings:
+    """Which replicas were sent prompts that begin like another one: a guess at whom to ask, no promise.
+
+    Of each prompt the beginnings of 1, 2, 3, 5, 8, 12, ... symbols are noted, each half as long again as the
+    one before, as numbers.  Two prompts meet at the longest of these that they share, at least two thirds of
+    what they share.
+    """
+
+    def __init__(self) -> None:
+        self.most: i64 = MOST_BEGINNINGS
+        self._newer: dict[int, list[str]] = {}
+        """Names of replicas by beginning, the last to be sent it at the end."""
+        self._older: dict[int, list[str]] = {}
+
+    def numbers(self, key: bytes, namespace: str) -> list[int]:
+        """Numbers for the beginnings of a packed prompt, longest first.  O(len(key))."""
+        found: list[int] = []
+        length: i64 = 1
+        most: i64 = len(key) // SYMBOL_BYTES
+        while length <= most:
+            found.append(hash((namespace, key[: length * SYMBOL_BYTES])))
+            length += (length + 1) // 2
+        found.reverse()
+        return found
+
+    def note(self, numbers: list[int], name: str) -> None:
+        """A replica was sent a prompt with these beginnings.  O(numbers)."""
+        for number in numbers:
+            names = self._newer.get(number)
+            if names is None:
+                names = self._older.pop(number, [])
+                self._newer[number] = names
+            if not names or names[-1] != name:
+                if name in names:
+                    names.remove(name)
+                elif len(names) == MOST_HOLDERS:
+                    del names[0]
+                names.append(name)
+        if len(self._newer) > self.most:
+            self._older = self._newer
+            self._newer = {}
+
+    def holders(self, number: int) -> list[str]:
+        """Names of replicas, some perhaps gone, that were sent a prompt with this beginning.  O(1)."""
+        names = self._newer.get(number)
+        return self._older.get(number, []) if names is None else names
+
+    def clear(self) -> None:
+        """All caches are empty."""
+        self._newer.clear()
+        self._older.clear()
+
+
+@final
+class Loads:
+    """The replicas by what they have to do, put in order again only where that has changed.
+
+    Attributes:
+        news: replicas that may now be sent something, or take over something, that they could not before.
+    """
+
+    def __init__(self) -> None:
+        self.news: dict[Replica, None] = {}
+        self._changed: dict[Replica, None] = {}
+        self._order: list[tuple[float, i64, Replica]] = []
+        """Those that accept requests, least backlog first, then the one whose place is the oldest."""
+        self._place: dict[Replica, tuple[float, i64, Replica]] = {}
+        self._idle: dict[Replica, None] = {}
+        """Those that accept requests and for which none waits."""
+        self._paused: dict[Replica, None] = {}
+        """Those that accept none and for which some wait."""
+        self._serial: i64 = 0
+
+    def touch(self, replica: Replica) -> None:
+        """What a replica has to do, or whether it accepts requests, may have changed.  O(1)."""
+        self.news[replica] = None
+        self._changed[replica] = None
+
+    def drop(self, replica: Replica) -> None:
+        """A replica is gone.  O(R) moves of a pointer."""
+        self.news.pop(replica, None)
+        self._changed.pop(replica, None)
+        self._take_out(replica)
+
+    def _take_out(self, replica: Replica) -> None:
+        place = self._place.pop(replica, None)
+        if place is not None:
+            del self._order[bisect_left(self._order, place)]
+        self._idle.pop(replica, None)
+        self._paused.pop(replica, None)
+
+    def _settle(self) -> None:
+        """O(log R) for each that has changed, and R moves of a pointer."""
+        for replica in self._changed:
+            self._take_out(replica)
+            if replica.accepting:
+                self._serial += 1
+                place = (replica.backlog, self._serial, replica)
+                insort(self._order, place)
+                self._place[replica] = place
+                if len(replica.planner) == 0:
+                    self._idle[replica] = None
+            elif len(replica.planner) > 0:
+                self._paused[replica] = None
+        self._changed.clear()
+
+    def least(self, count: i64) -> list[Replica]:
+        """Of those that accept requests the `count` with the smallest backlogs, in turn among equals."""
+        self._settle()
+        return [place[2] for place in self._order[:count]]
+
+    def idle(self) -> list[Replica]:
+        """Those that accept requests and for which none waits, smallest backlog first."""
+        self._settle()
+        return sorted(self._idle, key=by_backlog)
+
+    def neediest(self) -> Replica | None:
+        """Whom to help: of those for which requests wait a paused one, then the one with the longest backlog.
+
+        O(paused ones + those with a longer backlog for which none waits).
+        """
+        self._settle()
+        if self._paused:
+            return max(self._paused, key=longest_first)
+        at: i64 = len(self._order) - 1
+        while at >= 0 and len(self._order[at][2].planner) == 0:
+            at -= 1
+        if at < 0:
+            return None
+        best = self._order[at][2]
+        longest = self._order[at][0]
+        while at >= 0 and self._order[at][0] == longest:
+            other = self._order[at][2]
+            if len(other.planner) > 0 and other.number < best.number:
+                best = other
+            at -= 1
+        return best
+
+
+def by_backlog(replica: Replica) -> tuple[float, int]:
+    """Sort key: the smallest backlog first, among equals the first that joined."""
+    return replica.backlog, replica.number
+
+
+def longest_first(replica: Replica) -> tuple[float, int]:
+    """Key for `max`: the longest backlog, among equals the first that joined."""
+    return replica.backlog, -replica.number
+
+
+@final
+class Placement:
+    """Chooses the replica that each request waits for, its home; among equals each in turn.
+
+    The home is the replica with the least `cost`; where that has no seat free, the least of those at which
+    nobody waits.  What a second copy of a prefix costs is the time of those who wait where it is computed.
+    So an idle replica makes itself a copy as soon as waiting elsewhere takes longer, and under load a family
+    of prompts stays together.
+
+    Args:
+        replicas: by name.
+        stats: counts requests that find half of their prompt, and sessions that move.
+        asked_whole: as in `FleetConfig`.
+
+    Attributes:
+        loads: what each replica has to do.
+        most_sessions: of which the home is known, those whose last turn is the newest.
+        changes: grows whenever there may be something new to take over: a request waits, a replica pauses.
+    """
+
+    def __init__(self, replicas: dict[str, Replica], stats: FleetStats, asked_whole: i64) -> None:
+        self._replicas = replicas
+        self._stats = stats
+        self.loads = Loads()
+        self.asked_whole: i64 = asked_whole
+        self.most_sessions: i64 = MOST_SESSIONS
+        self.changes: i64 = 0
+        self._beginnings = Beginnings()
+        self._sessions: dict[tuple[str, str], str] = {}
+        """Where the last turn of each session of a namespace went, the newest at the end."""
+        self._unplaced: dict[str, Ticket] = {}
+        self._turn: i64 = 0
+
+    def choose(self, ticket: Ticket) -> tuple[Replica | None, i64]:
+        """The home, None if there is no replica, and the prompt tokens that the request adds there.
+
+        A paused replica is no home unless all are paused, a leaving one never.  Asks R views, in a large
+        fleet `ASKED` and that of its session's home.
+        """
+        home = self._sessions.get((ticket.request.namespace, ticket.request.session), "")
+        moves_from = home if home in self._replicas else ""
+        best: Replica | None = None
+        best_cost = 0.0
+        spare: Replica | None = None
+        spare_cost = 0.0
+        spare_work: i64 = 0
+        best_work: i64 = 0
+        for replica in self._candidates(ticket, moves_from):
+            if replica.leaving:
+                continue
+            if best is not None and best.accepting and not replica.accepting:
+                continue
+            work = replica.added_tokens(ticket.request, ticket.key)
+            price = cost(replica, work, moves_from not in ("", replica.name))
+            if best is None or price < best_cost or (replica.accepting and not best.accepting):
+                best = replica
+                best_cost = price
+                best_work = work
+            free = replica.accepting and replica.unstarted == 0 and len(replica.planner) == 0
+            if free and not replica.is_full and (spare is None or price < spare_cost):
+                spare = replica
+                spare_cost = price
+                spare_work = work
+        if spare is not None and best is not None and best.is_full:
+            best = spare
+            best_work = spare_work
+        if best is not None and 2 * best_work <= ticket.request.num_tokens:
+            self._stats.sticky += 1
+        return best, best_work
+
+    def _candidates(self, ticket: Ticket, home: str) -> list[Replica]:
+        """The replicas to ask: all in turn, or a few of many."""
+        if len(self._replicas) > self.asked_whole:
+            least = self.loads.least(LEAST_LOADED)
+            if least:
+                return self._few(ticket, home, least)
+        replicas = list(self._replicas.values())
+        self._turn += 1
+        at: i64 = self._turn % max(1, len(replicas))
+        return replicas[at:] + replicas[:at]
+
+    def _few(self, ticket: Ticket, home: str, least: list[Replica]) -> list[Replica]:
+        """Those with the least to do, the session's home, and who was sent most of the prompt."""
+        chosen: dict[Replica, None] = dict.fromkeys(least)
+        if home:
+            chosen[self._replicas[home]] = None
+        for number in self._beginnings.numbers(ticket.key, ticket.request.namespace):
+            if len(chosen) >= ASKED:
+                break
+            found: list[Replica] = []
+            for name in self._beginnings.holders(number):
+                replica = self._replicas.get(name)
+                if replica is not None and replica.accepting and replica not in chosen:
+                    found.append(replica)
+            found.sort(key=by_backlog)
+            for replica in found[: ASKED - len(chosen)]:
+                chosen[replica] = None
+        return list(chosen)
+
+    def went(self, ticket: Ticket, key: bytes, replica: Replica) -> None:
+        """A request has got a home, or another one: so has its session.  O(len(key)) in a large fleet."""
+        if 2 * len(self._replicas) > self.asked_whole:  # soon it may be too large to be asked whole
+            numbers = self._beginnings.numbers(key, ticket.request.namespace)
+            self._beginnings.note(numbers, replica.name)
+        if ticket.request.session:
+            session = (ticket.request.namespace, ticket.request.session)
+            if self._sessions.pop(session, replica.name) != replica.name:
+                self._stats.sessions_moved += 1
+            self._sessions[session] = replica.name
+            if len(self._sessions) > self.most_sessions:
+                del self._sessions[next(iter(self._sessions))]
+
+    def forget_caches(self) -> None:
+        """No session has a home any more, and no replica holds anything."""
+        self._sessions.clear()
+        self._beginnings.clear()
+
+    def wait(self, ticket: Ticket) -> None:
+        """A request waits, without a home until `settle`.  O(1)."""
+        self.changes += 1
+        ticket.replica = None
+        self._unplaced[ticket.request.request_id] = ticket
+
+    def settle(self) -> None:
+        """Give each request without a home one, if there is a replica.  The cost of `choose` for each."""
+        for request_id, ticket in list(self._unplaced.items()):
+            replica, work = self.choose(ticket)
+            if replica is None:
+                return
+            if 2 * replica.cold_tokens(ticket.request, ticket.key) <= ticket.request.num_tokens:
+                replica.due = True
+            del self._unplaced[request_id]
+            self.went(ticket, ticket.key, replica)
+            replica.hold(ticket, work)
+            self.loads.touch(replica)
+
+    def give_up(self, ticket: Ticket) -> None:
+        """A request no longer waits.  O(len(key))."""
+        if ticket.replica is None:
+            del self._unplaced[ticket.request.request_id]
+        else:
+            self.loads.touch(ticket.replica)
+            ticket.replica.release(ticket)
+
+
+def cost(replica: Replica, work: i64, moves: bool) -> float:
+    """What it costs all if a request that adds `work` tokens goes to a replica; `moves`: its session's home
+    is another.
+
+        backlog + wait for a seat + weight x work
+
+    The first two are what the request waits for itself; the weight is what the others wait for it.  O(1).
+    """
+    backlog = replica.backlog
+    if replica.is_full:
+        waiting: i64 = len(replica.planner) + 1
+        waiting += replica.unstarted if replica.tells else len(replica.under_way) - replica.seats
+        answer = float(replica.decode_tokens) / float(len(replica.under_way))
+        backlog += STEP_TOKENS * answer * float(waiting) / float(replica.seats) / replica.speed
+    weight = replica.weight * MOVING if moves else replica.weight
+    return backlog + weight * float(work) / replica.speed
