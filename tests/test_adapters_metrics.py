@@ -19,7 +19,7 @@ from peek.adapters import export
 from peek.adapters import lifecycle as shields
 from peek.adapters.engine_adapter import EngineInfo
 from peek.adapters.metrics import LABELS, METRICS, snapshot
-from peek.adapters.observed import Observations, ObservedPlanner, Tally
+from peek.adapters.observed import PLACES, PLAN_SECONDS, TOKENS, Observations, ObservedPlanner, Tally
 
 prometheus = pytest.importorskip("prometheus_client", reason="metrics need prometheus_client")
 
@@ -269,3 +269,12 @@ def test_an_unknown_request_is_the_planners_error() -> None:
         planner.add(PendingRequest("a", [1], 0.0))
     planner.remove("a", False)
     assert len(planner) == 0
+
+
+def test_a_folder_that_is_gone_has_no_metrics(tmp_path: Path) -> None:
+    assert list(export.FolderCollector(tmp_path / "gone").collect()) == []
+
+
+@pytest.mark.parametrize("limits", [PLAN_SECONDS, PLACES, TOKENS])
+def test_limits_of_buckets_ascend(limits: tuple[float, ...]) -> None:
+    assert sorted(set(limits)) == list(limits)

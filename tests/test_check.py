@@ -185,6 +185,25 @@ def test_a_gain_within_the_spread_is_none() -> None:
     assert "33 % shorter than under vLLM's default, which is within the spread" in said_of(found)
 
 
+def test_the_one_setting_of_an_engine_is_its_default() -> None:
+    engine = replace(ENGINES["vllm"], stock={"a": ""})
+    draws = [{"a": run_of(3.0), OURS: run_of(2.0)}] * 3
+    found = Answer(
+        engine, TRACES["few groups"], draws, "a", changes(draws, "a", ["a"]), changes(draws, OURS, ["a"])
+    )
+    assert found.verdict == "gain"
+    assert said_of(found).startswith("Under `peek`, beside vLLM's default, the mean time")
+
+
+def test_what_one_draw_lacks_is_no_change() -> None:
+    gain = Change(FIGURES[0], "a", 4.0, 2.0, 0.5, 0.0, 0.6)
+    assert not gain.is_gain
+    assert replace(gain, low=0.01).is_gain
+    loss = Change(FIGURES[0], "a", 2.0, 3.0, -0.5, -0.6, 0.0)
+    assert not loss.is_loss
+    assert replace(loss, high=-0.01).is_loss
+
+
 def test_sizes_in_words() -> None:
     def text(name: str, before: float, after: float) -> str:
         figure = next(each for each in FIGURES if each.name == name)

@@ -623,6 +623,10 @@ def test_settings_that_cannot_be(options: dict[str, float]) -> None:
         FleetConfig(**options)  # type: ignore[arg-type]
 
 
+class InPairs(NaiveCacheOf):
+    block_symbols = 2
+
+
 @pytest.mark.parametrize(
     ("call", "error", "said"),
     [
@@ -632,6 +636,11 @@ def test_settings_that_cannot_be(options: dict[str, float]) -> None:
             lambda f: f.join("b", view=NaiveCacheOf([], 4)),
             InvalidConfig,
             "view of 'b' has 4 tokens a symbol and 1 symbols a block; need 1 and 1",
+        ),
+        (
+            lambda f: f.join("b", view=InPairs([], 1)),
+            InvalidConfig,
+            "view of 'b' has 1 tokens a symbol and 2 symbols a block; need 1 and 1",
         ),
         (lambda f: f.add(ask("1", [])), InvalidKey, "empty key"),
         (lambda f: f.add(ask("1", [1]), decode_tokens=-1), InvalidConfig, "decode_tokens is -1"),

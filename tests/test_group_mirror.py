@@ -131,3 +131,12 @@ def test_a_new_table_is_asked_about_everything() -> None:
     assert pool.walk.match(pool.mirror) == {"r": 0}
     pool.mirror.reset()
     assert pool.walk.match(pool.mirror) == {"r": UNIT}
+
+
+def test_a_prompt_shorter_than_what_a_group_needs_is_used_whole() -> None:
+    pool = Pool((3, 1), 0)
+    pool.tree.insert("r", pool.mirror.intern_all(chain([0, 1]), 2))
+    for group in range(3):
+        for blocks in ([0], [0, 1]):
+            pool.change(blocks, group, True)
+    assert pool.walk.match(pool.mirror) == {"r": 2 * UNIT}

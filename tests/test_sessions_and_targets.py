@@ -127,6 +127,14 @@ def test_those_in_time_go_first_fewest_tokens_first_as_far_as_the_share_goes(
     assert everybody(lane.merge(Listed(queue), now)) == expected
 
 
+def test_a_request_that_is_in_time_to_the_dot_goes_first() -> None:
+    lane = TargetLane(2.0, 0.5)
+    late, in_time = asks("late", 17.0), asks("in time", 18.0)
+    for request in (late, in_time):
+        lane.arrived(request)
+    assert everybody(lane.merge(Listed([late, in_time]), 20.0)) == [in_time, late]
+
+
 @given(
     costs=st.lists(st.integers(1, 4000), max_size=60),
     share=st.sampled_from([0.15, 0.5]),

@@ -181,7 +181,7 @@ def ideal_hit(workload: Workload, *, include_warmup: bool = False) -> float:
     for position, request in enumerate(workload.requests):
         symbols = _insert_and_match(seen.setdefault(request.namespace, []), request.key, request.answer)
         if position >= first_counted:
-            hit_tokens += max(0, min(symbols * workload.unit_tokens, request.num_tokens - 1))
+            hit_tokens += min(symbols * workload.unit_tokens, request.num_tokens - 1)
             prompt_tokens += request.num_tokens
     return hit_tokens / prompt_tokens if prompt_tokens else 0.0
 
