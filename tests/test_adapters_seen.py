@@ -12,7 +12,7 @@ from support.attached import ToyEngine, toy_attachment
 
 from peek import PeekConfig
 from peek.adapters.activation import Settings
-from peek.adapters.engine_adapter import EngineInfo
+from peek.adapters.engine_adapter import EngineInfo, Generated
 from peek.adapters.lifecycle import Attachment
 from peek.adapters.sglang.plugin import ranks_of_one_queue, sglang_info
 from peek.adapters.vllm.scheduler import vllm_info
@@ -156,3 +156,42 @@ def test_an_sglang_policy_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_how_many_schedule_one_queue(arguments: dict[str, object], ranks: int) -> None:
     assert ranks_of_one_queue(SimpleNamespace(**arguments)) == ranks
     assert ranks_of_one_queue(None) == 0
+
+
+class Running:
+    """A request that an engine computes."""
+
+    def __init__(self) -> None:
+        self.output: list[int] = []
+        self.ended = False
+
+    def is_finished(self) -> bool:
+        return self.ended
+
+
+def test_what_is_generated_is_charged_once_there_are_two_tenants() -> None:
+    charged: list[tuple[str, int]] = []
+    answers: list[tuple[int, str]] = []
+    generated = Generated(
+        lambda tenant, tokens: charged.append((tenant, tokens)),
+        lambda tokens, request_id: answers.append((tokens, request_id)),
+        lambda request: request.output,
+    )
+    one, other = Running(), Running()
+    generated.seen("a")
+    generated.runs(one, "r1", "a")
+    one.output += [7] * 3
+    generated.count()
+    assert charged == [], "nobody to take turns with"
+    generated.seen("b")
+    generated.runs(other, "r2", "b")
+    one.output += [7] * 2
+    other.output += [7] * 4
+    generated.count()
+    assert charged == [("a", 2), ("b", 4)]
+    one.ended = True
+    one.output.append(7)
+    generated.count()
+    generated.count()
+    assert charged == [("a", 2), ("b", 4), ("a", 1)]
+    assert answers == [(6, "r1")]

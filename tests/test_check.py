@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
@@ -382,6 +383,9 @@ def test_the_page_is_one_file_without_a_prompt(log: Path, tmp_path: Path, capsys
         assert run["policy"].removesuffix("+lru") in seen.text
     assert text.count("<svg") == 3
     assert text.count("<rect") == 3 * len(found["runs"])
+    for panel in text.split("<svg")[1:]:
+        rows = [int(y) for y in re.findall(r'<rect x="\d+" y="(\d+)"', panel)]
+        assert rows == list(range(34, 34 + 30 * len(rows), 30)), "one bar below the other"
 
 
 def test_names_on_the_page_are_escaped(log: Path, capsys: Capsys) -> None:
