@@ -182,6 +182,16 @@ class Book:
         self.shadow = Shadow(lambda _: LiveBlocks(limits, CONFIG, CostModel()))
 
 
+def test_only_the_first_admission_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    shadow = Book(monkeypatch).shadow
+    shadow.arrived("r", pack_tokens(range(8)), 130, 6, 0.5)
+    shadow.admitted("r", 0)
+    shadow.admitted("r", 64)  # preempted, and found again what it had computed
+    for second in range(20):
+        shadow.step(1.0 + second)
+    assert (shadow.requests, shadow.stock_hit_tokens) == (1, 0)
+
+
 EVENTS = st.lists(
     st.tuples(st.sampled_from(["arrive", "arrive", "admit", "end", "step", "step"]), st.integers(0, 7)),
     max_size=80,

@@ -141,6 +141,16 @@ def test_figures_against_a_naive_twin(jobs: list[Job], warmup: int) -> None:
     assert found["tpot_ms"]["mean"] == pytest.approx(1000 * sum(gaps) / len(gaps) if gaps else 0.0)
 
 
+@pytest.mark.parametrize(("ends_s", "share"), [(1.2, 1.0), (1.25, 0.0)])
+def test_the_first_token_is_none_of_those_after_it(ends_s: float, share: float) -> None:
+    request = SimRequest("r", 0.0, pack_tokens([1]), 16, 3)
+    job = Job(request, 0.0, [1])
+    job.note_admission(0.5, 0)
+    job.first_token_s, job.generated, job.finished_s = 1.0, 3, ends_s
+    workload = replace(cell("w1d", "heavy", 1, "vllm"), requests=[request], warmup=0)
+    assert figures(workload, [job], [Target(2.0, 100.0)])["goodput"][0]["share"] == share
+
+
 def test_goodput_is_who_met_both_parts_of_a_target() -> None:
     """First tokens after 1 to 4 s; then ten of 50 ms each, of the second request 150 ms, of the last none."""
     jobs = []
