@@ -279,16 +279,18 @@ def test_the_mean_answer_forgets() -> None:
     texts=st.lists(st.integers(0, 2), min_size=60, max_size=60),
     others=st.lists(st.integers(0, 2), min_size=60, max_size=60),
 )
-def test_no_other_namespace_changes_who_goes_first_among_us(
+def test_what_another_namespace_has_cached_moves_only_turns(
     events: list[tuple[str, int]], texts: list[int], others: list[int]
 ) -> None:
-    """What the other one's prompts are moves nobody of ours, while the lane is in use; their number may."""
+    """Neither who of ours is overdue, nor our order beside the turns; only when turns come."""
 
-    def orders(theirs: list[int]) -> list[list[str]]:
-        planner = Planner(PeekConfig.from_label("peek:fair_share=0.5,grace_tokens=0.0"))
+    def orders(theirs: list[int], grace: str) -> list[list[tuple[str, bool, float]]]:
+        planner = Planner(PeekConfig.from_label(f"peek:fair_share=0.5,grace_tokens={grace}"))
         warm = cache_of([("b", (0, 0, 0, 0))])
         planner.add(PendingRequest("a", [9] * 4, 0.0, "a"))
         planner.add(PendingRequest("b", [9] * 4, 0.0, "b"))
+        policy = planner.policy
+        assert isinstance(policy, PeekPolicy)
         found = []
         for i, (what, number) in enumerate(events):
             if what == "admit":
@@ -298,11 +300,22 @@ def test_no_other_namespace_changes_who_goes_first_among_us(
                 continue
             text = texts[i] if what == "a" else theirs[i]
             planner.add(PendingRequest(f"{what}{i}", [text] * 3 + [number], float(i), what))
-            plan = planner.plan(warm, 100.0)
-            found.append([name for name in plan if name.startswith("a")])
+            ours = [planner.request(name) for name in planner.plan(warm, 100.0) if name.startswith("a")]
+            found.append([(r.request_id, r.lane == FAIR_LANE, policy.overdue.due_of(r)) for r in ours])
         return found
 
-    assert orders(texts) == orders(others)
+    without = [[name for name, _, _ in order] for order in orders(texts, "inf")]
+    assert without == [[name for name, _, _ in order] for order in orders(others, "inf")]
+    worlds = [orders(texts, "0.0"), orders(others, "0.0")]
+    assert [sorted((name, due) for name, _, due in order) for order in worlds[0]] == [
+        sorted((name, due) for name, _, due in order) for order in worlds[1]
+    ]
+    for world in worlds:
+        for order, plain in zip(world, without, strict=True):
+            turns = [name for name, is_turn, _ in order if is_turn]
+            assert turns == sorted(turns, key=lambda name: int(name[1:] or 0)), "the oldest first"
+            beside = [name for name, is_turn, _ in order if not is_turn]
+            assert beside == [name for name in plain if name not in turns]
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), "10", None, True])

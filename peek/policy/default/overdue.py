@@ -10,7 +10,8 @@ passed that.
 
 Overdue requests, oldest first, get `fair_share` of the work by stride scheduling; before that no request
 is treated differently.  The bound that follows is in docs/lanes.md.  Where several namespaces wait, hits do
-not count, so that no namespace's order tells what another one has cached.
+not count, so that who is overdue does not tell what another one has cached.  The lane has one turn for all of
+them: when it comes depends on who of the others has gone.
 """
 
 from __future__ import annotations
