@@ -30,7 +30,7 @@ from peek import (
     UnknownRequest,
 )
 from peek.fleet import FleetConfig, FleetPlanner, ReplicaStatus
-from peek.fleet.placement import Beginnings, cost
+from peek.fleet.placement import Beginnings, by_backlog, cost, longest_first
 from peek.fleet.replicas import Ticket
 from peek.trie.keys import pack
 
@@ -753,3 +753,35 @@ def test_beginnings_are_remembered_by_who_was_sent_them_last() -> None:
     assert known.holders(numbers[0]) == []
     known.clear()
     assert known.holders(known.numbers(pack([6]), "")[0]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("unit_tokens", 0), ("stickiness", 0.9), ("seats", -1), ("window_tokens", -1), ("window_requests", 0),
+        ("warm_requests", 1), ("news_s", -1.0), ("tokens_per_s", -1.0), ("max_waiting", 0),
+        ("asked_whole", -1),
+    ],
+)  # fmt: skip
+def test_settings_just_out_of_range_are_refused(name: str, value: float) -> None:
+    settings: dict[str, Any] = {name: value}
+    with pytest.raises(InvalidConfig, match=name):
+        FleetConfig(**settings)
+
+
+def test_speeds_and_caches_of_a_replica() -> None:
+    fleet = FleetPlanner()
+    fleet.join("slowest", speed=1e-6, cache_tokens=0)
+    with pytest.raises(InvalidConfig, match="speed"):
+        fleet.join("slower", speed=0.9e-6)
+    with pytest.raises(InvalidConfig, match="cache_tokens"):
+        fleet.join("less", cache_tokens=-1)
+
+
+def test_among_equals_the_first_that_joined() -> None:
+    fleet = FleetPlanner()
+    for name in "cab":
+        fleet.join(name)
+    replicas = [fleet._replicas[name] for name in "bac"]
+    assert [replica.number for replica in replicas] == [3, 2, 1]
+    assert max(replicas, key=longest_first).name == min(replicas, key=by_backlog).name == "c"

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peek import InvalidKey, WorkloadError
-from peek.offline.formats import lines_of
+from peek.offline.formats import _listed, lines_of
 from peek.traffic import Arrival, Ending, Event, Measured, Reader, RequestRows, Tracer
 
 LOGS = Path(__file__).resolve().parent / "logs"
@@ -468,3 +468,22 @@ def test_mixed_logs_are_read_line_by_line(forms: list[str], rnd: Any) -> None:
     is_accounted(found, written, 0)
     if len({name for name in ("docker", "cri", "journal") if any(name in form for form in forms)}) < 2:
         assert len(found.arrivals) + found.bare + len(found.broken) >= count or found.reader.unknown
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([4], "4"),
+        ([1, 2, 3], "1, 2, 3"),
+        ([1, 2, 3, 4], "1, 2, 3 and 1 more"),
+        (list(range(9)), "0, 1, 2 and 6 more"),
+    ],
+)
+def test_a_few_of_many_lines_are_named(lines: list[int], said: str) -> None:
+    assert _listed(lines) == said
+
+
+def test_what_a_line_need_not_say() -> None:
+    arrival = Arrival("a", None, "prompt")
+    assert (arrival.namespace, arrival.tenant) == ("", "")
+    assert (arrival.most_tokens, arrival.is_bare, arrival.priority) == (0, False, 0)

@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peek import InvalidKey, PeekError
+from peek.adapters.symbols import FIRST_LETTER, Alphabet
 from peek.testing.twins import common_length
+from peek.trie import keys
 from peek.trie.keys import MAX_SYMBOL, match_edge, match_span, pack, symbol_at, unpack
 
 SYMBOLS = st.integers(0, MAX_SYMBOL)
@@ -250,3 +252,32 @@ def test_symbol_at_reads_every_symbol(symbols: list[int]) -> None:
 @pytest.mark.parametrize(("symbol", "read"), [(-1, 2**32 - 1), (-(2**31), 2**31), (MAX_SYMBOL, MAX_SYMBOL)])
 def test_symbol_at_is_unsigned(symbol: int, read: int) -> None:
     assert symbol_at(struct.pack("<2i", 0, symbol), 4) == read
+
+
+@given(st.lists(st.integers(0, 1), max_size=40), st.lists(st.integers(0, 1), max_size=9), st.data())
+def test_both_ways_to_compare_find_the_same(symbols: list[int], tail: list[int], data: st.DataObject) -> None:
+    a = pack([3, *symbols])
+    start = data.draw(st.integers(1, 1 + len(symbols)))
+    b = pack([7, *symbols[: data.draw(st.integers(0, len(symbols)))], *tail])
+    for at in (4, 4 + 4 * min(start, len(b) // 4 - 1)):
+        by_words = keys._common_native(a, 4 * start, b, at)
+        assert by_words == keys._common_slices(a, 4 * start, b, at)
+
+
+@given(st.lists(st.lists(st.integers(0, 9) | st.integers(FIRST_LETTER, 2**62), min_size=1), max_size=6))
+def test_wide_ids_are_spelled_again_and_their_symbols_used_again(prompts: list[list[int]]) -> None:
+    alphabet = Alphabet()
+    held = []
+    for tokens in prompts:
+        packed, letters = alphabet.pack(tokens)
+        held.append(letters)
+        assert [alphabet.value(symbol) for symbol in unpack(packed)] == tokens
+        assert alphabet.known(tokens) == packed
+        del letters
+    wide = {token for tokens in prompts for token in tokens if token >= FIRST_LETTER}
+    assert len(alphabet) == len(wide)
+    held.clear()
+    assert len(alphabet) == 0
+    packed, kept = alphabet.pack([2**40])
+    assert FIRST_LETTER <= unpack(packed)[0] < FIRST_LETTER + max(1, len(wide))
+    assert len(kept) == 1

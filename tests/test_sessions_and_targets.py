@@ -292,3 +292,13 @@ def test_a_fan_out_computes_the_context_of_its_parent_once(cache: str) -> None:
     simulate(workload, "fcfs+lru", cache, watch=lambda jobs: stock.update(
         {job.request_id: job.prompt_tokens - job.cached_at_admission for job in jobs}))  # fmt: skip
     assert sum(stock[f"child{number}"] for number in range(8)) >= 4000, "nothing was at risk"
+
+
+def test_time_between_plans_counts_while_requests_wait() -> None:
+    """A plan is made because somebody waits, also where the last admission left nobody waiting."""
+    pace = Pace()
+    pace.admitted(100.0, False)
+    assert pace.at(1.0) == 0.0
+    assert pace.at(2.0) == 0.0
+    pace.admitted(50.0, True)
+    assert 26.0 < pace.at(3.0) < 27.0

@@ -339,9 +339,6 @@ class EventView:
         """Blocks held, each counted once.  O(1)."""
         return len(self._run_of)
 
-    def __contains__(self, block_hash: object) -> bool:
-        return block_hash in self._run_of
-
     # -- events --------------------------------------------------------------------------------------
 
     def stored(self, hashes: list[object], parent: object, symbols: bytes, namespace: str = "") -> None:
