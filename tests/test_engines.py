@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from operator import attrgetter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from peek.simulation.engines import (
 )
 from peek.simulation.simulate import make_planner, radix_kind
 from peek.simulation.workload import SimRequest, Workload, pack_tokens, shared_symbols
+from peek.trie.keys import unpack
 
 KINDS = ["radix", "blocks"]
 LABELS = [None, "fcfs+pe", "lpm+lru", "dfs-weight+lru", "hrrn+lru", "spf+lru", "clpm+gm+dl+pe", "peek"]
@@ -344,6 +346,13 @@ def test_the_youngest_is_preempted_and_its_recomputation_is_no_hit() -> None:
     assert admitted(engine) == [0, 1, 2, 1, 2, 2]
     assert engine.jobs["2"].last_uncached == 1, "its own blocks were still there"
     assert hits(engine) == [0, 0, 0]
+
+
+def test_names_of_answers_do_not_repeat() -> None:
+    engine: Any = run("radix", ([1] * 10, 20, 0.0), arena=1000)
+    names = unpack(b"".join(engine.fresh_symbols(count) for count in (5, 1, 3)))
+    assert len(set(names)) == 9
+    assert max(names) < 0
 
 
 def test_a_retracted_request_computes_its_answer_again_at_the_end_of_the_queue() -> None:

@@ -247,3 +247,13 @@ def test_central_fifo_sends_the_oldest_where_there_is_room() -> None:
     router.started("b", 1)
     assert router.ready(0.0) == [("c", 1)]
     assert [len(site.outstanding) for site in there] == [1, 2]
+
+
+def test_the_fleets_planner_hears_of_first_tokens() -> None:
+    router = PeekRouter()
+    joined(router, [0])
+    router.arrived(ask([1] * 9, "a"))
+    assert router.ready(0.0) == [("a", 0)]
+    assert not router.fleet._replicas["0"].tells
+    router.started("a", 0)
+    assert router.fleet._replicas["0"].tells
