@@ -53,7 +53,7 @@ export PROMETHEUS
 help:
 	@echo 'make demo    build, then simulate the main workload under six policies'
 	@echo 'make test    the core suite on both builds, compiled and interpreted'
-	@echo 'make explore      the core suite on examples it has not seen, many of them; prints the seed'
+	@echo 'make explore      the core suite'"'"'s properties on examples they have not seen, many; prints the seed'
 	@echo 'make mutants      200 small changes of peek/, one after another: which does no test notice?'
 	@echo 'make test-vllm    the adapter on the real vLLM, in environments of its own (gigabytes, minutes)'
 	@echo 'make test-sglang  the adapter on the real SGLang, likewise'
@@ -114,12 +114,12 @@ demo: $(BUILT)
 
 test: test-compiled test-interpreted
 
-# Other examples each time, and more of them; the seed is said first.
+# Of the tests that draw examples: others each time, and more of them; the seed is said first.
 explore: $(BUILT)
 	@seed=$${EXPLORE_SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; \
 	echo "make explore EXPLORE_SEED=$$seed EXAMPLES=$(EXAMPLES)  draws these examples again"; \
 	HYPOTHESIS_PROFILE=explore EXAMPLES='$(EXAMPLES)' PEEK_EXPECT_BACKEND=compiled \
-	  $(BIN)/pytest --hypothesis-seed="$$seed" $(PYTEST_ARGS)
+	  $(BIN)/pytest -m hypothesis --hypothesis-seed="$$seed" $(PYTEST_ARGS)
 
 # Would the tests notice?  Goes on where it was cut short; MUTANTS_ARGS=--afresh after a change.
 mutants: $(DEPS)

@@ -19,12 +19,14 @@ import ast
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from hashlib import sha256
 from heapq import nsmallest
 from pathlib import Path
@@ -35,8 +37,11 @@ BUILD = ROOT / "build" / "mutants"
 REACHED, RESULTS = BUILD / "reached.json", ROOT / "build" / "mutants.csv"
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
 PLUGIN = "bench.mutants_plugin"
-ENGINES = ("vllm", "sglang", "ray_serve", "verl")
-"""Folders with these names are left out, in `peek/` and in `tests/`."""
+ENGINES = ("vllm", "sglang", "ray_serve", "verl", "epp")
+"""Folders with these names are left out, in `tests/` and but for `CORE` in `peek/`."""
+
+CORE = ("picker.py",)
+"""Files there that the core suite runs."""
 
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -67,7 +72,9 @@ class Mutant(NamedTuple):
 
 def sources() -> list[Path]:
     paths = sorted((ROOT / "peek").rglob("*.py"))
-    return [path for path in paths if not set(path.relative_to(ROOT).parts) & set(ENGINES)]
+    return [
+        path for path in paths if path.name in CORE or not set(path.relative_to(ROOT).parts) & set(ENGINES)
+    ]
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
@@ -248,16 +255,35 @@ def pytest(folder: Path, words: list[str], also: dict[str, str], limit_s: float 
 # -- the run ------------------------------------------------------------------------------------------
 
 
+@cache
+def importers(file: str) -> frozenset[str]:
+    """Test modules that name a module of the library; where none does, those that name its package."""
+    *package, module = Path(file).with_suffix("").parts
+    home = "[.]".join(package)
+    tests = [(path, path.read_text()) for path in (ROOT / "tests").glob("*.py")]
+    for said in (rf"{home}([.]{module}\b| import .*\b{module}\b)", rf"{home}\b"):
+        found = [path.relative_to(ROOT).as_posix() for path, text in tests if re.search(said, text)]
+        if found:
+            return frozenset(found)
+    return frozenset()
+
+
 def tests_for(mutant: Mutant, reached: dict[str, Any], most_s: float) -> list[str]:
-    """Those that enter its block, the most specific first, as many as take `most_s` together."""
+    """Those that enter its block, the most specific first, as many as take `most_s` together.
+
+    Of what runs at import: those that enter any block of the file, and those of modules that import it.
+    """
     whole = mutant.block[1] == 0
     numbers = {
         number
         for number, (file, line) in enumerate(reached["blocks"])
         if file == mutant.block[0] and (whole or line == mutant.block[1])
     }
+    also = importers(mutant.block[0]) if whole else frozenset()
     found = [
-        (len(entered), s, test) for test, (s, entered) in reached["tests"].items() if numbers & set(entered)
+        (len(entered), s, test)
+        for test, (s, entered) in reached["tests"].items()
+        if numbers & set(entered) or test.partition("::")[0] in also
     ]
     chosen, total = list[str](), 0.0
     for _, seconds, test in sorted(found):

@@ -53,6 +53,6 @@ def pytest_sessionfinish() -> None:
         found = {
             test: [round(_seconds[test], 3), blocks]
             for test, (_, blocks) in _entered.items()
-            if _passed.get(test) and blocks
+            if _passed.get(test)
         }
         Path(os.environ["MUTANTS_SEEN"], "tests.json").write_text(json.dumps(found))

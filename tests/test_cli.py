@@ -25,7 +25,7 @@ from support.fixtures import Capsys, Patch
 from support.waiting import PATIENCE_S, until
 
 import peek
-from peek.cli import reading
+from peek.cli import reading, report
 from peek.cli.main import main
 from peek.cli.report import rounded, significant, times_better
 from peek.simulation.workload import Workload
@@ -606,6 +606,17 @@ def test_doctor_tells_what_is_active(
     assert found["packages"]["numpy"] == np.__version__
 
 
+def test_doctor_finds_a_policy_in_the_working_directory(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    (tmp_path / "policies_of_doctor.py").write_text("from peek import FirstCome as Mine\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PEEK_POLICY", "policies_of_doctor:Mine")
+    assert main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["active"] == "policies_of_doctor:Mine"
+
+
 @pytest.mark.parametrize(
     ("mode", "said"), [("on", ""), ("off", "off at start"), ("shadow", "shadow at start")]
 )
@@ -672,3 +683,45 @@ def test_version_and_help(capsys: Capsys) -> None:
     assert capsys.readouterr().out == shown
     assert main(["simulate", "--help"]) == 0
     assert "--arena-tokens" in capsys.readouterr().out
+
+
+def drawn(values: list[list[float]], place: int) -> Any:
+    """The axes of one panel, as `save_plot` draws them."""
+    figure = pytest.importorskip("matplotlib.figure")
+    axes = figure.Figure(figsize=(5.0, 3.0)).add_subplot()
+    panel = report.PANELS[place]
+    report._draw(axes, panel, ["a", "peek"], values)
+    report._scale(axes, panel, values)
+    report._write_values(axes, panel, values)
+    return axes
+
+
+def test_each_bar_has_its_value_behind_it() -> None:
+    place = next(i for i, panel in enumerate(report.PANELS) if panel.column.figure != "cache_hit")
+    axes = drawn([[2.0, 4.0], [10.0, 10.0]], place)
+    said = {each.get_text(): (each.xy, each.get_position()) for each in axes.texts}
+    write = report.PANELS[place].column.text
+    assert said == {write(3.0): ((4.0, 0), (5, 0)), write(10.0): ((10.0, 1), (5, 0))}
+
+
+def test_a_wide_range_is_drawn_on_a_log_scale_with_plain_numbers() -> None:
+    place = next(i for i, panel in enumerate(report.PANELS) if panel.log)
+    axes = drawn([[1.0], [100.0 * report.LOG_RANGE]], place)
+    assert axes.get_xscale() == "log"
+    assert axes.xaxis.get_major_formatter()(200.0) == "200"
+    assert axes.get_title("left").endswith("log scale")
+    assert drawn([[1.0], [2.0]], place).get_xscale() == "linear"
+
+
+def test_the_figure_has_the_values_of_all_its_panels(tmp_path: Path, trace: Path, capsys: Capsys) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "out.svg"
+    assert main(["simulate", "--trace", str(trace), "--plot", str(path), "--json"]) == 0
+    text = path.read_text()
+    for run in json.loads(capsys.readouterr().out)["runs"]:
+        for panel in report.PANELS:
+            assert f"<!-- {panel.column.text(panel.column.value(run))} -->" in text
+
+
+def test_a_bar_draws_from_no_thread_of_its_own() -> None:
+    assert not reading.ProgressBar(10).live.auto_refresh

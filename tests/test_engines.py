@@ -163,6 +163,23 @@ def sessions(draw: st.DrawFn, workload: Workload) -> Workload:
     return replace(workload, requests=chained)
 
 
+def test_the_published_hook_looks_at_four_blocks_for_each_who_waits() -> None:
+    requests = [SimRequest(str(n), 0.0, pack_tokens([n] * 32), 32, 1) for n in range(2)]
+    workload = Workload(
+        name="hook", load="heavy", seed=0, requests=requests, warmup=0, max_running=1, arena_tokens=160
+    )
+    for needed, victim in ((7, 7), (8, 0)):
+        engine = engine_for(workload, "blocks", "fcfs+pe")
+        engine.waiting.extend(requests)
+        blocks = engine.cache.take(10)
+        for block in blocks:
+            engine.cache.name(block, 1000 + block)
+        engine.cache.release(blocks[::-1])
+        demanded = dict.fromkeys([1000 + block for block in blocks[:needed]], 5.0)
+        engine.eviction_score = lambda demanded=demanded: lambda symbol: demanded.get(symbol, 0.0)
+        assert engine._take(1) == [blocks[victim]]
+
+
 def reusable(engine: Watched, position: int) -> int:
     """Prompt tokens that requests admitted before could have left in the cache, by comparing all."""
     step, job = engine.admissions[position]

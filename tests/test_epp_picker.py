@@ -462,3 +462,13 @@ def test_the_command_without_its_extra_says_so_in_one_line(package: str) -> None
         check=False,
     )
     assert (done.returncode, done.stderr) == (1, f"peek-epp: {ADVICE}\n")
+
+
+@in_a_loop
+async def test_requests_of_an_endpoint_that_comes_back_do_not_wait_anew() -> None:
+    made, _ = picker()
+    picked = await made.pick(body(LONG), subset=[ABC[0]])
+    brain = await caught_up(made)
+    brain.join(ABC[0])
+    assert len(brain.fleet) == 0
+    assert (await loads(made)).get(picked.endpoint, 0) == 0

@@ -52,6 +52,13 @@ class Scraped:
         self.thread.join()
 
 
+def test_limits_of_buckets_are_round_so_that_queries_can_name_them() -> None:
+    assert sorted(set(DECISION_SECONDS)) == list(DECISION_SECONDS)
+    assert {f"{limit:e}".rstrip("0123456789").partition("e")[0] for limit in DECISION_SECONDS} <= {
+        f"{digits:e}".rstrip("0123456789").partition("e")[0] for digits in (1.0, 2.5, 5.0)
+    }
+
+
 @pytest.fixture
 def scraped() -> Any:
     made = Scraped()

@@ -11,6 +11,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from peek import InvalidKey, WorkloadError
 from peek.offline.formats import _listed, lines_of
 from peek.traffic import Arrival, Ending, Event, Measured, Reader, RequestRows, Tracer
+from peek.traffic.wrapped import Unwrapping
 
 LOGS = Path(__file__).resolve().parent / "logs"
 
@@ -487,3 +489,25 @@ def test_what_a_line_need_not_say() -> None:
     arrival = Arrival("a", None, "prompt")
     assert (arrival.namespace, arrival.tenant) == ("", "")
     assert (arrival.most_tokens, arrival.is_bare, arrival.priority) == (0, False, 0)
+
+
+def test_requests_alone_say_which_engine_it_was() -> None:
+    calls = [line for line in SGLANG.splitlines() if "Receive: " in line or "Finish: " in line]
+    assert read("\n".join(calls)).reader.facts.engine == "sglang"
+
+
+@pytest.mark.parametrize(
+    ("around", "at_s"),
+    [
+        ("2026-11-22T05:40:01.25Z {}", 1.25),
+        ("[2026-11-22 05:40:02.5 TP0] {}", 2.5),
+        ("[pod/a-7/engine] {}", None),
+        ("engine-1  | {}", None),
+    ],
+)
+def test_what_stands_before_a_line_tells_its_time(around: str, at_s: float | None) -> None:
+    line = around.format('{"prompt": "x"}').encode()
+    (inner,) = Unwrapping(json.loads).lines(line)
+    assert inner.row == {"prompt": "x"}
+    began = datetime(2026, 11, 22, 5, 40, tzinfo=timezone.utc).timestamp()
+    assert inner.at_s == (None if at_s is None else began + at_s)

@@ -254,6 +254,16 @@ def test_symbol_at_is_unsigned(symbol: int, read: int) -> None:
     assert symbol_at(struct.pack("<2i", 0, symbol), 4) == read
 
 
+@pytest.mark.parametrize("bit", [0, 7, 30])
+@pytest.mark.parametrize("length", [8, 9, 16, 40])
+def test_a_single_bit_is_a_difference_wherever_it_is(length: int, bit: int) -> None:
+    same = [0] * length
+    for place in range(length):
+        other = [*same[:place], 1 << bit, *same[place + 1 :]]
+        for a, b in ((same, other), (other, same)):
+            assert keys._common_native(pack(a), 0, pack(b), 0) == 4 * place
+
+
 @given(st.lists(st.integers(0, 1), max_size=40), st.lists(st.integers(0, 1), max_size=9), st.data())
 def test_both_ways_to_compare_find_the_same(symbols: list[int], tail: list[int], data: st.DataObject) -> None:
     a = pack([3, *symbols])

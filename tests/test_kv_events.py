@@ -314,6 +314,11 @@ def test_a_listener_without_an_answer_goes_on_without(line: Line) -> None:
     assert line.events.lost == 1
 
 
+def test_the_end_of_a_replay_is_numbered_as_the_engines_do() -> None:
+    """`END_SEQ` of vLLM's and of SGLang's publisher."""
+    assert END == b"\xff" * 8
+
+
 def test_an_endpoint_that_is_none_is_said() -> None:
     with pytest.raises(zmq.ZMQError):
         KvEvents("nowhere", EventView(10))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from itertools import pairwise
 
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from support.offline_batches import Prompt, grouped, in_blocks, naive_hits, own, rollouts
 
 from peek import InvalidConfig, UnknownRequest
+from peek.errors import WorkloadError
 from peek.offline import ShadowCache, Waves, block_keys, reorder, split
 from peek.offline.block_keys import batch_keys
+from peek.offline.formats import lines_of, result_ids
 from peek.offline.reordering import hit_ratio
 from peek.offline.shape import contract, depth_first, shape_of
 
@@ -251,3 +254,10 @@ def test_shares_of_reorder(mode: str, simulate: bool) -> None:
     assert [index for share in result.shares for index in share.order] == result.order
     assert result.guard is None
     assert not reorder(batch, cache_tokens=400, mode=mode, simulate=simulate).shares
+
+
+def test_a_result_that_is_no_json_is_named_counted_from_one() -> None:
+    lines = [b'{"custom_id": "a"}\n', b"[]\n", b"{\n"]
+    assert result_ids(lines_of(lines[:2]), json.loads) == ["a", None]
+    with pytest.raises(WorkloadError, match=r"^result 3: not valid JSON: "):
+        result_ids(lines_of(lines), json.loads)

@@ -71,6 +71,13 @@ def test_turns_are_those_of_the_rule(
     assert [r.request_id for r in everybody(Turns(Listed(order), accounts))] == naive(order, accounts)
 
 
+def test_levels_go_on_while_nobody_is_behind_yet() -> None:
+    order = requests([("a", 6), ("b", 6), ("a", 8), ("a", 8), ("a", 8), ("b", 1)])
+    accounts = accounts_of(order, 10.0, {})
+    turns = [request.request_id for request in everybody(Turns(Listed(order), accounts))]
+    assert turns == naive(order, accounts) == ["r0", "r1", "r2", "r3", "r5", "r4"]
+
+
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(["arrive", "arrive", "admit", "admit", "abort", "generate"]),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.queues import Blocks
 
-from peek.testing import NaiveCache, NaiveCacheView, Pages, check_cache_view
+from peek.testing import NaiveCache, NaiveCacheView, Pages, check_cache_view, views
 from peek.testing.scenes import cache_of
 from peek.testing.twins import Place, longest
 
@@ -262,6 +262,12 @@ def test_what_is_cached_is_found_by_asking() -> None:
     check_cache_view(view, view.longest_match, examples=20)
     with pytest.raises(AssertionError, match="cached tokens by the view"):
         check_cache_view(bad, bad.longest_match)
+
+
+def test_of_an_empty_cache_nothing_is_found_by_asking() -> None:
+    with pytest.raises(AssertionError, match="nothing that was asked for is cached"):
+        check_cache_view(View(), lambda key, namespace: 0)
+    assert views._explored(lambda key, namespace: 0, [""]) == [], "no symbol is longer than nothing"
 
 
 def test_a_check_that_asks_for_nothing_cached_is_no_check() -> None:
