@@ -30,6 +30,35 @@ def test_the_page_has_the_stored_table() -> None:
     assert arena.between(page, arena.leaderboard(stored)) == page
 
 
+def test_the_page_has_the_figures_of_recorded_sessions() -> None:
+    with arena.TABLE.with_name("policies_sessions.csv").open(newline="", encoding="utf-8") as stream:
+        rows = {(line["cells"], line["policy"]): line for line in csv.DictReader(stream)}
+    page = arena.PAGE.read_text(encoding="utf-8")
+    shown = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in page.splitlines()
+        if line.startswith(("| BFCL, ", "| ShareGPT, "))
+    ]
+    assert len(shown) == 3
+    for cells, (_, count, mean, p99, e2e, job, over) in zip(dict(rows.keys()), shown, strict=True):
+        ours = {
+            name: float(value)
+            for name, value in rows[cells, "peek"].items()
+            if name not in ("cells", "policy")
+        }
+        arrival = float(rows[cells, "fcfs+lru"]["ttft"])
+        assert cells.endswith(f"({count})")
+        assert [mean, p99, e2e] == [f"{ours[name]:.2f}" for name in ("ttft", "p99", "e2e")]
+        assert job in ("", f"{ours['jct']:.2f}")
+        assert over == f"{ours['ttft'] / arrival:.2f}"
+
+
+def test_names_of_tenants_are_not_believed() -> None:
+    cell = Cell("mixed", 1.5, 11, "blocks")
+    found = run_cell((cell, ["fcfs+lru", "peek", "peek:tenant_lead=inf"]))
+    assert found["peek"] == found["peek:tenant_lead=inf"] != found["fcfs+lru"]
+
+
 def test_the_best_utility_stands_first() -> None:
     heads = ["cells", "policy", *arena.SHOWN.values()]
     lines = [heads, *(["all (2)", name, *["1.00"] * 5, utility, "0.50", "3"] for name, utility in
