@@ -1,7 +1,7 @@
-"""The policy `peek`, the library's default: one index, and the parts that it is composed of.
+"""The policy `peek`, the library's default: its options, and the package of its parts.
 
-Its settings stand here, in the one module of the package that is never compiled: a compiled dataclass would
-convert or refuse a value before `__post_init__` can name it.
+The options stand in the one module of the package that is never compiled.  A compiled dataclass would convert
+or refuse a value before `__post_init__` can name it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from peek.settings import require_lead, require_one_of, require_seconds, require
 UNSHARED: Final = ("index", "arrival")
 
 OBJECTIVES: Final = {"tail": 0.0, "balanced": 0.5, "mean": 1.0, "target": 0.0}
-"""The place of each on the dial `mean_bias`; for "target" that of late requests, which only grow older."""
+"""Each objective's place on the dial `mean_bias`; with "target" the dial orders requests not in time."""
 
 TARGET_S: Final = 2.0
-"""The target of the objective `target`, where none is given: a person waits so long for a first word."""
+"""The default target of the objective "target", in seconds: how long a person waits for a first word."""
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,20 @@ class PeekOptions:
     """Settings of the policy `peek`.  `InvalidConfig` for a value that is out of range.
 
     Attributes:
-        objective: "balanced"; "tail" or "mean", the ends of the dial; or "target", as many as can be with
-            their first token within `ttft_target_s`.
-        mean_bias: the dial itself, from 0.0 (short tail) to 1.0 (short mean), docs/policies.md shows the
-            front between; null is the objective's place, 0.5 for balanced.
-        ttft_target_s: seconds within which the first token of a request is wanted that names no target of its
-            own; infinity for none but those that are named, null for none at all.  Any client can name one,
-            so where nobody has set this names count for nothing.  With the objective "target" null is 2.0.
+        objective: "balanced"; "tail" or "mean", the ends of the dial; or "target", which brings as many first
+            tokens as possible within `ttft_target_s`.
+        mean_bias: the dial itself, from 0.0 (short tail) to 1.0 (short mean); docs/policies.md compares
+            the places between.  null takes the objective's place, 0.5 for balanced.
+        ttft_target_s: target for the first token of a request that names none, in seconds; infinity gives
+            targets only to requests that name one, null to no request.  Any client can name a target, so
+            named targets count only where this option is set.  With the objective "target" null means 2.0.
         unshared: "arrival" leaves a queue alone in which nothing is shared or cached; "index" orders it, too.
-        fair_share: part of the work that goes to overdue requests while there are any, and to those beside
-            the requests in time, in (0, 1).
-        grace_tokens: work in tokens that is admitted after a request has come before it can be overdue;
-            infinity for no such turns.
-        tenant_lead: tokens that a waiting tenant may be served ahead of the least served one; infinity for no
-            turns among tenants.
+        fair_share: part of the work that goes to overdue requests while there are any, and to requests not in
+            time while others are in time, in (0, 1).
+        grace_tokens: work that is admitted after a request has come before it can be overdue, in tokens;
+            infinity switches turns for overdue requests off.
+        tenant_lead: tokens that a waiting tenant may be served ahead of the least served one; infinity
+            switches turns among tenants off.
     """
 
     objective: str = "balanced"
@@ -63,16 +63,16 @@ class PeekOptions:
 
     @property
     def bias(self) -> float:
-        """The place on the dial."""
+        """The place on the dial, from 0.0 to 1.0."""
         return OBJECTIVES[self.objective] if self.mean_bias is None else self.mean_bias
 
     @property
     def power(self) -> float:
-        """The exponent of all but the age: 2, 6 and 10 at the ends and in the middle of the dial."""
+        """The exponent of all factors of the index but the age: 2, 6 and 10 at dial 0, 0.5 and 1."""
         return 2.0 + 8.0 * self.bias
 
     @property
     def target_s(self) -> float | None:
-        """The target of a request that names none, in seconds; None where there are no targets."""
+        """The target of a request that names none, in seconds; None where no request has a target."""
         none_given = self.objective == "target" and self.ttft_target_s is None
         return TARGET_S if none_given else self.ttft_target_s

@@ -1,18 +1,19 @@
-"""How long answers will be, learned from those that have ended.
+"""Expected answer lengths, learned from answers that have ended.
 
-An engine that is short of memory for as long as answers last has to know which will last; nobody tells it.
-But prompts that begin alike (a template, a tool, a tenant's system prompt) mostly ask for answers of a kind.
-So requests of a namespace are sorted by the beginnings of their prompts, at a few lengths, and each such
-*kind* keeps the mean of its answers.  What is expected of a request is the mean of the narrowest kind that
-has seen any, drawn towards that of the next wider one as if by one answer more.
+A request holds its memory for as long as its answer takes, and no engine is told how long that will be.  But
+prompts that begin alike (a template, a tool, a tenant's system prompt) mostly ask for answers of similar
+length.  So the requests of a namespace are sorted by the beginnings of their prompts, at a few lengths.  Each
+such *kind* keeps the mean length of its answers.  A request is expected to have the mean of its narrowest
+kind with any answers, drawn towards the mean of the next wider kind as if by one more answer.
 
-Nothing here is an answer's true length before it has ended.  A namespace's own kinds are compared with its
-own mean; of other namespaces no more enters than how long their answers are, which takes its time anyway.
+No answer's true length is used before that answer has ended.  A kind is compared with the mean of its own
+namespace.  Other namespaces enter only through the mean length of all answers, which the engine's pace shows
+anyway.
 
-Any client can ask for long answers, so what is learned is held in bounds.  What it may do to the order is
-bounded by `LEAST` and `MOST`.  In a kind the answers of one tenant count for `MEMORY` at most.  Only answers
-make kinds, and each namespace has its own room for them: another one's requests cannot make it forget, until
-there are kinds for `_MOST_IN_ALL`; then the namespace that has most of them forgets its older half.
+Any client can ask for long answers, so what is learned is bounded.  `LEAST` and `MOST` bound its effect on
+the order.  In a kind the answers of one tenant count for `MEMORY` at most.  Only answers make kinds, and each
+namespace has its own room for them.  So no other namespace's requests make it forget, until there are
+`_MOST_IN_ALL` kinds; then the namespace with the most kinds forgets its older half.
 """
 
 from __future__ import annotations
@@ -25,53 +26,53 @@ from mypy_extensions import i64
 from peek.request import PendingRequest
 
 LEAST: Final = 0.5
-"""The index of a piece is at least this many times what it is without what is expected of answers, ..."""
+"""Lower bound of a piece's index, as a multiple of its index without expected answers; see `bounded`."""
 MOST: Final = 2.0
-"""... and at most this many times; see `bounded`."""
+"""Upper bound of the same index, as a multiple of the same; see `bounded`."""
 
 _WIDE_MEMORY: Final = 256.0
-"""Answers that the mean of a namespace, or of all, looks back on, ..."""
+"""Number of latest answers that the mean of a namespace, or of all namespaces, looks back on."""
 MEMORY: Final = 32.0
-"""... and that of one tenant's answers in a kind."""
+"""Number of latest answers that the mean of one tenant in a kind looks back on."""
 
 _NEWS: Final = 0.1
-"""Change of an expectation, to the mean, from which those who wait are told."""
+"""Relative change of an expected length from which waiting requests are told."""
 
 _MOST_TENANTS: Final = 8
-"""Tenants whose answers a kind keeps apart, those who answered last."""
+"""Maximum number of tenants whose answers a kind keeps apart; the tenants answered last stay."""
 _MOST_KINDS: Final = 2048
-"""Kinds of a namespace that are found again, from half to all of these at least; the ones in use last."""
+"""Maximum number of kinds of a namespace.  Within `_MOST_IN_ALL` at least the 1,024 used last stay."""
 _MOST_IN_ALL: Final = 16384
-"""Kinds of all namespaces."""
+"""Maximum number of kinds of all namespaces together."""
 _MOST_SPACES: Final = 4096
-"""Namespaces of which anything is known, those that answered last; of more while requests of more wait."""
+"""Maximum number of namespaces, beside one per waiting request; the namespaces answered last stay."""
 _MOST_RUNNING: Final = 65536
-"""Requests whose end is awaited; of more the oldest are forgotten, for hosts that never tell."""
+"""Maximum number of admitted requests whose end is awaited; the oldest go, as some hosts tell no end."""
 
 
 def bounded(learned: float, plain: float) -> float:
-    """The index of a piece with what is expected of answers, kept near its index without.
+    """Bound a piece's index with expected answers by its index without them.
 
-    Let a piece's plain index be p and what comes out here q.  As LEAST * p <= q <= MOST * p, for any two
-    pieces a and b
+    Let p be a piece's plain index and q the bounded one that is returned.  As LEAST * p <= q <= MOST * p, for
+    any two pieces a and b
 
         q(a) / q(b) <= MOST / LEAST * p(a) / p(b)
 
-    and a plain index is an age times a number that does not depend on age or answers.  So where a goes before
-    b because q(a) >= q(b), it would have gone first without any answers, too, had it been MOST / LEAST = 4
-    times as old.  Hence, whatever the answers were, no piece is passed because of them by one that is more
-    than 4 times younger than what it takes to pass without them.
+    and a plain index grows at least in proportion to the piece's age, whatever the answers are.  Suppose that
+    a goes before b because q(a) >= q(b).  Then a would go first without any answers, too, if it were MOST /
+    LEAST = 4 times as old.  So between two pieces all answers together are worth a factor of 4 in age at
+    most.
     """
     return min(max(learned, LEAST * plain), MOST * plain)
 
 
 @final
 class Mean:
-    """The mean of the last answers; each weighs 1 / `memory` once there are as many.
+    """The mean length of the latest answers; each weighs 1 / `memory` once there are that many.
 
     Attributes:
-        answers: those it has seen, `memory` at most.
-        mean: tokens of one.
+        answers: number of answers seen, at most `memory`.
+        mean: mean length of an answer, tokens.
     """
 
     __slots__ = ("answers", "mean", "memory")
@@ -82,20 +83,20 @@ class Mean:
         self.mean: float = 0.0
 
     def add(self, tokens: float) -> None:
-        """Add an answer.  O(1)."""
+        """Add an answer of `tokens` tokens.  O(1)."""
         self.answers = min(self.memory, self.answers + 1.0)
         self.mean += (tokens - self.mean) / self.answers
 
 
 @final
 class Kind:
-    """How long the answers were to prompts that begin alike, or to all of a namespace, or to all.
+    """Mean answer length of prompts that begin alike, of a whole namespace, or of all namespaces.
 
     Attributes:
-        prior: answers that what is expected of the wider kind counts for.
-        answers: those that its mean is of.
-        mean: tokens of one.
-        told: the mean when those who wait last heard of it.
+        prior: weight of the wider kind's expected length, in answers.
+        answers: number of answers that the mean is of.
+        mean: mean length of an answer, tokens.
+        told: the mean when waiting requests were last told of it, tokens.
     """
 
     __slots__ = ("_by_tenant", "_one", "_whose", "answers", "mean", "prior", "told")
@@ -110,7 +111,7 @@ class Kind:
         self._by_tenant: dict[str, Mean] | None = None
 
     def learn(self, tokens: float, tenant: str) -> None:
-        """Add an answer.  O(1), O(`_MOST_TENANTS`) where several tenants have answered."""
+        """Add an answer of one tenant.  O(1); O(`_MOST_TENANTS`) where several tenants have answered."""
         several = self._by_tenant
         if several is None:
             if self.answers == 0.0:
@@ -140,13 +141,13 @@ class Kind:
 
 @final
 class Space:
-    """A namespace: its kinds, and how many of each wait.
+    """One namespace: its kinds, and how many requests of each kind wait.
 
     Attributes:
-        whole: of all its answers.
-        kinds, older: the kinds of its prompts' beginnings, by name; the ones in use last.
-        waiting: requests that wait, by the names of their beginnings.
-        waits: requests that wait.
+        whole: the kind of all its answers.
+        kinds, older: the newer and older half of the other kinds, by the name of a prompt's beginning.
+        waiting: number of waiting requests by the name of a beginning.
+        waits: number of waiting requests.
     """
 
     __slots__ = ("kinds", "older", "waiting", "waits", "whole")
@@ -160,11 +161,11 @@ class Space:
 
     @property
     def size(self) -> int:
-        """Kinds that are found again."""
+        """Number of kinds that are kept."""
         return len(self.kinds) + len(self.older)
 
     def found(self, head: object) -> Kind | None:
-        """A kind by name, if there is one; it counts as used.  O(1)."""
+        """Return the kind of this name, if there is one, and count it as used.  O(1)."""
         kind = self.kinds.get(head)
         if kind is None and self.older:
             kind = self.older.pop(head, None)
@@ -173,7 +174,7 @@ class Space:
         return kind
 
     def made(self, head: object) -> Kind:
-        """A new kind of this name.  O(1)."""
+        """Make a new kind of this name.  O(1)."""
         kind = Kind(1.0, MEMORY)
         self._enter(head, kind)
         return kind
@@ -185,13 +186,13 @@ class Space:
         self.kinds[head] = kind
 
     def forget(self) -> None:
-        """The older half of the kinds, all if there is no older one."""
+        """Forget the older half of the kinds; all of them if there is no older half."""
         if not self.older:
             self.kinds = {}
         self.older = {}
 
     def count(self, heads: tuple[object, ...], change: int) -> None:
-        """So many more, or fewer, wait of these beginnings.  O(heads)."""
+        """Change the number of waiting requests with these beginnings by `change`.  O(heads)."""
         self.waits += change
         waiting = self.waiting
         for head in heads:
@@ -204,12 +205,12 @@ class Space:
 
 @final
 class Expected:
-    """What is expected of the answer of a request that waits.
+    """What is expected of the answer of a waiting request.
 
     Attributes:
-        namespace, heads: whose kinds it is compared with.
-        ratio: its length, to the mean of all answers; 1.0 if unknown.
-        excess: tokens that it is longer than the mean of its namespace.
+        namespace, heads: the request's namespace and beginnings, which name the kinds that it belongs to.
+        ratio: expected length over the mean length of all answers; 1.0 if unknown.
+        excess: tokens by which the expected length is above the mean of the namespace.
     """
 
     __slots__ = ("excess", "heads", "namespace", "ratio")
@@ -223,10 +224,10 @@ class Expected:
 
 @final
 class AnswerLengths:
-    """What the answers of waiting requests will take, as far as can be learned.
+    """The expected answer lengths of waiting requests, as far as they can be learned.
 
     Attributes:
-        news: an expectation has changed for a request that waits: call `renew` for all of them.
+        news: an expected length of a waiting request has changed; the policy then calls `renew` for each.
     """
 
     __slots__ = ("_all", "_expected", "_in_all", "_running", "_spaces", "news")
@@ -241,23 +242,23 @@ class AnswerLengths:
 
     @property
     def kinds(self) -> int:
-        """Kinds that are found again.  O(namespaces)."""
+        """Number of kinds that are kept.  O(namespaces)."""
         return sum([space.size for space in self._spaces.values()])
 
     @property
     def namespaces(self) -> int:
-        """Namespaces of which anything is known.  O(1)."""
+        """Number of namespaces of which anything is known.  O(1)."""
         return len(self._spaces)
 
     @property
     def running(self) -> int:
-        """Requests whose end is awaited.  O(1)."""
+        """Number of admitted requests whose end is awaited.  O(1)."""
         return len(self._running)
 
-    # -- who comes and goes ------------------------------------------------------------------------
+    # -- arrivals and departures -------------------------------------------------------------------
 
     def arrived(self, request: PendingRequest, heads: tuple[object, ...]) -> None:
-        """A request waits whose prompt has these beginnings.  O(heads)."""
+        """Expect an answer for a request that waits from now on; `heads` name its beginnings.  O(heads)."""
         space = self._spaces.get(request.namespace)
         if space is None:
             space = Space()
@@ -269,7 +270,7 @@ class AnswerLengths:
         self._expected[request.request_id] = expected
 
     def withdrawn(self, request_id: str) -> Expected:
-        """A request left without being served; nothing is kept of it.  O(heads)."""
+        """Forget a request that left without being admitted; return what was expected of it.  O(heads)."""
         expected = self._expected.pop(request_id)
         space = self._spaces[expected.namespace]
         space.count(expected.heads, -1)
@@ -278,14 +279,14 @@ class AnswerLengths:
         return expected
 
     def admitted(self, request: PendingRequest) -> None:
-        """A request is served from now on.  O(heads)."""
+        """Await the end of a request that was admitted.  O(heads)."""
         heads = self.withdrawn(request.request_id).heads
         self._running[request.request_id] = (request.namespace, request.tenant, heads)
         if len(self._running) > _MOST_RUNNING:
             self._running.popitem(last=False)
 
     def answered(self, tokens: int, request_id: str) -> None:
-        """An answer of so many tokens is complete; of an unknown request it counts for the common mean.
+        """Learn from a complete answer; that of an unknown request counts for the mean of all only.
 
         O(heads).
         """
@@ -317,7 +318,7 @@ class AnswerLengths:
             self.news = True
 
     def _make_room(self) -> None:
-        """Forget what is beyond the bounds.  O(1) within them, else O(namespaces)."""
+        """Forget what exceeds the bounds.  O(1) within them, else O(namespaces)."""
         while self._in_all > _MOST_IN_ALL:
             largest = max(self._spaces.values(), key=_size)
             self._in_all -= largest.size
@@ -333,12 +334,12 @@ class AnswerLengths:
     # -- what to expect ----------------------------------------------------------------------------
 
     def expected(self, request_id: str) -> Expected:
-        """What is expected of a waiting request, as of its arrival or the last `renew`.  O(1)."""
+        """Return what is expected of a waiting request, as of its arrival or the last `renew`.  O(1)."""
         expected = self._expected.get(request_id)
         return Expected("", ()) if expected is None else expected
 
     def renew(self, request_id: str) -> bool:
-        """Update what is expected of a waiting request, if that is news; whether it was.  O(heads)."""
+        """Update what is expected of a waiting request; return whether it changed by enough.  O(heads)."""
         expected = self.expected(request_id)
         space = self._spaces.get(expected.namespace)
         if space is None:
@@ -354,8 +355,10 @@ class AnswerLengths:
         return True
 
     def _estimate(self, space: Space, heads: tuple[object, ...]) -> tuple[float, float, float]:
-        """Of an answer: its length to the mean of all, its tokens beyond the mean of its namespace, and that
-        mean; 1, 0 and 0 where nothing is known."""
+        """The expected ratio and excess of an answer (see `Expected`) and the mean of its namespace.
+
+        They are 1, 0 and 0 where nothing is known.
+        """
         common = self._all.mean
         own = common
         if space.whole.answers > 0.0:

@@ -1,7 +1,7 @@
-"""Requests one after another, best first, as far as they are asked for.
+"""The order of a frontier: requests one after another, best first, as far as they are asked for.
 
-The best piece of the frontier goes.  If it is a prefix that is not cached, the best request below it pays for
-it, and the others compete anew with the prefix paid.
+The best piece of the frontier goes first.  If it is a prefix that is not cached, the best request below it
+pays for the prefix.  The other requests below then compete anew with the prefix paid.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from peek.request import PendingRequest
 from peek.trie.node import Node
 
 _FIRST_LOOK: Final[i64] = 64
-"""Pieces that are put in order at first; all of them once these have gone."""
+"""Number of pieces that are sorted at first; once they have gone, all the others are sorted."""
 
 _SHORT: Final[i64] = 24
-"""Pieces up to which comparing natively beats sorting by boxed keys."""
+"""Number of pieces up to which an insertion sort with native comparisons beats a sort by boxed keys."""
 
 
 @final
@@ -39,10 +39,10 @@ class Piece:
     """What competes for the next place: a request whose path is cached or paid, or a prefix that is not.
 
     Attributes:
-        key: the negated index; smallest first.
-        since, first: arrival in seconds and number of its oldest request.
-        node: the top of the prefix, or where the request ends.
-        request: None for a prefix of several.
+        key: the negated index, so that the smallest key goes first.
+        since, first: arrival in seconds and sequence number of the piece's oldest request.
+        node: the top node of the prefix, or the node where the request ends.
+        request: the request; None for a prefix of several requests.
     """
 
     __slots__ = ("first", "key", "node", "request", "since")
@@ -62,10 +62,10 @@ class Run:
     """Pieces that came up together, best first, and how many of them have gone.
 
     Args:
-        at_risk: tokens at risk above them for one request.
-        oldest_s: how long the oldest of their namespace has waited.
+        at_risk: tokens at risk above the pieces, for one request.
+        oldest_s: how long the oldest request of the pieces' namespace has waited, in seconds.
 
-    Both are nothing for the frontier's own, which differ.
+    Both are 0 for the frontier's own run, whose pieces each have values of their own.
     """
 
     __slots__ = ("at", "at_risk", "oldest_s", "pieces")
@@ -79,13 +79,13 @@ class Run:
 
 @final
 class BestFirst(RequestStream):
-    """The order of a frontier that is up to date, for as long as tree and cache stand.
+    """The order of an up-to-date frontier; valid as long as tree and cache do not change.
 
     Args:
         frontier: the pieces.
         now: seconds, on the clock of `arrival_time`.
-        power: of all but the age, see `peek.policy.default.policy`.
-        most: requests that will be asked for, as far as is known.
+        power: exponent of all factors but the age, see `peek.policy.default.policy`.
+        most: number of requests that will be asked for, as far as is known.
     """
 
     __slots__ = ("_above", "_frontier", "_indices", "_now", "_others", "_power", "_run", "_surface", "_tops")
@@ -100,10 +100,10 @@ class BestFirst(RequestStream):
         self._surface = Run([], 0.0, 0.0)
         self._look(max(_FIRST_LOOK, most))
         self._run = self._surface
-        self._others: list[tuple[float, float, int, Run]] = []  # a heap, by the next piece of each
+        self._others: list[tuple[float, float, int, Run]] = []  # a heap by each run's next piece
 
     def _look(self, most: i64) -> None:
-        """Put more of the frontier's pieces in order."""
+        """Sort the frontier's best `most` pieces, and append those that the run does not have yet."""
         run = self._surface
         frontier = self._frontier
         slots, keys = frontier.columns.best(self._indices, most, frontier.live)
@@ -122,9 +122,9 @@ class BestFirst(RequestStream):
         return Piece(key, self._frontier.waiting(owner).since, request.sequence, owner.node, request)
 
     def next(self) -> PendingRequest | None:
-        """The next request; None at the end.
+        """Return the next request; None at the end.
 
-        O(log) amortised, plus what is below a prefix when that goes.
+        O(log) amortised, plus what is below a prefix when that prefix goes.
         """
         run = self._run
         while not self._has_more(run):
@@ -151,7 +151,10 @@ class BestFirst(RequestStream):
         return run.at < len(run.pieces)
 
     def _below(self, node: Node, run: Run) -> Run:
-        """What competes below a prefix of a run once it is paid.  O(m log m) with m children and requests."""
+        """Make the pieces below a prefix of `run` once the prefix is paid.
+
+        O(m log m) with m children and requests of its node.
+        """
         parent = node.parent
         assert parent is not None
         frontier = self._frontier
@@ -184,7 +187,7 @@ class BestFirst(RequestStream):
         return Run(below, at_risk, oldest_s)
 
     def _piece_of(self, kid: Node, at_risk: float, oldest_s: float) -> Piece:
-        """A prefix, with so many tokens at risk for all that wait below it; see `cohort` for `oldest_s`."""
+        """Make the piece of a prefix; `at_risk` is for all requests below it, see `cohort` for `oldest_s`."""
         frontier = self._frontier
         below = frontier.below(kid)
         count = float(kid.count)
@@ -212,19 +215,19 @@ class BestFirst(RequestStream):
 
 
 def entry(run: Run) -> tuple[float, float, int, Run]:
-    """Sorts runs by their next pieces, ties by age."""
+    """A heap entry that sorts runs by their next pieces, ties by age."""
     piece = run.pieces[run.at]
     return (*_key_then_age(piece), run)
 
 
 def only_request(node: Node) -> PendingRequest | None:
-    """The request of a prefix that is one request's alone: it goes when the prefix does.  O(1)."""
+    """The request of a prefix that belongs to one request alone and goes with it; else None.  O(1)."""
     terminator = node.terminator
     return terminator.request if node.count == 1 and terminator is not None else None
 
 
 def put_in_order(pieces: list[Piece]) -> None:
-    """Best first; ties by age."""
+    """Sort pieces in place, best first, ties by age."""
     n: i64 = len(pieces)
     i: i64 = 1
     if n > _SHORT:

@@ -1,19 +1,19 @@
-"""The frontier of a pending tree: the pieces of work that compete for the next place, kept current.
+"""The frontier of a pending tree: the pieces that compete for the next place, kept current.
 
-A piece is a request whose whole path is cached, or a prefix that is not: the highest uncached node on a path,
-with all that waits below it.  What a piece's index is made of changes only when something below it arrives,
-leaves, or comes into or falls out of the cache, all of which the tree's journal tells; only age and what is
-at risk above it move by themselves.  So pieces stand in columns, and an order looks at all of them with a
-few vector operations.
+A piece is a request whose whole path is cached, or a prefix that is not cached.  Such a prefix is the highest
+uncached node on a path, with all requests that wait below it.  The numbers behind a piece's index change only
+when a request below arrives or leaves, or when the cache gains or loses a part of its path.  The tree's
+journal tells of each of these changes.  Only a piece's age and the tokens at risk above it change by
+themselves. So pieces are rows of columns, and an order computes all indices in a few vector operations.
 
-Cached nodes are groups: what is at risk above a piece is a number of the group that it hangs from.
+Cached nodes are *groups*: the tokens at risk above a piece are a number of the group that it hangs from.
 
-What the frontier knows of a node stands in `Below`, what it knows of a request in `Waiting`, each in a list
-by `uid`.  A `uid` is used again, so an entry names what it is of; one of another node or request is stale.
+`Below` holds what the frontier knows of a node, `Waiting` what it knows of a request, each in a list by
+`uid`.  A `uid` is used again, so each entry names its node or request; an entry of another one is stale.
 
-A row of the columns is written natively into a buffer and enters them with the next question, all new rows at
-once.  Two sources of the buffer live side by side, as in `peek.trie.keys`: native on the compiled build,
-`array` on the interpreted one.
+A new row of the columns is written natively into a buffer.  All new rows enter the columns together, with the
+next question.  Two versions of the buffer stand side by side, as in `peek.trie.keys`: a native one for the
+compiled build and an `array` for the interpreted one.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ except ImportError:  # pragma: no cover - an interpreted install on a platform w
     pass
 
 MIN_WAIT_S: Final = 1e-3
-"""Requests that have just come wait this long, so that indices do not all become zero."""
+"""Least age of a request in seconds, so that the indices of new requests are not all zero."""
 
 MOST_LEVERAGE: Final = 5.0
-"""Beyond that, four fifths cached, a hit is no reason more to hurry: see the bound in
-`peek.policy.default.policy`."""
+"""Upper bound of the leverage, reached with four fifths of a prompt cached and at risk.  The bound on waiting
+in `peek.policy.default.policy` rests on it."""
 
 MOST_SHARERS: Final = 2.0
-"""Sharing makes a request that many times smaller at most, whoever waits, and more only by `cohort`: else the
-largest cold template always goes first, and who waits for a small one waits too long (`bench.ablation`)."""
+"""Sharing divides a request's work by this at most, and by more only through `cohort`.  Without a bound the
+largest cold template always goes first, and requests of small templates wait too long (`bench.ablation`)."""
 
 GAMMA: Final = 0.4
-"""The exponent of size within the power.  56 times as small gives as much right of way as the best hit."""
+"""Exponent of size within the power.  56 times (5 ** 2.5) as small weighs as much as the best hit."""
 
 _WIDTH: Final = 10
 _SINCE, _FIRST, _LIGHTNESS, _PER_WORK, _AT_RISK, _GROUP = range(6)
@@ -60,7 +60,7 @@ _LEAST: Final = math.ulp(0.0)
 
 
 def vector(values: list[float]) -> Any:
-    """A vector of numbers.  O(n)."""
+    """Make a vector of numbers.  O(n)."""
     if COMPILED:
         writer = BytesWriter()
         for value in values:
@@ -71,20 +71,20 @@ def vector(values: list[float]) -> Any:
 
 @final
 class Columns:
-    """What the index of each piece is made of, by slot.
+    """The numbers that the index of each piece is made of, by slot.
 
-    since, first    since when its oldest request has waited, in seconds, and its number of arrival
-    lightness       size ** -0.4; 0 where the slot is free
-    per_work        count / work, in 1 / tokens
-    at_risk         tokens at risk for one of its requests, on its own edge
-    group           number of the group that it hangs from
-    sharing         how many times as light it is if all that share it count, see `cohort`
+        since, first    arrival in seconds and sequence number of its oldest request
+        lightness       size ** -0.4; 0 where the slot is free
+        per_work        count / work, in 1 / tokens
+        at_risk         tokens at risk on the piece's own edge, for one of its requests
+        group           number of the group that the piece hangs from
+        sharing         factor of the lightness if all sharers count, see `cohort`
 
-    and lightness and per_work once more with what is expected of answers.
+    Lightness and per_work are there a second time, with the expected answers counted in.
 
     Attributes:
-        oldest_s: how long the oldest of each namespace waited at the last `indices`: at its root's group, or
-            one for all.
+        oldest_s: how long the oldest request of each namespace had waited at the last `indices`, in seconds;
+            at the place of its root's group, or one number where there is one namespace.
     """
 
     __slots__ = ("_array", "_foretold", "_new", "_table", "_writer", "oldest_s")
@@ -96,7 +96,7 @@ class Columns:
         self._empty()
 
     def _empty(self) -> None:
-        """No new rows."""
+        """Start an empty buffer of new rows."""
         self._new: i64 = 0
         if COMPILED:
             self._writer = BytesWriter()
@@ -116,7 +116,7 @@ class Columns:
         foretold_per_work: float,
         sharing: float,
     ) -> None:
-        """A new piece, or a changed one.  O(1)."""
+        """Write the row of a new or changed piece.  O(1)."""
         if foretold_lightness != lightness or foretold_per_work != per_work:
             self._foretold = True
         self._new += 1
@@ -137,17 +137,17 @@ class Columns:
             self._array.extend((slot, *known, foretold_lightness, foretold_per_work, sharing))
 
     def drop(self, slot: i64) -> None:
-        """The piece is gone.  O(1)."""
+        """Free the slot of a piece that is gone.  O(1)."""
         self.put(slot, math.inf, 0, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 1.0)
 
     def indices(self, now: float, above: Any, tops: list[int], power: i64) -> Any:
-        """The index of every piece, zero where a slot is free.
+        """Compute the index of every piece; it is zero where a slot is free.
 
         Args:
             now: seconds, same clock as `since`.
             above: tokens at risk above each group, for one request.
-            tops: of each group, the group of its namespace's root; empty: of all the same.
-            power: of all but the age.
+            tops: of each group, the group of its namespace's root; empty if there is one namespace.
+            power: exponent of all factors but the age.
         """
         self._let_in()
         table = self._table
@@ -175,7 +175,7 @@ class Columns:
         )  # `peek.policy.default.answers.bounded`
 
     def _let_in(self) -> None:
-        """The rows written since the last question enter the columns; of two for a slot the later."""
+        """Move the rows written since the last question into the columns; the later row of a slot wins."""
         if self._new == 0:
             return
         packed = self._writer.getvalue() if COMPILED else self._array.tobytes()
@@ -191,10 +191,10 @@ class Columns:
         self._table[:, slots] = new[:, 1:].T
 
     def best(self, indices: Any, most: i64, live: i64) -> tuple[list[int], list[float]]:
-        """The best `most` pieces, best first, ties by age, all of the `live` ones if there are no more.
+        """Find the best `most` pieces, best first, ties by age; all `live` pieces if there are no more.
 
-        Their slots, and their negated indices.  O(slots + m log m) with m of them and of those as good as
-        the last.
+        Returns their slots and their negated indices.  O(slots + m log m), where m counts these pieces and
+        those that tie with the last of them.
         """
         least = _LEAST
         if most < live:
@@ -214,20 +214,20 @@ class Columns:
 
 @final
 class Below:
-    """What waits at or below a node: its group, its piece, and sums.
+    """What the frontier knows of a node: its group or piece, and sums over the requests at or below it.
 
     Attributes:
-        node: whose this is.
-        slot, group: of the piece that it is, and of the group; -1 for none.
-        start: of slot and group, which mean nothing after the frontier has started anew.
-        round: the call of `Frontier.follow` that made its piece last.
-        tokens: lengths of prompts.
-        lasting: the same, each times how many mean answers its own is expected to last.
+        node: the node.
+        slot, group: the slot of the piece or the number of the group that the node is; -1 for none.
+        start: the frontier's generation that slot and group belong to; in another one they mean nothing.
+        round: the call of `Frontier.follow` that last made the node's piece.
+        tokens: sum of prompt lengths, tokens.
+        lasting: the same sum, each prompt times its answer's `Expected.ratio`, tokens.
         work: tokens to compute, every uncached edge once.
-        excess: tokens that answers are expected to take beyond that.
-        since, first: arrival in seconds and number of the oldest.
-        size, lightness, sharing: of the piece that it is once the path above is paid; lightness is -1 until
-            somebody asks.
+        excess: sum of the answers' `Expected.excess`, tokens.
+        since, first: arrival in seconds and sequence number of the oldest request.
+        size, lightness, sharing: of the piece that the node is once the path above is paid; a lightness of -1
+            says that they are not computed yet.
     """
 
     __slots__ = (
@@ -265,11 +265,11 @@ class Below:
 
     @property
     def foretells(self) -> bool:
-        """Whether answers are expected to be others than the mean one."""
+        """Whether an answer below is expected to differ from the mean one."""
         return self.excess != 0.0 or self.lasting != self.tokens
 
     def add(self, child: Below) -> None:
-        """Add what waits at or below a child."""
+        """Add the sums of a child."""
         self.tokens += child.tokens
         self.lasting += child.lasting
         self.work += child.work
@@ -281,11 +281,11 @@ class Below:
 
 @final
 class Waiting:
-    """One request: the slot of its piece, -1 where it is none, and what is expected of its answer.
+    """What the frontier knows of a request: the slot of its piece, -1 for none, and its expected answer.
 
-    `start` is as of `Below`; `since` its arrival, or earlier for a later turn of a session, in seconds.
-    `length`: tokens of its prompt; `work`: those behind a key of `depth` symbols; `size` and
-    `lightness` are its own once that key is paid.
+    `start` is as in `Below`.  `since` is its arrival in seconds, or earlier for a later turn of a session.
+    `length` is its prompt in tokens, `work` the tokens behind a key of `depth` symbols.  `size` and
+    `lightness` are the request's own once that key is paid.
     """
 
     __slots__ = (
@@ -314,7 +314,7 @@ class Waiting:
         self.lightness: float = 1.0
 
     def measure(self, depth: i64, unit: i64) -> None:
-        """Its key has so many symbols, or has them now.  O(1)."""
+        """Compute length, work and size for a key of `depth` symbols.  O(1)."""
         num_tokens: i64 = self.terminator.request.num_tokens
         self.depth = depth
         self.length = float(max(1, num_tokens))
@@ -325,8 +325,10 @@ class Waiting:
 
 
 def urgency(risk: float, lightness: float, power: i64) -> float:
-    """An index but for its age: the leverage of `risk`, tokens at risk to tokens of work, and the lightness,
-    to a whole power.  O(log power)."""
+    """The index without its age: the leverage times the lightness, to a whole power.  O(log power).
+
+    `risk` is tokens at risk over tokens of work.
+    """
     base = min(1.0 + risk, MOST_LEVERAGE) * lightness
     raised = 1.0
     while power > 0:
@@ -338,7 +340,7 @@ def urgency(risk: float, lightness: float, power: i64) -> float:
 
 
 def _urgencies(risk: Any, lightness: Any, power: i64) -> Any:
-    """`urgency` of vectors, to the last bit."""
+    """Compute `urgency` for vectors, equal to the last bit."""
     base = np.minimum(1.0 + risk, MOST_LEVERAGE) * lightness
     raised: Any = 1.0
     while power > 0:
@@ -351,41 +353,41 @@ def _urgencies(risk: Any, lightness: Any, power: i64) -> Any:
 
 
 def size(length: float, cached: float, work: float) -> float:
-    """What a request takes, in tokens: the geometric mean of its prompt and of what it has to compute.
+    """The size of a request in tokens: the geometric mean of its prompt and of what it has to compute.
 
     Memory is held for the whole prompt; time, and new memory, go by the rest.
 
     Args:
-        length: of the prompt.
-        cached: of that, cached, or paid for by another.
-        work: to compute for each that waits, what they share divided among them.  It counts as no less than
-            what one alone has to compute divided by `MOST_SHARERS`.
+        length: tokens of the prompt.
+        cached: tokens of it that are cached, or paid for by another request.
+        work: tokens to compute for each waiting request, with what they share divided among them.  It counts
+            as no less than what a request alone has to compute divided by `MOST_SHARERS`.
     """
     return math.sqrt(length * max(max(1.0, work), (length - cached) / MOST_SHARERS))  # max of two is native
 
 
 def sharing_of(length: float, bounded: float, work: float) -> float:
-    """How many times as light a piece is if all that share it count: its `size` is the bounded one.  O(1)."""
+    """Factor of a piece's lightness if all its sharers count; `bounded` is its size in tokens.  O(1)."""
     whole = math.sqrt(length * max(1.0, work))
     return 1.0 if whole >= bounded else math.pow(bounded / whole, GAMMA)
 
 
 def cohort(sharing: float, age_s: float, oldest_s: float) -> float:
-    """What sharing counts for beyond `MOST_SHARERS`: all of it among those that have waited equally long, as
-    in a burst; less, the younger a piece is than the oldest of its namespace.  O(1).
+    """Factor of a piece's lightness for what it shares beyond `MOST_SHARERS`, at least 1.  O(1).
 
-    Beyond `MOST_SHARERS` nothing of a piece counts that has waited less than 1 / sharing as long as that one.
+    All of `sharing` counts where the piece is as old as the oldest of its namespace, as in a burst.  It
+    counts less, the younger the piece is, and not at all below 1 / sharing of that oldest age.
     """
     return max(1.0, sharing * (age_s / oldest_s))
 
 
 def lightness_of(size_tokens: float) -> float:
-    """What an index says of a size: the larger, the less.  O(1)."""
+    """The factor of a size in the index: the larger the size, the smaller.  O(1)."""
     return math.pow(size_tokens, -GAMMA)
 
 
 def edge_at_risk(node: Node, parent: Node, unit_tokens: i64) -> float:
-    """A whole edge, cached or paid, divided among those that wait below it."""
+    """Tokens of a whole edge, cached or paid, divided among the requests that wait below it."""
     return float((node.depth - parent.depth) * unit_tokens) / float(node.count)
 
 
@@ -395,13 +397,13 @@ class Frontier:
 
     Args:
         tree: the waiting requests, with the marks of a dual-walk.
-        answers: what is expected of each.
-        sessions: since when each has waited.
+        answers: the expected answer of each request.
+        sessions: since when each request counts as waiting.
 
     Attributes:
-        columns: the pieces.
-        owners: by slot, the prefix or request that a piece is; None where a slot is free.
-        live: how many pieces there are.
+        columns: the numbers of the pieces.
+        owners: by slot, the prefix (a node) or request that a piece is; None where a slot is free.
+        live: number of pieces.
     """
 
     __slots__ = (
@@ -437,7 +439,7 @@ class Frontier:
         self._clear()
 
     def _clear(self) -> None:
-        """No pieces and no groups."""
+        """Start anew without pieces and groups."""
         self._start += 1
         self.columns = Columns()
         self.owners: list[Node | Terminator | None] = []
@@ -447,13 +449,13 @@ class Frontier:
         self._free_groups: list[int] = []
 
     def is_of(self, tree: PendingTree) -> bool:
-        """Whether it was made for this tree."""
+        """Whether the frontier was made for this tree."""
         return tree is self._tree
 
-    # -- what is known of nodes and requests -------------------------------------------------------
+    # -- knowledge of nodes and requests -----------------------------------------------------------
 
     def below(self, node: Node) -> Below:
-        """What is known of a node of the tree.  O(1)."""
+        """Return what is known of a node of the tree.  O(1)."""
         known = self._below
         uid = node.uid
         while len(known) <= uid:
@@ -465,13 +467,13 @@ class Frontier:
                 below.slot = below.group = -1
             if below.node is node:
                 return below
-            self._forget(below)  # of a node that is gone
+            self._forget(below)  # its node is gone
         below = Below(node, self._start)
         known[uid] = below
         return below
 
     def waiting(self, terminator: Terminator) -> Waiting:
-        """What is known of a request of the tree.  O(1)."""
+        """Return what is known of a request of the tree.  O(1)."""
         known = self._waiting
         uid = terminator.uid
         depth = terminator.node.depth
@@ -529,13 +531,13 @@ class Frontier:
         self.owners.append(owner)
         return len(self.owners) - 1
 
-    # -- keeping up --------------------------------------------------------------------------------
+    # -- following the tree ------------------------------------------------------------------------
 
     def follow(self, unit_tokens: i64) -> None:
-        """Bring the pieces up to date with tree and marks.
+        """Bring the pieces up to date with the tree and its marks.
 
-        O(journal entries x depth + what is below the prefixes they lie in); O(n + nodes) the first time,
-        after a walk that began anew, and where the journal has become too long.
+        O(journal entries x depth + what is below the changed prefixes).  O(n + nodes) the first time, after a
+        walk that began anew, and where the journal has become too long.
         """
         tree = self._tree
         journal = tree.journal()
@@ -555,7 +557,7 @@ class Frontier:
             self._settle(node)
 
     def _left(self, terminator: Terminator) -> None:
-        """A request has left its place."""
+        """Free the piece of a request that has left its place."""
         if terminator.uid < len(self._waiting):
             waiting = self._waiting[terminator.uid]
             if waiting is not None and waiting.terminator is terminator:
@@ -564,7 +566,7 @@ class Frontier:
                 self._waiting[terminator.uid] = None
 
     def _settle(self, node: Node) -> None:
-        """Something has changed at or below a node."""
+        """Update groups and pieces after a change at or below a node."""
         if node.count == 0:
             if node.uid < len(self._below):
                 below = self._below[node.uid]
@@ -594,7 +596,7 @@ class Frontier:
         return parent is None or uncached_symbols(node, parent, self._epoch) == 0
 
     def _enter(self, top: Node) -> None:
-        """A node whose path is cached becomes a group, and so do those below it; the rest are pieces."""
+        """Make groups of a node on a cached path and of cached nodes below; the others become pieces."""
         entering: list[Node] = [top]
         while entering:
             node = entering.pop()
@@ -618,7 +620,10 @@ class Frontier:
     # -- pieces ------------------------------------------------------------------------------------
 
     def _add_own(self, below: Below) -> None:
-        """Pieces for the requests that end in a cached node; those that have one are behind the others."""
+        """Make pieces of the requests that end in a cached node.
+
+        The newest requests come first, so the first that has a piece ends the search.
+        """
         terminator = below.node.terminator
         while terminator is not None:
             waiting = self.waiting(terminator)
@@ -648,7 +653,7 @@ class Frontier:
         )
 
     def renew(self, terminator: Terminator) -> None:
-        """Make the piece of a request anew whose expected answer has changed; after `follow`."""
+        """Update the piece of a request whose expected answer has changed; called after `follow`."""
         waiting = self.waiting(terminator)
         node: Node | None = terminator.node
         if waiting.slot >= 0 and node is not None:
@@ -660,7 +665,7 @@ class Frontier:
         self._refresh(node)
 
     def _refresh(self, top: Node) -> None:
-        """The piece of an uncached prefix, made anew.  O(nodes and requests below)."""
+        """Make the piece of an uncached prefix anew.  O(nodes and requests below)."""
         piece = self.below(top)
         if piece.round == self._round:
             return
@@ -692,7 +697,7 @@ class Frontier:
         )
 
     def _sum_up(self, piece: Below) -> None:
-        """What waits at or below each node from a prefix down; none of them is a group, only it a piece."""
+        """Compute the sums of each node from a prefix down; only the prefix itself is a piece."""
         found: list[Below] = []
         top = piece.node
         stop = next_branch(top)
@@ -713,7 +718,10 @@ class Frontier:
             i -= 1
 
     def _sum_own(self, below: Below) -> None:
-        """The node's own requests, which are no pieces, and the uncached part of its edge.  O(requests)."""
+        """Start a node's sums with its own requests and the uncached part of its edge.  O(requests).
+
+        The requests are no pieces of their own.
+        """
         node = below.node
         parent = node.parent
         assert parent is not None
@@ -743,7 +751,7 @@ class Frontier:
         below.lightness = -1.0
 
     def above(self) -> list[float]:
-        """By group: tokens at risk for one request that hangs from it.  O(groups)."""
+        """Tokens at risk for one request that hangs from a group, by group.  O(groups)."""
         at_risk = [-1.0] * len(self._groups)
         for node in self._groups:
             path: list[Node] = []
@@ -760,7 +768,7 @@ class Frontier:
         return at_risk
 
     def tops(self) -> list[int]:
-        """By group: the group of its namespace's root; empty where all are of one.  O(groups x depth)."""
+        """The group of the namespace's root, by group; empty with one namespace.  O(groups x depth)."""
         if self._tree.n_namespaces < 2:
             return []
         tops: list[int] = []

@@ -1,17 +1,17 @@
 """A lane for requests that arrival order would have served by now.
 
-Beside the engine stands a virtual one that serves the same requests in the order of their arrival.  Both
+Beside the engine stands a virtual engine that serves the same requests in the order of their arrival.  Both
 are measured in *work*, on one clock: tokens to compute, and `DECODE_WEIGHT` for each token of the mean
-answer.  The clock stands at the work that has been admitted.  A request that arrives is *due* when the
-virtual engine comes to it: behind all that came before, each priced with what the cache held when it came,
-because that is what arrival order would have found (virtual finish times, as in fair queueing: Demers, Keshav
-and Shenker, 1989), but not before `grace_tokens` of work since it came.  It is *overdue* when the clock has
-passed that.
+answer.  The clock shows the work that has been admitted.  A request is *due* when the virtual engine comes to
+it, behind all requests that came before.  Each request is priced with the hits that it had when it came,
+because arrival order would have found these hits.  (Virtual finish times, as in fair queueing: Demers, Keshav
+and Shenker, 1989.)  A request is never due before `grace_tokens` of work since it came.  It is *overdue* when
+the clock has passed its due moment.
 
-Overdue requests, oldest first, get `fair_share` of the work by stride scheduling; before that no request
-is treated differently.  The bound that follows is in docs/lanes.md.  Where several namespaces wait, hits do
-not count, so that who is overdue does not tell what another one has cached.  The lane has one turn for all of
-them: when it comes depends on who of the others has gone.
+Overdue requests, oldest first, get `fair_share` of the work by stride scheduling.  Until then no request is
+treated differently.  docs/lanes.md derives the bound on waiting that follows.  Where several namespaces wait,
+prices ignore hits, so that an overdue request does not tell what another namespace has cached.  All
+namespaces share the lane's turns, so the moment of a turn depends on the others' requests, too.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from peek.trie.node import Terminator
 from peek.trie.pending_tree import PendingTree
 
 MEMORY: Final = 256.0
-"""Answers that the mean length looks back on."""
+"""Number of latest answers that the mean answer length looks back on."""
 
 MOST_RUNNING: Final = 4096
-"""Admitted requests whose place is kept, should they be preempted; more than an engine has seats."""
+"""Maximum number of admitted requests whose turns are kept for a preemption; engines have fewer seats."""
 
 _NOT_YET: Final = -1.0
 """`due` of a request that has no price yet."""
@@ -42,10 +42,10 @@ class Turn:
     """When arrival order would serve a request, in work on the lane's clock.
 
     Attributes:
-        arrival_time: of the request, in seconds.
-        start: when the virtual engine comes to it; until it is priced, when it came.
-        price: what it costs there.
-        due: when it is overdue.
+        arrival_time: arrival of the request, seconds.
+        start: moment at which the virtual engine comes to it; until it is priced, the moment it came.
+        price: work that the request costs there.
+        due: moment from which the request is overdue.
     """
 
     __slots__ = ("arrival_time", "due", "price", "start")
@@ -59,11 +59,11 @@ class Turn:
 
 @final
 class OverdueLane:
-    """The virtual engine in arrival order, and which lane is behind.
+    """The virtual engine in arrival order, and the account of which lane is behind.
 
     Args:
         fair_share: part of the work that goes to overdue requests while there are any, in (0, 1).
-        grace_tokens: work that is admitted after a request has come before it can be overdue.
+        grace_tokens: work that is admitted after a request has come before it can be overdue, tokens.
     """
 
     def __init__(self, fair_share: float = 0.15, grace_tokens: float = 500_000.0) -> None:
@@ -72,32 +72,32 @@ class OverdueLane:
         self.clock: float = 0.0
         """Work admitted so far."""
         self.virtual: float = 0.0
-        """When the virtual engine has served all who have come, on that clock."""
+        """Moment on that clock at which the virtual engine has served all requests that have come."""
         self.lead: float = 0.0
-        """How far the overdue lane is ahead of the policy's, in work / share."""
+        """How far the overdue lane is ahead of the policy's lane, in work / share."""
         self.answer_tokens: float = 0.0
-        """Of the mean answer."""
+        """Length of the mean answer, tokens."""
         self._answers: float = 0.0
         self._turns: dict[str, Turn] = {}
-        """Of the requests that wait."""
+        """The turns of waiting requests, by id."""
         self._new: dict[str, PendingRequest] = {}
-        """Those of them that have no price yet."""
+        """Waiting requests that have no price yet, by id."""
         self._back: dict[str, PendingRequest] = {}
-        """Those that wait again after a preemption, at their old places."""
+        """Waiting requests that came back after a preemption and kept their turns, by id."""
         self._running: dict[str, Turn] = {}
-        """Of admitted requests, oldest admission first."""
+        """The turns of admitted requests, by id, oldest admission first."""
         self._held: dict[str, Turn] = {}
         self._picked: list[PendingRequest] = []
         self._in_use = False
         self._several = False
 
-    # -- who comes and goes ------------------------------------------------------------------------
+    # -- arrivals and departures -------------------------------------------------------------------
 
     def arrived(self, request: PendingRequest) -> None:
-        """A request began to wait; what stands before it is known with the next `price`.  O(1).
+        """Give a turn to a request that waits from now on; the next `price` fixes its start.  O(1).
 
-        One that was admitted and comes back, preempted, has the place that it had: it came when it came.  One
-        that was held and can run again would go now in arrival order, and is due when it was.
+        A request that comes back after a preemption takes up the turn that it had.  A request that can run
+        again after it was held would go now in arrival order.  It starts now, but is due when it was before.
         """
         name = request.request_id
         turn = self._held.pop(name, None)
@@ -113,7 +113,7 @@ class OverdueLane:
         self._new[name] = request
 
     def price(self, several: bool) -> None:
-        """Price the requests that arrived since the last call, one behind the other.  O(those).
+        """Price the requests that arrived since the last call, one behind the other.  O(these requests).
 
         Their cached lengths are known.  `several`: requests of more than one namespace wait.
         """
@@ -134,13 +134,13 @@ class OverdueLane:
         self._new.clear()
 
     def turn_of(self, request_id: str) -> Turn | None:
-        """The turn of a request that waits or is held, None of any other.  O(1)."""
+        """Return the turn of a request that waits or is held; None for any other request.  O(1)."""
         return self._turns.get(request_id) or self._held.get(request_id)
 
     def withdrawn(self, request_id: str) -> Turn:
-        """A request left without being served, and the virtual engine has the rest of its price less to do.
+        """Remove a request that left without being admitted, and return its turn.  O(1).
 
-        Those behind it there keep their turns.  O(1).
+        The virtual engine has the rest of the request's price less to do.  Requests behind keep their turns.
         """
         self._new.pop(request_id, None)
         self._back.pop(request_id, None)
@@ -150,7 +150,7 @@ class OverdueLane:
         return turn
 
     def held(self, request_id: str) -> None:
-        """A request cannot run for now: as far as the virtual engine goes, it has left.  O(1)."""
+        """Take a request that cannot run for now off the virtual engine; keep its due moment.  O(1)."""
         turn = self.withdrawn(request_id)
         if turn.due == _NOT_YET:
             turn.due = turn.start + self.grace_tokens
@@ -158,7 +158,7 @@ class OverdueLane:
         self._held[request_id] = turn
 
     def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
-        """A request was admitted, and cost so much.  O(1)."""
+        """Charge an admitted request to the clock and to its lane.  O(1)."""
         name = request.request_id
         turn = self._turns.pop(name)
         if self._new.pop(name, None) is None:
@@ -176,20 +176,23 @@ class OverdueLane:
             self.lead -= work / (1.0 - self.fair_share)
 
     def answered(self, tokens: int, request_id: str = "") -> None:
-        """An answer is complete, of so many tokens.  O(1)."""
+        """Learn the length of a complete answer.  O(1)."""
         self._running.pop(request_id, None)
         self._answers = min(MEMORY, self._answers + 1.0)
         self.answer_tokens += (float(tokens) - self.answer_tokens) / self._answers
 
     def work_of(self, request: PendingRequest, uncached_tokens: int) -> float:
-        """What a request costs, if so much of it is not cached."""
+        """The work that a request costs if `uncached_tokens` of its prompt are not cached."""
         prompt = float(request.num_tokens if self._several else max(1, uncached_tokens))
         return prompt + DECODE_WEIGHT * self.answer_tokens
 
-    # -- one order ---------------------------------------------------------------------------------
+    # -- orders ------------------------------------------------------------------------------------
 
     def merge(self, order: RequestStream, tree: PendingTree) -> RequestStream:
-        """`order` with turns for the overdue requests of `tree`; `order` itself if none is.  O(1)."""
+        """Return `order` with turns for overdue requests of `tree`; `order` itself if there are none.
+
+        O(m log m) with m requests that came back after a preemption.
+        """
         for request in self._picked:
             request.lane = NO_LANE
         self._picked.clear()
@@ -198,11 +201,11 @@ class OverdueLane:
         return turns if self._in_use else order
 
     def returned(self) -> list[PendingRequest]:
-        """Requests that came back after a preemption, the first to be due last.  O(n log n) of them."""
+        """Requests that came back after a preemption, the first to be due last.  O(m log m) for m."""
         return sorted(self._back.values(), key=self.due_of, reverse=True)
 
     def due_of(self, request: PendingRequest) -> float:
-        """When a request is overdue; never, if it is not known.  O(1)."""
+        """The due moment of a waiting request; infinity if the request is not known.  O(1)."""
         turn = self._turns.get(request.request_id)
         return inf if turn is None else turn.due
 
@@ -214,16 +217,16 @@ class OverdueLane:
 
 @final
 class OverdueTurns(RequestStream):
-    """An order in which the oldest overdue request goes whenever its lane is behind.
+    """An order in which the oldest overdue request goes whenever the overdue lane is behind.
 
     Args:
-        order: the policy's, of all who wait.
-        lane: as it stands; the order to come is not charged to it.
-        waiting: those who wait, as they entered the queue; of those in `back` their second time.
-        back: those who were preempted, the one that is due first last.
+        order: the policy's order of all waiting requests.
+        lane: the lane as it stands; the order to come is not charged to it.
+        waiting: all waiting requests as they entered the queue; those of `back` as they entered it again.
+        back: requests that came back after a preemption, the first to be due last.
 
     Attributes:
-        head: the oldest who is overdue and has not been placed; None if nobody is.
+        head: the oldest overdue request that has not been placed; None if there is none.
     """
 
     __slots__ = ("_back", "_lane", "_lead", "_oldest", "_order", "_placed", "_waiting", "head")
@@ -246,7 +249,7 @@ class OverdueTurns(RequestStream):
         self._advance()
 
     def next(self) -> PendingRequest | None:
-        """The next request; None at the end.  O(1) and the order's own cost."""
+        """Return the next request; None at the end.  O(1) and the order's own cost."""
         head = self.head
         lane = self._lane
         if head is not None and self._lead <= 0.0:
@@ -270,7 +273,7 @@ class OverdueTurns(RequestStream):
         return self._lane.work_of(request, request.num_tokens - request.cached_len)
 
     def _advance(self) -> None:
-        """Find the next overdue request; none stands behind one that is not."""
+        """Find the next overdue request; requests behind one that is not overdue are not overdue either."""
         self.head = None
         placed, back = self._placed, self._back
         while back and back[-1].request_id in placed:

@@ -1,46 +1,45 @@
-"""The policy `peek`: a priority index over the pending tree, and turns for what has fallen behind.
+"""The policy `peek`: a priority index over the pending tree, and turns for requests that have fallen behind.
 
-The index is one formula for age, sharing, cache and length.
-
-Index policies order work by one number for each piece and serve the largest first: shortest processing time,
-HRRN, and, where pieces need a common set-up, Horn's rule for precedence trees (Horn, "Single-machine job
-sequencing with treelike precedence ordering", 1972): a set-up goes when the best of what it enables, set-up
-paid, is the best of all.  Here the set-up is a prefix that is not cached, and a piece is what waits below it:
+An index policy gives each piece of work one number and serves the largest first.  Shortest processing time
+and HRRN are such policies.  Where pieces need a common set-up, Horn's rule for precedence trees applies
+(Horn, "Single-machine job sequencing with treelike precedence ordering", 1972): a set-up goes when the best
+piece that it enables, counted with the set-up paid, is the best of all.  Here the set-up is a prefix that is
+not cached.  A piece is a request whose path is cached, or such a prefix with all requests that wait below it:
 
     index = age * (min(5, 1 + at_risk / work) / size ** 0.4) ** power
 
-    age      seconds that the oldest of them has waited; for a later turn of a session a little more
-    work     tokens to compute for all of them, every uncached edge once, and those that their answers are
-             expected to be longer than the mean answer
-    at_risk  cached tokens that they would have to compute if these were evicted: each cached edge divided
-             among all that wait below it, because what many wait for stays cached anyway
-    size     tokens that one of them takes: the geometric mean of its prompt, which is memory held, and of its
-             part of work, which is time and new memory, though no less than half of what it would have to
-             compute alone; times the length of its answer to that of the mean answer, as far as is expected
+    age      seconds that the piece's oldest request has waited; a little more for a later turn of a session
+    work     tokens to compute for all its requests, every uncached edge once, and the tokens by which their
+             answers are expected to be longer than the mean answer of the namespace
+    at_risk  cached tokens that its requests would have to compute if these were evicted: each cached edge
+             divided among all requests below it, because a prefix that many wait for stays cached anyway
+    size     tokens that one of its requests takes: the geometric mean of its prompt, which is memory held,
+             and of its part of the work, which is time and new memory, but no less than half of what it
+             would compute alone; times its expected answer length over that of the mean answer
 
-Those that have waited about as long as the oldest of their namespace have their real part of work as size: a
-burst is served largest template first, a stream is not (`cohort`).
+In pieces about as old as the oldest of their namespace a request's real part of the work counts.  So a burst
+is served largest template first, and a stream is not (`cohort`).
 
 `power` is the dial: 2 for a short tail, 6 for both, 10 for a short mean.  By the generalised c-mu rule (van
 Mieghem, 1995) serving the largest age ** (p - 1) / work keeps the sum of waits ** p small.  Raising an index
-to a power changes no order, so here not the age but all the rest has it: the smaller it is, the more the
+to a power changes no order, so here all factors but the age have the power.  The smaller it is, the more the
 longest waits count.
 
-All factors but the age are bounded or powers of sizes, so there is no threshold and no section.  Only the
-age of a request grows without bound, so it overtakes in the end whatever keeps coming: a request of size L
-goes before any other of size l, cached or not, that has waited less than ((l / L) ** 0.4 / 5) ** power times
-as long; `l` of those in that cohort is their size in it.  Being 56 times as small gives as much right of way
-as the best hit, on the whole dial.
+All factors but the age are bounded or powers of sizes, so there is no threshold and no section.  Only the age
+grows without bound, so a request overtakes in the end, whatever keeps coming.  A request of size L goes
+before any request of size l, cached or not, that has waited less than ((l / L) ** 0.4 / 5) ** power times as
+long; with `cohort`, `l` is the size that counts there.  Being 56 times as small weighs as much as the best
+hit, on the whole dial.
 
-Order: the best piece goes; if it is a prefix that is not cached, the best request below it pays for it and
-the others compete anew with the prefix paid.  On engines that show a prefix only when its prefill ends,
+The best piece goes.  If it is a prefix that is not cached, the best request below it pays for the prefix, and
+the others compete anew with the prefix paid.  Some engines show a prefix only when its prefill ends.  There,
 siblings of a prefill under way, or of one earlier in the order, go last.
 
-Its parts, each pure and each a module of its own, know nothing of the planner: the *frontier* keeps the
-pieces and their indices, *answers* learns how long answers will be, *sessions* knows when they began.
-*targets* puts those first that can still have their first token in time, *overdue* gives turns to requests
-that arrival order would have served, *tenants* to tenants that have been served less.
-`PeekPolicy` hands them what happens and puts their orders behind each other.
+The parts are pure modules that know nothing of the planner.  The *frontier* keeps the pieces and their
+indices, *answers* learns how long answers will be, *sessions* knows when sessions began.  *targets* puts
+requests first that can still have their first token in time.  *overdue* gives turns to requests that arrival
+order would have served, *tenants* to tenants that have been served less.  `PeekPolicy` passes events to the
+parts and chains their orders.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ from peek.trie.pending_tree import PendingTree
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PeekPolicy(AdmissionPolicy):
-    """Largest index first over the pieces of the pending tree, see the module.
+    """The pieces of the pending tree by index, largest first; see the module.
 
     O(n log n + nodes) for `order`, less for `stream`.
     """
@@ -100,7 +99,7 @@ class PeekPolicy(AdmissionPolicy):
         self._takes_turns: bool = settings.tenant_lead != inf
         self._frontier: Frontier | None = None
 
-    # -- what happens ------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def arrived(self, request: PendingRequest) -> None:
         self.answers.arrived(request, request.heads)
@@ -139,10 +138,10 @@ class PeekPolicy(AdmissionPolicy):
         self.overdue.answered(tokens, request_id)
 
     def served(self) -> dict[str, float]:
-        """Tokens by tenant, without tenants that would start level."""
+        """Tokens served by tenant, of tenants that wait or are ahead of the fair clock."""
         return self.accounts.served() if self._takes_turns else {}
 
-    # -- one order ---------------------------------------------------------------------------------
+    # -- orders ------------------------------------------------------------------------------------
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
         shared = cycle.tree.has_sharing or not self._leaves_unshared
@@ -151,26 +150,26 @@ class PeekPolicy(AdmissionPolicy):
         return everybody(self._ordered(cycle, len(queue)))
 
     def stream(self, cycle: Cycle) -> RequestStream | None:
-        """None where a queue may be left alone.
+        """The order of `order` as a stream; None where the queue may be left alone.
 
-        What the pieces are made of is kept for the next call: O(what has changed in tree and cache since the
-        last one + pieces vector operations + m log m) for the first m requests and the siblings between them.
+        The frontier is kept for the next call.  O(what has changed in tree and cache since the last call +
+        vector operations over the pieces + m log m) for the first m requests and the siblings between them.
         """
         if self._leaves_unshared and not cycle.tree.has_sharing:
             return None
         return self._ordered(cycle, 0)
 
     def _ordered(self, cycle: Cycle, most: int) -> RequestStream:
-        """By index with all that goes before it or behind; `most` will be asked for, as far as is known."""
+        """The whole order: by index, turns, siblings last; at least the first `most` will be asked for."""
         return self._in_turns(SiblingsLast(self._best_first(cycle, most), cycle))
 
     def _in_turns(self, order: RequestStream) -> RequestStream:
-        """`order`, or tenants in turns where several wait."""
+        """Return `order` with turns among tenants; `order` itself where one tenant waits."""
         several = self._takes_turns and self.accounts.several
         return Turns(order, self.accounts) if several else order
 
     def _best_first(self, cycle: Cycle, most: int) -> RequestStream:
-        """By index, behind those in time, with turns for overdue requests; for the first `most`."""
+        """The order by index, behind requests in time, with turns for overdue requests; see `_ordered`."""
         tree = cycle.tree
         self.overdue.price(tree.n_namespaces > 1)
         frontier = self._frontier
@@ -185,22 +184,22 @@ class PeekPolicy(AdmissionPolicy):
         return self.overdue.merge(order, tree)
 
     def _news_of(self, tree: PendingTree) -> list[Terminator]:
-        """Requests of whose answers more is known than when they arrived.  O(n)."""
+        """Update the expected answers; return the requests whose expectation has changed.  O(n)."""
         self.answers.news = False
         return [each for each in tree.handles() if self.answers.renew(each.request.request_id)]
 
 
 def index(age_s: float, work: float, at_risk: float, size: float, power: i64) -> float:
-    """The index of one piece; see the module for units."""
+    """Compute the index of one piece; see the module for units."""
     return max(MIN_WAIT_S, age_s) * urgency(at_risk / work, math.pow(size, -GAMMA), power)
 
 
 @final
 class SiblingsLast(RequestStream):
-    """An order with the siblings of a cold prefix behind all others; writes `section`.
+    """An order with the siblings of a cold prefix behind all other requests; writes `section`.
 
-    For engines that show a prefix to others only when its prefill ends: admitted in one batch, siblings would
-    each compute it.  The order takes up a prefix by any of its requests: the first is its pioneer.
+    It serves engines that show a prefix to others only when its prefill ends.  Admitted in one batch, the
+    siblings would each compute the prefix.  The first request of a prefix in the order is its pioneer.
     """
 
     __slots__ = ("_at", "_claims", "_deferred", "_order")
@@ -212,7 +211,7 @@ class SiblingsLast(RequestStream):
         self._at: i64 = 0
 
     def next(self) -> PendingRequest | None:
-        """The next request; None at the end.  O(levels) and the order's cost, also for siblings passed."""
+        """Return the next request; None at the end.  O(levels) and the order's cost, also per sibling."""
         claims = self._claims
         request = self._order.next()
         while request is not None and claims is not None and claims.has_pioneer(request):
@@ -231,9 +230,9 @@ class SiblingsLast(RequestStream):
 class Claims:
     """Which paths of the pending tree have a pioneer, while an order is gone through.
 
-    A pioneer *claims* the nodes of its path: each holds its depth.  A node below holds the depth of the
-    lowest claimed node above it when it was asked about.  Claims only grow, so what was enough to wait for
-    still is, and what was not is looked up again.
+    A pioneer *claims* the nodes of its path: each of them holds its own depth.  An unclaimed node holds the
+    depth of the lowest claimed node above it, as of the last look.  Claims only grow.  So a depth that made a
+    request wait still does, and a depth that did not is looked up again.
     """
 
     __slots__ = ("_claimed", "_tree", "_unit")
@@ -242,15 +241,15 @@ class Claims:
         self._tree = cycle.tree
         self._unit: i64 = cycle.unit_tokens
         self._claimed: list[int] = [-1] * cycle.tree.uid_limit
-        """By uid, symbols; -1 is none."""
+        """Depth of the claim by `uid`, in symbols; -1 for none."""
         for _, root in cycle.tree.roots():
             self._claimed[root.uid] = 0
 
     def has_pioneer(self, request: PendingRequest) -> bool:
-        """Whether a prefill under way, or a request asked about before, computes what it would compute, too.
+        """Whether an earlier prefill computes more than tau tokens that the request would compute, too.
 
-        More than tau tokens of it, that is.  Otherwise the request becomes the pioneer of its path.
-        O(levels) at worst, O(1) amortised.
+        That is a prefill under way, or a request asked about before.  Otherwise the request becomes the
+        pioneer of its path.  O(levels) at worst, O(1) amortised.
         """
         known = request.cached_len + TAU
         if request.coming_len > known:

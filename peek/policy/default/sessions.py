@@ -1,11 +1,11 @@
-"""Since when a request has waited, where it goes on with a session.
+"""Since when a request counts as waiting, if it is a later turn of a session.
 
-A conversation, or an agent's job, is served turn by turn, and what is waited for is the last turn.  So a
-later turn counts as if it had waited a little longer: by `PART` of the time since its session began.  Its
-context is likely to be cached still, and a session that ends gives up its memory.
+A conversation, or an agent's job, is served turn by turn, and its user waits for the last turn.  So a later
+turn counts as a little older: by `PART` of the time since its session began.  Its context is likely to be
+cached still, and a session that ends gives up its memory.
 
-What a client can gain by it is bounded: `PART * LONGEST_S` seconds of age, whatever it says its sessions are.
-Sessions of different namespaces have nothing to do with each other.
+What a client can gain by naming sessions is bounded by `PART * LONGEST_S` seconds of age.  A session belongs
+to one namespace; equal names in two namespaces are two sessions.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Final, final
 from peek.request import PendingRequest
 
 PART: Final = 0.1
-"""A tenth makes jobs 3 % and the mean TTFT 2 % shorter on the kinds of `bench.arena`; all of it another 2 %
-each, at a p99 that is a tenth longer (`bench.ablation`)."""
+"""Part of a session's time that counts as age.  A tenth makes jobs 3 % and the mean TTFT 2 % shorter on the
+kinds of `bench.arena`; all of it another 2 % each, at a p99 that is a tenth longer (`bench.ablation`)."""
 
 LONGEST_S: Final = 600.0
-"""What counts of a session's time: agents take minutes, and a name used for days shall not be a pass."""
+"""Maximum time of a session that counts: agents take minutes, and an old name must not become a pass."""
 
 _MOST: Final = 65536
-"""Sessions whose beginning is known, those that came last."""
+"""Maximum number of sessions whose beginning is kept; the sessions with the latest requests stay."""
 
 
 @final
 class Sessions:
-    """When sessions began."""
+    """When each session began."""
 
     __slots__ = ("_began",)
 
@@ -36,11 +36,11 @@ class Sessions:
         self._began: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def __len__(self) -> int:
-        """Sessions that are known."""
+        """Number of sessions that are known."""
         return len(self._began)
 
     def arrived(self, request: PendingRequest) -> None:
-        """A request waits; the first of its session begins it.  O(1)."""
+        """Note a request that waits from now on; the first one of a session begins it.  O(1)."""
         if not request.session:
             return
         name = (request.namespace, request.session)

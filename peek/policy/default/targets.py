@@ -1,15 +1,15 @@
 """A lane for requests that can still have their first token in time.
 
-A request may have a target: seconds within which its first token is wanted.  Of those that have one, whoever
-can still meet it goes before the others, fewest tokens to compute first: on one machine, with all due equally
-soon after they came, that leaves the fewest late (Moore, "An n job, one machine sequencing algorithm for
-minimizing the number of late jobs", 1968, drops the longest from a sequence that is late).  A request that
-is too late has no target any more.
+A request may have a target: seconds within which its first token is wanted.  Requests that can still meet
+their targets go before the others, fewest tokens to compute first.  On one machine, with all requests due
+equally soon after they came, that order leaves the fewest late.  (Moore, "An n job, one machine sequencing
+algorithm for minimizing the number of late jobs", 1968, drops the longest job from a sequence that is late.)
+A request that is too late has no target any more.
 
-Those without a target, and those that are late, are served beside them by the policy's index, with a
-guaranteed share of the work, by stride scheduling over the tokens that were really admitted.
+Requests without a target, and late requests, are served beside them in the order of the policy's index.  They
+have a guaranteed share of the work, by stride scheduling over the tokens that are really admitted.
 
-What the engine gets through is learned: uncached tokens admitted in a second while requests waited.
+The engine's pace is learned: uncached tokens admitted a second while requests wait.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MEMORY_S: Final = 10.0
 """Seconds that the engine's pace looks back on: some of its steps, and a small part of a change of load."""
 
 _MOST_LEAD: Final = 16384.0
-"""Tokens of work that a lane can be behind by: two steps, so that one that was empty does not catch up.  What
-one request has cost is never cut, however much it is."""
+"""Maximum work that a lane can be behind by, in tokens: two steps, so that a lane that was empty does not
+catch up.  The cost of one request is never cut, however large it is."""
 
 
 @final
 class Pace:
-    """Uncached tokens a second, while requests wait."""
+    """The engine's pace: uncached tokens admitted a second while requests wait."""
 
     __slots__ = ("_last_s", "_seconds", "_since", "_tokens", "_waits")
 
@@ -45,12 +45,12 @@ class Pace:
         self._waits = False
 
     def admitted(self, tokens: float, waits: bool) -> None:
-        """So many tokens were admitted; `waits`: requests still wait.  O(1)."""
+        """Count tokens that were admitted; `waits` says whether requests still wait.  O(1)."""
         self._since += tokens
         self._waits = waits
 
     def at(self, now: float) -> float:
-        """Tokens a second as of now, in seconds; 0.0 before anything is known.  Once a plan, O(1)."""
+        """The pace at `now` seconds, in tokens a second; 0.0 if unknown.  O(1), called once a plan."""
         passed = now - self._last_s
         if passed > 0.0:
             if self._waits:
@@ -65,12 +65,12 @@ class Pace:
 
 @final
 class TargetLane:
-    """Requests with a target, and which of the two lanes is behind.
+    """Requests with a target, and the account of which of the two lanes is behind.
 
     Args:
-        default_s: the target in seconds of requests that name none; infinity for none but those that are
-            named, None for none at all.
-        share: part of the work that goes to the others while any request is in time, in (0, 1).
+        default_s: target of a request that names none, seconds; infinity gives targets only to requests that
+            name one, None to no request.
+        share: part of the work that goes to the other requests while any request is in time, in (0, 1).
     """
 
     __slots__ = ("_in_use", "_pace", "_picked", "_waiting", "_wanted", "default_s", "lead", "share")
@@ -79,34 +79,34 @@ class TargetLane:
         self.default_s: float | None = default_s
         self.share: float = share
         self.lead: float = 0.0
-        """How far this lane is ahead of the others', in tokens / share."""
+        """How far this lane is ahead of the other lane, in tokens / share."""
         self._pace = Pace()
         self._wanted: dict[str, PendingRequest] = {}
-        """Those that wait and have a target."""
+        """Waiting requests that have a target, by id."""
         self._picked: set[str] = set()
         self._waiting: i64 = 0
         self._in_use = False
 
     def target_of(self, request: PendingRequest) -> float:
-        """Seconds; infinity for none.  O(1)."""
+        """The target of a request, in seconds; infinity for none.  O(1)."""
         if self.default_s is None:
             return inf
         own = request.ttft_target_s
         return self.default_s if own is None else own
 
     def arrived(self, request: PendingRequest) -> None:
-        """A request waits.  O(1)."""
+        """Note a request that waits from now on.  O(1)."""
         self._waiting += 1
         if self.target_of(request) < inf:
             self._wanted[request.request_id] = request
 
     def left(self, request: PendingRequest) -> None:
-        """A request waits no more.  O(1)."""
+        """Note that a request waits no more.  O(1)."""
         self._waiting -= 1
         self._wanted.pop(request.request_id, None)
 
     def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
-        """A request was admitted, after `left`, and cost so much.  O(1)."""
+        """Charge a request that was admitted, after `left`, to its lane and the pace.  O(1)."""
         if self.default_s is None:
             return
         tokens = float(max(1, uncached_tokens))
@@ -121,9 +121,9 @@ class TargetLane:
             self.lead = max(self.lead - price, -max(price, _MOST_LEAD))
 
     def merge(self, order: RequestStream, now: float) -> RequestStream:
-        """`order` with those that can be in time before it, as far as the share goes.
+        """Return `order` with the requests in time before it, as far as their share goes.
 
-        `order` itself if none can.  O(requests with a target); O(log) for each that goes.
+        It is `order` itself if no request is in time.  O(requests with a target); O(log) for each that goes.
         """
         if self.default_s is None:
             return order
@@ -148,12 +148,12 @@ class TargetLane:
 
 @final
 class TargetTurns(RequestStream):
-    """An order in which those that are in time go whenever their lane is not ahead.
+    """An order in which requests in time go whenever their lane is not ahead.
 
     Args:
-        order: the policy's, of all who wait.
-        lane: as it stands; the order to come is not charged to it.
-        in_time: a heap by tokens to compute, then arrival.
+        order: the policy's order of all waiting requests.
+        lane: the lane as it stands; the order to come is not charged to it.
+        in_time: a heap of the requests in time, by tokens to compute, then arrival.
     """
 
     __slots__ = ("_in_time", "_lane", "_lead", "_order", "_placed")
@@ -171,7 +171,7 @@ class TargetTurns(RequestStream):
         self._placed: set[str] = set()
 
     def next(self) -> PendingRequest | None:
-        """The next request; None at the end.  O(log), or the order's own cost."""
+        """Return the next request; None at the end.  O(log), or the order's own cost."""
         placed, lane = self._placed, self._lane
         while self._in_time and self._in_time[0][3].request_id in placed:
             heapq.heappop(self._in_time)

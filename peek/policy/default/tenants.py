@@ -1,26 +1,27 @@
 """Turns among tenants, on top of whatever order the policy gives.
 
-Each tenant has an account of the work that was done for it: uncached prompt tokens of admitted requests, and
-tokens generated (VTC: Sheng et al., "Fairness in serving large language models", OSDI 2024).  Beside the
-accounts runs the *fair clock*: what a tenant that always waited would have been served by now if the work had
-been divided evenly among the tenants that wait, as in fair queueing (Demers, Keshav and Shenker, 1989).
+Each tenant has an account of the work that was done for it: uncached prompt tokens of its admitted requests,
+and generated tokens.  (VTC: Sheng et al., "Fairness in serving large language models", OSDI 2024.)  Beside
+the accounts runs the *fair clock*.  It shows what a tenant that always waited would have been served by now,
+had the work been divided evenly among the waiting tenants.  (As in fair queueing: Demers, Keshav and Shenker,
+1989.)
 
-A tenant's *level* is its account, or where the fair clock stood when its oldest waiting request came,
-whichever is more.  It is *behind* when the clock has passed its level by half a *lead*: then it has had less
-than an equal part, and one of its requests has waited for longer than that takes.  While no tenant is behind,
-the policy's order stands.  While one is, no tenant is served whose level is more than the lead above the
-lowest.  Within the lead the policy's order stands, so that what shares a prefix stays together (the idea of
-DLPM: Cao et al., "Locality-aware fair scheduling in LLM serving", 2025).
+A tenant's *level* is its account, or what the fair clock showed when its oldest waiting request came,
+whichever is more.  A tenant is *behind* when the clock has passed its level by half a *lead*.  It has then
+had less than an equal part, and one of its requests has waited for longer than that takes.  While no tenant
+is behind, the policy's order stands.  While one is, no tenant is served whose level is more than the lead
+above the lowest level.  Within the lead the policy's order stands, so that requests with a common prefix stay
+together (the idea of DLPM: Cao et al., "Locality-aware fair scheduling in LLM serving", 2025).
 
-So a tenant that asks for more than an equal part is passed over only for one that it keeps waiting, not for
-one that is served as it comes.  Turns cannot be saved up: a tenant that comes back after a pause has the
-level of the clock.  The account of a tenant that does not wait means nothing once the clock has passed it.
+So a tenant that asks for more than an equal part is passed over only for a tenant that it keeps waiting.
+Turns cannot be saved up: a tenant that comes back after a pause has the level of the clock.  The account of a
+tenant that does not wait means nothing once the clock has passed it.
 
 The bound.  Let a tenant be behind, at level e.  Until it is served or one of its requests is withdrawn,
-another tenant of level f is admitted at most  max(0, e + lead - f)  of work and one request.  For the
-lowest level is at most e all that time, an admitted tenant has a level of at most e + lead before, levels
-never fall, and each admission raises one by its work.  And with m tenants waiting it is behind, at the
-latest, when  m * (e - t + lead / 2)  of work has been done since the clock showed t.
+another tenant of level f is admitted at most  max(0, e + lead - f)  of work and one request.  The lowest
+level is at most e all that time, and an admitted tenant has a level of at most e + lead before.  Levels never
+fall, and each admission raises one by its work.  With m tenants waiting, a tenant of level e is behind at the
+latest when  m * (e - t + lead / 2)  of work has been done since the clock showed t.
 """
 
 from __future__ import annotations
@@ -36,21 +37,21 @@ from peek.policy.base import RequestStream
 from peek.request import PendingRequest
 
 DECODE_WEIGHT: Final = 2.0
-"""A generated token costs an engine about as much as two of a prompt (the weights of VTC)."""
+"""A generated token costs an engine about as much as two prompt tokens (the weights of VTC)."""
 
 MOST_IDLE: Final = 4096
-"""Accounts that are kept of tenants who do not wait: those of whom something was heard last."""
+"""Maximum number of accounts of tenants that do not wait; the accounts charged or left last stay."""
 
 
 @final
 class Line:
-    """The requests of one tenant that wait.
+    """The waiting requests of one tenant, and its account.
 
     Attributes:
-        served: the account.
-        came: their ids and what the fair clock showed when they came, oldest first; some have left.
-        gone: which of these.
-        waits: how many have not.
+        served: the account, tokens of work.
+        came: id of each request and the fair clock when it came, oldest first; may hold some that left.
+        gone: ids of the requests in `came` that have left.
+        waits: number of requests that wait.
     """
 
     __slots__ = ("came", "gone", "served", "waits")
@@ -63,7 +64,7 @@ class Line:
 
     @property
     def level(self) -> float:
-        """The account, or the clock when the oldest came."""
+        """The account, or the clock when the oldest request came, whichever is more; tokens."""
         return max(self.served, self.came[0][1])
 
     def leave(self, request_id: str) -> None:
@@ -76,13 +77,13 @@ class Line:
 
 @final
 class TenantAccounts:
-    """What each tenant has been served, and which of them wait.
+    """What each tenant has been served, and which tenants wait.
 
     Args:
-        lead: tokens that a tenant may be served ahead of one who is behind.
+        lead: tokens that a tenant may be served ahead of a tenant that is behind.
 
     Attributes:
-        clock: the fair clock, in tokens.
+        clock: the fair clock, tokens.
     """
 
     __slots__ = ("_heap", "_idle", "clock", "lead", "lines")
@@ -91,10 +92,10 @@ class TenantAccounts:
         self.lead: float = lead
         self.clock: float = 0.0
         self.lines: dict[str, Line] = {}
-        """Those who wait."""
+        """The waiting tenants, by name."""
         self._idle: OrderedDict[str, float] = OrderedDict()
         self._heap: list[tuple[float, str]] = []
-        """Levels of the tenants that wait; of each at least one entry that is not above its level."""
+        """Levels of the waiting tenants; each tenant has at least one entry that is not above its level."""
 
     @property
     def several(self) -> bool:
@@ -103,17 +104,17 @@ class TenantAccounts:
 
     @property
     def idle(self) -> int:
-        """Accounts of tenants that do not wait.  O(1)."""
+        """Number of accounts of tenants that do not wait.  O(1)."""
         return len(self._idle)
 
     def served(self) -> dict[str, float]:
-        """Tokens by tenant, of those that are ahead of the fair clock or wait.  O(tenants)."""
+        """Tokens served by tenant, of tenants that wait or are ahead of the fair clock.  O(tenants)."""
         accounts = {tenant: line.served for tenant, line in self.lines.items()}
         accounts.update({tenant: had for tenant, had in self._idle.items() if had > self.clock})
         return accounts
 
     def arrived(self, request: PendingRequest) -> None:
-        """A request began to wait.  O(1), O(log tenants) for the first of a tenant."""
+        """Note a request that waits from now on.  O(1); O(log tenants) for a tenant's first one."""
         tenant = request.tenant
         line = self.lines.get(tenant)
         if line is None:
@@ -126,7 +127,7 @@ class TenantAccounts:
         line.waits += 1
 
     def left(self, request: PendingRequest) -> None:
-        """A request waits no more.  O(1) amortised."""
+        """Note that a request waits no more.  O(1) amortised."""
         line = self.lines[request.tenant]
         line.leave(request.request_id)
         if line.waits == 0:
@@ -134,7 +135,7 @@ class TenantAccounts:
             self._keep(request.tenant, line.served)
 
     def charge(self, tenant: str, tokens: float) -> None:
-        """Work was done for a tenant, of an admission before its request has left.  O(1)."""
+        """Charge work to a tenant; for an admission, call it before `left`.  O(1)."""
         line = self.lines.get(tenant)
         if line is not None:
             line.served = line.level + tokens
@@ -143,7 +144,7 @@ class TenantAccounts:
         self.clock += tokens / float(max(1, len(self.lines)))
 
     def lowest(self) -> float:
-        """The lowest level of the tenants that wait; at least one does.  O(log tenants) amortised."""
+        """The lowest level of the waiting tenants; at least one must wait.  O(log tenants) amortised."""
         heap = self._heap
         while True:
             level, tenant = heap[0]
@@ -151,7 +152,7 @@ class TenantAccounts:
             now = -1.0 if line is None else line.level
             if now == level:
                 return level
-            if now < level:  # of a tenant that waits no more, or that has a lower entry, too
+            if now < level:  # the tenant waits no more, or has a lower entry, too
                 heapq.heappop(heap)
             else:
                 heapq.heapreplace(heap, (now, tenant))
@@ -173,14 +174,15 @@ class TenantAccounts:
 
 @final
 class Turns(RequestStream):
-    """An order in which tenants take turns, if each request costs what is not cached of it.
+    """An order in which tenants take turns, where each request is expected to cost its uncached tokens.
 
-    Accounts and clock go on with the order; when the oldest of a tenant came stays as it is.  Until a
-    tenant is behind this is the order itself, and O(1) more a request; then turns are taken to its end.
+    Levels and clock advance with the order; the moment at which a tenant's oldest request came does not.
+    Until a tenant is behind this is the policy's order, at O(1) more a request; from then on turns are taken
+    to the end.
 
     Args:
-        order: the policy's, of all who wait.
-        accounts: as they stand; the order to come is not charged to them.
+        order: the policy's order of all waiting requests.
+        accounts: the accounts as they stand; the order to come is not charged to them.
     """
 
     __slots__ = (
@@ -204,27 +206,27 @@ class Turns(RequestStream):
     def __init__(self, order: RequestStream, accounts: TenantAccounts) -> None:
         self._order = order
         self._accounts: TenantAccounts | None = accounts
-        """None once a tenant may be behind: from then on levels are kept."""
+        """The accounts; None once a tenant may be behind, because from then on `_now` holds the levels."""
         self._acts = False  # a tenant has been behind
         self._lead: float = accounts.lead
         self._clock: float = accounts.clock
         self._tenants: float = float(len(accounts.lines))
         self._from: float = accounts.lowest() + 0.5 * accounts.lead
-        """Nobody is behind before the clock has passed this."""
-        self._placed: list[PendingRequest] = []  # until then
-        self._now: dict[str, float] = {}  # levels, from then on
+        """The clock at which the first tenant can be behind."""
+        self._placed: list[PendingRequest] = []  # while `_accounts` is there
+        self._now: dict[str, float] = {}  # levels by tenant, once it is not
         self._left: dict[str, int] = {}
-        self._levels: list[tuple[float, str]] = []  # a heap of the levels of those who have requests left
+        self._levels: list[tuple[float, str]] = []  # a heap: levels of tenants with requests left
         self._aside: dict[str, deque[tuple[int, PendingRequest]]] = {}
         """By tenant: requests that came up while it was too far ahead, with their places in the order."""
-        self._ready: list[tuple[int, str]] = []  # a heap: tenants whose first aside may go, by its place
-        self._blocked: list[tuple[float, str]] = []  # a heap: the others that have requests aside
+        self._ready: list[tuple[int, str]] = []  # a heap by place: tenants whose first request aside may go
+        self._blocked: list[tuple[float, str]] = []  # a heap: the other tenants with requests aside
         self._number: i64 = 0
 
     def next(self) -> PendingRequest | None:
-        """The next request; None at the end.
+        """Return the next request; None at the end.
 
-        O(log tenants), and those that are passed over once; O(tenants) the first time a tenant is behind.
+        O(log tenants), and each request passed over costs once; O(tenants) the first time a tenant is behind.
         """
         accounts = self._accounts
         if accounts is not None:
@@ -257,7 +259,7 @@ class Turns(RequestStream):
         return self._from_order(limit)
 
     def _from_order(self, limit: float) -> PendingRequest | None:
-        """The next of the order that may go; those before it step aside."""
+        """The next request of the order that may go; requests before it step aside."""
         while True:
             candidate = self._order.next()
             if candidate is None:
@@ -276,7 +278,7 @@ class Turns(RequestStream):
             waiting.append((self._number, candidate))
 
     def _begin(self, accounts: TenantAccounts) -> None:
-        """The levels as they are after all that has been placed.  O(tenants + those)."""
+        """Compute the levels after all requests placed so far.  O(tenants + these requests)."""
         for tenant, line in accounts.lines.items():
             self._now[tenant] = line.level
             self._left[tenant] = line.waits
@@ -287,7 +289,7 @@ class Turns(RequestStream):
         heapq.heapify(self._levels)
 
     def _limit(self) -> float:
-        """The level up to which tenants are served next."""
+        """The highest level at which a tenant may be served next."""
         levels = self._levels
         while levels and (self._left[levels[0][1]] == 0 or self._now[levels[0][1]] != levels[0][0]):
             heapq.heappop(levels)
@@ -303,5 +305,5 @@ class Turns(RequestStream):
 
 
 def cost_of(request: PendingRequest) -> float:
-    """Tokens of a request that are not cached, as far as is known."""
+    """Expected uncached tokens of a request, at least 1."""
     return float(max(1, request.num_tokens - request.cached_len))
