@@ -1,10 +1,10 @@
-"""What every admission policy is: one method that orders the waiting requests, and hooks for what it learns.
+"""The interface of an admission policy: one method that orders the waiting requests, and optional hooks.
 
 `AdmissionPolicy` is the base class of every policy, the library's own and a user's alike.  Only `order` is
-required.  A policy that keeps state overrides the hooks; the planner calls them in the order in which things
-happen.  Everything a policy may look at comes in as arguments: requests with their signals, and a `Cycle`
-with the clock, the tree and what the engine has done so far.  A `RequestStream` is an order that is worked
-out as far as it is asked for.
+required.  A policy that keeps state overrides the hooks; the planner calls them in the order of events.
+Everything that a policy may look at comes in as an argument: requests with their signals, and a `Cycle` with
+the clock, the tree and the work admitted so far.  A `RequestStream` is an order that is worked out only as
+far as it is asked for.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from peek.trie.pending_tree import PendingTree
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RequestStream:
-    """An order of waiting requests that is worked out as far as it is asked for."""
+    """An order of waiting requests that is worked out only as far as it is asked for."""
 
     def next(self) -> PendingRequest | None:
-        """The next request; None at the end."""
+        """Return the next request; None at the end."""
         raise NotImplementedError
 
 
 @final
 class Listed(RequestStream):
-    """An order that is there already."""
+    """A list of requests as a stream."""
 
     __slots__ = ("_at", "_requests")
 
@@ -48,7 +48,7 @@ class Listed(RequestStream):
 
 @final
 class Iterated(RequestStream):
-    """An order that an iterator gives, whatever that is of."""
+    """An iterator as a stream; its items are not checked."""
 
     __slots__ = ("_items",)
 
@@ -56,12 +56,12 @@ class Iterated(RequestStream):
         self._items = items
 
     def item(self) -> object:
-        """What it gives next, None at the end."""
+        """Return the iterator's next item, whatever it is; None at the end."""
         return next(self._items, None)
 
 
 def everybody(stream: RequestStream) -> list[PendingRequest]:
-    """All that are left of a stream."""
+    """All requests that are left in a stream, in order."""
     requests: list[PendingRequest] = []
     request = stream.next()
     while request is not None:
@@ -71,12 +71,12 @@ def everybody(stream: RequestStream) -> list[PendingRequest]:
 
 
 ADMITTED: Final = "admitted"
-"""How a request left the queue: the engine began to serve it, ..."""
+"""How a request left the queue: the engine began to serve it."""
 WITHDRAWN: Final = "withdrawn"
-"""... or it was aborted, or taken back by what drives the planner; ..."""
+"""How a request left the queue: it was aborted, or the planner's driver took it back."""
 HELD: Final = "held"
-"""... or it cannot run for now (no slot for its LoRA adapter, no grammar yet) and is in no plan.  It arrives
-again once it can run, and right before it leaves for good as it is."""
+"""How a request left the plans: it cannot run for now (no slot for its LoRA adapter, no grammar yet).
+`arrived` is called again once it can run, or right before it leaves the queue while it is held."""
 
 
 @final
@@ -87,8 +87,8 @@ class Cycle:
         tree: the pending tree; its nodes carry the marks of this cycle's dual-walk.
         now: seconds on the caller's clock.
         unit_tokens: tokens per symbol.
-        work_done: uncached prompt tokens the engine has admitted so far.
-        defers_siblings: the engine shows a prefix to others only when its prefill ends.
+        work_done: uncached prompt tokens that the engine has admitted so far.
+        defers_siblings: whether the engine shows a prefix to others only when its prefill ends.
     """
 
     __slots__ = ("defers_siblings", "now", "tree", "unit_tokens", "work_done")
@@ -109,7 +109,7 @@ class Cycle:
 
 
 def hits_something(queue: list[PendingRequest], gated: bool) -> bool:
-    """Whether any of these requests finds something cached or, where prefills are seen, under way.  O(n)."""
+    """Whether a request has cached tokens or, if `gated`, a prefix under way.  O(n)."""
     return any(request.cached_len > 0 or (gated and request.coming_len > 0) for request in queue)
 
 
@@ -125,19 +125,19 @@ class AdmissionPolicy:
     Class attributes:
         Options: a frozen dataclass of the policy's settings, whose `__post_init__` refuses what is invalid.
             A class that has one is made as `cls(options=Options(...))`, any other as `cls()`.
-        sees_prefills: the policy lets siblings of a prefill under way wait for it.  An engine that shows a
-            prefix only when its prefill ends then has the planner write `coming_len` (the in-flight gate).
+        sees_prefills: whether siblings of a prefill under way wait for it.  On an engine that shows a prefix
+            only when its prefill ends, the planner then writes `coming_len` (the in-flight gate).
 
     Instance attributes tell the planner what the policy reads, so that nothing is computed in vain:
 
         options: an instance of `Options`.
-        reads_cache: needs `cached_len`, i.e. a dual-walk.
-        reads_tree: needs `score`, `cluster_*` and `head`.
-        reads_heads: needs `heads`.
-        needs_sharing: the stock order is as good where no two waiting requests share a prefix and, if
-            the policy reads the cache, none of them hits it or a prefill under way; the planner then
-            does not call `order`.  A policy may change it between cycles.
-        theta: tokens of the head by which pioneers are told apart.
+        reads_cache: whether the policy needs `cached_len`, i.e. a dual-walk.
+        reads_tree: whether it needs `score`, `cluster_*` and `head`.
+        reads_heads: whether it needs `heads`.
+        needs_sharing: whether the stock order is as good where nothing is shared: no two waiting requests
+            share a prefix and, if the policy reads the cache, no request hits it or a prefill under way.  The
+            planner then does not call `order`.  A policy may change it between cycles.
+        theta: length of the head by which pioneers are told apart, tokens.
     """
 
     Options: ClassVar[Any] = NoOptions
@@ -162,42 +162,43 @@ class AdmissionPolicy:
         self.options: Any = kind.Options() if options is None else options
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
-        """The admission order of `queue`: a new list with the same requests, first to admit first.
+        """Return the admission order of `queue`: a new list of the same requests, first to admit first.
 
-        `queue` comes in arrival order (arrival_time, then sequence) and is not changed.  Nothing else is:
-        equal arguments and histories give equal orders.  Where the policy uses sections it writes `section`.
-        What else it works out about nodes and requests it keeps itself, by `uid` or `request_id`.
+        `queue` comes in arrival order (arrival_time, then sequence).  The method changes neither it nor
+        anything else, and equal arguments and histories give equal orders.  A policy that uses sections
+        writes `section`.  Whatever else it works out about nodes and requests it keeps itself, by `uid` or
+        `request_id`.
         """
-        # Not an abstract method: a compiled call of one that a subclass forgot ends the process.
+        # Not abstract: where a subclass lacks an abstract method, a compiled call of it ends the process.
         raise NotImplementedError(f"{type(self).__name__} does not say how to order the queue")
 
     def stream(self, cycle: Cycle) -> RequestStream | Iterator[PendingRequest] | None:
-        """The same order one request at a time, for an engine that admits a few; None if that costs as much.
+        """Return the same order one request at a time; None if that costs as much as `order`.
 
-        Any iterator of requests will do.  It is asked for as many as the engine wants, as long as the queue
-        stands.
+        It is for an engine that admits a few requests.  Any iterator of requests will do.  It is asked for as
+        many requests as the engine wants, as long as the queue does not change.
         """
         return None
 
     def arrived(self, request: PendingRequest) -> None:
-        """A request waits from now on, or again after it was preempted or held.
+        """Called when a request begins to wait, also after it was preempted or held.
 
         Its key is in the tree; `cached_len` is not yet known.
         """
 
     def left(self, request: PendingRequest, how: str, cost_tokens: int) -> None:
-        """A request waits no more.
+        """Called when a request waits no more.
 
         Args:
             how: `ADMITTED`, `WITHDRAWN` or `HELD`.
-            cost_tokens: uncached prompt tokens that the engine computes for it; 0 if it was withdrawn.
+            cost_tokens: uncached prompt tokens that the engine computes for it; 0 if it was not admitted.
         """
 
     def generated(self, tenant: str, tokens: int) -> None:
-        """So many more tokens were generated for a tenant's requests."""
+        """Called when `tokens` more tokens were generated for a tenant's requests."""
 
     def answered(self, request_id: str, tokens: int) -> None:
-        """The answer of an admitted request is complete, and so long; "" is a request without a name."""
+        """Called when an admitted request's answer is complete, `tokens` long; its id is "" if unknown."""
 
     def served(self) -> dict[str, float]:
         """What each tenant has been served, in tokens, where the policy keeps accounts."""

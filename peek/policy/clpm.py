@@ -1,6 +1,6 @@
 """Cluster-LPM, the scheduler of the PEEK paper.
 
-`ClpmScheduler` sorts by Equation 1 after Algorithm 2's sections; `group_major` emits whole clusters.
+`ClpmScheduler` sorts by Algorithm 2's sections, then by Equation 1; `group_major` emits whole clusters.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class ClpmScheduler(AdmissionPolicy):
     """Order by (section, -cached_len, -score, -|cluster|, arrival), Eq. 1.  O(n log n).
 
     Args:
-        theta: tokens of the head that marks a pioneer.
+        theta: length of the head that marks a pioneer, tokens.
         tau: cached tokens above which a request is warm.
-        group_major: within a section emit the members of one cluster together, clusters by
-            depth x size, singletons last by arrival.
+        group_major: whether members of one cluster go together within a section.  Clusters then go by depth x
+            size, and singletons follow by arrival.
     """
 
     def __init__(self, theta: int = THETA, tau: int = TAU, group_major: bool = False) -> None:
@@ -41,7 +41,7 @@ class ClpmScheduler(AdmissionPolicy):
 
 
 def _equation_1(request: PendingRequest) -> tuple[int, int, int, int]:
-    # Arrival is the order of the queue and the sort is stable.
+    # The queue is in arrival order and the sort is stable, so ties stay in it.
     return (request.section, -request.cached_len, -request.score, -request.cluster_size)
 
 

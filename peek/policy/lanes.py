@@ -1,15 +1,16 @@
-"""Lanes: how much of the engine's work goes to the order of the cache, how much to the oldest.
+"""Lanes: how much of the engine's work goes to the cache's order, and how much to the oldest requests.
 
-A cache-friendly order can let an old request wait for ever.  Lanes merge it with a second order, the
-fair lane, by stride scheduling: each lane has a clock that its admissions push forward in inverse
-proportion to its share, and the lane that is behind admits next.
+A cache-friendly order can let an old request wait for ever.  Lanes merge it with a second order, the fair
+lane, by stride scheduling.  Each lane has a clock that its admissions push forward in inverse proportion to
+its share, and the lane that is behind admits next.
 
-`LaneController` is this library's: its clocks live across cycles and are charged with the *uncached
-prompt tokens really admitted*, because a cold request costs an engine a hundred times what a warm one
-does.  Its bound, in any window: the fair lane has received at least `fair_share` of the admitted
-uncached tokens, less the cost of one request.  `CycleLanes` is the published algorithm: clocks that
-start anew every cycle, one charge per admission, a fair lane that keeps the sections; kept for
-reproduction, its bound does not hold (docs/lanes.md).
+`LaneController` is this library's.  Its clocks live across cycles and are charged with *uncached prompt
+tokens really admitted*, because a cold request costs an engine a hundred times what a warm one does.  Its
+bound, in any window: the fair lane has received at least `fair_share` of the admitted uncached tokens, less
+the cost of one request.
+
+`CycleLanes` is the published algorithm: clocks that start anew every cycle, one charge per admission, and a
+fair lane that keeps the sections.  It is here for reproduction; its bound does not hold (docs/lanes.md).
 """
 
 from __future__ import annotations
@@ -32,39 +33,39 @@ EMA_BETA: Final = 0.3
 
 
 def check_share(fair_share: object) -> None:
-    """`InvalidConfig` unless it is a number strictly between 0 and 1."""
+    """Raise `InvalidConfig` unless `fair_share` is a number strictly between 0 and 1."""
     require_number("fair_share", fair_share, 0.0, 1.0)
 
 
 def check_slo(slo_s: object) -> None:
-    """`InvalidConfig` unless it is a positive, finite number of seconds."""
+    """Raise `InvalidConfig` unless `slo_s` is a positive, finite number of seconds."""
     require_number("slo_s", slo_s, 0.0, inf)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Lanes:
-    """Merges the policy's order with a fair one and learns what was admitted."""
+    """Merges the policy's order with a fair order, and learns which requests were admitted."""
 
     def interleave(
         self, cache_lane: list[PendingRequest], queue: list[PendingRequest], cycle: Cycle
     ) -> list[PendingRequest]:
-        """Merge; `queue` holds the same requests in arrival order.  O(n).
+        """Merge `cache_lane` with a fair order of `queue`, the same requests in arrival order.  O(n).
 
-        Leaves the lane that each request was picked by in `request.lane`.
+        Writes `request.lane`, the lane that picked each request.
         """
-        # Not an abstract method: a compiled call of one that a subclass forgot ends the process.
+        # Not abstract: where a subclass lacks an abstract method, a compiled call of it ends the process.
         raise NotImplementedError(f"{type(self).__name__} does not say how to merge two orders")
 
     def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
-        """Learn that `request` was admitted from the last order and what it cost.  O(1)."""
+        """Learn that a request of the last order was admitted, and what it cost.  O(1)."""
         return
 
 
 class FairShare:
     """The fair lane's share, fixed or following the queue (the paper's 1 - alpha).
 
-    Dynamic: `0.15 + 0.5 * singleton_frac + 0.3 * age_pressure`, clamped to 0.10 .. 0.60 and smoothed
-    with EMA beta = 0.3, where `age_pressure = min(1, oldest singleton's wait / slo_s)`.
+    The dynamic share is `0.15 + 0.5 * singleton_frac + 0.3 * age_pressure`, clamped to 0.10 .. 0.60 and
+    smoothed with EMA beta = 0.3.  Here `age_pressure = min(1, oldest singleton's wait / slo_s)`.
     """
 
     def __init__(self, fair_share: float, dynamic: bool, slo_s: float) -> None:
@@ -75,14 +76,14 @@ class FairShare:
         self.slo_s: float = slo_s
 
     def update(self, queue: list[PendingRequest], now: float) -> None:
-        """One cycle's step; nothing to do for a fixed share or an empty queue.  O(n)."""
+        """Take one cycle's step; it changes nothing for a fixed share or an empty queue.  O(n)."""
         if self.dynamic and queue:
             target = target_share(queue, now, self.slo_s)
             self.value = (1.0 - EMA_BETA) * self.value + EMA_BETA * target
 
 
 def target_share(queue: list[PendingRequest], now: float, slo_s: float) -> float:
-    """The unsmoothed dynamic share of a queue in arrival order.  O(n)."""
+    """The dynamic share of a queue in arrival order, before smoothing.  O(n)."""
     n_singletons = 0
     oldest_wait = 0.0
     for request in queue:
@@ -100,7 +101,7 @@ class LaneController(Lanes):
 
     Args:
         fair_share: part of the uncached tokens that goes to the oldest requests, in (0, 1).
-        dynamic: follow the queue as in the paper, from `fair_share` on.
+        dynamic: whether the share follows the queue as in the paper, beginning at `fair_share`.
         slo_s: seconds of waiting at which a singleton's age pressure is full.
     """
 
@@ -149,7 +150,7 @@ class LaneController(Lanes):
 
 
 def _cost(request: PendingRequest, unit_tokens: i64, inherited: set[int]) -> i64:
-    """Expected uncached tokens: a cluster's prefix is paid for by its first request."""
+    """Expected uncached tokens; the first request of a cluster pays for the cluster's prefix."""
     cached = request.cached_len
     if request.cluster_id != SINGLETON:
         if request.cluster_id in inherited:
@@ -162,10 +163,10 @@ def _cost(request: PendingRequest, unit_tokens: i64, inherited: set[int]) -> i64
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class CycleLanes(Lanes):
-    """The published lanes: new clocks every cycle, one charge an admission.
+    """The published lanes: new clocks every cycle, one charge per admission.
 
-    The fair lane is ordered by (section, arrival, -cached_len).  The lane with the smaller pass value
-    goes next, the cache lane on ties; a lane skips what the other has placed.
+    The fair lane is ordered by (section, arrival, -cached_len).  The lane with the smaller pass value goes
+    next, on ties the cache lane.  A lane skips requests that the other has placed.
 
     Args: as `LaneController`; `fair_share` is the paper's 1 - alpha.
     """
@@ -206,7 +207,7 @@ class CycleLanes(Lanes):
 
 
 def _by_section(queue: list[PendingRequest]) -> list[PendingRequest]:
-    """(section, arrival, -cached_len): arrivals are distinct by sequence, so buckets suffice."""
+    """Order by (section, arrival, -cached_len); arrivals are distinct by sequence, so buckets suffice."""
     buckets: list[list[PendingRequest]] = [[], [], []]
     for request in queue:
         request.lane = NO_LANE

@@ -1,8 +1,8 @@
-"""Policies by name: the library's own, and anybody's by `module:Class` or entry point.
+"""Policies by name: the library's own, and policies of other authors by `module:Class` or entry point.
 
-A policy of the library's own is its module and one line in `BUILT_IN`.  Another author's needs no line
-here: `mypkg.mymodule:MyPolicy` names a class (or any callable) that makes an `AdmissionPolicy`, and a
-distribution may give it a short name in the entry-point group `peek.policies`.
+A policy of the library is its module and one line in `BUILT_IN`.  Another author's policy needs no line here.
+`mypkg.mymodule:MyPolicy` names a class (or any callable) that makes an `AdmissionPolicy`.  A distribution may
+give it a short name in the entry-point group `peek.policies`.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def installed() -> dict[str, str]:
 
 
 def find(name: str) -> Factory:
-    """What makes the policy called `name`; imports its module where that is not ours.
+    """Return what makes the policy called `name`; imports its module where that is not the library's.
 
-    Raises `InvalidConfig`: unknown name (it lists the known ones), no such module, nothing of that name in
-    it, or something that cannot be called.  What a module raises while it is imported passes through.
+    Raises `InvalidConfig` for an unknown name (the message lists the known ones), a missing module or
+    attribute, or an object that cannot be called.  What a module raises while it is imported passes through.
     """
     factory = BUILT_IN.get(name)
     if factory is not None:
@@ -68,15 +68,17 @@ def find(name: str) -> Factory:
 
 
 def options_of(name: str) -> Any:
-    """The class of the options of the policy called `name`; `NoOptions` if it has none.  Errors as `find`."""
+    """The options class of the policy called `name`; `NoOptions` if it has none.  Errors as `find`."""
     return getattr(find(name), "Options", NoOptions)
 
 
 def make(name: str, options: object = None) -> AdmissionPolicy:
-    """A new policy called `name`; errors as `find`, and `InvalidConfig` if what is made is no policy.
+    """Make a new policy called `name`.
+
+    Errors as `find`, and `InvalidConfig` if the result is no policy.
 
     Args:
-        options: an instance of its `Options`, None for the defaults; not looked at where it has none.
+        options: an instance of its `Options`, None for the defaults; ignored where it has no `Options`.
     """
     factory: Any = find(name)
     has_none = getattr(factory, "Options", NoOptions) is NoOptions

@@ -1,8 +1,8 @@
-"""Warm, pioneer, sibling: which requests pay for a prefix and which inherit it.
+"""Sections WARM, PIONEER and SIBLING: which requests pay for a prefix and which inherit it.
 
-Lines 3-13 of Algorithm 2, which is also SGLang's in-batch rule (`schedule_policy.py`,
-IN_BATCH_PREFIX_CACHING_*): of the requests with no cached prefix worth the name, the first with a
-given head is the pioneer, the others are siblings that do better to wait for it.
+These are lines 3-13 of Algorithm 2, and also SGLang's in-batch rule (`schedule_policy.py`,
+IN_BATCH_PREFIX_CACHING_*).  Among requests with hardly any cached prefix, the first with a given head is the
+pioneer.  The others with that head are siblings, which had better wait for it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def assign_sections(queue: list[PendingRequest], tau: i64) -> None:
     """Write `section` of every request.  O(n).
 
     Args:
-        queue: in arrival order; the first with a head is its pioneer.
-        tau: a request with more cached tokens is WARM, unless a prefill under way is about to cache
-            over tau tokens more: then its pioneer is running and it is a SIBLING.
+        queue: requests in arrival order; the first request with a head is its pioneer.
+        tau: cached tokens above which a request is WARM.  If a prefill under way will cache more than tau
+            tokens beyond those, its pioneer is running and the request is a SIBLING.
     """
     seen: set[int] = set()
     for request in queue:
@@ -40,7 +40,7 @@ def assign_sections(queue: list[PendingRequest], tau: i64) -> None:
         elif request.cached_len > tau:
             request.section = WARM
         elif head == 0:
-            request.section = PIONEER  # shorter than theta: there is nothing to inherit
+            request.section = PIONEER  # the key is shorter than theta: nothing to inherit
         elif head in seen:
             request.section = SIBLING
         else:

@@ -43,7 +43,7 @@ class LongestPrefix(AdmissionPolicy):
     """Longest cached prefix first, deferred siblings last, ties in arrival order.  O(n log n).
 
     Args:
-        queue_limit: with more requests waiting the order is FCFS and the cache is not looked at
+        queue_limit: number of waiting requests beyond which the order is arrival order and ignores the cache
             (SGLang: 128); None lifts the limit.
     """
 
@@ -63,14 +63,14 @@ def _longest_prefix(request: PendingRequest) -> int:
 
 
 def _checked(queue_limit: int | None) -> int | None:
-    """`InvalidConfig` unless it is a limit, or None."""
+    """Return `queue_limit`; `InvalidConfig` if it is below 1."""
     if queue_limit is not None and queue_limit < 1:
         raise InvalidConfig(f"queue_limit is {queue_limit}; need at least 1, or None")
     return queue_limit
 
 
 def over_limit(queue_limit: int | None, queue: list[PendingRequest]) -> bool:
-    """SGLang's guard against the cost of matching a long queue."""
+    """Whether the queue exceeds SGLang's limit, its guard against the cost of matching a long queue."""
     return queue_limit is not None and len(queue) > queue_limit
 
 
@@ -89,7 +89,7 @@ def _shortest_prefill(request: PendingRequest) -> int:
 
 
 def uncached_tokens(request: PendingRequest) -> i64:
-    """Prompt tokens an engine would compute if it admitted the request now; at least 1."""
+    """Prompt tokens that an engine would compute if it admitted the request now; at least 1."""
     work = request.num_tokens - request.cached_len
     return work if work > 1 else 1
 
@@ -98,11 +98,11 @@ def uncached_tokens(request: PendingRequest) -> i64:
 class Hrrn(AdmissionPolicy):
     """Largest (work done since arrival) / (uncached tokens) first; deferred siblings last.
 
-    Fully cached requests go first of all.  Ties in arrival order.  O(n log n).
+    Fully cached requests go first of all.  Ties stay in arrival order.  O(n log n).
 
     Args:
-        queue_limit: FCFS beyond this many waiting (SGLang: 128).  None, the default here, is the
-            stronger baseline.
+        queue_limit: number of waiting requests beyond which the order is arrival order (SGLang: 128).  None,
+            the default here, is the stronger baseline.
     """
 
     def __init__(self, queue_limit: int | None = None) -> None:
@@ -114,7 +114,7 @@ class Hrrn(AdmissionPolicy):
             return list(queue)
         assign_sections(queue, TAU)
         work_done = cycle.work_done
-        # Stable, so ties stay in arrival order; floats compare much faster than tuples.
+        # The sort is stable, so ties stay in arrival order; floats compare much faster than tuples.
         falling = [-_ratio(request, work_done) for request in queue]
         return [queue[i] for i in sorted(range(len(queue)), key=falling.__getitem__)]
 
@@ -132,9 +132,10 @@ def _ratio(request: PendingRequest, work_done: i64) -> float:
 class DfsWeight(AdmissionPolicy):
     """Children before their node's own requests, heavier children first, ties by arrival.  O(n log n).
 
-    SGLang walks its own cache.  The same order can be read off the pending tree after a dual-walk: the cached
-    tree, restricted to the places where waiting requests stop matching, *is* the matched part of the pending
-    tree.  A branch belongs to it as far as the cache followed it; its weight is the number of requests below.
+    SGLang walks its own cache.  The same order follows from the pending tree after a dual-walk.  Restricted
+    to places where waiting requests stop matching, the cached tree *is* the matched part of the pending tree.
+    A branch belongs to it as far as the cache followed the branch; its weight is the number of requests
+    below.
     """
 
     def __init__(self) -> None:
@@ -148,7 +149,7 @@ class DfsWeight(AdmissionPolicy):
             branches.extend(_matched_kids(root))
             unmatched.extend(_stopped_at(root))
         oldest = _oldest_below(roots)
-        # Post-order without recursion: a node waits on the stack below its children.
+        # Post-order without recursion: a node lies on the stack below its children.
         ordered: list[PendingRequest] = []
         stack: list[tuple[Node, bool]] = [(node, False) for node in _by_weight(branches, oldest)]
         while stack:
@@ -164,7 +165,7 @@ class DfsWeight(AdmissionPolicy):
 
 
 def _oldest_below(roots: list[Node]) -> dict[int, tuple[float, int]]:
-    """By `uid`, the first to arrive of the requests at or below a node.  O(n + nodes)."""
+    """By `uid`, arrival and sequence of the oldest request at or below each node.  O(n + nodes)."""
     oldest: dict[int, tuple[float, int]] = {}
     for root in roots:
         nodes: list[Node] = []
@@ -196,7 +197,7 @@ def _matched_kids(node: Node) -> list[Node]:
 
 
 def _by_weight(nodes: list[Node], oldest: dict[int, tuple[float, int]]) -> list[Node]:
-    """Ascending weight, because a stack pops its last entry first; ties: the older branch last."""
+    """Sort by ascending weight, as a stack pops its last entry first; ties: the older branch last."""
     younger_first = sorted(nodes, key=lambda node: oldest[node.uid], reverse=True)
     return sorted(younger_first, key=_count)
 
@@ -233,7 +234,7 @@ def _own_requests(node: Node) -> list[PendingRequest]:
 
 
 def _collect(top: Node, found: list[PendingRequest]) -> None:
-    """All requests at or below `top`."""
+    """Append all requests at or below `top` to `found`."""
     stop = next_branch(top)
     node: Node | None = top
     while node is not None and node is not stop:
