@@ -1,4 +1,4 @@
-"""One engine's planner: what waits, in which order to admit it, and what of the cache it needs."""
+"""One engine's planner: the waiting requests, the order to admit them, and what they need of the cache."""
 
 from peek.planner.plan import LazyPlan, Plan, Upcoming
 from peek.planner.planner import Planner

@@ -1,9 +1,9 @@
-"""Every call into a policy, and what is done about one that fails.
+"""Every call into a policy, and what happens when one fails.
 
-A policy is a piece of code between an engine and its queue, a user's or the library's own.  It may raise,
-forget a request, return one twice or return something that is no list; each is a `PolicyFault` here, before
-anything of it reaches an engine.  The library's own policies pass through the same checks: two native loops
-over the queue for an order, one look at the tree for each request of a stream.
+A policy is code between an engine and its queue, a user's or the library's own.  It may raise, forget a
+request, return one twice or return something that is no list.  Each of these is a `PolicyFault` here, before
+any of it reaches an engine.  The library's own policies pass through the same checks.  They cost two native
+loops over the queue for an order, and one look at the tree for each request of a stream.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from peek.trie.pending_tree import PendingTree
 
 @final
 class PolicyCalls:
-    """One policy and its lanes, if it has any, asked for an order and held to it.
+    """Calls one policy, and its lanes if it has any, and checks their answers.
 
     Args:
         policy: orders the queue.
-        lanes: merges that order with a fair one, None for none.
-        stats: counts faults and work.
-        strict: raise a `PolicyFault`; else count it.
+        lanes: merges that order with a fair one; None for none.
+        stats: counts faults.
+        strict: whether a `PolicyFault` is raised; otherwise it is only counted.
 
     Raises `InvalidConfig` for objects of another kind.
     """
@@ -50,13 +50,13 @@ class PolicyCalls:
 
     @property
     def reads_tree(self) -> bool:
-        """Whether score, cluster and head are needed.  O(1)."""
+        """Whether policy or lanes need score, cluster and head.  O(1)."""
         return self.policy.reads_tree or self._lanes is not None
 
-    # -- what happens ------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def arrived(self, request: PendingRequest, tree: PendingTree) -> None:
-        """A request of a tree waits from now on.  O(1) besides the policy's own cost."""
+        """Tell the policy that a request of `tree` begins to wait.  O(1) besides the policy's own cost."""
         policy = self.policy
         if policy.reads_heads and not request.heads and not tree.chained and request.request_id in tree:
             request.heads = heads_of(tree.key_of(request.request_id))
@@ -66,14 +66,14 @@ class PolicyCalls:
             self.count(policy, error)
 
     def left(self, request: PendingRequest, how: str, cost_tokens: i64) -> None:
-        """A request waits no more.  O(1) besides the policy's own cost."""
+        """Tell the policy that a request waits no more.  O(1) besides the policy's own cost."""
         try:
             self.policy.left(request, how, cost_tokens)
         except Exception as error:
             self.count(self.policy, error)
 
     def charge(self, request: PendingRequest, cost_tokens: i64) -> None:
-        """The lanes learn that a request was admitted and what it cost.  O(1)."""
+        """Tell the lanes that a request was admitted and what it cost.  O(1)."""
         lanes = self._lanes
         if lanes is None:
             return
@@ -83,21 +83,21 @@ class PolicyCalls:
             self.count(lanes, error)
 
     def generated(self, tenant: str, tokens: int) -> None:
-        """So many more tokens were generated for a tenant.  O(1) besides the policy's own cost."""
+        """Tell the policy of tokens generated for a tenant.  O(1) besides the policy's own cost."""
         try:
             self.policy.generated(tenant, tokens)
         except Exception as error:
             self.count(self.policy, error)
 
     def answered(self, request_id: str, tokens: int) -> None:
-        """The answer of a request is complete.  O(1) besides the policy's own cost."""
+        """Tell the policy that an answer is complete.  O(1) besides the policy's own cost."""
         try:
             self.policy.answered(request_id, tokens)
         except Exception as error:
             self.count(self.policy, error)
 
     def count(self, part: object, error: Exception) -> None:
-        """Policy or lanes failed: count it; raises a `PolicyFault` where that is wanted."""
+        """Count a failure of policy or lanes; if `strict`, raise it as a `PolicyFault`."""
         self._stats.policy_faults += 1
         if self._strict:
             raise _fault(part, error) from error
@@ -105,9 +105,9 @@ class PolicyCalls:
     # -- orders ------------------------------------------------------------------------------------
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
-        """The admission order of `queue` (in arrival order, left as it is).  O(n) besides the policy's cost.
+        """Ask for the admission order of `queue`.  O(n) besides the policy's cost.
 
-        Raises `PolicyFault` where policy or lanes fail.
+        `queue` is in arrival order and is not changed.  Raises `PolicyFault` where policy or lanes fail.
         """
         part: object = self.policy
         try:
@@ -122,7 +122,7 @@ class PolicyCalls:
         return ordered
 
     def stream(self, cycle: Cycle) -> RequestStream | None:
-        """The policy's order one by one; None where there are lanes, or it has no cheaper way than `order`.
+        """Ask for the policy's order as a stream; None where there are lanes or `order` costs no more.
 
         Raises `PolicyFault` where the policy fails.
         """
@@ -140,10 +140,10 @@ class PolicyCalls:
     def _checked(
         self, answer: object, queue: list[PendingRequest], tree: PendingTree, part: object
     ) -> list[PendingRequest]:
-        """`answer`, if it is a list of exactly the requests of `queue`; else a `PolicyFault`.  O(n).
+        """Return `answer` if it is a list of exactly the requests of `queue`; else raise.  O(n).
 
-        Each request is marked with the number of this check: n requests that were not marked before, and no
-        request of the queue left unmarked, are a permutation.
+        Each request is marked with the number of this check.  If n requests were unmarked before, and no
+        request of the queue is left unmarked, the answer is a permutation.
         """
         if not isinstance(answer, list):
             raise PolicyFault(f"{_name(part)} returned a {type(answer).__name__}, not a list of requests")
@@ -161,7 +161,7 @@ class PolicyCalls:
         return answer
 
     def next_of(self, stream: RequestStream, tree: PendingTree, number: i64) -> PendingRequest | None:
-        """What a stream gives next, if it waits and was not placed under this number before.
+        """Return a stream's next request, which must wait and be unmarked under this number; mark it.
 
         Raises `PolicyFault`.  O(1) besides the stream's own cost.
         """
@@ -184,20 +184,20 @@ class PolicyCalls:
         return request
 
     def new_number(self) -> int:
-        """For one more stream that is checked."""
+        """A new number for the marks of one more stream."""
         self._placed += 1
         return self._placed
 
 
 @final
 class Drawn:
-    """Ids from a policy's stream one after another, none any more once the queue or the cache has changed.
+    """Draws ids from a policy's stream one after another, until queue or cache change.
 
-    A stream that fails is counted, and the requests that it has not placed follow in arrival order.
+    A failure of the stream is counted, and the requests that it has not placed follow in arrival order.
 
     Args:
         stream: the requests of `tree`, best first.
-        in_arrival_order: the requests of a tree as they arrived.
+        in_arrival_order: returns the requests of a tree in arrival order.
     """
 
     __slots__ = (
@@ -230,7 +230,7 @@ class Drawn:
         self._walks: i64 = tree.walks
 
     def next_id(self) -> str | None:
-        """The id of the request that goes next.  Cost of the stream's own `next`."""
+        """The next request's id; None at the end or after a change.  Cost of the stream's own `next`."""
         if self._version != self._tree.version or self._walks != self._tree.walks:
             return None
         if not self._checked:
@@ -248,7 +248,7 @@ class Drawn:
         return request.request_id
 
     def _fallen_back(self, fault: PolicyFault) -> str | None:
-        """Arrival order for all that have not been placed.  O(n)."""
+        """Go on in arrival order with all requests that have not been placed.  O(n)."""
         self._checked = False
         number = self._number
         queue = self._in_arrival_order(self._tree)
@@ -260,7 +260,7 @@ class Drawn:
 def _misplaced(
     answer: list[Any], queue: list[PendingRequest], tree: PendingTree, part: object
 ) -> PolicyFault:
-    """What is wrong with a list that is not exactly the requests of `queue`.  O(n)."""
+    """Say what is wrong with a list that is not exactly the requests of `queue`.  O(n)."""
     author = _name(part)
     seen: set[str] = set()
     for item in answer:

@@ -1,4 +1,4 @@
-"""What a planner answers: an order, whether it differs from the order of arrival, and why it is so."""
+"""The planner's answer: an order, whether it differs from arrival order, and the reason for it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ NOTHING_TO_GAIN: Final = "nothing that waits is shared, cached or under way"
 class Plan(list[str]):
     """An admission order: the ids of all waiting requests, first to admit first.
 
-    A list like any other, with three answers on top.
+    It is a list with three more attributes.
 
     Args:
         ids: the order.
-        reordered: whether it differs from the order of arrival.
-        reason: why it is what it is: `ORDERED`, `NOTHING_TO_GAIN`, or what a policy did wrong.
-        stood_aside: the planner has nothing to say, and any order of the engine's own is as good.
+        reordered: whether it differs from arrival order.
+        reason: `ORDERED`, `NOTHING_TO_GAIN`, or what a policy did wrong.
+        stood_aside: whether any order of the engine's own is as good, because there is nothing to gain.
     """
 
     __slots__ = ("reason", "reordered", "stood_aside")
@@ -40,15 +40,15 @@ class Plan(list[str]):
 
 
 class Source(Protocol):
-    """Where a lazy plan comes from."""
+    """Where a lazy plan gets its ids from."""
 
     def next_id(self) -> str | None:
-        """The id of the next request, None at the end or when the order no longer stands."""
+        """Return the id of the next request; None at the end or when the order no longer stands."""
         ...
 
 
 class WorkedOut:
-    """An order that is there already, as a `Source`."""
+    """A complete order as a `Source`."""
 
     def __init__(self, ids: Iterable[str]) -> None:
         self._ids = iter(ids)
@@ -58,12 +58,12 @@ class WorkedOut:
 
 
 class LazyPlan:
-    """An admission order that is worked out as far as it is asked for.
+    """An admission order that is worked out only as far as it is asked for.
 
-    The same order as `Plan` until a request arrives or leaves; then what has not been asked for is gone.
+    It is the order of `Plan` until a request arrives or leaves; ids not asked for by then are lost.
 
     Args:
-        source: tells one after another.
+        source: gives the ids one after another.
         reason, stood_aside: see `Plan`.
     """
 
@@ -77,13 +77,13 @@ class LazyPlan:
 
     @classmethod
     def of(cls, plan: Plan) -> LazyPlan:
-        """A plan that has been worked out, as a lazy one."""
+        """Make a lazy plan of a complete one."""
         return cls(WorkedOut(plan), plan.reason, plan.stood_aside)
 
     def at(self, place: int) -> str | None:
-        """The id of the request at `place`, from 0; None behind the last one known.
+        """The id of the request at `place`, from 0; None behind the last id.
 
-        O(1), and the cost of working out what has not been asked for before.
+        O(1), and the cost of working out the ids up to there.
         """
         known = self._known
         while len(known) <= place:
@@ -94,7 +94,7 @@ class LazyPlan:
         return known[place]
 
     def rest(self, place: int) -> list[str]:
-        """The ids from `place` on.  O(n): works the whole plan out."""
+        """The ids from `place` on.  O(n): works out the whole plan."""
         while (following := self._source.next_id()) is not None:
             self._known.append(following)
         return self._known[place:]
@@ -107,9 +107,10 @@ class LazyPlan:
 
 
 class Upcoming(NamedTuple):
-    """A request that is up soon, and what it needs, in tokens of its prompt, as of its plan.
+    """A request that is up soon, with its cached and missing tokens as of the plan.
 
-    `cached_len` of them are cached, as the `CacheView` counts; those `missing` must be loaded or computed.
+    `cached_len` tokens of its prompt are cached, as the `CacheView` counts.  The other `missing` tokens must
+    be loaded or computed.
     """
 
     request_id: str
@@ -118,7 +119,7 @@ class Upcoming(NamedTuple):
 
 
 class Waits(Protocol):
-    """Whose requests a plan orders."""
+    """The requests that a plan orders, by id."""
 
     def __contains__(self, request_id: object) -> bool: ...
 
@@ -126,7 +127,10 @@ class Waits(Protocol):
 
 
 def first_of(plan: Iterable[str], k: int, waiting: Waits) -> list[Upcoming]:
-    """The first `k` of a plan that still wait.  O(k), and what has left; a lazy plan's cost for each."""
+    """The first `k` requests of a plan that still wait.
+
+    O(k + requests that have left), and a lazy plan's own cost for each.
+    """
     found: list[Upcoming] = []
     if k <= 0:
         return found

@@ -1,14 +1,14 @@
-"""The planner: the requests in an engine's queue, and in which order they had best be admitted.
+"""The planner: the requests in an engine's queue, and the order in which they should be admitted.
 
-One `Planner` stands beside one engine scheduler and is the only holder of state.  What drives it, a real
-engine's adapter or the simulated engine, makes the same calls:
+One `Planner` stands beside one engine's scheduler and is the only holder of state.  Its driver, a real
+engine's adapter or the simulated engine, makes these calls:
 
-    add, remove, prefilled      a request arrived; left, and what it cost; its prefill ended
-    hold, resume                it cannot run for now, whatever its place; it can again
-    plan                        an order of all that wait, with why it is what it is
-    eviction_score              how much the queue needs something cached
+    add, remove, prefilled      a request arrived; left, at some cost; its prefill ended
+    hold, resume                a request cannot run for now, whatever its place; it can again
+    plan                        an order of all waiting requests, and the reason for it
+    eviction_score              how much the queue needs a cached node or block
 
-There is no clock in here: `now` and a `timer` come from the caller.  docs/cycle.md follows one cycle.
+The planner has no clock: `now` and a `timer` come from the caller.  docs/cycle.md follows one cycle.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ class Planner:
     Args:
         config: settings; the default is the library's own policy.
         policy: an `AdmissionPolicy` of your own in place of the configured one.
-        chained: keys are interned chained block hashes (vLLM), see `PendingTree`.
+        chained: whether keys are interned chained block hashes (vLLM), see `PendingTree`.
         timer: returns seconds; fills the durations in `stats`.
-        lanes: what merges the policy's order with a fair one.  The configured policy has the configured
-            lanes; a `policy` of your own has none unless they are given here.
-        in_flight_gate: the engine shows a prefix to others only when its prefill ends, and what drives
-            this planner calls `prefilled`; siblings of a prefill under way then wait for it.
-        strict: raise `PolicyFault` when the policy fails.  Otherwise the queue keeps its
-            arrival order for that cycle, the plan says why, and `stats.policy_faults` counts it.
-        plan_lasts_s: while neither queue nor cache (one with a `version`) has changed, the last plan stands
-            for so many seconds of `now`; 0.0 orders anew in each call.
+        lanes: merges the policy's order with a fair one.  The configured policy has the configured lanes; a
+            `policy` of your own has none unless they are given here.
+        in_flight_gate: whether the engine shows a prefix to others only when its prefill ends, and the driver
+            calls `prefilled`.  Siblings of a prefill under way then wait for it.
+        strict: whether a policy's failure raises `PolicyFault`.  Otherwise the queue keeps its arrival order
+            for that cycle, the plan says why, and `stats.policy_faults` counts it.
+        plan_lasts_s: seconds of `now` for which the last plan stands while neither queue nor cache (one with
+            a `version`) changes; 0.0 orders anew in each call.
 
-    Not for several threads at once, and not to be called back from a policy or cache view while a call is
-    under way: both end in `PlannerBusy`.
+    Use it from one thread at a time, and do not call it from a policy or cache view while a call is under
+    way.  Both end in `PlannerBusy`.
     """
 
     def __init__(
@@ -91,15 +91,15 @@ class Planner:
         self._standing = StandingPlan(plan_lasts_s)
         self._timer = timer
         self.held: dict[str, PendingRequest] = {}
-        """Requests that wait and are in no plan, see `hold`; to look at."""
+        """Waiting requests that are in no plan, by id; see `hold`.  Do not change it."""
 
-    # -- what waits --------------------------------------------------------------------------------
+    # -- arrivals and departures -------------------------------------------------------------------
 
     def add(self, request: PendingRequest, held: bool = False) -> None:
-        """A request arrived, or came back after preemption.  Cost and errors of `PendingTree.add`.
+        """Add a request that arrived, or came back after preemption.  Cost and errors of `PendingTree.add`.
 
-        With `held` it cannot run yet, as after `hold`: its key is not looked at, and `resume` gives it one.
-        It has to say its `num_tokens`.  O(1).
+        With `held` it cannot run yet, as after `hold`.  Its key is ignored, and `resume` gives it one.  It
+        must have its `num_tokens`.  O(1).
         """
         if held:
             self._add_held(request)
@@ -123,20 +123,20 @@ class Planner:
         self.held[request_id] = request
 
     def extend(self, request_id: str, key: object) -> None:
-        """More of a request's key matters than was given.  Cost and errors of `PendingTree.extend`."""
+        """Lengthen a request's key, where more of it matters than was given.  As `PendingTree.extend`."""
         self.tree.extend(request_id, key)
 
     def remove(self, request_id: str, admitted: bool = True, uncached_tokens: int | None = None) -> int:
-        """A request left the queue.  O(depth).
+        """Remove a request that left the queue.  O(depth).
 
         Args:
-            admitted: False when it was aborted or withdrawn.
-            uncached_tokens: prompt tokens the engine really has to compute for it; the last plan's
-                expectation when the engine does not tell.
+            admitted: False if it was aborted or withdrawn.
+            uncached_tokens: prompt tokens that the engine really has to compute for it; None takes what the
+                last plan expected.
 
         Returns:
-            The uncached tokens it is counted with, 0 if it was not admitted.  Of one that is held nothing is
-            expected to be cached.
+            The uncached tokens that are charged for it, 0 if it was not admitted.  A held request is expected
+            to have no cached tokens.
 
         Raises:
             UnknownRequest: it was not waiting.
@@ -169,10 +169,11 @@ class Planner:
         return cost
 
     def hold(self, request_id: str) -> None:
-        """A waiting request cannot run for now, whatever its place: it is in no plan until it is resumed.
+        """Take a waiting request that cannot run for now out of all plans, until it is resumed.  O(depth).
 
-        It shares with nobody, nothing is kept in the cache for it, and its tenant's turns do not wait for it.
-        It may be removed as it is.  O(depth); `UnknownRequest` if it is in no plan already.
+        It counts as sharing with no other request, nothing is kept in the cache for it, and its tenant's
+        turns do not wait for it.  It may be removed while it is held.  `UnknownRequest` if it is in no plan
+        already.
         """
         request = self.tree.remove(request_id)
         request.cached_len = request.coming_len = 0
@@ -180,10 +181,10 @@ class Planner:
         self.held[request_id] = request
 
     def resume(self, request_id: str, key: object, tail: int = 0) -> None:
-        """A request that is held can run again, and stands among the others where it stood when it arrived.
+        """Put a held request that can run again back where it stood when it arrived.
 
         Args:
-            key, tail: as of a `PendingRequest`; symbols may have changed.
+            key, tail: as of a `PendingRequest`; the symbols may have changed.
 
         Raises:
             UnknownRequest: it is not held.
@@ -199,16 +200,17 @@ class Planner:
         self._calls.arrived(request, self.tree)
 
     def prefilled(self, request_id: str) -> None:
-        """An admitted request's prefill ended, or the request is gone; its prefix is visible now.  O(depth).
+        """Note that an admitted request's prefill ended, or that the request is gone.  O(depth).
 
-        For engines with `in_flight_gate`.  Unknown ids are ignored.  It may come before the admission.
+        Its prefix is visible now.  For engines with `in_flight_gate`.  Unknown ids are ignored.  The call may
+        precede the admission.
         """
         if self._in_flight is not None:
             self._in_flight.ended(request_id, request_id in self.tree)
             self._standing.drop()
 
     def generated(self, tenant: str, tokens: int) -> None:
-        """So many tokens more were generated for a tenant.  O(1).
+        """Charge `tokens` more generated tokens to a tenant.  O(1).
 
         `InvalidKey` unless they are within 0 .. 2**53.
         """
@@ -217,7 +219,7 @@ class Planner:
         self._standing.drop()
 
     def answered(self, tokens: int, request_id: str = "") -> None:
-        """An answer is complete; how long those of requests like this one are is learned.  O(1).
+        """Learn the length of a complete answer, for this request and requests like it.  O(1).
 
         `InvalidKey` unless the tokens are within 0 .. 2**53; nothing is learned then.
         """
@@ -230,11 +232,11 @@ class Planner:
 
     @property
     def policy(self) -> AdmissionPolicy:
-        """The policy that orders, to look at what it keeps.  O(1)."""
+        """The policy that orders the queue, for looking at its state.  O(1)."""
         return self._calls.policy
 
     def __len__(self) -> int:
-        """Requests waiting, held ones included."""
+        """Number of waiting requests, held ones included."""
         return len(self.tree) + len(self.held)
 
     def __contains__(self, request_id: object) -> bool:
@@ -246,7 +248,7 @@ class Planner:
         return self.tree.request(request_id) if held is None else held
 
     def cluster(self, request_id: str) -> Cluster | None:
-        """The cluster of a waiting request, None if it shares nothing or is held.  O(1); `UnknownRequest`."""
+        """A waiting request's cluster; None if it shares nothing or is held.  O(1); `UnknownRequest`."""
         return None if request_id in self.held else self.tree.cluster(request_id)
 
     def needs(self, symbol: int) -> bool:
@@ -254,8 +256,7 @@ class Planner:
         return self.tree.owner(symbol) is not None
 
     def totals(self) -> dict[str, int | float]:
-        """For export, by name: the counters of `stats`, and as of now `waiting` (in plans), `held` and
-        `tree_nodes`."""
+        """The counters of `stats` by name, and the present `waiting` (in plans), `held` and `tree_nodes`."""
         now: dict[str, int | float] = {
             "waiting": len(self.tree),
             "held": len(self.held),
@@ -263,10 +264,10 @@ class Planner:
         }
         return {**self.stats.as_dict(), **now}
 
-    # -- what waits, for readers -------------------------------------------------------------------
+    # -- waiting requests, for readers -------------------------------------------------------------
 
     def requests(self) -> list[PendingRequest]:
-        """All waiting requests in order of arrival, the held ones behind the others.  O(n)."""
+        """All waiting requests in the order they were added, held ones last.  O(n)."""
         return [*self.tree.requests(), *self.held.values()]
 
     def key_of(self, request_id: str) -> bytes:
@@ -274,12 +275,15 @@ class Planner:
         return self.tree.key_of(request_id)
 
     def shared_symbols(self, key: bytes, namespace: str) -> int:
-        """Symbols of the longest prefix that a packed key shares with a waiting request.  O(shared part)."""
+        """Symbols of the longest prefix that a key shares with a waiting request.  O(shared part).
+
+        `key` is packed.
+        """
         root = self.tree.root(namespace)
         return 0 if root is None else follow(self.tree, key, Place(root, 0))[0] >> 2
 
     def roots(self) -> Iterator[tuple[str, Node]]:
-        """Each namespace in use with the root of its waiting prompts; valid until the queue changes."""
+        """Each namespace in use and the root of its waiting prompts; valid until the queue changes."""
         return self.tree.roots()
 
     @property
@@ -295,10 +299,11 @@ class Planner:
     # -- one cycle ---------------------------------------------------------------------------------
 
     def order_matters(self, cache: CacheView) -> bool:
-        """False if `plan` is sure to keep arrival order, as far as can be told without a look.  O(1).
+        """False if `plan` is sure to keep arrival order, as far as can be told without a walk.  O(1).
 
-        So it is where the policy lives on sharing, nothing that waits is shared, and the policy does not read
-        the cache or the cache knows that nobody who waits can hit it (`lone_requests`).
+        It is false if the policy needs sharing and no two waiting requests share a prefix.  In addition, the
+        policy must not read the cache, or the cache must know that no waiting request can hit it
+        (`lone_requests`).
         """
         policy = self._calls.policy
         if self.tree.has_sharing or not policy.needs_sharing:
@@ -306,7 +311,7 @@ class Planner:
         return policy.reads_cache and getattr(cache, "lone_requests", -1) != len(self.tree)
 
     def plan(self, cache: CacheView, now: float) -> Plan:
-        """The admission order of all waiting requests that are not held, first to admit first.
+        """Return the admission order of all waiting requests that are not held, first to admit first.
 
         O(nodes the cache follows + n log n) for the default policy; O(1) while the last plan stands.
 
@@ -317,7 +322,7 @@ class Planner:
         Raises:
             InvalidCache: the cache view gave an impossible answer.
             InvalidKey: `now` is not a finite number.
-            PolicyFault: with `strict`, see there.
+            PolicyFault: the policy failed and `strict` is set.
         """
         standing = self._standing.find(self.tree, cache, now)
         if isinstance(standing, Plan):
@@ -327,12 +332,13 @@ class Planner:
         return plan
 
     def lazy_plan(self, cache: CacheView, now: float) -> LazyPlan:
-        """The same order for an engine that admits a few: worked out only as far as it asks.
+        """Return the order of `plan`, worked out only as far as it is asked for.
 
-        For the default policy: O(what has changed in queue and cache since the last call + n vector
-        operations), if the cache tells its changes (`changed_since`, `inserted_since`), and a few hundred
-        nanoseconds for each who is asked for or is a sibling that waits.  Others plan the whole queue.
-        Arguments and errors of `plan`.
+        It is for an engine that admits a few requests.  With the default policy and a cache that tells its
+        changes (`changed_since`, `inserted_since`) it costs O(what has changed in queue and cache since the
+        last call + n vector operations).  Each request that is asked for, and each sibling that waits, adds a
+        few hundred nanoseconds.  Policies without a `stream` plan the whole queue.  Arguments and errors of
+        `plan`.
         """
         standing = self._standing.find(self.tree, cache, now)
         if isinstance(standing, LazyPlan):
@@ -358,7 +364,7 @@ class Planner:
         return plan
 
     def _made(self, cache: CacheView, now: float, lazily: bool) -> Plan | LazyPlan:
-        """A plan in one go: arrival order, signals, policy.  The caller holds the tree."""
+        """Make one plan: arrival order, signals, policy.  The caller holds the tree."""
         calls, tree, arrivals = self._calls, self.tree, self._arrivals
         gated = self._in_flight is not None
         unit: i64 = unit_tokens_of(cache)
@@ -384,7 +390,7 @@ class Planner:
         return Plan([request.request_id for request in ordered], ordered != queue, ORDERED)
 
     def _finds_something(self, cache: CacheView, gated: bool) -> bool:
-        """Whether anything that waits is shared, cached or under way, or the policy does not care."""
+        """Whether a waiting prompt is shared, cached or under way, or the policy orders all the same."""
         if self.tree.has_sharing or not self._calls.policy.needs_sharing:
             return True
         if not self.order_matters(cache):
@@ -393,10 +399,10 @@ class Planner:
         return hits_something(self._arrivals.of(self.tree), gated)
 
     def upcoming(self, k: int) -> list[Upcoming]:
-        """The next `k` of the last plan that still wait, and what of their prompts is not cached.
+        """The next `k` requests of the last plan that still wait, with their uncached tokens.
 
-        For who prefetches.  O(k), and a lazy plan is worked out so far; once a request has come or gone it
-        tells only of those that were asked for before.  Nothing before the first plan.
+        It is for prefetching.  O(k), and a lazy plan is worked out that far.  Once a request has come or
+        gone, a lazy plan tells only of requests asked for before.  The list is empty before the first plan.
 
         Raises `InvalidKey` unless `k` is within 0 .. 2**53.
         """
@@ -418,7 +424,7 @@ class Planner:
         return plan
 
     def _synchronise(self, queue: WaitingQueue, waiting: list[str]) -> None:
-        """Make the waiting requests those in `waiting`, the ids of the queue.  O(n)."""
+        """Add and remove requests until those of `waiting`, the queue's ids, wait here.  O(n)."""
         arrived = [request_id for request_id in waiting if request_id not in self]
         if len(waiting) - len(arrived) != len(self):
             present = set(waiting)
@@ -432,15 +438,15 @@ class Planner:
     # -- the cache ---------------------------------------------------------------------------------
 
     def cached_len(self, request_id: str) -> int:
-        """Tokens of a waiting request's prompt in the cache of the last plan.  O(1), one walk a plan at most.
+        """Tokens of a waiting request's prompt in the cache of the last plan.  O(1); `UnknownRequest`.
 
-        Unlike `request(...).cached_len` also where the policy did not look.  `UnknownRequest`.
+        Walks the cache, at most once a plan, where the policy did not; `request(...).cached_len` does not.
         """
         self.stats.cache_calls += self._signals.match_cache_now("Planner.cached_len")
         return self.tree.request(request_id).cached_len
 
     def cached_lens(self, request_ids: list[str]) -> list[int]:
-        """The same of many, as far as the policy looked.  O(n); `UnknownRequest`."""
+        """Cached tokens of many waiting requests, as far as the policy walked.  O(n); `UnknownRequest`."""
         return [self.tree.request(request_id).cached_len for request_id in request_ids]
 
     @property
@@ -449,10 +455,11 @@ class Planner:
         return self._demand is not None
 
     def eviction_score(self, node_id: int, idle_s: float = 0.0) -> float:
-        """How much the queue needs a cached node or block; lowest goes first, 0.0 is no demand.
+        """How much the queue needs a cached node or block; the lowest goes first, 0.0 is no demand.
 
         O(1) to O(levels), after one O(matched nodes) step per cycle that evicts.  Always 0.0 when the
-        configuration leaves eviction to the engine; but for `chained` keys, before the first plan, too.
+        configuration leaves eviction to the engine.  Before the first plan it is 0.0, too, except for
+        `chained` keys.
 
         Args:
             node_id: what `CacheView.node_id` returns for it; with `chained` keys its symbol.
@@ -463,10 +470,10 @@ class Planner:
 
 @final
 class ArrivalOrder:
-    """Waiting requests by (arrival_time, sequence), put together again only when the tree has changed.
+    """Waiting requests by (arrival_time, sequence), listed anew only when the tree has changed.
 
-    Requests mostly arrive in the order of their `arrival_time`, which is the order in which the tree keeps
-    them; only once one did not does this sort.
+    Most requests arrive in the order of their `arrival_time`, in which the tree keeps them.  Sorting begins
+    only with the first request that did not.
     """
 
     __slots__ = ("_in_order", "_latest", "_requests", "_unsized", "_version")
@@ -479,7 +486,7 @@ class ArrivalOrder:
         self._latest: float = float("-inf")
 
     def note(self, request: PendingRequest) -> None:
-        """A request was added to the tree.  O(1)."""
+        """Note a request that was added to the tree.  O(1)."""
         if request.arrival_time < self._latest:
             self._in_order = False
         else:
@@ -488,7 +495,7 @@ class ArrivalOrder:
             self._unsized.append(request)
 
     def fill_lengths(self, unit_tokens: i64) -> None:
-        """Prompt lengths in tokens, where the caller left them to the key.  O(those added since)."""
+        """Fill in prompt lengths in tokens that the caller left to the key.  O(requests added since)."""
         for request in self._unsized:
             if request.num_tokens == 0:
                 request.num_tokens = (request.length + request.tail) * unit_tokens
@@ -512,7 +519,7 @@ def _arrival(request: PendingRequest) -> tuple[float, int]:
 
 
 def kept_order(queue: list[PendingRequest], reason: str, stood_aside: bool) -> Plan:
-    """A plan that leaves the queue as it is; no lane has picked anybody.  O(n)."""
+    """A plan that leaves the queue as it is, with no request picked by a lane.  O(n)."""
     ids: list[str] = []
     for request in queue:
         request.lane = NO_LANE
@@ -522,13 +529,13 @@ def kept_order(queue: list[PendingRequest], reason: str, stood_aside: bool) -> P
 
 @final
 class StandingPlan:
-    """Keeps a plan until the queue, the cache or too much time has moved on.
+    """Keeps a plan until the queue or the cache changes, or its time is over.
 
     Only caches with a `version` can tell that they have not changed; with any other no plan stands.
 
     Args:
-        lasts_s: how long, on the clock of `Planner.plan`, an order stands that was made from what had been
-            waited; 0.0: not at all.
+        lasts_s: seconds on the clock of `Planner.plan` for which a plan stands although waiting times grow;
+            0.0 keeps none.
 
     Attributes:
         last: the last plan, whether it stands or not.
@@ -546,7 +553,7 @@ class StandingPlan:
         self._cache_version: object = None
 
     def find(self, tree: PendingTree, cache: CacheView, now: float) -> Plan | LazyPlan | None:
-        """The plan that still stands, None if there is none.  O(1)."""
+        """Return the plan that still stands; None if there is none.  O(1)."""
         if not self._stands or self._tree_version != tree.version or self._cache is not cache:
             return None
         if not now - self._planned_at < self._lasts_s or self._cache_version != getattr(
@@ -556,7 +563,7 @@ class StandingPlan:
         return self.last
 
     def keep(self, plan: Plan | LazyPlan, tree: PendingTree, cache: CacheView, now: float) -> None:
-        """Remember a plan with what it was made from."""
+        """Remember a plan and the versions that it was made from."""
         version: object = getattr(cache, "version", None)
         self.last = plan
         self._stands = version is not None
@@ -566,5 +573,5 @@ class StandingPlan:
         self._cache_version = version
 
     def drop(self) -> None:
-        """Something else than queue and cache has changed."""
+        """End the plan because something other than queue and cache has changed."""
         self._stands = False

@@ -1,10 +1,10 @@
-"""What a plan knows of cache and queue, each found at most once a plan.
+"""What a plan knows of cache and queue, each worked out at most once a plan.
 
-`Signals` writes what the waiting requests have cached and share; `Demand` turns the marks of the same walk
-into what the queue needs of the cache.
+`Signals` writes what the waiting requests have cached and what they share.  `Demand` turns the marks of the
+same walk into scores of what the queue needs of the cache.
 
 `PrefillsInFlight` is for engines (SGLang) that show a prefix to others only when its prefill ends.  A waiting
-request that shares it would compute it once more if it were admitted now; it does better to wait.
+request with the same prefix would compute it once more if it were admitted now, so it had better wait.
 `note_coming` writes how much of each prompt will be cached when the prefills under way have ended.
 """
 
@@ -41,35 +41,35 @@ class PrefillsInFlight:
         self._tree = PendingTree()
         self._ended_early: set[str] = set()
         self._coming: list[PendingRequest] = []
-        """Those whose `coming_len` was written last; others have 0."""
+        """Requests whose `coming_len` was written last; all others have 0."""
 
     def __len__(self) -> int:
-        """Prefills under way."""
+        """Number of prefills under way."""
         return len(self._tree)
 
     def admit(self, request_id: str, key: bytes, namespace: str) -> None:
-        """A request was admitted; its prefill is under way unless it has been seen to end.  O(depth)."""
+        """Add the prefill of an admitted request, unless it has already ended.  O(depth)."""
         if request_id in self._ended_early:
             self._ended_early.discard(request_id)
         elif request_id not in self._tree:
             self._tree.insert(request_id, key, namespace)
 
     def ended(self, request_id: str, is_waiting: bool) -> None:
-        """A prefill ended; `is_waiting`: the planner has not heard of its admission yet.  O(depth)."""
+        """Remove a prefill that ended; with `is_waiting` its admission is still to come.  O(depth)."""
         if request_id in self._tree:
             self._tree.remove(request_id)
         elif is_waiting:
             self._ended_early.add(request_id)
 
     def withdrawn(self, request_id: str) -> None:
-        """A waiting request left without being admitted.  O(1)."""
+        """Forget a waiting request that left without being admitted.  O(1)."""
         self._ended_early.discard(request_id)
 
     def note_coming(self, waiting: PendingTree, unit_tokens: i64) -> None:
         """Write `coming_len` of every waiting request.
 
-        O(requests below what both trees have in common, now and at the last call).  One descent of both
-        trees, like the dual-walk, without touching what that walk has left.
+        O(requests below what both trees have in common, now and at the last call).  Descends both trees once,
+        like the dual-walk, and leaves the marks of that walk alone.
         """
         for request in self._coming:
             request.coming_len = 0
@@ -82,7 +82,7 @@ class PrefillsInFlight:
                 self._descend(waiting, top, root, unit_tokens)
 
     def _descend(self, waiting: PendingTree, top: Node, root: Node, unit_tokens: i64) -> None:
-        # Each entry: a waiting node that is matched whole, and the place that its path has in our tree.
+        # Each entry: a node of `waiting` that is matched whole, and the place of its path in `self._tree`.
         stack: list[tuple[Node, Place]] = [(top, Place(root, 0))]
         while stack:
             node, ours = stack.pop()
@@ -105,7 +105,7 @@ class PrefillsInFlight:
             terminator = terminator.next
 
     def _write_below(self, top: Node, coming_len: i64) -> None:
-        """The same for every request at or below `top`."""
+        """Write `coming_len` of every request at or below `top`."""
         stop = next_branch(top)
         node: Node | None = top
         while node is not None and node is not stop:
@@ -119,7 +119,7 @@ class Signals:
 
     Args:
         tree: the waiting requests.
-        in_flight: the prefills under way, None where the engine shows a prefix at once.
+        in_flight: the prefills under way; None where the engine shows a prefix at once.
     """
 
     __slots__ = ("_in_flight", "_refreshed", "_theta", "_tree", "_walk", "_walked", "cache")
@@ -135,12 +135,12 @@ class Signals:
         self._theta: i64 = -1
 
     def look_at(self, cache: CacheView) -> None:
-        """A plan begins: nothing is known of this cache's present state.  O(1)."""
+        """Begin a plan: nothing is known of this cache's present state.  O(1)."""
         self.cache = cache
         self._walked = False
 
     def match_cache(self) -> int:
-        """Write `cached_len` and `coming_len`, unless this plan has; returns the calls into the cache.
+        """Write `cached_len` and `coming_len` once a plan; return the number of calls into the cache.
 
         The caller holds the tree.  Cost and errors of `DualWalk.walk`.
         """
@@ -154,7 +154,7 @@ class Signals:
         return self._walk.advances
 
     def match_cache_now(self, caller: str) -> int:
-        """`match_cache` for a call of the planner, named `caller`, that does not hold the tree."""
+        """`match_cache` for a method of the planner, named `caller`, that does not hold the tree."""
         self._tree.enter(caller)
         try:
             return self.match_cache()
@@ -162,7 +162,7 @@ class Signals:
             self._tree.leave()
 
     def match_queue(self, theta_tokens: i64, unit_tokens: i64) -> None:
-        """Write score, cluster and head, unless the tree stands as it did.  O(n + nodes).
+        """Write score, cluster and head, unless the tree is unchanged.  O(n + nodes).
 
         The caller holds the tree.
         """
@@ -173,7 +173,7 @@ class Signals:
             self._theta = theta
 
     def walk_epoch(self) -> int:
-        """The number of a walk of the last plan's cache whose marks are in the tree; walks if need be."""
+        """The epoch of a walk of the last plan's cache whose marks are in the tree; walks if need be."""
         if not self._walked or self._walk.epoch != self._tree.epoch:
             self._walked = False
             self.match_cache_now("Planner.eviction_score")
@@ -193,7 +193,7 @@ class Demand:
         self._index: DemandIndex = SymbolIndex(tree) if tree.chained else MarkIndex(tree)
 
     def score(self, node_id: int, idle_s: float) -> float:
-        """0.0 for what no waiting request needs."""
+        """The score of a cached node or block; 0.0 if no waiting request needs it."""
         if len(self._tree) == 0:
             return 0.0
         if not self._tree.chained:

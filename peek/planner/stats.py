@@ -9,22 +9,21 @@ from mypy_extensions import i64
 
 @final
 class PlannerStats:
-    """Running totals since the planner was made; `as_dict` for export.
+    """Running totals since the planner was made; `as_dict` exports them.
 
     Attributes:
-        plans: orders made (a plan that still stands is not made again).
-        stood_aside: of these, how many kept arrival order because nothing that waits is shared, cached or
-            under way.
-        policy_faults: times that a policy or lanes failed.
+        plans: orders made; a plan that still stands is not made again.
+        stood_aside: plans that kept arrival order because nothing that waits is shared, cached or under way.
+        policy_faults: failures of policy or lanes.
         reordered: cycles that changed the engine's order (counted by `Planner.cycle`).
         planned: requests ordered, summed over plans.
         admitted, withdrawn: requests that left the queue.
-        fair_admitted: of the admitted, those picked by the fair lane.
-        prompt_tokens, cached_expected: of the admitted: prompt length and what the last plan expected
-            to be cached.
-        uncached_admitted: prompt tokens the engine had to compute.
-        cache_calls: `CacheView.advance` calls.
-        plan_s, last_plan_s: seconds on the caller's timer, total and last plan.
+        fair_admitted: admitted requests that the fair lane picked.
+        prompt_tokens: prompt lengths of admitted requests, tokens.
+        cached_expected: tokens of these that the last plan expected to be cached.
+        uncached_admitted: prompt tokens that the engine had to compute.
+        cache_calls: calls of `CacheView.advance`.
+        plan_s, last_plan_s: duration of all plans and of the last plan, seconds on the caller's timer.
     """
 
     def __init__(self) -> None:
@@ -44,14 +43,14 @@ class PlannerStats:
         self.last_plan_s: float = 0.0
 
     def note_plan(self, n_requests: i64, seconds: float) -> None:
-        """One plan was made."""
+        """Count one plan."""
         self.plans += 1
         self.planned += n_requests
         self.plan_s += seconds
         self.last_plan_s = seconds
 
     def note_admission(self, prompt_tokens: i64, cached: i64, uncached: i64, fair: bool) -> None:
-        """One request was admitted."""
+        """Count one admitted request."""
         self.admitted += 1
         self.prompt_tokens += prompt_tokens
         self.cached_expected += cached
