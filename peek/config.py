@@ -1,7 +1,7 @@
 """Settings of one planner, and their one text form.
 
 A `PeekConfig` is a policy with its options, an eviction, and lanes where a published policy has them.  Three
-spellings mean the same everywhere a policy is named (environment, engine options, command line, docs):
+spellings mean the same wherever a policy is named (environment, engine options, command line, docs):
 
     peek:mean_bias=0.5,tenant_lead=1e5          text: a label, `:`, options; `str(config)` gives it back
     {"policy": "peek", "mean_bias": 0.5}        JSON: `from_dict`
@@ -31,7 +31,7 @@ LANES = ("cycle", "work")
 EVICTIONS = ("lru", *MODES)
 
 _ADAPTERS_OWN: Final = ("in_flight_gate", "strict")
-"""What looks like an option and is a fact about the engine or its driver: an argument of `Planner`."""
+"""Names that look like options but state facts about engine or driver: arguments of `Planner`."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class LaneOptions:
         check_slo(self.slo_s)
 
     def build(self) -> Lanes:
-        """New lanes with clocks at zero."""
+        """Make new lanes with clocks at zero."""
         kind = CycleLanes if self.lanes == "cycle" else LaneController
         return kind(self.fair_share, self.dynamic_share, self.slo_s)
 
@@ -73,7 +73,7 @@ class PeekConfig:
         lanes: what merges the policy's order with a fair one; None for none.
         eviction: "lru" leaves eviction to the engine, else a mode of `DemandEviction`.
 
-    Raises `InvalidConfig` for an unknown name and an invalid value, with what is valid.
+    Raises `InvalidConfig` for an unknown name or an invalid value; the message lists what is valid.
     """
 
     policy: str = "peek"
@@ -103,16 +103,16 @@ class PeekConfig:
 
     @classmethod
     def from_label(cls, label: str) -> PeekConfig:
-        """The settings behind a text, `LABEL` or `LABEL:option=value,...`.
+        """Make the settings that a text means, `LABEL` or `LABEL:option=value,...`.
 
         A label is one of `PRESETS`, or a policy by name: one of `POLICIES`, `module:Class`, or an entry point
-        in the group `peek.policies`.  Behind a `+` follows the eviction: `lru`, the engine's own, or `pe`,
+        in the group `peek.policies`.  A `+` and the eviction may follow: `lru`, the engine's own, or `pe`,
         demand eviction; without one it is `lru`.  The options are those of `from_dict`.
 
         >>> PeekConfig.from_label("peek:mean_bias=0.5").options.mean_bias
         0.5
 
-        Raises `InvalidConfig`, which lists the valid ones.
+        Raises `InvalidConfig`, which lists the valid labels.
         """
         head, _, tail = label.rpartition(":")
         if head and "=" in tail:
@@ -133,10 +133,11 @@ class PeekConfig:
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any], *, beside: Sequence[str] = ()) -> PeekConfig:
-        """From JSON-like options; `policy` names the label that the others change.
+        """Make the settings from JSON-like options; `policy` names the label that the other options change.
 
-        The others are `eviction`, those of `LaneOptions`, and those of the policy.  `InvalidConfig` for one
-        that this policy does not have; it lists those it has, and what else the caller takes (`beside`).
+        The other options are `eviction`, those of `LaneOptions`, and those of the policy.  Raises
+        `InvalidConfig` for an option that this policy does not have.  The message lists the options that it
+        has, and those in `beside`, which the caller takes itself.
         """
         base = cls.from_label(str(options["policy"])) if "policy" in options else cls()
         given = {name: value for name, value in options.items() if name != "policy"}
@@ -155,9 +156,9 @@ class PeekConfig:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> PeekConfig:
-        """From `PEEK_POLICY` or the paper's `PEEK_ONLINE_*` variables; others are not looked at.
+        """Make the settings from `PEEK_POLICY` or the paper's `PEEK_ONLINE_*` variables; others are ignored.
 
-        Nothing set gives the stock configuration (`is_stock`).  An unknown `PEEK_ONLINE_*` name is
+        With none of these set it is the stock configuration (`is_stock`).  An unknown `PEEK_ONLINE_*` name is
         an error, since a typing mistake would otherwise silently measure the stock engine.
         """
         unknown = [name for name in environ if name.startswith("PEEK_ONLINE_") and name not in VARIABLES]
@@ -190,29 +191,29 @@ class PeekConfig:
             return label
         return f"{label}:{','.join(f'{name}={_text(value)}' for name, value in changed.items())}"
 
-    # -- what they build ---------------------------------------------------------------------------
+    # -- building the parts ------------------------------------------------------------------------
 
     @property
     def is_stock(self) -> bool:
-        """True if the engine's own order and eviction are left alone."""
+        """Whether the engine's own order and eviction are left alone."""
         return self.policy == "fcfs" and self.lanes is None and self.eviction == "lru"
 
     @property
     def sees_prefills(self) -> bool:
-        """Whether the policy makes use of the in-flight gate on engines that show a prefix late."""
+        """Whether the policy uses the in-flight gate on engines that show a prefix late."""
         sees: bool = self.build_policy().sees_prefills
         return sees
 
     def build_policy(self) -> AdmissionPolicy:
-        """A new policy object."""
+        """Make a new policy object."""
         return registry.make(self.policy, self.options)
 
     def build_lanes(self) -> Lanes | None:
-        """New lanes with clocks at zero, or None."""
+        """Make new lanes with clocks at zero; None if no lanes are configured."""
         return None if self.lanes is None else self.lanes.build()
 
     def build_eviction(self) -> EvictionPolicy | None:
-        """The demand eviction, or None for the engine's own."""
+        """Make the demand eviction; None for the engine's own."""
         return None if self.eviction == "lru" else DemandEviction(self.eviction)
 
 
@@ -221,7 +222,7 @@ _EVICTION_ENDINGS: Final = {"lru": "lru", "pe": "cluster"}
 
 
 def _made(policy: str, kind: Any, values: Mapping[str, Any]) -> Any:
-    """An instance of a policy's `Options`."""
+    """Make an instance of a policy's `Options`."""
     declared: object = kind
     if not is_dataclass(declared):
         raise InvalidConfig(f"Options of policy {policy!r} is {kind!r}; need a frozen dataclass")
@@ -239,7 +240,7 @@ def _made(policy: str, kind: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _unknown(base: PeekConfig, name: str, beside: Sequence[str]) -> str:
-    """Why an option cannot be set, with those that can."""
+    """Why an option cannot be set, with the options that can."""
     if name in _ADAPTERS_OWN:
         return f"option {name!r} is not a setting of a policy: it is an argument of Planner"
     own = [field.name for field in fields(base.options)]
@@ -251,7 +252,7 @@ def _unknown(base: PeekConfig, name: str, beside: Sequence[str]) -> str:
 
 
 def _parsed_options(label: str, text: str) -> dict[str, Any]:
-    """Options from `name=value,...`; a value that is no JSON is a text."""
+    """Parse options from `name=value,...`; a value that is no JSON is a text."""
     found: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
@@ -284,7 +285,7 @@ def _text(value: object) -> str:
 
 
 _PUBLISHED_LANES: Final = LaneOptions("cycle", 0.3, True)
-"""The paper's: cache lane 0.7 (alpha), dynamic."""
+"""The paper's lanes: cache lane 0.7 (alpha), dynamic."""
 
 PRESETS: dict[str, PeekConfig] = {
     "fcfs+lru": PeekConfig("fcfs"),
@@ -302,7 +303,7 @@ PRESETS: dict[str, PeekConfig] = {
     "clpm+gm+dl+pe": PeekConfig("clpm+gm", lanes=_PUBLISHED_LANES, eviction="cluster"),
     "peek": PeekConfig(),
 }
-"""The paper's policies, the baselines and the library's own; `PeekConfig.from_label` knows more."""
+"""The paper's policies, the baselines and the library's own; `PeekConfig.from_label` knows more labels."""
 
 VARIABLES: Final = (
     "PEEK_ONLINE_SCHEDULER",
@@ -313,7 +314,7 @@ VARIABLES: Final = (
     "PEEK_ONLINE_CLPM_BIGLANE_SHARE",
     "PEEK_ONLINE_EVICTION_MODE",
 )
-"""The paper's."""
+"""The paper's variables."""
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("", "0", "false", "no", "off")
 

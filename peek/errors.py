@@ -1,7 +1,7 @@
-"""What can go wrong, split by whose fault it is.
+"""Errors of the library, split by whose fault they are.
 
-Every error of this library is a `PeekError`.  Each leaf also is the built-in error a caller would
-expect (`ValueError`, `KeyError`, ...), so code that never heard of `peek` still handles it.
+Every error of this library is a `PeekError`.  Each leaf is also the built-in error that a caller would expect
+(`ValueError`, `KeyError`, ...), so code that never heard of `peek` still handles it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ class PeekError(Exception):
 
 
 class InvalidKey(PeekError, ValueError):
-    """The caller's key is not a sequence of int32 symbols."""
+    """The caller's key, or another value given with a request, has a wrong type or is out of range."""
 
 
 class InvalidConfig(PeekError, ValueError):
-    """The caller's configuration names an unknown option or an absurd value."""
+    """The caller's configuration names an unknown option or an invalid value."""
 
 
 class DuplicateRequest(PeekError, ValueError):
@@ -42,7 +42,7 @@ class QueueFull(PeekError, RuntimeError):
 
 
 class NoReplica(PeekError, RuntimeError):
-    """A request was to be placed at once and no replica takes any."""
+    """A request had to be placed at once, and no replica accepts requests."""
 
 
 class InvalidCache(PeekError, ValueError):
@@ -54,8 +54,7 @@ class PolicyFault(PeekError, RuntimeError):
 
 
 class PlannerBusy(PeekError, RuntimeError):
-    """A planner or tree was called while a call of it was under way: from a second thread, or from a
-    policy or cache view that it had called."""
+    """A planner or tree was called during another of its calls, by a second thread, a policy or a view."""
 
 
 class WorkloadError(PeekError, ValueError):
@@ -63,4 +62,4 @@ class WorkloadError(PeekError, ValueError):
 
 
 class EngineMismatch(PeekError, RuntimeError):
-    """The engine at hand lacks a seam that an adapter needs; the message names it."""
+    """The engine at hand lacks a seam that an adapter needs; the message names the seam."""

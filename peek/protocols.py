@@ -1,11 +1,11 @@
 """What an engine must offer to be driven by a `Planner`.
 
-Three protocols, four members each at most.  They are structural: an engine object satisfies them by
-having the members, no inheritance needed.  This module is never compiled, because protocols that are
-checked at run time must stay ordinary Python classes.
+Three protocols, four members each at most.  They are structural: an engine object satisfies them by having
+the members, no inheritance needed.  This module is never compiled, because protocols that are checked at run
+time must stay ordinary Python classes.
 
-Vocabulary: a *symbol* is one unit of the engine's cache (a token, a page of tokens, or an interned
-block hash); `unit_tokens` says how many tokens one symbol stands for.
+A *symbol* is one unit of the engine's cache: a token, a page of tokens, or an interned block hash.
+`unit_tokens` says how many tokens one symbol stands for.
 """
 
 from __future__ import annotations
@@ -23,76 +23,75 @@ __all__ = ["CacheTree", "CacheView", "WaitingQueue"]
 class CacheView(Protocol):
     """Read-only view of an engine's prefix cache, descended one pending edge at a time.
 
-    A *cursor* is any object that marks a place in the cache; it belongs to the view and is only
-    handed back to it.  Calls must not change the cache (no node splits, no recency refresh), and not
-    the waiting requests.
+    A *cursor* is any object that marks a place in the cache.  It belongs to the view and is only handed back
+    to it.  Calls must change neither the cache (no node splits, no recency refresh) nor the waiting requests.
 
-    Whole numbers may be of any type that Python takes for one (numpy's, say).  An answer that no cache
-    can give ends the walk with `InvalidCache`.
+    Whole numbers may be of any type that Python takes for one (numpy's, say).  An answer that no cache can
+    give ends the walk with `InvalidCache`.
 
-    Granularity.  A cache that matches single symbols needs nothing here.  Some caches match whole
-    blocks of several symbols: with blocks of 8 they hold 16 or 24 symbols of a prompt, never 18.  There
-    are two ways to say so:
+    Granularity.  A cache that matches single symbols needs nothing here.  Some caches match whole blocks of
+    several symbols: with blocks of 8 they hold 16 or 24 symbols of a prompt, never 18.  There are two ways to
+    say so:
 
-    - Make every block one symbol of the keys (intern its content as a number) and let `unit_tokens` be
-      the tokens of a block.  This is the faster way, as keys are shorter.
+    - Make every block one symbol of the keys (intern its content as a number) and let `unit_tokens` be the
+      tokens of a block.  This is the faster way, as keys are shorter.
     - Keep smaller symbols and declare the attribute `block_symbols`, the symbols per block (8 above).
 
-    It matters because waiting prompts part ways at any symbol.  Say 24 symbols of a prompt are cached,
-    and another prompt shares the first 18 of them.  `advance` is then asked for the first 18, of which
-    such a cache holds 16.  With `block_symbols = 8` the next question goes on from there: the other 2
-    symbols and what follows them in this prompt, 8 of which are cached, 24 in all.  Without it the
-    answer would be 16, so a walk that notices a cache of this kind raises `InvalidCache` instead.
+    It matters because waiting prompts part ways at any symbol.  Say 24 symbols of a prompt are cached, and
+    another prompt shares the first 18 of them.  `advance` is then asked for the first 18, of which such a
+    cache holds 16.  With `block_symbols = 8` the next question starts there: at the other 2 symbols and those
+    that follow in the cached prompt.  8 of these are cached, 24 in all.  Without the attribute the answer
+    would be 16, so a walk that notices a cache of this kind raises `InvalidCache` instead.
 
     Optional members:
 
-    - `version`: changes whenever an answer of `advance` could; walks between two changes only ask about
-      new requests.  Without it every walk asks anew.
-    - `changed_since(version) -> list[int] | None`: the symbols whose answers may be others than at an
-      earlier `version`; None if that may be any.  For chained keys, where a symbol stands for all before
-      it.  Walks then look at these and at new requests only.
+    - `version`: changes whenever an answer of `advance` could change.  Walks between two changes only ask
+      about new requests.  Without it every walk asks anew.
+    - `changed_since(version) -> list[int] | None`: the symbols whose answers may differ from those at an
+      earlier `version`; None if any symbol's may.  It is for chained keys, where a symbol stands for all
+      symbols before it.  Walks then look at these symbols and at new requests only.
     - `inserted_since(version) -> list[tuple[str, bytes]] | None`: the keys, packed int32 symbols with their
       namespaces, that were put into the cache since an earlier `version`; None if not known.  Nothing else
-      may have come in, anything may have gone.  Walks then look along these, at what was cached and at new
-      requests only.
-    - `keeps_since(version) -> bool`: with it, whether all is held that was held then.  Cursors are still
-      good in that case, and what was cached is not looked at.
+      may have come in, but anything may have gone.  Walks then look along these keys, at what was cached and
+      at new requests only.
+    - `keeps_since(version) -> bool`: used with `inserted_since`; whether the cache still holds all that it
+      held at that version.  If so, cursors are still good, and walks skip what was cached.
     - `block_symbols`: symbols per block that the cache matches whole, at least 1; see above.
-    - `lone_requests`: how many waiting requests it knows to share with nobody and to hit nothing; where
-      that is all of them, nothing is walked.
-    - `worth(cursor, matched) -> int`: what `matched` symbols up to `cursor` save, in tokens, where a
-      cached token is not always worth a whole one (on the host, say); 0 .. matched * unit_tokens.
+    - `lone_requests`: number of waiting requests that, as the cache knows, share with no other request and
+      hit nothing.  Where that is all of them, nothing is walked.
+    - `worth(cursor, matched) -> int`: what `matched` symbols up to `cursor` save, in tokens, 0 .. matched *
+      unit_tokens.  For caches where a cached token is not always worth a whole one (on the host, say).
     """
 
     unit_tokens: int
     """Tokens per symbol, at least 1."""
 
     def root(self, namespace: str) -> object:
-        """The cursor in front of the first symbol of `namespace`."""
+        """Return the cursor in front of the first symbol of `namespace`."""
         ...
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
         """Follow `segment` (int32 symbols of one pending edge) from `cursor`.
 
-        `offset` is the absolute position of the segment's first symbol.  Returns a tuple: how many
-        leading symbols the cache holds (0 .. len(segment)), and the cursor behind the last of them.
+        `offset` is the absolute position of the segment's first symbol.  Returns a tuple: how many leading
+        symbols the cache holds (0 .. len(segment)), and the cursor behind the last of them.
         """
         ...
 
     def node_id(self, cursor: object) -> int:
-        """The cache node or block that holds the symbol in front of `cursor`; for demand marks."""
+        """Return the cache node or block that holds the symbol in front of `cursor`; for demand marks."""
         ...
 
 
 @runtime_checkable
 class CacheTree(CacheView, Protocol):
-    """A cache whose entries form a tree with several symbols an entry (a radix cache).
+    """A cache whose entries form a tree with several symbols per entry (a radix cache).
 
-    The one member more lets demand marks reach the inner nodes that an edge passes through.
+    Its one additional member lets demand marks reach the inner nodes that an edge passes through.
     """
 
     def parent_id(self, node_id: int) -> int:
-        """The parent of a cache node; 0 for a root, and where the parent is a root without symbols."""
+        """Return the parent of a cache node; 0 for a root, and where the parent is a root without symbols."""
         ...
 
 
@@ -101,7 +100,7 @@ class WaitingQueue(Protocol):
     """The engine's waiting queue, as `Planner.cycle` needs it."""
 
     def waiting_ids(self) -> Iterable[str]:
-        """Ids of all waiting requests in the engine's present order."""
+        """Return the ids of all waiting requests in the engine's present order."""
         ...
 
     def translate(self, request_id: str) -> PendingRequest:
@@ -109,7 +108,7 @@ class WaitingQueue(Protocol):
         ...
 
     def uncached_tokens(self, request_id: str) -> int:
-        """For a request that left the queue: the prompt tokens it was admitted to compute.
+        """Return the prompt tokens that a request which left the queue was admitted to compute.
 
         Negative when it was not admitted (aborted, withdrawn).
         """

@@ -1,8 +1,7 @@
 """A waiting request, translated once on arrival.
 
-`PendingRequest` is the only form in which the core sees an engine's request.  The first block of
-attributes is given by the caller and never changes; the second is written by the planner in every
-cycle and is what policies read.
+`PendingRequest` is the only form in which the core sees an engine's request.  The caller gives its arguments.
+The planner writes its signals in every cycle, and policies read them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from mypy_extensions import i64
 from peek.errors import InvalidKey
 
 NO_LANE: Final = -1
-"""`lane` of a request that no lane picked: there are none, or the stock order stood."""
+"""`lane` of a request that no lane picked: there are no lanes, or the stock order stood."""
 
 SINGLETON: Final = 0
 """`cluster_id` of a request that shares no prefix with another waiting request."""
@@ -35,10 +34,10 @@ _SIGNALS: Final = (
     "section",
     "sequence",
 )
-"""What is written after the constructor."""
+"""Attributes that are written after the constructor."""
 
 MAX_TOKENS: Final = 2**53
-"""More tokens than any request computes or generates; lanes count in floats."""
+"""More tokens than any request computes or generates; lanes count in floats, exact up to here."""
 
 _MOST: Final = 2**62 - 1
 """The largest count of tokens: sums of a few fit in 64 bits."""
@@ -46,41 +45,42 @@ _MOST: Final = 2**62 - 1
 
 @final
 class PendingRequest:
-    """One waiting request and the signals a policy orders it by.
+    """One waiting request and the signals that a policy orders it by.
 
     It can be copied and pickled, whole, on either build.  Numbers may be numpy's.  `InvalidKey` for an
-    argument of a wrong type or out of range; what is wrong with the key is told by `PendingTree.add`.
+    argument of a wrong type or out of range; an invalid key is refused by `PendingTree.add`.
 
     Args:
         request_id: a str, unique among the waiting requests.
-        key: the prompt in symbols: `list[int]`, `bytes` (int32 little endian), `array`, or a numpy
-            int32 / int64 vector.  The tree takes it over and drops the reference: no second copy.
+        key: the prompt in symbols: `list[int]`, `bytes` (int32 little endian), `array`, or a numpy int32 /
+            int64 vector.  The tree takes it over and drops the reference: no second copy.
         arrival_time: seconds on the caller's clock.
         namespace: a str, what keeps equal token sequences from sharing KV (LoRA, cache salt).
-        num_tokens: prompt length in tokens; 0 means `length * unit_tokens`.  Needed where the last
-            tokens do not fill a page or block and so are not part of the key.
-        tail: symbols of the prompt behind the key, left out because no waiting request can share them
-            and the cache cannot hold them while the key stands (see `PendingTree.extend`).
-        tenant: a str, who the request is accounted to; "" for all: one tenant.
-        heads: hashable names of the prompt's beginnings, shortest first, by which lengths of answers are
-            learned; needed where equal symbols may mean something else later, else the planner finds its
-            own for a policy that reads them.
-        session: a str, the conversation or job that the request is a turn of; "" where nobody says.
-        ttft_target_s: seconds after its arrival within which its first token is wanted; None for no target.
+        num_tokens: prompt length in tokens; 0 means `length * unit_tokens`.  Needed where the last tokens do
+            not fill a page or block and so are not part of the key.
+        tail: symbols of the prompt behind the key, left out because no waiting request can share them and the
+            cache cannot hold them while the key stands (see `PendingTree.extend`).
+        tenant: a str, the name that the request is accounted to; "" if tenants are not told apart.
+        heads: hashable names of the prompt's beginnings, shortest first, for learning answer lengths.  Needed
+            where equal symbols may mean something else later.  Otherwise the planner makes them for a policy
+            that reads them.
+        session: a str, the conversation or job that the request is a turn of; "" if not known.
+        ttft_target_s: seconds after its arrival within which its first token is wanted; None for no target of
+            its own.
 
     Signals, valid after `Planner.plan`; `score`, `cluster_*` and `head` where the policy reads the tree:
-        arrival_work: uncached tokens the engine had admitted when the request arrived (HRRN's clock).
+        arrival_work: uncached tokens that the engine had admitted when the request arrived (HRRN's clock).
         sequence: rank of arrival (unique, ascending).
         length: symbols in the key, without the tail.
         cached_len: tokens of the prompt already in the KV cache (the paper's h).
-        coming_len: tokens of the prompt that a prefill now running will have cached when it ends;
-            only on engines that show a prefix to others no sooner, else 0.
+        coming_len: tokens of the prompt that a prefill under way will have cached when it ends; 0 on engines
+            that show a prefix sooner.
         score: sum of pending_count x edge length over the path (Eq. 1), in symbols.
-        cluster_id, cluster_depth, cluster_size: the deepest tree node that at least two waiting
-            requests share: its id (0 for a singleton), depth in symbols, pending count.
+        cluster_id, cluster_depth, cluster_size: the deepest tree node that at least two waiting requests
+            share: its id (0 for a singleton), depth in symbols, pending count.
         head: id of the tree node that holds the first theta symbols, 0 if the key is shorter.
         section: WARM / PIONEER / SIBLING, written by a policy that uses sections.
-        lane: the lane that picked it in the last order, `NO_LANE` where none did.
+        lane: the lane that picked the request in the last order, `NO_LANE` where none did.
     """
 
     __slots__ = (
@@ -109,7 +109,7 @@ class PendingRequest:
         "ttft_target_s",
     )
 
-    # Compiled code checks `str` by itself, with an error that names nothing: hence `object` for the texts.
+    # Compiled code checks `str` by itself, and its error names no argument: hence `object` for the texts.
     def __init__(
         self,
         request_id: object,
@@ -148,9 +148,9 @@ class PendingRequest:
         self.head: i64 = 0
         self.section: i64 = 0
         self.lane: i64 = NO_LANE
-        self.placed: i64 = 0  # of the planner: the last order that it was found in
+        self.placed: i64 = 0  # the planner's number of the last order it was found in
 
-    # What the tree has filed a request under cannot be set: a policy that tried would lose it.
+    # Read-only, because the tree files a request under these: a policy that changed one would lose it.
 
     @property
     def request_id(self) -> str:
@@ -231,7 +231,7 @@ def _target(request_id: str, value: object) -> float:
 def _seconds(request_id: str, name: str, value: object) -> float:
     if isinstance(value, float) and isfinite(value):
         return value
-    if not isinstance(value, (str, bytes, bytearray)):  # `float` would read a number from these
+    if not isinstance(value, (str, bytes, bytearray)):  # `float` would parse these
         try:
             seconds = float(value)  # type: ignore[arg-type]
             if isfinite(seconds):
@@ -242,6 +242,6 @@ def _seconds(request_id: str, name: str, value: object) -> float:
 
 
 def require_tokens(name: str, tokens: int) -> None:
-    """`InvalidKey` unless they are within 0 .. 2**53."""
+    """Raise `InvalidKey` unless `tokens` is within 0 .. 2**53."""
     if not 0 <= tokens <= MAX_TOKENS:
         raise InvalidKey(f"{name} is {tokens}; need 0 .. 2**53")

@@ -1,6 +1,6 @@
-"""What a setting may be: six checks that name the setting, the value and what is valid.
+"""Checks of settings: six functions that name the setting, the value and what is valid.
 
-Each setting is checked in one place, next to what it means, by one of these.
+Each setting is checked in one place, next to its declaration, by one of these functions.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from peek.errors import InvalidConfig
 
 
 def require_number(name: str, value: object, above: float, below: float, inclusive: bool = False) -> None:
-    """`InvalidConfig` unless `value` is a finite number above `above` and below `below`.
+    """Raise `InvalidConfig` unless `value` is a finite number above `above` and below `below`.
 
     Args:
-        inclusive: `below` itself is valid, too.
+        inclusive: whether `below` itself is valid, too.
     """
     number = _finite(value)
     if number is None or not above < number <= below or (number == below and not inclusive):
@@ -24,35 +24,35 @@ def require_number(name: str, value: object, above: float, below: float, inclusi
 
 
 def require_within(name: str, value: object, least: float, most: float) -> None:
-    """`InvalidConfig` unless `value` is a number from `least` to `most`, both included."""
+    """Raise `InvalidConfig` unless `value` is a number from `least` to `most`, both included."""
     number = _finite(value)
     if number is None or not least <= number <= most:
         raise InvalidConfig(f"{name} is {value!r}; need a number from {least:g} to {most:g}")
 
 
 def require_lead(name: str, value: object) -> None:
-    """`InvalidConfig` unless `value` is a number, 0 or more, or infinity."""
+    """Raise `InvalidConfig` unless `value` is a number, 0 or more, or infinity."""
     number = _finite(value)
     if value != inf and (number is None or number < 0.0):
         raise InvalidConfig(f"{name} is {value!r}; need a number from 0, or infinity")
 
 
 def require_seconds(name: str, value: object) -> None:
-    """`InvalidConfig` unless `value` is a number above 0, or infinity."""
+    """Raise `InvalidConfig` unless `value` is a number above 0, or infinity."""
     number = _finite(value)
     if value != inf and (number is None or number <= 0.0):
         raise InvalidConfig(f"{name} is {value!r}; need a number above 0, or infinity")
 
 
 def require_one_of(name: str, value: object, valid: Iterable[str]) -> None:
-    """`InvalidConfig` unless `value` is one of `valid`."""
+    """Raise `InvalidConfig` unless `value` is one of `valid`."""
     names = list(valid)
     if value not in names:
         raise InvalidConfig(f"{name} is {value!r}; valid: {', '.join(names)}")
 
 
 def require_flag(name: str, value: object) -> None:
-    """`InvalidConfig` unless `value` is a bool."""
+    """Raise `InvalidConfig` unless `value` is a bool."""
     if not isinstance(value, bool):
         raise InvalidConfig(f"{name} is {value!r}; need true or false")
 
@@ -62,5 +62,5 @@ def _finite(value: object) -> float | None:
         return None
     try:
         return float(value) if isfinite(value) else None
-    except OverflowError:  # an integer beyond floats
+    except OverflowError:  # an integer too large for a float
         return None
