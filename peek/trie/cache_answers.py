@@ -1,7 +1,7 @@
-"""What a cache view says, checked: the numbers of a `CacheView` are an outsider's word.
+"""Checks of a cache view's answers, because the code of a `CacheView` is an outsider's.
 
-An answer that no cache can give ends in `InvalidCache`, which names the call and the value.  Any object
-that Python takes for a whole number (`operator.index`) is one, numpy's included, on both builds.
+An answer that no cache can give ends in `InvalidCache`, which names the call and the value.  Any object that
+Python takes for a whole number (`operator.index`) is one, numpy's included, on both builds.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _HUGE: Final = 2**62 - 1
 """The largest number that compiled code compares without conversion."""
 
 _PROBES: Final = 4
-"""Edges that are asked for once more while nothing tells yet whether a cache matches single symbols."""
+"""Edges that are asked for once more while no answer yet proves that a cache matches single symbols."""
 
 
 def whole_number(value: object, call: str) -> int:
-    """`value` as an int of 63 bits; `InvalidCache` if it is none, naming the `call` that gave it."""
+    """Return `value` as an int of 63 bits; `InvalidCache` naming the `call` that gave it if it is none."""
     if isinstance(value, int):
         number: int = value
     else:
@@ -39,12 +39,12 @@ def whole_number(value: object, call: str) -> int:
 
 
 def unit_tokens_of(cache: object) -> int:
-    """Tokens per symbol of a view; `InvalidCache` if that is no whole number from 1 to 2**31 - 1."""
+    """Tokens per symbol of a view; `InvalidCache` unless a whole number from 1 to 2**31 - 1."""
     return _positive(getattr(cache, "unit_tokens", None), "unit_tokens")
 
 
 def block_symbols_of(cache: object) -> int:
-    """Symbols per block that a view's cache matches whole, 0 if the view does not say; `InvalidCache`."""
+    """Symbols per block that a view's cache matches whole, 0 if not declared; `InvalidCache`."""
     size: object = getattr(cache, "block_symbols", None)
     return 0 if size is None else _positive(size, "block_symbols")
 
@@ -57,7 +57,7 @@ def _positive(value: object, name: str) -> int:
 
 
 def checked_step(answer: object, asked: i64) -> tuple[i64, object]:
-    """An answer of `advance` about `asked` symbols: how many are cached, and the cursor; `InvalidCache`."""
+    """Check an answer of `advance` about `asked` symbols; return its two items or raise `InvalidCache`."""
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise InvalidCache(f"advance(...) answered {answer!r}; need a tuple (symbols followed, cursor)")
     count = whole_number(answer[0], "the first item that advance(...) answered")
@@ -67,13 +67,13 @@ def checked_step(answer: object, asked: i64) -> tuple[i64, object]:
 
 
 def read_step(answer: Any, asked: i64) -> tuple[i64, object]:
-    """An answer of `advance`; the usual one is unpacked natively."""
+    """Read an answer of `advance`; the usual kind is unpacked natively."""
     if COMPILED:
         try:
             step: tuple[i64, object] = answer
             return step
         except (TypeError, ValueError, OverflowError):
-            pass  # not what it should be, or not of Python's own types
+            pass  # a wrong answer, or one not of Python's own types
     return checked_step(answer, asked)
 
 
@@ -84,8 +84,8 @@ def out_of_range(count: int, asked: i64) -> InvalidCache:
 def rest_and_edge(parent: Node, node: Node) -> memoryview:
     """The symbols from where the cache stands above `node` to the end of the node's edge.
 
-    A cache that matches whole blocks stands at the last block boundary at or before the end of the
-    parent: the symbols behind it are the `rest`, from one or more edges.  O(rest + edge).
+    A cache that matches whole blocks stands at the last block boundary at or before the end of the parent.
+    The symbols behind that boundary are the `rest`, from one or more edges.  O(rest + edge).
     """
     edges: list[bytes] = [node.edge]
     missing = parent.depth - parent.walk_matched
@@ -101,17 +101,17 @@ def rest_and_edge(parent: Node, node: Node) -> memoryview:
     return memoryview(b"".join(edges)).cast("i")
 
 
-# -- does a cache that does not say so match whole blocks? ------------------------------------------------
+# -- whether a cache matches whole blocks without declaring it --------------------------------------------
 
 
 def matches_single_symbols(tree: PendingTree, cache: Any) -> bool:
     """Whether a walk's answers prove that the cache matches symbol by symbol; one to four calls.
 
     Called after a whole walk with a view that declares no `block_symbols`.  Where the cache followed k
-    symbols it must follow k - 1 of the first k - 1.  If it does not, it matches whole blocks, and
-    `InvalidCache` is raised if an edge ends inside one, because what is below may be cached as well.
-    As long as it has followed nothing there is no proof: then some children are asked for together with
-    the edge above on which it stopped.
+    symbols it must follow k - 1 of the first k - 1.  If it does not, it matches whole blocks.  `InvalidCache`
+    is then raised if an edge ends inside a block, because the symbols below may be cached as well.  As long
+    as the cache has followed nothing there is no proof.  Then some children are asked for together with the
+    edge above on which the cache stopped.
     """
     sample = _first_followed(tree)
     if sample is None:
@@ -154,7 +154,7 @@ def _first_followed(tree: PendingTree) -> Node | None:
 
 
 def _stopped(tree: PendingTree, limit: int, within: i64) -> list[Node]:
-    """The first `limit` inner nodes that the cache followed up to fewer than `within` symbols."""
+    """The first `limit` inner nodes of which the cache misses at least 1 and fewer than `within` symbols."""
     found: list[Node] = []
     for _, root in tree.roots():
         node = next_preorder(root)
@@ -169,7 +169,7 @@ def _stopped(tree: PendingTree, limit: int, within: i64) -> list[Node]:
 
 
 def _ask_below(tree: PendingTree, cache: Any) -> None:
-    """`InvalidCache` if the cache stopped on an edge and yet follows it together with a child's."""
+    """Raise `InvalidCache` if the cache stopped on an edge, but follows it together with a child's edge."""
     for node in _stopped(tree, _PROBES, MAX_SYMBOL):
         kid = node.kid
         assert kid is not None

@@ -1,26 +1,26 @@
-"""The dual-walk: every waiting request's cached length, in one joint descent.
+"""The dual-walk: every waiting request's cached length, in one joint descent of queue and cache.
 
-Operations: `walk` descends the pending tree and the engine's prefix cache together, one
-`CacheView.advance` call per pending edge (Algorithm 1 of the paper, made resumable: the cursor of
-the parent edge is where the child edge starts, the cache is never entered again at its root), and
-writes `request.cached_len`; `match` returns the same as a dictionary.
+`walk` descends the pending tree and the engine's prefix cache together, with one `CacheView.advance` call per
+pending edge.  It is Algorithm 1 of the paper, made resumable: a child edge starts at the cursor of its parent
+edge, and the cache is never entered again at its root.  The walk writes `request.cached_len`; `match` returns
+the same as a dictionary.
 
-Goals: exact (equal to the engine's own longest-prefix match of every request alone), and O(edges the
-cache has in common + 1 call per edge where it stops) calls instead of one match per request.  A
-branch on which the cache stops is left at once: everything below it has the same cached length.
+The result is exact: it equals the engine's own longest-prefix match of every request alone.  It takes O(edges
+the cache has in common + 1 call per edge where it stops) calls instead of one match per request.  The walk
+leaves a branch at once where the cache stops, because all requests below have the same cached length.
 
-A cache that matches whole blocks only (`block_symbols`) stands at a block boundary, at or before the
-end of an edge.  The children are then asked for from that boundary, with the rest of the path in front
-of their edge.  An edge on which a whole block or more is missing is where such a cache stops.
+A cache that matches whole blocks only (`block_symbols`) stands at a block boundary, at or before the end of
+an edge.  The children are then asked for from that boundary, with the rest of the path in front of their
+edge.  Such a cache stops at an edge on which a whole block or more is missing.
 
-A cache may carry a `version` that changes whenever an answer could.  While it stands still, the marks
-of the last walk are good and only nodes that are new since then are asked for.  It may also tell what
-has changed: symbols, if keys are chained (`changed_since`), or keys that came in (`inserted_since`).  A
-walk then looks at these, at what is new in the tree, and in the second case at what was cached before,
-unless the cache keeps all that it held (`keeps_since`).
+A cache may carry a `version` that changes whenever an answer could.  While it stands still, the marks of the
+last walk are good and only newer nodes are asked for.  A cache may also tell its changes: symbols, if keys
+are chained (`changed_since`), or keys that came in (`inserted_since`).  A walk then looks at these and at new
+nodes.  With `inserted_since` it also looks at what was cached, unless the cache kept everything
+(`keeps_since`).
 
-Plan: pre-order over the tree by its links.  Each node remembers how far the cache followed its path
-and the cursor there (`walk_*`); the demand index of `peek.eviction` reads these marks afterwards.
+The walk goes over the tree in pre-order by its links.  Each node remembers how far the cache followed its
+path and the cursor there (`walk_*`).  The demand index of `peek.eviction` reads these marks afterwards.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
 @final
 class DualWalk:
-    """Co-descent of one pending tree with any cache.
+    """Joint descent of one pending tree and any cache.
 
-    For one thread at a time, as the tree: a walk holds the tree while it calls the cache, so that a
-    change of the tree meanwhile, or a second walk, ends in `PlannerBusy`.
+    For one thread at a time, as the tree.  A walk holds the tree while it calls the cache, so a change of the
+    tree meanwhile, or a second walk, ends in `PlannerBusy`.
 
     >>> DualWalk(tree).match(cache)        # doctest: +SKIP
     {'request-1': 4096, 'request-2': 0}
@@ -92,19 +92,19 @@ class DualWalk:
         """Calls of `CacheView.advance` in the last walk."""
 
     def match(self, cache: CacheView) -> dict[str, int]:
-        """Cached length in tokens of every waiting request.  Cost and errors as `walk`."""
+        """Return the cached length in tokens of every waiting request.  Cost and errors as `walk`."""
         self.walk(cache)
         return {request.request_id: request.cached_len for request in self._tree.requests()}
 
     def walk(self, cache: CacheView) -> None:
         """Write `request.cached_len` (tokens) for every request and the marks of every node reached.
 
-        O(nodes where the cache follows) calls into the cache, plus O(n) to write the results.  A view
-        that declares no `block_symbols` gets one to four calls more until its answers show that it
-        matches symbol by symbol.
+        O(nodes where the cache follows) calls into the cache, plus O(n) to write the results.  A view that
+        declares no `block_symbols` gets one to four calls more until its answers show that it matches symbol
+        by symbol.
 
-        Raises `InvalidCache` for an answer that no cache can give, and whatever the view raises.  The
-        next walk then starts afresh; until it is done the `cached_len` of the requests mean nothing.
+        Raises `InvalidCache` for an answer that no cache can give, and whatever the view raises.  The next
+        walk then starts afresh; until it is done the `cached_len` of the requests mean nothing.
         `PlannerBusy` while another call holds the tree.
         """
         self._tree.enter("DualWalk.walk")
@@ -153,9 +153,9 @@ class DualWalk:
                 self._forget()
 
     def _told(self, cache: CacheView, stands: bool) -> list[Any] | None:
-        """What the cache tells of its changes since the last walk, symbols or keys; None: anything.
+        """The changes since the last walk that the cache tells, as symbols or keys; None if not known.
 
-        Where it tells, the tree tells, too.
+        They count only where the tree's journal tells its changes, too.
         """
         changed: Any = getattr(cache, "changed_since", None) if self._tree.chained else None
         ask: Any = changed or getattr(cache, "inserted_since", None)
@@ -180,7 +180,7 @@ class DualWalk:
             self._single = cache
 
     def _forget(self) -> None:
-        """Make the marks of a walk that failed old, so that they are not taken for whole ones."""
+        """Make the marks of a failed walk old, so that they are not taken for complete ones."""
         self.epoch = 0
         self._cache = None
         self._cache_version = None
@@ -204,9 +204,9 @@ class DualWalk:
         root.walk_epoch = self.epoch
 
     def _walk_below(self, top: Node, stop: Node | None, anew: bool) -> None:
-        """Ask about what is below `top`, whose path the cache holds, down to where the cache stops.
+        """Ask about the nodes below `top`, whose path the cache holds, down to where the cache stops.
 
-        `stop` comes behind the branch of `top`.  Nodes with marks of this epoch are asked about only if
+        `stop` is the node behind the branch of `top`.  Nodes with marks of this epoch are asked about only if
         `anew`.
         """
         epoch = self.epoch
@@ -230,7 +230,7 @@ class DualWalk:
             node = following
 
     def _ask(self, node: Node) -> None:
-        """Mark one node by what the cache says.  Its parent has marks."""
+        """Ask the cache about one node and mark it.  Its parent has marks."""
         parent = node.parent
         assert parent is not None
         start = parent.walk_matched
@@ -253,12 +253,12 @@ class DualWalk:
     # -- going on from the last walk ---------------------------------------------------------------
 
     def _walk_on(self, cache: CacheView, start: i64, told: list[Any], keeps: bool) -> None:
-        """Look at what is new in the tree, and at what the cache has told of itself."""
+        """Look at new nodes of the tree, and at the changes that the cache has told."""
         tree = self._tree
         for namespace, root in tree.roots():
             if root.walk_epoch != self.epoch:
                 self._mark_root(root, cache.root(namespace))
-        if not keeps:  # a cursor may stand in what has gone
+        if not keeps:  # a cursor may stand in an entry that has gone
             self._look_again_at(followed(tree, self.epoch))
         self._go_on(start, not keeps)
         if told:
@@ -266,22 +266,22 @@ class DualWalk:
         self._bookmark.catch_up(tree.journal())
 
     def _go_on(self, start: i64, lost: bool) -> None:
-        """Ask about what is new in the tree since entry `start` of its journal.  O(depth) each.
+        """Ask about nodes that are new in the tree's journal since entry `start`.  O(depth) each.
 
-        With `lost` the marks below what is new may be of what has gone, and are asked for again.
+        With `lost`, marks below a new node may belong to entries that have gone, and are asked for again.
         """
         for node in self._tree.journal().nodes[start:]:
             if node.count > 0:
                 self._reach(node, lost)
 
     def _look_again_at(self, nodes: list[Node]) -> None:
-        """Ask again where an answer may be another one, parents first."""
+        """Ask again about nodes whose answers may differ, parents first."""
         for node in nodes:
             if node.parent is not None and is_cached(node.parent, self.epoch):
                 self._look_again(node, False)
 
     def _look_again(self, node: Node, lost: bool) -> None:
-        """Ask about a node whose parent's path is cached, and see to what is below; `lost` as above."""
+        """Ask about a node whose parent's path is cached, and update the nodes below; `lost` as above."""
         known = node.walk_epoch == self.epoch
         before = node.walk_matched
         self._ask(node)
@@ -295,7 +295,7 @@ class DualWalk:
         write_subtree(node, self._tokens_at(node))
 
     def _reach(self, node: Node, lost: bool) -> None:
-        """Ask along the path to a node what has not been asked; marks below where it stops mean nothing."""
+        """Ask about the nodes on the path to `node` whose marks are old, down to where the cache stops."""
         path: list[Node] = []
         at = node
         while at.parent is not None:
@@ -321,7 +321,7 @@ def owners_of(tree: PendingTree, symbols: Iterable[int]) -> list[Node]:
 def followed(tree: PendingTree, epoch: i64) -> list[Node]:
     """The nodes on whose edges the cache held something in walk `epoch`, parents first.
 
-    O(children of nodes that it held whole).
+    O(children of nodes that the cache held whole).
     """
     nodes: list[Node] = []
     whole: list[Node] = [root for _, root in tree.roots()]
@@ -338,7 +338,7 @@ def followed(tree: PendingTree, epoch: i64) -> list[Node]:
 
 
 def on_paths(tree: PendingTree, keys: Iterable[tuple[str, bytes]]) -> list[Node]:
-    """The nodes that packed keys, each with its namespace, pass through, parents first.  O(symbols)."""
+    """The nodes on the paths of packed keys, each key with its namespace, parents first.  O(symbols)."""
     nodes: list[Node] = []
     for namespace, packed in keys:
         node = tree.root(namespace)

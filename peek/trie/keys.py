@@ -1,13 +1,12 @@
 """Keys: what a prompt looks like inside the tree.
 
-A key is `bytes`: the prompt's symbols as packed little-endian int32.  Packing happens once, when a
-request arrives; afterwards edges are slices of those bytes, equality is one `memcmp`, and a buffer
-that already holds int32 is taken over by a plain copy.
+A key is `bytes`: the prompt's symbols as packed little-endian int32.  Packing happens once, when a request
+arrives.  Afterwards edges are slices of those bytes, equality is one `memcmp`, and a buffer that already
+holds int32 is taken over by a plain copy.
 
-Two sources of the same functions live side by side where the compiled form can use native loads
-(`librt`) and the interpreted form cannot: `COMPILED` picks at import time, both give equal results.
-The differences, all covered by running the same tests on both builds: native integers, `vec` for
-packing, 8-byte loads for comparing.
+Some functions have two versions side by side, because only compiled code can use native loads (`librt`).
+`COMPILED` picks one at import time; both give equal results.  They differ in native integers, `vec` for
+packing and 8-byte loads for comparing.  The same tests run on both builds and cover these differences.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _SIGN_BITS: Final[i64] = -0x7FFFFFFF80000000
 """The sign bits of two int32 side by side in an int64."""
 
 _MEMCMP_FROM: Final = 256
-"""Bytes from which one `memcmp` over the whole edge pays before looking for the difference."""
+"""Bytes from which one `memcmp` over the whole edge pays before a search for the difference."""
 
 if sys.byteorder != "little":  # pragma: no cover
     raise ImportError("peek packs keys as little-endian int32 and needs a little-endian machine")
@@ -48,16 +47,16 @@ def pack(key: object) -> bytes:
     """Pack a key into int32 bytes.
 
     Args:
-        key: `list` or `tuple` of ints in [0, 2**31); `bytes` / `bytearray` of little-endian int32;
-            `array` of a signed integer type; or a contiguous one-dimensional numpy vector (int32 or
-            int64).  Symbols that are already packed as int32 are taken as they are.
+        key: `list` or `tuple` of ints in [0, 2**31); `bytes` / `bytearray` of little-endian int32; `array` or
+            contiguous one-dimensional numpy vector of integers (not of unsigned bytes).  Symbols that are
+            already packed as int32 are taken as they are.
 
     Returns:
         The packed symbols; for `bytes` the same object.
 
     Raises:
-        InvalidKey: wrong type, empty key, a symbol outside [0, 2**31), a byte count that is not a
-            multiple of 4.
+        InvalidKey: wrong type, empty key, a symbol outside [0, 2**31), a byte count that is not a multiple of
+            4.
 
     Cost: about 1.2 ns per symbol from a list (compiled), a `memcpy` from int32 buffers.
     """
@@ -86,7 +85,7 @@ def _pack_list(symbols: list[int]) -> bytes:
         packed = struct.pack(f"<{len(symbols)}i", *symbols)
     except (TypeError, ValueError, OverflowError, struct.error):
         raise _offender(symbols) from None
-    if packed and max(packed[3::4]) > 0x7F:  # a sign bit
+    if packed and max(packed[3::4]) > 0x7F:  # a sign bit is set
         raise _offender(symbols)
     return packed
 
@@ -114,7 +113,7 @@ def _pack_native(symbols: list[i32]) -> bytes:
 
 
 def _offender(symbols: list[int]) -> InvalidKey:
-    """The error for a list that did not pack: names the first bad symbol."""
+    """The error for a list that did not pack; it names the first bad symbol."""
     found: list[object] = list(symbols)
     for position, symbol in enumerate(found):
         try:
@@ -150,7 +149,7 @@ def _pack_other(key: object) -> bytes:
 
 
 def _narrow(view: memoryview) -> bytes:
-    """Other integer widths -> int32, range checked."""
+    """Convert other integer widths to int32, range checked."""
     wide = np.asarray(view)
     if wide.size and (int(wide.min()) < 0 or int(wide.max()) > MAX_SYMBOL):
         raise _offender(wide.tolist())
@@ -228,13 +227,13 @@ def _common_slices(a: bytes, a_at: int, b: bytes, b_at: int) -> int:
 
 
 HEADS: Final = (64, 256, 1024)
-"""Tokens of a prompt's beginnings that have names."""
+"""Lengths in tokens of a prompt's beginnings that have names."""
 
 
 def heads_of(packed: bytes, unit_tokens: int = 1) -> tuple[object, ...]:
-    """Names of a packed prompt's beginnings, shortest first: one for each of `HEADS` that it has.
+    """Names of a packed prompt's beginnings, shortest first, for each length of `HEADS` that it has.
 
-    For keys whose symbols mean the same as long as the process lives.  O(1024 / unit_tokens).
+    The keys' symbols must mean the same as long as the process lives.  O(1024 / unit_tokens).
     """
     found: list[object] = []
     for tokens in HEADS:

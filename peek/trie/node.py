@@ -1,7 +1,7 @@
 """Nodes of the pending tree, their links, and how to move along them.
 
-A node owns the edge that leads to it.  Siblings and terminators are intrusive doubly linked lists, so
-a traversal needs neither a stack nor a dictionary, and taking one out is O(1).
+A node owns the edge that leads to it.  Siblings and terminators are intrusive doubly linked lists.  So a
+traversal needs neither a stack nor a dictionary, and taking one out is O(1).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from peek.request import PendingRequest
 class Node:
     """One tree node and the edge that leads to it.
 
-    `depth` counts symbols from the root and never changes: a split gives the upper half a new node,
-    a merge keeps the lower one.  `uid` is a small number that is used again once the node is gone: what a
-    policy works out about nodes goes into a list of its own, by `uid`.
+    `depth` counts symbols from the root and never changes: a split gives the upper half a new node, a merge
+    keeps the lower node.  `uid` is a small number that is used again once the node is gone.  What a policy
+    works out about nodes goes into a list of its own, by `uid`.
 
     `walk_matched` is how many symbols of the path from the root the cache held in dual-walk number
-    `walk_epoch`, and `walk_cursor` the place in the cache behind them.  A node whose `walk_epoch` is not
-    the tree's was not reached: the walk stopped above it, or the node is newer.
+    `walk_epoch`.  `walk_cursor` is the place in the cache behind them.  A node whose `walk_epoch` is not the
+    tree's was not reached: the walk stopped above it, or the node is newer.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class Node:
 class Terminator:
     """The handle of one waiting request: where its key ends in the tree.
 
-    Among those of a node the newest is the first.  `uid` is a small number, as of a node.
+    The newest terminator of a node is its first.  `uid` is a small number, as of a node.
     """
 
     __slots__ = ("next", "node", "prev", "request", "uid")
@@ -125,7 +125,7 @@ def unlink_terminator(node: Node, terminator: Terminator) -> None:
 
 
 def copy_marks(source: Node, target: Node) -> None:
-    """What the dual-walk found out about `source` holds for `target`, too."""
+    """Copy the dual-walk's marks of `source`, which hold for `target`, too."""
     target.walk_matched = source.walk_matched
     target.walk_cursor = source.walk_cursor
     target.walk_epoch = source.walk_epoch
@@ -162,7 +162,7 @@ def shared_node(leaf: Node) -> Node | None:
 def uncached_symbols(node: Node, parent: Node, epoch: i64) -> i64:
     """Symbols of the edge from `parent` to `node` that the cache did not hold in dual-walk `epoch`.  O(1).
 
-    Where that walk left the branch above, the marks are old and the cache holds nothing of the edge.
+    If that walk left the branch above the edge, its marks are old and the cache holds nothing of it.
     """
     known = node.walk_matched if node.walk_epoch == epoch else parent.depth
     return node.depth - max(known, parent.depth)
@@ -188,7 +188,7 @@ def survivor(node: Node) -> Node | None:
 
 
 def write_own(node: Node, cached_len: i64) -> None:
-    """The cached length of every request that ends in `node`."""
+    """Write the cached length of every request that ends in `node`."""
     terminator = node.terminator
     while terminator is not None:
         terminator.request.cached_len = cached_len
@@ -196,7 +196,7 @@ def write_own(node: Node, cached_len: i64) -> None:
 
 
 def write_subtree(top: Node, cached_len: i64) -> None:
-    """The same cached length for every request at or below `top`."""
+    """Write the same cached length for every request at or below `top`."""
     if top.kid is None:
         write_own(top, cached_len)
         return
@@ -208,7 +208,7 @@ def write_subtree(top: Node, cached_len: i64) -> None:
 
 
 def forget_below(top: Node) -> None:
-    """The walk does not come by any more: make the marks below `top` old.  O(nodes below)."""
+    """Make the marks below `top` old, because the walk does not reach them any more.  O(nodes below)."""
     stop = next_branch(top)
     node = next_preorder(top)
     while node is not None and node is not stop:
@@ -217,5 +217,5 @@ def forget_below(top: Node) -> None:
 
 
 def is_cached(node: Node, epoch: i64) -> bool:
-    """Whether dual-walk `epoch` came to `node` and the cache holds the whole path.  O(1)."""
+    """Whether dual-walk `epoch` reached `node` and the cache holds the whole path.  O(1)."""
     return node.walk_epoch == epoch and node.walk_matched == node.depth

@@ -1,15 +1,15 @@
 """A compressed radix tree over the waiting prompts.
 
-Operations it must support, all while the queue changes:
+Operations that it supports, all while the queue changes:
 
 - `insert` / `remove` a request in O(depth) tree nodes plus one comparison of its symbols;
 - tell at once whether any two waiting requests share a prefix (`has_sharing`);
-- for a request: its cluster (deepest node that at least two requests share) and its score
-  (sum of pending_count x edge length over its path), without descending the tree again;
+- for a request: its cluster (deepest node that at least two requests share) and its score (sum of
+  pending_count x edge length over its path), without descending the tree again;
 - all scores and clusters in one traversal (`refresh`).
 
-Plan.  `PrefixStructure` holds the shape.  A node owns one edge, as packed `bytes`.  A request keeps its
-`Terminator`: removal and questions start there.  docs/pending_tree.md argues each choice.
+`PrefixStructure` holds the shape.  A node owns one edge, as packed `bytes`.  Each request has a `Terminator`,
+at which removal and questions start.  docs/pending_tree.md gives the reason for each choice.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ class PendingTree:
     >>> tree.has_sharing, tree.pending_count([1, 2]), tree.score("b")
     (True, 2, 5)
 
-    For one thread at a time.  A method that changes the tree holds it, and so does a `DualWalk`: another
-    change meanwhile, from a second thread or from what was called, raises `PlannerBusy` and does nothing.
-    This finds mistakes; it is no lock.  Questions are never refused; answers during a change mean nothing.
+    For one thread at a time.  A method that changes the tree holds it, and so does a `DualWalk`.  A second
+    change meanwhile, from another thread or from code that the holder called, raises `PlannerBusy` and does
+    nothing.  This finds mistakes; it is no lock.  Questions are never refused; answers during a change mean
+    nothing.
 
     Args:
-        chained: symbols are chained block hashes, so that each occurs at one place of the tree only;
+        chained: whether symbols are chained block hashes, so that each occurs at one place of the tree only;
             `owner` then finds that place.  Costs one dictionary entry per symbol.
     """
 
@@ -70,14 +71,14 @@ class PendingTree:
         self._theta: i64 = 1
         self._holder = ""
         self.epoch: i64 = 0
-        """Number of the last dual-walk that went anew; marks with an equal `walk_epoch` are fresh."""
+        """Number of the last dual-walk that began anew; marks with an equal `walk_epoch` are fresh."""
         self.version: i64 = 0
         """Grows with every change; equal versions mean equal trees."""
         self.walks: i64 = 0
-        """Grows with every dual-walk that left a mark, one that went on from earlier marks included."""
+        """Grows with every dual-walk that left a mark, also one that went on from earlier marks."""
 
     def __len__(self) -> int:
-        """Waiting requests.  O(1)."""
+        """Number of waiting requests.  O(1)."""
         return len(self._handles)
 
     def __contains__(self, request_id: object) -> bool:
@@ -91,12 +92,12 @@ class PendingTree:
 
     @property
     def uid_limit(self) -> int:
-        """Nodes have a `uid` below this.  O(1)."""
+        """A number above every node's `uid`.  O(1)."""
         return self._shape.next_uid
 
     @property
     def node_count(self) -> int:
-        """Tree nodes, roots excluded.  O(1)."""
+        """Number of tree nodes, roots excluded.  O(1)."""
         return self._shape.n_nodes
 
     def enter(self, what: str) -> None:
@@ -112,14 +113,14 @@ class PendingTree:
         self._holder = what
 
     def leave(self) -> None:
-        """The call that held the tree is done."""
+        """Release the tree after `enter`."""
         self._holder = ""
 
     def insert(self, request_id: str, key: object, namespace: str = "") -> None:
         """Add a request.  O(k) to pack the key, O(d) nodes.
 
-        Raises `DuplicateRequest` or `InvalidKey`; the tree is then unchanged.  A key of a `chained` tree
-        is invalid if a symbol comes twice in it, or stands elsewhere in the tree behind other symbols.
+        Raises `DuplicateRequest` or `InvalidKey`; the tree is then unchanged.  A key of a `chained` tree is
+        invalid if a symbol comes twice in it, or stands elsewhere in the tree behind other symbols.
         """
         self.add(PendingRequest(request_id, key, 0.0, namespace))
 
@@ -132,15 +133,15 @@ class PendingTree:
         self.number(request)
 
     def number(self, request: PendingRequest) -> None:
-        """Give a request object its place among the others, for `put_back`.  O(1)."""
+        """Give a request object its place among the other requests, for `put_back`.  O(1)."""
         self._sequence += 1
         request.sequence = self._sequence
 
     def put_back(self, request: PendingRequest) -> None:
-        """Add a request object that has its place already: it was removed, or has only been numbered.
+        """Add a request object that has its `sequence`, because it was removed or has only been numbered.
 
-        It keeps its `sequence`.  Errors and cost as `insert`; the next call of `requests` or `handles`
-        sorts them, O(n log n) once for all that were put back.
+        It keeps its `sequence`.  Errors and cost as `insert`.  The next call of `requests` or `handles` sorts
+        them, O(n log n) once for all requests that were put back.
         """
         self._hang(request)
         self._unsorted = True
@@ -180,9 +181,9 @@ class PendingTree:
             self.leave()
 
     def extend(self, request_id: str, key: object) -> None:
-        """Replace a request's key by one that continues it; the tail is then part of it.
+        """Replace a request's key by one that continues it; the tail is then part of the key.
 
-        Cost of a removal and an insertion; place in the queue and all else stay.  `UnknownRequest`, or
+        Costs a removal and an insertion; its place in the queue and all else stay.  `UnknownRequest`, or
         `InvalidKey`; the tree is then unchanged.
         """
         self.enter("PendingTree.extend")
@@ -206,13 +207,13 @@ class PendingTree:
             self.leave()
 
     def journal(self) -> Journal:
-        """What changes from now on, or from whenever this was first asked for.  O(1)."""
+        """The journal of the tree's changes since the first call of this method.  O(1)."""
         return self._shape.written(len(self._handles))
 
     # -- questions ---------------------------------------------------------------------------------
 
     def request(self, request_id: str) -> PendingRequest:
-        """The request object behind an id.  O(1); `UnknownRequest`."""
+        """The request object of an id.  O(1); `UnknownRequest`."""
         return self._handle(request_id).request
 
     def requests(self) -> list[PendingRequest]:
@@ -221,7 +222,7 @@ class PendingTree:
         return [terminator.request for terminator in self._handles.values()]
 
     def handles(self) -> Iterator[Terminator]:
-        """Where each request ends, first added first; good until the tree changes.  O(1)."""
+        """The terminators of all requests, first added first; valid until the tree changes.  O(1)."""
         self._sort()
         return iter(self._handles.values())
 
@@ -233,7 +234,7 @@ class PendingTree:
             self._handles = {terminator.request.request_id: terminator for terminator in in_order}
 
     def key_of(self, request_id: str) -> bytes:
-        """The packed key of a request, put together from its path.  O(k); `UnknownRequest`."""
+        """The packed key of a request, joined from the edges of its path.  O(k); `UnknownRequest`."""
         node: Node | None = self._handle(request_id).node
         edges: list[bytes] = []
         while node is not None:
@@ -248,7 +249,7 @@ class PendingTree:
 
     @property
     def n_namespaces(self) -> int:
-        """Namespaces in use.  O(1)."""
+        """Number of namespaces in use.  O(1)."""
         return len(self._shape.roots)
 
     def roots(self) -> Iterator[tuple[str, Node]]:
@@ -256,7 +257,7 @@ class PendingTree:
         return iter(list(self._shape.roots.items()))
 
     def root(self, namespace: str) -> Node | None:
-        """The root of a namespace, None if nothing waits there.  O(1)."""
+        """The root of a namespace; None if no request waits there.  O(1)."""
         return self._shape.roots.get(namespace)
 
     def child(self, node: Node, symbol: i64) -> Node | None:
@@ -264,7 +265,7 @@ class PendingTree:
         return self._shape.edges.get((node.uid << 32) | symbol)
 
     def owner(self, symbol: int) -> Node | None:
-        """The node of a `chained` tree whose edge holds a symbol; None if none does.  O(1)."""
+        """The node of a `chained` tree whose edge holds a symbol; None if there is none.  O(1)."""
         return self._shape.owners.get(symbol)
 
     def _handle(self, request_id: str) -> Terminator:
@@ -274,12 +275,12 @@ class PendingTree:
         raise UnknownRequest(f"request {request_id!r} is not waiting")
 
     def cluster(self, request_id: str) -> Cluster | None:
-        """The request's cluster, None for a singleton.  O(1)."""
+        """The request's cluster; None for a singleton.  O(1)."""
         node = shared_node(self._handle(request_id).node)
         return None if node is None else Cluster(node.uid, node.depth, node.count)
 
     def clusters(self) -> dict[str, Cluster | None]:
-        """Clusters of all requests.  O(n)."""
+        """Clusters of all requests, by id.  O(n)."""
         return {request_id: self.cluster(request_id) for request_id in self._handles}
 
     def score(self, request_id: str) -> int:
@@ -287,12 +288,12 @@ class PendingTree:
         return score_of(self._handle(request_id))
 
     def scores(self) -> dict[str, int]:
-        """Scores of all requests, in one traversal.  O(n + nodes)."""
+        """Scores of all requests by id, in one traversal.  O(n + nodes)."""
         self.refresh_held(self._theta)
         return {request_id: handle.request.score for request_id, handle in self._handles.items()}
 
     def pending_count(self, key: object, namespace: str = "") -> int:
-        """Waiting requests whose key starts with `key`.  O(k + d); `InvalidKey`."""
+        """Number of waiting requests whose key starts with `key`.  O(k + d); `InvalidKey`."""
         node = self._shape.find(namespace, pack(key))
         return 0 if node is None else node.count
 
@@ -320,13 +321,13 @@ class PendingTree:
         return self._shape.block
 
     def begin_walk(self, block: i64) -> int:
-        """Make all marks of earlier walks old; the number of the walk that begins.  O(1)."""
+        """Make all marks of earlier walks old; return the number of the walk that begins.  O(1)."""
         self._shape.block = block
         self.epoch += 1
         return self.epoch
 
     def check(self) -> None:
-        """Verify every invariant; `AssertionError` names the one that is broken.  O(n + nodes)."""
+        """Verify every invariant; `AssertionError` names the broken one.  O(n + nodes + symbols)."""
         check_tree(self._shape, self._handles)
 
 
@@ -346,7 +347,7 @@ the root), and its size (waiting requests at or below it)."""
 
 
 def refresh_below(root: Node, theta: i64) -> None:
-    """Pre-order over one namespace by the links alone: no recursion, no stack.
+    """Write the signals of one namespace in pre-order, by the links alone: no recursion, no stack.
 
     On the way down an edge adds to the score, on the way up it is taken off again.
     """

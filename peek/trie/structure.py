@@ -1,15 +1,14 @@
-"""The shape of the pending tree: nodes, edges, splits and merges, and how many keys pass where.
+"""The shape of the pending tree: nodes, edges, splits and merges, and how many keys pass each node.
 
-`PrefixStructure` knows keys only, not requests; `PendingTree` hangs the requests on it.  Its one rule:
-a node below a root either ends a key or has at least two children.  `grow` splits and adds nodes as a
-key needs them, `shrink` prunes and merges; so the shape depends on the set of keys alone, not on the
-history.
+`PrefixStructure` knows keys only; `PendingTree` hangs the requests on it.  Its one rule: a node below a root
+either ends a key or has at least two children.  `grow` splits and adds nodes as a key needs them, `shrink`
+prunes and merges.  So the shape depends on the set of keys alone, not on the history.
 
-All children of all nodes live in one dictionary keyed `(parent uid << 32) | first symbol`: a step down
-is one probe with an integer key, and a leaf carries no dictionary of its own.
+All children of all nodes live in one dictionary keyed `(parent uid << 32) | first symbol`.  A step down is
+one probe with an integer key, and a leaf carries no dictionary of its own.
 
-A `Journal` of what has changed lets its readers (the dual-walk, an order that is kept current) work on that
-instead of on all that waits.  Nothing is written before the first reader asks for it.
+A `Journal` of changes lets its readers (the dual-walk, the default policy's frontier) do work for the changes
+instead of for the whole tree.  Nothing is written before the first reader asks for it.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from peek.trie.keys import match_edge, symbol_at
 from peek.trie.node import Node, Terminator, copy_marks, link, root_above, unlink
 
 _AT_LEAST: Final[i64] = 4096
-"""Entries from which a journal may be too long to be worth reading."""
+"""Number of entries from which a journal may be too long to be worth reading."""
 AT_MOST: Final[i64] = 1 << 17
-"""Entries of a journal that nobody reads."""
+"""Maximum number of entries of a journal, in case no reader shortens it."""
 
 
 @final
@@ -35,9 +34,9 @@ class Journal:
     An entry may be out of date or come twice: it says where to look, not what is there.
 
     Attributes:
-        volume: a new number whenever what was written is thrown away, so that readers start afresh.
+        volume: a number that grows whenever the entries are thrown away, so that readers start afresh.
         nodes: the entries of this volume.
-        left: requests that have left their places, never more than nodes.
+        left: terminators that have left their places, never more than nodes.
     """
 
     __slots__ = ("left", "nodes", "volume")
@@ -48,13 +47,13 @@ class Journal:
         self.left: list[Terminator] = []
 
     def note(self, node: Node) -> None:
-        """Something about this node is new.  O(1)."""
+        """Note that something about this node is new.  O(1)."""
         if len(self.nodes) == AT_MOST:
             self._begin()
         self.nodes.append(node)
 
     def shorten(self, waiting: i64) -> None:
-        """Begin a new volume if reading this one costs more than looking at all that wait.  O(1)."""
+        """Begin a new volume if reading this one costs more than looking at all waiting requests.  O(1)."""
         if len(self.nodes) > _AT_LEAST + 4 * waiting:
             self._begin()
 
@@ -66,7 +65,7 @@ class Journal:
 
 @final
 class Bookmark:
-    """How far one reader has read: entries of `nodes`, and of `left`."""
+    """How far one reader has read: its places in `nodes` and in `left`."""
 
     __slots__ = ("at", "left_at", "volume")
 
@@ -76,7 +75,7 @@ class Bookmark:
         self.left_at: i64 = 0
 
     def catch_up(self, journal: Journal) -> bool:
-        """Jump to the end; False if what was there cannot be had any more."""
+        """Jump to the end; return False if entries before it are lost."""
         known = self.volume == journal.volume
         self.volume = journal.volume
         self.at = len(journal.nodes)
@@ -89,8 +88,8 @@ class PrefixStructure:
     """Nodes of all namespaces.
 
     Args:
-        chained: every symbol occurs at one place only (chained block hashes); `owners` maps it to the
-            node whose edge holds it.
+        chained: whether every symbol occurs at one place only (chained block hashes); `owners` then maps it
+            to the node whose edge holds it.
     """
 
     __slots__ = (
@@ -121,7 +120,7 @@ class PrefixStructure:
         """Changes of the shape, once there is a reader."""
 
     def grow(self, namespace: str, packed: bytes) -> Node:
-        """Count one more key on its path, making the path where it is missing; the node of its end.
+        """Count one more key on its path, making missing nodes; return the node where the key ends.
 
         `InvalidKey` for a key that cannot be chained; the shape is then as it was.
         """
@@ -131,7 +130,7 @@ class PrefixStructure:
         n: i64 = len(packed)
         at: i64 = 0
         while at < n:
-            if node.n_kids == 1:  # as everywhere in a chain of nested prompts: no probe
+            if node.n_kids == 1:  # as throughout a chain of nested prompts: no probe
                 child = node.kid
             else:
                 child = edges.get((node.uid << 32) | symbol_at(packed, at))
@@ -148,7 +147,7 @@ class PrefixStructure:
         return node
 
     def shrink(self, namespace: str, node: Node) -> None:
-        """Count one key less from its end `node` up; prune and merge what it leaves behind.
+        """Count one key less from its end `node` up; prune and merge the nodes that it leaves behind.
 
         The key's terminator must be off the node already.
         """
@@ -198,12 +197,12 @@ class PrefixStructure:
         return root
 
     def note(self, node: Node) -> None:
-        """An entry in the journal, if there is one.  O(1)."""
+        """Add an entry to the journal, if there is one.  O(1)."""
         if self.journal is not None:
             self.journal.note(node)
 
     def written(self, waiting: i64) -> Journal:
-        """The journal, begun if need be and not too long for so many that wait.  O(1)."""
+        """Return the journal, made if need be and shortened for `waiting` requests.  O(1)."""
         journal = self.journal
         if journal is None:
             journal = Journal()
@@ -212,12 +211,12 @@ class PrefixStructure:
         return journal
 
     def note_left(self, terminator: Terminator) -> None:
-        """A request leaves its place; `shrink` comes next and notes a node.  O(1)."""
+        """Note that a request leaves its place; `shrink` comes next and notes a node.  O(1)."""
         if self.journal is not None:
             self.journal.left.append(terminator)
 
     def _take_uid(self) -> i64:
-        """Node ids are reused, so that `uid << 32` stays a native integer however long we run."""
+        """Return an unused node id; ids are reused, so that `uid << 32` always stays a native integer."""
         if self.free_uids:
             return self.free_uids.pop()
         uid = self.next_uid
@@ -241,7 +240,7 @@ class PrefixStructure:
         return leaf
 
     def _split(self, parent: Node, child: Node, at: i64) -> Node:
-        """Cut `child`'s edge behind byte `at`; returns the new upper node."""
+        """Cut `child`'s edge behind byte `at`; return the new upper node."""
         edge = child.edge
         unlink(parent, child)
         upper = Node(edge[:at], parent, self._take_uid(), child.count, parent.depth + (at >> 2))
@@ -257,7 +256,7 @@ class PrefixStructure:
         if self.chained:
             self._own(upper.edge, upper)
         if child.walk_matched < upper.depth:
-            copy_marks(child, upper)  # the walk had stopped in what is the upper half now
+            copy_marks(child, upper)  # the walk had stopped within the new upper half
         return upper
 
     def _prune(self, parent: Node, node: Node) -> None:
@@ -288,10 +287,10 @@ class PrefixStructure:
         if node.walk_epoch > child.walk_epoch and node.depth - node.walk_matched >= self.block:
             copy_marks(node, child)  # the walk had stopped in the node and never saw the child
         self._retire(node)
-        node.kid = child  # forwards old marks on the merged node, see `survivor`
+        node.kid = child  # leads from old references to the child, see `survivor`
 
     def _retire(self, node: Node) -> None:
-        """Out of the tree.  Who remembers the node must not keep its symbols and cursor in memory."""
+        """Take a node out of the tree, and drop its symbols and cursor, as others may still refer to it."""
         node.parent = None
         node.count = 0
         node.edge = b""
@@ -322,7 +321,7 @@ class PrefixStructure:
         return len(owners) == total
 
     def _unclaim(self, leaf: Node) -> str:
-        """Undo a claim that failed; says what was wrong with it."""
+        """Undo a claim that failed; return what was wrong with it."""
         owners = self.owners
         edge = leaf.edge
         n: i64 = len(edge)
@@ -349,7 +348,7 @@ class PrefixStructure:
 
 
 def check_tree(shape: PrefixStructure, handles: dict[str, Terminator]) -> None:
-    """Verify every invariant of the shape, and that each request hangs where it should; errors as below."""
+    """Verify every invariant of the shape and each request's place; errors as `check_structure`."""
     assert check_structure(shape) == len(handles), "terminator count"
     for request_id, terminator in handles.items():
         request = terminator.request
@@ -358,7 +357,7 @@ def check_tree(shape: PrefixStructure, handles: dict[str, Terminator]) -> None:
 
 
 def check_structure(shape: PrefixStructure) -> int:
-    """Verify every invariant; returns the number of terminators.  O(nodes + symbols).
+    """Verify every invariant; return the number of terminators.  O(nodes + symbols).
 
     Raises `AssertionError` naming the invariant that is broken.
     """

@@ -1,7 +1,7 @@
-"""A pending tree looked at as a cache: what of a prompt do other requests have in common with it.
+"""A pending tree as a cache: how much of a prompt other requests have in common with it.
 
-`TreeView` is the smallest complete `CacheView`, and shows what an adapter has to write: a cursor, one
-step of descent, an id.  The planner walks it to find prefixes whose prefill is under way.
+`TreeView` is the smallest complete `CacheView`, and shows what an adapter has to write: a cursor, one step of
+descent, an id.  The planner uses `follow` to find prefixes whose prefill is under way.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TreeView:
 
 
 def follow(tree: PendingTree, symbols: bytes, place: Place) -> tuple[i64, Place]:
-    """How many bytes of `symbols` the tree has from `place` on, and the place behind them."""
+    """Follow `symbols` from `place`; return the number of bytes found and the place behind them."""
     node = place.node
     at = place.at
     n: i64 = len(symbols)
