@@ -1,1 +1,1 @@
-"""Demand-aware eviction: what the waiting queue still needs goes last."""
+"""Demand eviction: cached blocks that the waiting queue still needs are evicted last."""

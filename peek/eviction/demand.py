@@ -1,8 +1,8 @@
-"""How much the queue needs something cached (`EvictionPolicy`), and what therefore goes first (`victims`).
+"""How much the queue needs a cached block (`EvictionPolicy`), and which blocks go first (`victims`).
 
-`DemandEviction` is the paper's eviction hook with its four modes.
-The published text gives Equation 2 (`plain`) and the names of the other modes; the formulas here are
-this library's reading of them.  All agree that no demand is 0 and any demand is above it.
+`DemandEviction` is the paper's eviction hook with its four modes.  The published text gives Equation 2
+(`plain`) and the names of the other modes; the formulas here are this library's reading of them.  In all
+modes no demand scores 0 and any demand scores above it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from peek.errors import InvalidConfig
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class EvictionPolicy:
-    """Scores a cached node or block from the demand that the queue has for it."""
+    """Scores a cached node or block by the demand that the queue has for it."""
 
     def score(self, peak: i64, levels: i64, idle_s: float) -> float:
-        """Lowest goes first; 0.0 means that no waiting request needs it.  O(1), pure.
+        """Return the score of a node; the lowest goes first, 0.0 says that no waiting request needs it.
+
+        O(1), pure.
 
         Args:
-            peak: max over the node's ancestors in the pending tree (itself included) of
-                pending_count x depth, in requests x symbols (Eq. 2); 0 without demand.
-            levels: how many of these ancestors at least two waiting requests share.
-            idle_s: seconds since the engine last used the node; 0.0 where it does not tell.
+            peak: max over the node's ancestors in the pending tree (itself included) of pending_count x
+                depth, in requests x symbols (Eq. 2); 0 without demand.
+            levels: number of these ancestors that at least two waiting requests share.
+            idle_s: seconds since the engine last used the node; 0.0 where the engine does not tell.
         """
-        # Not an abstract method: a compiled call of one that a subclass forgot ends the process.
+        # Not abstract: where a subclass lacks an abstract method, a compiled call of it ends the process.
         raise NotImplementedError(f"{type(self).__name__} does not say how to score a block")
 
 
@@ -38,7 +40,7 @@ MODES: Final = ("plain", "cluster", "recency", "decay")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class DemandEviction(EvictionPolicy):
-    """Evict what the queue does not need first, then what it needs least.
+    """Evicts blocks that the queue does not need first, then those that it needs least.
 
     Args:
         mode: with `peak` in requests x symbols,
@@ -66,23 +68,23 @@ class DemandEviction(EvictionPolicy):
         idle = idle_s if idle_s > 0.0 else 0.0
         if self.mode == "recency":
             return demand * (1.0 + 1.0 / (1.0 + idle))
-        # Never down to 0.0: that would read as "nobody needs it".
+        # Never down to 0.0, which would say that no request needs it.
         halvings = min(idle / self.half_life_s, 1000.0)
         return demand * float(2.0**-halvings)
 
 
 def victims(candidates: Iterable[int], score: Callable[[int], float], scan_limit: int) -> Iterator[int]:
-    """Yield candidates in the order in which they should go.
+    """Yield candidates in the order in which they should be evicted.
 
-    A candidate without demand is yielded as soon as it is met, so the usual choice costs one look;
-    demanded ones are set aside and come last, lowest score first.  Nothing is sorted or rebuilt unless
-    the candidates without demand run out.
+    A candidate without demand is yielded as soon as it is met, so the usual choice costs one look.
+    Candidates with demand are set aside and come last, lowest score first.  Nothing is sorted or rebuilt
+    unless the candidates without demand run out.
 
     Args:
         candidates: cached nodes or blocks, least recently used first.
-        score: how much the queue needs one, 0.0 for not at all (`Planner.eviction_score`).
-        scan_limit: give up looking for one without demand after this many demanded ones; what lies
-            behind them follows last, unlooked at.
+        score: returns how much the queue needs one, 0.0 for not at all (`Planner.eviction_score`).
+        scan_limit: number of candidates with demand after which the search ends; the candidates behind them
+            follow last, without a score.
     """
     needed: list[tuple[float, int, int]] = []
     rest = iter(candidates)

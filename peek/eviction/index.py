@@ -1,12 +1,12 @@
-"""Which waiting demand a cached node or block stands under.
+"""The index from a cached node or block to the waiting requests that need it.
 
-Two indexes behind one question, `find(node_id) -> pending-tree node`:
+Two indexes answer one question, `find(node_id) -> pending-tree node`:
 
-- `MarkIndex` for caches with several symbols an entry (radix trees).  It is made from the marks that
-  the last dual-walk left in the pending tree, on the first question after that walk, so cycles that
-  evict nothing pay nothing.
-- `SymbolIndex` for block pools with chained hashes.  A symbol occurs at one place of a `chained`
-  pending tree, and the tree keeps that place current, so there is nothing to make.
+- `MarkIndex` is for caches with several symbols per entry (radix trees).  It is made from the marks that the
+  last dual-walk left in the pending tree, at the first question after that walk.  So cycles that evict
+  nothing pay nothing.
+- `SymbolIndex` is for block pools with chained hashes.  A symbol occurs at one place of a `chained` pending
+  tree, and the tree keeps that place current, so there is nothing to make.
 
 Either way a candidate costs one dictionary probe and a climb of O(levels); no path is ever rebuilt.
 """
@@ -32,7 +32,7 @@ class DemandIndex(ABC):
 
     @abstractmethod
     def find(self, node_id: int) -> Node | None:
-        """The deepest pending node that needs the cached node, None without demand."""
+        """Return the deepest pending node that needs the cached node; None without demand."""
 
     @abstractmethod
     def refresh(self, cache: CacheView, epoch: int) -> None:
@@ -57,8 +57,8 @@ class SymbolIndex(DemandIndex):
 class MarkIndex(DemandIndex):
     """Cached tree nodes named by `CacheView.node_id`.
 
-    A cached node lies on one path, so the pending nodes whose match ends in or below it are nested.
-    They are kept shallow to deep: if the requests below the deepest have left, the next one is found.
+    A cached node lies on one path, so the pending nodes whose match ends in or below it are nested.  They are
+    kept shallow to deep: if the requests below the deepest have left, the next one is found.
     """
 
     def __init__(self, tree: PendingTree) -> None:
@@ -81,13 +81,14 @@ class MarkIndex(DemandIndex):
         return None
 
     def refresh(self, cache: CacheView, epoch: int) -> None:
-        """O(pending nodes that match something + cached nodes on their paths), once per walk.
+        """Read the marks anew, once per walk.
 
-        The tree may have changed since the walk.  Nodes without fresh marks are new (or the upper half
-        of a split); what is below them may still carry marks.  Epoch 0, no walk, leaves no marks.
+        O(pending nodes that match something + cached nodes on their paths).  The tree may have changed since
+        the walk.  Nodes without fresh marks are new (or the upper half of a split); nodes below them may
+        still carry marks.  Epoch 0, no walk, leaves no marks.
 
-        Raises `InvalidCache` for an answer that no cache can give, and whatever the cache raises; there
-        are then no marks, and the next call starts afresh.  `PlannerBusy` while a call holds the tree.
+        Raises `InvalidCache` for an answer that no cache can give, and whatever the cache raises.  There are
+        then no marks, and the next call starts afresh.  `PlannerBusy` while a call holds the tree.
         """
         tree = self._tree
         if epoch == self._epoch and self._tree_version == tree.version and self._walks == tree.walks:
@@ -130,7 +131,7 @@ def _mark(marks: dict[int, list[Node]], node: Node, cache: Any, epoch: i64) -> N
     anchor_id = 0 if anchor.walk_matched == 0 else _node_id(cache, anchor.walk_cursor)
     cached = _node_id(cache, node.walk_cursor)
     parent_of: Any = getattr(cache, "parent_id", None)
-    steps = node.walk_matched  # a cached node holds at least one of the symbols
+    steps = node.walk_matched  # each cached node holds at least one of these symbols
     while True:
         marked = marks.get(cached)
         if marked is None:
