@@ -1,9 +1,9 @@
-"""Keys of prompts for routers: of token ids where the host has them, else of the bytes that a gateway sees.
+"""Keys of prompts for routers: made of token ids where the host has them, else of the bytes a gateway sees.
 
-A symbol stands for a block and everything before it.  A block is 16 tokens, or 64 bytes of text, about the
-same. Equal prefixes have equal symbols, and a symbol that is equal by chance (one pair of blocks in 2^31)
-costs a detour, never an answer.  Every process computes the same symbols, so several routers may share one
-queue.
+A symbol stands for a block and everything before it.  A block is 16 tokens, or 64 bytes of text, which is
+about the same.  Equal prefixes have equal symbols.  A symbol that is equal by chance (one pair of blocks in
+2^31) costs a detour, never an answer.  Every process computes the same symbols, so several routers may share
+one queue.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Attributes:
 
 
 def token_key(token_ids: object, namespace: str = "") -> PromptKey:
-    """The key of token ids, in any form that a key may have.  O(n), about 1 us a block.
+    """Make the key of token ids, in any form that a key may have.  O(n), about 1 us a block.
 
     Tokens behind the last whole block are left out, unless there is no whole block.  `InvalidKey`.
     """
@@ -53,17 +53,17 @@ def token_key(token_ids: object, namespace: str = "") -> PromptKey:
 
 
 def text_key(text: str | bytes, namespace: str = "") -> PromptKey:
-    """The key of a text, by its UTF-8 bytes.  Cost, and what is left out, as in `token_key`."""
+    """Make the key of a text, by its UTF-8 bytes.  Cost, and what is left out, as in `token_key`."""
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     return _chained(data, (len(data) + 3) >> 2, namespace)
 
 
 def openai_key(request: Mapping[str, object]) -> PromptKey:
-    """The key of the body of an OpenAI or Anthropic request, of any kind that has a prompt.  O(bytes).
+    """Make the key of an OpenAI or Anthropic request's body, of any kind that has a prompt.  O(bytes).
 
-    Token ids (`prompt_token_ids`, or `prompt` as a list of ints) are used where they are there.  Else text is
-    put together in the order in which chat templates have it: system prompt, tools, other messages.
-    The namespace is made of `model`, `lora` and `cache_salt`.  Parts that are no text stand as a digest.
+    Token ids (`prompt_token_ids`, or `prompt` as a list of ints) are used if there are any.  Otherwise the
+    text is joined in the order of chat templates: system prompt, tools, other messages.  The namespace is
+    made of `model`, `lora` and `cache_salt`.  A digest stands for each part that is no text.
 
     Raises `InvalidKey` if there is no prompt.
     """
@@ -93,7 +93,7 @@ def _chained(data: bytes, num_tokens: int, namespace: str) -> PromptKey:
 
 
 def _token_ids(prompt: object) -> list[int] | None:
-    """The ids of a prompt, of all prompts of a batch one behind the other; None if it is none or text."""
+    """The ids of a prompt, or of a batch's prompts joined; None if there are none or it is text."""
     if not isinstance(prompt, (list, tuple)) or not prompt:
         return None
     tokens: list[int] = []
@@ -106,10 +106,10 @@ def _token_ids(prompt: object) -> list[int] | None:
 
 
 def _conversation(request: Mapping[str, object], messages: object) -> str:
-    """All that a chat template makes a prompt of, in its order."""
+    """All parts of a request that a chat template makes a prompt of, in its order."""
     turns = messages if isinstance(messages, (list, tuple)) else [messages]
     parts: list[str] = [_as_json(request[name]) for name in _PREAMBLE if request.get(name)]
-    for name in ("system", "instructions"):  # a field of its own in Anthropic's requests and in responses
+    for name in ("system", "instructions"):  # a field of its own in Anthropic and Responses requests
         if request.get(name):
             parts.extend(_texts(request[name]))
     first = 0
@@ -128,7 +128,7 @@ def _role(turn: object) -> str:
 
 
 def _turn(turn: object) -> list[str]:
-    """Role and content of a message, and what else it has."""
+    """Role and content of a message, and its other fields."""
     if not isinstance(turn, Mapping):
         return _texts(turn)
     rest = {name: value for name, value in turn.items() if name not in ("role", "content") and value}
@@ -156,5 +156,5 @@ def _texts(content: object) -> list[str]:
 
 
 def _as_json(value: object) -> str:
-    """The same text for equal values, whatever order their fields come in."""
+    """The same text for equal values, whatever the order of their fields."""
     return json.dumps(value, sort_keys=True, default=repr)

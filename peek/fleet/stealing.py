@@ -1,9 +1,9 @@
-"""What an idle replica takes over from the one with the most to do.
+"""Which requests an idle replica takes over from the one with the most work (help).
 
-The prompts that wait for the victim form a tree.  Taking a whole branch near its root leaves hardly anything
-that is computed twice; taking a part of one computes the prefix that leads there once more.  So the search
-begins with the branches below the root and takes those that fit, fewest tokens computed twice first.  Where
-none fits, it goes on below the largest one, and so on down to single requests.
+The prompts that wait for the victim form a tree.  If the thief takes a whole branch near the root, hardly
+anything is computed twice.  If it takes a part of a branch, it computes the prefix that leads there once
+more.  So the search begins with the branches below the root and takes those that fit, fewest tokens computed
+twice first.  Where none fits, it goes on below the largest branch, and so on down to single requests.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from peek.trie.node import Node, next_branch, next_preorder
 class Branch:
     """Requests with a common prefix, and what they cost.
 
+    Args:
+        own_tokens: tokens of prompts and answers below the branch's parent, shared tokens counted once.
+
     Attributes:
         node: the tree node that all of them pass; None for one request that ends where the branch hangs.
-        request: that one.
-        own_tokens: prompts and answers below the branch's parent, what they share counted once.
-        victim_tokens, thief_tokens: what of them either would still have to compute.
-        path_tokens: what the thief lacks of the prefix that leads there.
-        edge_tokens: what the thief lacks of the first edge.
-        victim_cursor, thief_cursor: the views behind that edge, None for one that does not hold it all.
+        request: that one request; else None.
+        victim_tokens, thief_tokens: own tokens that either replica would still have to compute.
+        path_tokens: tokens that the thief lacks of the prefix that leads there.
+        edge_tokens: tokens that the thief lacks of the first edge.
+        victim_cursor, thief_cursor: each view's cursor behind that edge; None if it does not hold it all.
     """
 
     __slots__ = (
@@ -59,12 +61,12 @@ class Branch:
 
 @final
 class Raid:
-    """Chooses what `thief` takes from `victim`.
+    """Chooses the requests that `thief` takes from `victim`.
 
-    The thief takes no more than half of what the victim has more to do: then neither ends later than the
+    The thief takes no more than half of the work that the victim has more.  Then neither ends later than the
     victim would have alone.  From a paused victim it takes whatever there is.  Tokens that are computed twice
-    in consequence count with the thief's `weight`; not at all where the thief idles and the victim has no
-    seat free, since waiting for a seat costs no tokens.
+    in consequence count with the thief's `weight`.  They do not count where the thief idles and the victim
+    has no seat free, since waiting for a seat costs no tokens.
 
     Args:
         victim, thief: replicas of one fleet.
@@ -86,9 +88,9 @@ class Raid:
         self.taken: list[str] = []
 
     def choose(self) -> list[str]:
-        """Ids of the requests to take; none if each costs more than there is to gain.
+        """Return the ids of the requests to take; none if each costs more than there is to gain.
 
-        O(n) for n that wait for the victim, one call into either view per branch, and sorting.
+        O(n) for n requests that wait for the victim, one call into either view per branch, and sorting.
         """
         if self._budget < 1.0 and not self._needs_seats:
             return self.taken
@@ -103,7 +105,7 @@ class Raid:
         return self.taken
 
     def _take_below(self, top: Branch) -> None:
-        """Take what fits of the branches below `top`; look at the others later."""
+        """Take the branches below `top` that fit; queue the others."""
         branches = self._below(top)
         branches.sort(key=_extra_work)
         path: i64 = top.path_tokens + top.edge_tokens
@@ -112,18 +114,18 @@ class Raid:
             any_will_do = self._needs_seats and branch.node is None and not self.taken
             if price <= self._budget or any_will_do:
                 self._budget -= price
-                path = 0  # computed once for all that come along
+                path = 0  # computed once for all branches that are taken
                 self._take(branch)
             elif branch.node is not None:
                 self._look_later(branch)
 
     def _look_later(self, branch: Branch) -> None:
-        """Queue a branch; the largest is looked below first."""
+        """Queue a branch; the search goes on below the largest first."""
         self._serial += 1
         heappush(self._ahead, (-branch.thief_tokens, self._serial, branch))
 
     def _price(self, branch: Branch, path: i64) -> float:
-        """Tokens that the thief computes and decodes, those that are computed twice with their weight."""
+        """Tokens that the thief computes and decodes; those computed twice count with its weight."""
         work = float(branch.thief_tokens + path)
         twice = work - float(branch.victim_tokens)
         if twice <= 0.0:
@@ -145,7 +147,7 @@ class Raid:
             node = next_preorder(node)
 
     def _below(self, top: Branch) -> list[Branch]:
-        """Branches and requests that hang directly below a branch."""
+        """The branches and requests that hang directly below a branch."""
         assert top.node is not None
         found: list[Branch] = []
         depth = top.node.depth
@@ -177,14 +179,14 @@ class Raid:
 
 
 def budget(victim: Replica, thief: Replica) -> float:
-    """Half of what the victim has more to do, in tokens of the thief; no limit if it is paused.  O(1)."""
+    """Half of the work that the victim has more, in tokens of the thief; no limit if paused.  O(1)."""
     if not victim.accepting:
         return inf
     return (victim.backlog - thief.backlog) / 2.0 * thief.speed
 
 
 def needs_seats(victim: Replica, thief: Replica) -> bool:
-    """Whether requests wait for a seat at one replica while the other stands idle.  O(1)."""
+    """Whether requests wait for a seat at the victim while the thief stands idle.  O(1)."""
     return not thief.under_way and victim.is_full
 
 
@@ -194,7 +196,7 @@ def _extra_work(branch: Branch) -> tuple[float, int]:
 
 
 def _step(view: Any, cursor: object, segment: memoryview, depth: i64) -> tuple[i64, object]:
-    """Symbols that a view holds of an edge, and its cursor behind them, None if that is not all."""
+    """Symbols of an edge that a view holds, and its cursor behind them; None if not the whole edge."""
     if cursor is None:
         return 0, None
     held: i64 = 0
@@ -203,7 +205,7 @@ def _step(view: Any, cursor: object, segment: memoryview, depth: i64) -> tuple[i
 
 
 def work_below(root: Node, tickets: dict[str, Ticket], unit_tokens: i64) -> dict[int, int]:
-    """Tokens on the edge of each node below a root and below it, each edge once, by `uid`.  O(n)."""
+    """By `uid`, tokens on a node's edge and below it, each edge once, for all nodes of a root.  O(n)."""
     nodes: list[Node] = []
     work: dict[int, int] = {}
     node: Node | None = root

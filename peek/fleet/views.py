@@ -1,7 +1,7 @@
 """What a replica's cache holds, as far as a fleet knows: three cache views.
 
-`RoutedHistory` guesses it from the prompts that the replica has computed.  `EventView` is told by the events
-that its engine publishes.  `ReplicaView` adds the prompts that are on their way there.
+`RoutedHistory` guesses it from the prompts that the replica has computed.  `EventView` follows the events
+that the replica's engine publishes.  `ReplicaView` adds the prompts that are on their way to the replica.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from peek.protocols import CacheView
 
 EVENT_NODE: Final = -1
-"""`EventView.node_id` of every cursor: a fleet evicts nothing; 0 would stand for no node."""
+"""`EventView.node_id` of every cursor: a fleet evicts nothing, and 0 would stand for no node."""
 
 _BEHIND: Final = object()
-"""In place of a cursor of `ReplicaView`: this view has less of the path than the other."""
+"""Stands for a cursor in `ReplicaView`: this view holds less of the path than the other one."""
 
 MOST_NOTED: Final = 256
-"""Changes of a replica's cache that its planner may catch up with; after more it walks the whole queue."""
+"""Maximum number of changes that the planner can catch up with; after more it walks the whole queue."""
 
 
 @final
 class RoutedHistory:
     """`CacheView` over the newest prompts of one replica.
 
-    A cache that evicts what was used longest ago holds the newest prompts that fit, shared parts counted
-    once. This view does the same over a `PendingTree`: a prefix stays as long as any prompt that has it.  The
-    capacity bounds the memory.
+    A cache that evicts the least recently used entries holds the newest prompts that fit, with shared parts
+    counted once.  This view does the same over a `PendingTree`: a prefix stays as long as any prompt has it.
+    The capacity bounds the memory.
 
     Args:
         capacity: symbols that the replica's cache has room for.
@@ -48,13 +48,13 @@ class RoutedHistory:
         self.block_symbols: int = 1
         self.capacity: i64 = capacity
         self.symbols: i64 = 0
-        """Symbols held, what prompts share counted once."""
+        """Symbols held, with symbols that prompts share counted once."""
         self._tree = PendingTree()
         self._view = TreeView(self._tree, unit_tokens)
         self._newest: dict[str, None] = {}
 
     def __len__(self) -> int:
-        """Prompts held.  O(1)."""
+        """Number of prompts held.  O(1)."""
         return len(self._tree)
 
     def __contains__(self, request_id: object) -> bool:
@@ -62,14 +62,14 @@ class RoutedHistory:
 
     @property
     def version(self) -> int:
-        """Changes whenever an answer of `advance` could."""
+        """A number that changes whenever an answer of `advance` could change."""
         return self._tree.version
 
     def note(self, request_id: str, key: bytes, namespace: str) -> None:
-        """Make a prompt the newest one and drop the oldest until the rest fits.  O(len(key)).
+        """Make a prompt the newest one, and drop the oldest until the rest fits.  O(len(key)).
 
-        An earlier prompt that is equal or has the same name goes.  The newest stays even where it is larger
-        than the capacity.
+        An earlier prompt that is equal or has the same name is dropped.  The newest prompt stays even if it
+        is larger than the capacity.
         """
         self.forget(request_id)
         self._tree.insert(request_id, key, namespace)
@@ -84,19 +84,19 @@ class RoutedHistory:
             self.forget(next(iter(self._newest)))
 
     def forget(self, request_id: str) -> None:
-        """Drop a prompt, except for what others share with it.  O(depth); unknown names are ignored."""
+        """Drop a prompt, except for parts that others share.  O(depth); unknown names are ignored."""
         if request_id in self._tree:
             self.symbols -= self._own_symbols(request_id)
             self._tree.remove(request_id)
             del self._newest[request_id]
 
     def clear(self) -> None:
-        """Forget everything: the cache was emptied.  O(prompts)."""
+        """Forget all prompts, because the cache was emptied.  O(prompts)."""
         for request_id in list(self._newest):
             self.forget(request_id)
 
     def _own_symbols(self, request_id: str) -> i64:
-        """Symbols that no other prompt has."""
+        """Number of symbols that no other prompt has."""
         leaf = self._tree.leaf(request_id)
         parent = leaf.parent
         assert parent is not None
@@ -114,11 +114,11 @@ class RoutedHistory:
 
 @final
 class ReplicaView:
-    """`CacheView`: a prefix counts as held if the cache has it or a prompt on its way there does.
+    """`CacheView` in which a prefix counts as held if the cache or a prompt on its way has it.
 
-    The planner of the replica is its one reader.  Where the cache is guessed, or tells a `version`, this
-    tells which prompts came in since the reader's last walk (`inserted_since`), so that a walk looks along
-    these and at what was held before only.
+    Its one reader is the planner of the replica.  If the cache is guessed, or tells a `version`, the view
+    tells which prompts came in since the reader's last walk (`inserted_since`).  A walk then looks only along
+    these prompts and at what was held before.
 
     Args:
         told: the replica's cache, as it is or as it was some seconds ago; None: guess it.
@@ -126,8 +126,8 @@ class ReplicaView:
         unit_tokens: tokens per symbol.
 
     Attributes:
-        coming: prompts that were sent there and have no first token.
-        history: prompts that it has computed; empty where the cache tells.
+        coming: prompts that were sent to the replica and have no first token yet.
+        history: prompts that the replica has computed; empty where the cache tells.
         most_noted: see `MOST_NOTED`.
     """
 
@@ -140,32 +140,32 @@ class ReplicaView:
         self._cache: Any = self.history if told is None else told
         self._queued = TreeView(self.coming, unit_tokens)
         self._log: list[tuple[str, bytes]] = []
-        """What came in, oldest first; an empty key where something may have gone."""
+        """Prompts that came in, oldest first; an entry with an empty key says that some may have gone."""
         self._forgotten: i64 = 0
-        """Entries that were at the beginning of the log."""
+        """Number of entries that were cut off at the beginning of the log."""
         self.most_noted: i64 = MOST_NOTED
 
-    # -- what happens there --------------------------------------------------------------------------
+    # -- events of the replica -----------------------------------------------------------------------
 
     def send(self, request_id: str, key: bytes, namespace: str) -> None:
-        """A prompt goes there.  O(len(key))."""
+        """Note that a prompt was sent to the replica.  O(len(key))."""
         self.coming.insert(request_id, key, namespace)
         self._note(namespace, key)
 
     def compute(self, request_id: str, key: bytes, namespace: str) -> None:
-        """A prompt sent there is computed.  O(len(key))."""
+        """Note that a prompt that was sent is computed.  O(len(key))."""
         self.coming.remove(request_id)
         if self._guesses:
             self.history.note(request_id, key, namespace)
         self._note(namespace, key if self._guesses else b"")
 
     def give_up(self, request_id: str) -> None:
-        """A prompt sent there is not going to be computed.  O(depth)."""
+        """Note that a prompt that was sent is not going to be computed.  O(depth)."""
         self.coming.remove(request_id)
         self._note("", b"")
 
     def forget(self) -> None:
-        """The cache was emptied.  O(prompts held)."""
+        """Note that the cache was emptied.  O(prompts held)."""
         self.history.clear()
         self._note("", b"")
 
@@ -179,7 +179,7 @@ class ReplicaView:
 
     @property
     def version(self) -> object:
-        """Changes whenever an answer of `advance` could; None if the cache does not tell."""
+        """A value that changes whenever an answer of `advance` could; None if the cache does not tell."""
         here = self._forgotten + len(self._log)
         if self._guesses:
             return (here, 0)
@@ -187,7 +187,7 @@ class ReplicaView:
         return None if told is None else (here, told)
 
     def inserted_since(self, version: object) -> list[tuple[str, bytes]] | None:
-        """The prompts that came in since an earlier `version`; None if not known.  O(answer)."""
+        """Return the prompts that came in since an earlier `version`; None if not known.  O(answer)."""
         if not isinstance(version, tuple):
             return None
         since: i64 = version[0] - self._forgotten
@@ -196,10 +196,10 @@ class ReplicaView:
         return self._log[since:]
 
     def root(self, namespace: str) -> object:
-        return namespace  # what is there is looked up in `advance`: this cursor outlasts any change
+        return namespace  # `advance` looks up the roots, so that this cursor outlasts any change
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
-        """The longer of the two answers; the view that has less is not asked further down."""
+        """Return the longer of the two answers; the view that holds less is not asked further down."""
         if isinstance(cursor, str):
             cache: object = self._cache.root(cursor)
             coming: object = self._queued.root(cursor)
@@ -217,17 +217,17 @@ class ReplicaView:
         return (cached, (cache, _BEHIND)) if cached > sent else (sent, (_BEHIND, coming))
 
     def node_id(self, cursor: object) -> int:
-        """0: a fleet evicts nothing."""
+        """Return 0: a fleet evicts nothing."""
         return 0
 
 
 # -- events -------------------------------------------------------------------------------------------
 #
 # vLLM and SGLang tell of each block that they store or remove, by a hash that stands for the block and all
-# before it, and tell the tokens of stored ones.  Blocks stored one behind the other make a `Run`, so that a
-# prompt is compared with one run and not block by block.  Other prompts branch off at any block of a run; a
-# `Fork` has those behind one block.  A block whose parent is missing is kept and matches nothing until the
-# parent is told: the engine finds blocks by their hashes, so the parent was there all the time.
+# blocks before it.  They also tell the tokens of stored blocks.  Blocks stored one behind the other make a
+# `Run`, so that a prompt is compared with one run and not block by block.  Other prompts branch off at any
+# block of a run; a `Fork` holds the runs behind one block.  A block whose parent is missing is kept, and
+# matches nothing until the parent is told.  Engines find blocks by hash, so the parent was there all along.
 
 
 @final
@@ -235,9 +235,9 @@ class Run:
     """Consecutive blocks of one prompt.
 
     Attributes:
-        before: what it is stored behind: the hash of a block, or a namespace.
-        hashes: of its blocks.
-        symbols: theirs, packed; what is behind the last block does not count.
+        before: what the run is stored behind: the hash of a block, or a namespace.
+        hashes: the hashes of its blocks.
+        symbols: the symbols of its blocks, packed; symbols behind the last block do not count.
     """
 
     __slots__ = ("before", "hashes", "symbols")
@@ -257,10 +257,10 @@ class Fork:
     def __init__(self) -> None:
         self.runs: dict[bytes, Run] = {}
         self._firsts: list[bytes] = []
-        """Sorted: the first block that shares most with a given one is one of its two neighbours."""
+        """Sorted: the first block that shares most with a given block is one of its two neighbours."""
 
     def put(self, first: bytes, run: Run) -> None:
-        """Add a run, or replace the one with that first block.  O(runs), a binary search and one move."""
+        """Add a run, or replace the one with that first block.  O(runs): a binary search and one move."""
         if first not in self.runs:
             self._firsts.insert(bisect_left(self._firsts, first), first)
         self.runs[first] = run
@@ -272,7 +272,7 @@ class Fork:
             del self._firsts[bisect_left(self._firsts, first)]
 
     def longest(self, symbols: bytes) -> i64:
-        """Most bytes that any first block shares with `symbols`.  O(log runs)."""
+        """The most bytes that any first block shares with `symbols`.  O(log runs)."""
         at: i64 = bisect_left(self._firsts, symbols)
         found: i64 = 0
         if at < len(self._firsts):
@@ -284,13 +284,16 @@ class Fork:
         return found
 
     def check(self) -> None:
-        """`AssertionError` if it is not in order."""
+        """Raise `AssertionError` if the first blocks are out of order."""
         assert self.runs and sorted(self.runs) == self._firsts, "first blocks"
 
 
 @final
 class Spot:
-    """A cursor: behind `at` bytes of a run (None: where a namespace begins), and `rest` of a block more."""
+    """A cursor: behind `at` bytes of a run and `rest` of one more block.
+
+    A `run` of None is the beginning of the namespace.
+    """
 
     __slots__ = ("at", "namespace", "rest", "run")
 
@@ -305,13 +308,13 @@ class Spot:
 class EventView:
     """`CacheView` over the blocks that an engine says it has.
 
-    A hash is an int or bytes and names one content.  A publisher that gives two contents one hash, or one
-    content two, gets answers for one of the two.  All blocks have the size of the first; others are ignored.
-    Answers are in single symbols: where the last block matches in part, the engine finds the whole blocks
-    before it.
+    A hash is an int or bytes and names one content.  If a publisher gives two contents one hash, or one
+    content two hashes, the answers hold for one of the two.  All blocks have the size of the first; others
+    are ignored.  Answers are in single symbols: where the last block matches in part, the engine finds the
+    whole blocks before it.
 
     Memory: about 100 bytes and the symbols of a block, for at most `capacity` symbols.  A replica cannot have
-    more; where news of removals was lost, the runs that have grown least recently go.
+    more.  If news of removals was lost, the runs that have grown least recently are dropped.
 
     Args:
         capacity: symbols that the replica's cache has room for.
@@ -325,32 +328,32 @@ class EventView:
         self.version: i64 = 0
         """Grows when an answer of `advance` may have changed."""
         self.ignored: i64 = 0
-        """Blocks of another size than the first, which were left out."""
+        """Number of blocks of another size than the first, which were left out."""
         self._block_bytes: i64 = 0
         self._run_of: dict[object, Run] = {}
         self._copies: dict[object, int] = {}
-        """How often a block is there besides the first time, where it is."""
+        """By hash: number of copies of a block besides the first, where there are any."""
         self._forks: dict[object, Fork] = {}
-        """By hash or namespace: what is stored behind it."""
+        """By hash or namespace: the runs stored behind it."""
         self._runs: dict[Run, None] = {}
         """All runs, the one that grew last at the end."""
 
     def __len__(self) -> int:
-        """Blocks held, each counted once.  O(1)."""
+        """Number of blocks held, each counted once.  O(1)."""
         return len(self._run_of)
 
     # -- events --------------------------------------------------------------------------------------
 
     def stored(self, hashes: list[object], parent: object, symbols: bytes, namespace: str = "") -> None:
-        """The engine has stored consecutive blocks.  O(len(symbols) + the run it extends).
+        """Note that the engine has stored consecutive blocks.  O(len(symbols) + the run it extends).
 
         A block that is there already counts as one copy more.
 
         Args:
-            hashes: of the blocks.
+            hashes: the hashes of the blocks.
             parent: hash of the block before them; None if a prompt begins with them.
-            symbols: theirs, packed; the same number of each block.
-            namespace: where `parent` is None: what keeps equal prompts apart.
+            symbols: the symbols of the blocks, packed; the same number for each block.
+            namespace: if `parent` is None, what keeps equal prompts apart.
 
         Raises `InvalidKey`, having changed nothing, if the symbols do not fill the blocks.
         """
@@ -379,7 +382,7 @@ class EventView:
         self._fit()
 
     def _append(self, hashes: list[object], start: i64, before: object, symbols: bytes) -> i64:
-        """Store the blocks from `start` to the next known one; returns where they end."""
+        """Store the blocks from `start` to the next known one; return where they end."""
         width = self._block_bytes
         run = self._run_of.get(before)
         if run is None or run.hashes[-1] != before:
@@ -398,7 +401,7 @@ class EventView:
         return end
 
     def _fork_behind(self, before: object) -> Fork:
-        """The fork behind a block or namespace, a new one if there is none."""
+        """Return the fork behind a block or namespace, a new one if there is none."""
         fork = self._forks.get(before)
         if fork is None:
             fork = Fork()
@@ -406,9 +409,9 @@ class EventView:
         return fork
 
     def removed(self, hashes: list[object]) -> None:
-        """The engine has removed blocks.  O(1) each from the end of a run, O(run) elsewhere.
+        """Note that the engine has removed blocks.  O(1) each from the end of a run, O(run) elsewhere.
 
-        A block of which there are several copies stays; unknown ones are ignored.
+        A block with several copies stays; unknown blocks are ignored.
         """
         at: i64 = len(hashes) - 1
         while at >= 0:  # from the end: SGLang tells a node's pages in the order of the prompt
@@ -432,7 +435,7 @@ class EventView:
             self._detach(run)
 
     def _cut_behind(self, run: Run, block: object) -> None:
-        """Make what a run has behind a block a run of its own."""
+        """Make a run of its own of the blocks that a run has behind `block`."""
         width = self._block_bytes
         keep: i64 = run.hashes.index(block) + 1
         rest = Run(block, run.symbols[keep * width : len(run.hashes) * width])
@@ -453,7 +456,7 @@ class EventView:
         del self._runs[run]
 
     def _fit(self) -> None:
-        """Drop the runs that grew least recently until the rest is within the capacity."""
+        """Drop the runs that grew least recently until the others are within the capacity."""
         most: i64 = self.capacity * SYMBOL_BYTES // self._block_bytes
         while len(self._run_of) > most:
             run = next(iter(self._runs))
@@ -464,7 +467,7 @@ class EventView:
             self.version += 1
 
     def clear(self) -> None:
-        """The engine has emptied its cache, or is a new one.  O(blocks)."""
+        """Note that the engine has emptied its cache, or is a new one.  O(blocks)."""
         self._run_of.clear()
         self._copies.clear()
         self._forks.clear()
@@ -478,7 +481,7 @@ class EventView:
         return Spot(namespace, None, 0, b"")
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
-        """O(shared part), and O(log runs) at the fork behind each run on the way."""
+        """Follow `segment` from `cursor`.  O(shared part), and O(log runs) at the fork behind each run."""
         assert isinstance(cursor, Spot)
         width = self._block_bytes
         text = edge_bytes(segment)
@@ -526,7 +529,7 @@ class EventView:
     # -- self-check ----------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Verify the bookkeeping, for tests; `AssertionError` names what is off.  O(symbols)."""
+        """Verify the bookkeeping, for tests; `AssertionError` names the fault.  O(symbols)."""
         width = self._block_bytes
         blocks = {block: run for run in self._runs for block in run.hashes}
         assert blocks == self._run_of, "a block is in another run than its own"
