@@ -1,8 +1,8 @@
-"""For those who write a policy or a cache view: property tests of it in a few lines, and the naive twins.
+"""Tools for authors of policies and cache views: property tests in a few lines, and the naive twins.
 
-`check_policy` and `check_cache_view` look for a queue on which yours goes wrong and show the smallest;
-`peek.testing.strategies` draws queues, caches and histories for properties of your own; the naive twins
-are the specification in code.  What draws examples needs hypothesis, which is imported on first use.
+`check_policy` and `check_cache_view` look for a queue that your code gets wrong, and show the smallest.
+`peek.testing.strategies` draws queues, caches and histories for properties of your own.  The naive twins are
+the specification in code.  Drawing needs hypothesis, which is imported on first use.
 
 docs/testing.md shows how.
 """

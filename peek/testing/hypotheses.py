@@ -1,4 +1,5 @@
-"""hypothesis, where it is needed: `peek.testing` is imported without it, and says so when it lacks it."""
+"""hypothesis, imported where it is needed: `peek.testing` is imported without it, and says if it is
+missing."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class MissingHypothesis(PeekError, ImportError):
-    """Something of `peek.testing` was used that draws examples, and hypothesis is not installed."""
+    """A part of `peek.testing` that draws examples was used, and hypothesis is not installed."""
 
 
 def need_hypothesis() -> None:
@@ -27,7 +28,7 @@ def for_all(strategy: SearchStrategy[Any], check: Callable[[Any], None], example
     """Call `check` with drawn examples; `AssertionError` with the message of the smallest that fails.
 
     Args:
-        examples: how many to draw; None: as many as the settings profile in use says.
+        examples: number of examples to draw; None takes it from the settings profile in use.
     """
     need_hypothesis()
     from hypothesis import HealthCheck, Phase, given, settings

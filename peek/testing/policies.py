@@ -1,18 +1,18 @@
-"""`check_policy`: what the planner counts on, whatever a policy thinks a good order is.
+"""`check_policy`: the properties that the planner counts on, whatever a policy thinks a good order is.
 
-What is demanded of `order(queue, cycle)`:
+`order(queue, cycle)` must have these properties:
 
-- **a permutation**: a new list with every request of the queue once, and nothing else;
-- **nothing is touched**: the list it is given, the pending tree, the cycle and every attribute of the
-  requests stay as they were, except the attribute `section`;
-- **equal arguments, equal orders**: for a copy of the policy, for other request ids, for a tree that came
-  about in another way (ids of tree nodes and the order of children tell nothing), and whatever an earlier
-  cycle left in `section` and `lane`;
+- **a permutation**: the answer is a new list with every request of the queue once, and nothing else;
+- **nothing is touched**: the given list, the pending tree, the cycle and every attribute of the requests stay
+  as they were, except the attribute `section`;
+- **equal arguments, equal orders**: the order is the same for a copy of the policy, for other request ids,
+  for a tree that came about in another way (ids of tree nodes and the order of children tell nothing), and
+  whatever an earlier cycle left in `section` and `lane`;
 - **it reads what it says it reads**: without `reads_cache` the signals of the cache may be stale, without
   `reads_tree` those of the tree;
-- **no memory**: what was ordered before makes no difference.  A policy that means to remember is checked
-  with `stateful=True`: two copies with one history must then agree.  Each hears of every arrival and
-  departure (`arrived`, `left`) as from a planner;
+- **no memory**: earlier orders make no difference.  A policy that means to remember is checked with
+  `stateful=True`: two copies with one history must then agree.  Each hears of every arrival and departure
+  (`arrived`, `left`) as from a planner;
 - **a bound on waiting**, where one is given.
 """
 
@@ -67,17 +67,17 @@ def check_policy(
     bound: Bound | None = None,
     examples: int | None = None,
 ) -> None:
-    """Look for a queue that the policy orders wrongly; see the module for what is demanded.
+    """Look for a queue that the policy orders wrongly; the module lists the properties that are checked.
 
     Args:
-        policy: the policy, which is copied and not changed; or its class, or any function without
-            arguments that makes a new one at each call.
-        stateful: the policy means to remember earlier cycles.
+        policy: the policy, which is copied and not changed; or its class, or any function without arguments
+            that makes a new one at each call.
+        stateful: whether the policy means to remember earlier cycles.
         bound: the longest that a request may wait, in seconds, on an engine that computes 10 tokens a second
-            and one prompt at a time: `bound(ahead_s, largest_s)`, where `ahead_s` is how long the engine
-            needs for what is before the request when it arrives, and `largest_s` for the largest prompt.
-            `lambda ahead_s, largest_s: ahead_s` is what first come, first served keeps.
-        examples: queues to try, and histories; None: as many as hypothesis' settings profile says.
+            and one prompt at a time: `bound(ahead_s, largest_s)`.  `ahead_s` is how long the engine needs for
+            the requests before it when it arrives, `largest_s` for the largest prompt.  First come, first
+            served keeps `lambda ahead_s, largest_s: ahead_s`.
+        examples: number of queues to try, and of histories; None takes it from hypothesis' settings profile.
 
     Raises:
         AssertionError: with the smallest queue that was found.
@@ -137,7 +137,7 @@ def _check_case(make: Factory, case: _Case, stateful: bool) -> None:
 
 
 def _check_names(subject: _Subject, policy: AdmissionPolicy, case: _Case, expected: list[str]) -> None:
-    """Other ids, which sort the other way round."""
+    """Try other ids, which sort the other way round."""
     n = len(case.scene.rows)
     names = {row.request_id: f"other-{n - i}" for i, row in enumerate(case.scene.rows)}
     rows = tuple(replace(row, request_id=names[row.request_id]) for row in case.scene.rows)
@@ -203,7 +203,7 @@ def _check_history(make: Factory, history: History, stateful: bool) -> None:
 
 
 def _of_a_new_one(subject: _Subject, policy: AdmissionPolicy, replay: Replay, step: Step) -> list[str]:
-    """What a policy without a past makes of the living queue."""
+    """The order that a policy without a past gives the queue of `replay`."""
     return subject.order(policy, told(policy, replay.prepare(step.cached, step.now, policy.theta)))
 
 
@@ -213,7 +213,7 @@ _TREE = "it depends on how the tree came about (ids of tree nodes, the order of 
 
 
 class _Subject:
-    """Calls `order` and looks at what it did; knows how to say what is wrong."""
+    """Calls `order`, checks what it did, and words the faults."""
 
     def __init__(self, name: str, circumstances: str) -> None:
         self.name = name
@@ -297,7 +297,7 @@ def _factory(policy: AdmissionPolicy | Factory) -> Factory:
 
 
 def _copied(policy: AdmissionPolicy) -> AdmissionPolicy:
-    """A deep copy; the compiled base class knows nothing of attributes that a subclass adds."""
+    """A deep copy; the compiled base class does not copy attributes that a subclass adds."""
     clone = copy.deepcopy(policy)
     for name, value in getattr(policy, "__dict__", {}).items():
         if name not in vars(clone):
@@ -315,7 +315,7 @@ Bound = Callable[[float, float], float]
 
 
 def _seconds(row: Arrival, cached: list[Place]) -> float:
-    """How long the engine would compute a prompt."""
+    """Seconds that the engine takes to compute a prompt."""
     tokens = row.num_tokens or len(row.symbols)
     return (tokens - longest(cached, row.place)) / TOKENS_PER_S
 
@@ -323,11 +323,11 @@ def _seconds(row: Arrival, cached: list[Place]) -> float:
 def check_bound(policy: AdmissionPolicy, queue: Sequence[Arrival], bound: Bound) -> None:
     """Serve all of `queue`, which is in arrival order; `AssertionError` if a request waits too long.
 
-    The engine is the simplest there is: whenever it is free it computes the first prompt of the order, at a
+    The engine is the simplest possible.  Whenever it is free it computes the first prompt of the order, at a
     steady pace, and every prompt that it has begun stays cached.
     """
     replay, waiting, cached = Replay(policy=policy), dict[str, Arrival](), list[Place]()
-    ahead_s: dict[str, float] = {}  # how long the engine needs for what is before a request on arrival
+    ahead_s: dict[str, float] = {}  # seconds of the engine for the requests before one on its arrival
     clock = 0.0
     largest_s = max(_seconds(row, cached) for row in queue)
     coming = deque(queue)

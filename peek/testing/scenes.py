@@ -1,7 +1,6 @@
-"""Queues as plain data, at one moment (`Scene`) and over time (`History`, `Replay`), and how they are
-printed.
+"""Queues as plain data, at one moment (`Scene`) and over time (`History`, `Replay`), and their printed form.
 
-A `Scene` builds the library's objects (`prepare`, `planner`), and it computes every signal that a policy
+A `Scene` builds the library's objects (`prepare`, `planner`).  It also computes every signal that a policy
 may read a second time, from the definitions (`facts`).  A `Replay` keeps one tree over many steps, as a
 planner does, and never makes it anew.
 """
@@ -24,7 +23,7 @@ from peek.trie.pending_tree import PendingTree
 from peek.trie.tree_view import TreeView
 
 NOW = 64.0
-"""The `now` of every scene that names no other, in seconds."""
+"""The `now` of every scene that sets none, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Arrival:
         return self.namespace, self.symbols
 
     def request(self) -> PendingRequest:
-        """A new request object; the planner sets `arrival_work`."""
+        """Make a new request object; the planner sets its `arrival_work`."""
         key = list(self.symbols)
         return PendingRequest(self.request_id, key, self.arrival_time, self.namespace, self.num_tokens)
 
@@ -75,7 +74,7 @@ class Fact:
 
     @property
     def cluster_depth(self) -> int:
-        """In symbols."""
+        """Depth of the cluster, in symbols."""
         return 0 if self.cluster is None else len(self.cluster[1])
 
     @property
@@ -85,7 +84,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a policy is called with: the queue in arrival order, every signal written, and the cycle."""
+    """The arguments of a policy: the queue in arrival order, with every signal written, and the cycle."""
 
     queue: list[PendingRequest]
     cycle: Cycle
@@ -99,7 +98,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Scene:
-    """The waiting requests in arrival order, what is cached, and which prompts are being prefilled."""
+    """The waiting requests in arrival order, the cached prompts, and the prompts under way."""
 
     rows: tuple[Arrival, ...]
     cached: tuple[Place, ...] = ()
@@ -109,11 +108,11 @@ class Scene:
     now: float = NOW
 
     def cache(self) -> TreeView:
-        """A cache that holds `cached` and nothing else."""
+        """Make a cache that holds `cached` and nothing else."""
         return cache_of(self.cached, self.unit)
 
     def planner(self, label: str) -> Planner:
-        """A planner that knows the whole queue and has planned nothing yet."""
+        """Make a planner that knows the whole queue and has planned nothing yet."""
         planner = Planner(PeekConfig.from_label(label))
         for row in self.rows:
             planner.add(row.request())
@@ -123,7 +122,7 @@ class Scene:
         return self.planner(label).plan(self.cache(), self.now)
 
     def prepare(self, theta: int = THETA, work_done: int = 0, defers_siblings: bool = False) -> Prepared:
-        """New request objects in a new tree, all signals written.
+        """Make new request objects in a new tree, with all signals written.
 
         Args:
             theta: tokens of the head, see `AdmissionPolicy`.
@@ -147,7 +146,7 @@ class Scene:
         return tree
 
     def facts(self, theta: int = THETA) -> list[Fact]:
-        """In arrival order."""
+        """The facts of all requests, in arrival order."""
         tree = self.naive_tree()
         scores, clusters = tree.scores(), tree.clusters()
         heads = tree.heads(-(-theta // self.unit))
@@ -174,7 +173,7 @@ def ids(requests: Iterable[PendingRequest]) -> list[str]:
 
 
 def cache_of(places: Iterable[Place], unit: int = 1) -> TreeView:
-    """A cache that holds these sequences and their prefixes."""
+    """Make a cache that holds these sequences and their prefixes."""
     tree = PendingTree()
     for i, (namespace, symbols) in enumerate(places):
         if symbols:
@@ -187,14 +186,14 @@ def cache_of(places: Iterable[Place], unit: int = 1) -> TreeView:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of an engine: some arrive, the queue is ordered, some leave.
+    """One step of an engine: requests arrive, the queue is ordered, requests leave.
 
     Attributes:
-        now: seconds, when the queue is ordered.
+        now: moment at which the queue is ordered, seconds.
         arrivals: requests that have come since the last step.
         cached: what the cache holds now.
-        admitted: how many are admitted from the front of the order.
-        withdrawn: how many of the others, the latest arrivals, are withdrawn.
+        admitted: number of requests admitted from the front of the order.
+        withdrawn: number of the other requests that are withdrawn, latest arrivals first.
     """
 
     now: float
@@ -217,7 +216,7 @@ class Replay:
     """The waiting requests of one engine over time, as a planner would keep them.
 
     Args:
-        policy: told of arrivals and departures.
+        policy: is told of arrivals and departures.
     """
 
     def __init__(self, unit: int = 1, policy: AdmissionPolicy | None = None) -> None:
@@ -242,7 +241,7 @@ class Replay:
             self._rows[row.request_id] = replace(row, arrival_work=self.work_done)
 
     def admit(self, request_id: str) -> int:
-        """A request leaves for the engine; returns the tokens it has to compute, from the last walk."""
+        """Admit a request; return the tokens that the engine has to compute, as of the last walk."""
         request = self._tree.remove(request_id)
         del self._rows[request_id]
         cost = max(0, request.num_tokens - request.cached_len)
@@ -257,12 +256,12 @@ class Replay:
             del self._rows[request_id]
 
     def scene(self, cached: tuple[Place, ...], now: float) -> Scene:
-        """The same queue, written down; what it prepares knows nothing of the past."""
+        """The same queue as a `Scene`, which knows nothing of the past."""
         rows = sorted(self._rows.values(), key=lambda row: row.arrival_time)
         return Scene(tuple(rows), cached, (), self.unit, now)
 
     def prepare(self, cached: tuple[Place, ...], now: float, theta: int = THETA) -> Prepared:
-        """The living requests in arrival order, every signal written anew."""
+        """The living requests in arrival order, with every signal written anew."""
         self._walk.walk(cache_of(cached, self.unit))
         self._tree.refresh(-(-theta // self.unit))
         queue = sorted(self._tree.requests(), key=lambda request: request.arrival_time)
@@ -270,7 +269,7 @@ class Replay:
 
 
 def told(policy: AdmissionPolicy, prepared: Prepared) -> Prepared:
-    """`prepared`, after the policy was told of its requests."""
+    """Tell a policy of the requests of `prepared`, and return it."""
     for request in prepared.queue:
         _tell(policy, request, prepared.cycle.tree)
     return prepared
@@ -286,7 +285,7 @@ def _tell(policy: AdmissionPolicy, request: PendingRequest, tree: PendingTree) -
 
 
 def show_symbols(symbols: Sequence[int]) -> str:
-    """A key with runs of one symbol drawn together: `[1, 2 x31, 3]`."""
+    """Show a key with each run of one symbol shortened: `[1, 2 x31, 3]`."""
     runs = [(symbol, len(list(run))) for symbol, run in groupby(symbols)]
     return f"[{', '.join(f'{symbol} x{n}' if n > 1 else str(symbol) for symbol, n in runs)}]"
 
@@ -302,7 +301,7 @@ def show_arrival(row: Arrival) -> str:
 
 
 def show_scene(scene: Scene) -> str:
-    """The queue with what is cached of each request."""
+    """Show the queue, and how much of each request is cached."""
     unit = "" if scene.unit == 1 else f", {scene.unit} tokens a symbol"
     lines = [f"  queue at {scene.now:g}{unit}, symbols cached in brackets:"]
     for row in scene.rows:

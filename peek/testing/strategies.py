@@ -1,11 +1,10 @@
-"""hypothesis strategies for prompts, queues, caches, moments and histories.
+"""hypothesis strategies for prompts, queues, caches, scenes and histories.
 
-Prompts are put together from a few pieces, so that they share prefixes at several depths, part late, run
-inside one another (one prompt is the beginning of the next) or share nothing; some stand in another
-namespace, some have tokens that fill no whole page.  The lengths lie around the thresholds that policies
-know: 32 tokens of a head, 32 cached tokens.
+Prompts are joined from a few pieces.  So they share prefixes at several depths, part late, begin one another
+or share nothing.  Some stand in another namespace, some have tokens that fill no whole page.  The lengths lie
+around the thresholds of policies: 32 tokens of a head, 32 cached tokens.
 
-Every name here is a function that returns a strategy; hypothesis is imported when one is called.
+Every public function returns a strategy; hypothesis is imported when one is called.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 PIECES: Final = ((1,), (2, 2), (3,) * 31, (3,) * 32, (3,) * 31 + (4,), (5,) * 40, (6,) * 33)
-"""What prompts are put together from; lengths around theta and tau, heads that part late."""
+"""Pieces of prompts: lengths around theta and tau, heads that part late."""
 
 NAMESPACES: Final = ("", "", "", "lora")
 
 _GAPS: Final = (0, 0, 1, 2, 7)
 _CUTS: Final = (1, 31, 32, 33, 34, 63, 64, 65, 10_000)
 
-# Drawn as plain lists of small tuples and put together afterwards: so what fails can be made smaller by
-# leaving entries out.
+# Examples are drawn as plain lists of small tuples and put together afterwards.  So a failing example can be
+# made smaller by leaving entries out.
 _Draft = tuple[tuple[int, ...], str, str]
-"""Symbols, what of the prompt the key leaves out, namespace."""
+"""Symbols, the part of the prompt that the key leaves out, namespace."""
 _Cut = tuple[int, int]
-"""Whose prompt is cached (counted round and round), and how many of its symbols."""
+"""Number of the request whose prompt is cached (modulo the queue's length), and its cached symbols."""
 
 
 def prompts() -> SearchStrategy[tuple[int, ...]]:
@@ -55,18 +54,18 @@ def queues(min_size: int = 1, max_size: int = 8, unit: int = 1) -> SearchStrateg
 
 
 def caches(queue: Sequence[Arrival], max_size: int = 4) -> SearchStrategy[tuple[Place, ...]]:
-    """What a cache may hold: prefixes of some of the prompts of `queue`, cut anywhere."""
+    """Possible contents of a cache: prefixes of some prompts of `queue`, cut anywhere."""
     return _cuts(max_size).map(partial(_cached, queue))
 
 
 def scenes(
     min_size: int = 1, max_size: int = 8, under_way: bool = False, one_namespace: bool = False
 ) -> SearchStrategy[Scene]:
-    """Any moment: a queue, part of it cached, pages of 1 or 16 tokens.
+    """Scenes: a queue, part of it cached, pages of 1 or 16 tokens.
 
     Args:
-        under_way: part of it may be in the middle of being prefilled, too.
-        one_namespace: all in the namespace "".
+        under_way: whether parts of prompts may be in the middle of a prefill, too.
+        one_namespace: whether all requests are in the namespace "".
     """
     rows, cuts, under = _rows(min_size, max_size, one_namespace), _cuts(4), _cuts(2 if under_way else 0)
     from hypothesis import strategies as st
@@ -75,9 +74,9 @@ def scenes(
 
 
 def histories(max_steps: int = 6) -> SearchStrategy[History]:
-    """Steps of one engine: requests arrive, the first of the order are admitted, some give up.
+    """Steps of one engine: requests arrive, the first of the order are admitted, others are withdrawn.
 
-    Some arrive with a time before the last one's: they come back, preempted.  The cache forgets and
+    Some requests arrive with a time before the last one's: they come back, preempted.  The cache forgets and
     learns at will between two steps.
     """
     drafts, cuts = _drafts(), _cuts(4)
@@ -88,7 +87,7 @@ def histories(max_steps: int = 6) -> SearchStrategy[History]:
     return st.builds(_history, st.lists(step, min_size=1, max_size=max_steps), st.sampled_from([1, 16]))
 
 
-# -- what is drawn ------------------------------------------------------------------------------------
+# -- drawing ------------------------------------------------------------------------------------------
 
 
 def _drafts(one_namespace: bool = False) -> SearchStrategy[_Draft]:
@@ -102,7 +101,7 @@ def _drafts(one_namespace: bool = False) -> SearchStrategy[_Draft]:
 def _rows(
     min_size: int, max_size: int, one_namespace: bool = False
 ) -> SearchStrategy[list[tuple[_Draft, int, int]]]:
-    """Of every request: its prompt, the seconds and the tokens of work until the next one comes."""
+    """For each request: its prompt, and the seconds and tokens of work until the next one comes."""
     drafts = _drafts(one_namespace)
     from hypothesis import strategies as st
 
@@ -118,7 +117,7 @@ def _cuts(max_size: int) -> SearchStrategy[list[_Cut]]:
     return st.lists(st.tuples(st.integers(0, 11), st.sampled_from(_CUTS)), max_size=max_size)
 
 
-# -- put together -------------------------------------------------------------------------------------
+# -- putting together ---------------------------------------------------------------------------------
 
 
 def _joined(parts: list[tuple[int, ...]]) -> tuple[int, ...]:

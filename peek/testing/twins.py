@@ -1,9 +1,8 @@
-"""The specification in code: a tree, a cache and a walk that are slow and right at first sight.
+"""The specification in code: a tree, a cache and a walk that are slow and obviously right.
 
-Everything here follows its definition and is computed by looking at all requests or all cached
-sequences; no node, edge or cursor is kept.  Read it to learn what the fast classes promise, compare with
-it to find out whether they keep the promise.  Nothing is imported from the rest of the library, so an
-error cannot be shared.
+Everything here follows its definition, and is computed by looking at all requests or all cached sequences.
+No node, edge or cursor is kept.  Read it to learn what the fast classes promise, and compare them with it.
+Nothing is imported from the rest of the library, so an error cannot be shared.
 
 | here | specifies |
 |---|---|
@@ -24,7 +23,7 @@ Place = tuple[str, tuple[int, ...]]
 
 
 def common_length(a: Sequence[object], b: Sequence[object]) -> int:
-    """Elements that two sequences have in common from their start."""
+    """Number of elements that two sequences have in common from their start."""
     n = 0
     while n < len(a) and n < len(b) and a[n] == b[n]:
         n += 1
@@ -32,19 +31,19 @@ def common_length(a: Sequence[object], b: Sequence[object]) -> int:
 
 
 def prefixes(place: Place) -> list[Place]:
-    """All non-empty prefixes of a place, the shortest first, itself included."""
+    """All non-empty prefixes of a place, the shortest first, the place itself included."""
     namespace, symbols = place
     return [(namespace, symbols[:end]) for end in range(1, len(symbols) + 1)]
 
 
 def longest(places: Iterable[Place], place: Place) -> int:
-    """Symbols of `place` that the best of `places` starts with."""
+    """Length of the longest prefix that `place` shares with one of `places`."""
     namespace, symbols = place
     return max((common_length(other, symbols) for ns, other in places if ns == namespace), default=0)
 
 
 def radix_nodes(keys: Iterable[Place]) -> set[Place]:
-    """Where the nodes of a radix tree stand: at every prefix where a key ends or keys diverge."""
+    """Places of a radix tree's nodes: every prefix where a key ends or keys diverge."""
     continuations: defaultdict[Place, set[int | None]] = defaultdict(set)
     for namespace, symbols in keys:
         for end in range(1, len(symbols)):
@@ -54,7 +53,7 @@ def radix_nodes(keys: Iterable[Place]) -> set[Place]:
 
 
 class NaivePendingTree:
-    """The waiting requests in a dictionary; all that `PendingTree` answers, by counting."""
+    """The waiting requests in a dictionary; gives all answers of `PendingTree` by counting."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, Place] = {}
@@ -69,7 +68,7 @@ class NaivePendingTree:
         del self.waiting[request_id]
 
     def counts(self) -> Counter[Place]:
-        """Of every prefix of a waiting key: how many waiting requests start with it."""
+        """For every prefix of a waiting key, the number of waiting requests that start with it."""
         return Counter(prefix for key in self.waiting.values() for prefix in prefixes(key))
 
     def pending_count(self, key: Sequence[int], namespace: str = "") -> int:
@@ -82,15 +81,15 @@ class NaivePendingTree:
         return any(count >= 2 for count in self.counts().values())
 
     def nodes(self) -> dict[Place, int]:
-        """The nodes of the tree and how many requests are at or below each."""
+        """The nodes of the tree and the number of requests at or below each."""
         counts = self.counts()
         return {node: counts[node] for node in radix_nodes(self.waiting.values())}
 
     def scores(self) -> dict[str, int]:
         """Sum over the nodes of a path of pending_count x edge length (Eq. 1).
 
-        No key ends or diverges inside an edge, so every symbol of an edge has the count of its node:
-        each symbol of the key contributes the number of requests that share the key up to it.
+        No key ends or diverges inside an edge, so every symbol of an edge has the count of its node.  Each
+        symbol of the key contributes the number of requests that share the key up to it.
         """
         counts = self.counts()
         return {
@@ -108,7 +107,7 @@ class NaivePendingTree:
         return found
 
     def heads(self, theta: int) -> dict[str, Place | None]:
-        """The first `theta` symbols of each key, None for shorter keys."""
+        """The first `theta` symbols of each key; None for shorter keys."""
         return {
             request_id: (namespace, symbols[:theta]) if len(symbols) >= theta else None
             for request_id, (namespace, symbols) in self.waiting.items()
@@ -126,13 +125,13 @@ class NaivePendingTree:
         )
 
     def shared_levels(self, place: Place) -> int:
-        """Tree nodes at or above a place that two requests or more share."""
+        """Number of tree nodes at or above a place that two requests or more share."""
         nodes = self.nodes()
         return sum(nodes.get(prefix, 0) >= 2 for prefix in prefixes(place))
 
 
 class NaiveCache:
-    """What a prefix cache holds: a list of token sequences, whole pages only."""
+    """The content of a prefix cache: a list of token sequences, whole pages only."""
 
     def __init__(self, page_tokens: int = 1) -> None:
         self.page_tokens = page_tokens
@@ -149,7 +148,7 @@ class NaiveCache:
 
 
 def naive_walk(prompts: Mapping[str, Place], cache: NaiveCache) -> dict[str, int]:
-    """The cached length in tokens of every waiting prompt (its tokens): each is matched alone."""
+    """Match each waiting prompt (its tokens) alone; return the cached lengths in tokens."""
     return {
         request_id: cache.longest_prefix(tokens, namespace)
         for request_id, (namespace, tokens) in prompts.items()
@@ -159,8 +158,8 @@ def naive_walk(prompts: Mapping[str, Place], cache: NaiveCache) -> dict[str, int
 class Pages:
     """Translates tokens to symbols as an adapter does: one symbol per whole page, the rest left out.
 
-    `chained`: a page's symbol stands for everything up to the page's end (vLLM's block hashes), else
-    for the page's own tokens.
+    With `chained` a page's symbol stands for everything up to the page's end (vLLM's block hashes), else for
+    the page's own tokens.
     """
 
     def __init__(self, page_tokens: int = 1, chained: bool = False) -> None:
@@ -192,8 +191,8 @@ class Pages:
 class NaiveCacheView:
     """`CacheView` (and `CacheTree`) over a `NaiveCache`.
 
-    A cursor is the place itself.  Every call matches from the very first token, so the answers cannot
-    depend on how the walk came here.  Node ids follow the radix tree of the cached sequences.
+    A cursor is the place itself.  Every call matches from the very first token, so the answers cannot depend
+    on how the walk reached the place.  Node ids follow the radix tree of the cached sequences.
     """
 
     def __init__(self, cache: NaiveCache, pages: Pages) -> None:
@@ -222,7 +221,7 @@ class NaiveCacheView:
         return min(below, key=lambda node: len(node[1]))
 
     def above(self, node: Place) -> Place | None:
-        """The parent of a cached node, None below a root."""
+        """The parent of a cached node; None below a root."""
         nodes = [prefix for prefix in prefixes(node)[:-1] if prefix in self.nodes]
         return nodes[-1] if nodes else None
 

@@ -1,15 +1,15 @@
 """`check_cache_view`: a cache view against the engine's own longest-prefix match.
 
-What is demanded of a view, besides having the members of `CacheView`:
+A view must have the members of `CacheView` and these properties:
 
 - **exact**: walked together with any pending tree, it gives every request the tokens that the engine's own
-  match of that prompt alone gives, wherever sibling prompts part, also inside a page or block;
+  match of that prompt alone gives.  Sibling prompts may part anywhere, also inside a page or block;
 - **well-formed**: `advance` answers how many symbols of the segment match, 0 to all of them, and a cursor;
 - **cursors stay good**: a cursor is used again for every child of a tree node, so `advance` leaves it alone;
 - **reading changes nothing**: the engine's own answers are the same afterwards;
-- **nodes are nodes**: `node_id` names one place by one id, not 0; `parent_id`, where there is one, leads from
-  it through the nodes above to 0;
-- **an honest version**, where there is one: it moves whenever an answer did.
+- **nodes are nodes**: `node_id` names one place by one id, not 0; `parent_id`, if there is one, leads from it
+  through the nodes above to 0;
+- **an honest version**, if there is one: it moves whenever an answer did.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ def check_cache_view(
     change: Callable[[], object] | None = None,
     examples: int | None = None,
 ) -> None:
-    """Look for waiting requests for which the view is wrong; see the module for what is demanded.
+    """Look for waiting requests for which the view is wrong; the module lists the properties checked.
 
     Args:
-        view: the view; the cache behind it must not change meanwhile, but through `change`.
+        view: the view; only `change` may change the cache behind it meanwhile.
         longest_match: the engine's own answer: `longest_match(key, namespace)`, tokens of the key (a list of
             symbols) that are cached.
         prompts: keys of which the cache holds at least a part, best some that share prefixes.  By default
-            what the cache holds is found out by asking `longest_match` for the symbols 0 to 255, which works
-            where it matches single symbols and these mean something.
+            they are found by asking `longest_match` for the symbols 0 to 255.  That works where it matches
+            single symbols and these symbols mean something.
         namespaces: namespaces of the cache; every prompt is tried in each.
-        absent: symbols that no cached key has, for prompts that part from what is cached.
-        chained: symbols are chained block hashes: prompts are cut, never put together anew.
+        absent: symbols that no cached key has, for prompts that part from cached ones.
+        chained: whether symbols are chained block hashes; prompts are then cut, never put together anew.
         change: changes what the cache holds, a little at each call; needed for the check of `version`.
-        examples: pending trees to try; None: as many as hypothesis' settings profile says.
+        examples: number of pending trees to try; None takes it from hypothesis' settings profile.
 
     Raises:
         AssertionError: with the smallest pending tree that was found; also if nothing asked for is cached,
@@ -96,7 +96,7 @@ def _check_members(view: CacheView) -> None:
 
 
 def _explored(longest_match: LongestMatch, namespaces: Sequence[str]) -> list[tuple[int, ...]]:
-    """Up to eight keys that are cached, found symbol by symbol, depth first."""
+    """Find up to eight cached keys, symbol by symbol, depth first."""
     found: list[tuple[int, ...]] = []
     for namespace in namespaces:
         open_keys: list[tuple[int, ...]] = [()]
@@ -115,7 +115,7 @@ def _explored(longest_match: LongestMatch, namespaces: Sequence[str]) -> list[tu
 
 
 def _queues(stock: Sequence[Place], absent: tuple[int, ...], chained: bool) -> SearchStrategy[list[Place]]:
-    """Prompts of the stock, cut anywhere; behind it nothing, the rest of another one, or unknown symbols."""
+    """Prompts of the stock, cut anywhere, then nothing, the rest of another prompt, or unknown symbols."""
     from hypothesis import strategies as st
 
     unknown = st.lists(st.sampled_from(absent), max_size=3 if absent else 0).map(tuple)
@@ -164,7 +164,7 @@ def _check_unchanged(places: Sequence[Place], before: list[int], after: list[int
 
 
 def _walked(view: WatchedView, waiting: dict[str, Place]) -> dict[str, int]:
-    """Cached tokens by a dual-walk; every prompt is also walked alone, so with other cuts."""
+    """Cached tokens by a dual-walk; every prompt is also walked alone, and so with other cuts."""
     tree = PendingTree()
     for name, (namespace, key) in waiting.items():
         tree.insert(name, list(key), namespace)
@@ -182,7 +182,7 @@ def _walked(view: WatchedView, waiting: dict[str, Place]) -> dict[str, int]:
 
 
 def _show(waiting: dict[str, Place]) -> str:
-    """The waiting prompts and the edges of their tree, which are the segments that were asked for."""
+    """The waiting prompts, and where the edges of their tree end, which bound the segments asked for."""
     lines = ["  waiting:", *(f"    {name}: {show_place(place)}" for name, place in waiting.items())]
     twin = NaivePendingTree()
     for name, (namespace, key) in waiting.items():
@@ -197,7 +197,7 @@ def _show(waiting: dict[str, Place]) -> str:
 def _check_version(
     view: CacheView, longest_match: LongestMatch, stock: Sequence[Place], change: Callable[[], object]
 ) -> None:
-    """One walk object over one tree while the cache changes, as in a planner."""
+    """Walk one tree again and again while the cache changes, as a planner does."""
     tree = PendingTree()
     for i, (namespace, key) in enumerate(stock):
         tree.insert(f"r{i}", list(key), namespace)
@@ -224,7 +224,7 @@ def _check_version(
         raise AssertionError(f"change was called {_CHANGES} times and moved the match of no prompt")
 
 
-# -- a view whose every answer is looked at -----------------------------------------------------------
+# -- a view whose every answer is checked -------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class Cursor:
 
 
 class WatchedView:
-    """Passes every call on to a view, asks it twice, and looks at what comes back."""
+    """Passes every call on to a view, asks it twice, and checks the answers."""
 
     def __init__(self, view: CacheView) -> None:
         self.unit_tokens = view.unit_tokens
@@ -244,7 +244,7 @@ class WatchedView:
         self._matches: list[Cursor] = []
 
     def __getattr__(self, name: str) -> Any:
-        """The optional members, as far as the view has them."""
+        """The optional members, if the view has them."""
         value = getattr(self._view, name)
         if name == "worth" and value is not None:
             return lambda cursor, matched: value(cursor.inner, matched)
@@ -289,7 +289,7 @@ class WatchedView:
         return operator.index(self._view.node_id(cursor.inner))
 
     def check_nodes(self) -> None:
-        """`node_id` and `parent_id` of every place that matched."""
+        """Check `node_id` and `parent_id` of every place that matched."""
         ids: dict[Place, int] = {}
         for cursor in self._matches:
             try:
@@ -316,7 +316,7 @@ class WatchedView:
                     )
 
     def _climb(self, place: Place, node: int) -> list[int]:
-        """The ids up to 0.  A node holds a symbol at least, so there are no more than symbols, and a root."""
+        """The ids up to 0; there are at most as many as symbols and a root, as each node holds a symbol."""
         path = [node]
         while path[-1] != 0:
             if len(path) > len(place[1]) + 1:
