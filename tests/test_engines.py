@@ -180,6 +180,24 @@ def test_the_published_hook_looks_at_four_blocks_for_each_who_waits() -> None:
         assert engine._take(1) == [blocks[victim]]
 
 
+@pytest.mark.parametrize("waiting", [2, 3])
+def test_up_to_its_limit_a_cycle_refreshes_what_is_waited_for(waiting: int) -> None:
+    """SGLang's own cache-aware policies match every request that waits, if at most so many do."""
+    old, new = pack_tokens([1] * 8), pack_tokens([2] * 8)
+    requests = [SimRequest(str(n), 0.0, old, 9, 1) for n in range(waiting)]
+    workload = Workload(
+        name="touch", load="heavy", seed=0, requests=requests, warmup=0, max_running=1, arena_tokens=160
+    )
+    engine = WatchedRadix(workload, None, CostModel(), None, 8192, 2)
+    engine.cache.insert(old, "")
+    engine.cache.insert(new, "")
+    engine.waiting.extend(map(engine.make_job, requests, [0.0] * waiting))
+    engine.plan()
+    engine.cache.evict(8)
+    held = [engine.cache.match(key, "", 8).depth for key in (old, new)]
+    assert held == ([8, 0] if waiting == 2 else [0, 8])
+
+
 def reusable(engine: Watched, position: int) -> int:
     """Prompt tokens that requests admitted before could have left in the cache, by comparing all."""
     step, job = engine.admissions[position]

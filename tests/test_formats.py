@@ -511,3 +511,13 @@ def test_what_stands_before_a_line_tells_its_time(around: str, at_s: float | Non
     assert inner.row == {"prompt": "x"}
     began = datetime(2026, 11, 22, 5, 40, tzinfo=timezone.utc).timestamp()
     assert inner.at_s == (None if at_s is None else began + at_s)
+
+
+def test_two_old_lines_that_became_one_are_taken_for_neither() -> None:
+    """The hole is in the parameters of the first, so that all else of it looks whole."""
+    first, second = old_vllm(
+        "params: SamplingParams(n=1)", "prompt_token_ids: {ids}, lora_request: None"
+    ).splitlines()[:2]
+    hole = second[second.index("Received request") :]
+    line = first.replace("SamplingParams(n=1)", f"SamplingParams(n={hole}")
+    assert read(f"{line}\n{first}\n").arrivals == read(f"{first}\n").arrivals != []

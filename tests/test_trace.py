@@ -30,6 +30,7 @@ from peek.traffic import (
     CUT,
     Arrival,
     Ending,
+    Measured,
     Reader,
     RequestRows,
     Tracer,
@@ -852,3 +853,15 @@ def test_tool_calling_agents() -> None:
     assert run["finished"] == len(few.requests)
     assert 0.5 < run["cache_hit"] <= run["ideal_hit"]
     assert run["job_s"]["mean"] > run["e2e_s"]["mean"]
+
+
+def test_what_an_event_does_not_say_is_counted_as_unknown() -> None:
+    tracer = Tracer(b"salt", 1, None)
+    tracer.take(Arrival("a", 1.0, [1, 2, 3]))
+    tracer.take(Ending("a", 2, prompt_tokens=3))
+    counts = tracer.counts
+    assert (counts.requests, counts.prompt_tokens, counts.answered) == (1, 3, 1)
+    assert (counts.ranked, counts.bare_times, counts.allowed) == (0, 0, 0)
+    assert (counts.engine_prompt_tokens, counts.engine_cached_tokens) == (0, 0)
+    tracer.take(Measured("b", 1.0, 3, 0))
+    assert (counts.requests, counts.bare_times, counts.alone) == (2, 0, 1)
