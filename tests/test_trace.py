@@ -865,3 +865,9 @@ def test_what_an_event_does_not_say_is_counted_as_unknown() -> None:
     assert (counts.engine_prompt_tokens, counts.engine_cached_tokens) == (0, 0)
     tracer.take(Measured("b", 1.0, 3, 0))
     assert (counts.requests, counts.bare_times, counts.alone) == (2, 0, 1)
+
+
+def test_a_line_is_named_by_its_number_0_where_none_is_given() -> None:
+    line = b'{"prompt": "x", "timestamp": 1}'
+    for events, number in ((reader().line(line), 0), (reader().line(line, 7), 7)):
+        assert {event.name.rpartition(":")[2] for event in events} == {str(number)}
