@@ -204,6 +204,8 @@ def test_memory_is_bounded_over_all_namespaces() -> None:
     for number in range(12):
         taught(lengths, f"salt{number}", [(number, i) for i in range(1500)], 9)
     assert lengths.kinds <= 16_384
+    taught(lengths, "salt0", [("more", i) for i in range(16_384 - lengths.kinds)], 9)
+    assert lengths.kinds == 16_384, "so many are kept"
     lengths.arrived(ours, ("ours",))
     assert lengths.expected(ours.request_id).ratio > 10
     lengths.withdrawn(ours.request_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from support.queues import Blocks
 
 from peek.testing import NaiveCache, NaiveCacheView, Pages, check_cache_view, views
 from peek.testing.scenes import cache_of
-from peek.testing.twins import Place, longest
+from peek.testing.twins import Place, common_length, longest
 
 CACHED = [
     ("", (1, 2, 3, 4, 5, 6)),
@@ -262,6 +262,15 @@ def test_what_is_cached_is_found_by_asking() -> None:
     check_cache_view(view, view.longest_match, examples=20)
     with pytest.raises(AssertionError, match="cached tokens by the view"):
         check_cache_view(bad, bad.longest_match)
+
+
+def test_the_longest_keys_are_found_by_asking_and_none_of_their_beginnings() -> None:
+    held = [(1, 2, 3), (1, 5), (7,)]
+
+    def longest_match(key: Sequence[int], namespace: str) -> int:
+        return max(common_length(key, each) for each in held)
+
+    assert sorted(views._explored(longest_match, [""])) == held
 
 
 def test_of_an_empty_cache_nothing_is_found_by_asking() -> None:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peek.errors import WorkloadError
+from peek.simulation import cells
 from peek.simulation.cells import CELL_NAMES, LOADS, cell, draw_groups
 from peek.simulation.trace import iter_rows, read_mooncake
 from peek.simulation.workload import (
@@ -127,6 +128,7 @@ def test_sizes_caps_and_rates(
         assert (len(built.requests), built.warmup, built.max_running) == (count, warmup, cap)
         assert len({r.request_id for r in built.requests}) == count
         assert 0.7 * groups < len({group_name(r) for r in built.requests}) <= groups
+        assert cells._SHARED_PREFIX[name].groups == groups
         fixed = 3 + prefix + 5 + 5
         assert all(fixed + shortest <= r.num_tokens <= fixed + longest for r in built.requests)
         assert all(len(r.key) == 4 * r.num_tokens for r in built.requests)
