@@ -189,6 +189,20 @@ def test_keys_that_came_in_are_news_enough(
             )  # not by a second walk here, which would end the first one's
 
 
+@pytest.mark.parametrize("kind", [Told, Keeps])
+def test_while_a_cache_stands_only_new_requests_are_asked_for(kind: type[Told]) -> None:
+    planner, cache = Planner(INDEX), kind()
+    for i in range(20):
+        cache.insert([i, i])
+        planner.add(PendingRequest(f"r{i}", [i, i, 99], float(i)))
+    assert len(list(planner.lazy_plan(cache, 30.0))) == 20
+    before = planner.stats.cache_calls
+    planner.add(PendingRequest("new", [7, 7, 98], 31.0))
+    assert len(list(planner.lazy_plan(cache, 32.0))) == 21
+    assert planner.request("new").cached_len == 2
+    assert 0 < planner.stats.cache_calls - before <= 3
+
+
 def marks(planner: Planner) -> dict[bytes, int]:
     """Symbols that the cache follows, by path, for the nodes that it follows beyond their parents."""
     found: dict[bytes, int] = {}

@@ -18,6 +18,7 @@ from support.fixtures import Capsys, Patch
 from peek import EngineMismatch, InvalidConfig
 from peek.cli.main import main
 from peek.offline import generate_sglang, generate_vllm
+from peek.offline.engines import _back
 
 WORDS = {"a": [1, 2, 3], "b": [4, 5], " ": [9]}
 
@@ -219,3 +220,9 @@ def test_explain_says_what_the_depth_gains(tmp_path: Path, capsys: Capsys) -> No
 def test_explain_of_a_batch_without_system_prompts(tmp_path: Path, capsys: Capsys) -> None:
     hits = told(capsys, tmp_path, json_rows(), "--cache-tokens", "1000")
     assert list(hits) == ["as it came, the engine's own order", "as written"]
+
+
+def test_an_engine_that_answers_too_few_is_an_error_and_no_answer_none() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        _back(["a"], [1, 0])
+    assert _back(["a", "b"], [1, 0]) == ["b", "a"]
