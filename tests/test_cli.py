@@ -725,3 +725,24 @@ def test_the_figure_has_the_values_of_all_its_panels(tmp_path: Path, trace: Path
 
 def test_a_bar_draws_from_no_thread_of_its_own() -> None:
     assert not reading.ProgressBar(10).live.auto_refresh
+
+
+def test_the_panels_stand_two_by_two_with_names_at_the_left(
+    tmp_path: Path, trace: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    figure = pytest.importorskip("matplotlib.figure").Figure
+    seen: list[Any] = []
+    monkeypatch.setattr(figure, "savefig", lambda self, *_, **__: seen.append(self))
+    assert main(["simulate", "--trace", str(trace), "--plot", str(tmp_path / "out.svg"), "--json"]) == 0
+    places = [axes.get_subplotspec().get_geometry() for axes in seen[0].axes]
+    assert places == [(2, 2, place, place) for place in range(4)]
+    named = [any(label.get_text() for label in axes.get_yticklabels()) for axes in seen[0].axes]
+    assert named == [True, False, True, False]
+
+
+def test_trace_refuses_a_target_that_cannot_be_before_it_reads(tmp_path: Path, capsys: Capsys) -> None:
+    log = tmp_path / "empty.log"
+    log.write_text("")
+    code = main(["trace", str(log), str(tmp_path / "nowhere" / "out.jsonl")])
+    shown = capsys.readouterr()
+    assert_one_line_error(code, shown.out, shown.err, code, "nowhere")

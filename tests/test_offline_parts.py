@@ -18,6 +18,7 @@ from peek.offline import ShadowCache, Waves, block_keys, reorder, split
 from peek.offline.block_keys import batch_keys
 from peek.offline.formats import lines_of, result_ids
 from peek.offline.reordering import hit_ratio
+from peek.offline.replicas import _cuts
 from peek.offline.shape import contract, depth_first, shape_of
 
 batches = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=30)
@@ -261,3 +262,12 @@ def test_a_result_that_is_no_json_is_named_counted_from_one() -> None:
     assert result_ids(lines_of(lines[:2]), json.loads) == ["a", None]
     with pytest.raises(WorkloadError, match=r"^result 3: not valid JSON: "):
         result_ids(lines_of(lines), json.loads)
+
+
+@pytest.mark.parametrize("cheap", [985, 1015])
+def test_a_run_is_cut_a_little_before_or_behind_its_share_where_less_is_shared(cheap: int) -> None:
+    total = np.arange(2001)
+    saved = np.full(2000, 5)
+    saved[[0, cheap]] = 0
+    saved[[900, 1100]] = 0  # too far away
+    assert _cuts(total, saved, 1000.0, 0.0, 2) == [0, cheap, 2000]
