@@ -723,8 +723,21 @@ def test_the_figure_has_the_values_of_all_its_panels(tmp_path: Path, trace: Path
             assert f"<!-- {panel.column.text(panel.column.value(run))} -->" in text
 
 
+def test_a_value_of_a_long_bar_of_hits_stands_inside_clear_of_the_ideal() -> None:
+    place = next(i for i, panel in enumerate(report.PANELS) if panel.column.figure == "cache_hit")
+    axes = drawn([[0.9], [0.01]], place)
+    write = report.PANELS[place].column.text
+    said = {each.get_text(): (each.get_position(), each.get_ha()) for each in axes.texts}
+    assert said == {write(0.9): ((-5, 0), "right"), write(0.01): ((5, 0), "left")}
+
+
 def test_a_bar_draws_from_no_thread_of_its_own() -> None:
     assert not reading.ProgressBar(10).live.auto_refresh
+
+
+def test_a_part_is_named_as_it_is_called() -> None:
+    bar = reading.ProgressBar(10, "[red]my[/] trace")
+    assert bar.columns[0].render(bar.tasks[0]).plain == "[red]my[/] trace"
 
 
 def test_the_panels_stand_two_by_two_with_names_at_the_left(
