@@ -501,6 +501,7 @@ def test_requests_alone_say_which_engine_it_was() -> None:
     [
         ("2026-11-22T05:40:01.25Z {}", 1.25),
         ("[2026-11-22 05:40:02.5 TP0] {}", 2.5),
+        ("2026-11-22T05:40:03.5Z stdout F {}", 3.5),
         ("[pod/a-7/engine] {}", None),
         ("engine-1  | {}", None),
     ],
