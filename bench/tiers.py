@@ -32,7 +32,7 @@ from peek.planner import Planner
 from peek.protocols import CacheView
 from peek.simulation.caches import BlockCache
 from peek.simulation.cost import cost_model_for
-from peek.simulation.engines import BlockEngine, BlockJob, StepWork, Tier
+from peek.simulation.engines import BlockEngine, Job, StepWork, Tier
 from peek.simulation.simulate import figures, make_planner
 from peek.simulation.workload import Workload
 
@@ -124,7 +124,7 @@ class NextUseKnown(BlockEngine):
             for symbol in job.symbols[: (job.prompt_tokens - 1) // self.block_tokens]:
                 self._uses.setdefault(symbol, deque()).append((place, name))
 
-    def _try_admit(self, job: BlockJob, budget: int, work: StepWork) -> int:
+    def _try_admit(self, job: Job, budget: int, work: StepWork) -> int:
         tokens = super()._try_admit(job, budget, work)
         if tokens:
             self.order.setdefault(job.request_id, len(self.order))

@@ -125,11 +125,11 @@ def cell(
         WorkloadError: unknown name, load, engine or client, a seed that is not an integer, or a trace
             that is absent, malformed or too short.
     """
-    _check_choice("workload", name, CELL_NAMES)
-    _check_choice("load", load, LOADS)
-    _check_choice("engine", engine, ENGINES)
     client = engine if client is None else client
-    _check_choice("client", client, ENGINES)
+    choices = (name, CELL_NAMES), (load, LOADS), (engine, ENGINES), (client, ENGINES)
+    for what, (value, valid) in zip(("workload", "load", "engine", "client"), choices, strict=True):
+        if value not in valid:
+            raise WorkloadError(f"unknown {what} {value!r}; valid: {', '.join(valid)}")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise WorkloadError(f"seed is {seed!r}, not an integer")
     if name in _SHARED_PREFIX:
@@ -137,11 +137,6 @@ def cell(
     if name in _SINGLETONS:
         return _singleton_workload(name, load, seed)
     return _agentic_workload(name, load, seed, trace, client)
-
-
-def _check_choice(what: str, value: str, valid: tuple[str, ...]) -> None:
-    if value not in valid:
-        raise WorkloadError(f"unknown {what} {value!r}; valid: {', '.join(valid)}")
 
 
 def _shared_prefix_workload(name: str, load: str, seed: int, engine: str) -> Workload:
@@ -155,7 +150,8 @@ def _shared_prefix_workload(name: str, load: str, seed: int, engine: str) -> Wor
     arrival_s = 0.0
     requests = []
     for position, group in enumerate(groups):
-        lengths = _FIXED_QUESTIONS if spec.mixed else _question_lengths(group)
+        own = (_QUESTION_TABLE[(group + 5 * number) % len(_QUESTION_TABLE)] for number in range(8))
+        lengths = _FIXED_QUESTIONS if spec.mixed else tuple(own)
         question = rng.randrange(len(lengths))
         arrival_s += rng.expovariate(rate) if rate else 0.0
         if (group, question) not in prompts:  # else asked before: the same prompt, and the same object
@@ -193,12 +189,6 @@ def draw_groups(rng: Random, groups: int, count: int) -> list[int]:
     total = cumulative[-1]
     # The last index as upper bound: random() * total may round up to total.
     return [by_rank[bisect_right(cumulative, rng.random() * total, 0, groups - 1)] for _ in range(count)]
-
-
-def _question_lengths(group: int) -> tuple[int, ...]:
-    """Token counts of a group's eight questions."""
-    size = len(_QUESTION_TABLE)
-    return tuple(_QUESTION_TABLE[(group + 5 * question) % size] for question in range(8))
 
 
 def _mixed_output(group: int, groups: int) -> int:

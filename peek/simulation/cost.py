@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -397,7 +398,7 @@ class MeasuredSteps:
             self._solve()
 
     def _solve(self) -> None:
-        _, place, found = min((fit.solve() for fit in self._fits if fit.count >= ENOUGH), key=_error)
+        _, place, found = min((fit.solve() for fit in self._fits if fit.count >= ENOUGH), key=itemgetter(0))
         self._floor = FLOORS[place]
         fixed, token, pair, kv = (found * _UNITS).tolist()
         self._terms = (fixed, token, pair, kv)
@@ -407,7 +408,3 @@ class MeasuredSteps:
         fixed, token, pair, kv = self._terms
         computed = max(computed_tokens, self._floor)
         return max(fixed + token * computed + pair * attention_pairs + kv * kv_tokens, _SHORTEST_S)
-
-
-def _error(solved: tuple[float, int, np.ndarray]) -> float:
-    return solved[0]

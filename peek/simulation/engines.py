@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -29,18 +29,33 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """One request on its way through the engine.
+    """One request on its way through an engine of either kind.
 
     Tokens count prompt and output alike: `computed` of `prompt_tokens + generated` are in the KV
     cache.  The answer ends with `output_tokens`; all that the engine may know is `allowed_tokens`, no
     fewer.  Times are virtual seconds, negative until they happened.
+
+    Attributes:
+        symbols, blocks, named: of a `BlockEngine`: names of the prompt's blocks, blocks held, and how many of
+            them go by their names.
+        node, private, prefilled: of a `RadixEngine`: the locked tree node, tokens held outside the tree, and
+            whether all of the prompt is computed.
+        answer, leaf: its symbols, as far as they are known, and the tree node of it once it has ended.
     """
 
-    def __init__(self, request: SimRequest, arrival_s: float, symbols: list[int]) -> None:
+    def __init__(self, request: SimRequest, arrival_s: float, symbols: Sequence[int] = ()) -> None:
         self.request = request
         self.request_id = request.request_id
         self.arrival_s = arrival_s
-        self.symbols = symbols
+        self.key = request.key
+        self.symbols = list(symbols)
+        self.blocks: list[int] = []
+        self.named: int = 0
+        self.node: RadixNode | None = None
+        self.private: int = 0
+        self.prefilled = False
+        self.answer = request.answer
+        self.leaf: int = 0
         self.prompt_tokens: int = request.num_tokens
         self.output_tokens: int = request.output_tokens
         self.allowed_tokens: int = request.output_tokens
@@ -136,9 +151,9 @@ class SimEngine(ABC):
 
     cache: CacheView
 
-    @abstractmethod
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
         """Translate a request on arrival."""
+        return Job(request, arrival_s)
 
     @abstractmethod
     def planner_key(self, job: Job) -> object:
@@ -167,8 +182,10 @@ class SimEngine(ABC):
                 self._followers.setdefault(request.after, []).append(request)
         while self._finished < len(self.workload.requests):
             self.admit_arrivals()
-            if not self.turn():
-                self._sleep()
+            if not self.turn():  # nothing to compute: on to the next arrival
+                if not self._arrivals:
+                    raise self.too_small(self.stuck())
+                self.now = max(self.now, self._arrivals[0][0])
         return list(self.jobs.values())
 
     def turn(self) -> bool:
@@ -205,12 +222,6 @@ class SimEngine(ABC):
         self.enqueue(job)
         self._outstanding += 1
         return job
-
-    def _sleep(self) -> None:
-        """Nothing to compute: on to the next arrival."""
-        if not self._arrivals:
-            raise self.too_small(self.stuck())
-        self.now = max(self.now, self._arrivals[0][0])
 
     def stuck(self) -> list[Job]:
         """Jobs that want to run and cannot, the head of the queue first."""
@@ -321,15 +332,6 @@ class Tier(NamedTuple):
     tokens_per_s: float
 
 
-class BlockJob(Job):
-    """A job and its blocks."""
-
-    def __init__(self, request: SimRequest, arrival_s: float, symbols: list[int]) -> None:
-        super().__init__(request, arrival_s, symbols)
-        self.blocks: list[int] = []
-        self.named: int = 0
-
-
 class BlockEngine(SimEngine):
     """One mixed batch a step, blocks, preemption.
 
@@ -368,20 +370,24 @@ class BlockEngine(SimEngine):
         n_blocks = workload.arena_tokens // self.block_tokens
         self.cache: BlockCache = BlockCache(n_blocks, self.block_tokens, self.tier)
         self.max_batched_tokens: int = max_batched_tokens
-        self.preempted: list[BlockJob] = []
+        self.preempted: list[Job] = []
         self._symbols = SymbolTable() if symbols is None else symbols
         self._block_bytes: int = 4 * (self.block_tokens // workload.unit_tokens)
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
         text = request.key + request.answer
         symbols = self._symbols.intern(text, self._block_bytes, request.namespace)
-        return BlockJob(request, arrival_s, symbols)
+        return Job(request, arrival_s, symbols)
+
+    def fresh_symbol(self) -> int:
+        """A name that no prompt asks for, for a block of an answer."""
+        return self._symbols.fresh()
 
     def planner_key(self, job: Job) -> object:
         # The last token is always computed: a block that ends the prompt is of no use.  A prompt without
         # a useful block stands alone under a name of its own.
         useful = job.symbols[: (job.prompt_tokens - 1) // self.block_tokens]
-        return np.array(useful or [self._symbols.fresh()], dtype=np.int32)
+        return np.array(useful or [self.fresh_symbol()], dtype=np.int32)
 
     def stuck(self) -> list[Job]:
         return [*self.preempted, *self.waiting]
@@ -393,13 +399,14 @@ class BlockEngine(SimEngine):
         index = 0
         while index < len(self.running) and budget > 0:
             job = self.running[index]
-            assert isinstance(job, BlockJob)
             tokens = min(job.total_tokens - job.computed, budget)
             while not self._allocate(job, tokens):
                 preempting = True
                 victim = self.running.pop()
-                assert isinstance(victim, BlockJob)
-                self._preempt(victim)
+                self.release(victim)
+                victim.computed = 0
+                victim.preemptions += 1
+                self.preempted.insert(0, victim)
                 if victim is job:
                     break
             else:
@@ -417,8 +424,7 @@ class BlockEngine(SimEngine):
             again = bool(self.preempted)
             if not again and admitted == len(self.waiting):
                 break
-            job: Job = self.preempted[0] if again else self.waiting[admitted]
-            assert isinstance(job, BlockJob)
+            job = self.preempted[0] if again else self.waiting[admitted]
             tokens = self._try_admit(job, budget, work)
             if tokens == 0:
                 break
@@ -431,7 +437,7 @@ class BlockEngine(SimEngine):
             self._schedule(job, tokens, work)
         self.leave(admitted)
 
-    def _try_admit(self, job: BlockJob, budget: int, work: StepWork) -> int:
+    def _try_admit(self, job: Job, budget: int, work: StepWork) -> int:
         """Take cached, loaded and new blocks for a first chunk; the chunk's tokens, 0 if they do not fit."""
         limit = (job.total_tokens - 1) // self.block_tokens
         cached = self.cache.match(job.symbols, limit)
@@ -455,7 +461,7 @@ class BlockEngine(SimEngine):
         job.note_admission(self.now, hit * self.block_tokens, loaded * self.block_tokens)
         return tokens
 
-    def _allocate(self, job: BlockJob, tokens: int) -> bool:
+    def _allocate(self, job: Job, tokens: int) -> bool:
         fresh = self._blocks_for(job.computed + tokens) - len(job.blocks)
         if fresh > self.cache.free_blocks:
             return False
@@ -464,15 +470,13 @@ class BlockEngine(SimEngine):
         return True
 
     def _take(self, count: int) -> list[int]:
-        score = self.eviction_score()
         # The published hook looks at no more than 4 N entries of the free queue.
-        limit = 4 * max(1, len(self.waiting))
-        return self.cache.take(count, score, limit)
+        return self.cache.take(count, self.eviction_score(), 4 * max(1, len(self.waiting)))
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)
 
-    def _schedule(self, job: BlockJob, tokens: int, work: StepWork) -> None:
+    def _schedule(self, job: Job, tokens: int, work: StepWork) -> None:
         """The job computes `tokens` in this step; blocks that fill up are visible from here on."""
         decode = tokens == 1 and job.generated > 0
         work.add(job, tokens, 0.0 if decode else chunk_pairs(job.computed, tokens))
@@ -480,21 +484,14 @@ class BlockEngine(SimEngine):
         full = min(job.computed // self.block_tokens, len(job.blocks))
         while job.named < full:
             if job.named == len(job.symbols):
-                job.symbols.append(self._symbols.fresh())
+                job.symbols.append(self.fresh_symbol())
             self.cache.name(job.blocks[job.named], job.symbols[job.named])
             job.named += 1
-
-    def _preempt(self, job: BlockJob) -> None:
-        self.release(job)
-        job.computed = 0
-        job.preemptions += 1
-        self.preempted.insert(0, job)
 
     def complete(self, work: StepWork) -> None:
         """Nothing: blocks were named when they were scheduled."""
 
     def release(self, job: Job) -> None:
-        assert isinstance(job, BlockJob)
         self.cache.release(job.blocks)
         job.blocks = []
         job.named = 0
@@ -515,17 +512,6 @@ RATIO_DECAY: Final = (INIT_RATIO - MIN_RATIO) / 600
 """`new_token_ratio`: the part of the allowed output that running requests are expected to use."""
 RETRACT_STEPS: Final = 20
 """Retraction frees memory for this many decode steps."""
-
-
-class RadixJob(Job):
-    """A job, its locked tree node, and the tokens it holds outside the tree."""
-
-    def __init__(self, request: SimRequest, arrival_s: float) -> None:
-        super().__init__(request, arrival_s, [])
-        self.key = request.key
-        self.node: RadixNode | None = None
-        self.private: int = 0
-        self.prefilled = False
 
 
 class RadixEngine(SimEngine):
@@ -570,14 +556,10 @@ class RadixEngine(SimEngine):
         self._capacity: int = workload.arena_tokens
         self._ratio: float = INIT_RATIO
         self._full = False
-        self._chunked: RadixJob | None = None
+        self._chunked: Job | None = None
         self._next_symbol: int = -1
 
-    def make_job(self, request: SimRequest, arrival_s: float) -> Job:
-        return RadixJob(request, arrival_s)
-
     def planner_key(self, job: Job) -> object:
-        assert isinstance(job, RadixJob)
         # A prompt shorter than a page has no symbol; it stands alone under a name of its own.
         return job.key or self.fresh_symbols(1)
 
@@ -590,7 +572,6 @@ class RadixEngine(SimEngine):
         super().plan()
         if len(self.waiting) <= self.touch_limit:
             for job in self.waiting:
-                assert isinstance(job, RadixJob)
                 self.cache.match(job.key, job.request.namespace, self._match_limit(job))
 
     def step(self) -> StepWork:
@@ -613,7 +594,10 @@ class RadixEngine(SimEngine):
         continued = self._chunked
         held = 0
         if continued is not None:
-            tokens = self._within_room(continued, self.next_chunk(continued, chunk))
+            tokens = self.next_chunk(continued, chunk)
+            spare = int(self.available - self._expected_output(continued))
+            if spare > 0:  # fewer if the decoding requests will need the memory; all if none is left
+                tokens = min(tokens, spare)
             if tokens > self.available:
                 return work
             self._extend(continued, tokens, work)
@@ -628,16 +612,11 @@ class RadixEngine(SimEngine):
             self._admit(work, room, chunk, input_budget)
         return work
 
-    def next_chunk(self, job: RadixJob, budget: int) -> int:
+    def next_chunk(self, job: Job, budget: int) -> int:
         """Tokens that the next batch computes of a prompt that is too long for one."""
         return min(job.total_tokens - job.computed, budget)
 
-    def _within_room(self, continued: RadixJob, tokens: int) -> int:
-        """At most `tokens`, fewer if the decoding requests will need the memory; all if none is left."""
-        room = int(self.available - self._expected_output(continued))
-        return min(tokens, room) if room > 0 else tokens
-
-    def _expected_output(self, apart_from: RadixJob | None = None) -> float:
+    def _expected_output(self, apart_from: Job | None = None) -> float:
         """Tokens the running requests are still expected to generate."""
         total = 0.0
         for job in self.running:
@@ -648,7 +627,6 @@ class RadixEngine(SimEngine):
     def _admit(self, work: StepWork, room: float, chunk: int, input_budget: int) -> None:
         admitted = 0
         for waiting in self.waiting:
-            assert isinstance(waiting, RadixJob)
             if len(self.running) >= self.workload.max_running:
                 self._full = True
                 break
@@ -683,16 +661,16 @@ class RadixEngine(SimEngine):
                 break
         self.leave(admitted)
 
-    def _match_limit(self, job: RadixJob) -> int:
+    def _match_limit(self, job: Job) -> int:
         """Symbols of the prompt that may come from the cache: the last token is always computed."""
         return min(len(job.key) >> 2, (job.total_tokens - 1) // self.unit)
 
-    def uncached_tokens(self, job: RadixJob) -> int:
+    def uncached_tokens(self, job: Job) -> int:
         """Tokens a waiting job would have to compute now."""
         node = self.cache.match(job.key, job.request.namespace, self._match_limit(job))
         return job.total_tokens - int(node.depth) * self.unit
 
-    def _extend(self, job: RadixJob, tokens: int, work: StepWork) -> None:
+    def _extend(self, job: Job, tokens: int, work: StepWork) -> None:
         """The next `tokens` of a prompt: takes memory for them and computes them in this step."""
         self._take(job, tokens)
         work.add(job, tokens, chunk_pairs(job.computed, tokens))
@@ -715,7 +693,6 @@ class RadixEngine(SimEngine):
         else:
             self._ratio = max(MIN_RATIO, self._ratio - RATIO_DECAY)
         for job in decoding:
-            assert isinstance(job, RadixJob)
             self._take(job, 1)
             work.add(job, 1, 0.0)
             job.computed += 1
@@ -723,7 +700,8 @@ class RadixEngine(SimEngine):
 
     def _retract(self) -> None:
         """Send back requests with the fewest generated tokens until some steps fit again."""
-        by_progress = sorted(self.running, key=_progress)
+        # Last first out: most generated first, then the shorter prompt.
+        by_progress = sorted(self.running, key=lambda job: (-job.generated, job.prompt_tokens))
         while len(by_progress) > 1 and self.available < RETRACT_STEPS * len(by_progress):
             self._send_back(by_progress.pop())
         generated = sum(job.generated for job in by_progress)
@@ -732,7 +710,6 @@ class RadixEngine(SimEngine):
 
     def _send_back(self, job: Job) -> None:
         """`job` leaves the batch and queues again; what the tree has of it stays, as long as it may."""
-        assert isinstance(job, RadixJob)
         self.running.remove(job)
         self._let_go(job)
         job.computed = 0
@@ -742,7 +719,7 @@ class RadixEngine(SimEngine):
 
     # -- memory ------------------------------------------------------------------------------------
 
-    def _take(self, job: RadixJob, tokens: int) -> None:
+    def _take(self, job: Job, tokens: int) -> None:
         """Tokens outside the tree for `job`; evicts from the tree what it must."""
         self.private_tokens += tokens
         job.private += tokens
@@ -752,11 +729,10 @@ class RadixEngine(SimEngine):
 
     def complete(self, work: StepWork) -> None:
         for job in work.jobs:
-            assert isinstance(job, RadixJob)
             if not job.prefilled:
                 self._publish(job)
 
-    def _publish(self, job: RadixJob) -> None:
+    def _publish(self, job: Job) -> None:
         """What is computed of the prompt enters the tree; tokens it already had are given back."""
         symbols = min(job.computed // self.unit, len(job.key) >> 2)
         node = self.cache.insert(job.key[: symbols << 2], job.request.namespace)
@@ -769,26 +745,21 @@ class RadixEngine(SimEngine):
         if job.prefilled and self.planner is not None:
             self.planner.prefilled(job.request_id)
 
-    def _hold_private(self, job: RadixJob, tokens: int) -> None:
+    def _hold_private(self, job: Job, tokens: int) -> None:
         self.private_tokens += tokens - job.private
         job.private = tokens
 
     def release(self, job: Job) -> None:
-        assert isinstance(job, RadixJob)
         # The last token was generated but never computed; the rest of the answer stays in the tree.
         symbols = (job.computed - (len(job.key) >> 2) * self.unit) // self.unit
-        if symbols > 0:
-            self.keep_answer(job, symbols)
+        if symbols > 0:  # named as a later prompt has it
+            known = job.answer[: symbols << 2]
+            fresh = self.fresh_symbols(symbols - (len(known) >> 2))
+            job.leaf = self.cache.insert(job.key + known + fresh, job.request.namespace).uid
         self._let_go(job)
         self._full = False
 
-    def keep_answer(self, job: RadixJob, symbols: int) -> None:
-        """The job's answer, `symbols` behind its key, enters the tree, named as a later prompt has it."""
-        known = job.request.answer[: symbols << 2]
-        fresh = self.fresh_symbols(symbols - (len(known) >> 2))
-        self.cache.insert(job.key + known + fresh, job.request.namespace)
-
-    def _let_go(self, job: RadixJob) -> None:
+    def _let_go(self, job: Job) -> None:
         if job.node is not None:
             self.cache.unlock(job.node)
             job.node = None
@@ -801,18 +772,13 @@ class RadixEngine(SimEngine):
         return np.arange(first, first - count, -1, dtype=np.int64).astype(np.int32).tobytes()
 
 
-def _progress(job: Job) -> tuple[int, int]:
-    """Retraction order, last first out: most generated first, then the shorter prompt."""
-    return (-job.generated, job.prompt_tokens)
-
-
 class ShortestFirstEngine(RadixEngine):
     """`RadixEngine` under `spf`: a long prompt's next chunk leaves room for shorter ones that wait.
 
     Source: `SchedulePolicy.shortest_prefill_chunk_limit` of `schedule_policy.py`, 0.5.23.
     """
 
-    def next_chunk(self, job: RadixJob, budget: int) -> int:
+    def next_chunk(self, job: Job, budget: int) -> int:
         """As the base class, less the work of requests at the queue's head that need less than `job` does.
 
         They count as long as one token of the budget stays.  O(requests counted), and a cycle of the planner,
@@ -822,7 +788,6 @@ class ShortestFirstEngine(RadixEngine):
         self.plan()
         reserved = 0
         for waiting in self.waiting:
-            assert isinstance(waiting, RadixJob)
             work = self.uncached_tokens(waiting)
             if work >= remaining or reserved + work >= budget:
                 break

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from peek.config import PeekConfig
 from peek.planner import Planner
 from peek.simulation.caches import BlockCache
 from peek.simulation.cost import StepTimes
-from peek.simulation.engines import BlockEngine, BlockJob, Job, RadixEngine, RadixJob, SimEngine
+from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine
 from peek.simulation.workload import SimRequest, Workload
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Live(SimEngine):
         super().__init__(*args, **kwargs)
         self.entered: list[Job] = []
         """Jobs admitted for the first time; the reader empties it."""
-        self.length_of: Callable[[SimRequest], int] = _allowed
+        self.length_of: Callable[[SimRequest], int] = attrgetter("output_tokens")
         """Tokens that the answer of a request is taken to have; asked when it arrives."""
         self._known: dict[str, tuple[int, bytes]] = {}
         """Answers of requests that have not ended, see `correct`."""
@@ -149,10 +150,6 @@ class Live(SimEngine):
             self._unknown[job.request_id] = job
 
 
-def _allowed(request: SimRequest) -> int:
-    return request.output_tokens
-
-
 class LiveBlocks(Live, BlockEngine):
     """A vLLM-like engine that follows a real one; `config` is the policy of its planner."""
 
@@ -161,10 +158,15 @@ class LiveBlocks(Live, BlockEngine):
         super().__init__(limits.workload(), planner, cost, max_batched_tokens=limits.step_tokens)
         self.block_tokens = limits.unit_tokens
         self.cache = BlockCache(limits.arena_tokens // self.block_tokens, self.block_tokens)
-        self._symbols: Any = _Generated()
+        self._generated = 0
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
-        return self.arrived(BlockJob(request, arrival_s, _numbers(request.key)))
+        return self.arrived(Job(request, arrival_s, _numbers(request.key)))
+
+    def fresh_symbol(self) -> int:
+        """One below 0, in turns from -1 down."""
+        self._generated = self._generated - 1 if self._generated > 1 - 2**31 else -1
+        return self._generated
 
     def plan(self) -> None:
         """As in the real adapter, a queue that shares nothing and hits nothing is not walked."""
@@ -184,15 +186,6 @@ class LiveBlocks(Live, BlockEngine):
         job.symbols[start : start + len(names)] = names
 
 
-class _LiveRadixJob(RadixJob):
-    """A job with its answer as far as it is known, and the cache's node of the answer once it has ended."""
-
-    def __init__(self, request: SimRequest, arrival_s: float) -> None:
-        super().__init__(request, arrival_s)
-        self.answer = b""
-        self.leaf = 0
-
-
 class LiveRadix(Live, RadixEngine):
     """An SGLang-like engine that follows a real one.
 
@@ -208,33 +201,15 @@ class LiveRadix(Live, RadixEngine):
         self.max_prefill_tokens = limits.prefill_tokens
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
-        return self.arrived(_LiveRadixJob(request, self.planner_now()))
+        return self.arrived(Job(request, self.planner_now()))
 
     def learn(self, job: Job, answer: bytes) -> None:
-        assert isinstance(job, _LiveRadixJob)
         job.answer = answer
         self.cache.rename(job.leaf, answer)
-
-    def keep_answer(self, job: RadixJob, symbols: int) -> None:
-        assert isinstance(job, _LiveRadixJob)
-        answer = job.answer[: symbols << 2]
-        answer += self.fresh_symbols(symbols - (len(answer) >> 2))
-        job.leaf = self.cache.insert(job.key + answer, job.request.namespace).uid
 
     def planner_now(self) -> float:
         assert self.planner is not None
         return self.planner.work_done * self._token_s
-
-
-class _Generated:
-    """Symbols for blocks of answers, in turns from -1 down."""
-
-    def __init__(self) -> None:
-        self._last = 0
-
-    def fresh(self) -> int:
-        self._last = self._last - 1 if self._last > 1 - 2**31 else -1
-        return self._last
 
 
 def _numbers(key: bytes) -> list[int]:

@@ -12,7 +12,7 @@ before to this turn.  They may have `"tokens": [...]` in place of `timestamp`, `
 Operations to support: iterate over the rows, and build a `Workload` from them.  Whatever is wrong
 with the file ends in a `WorkloadError` that names the file, the line and the value.
 
-Plan: `_lines` owns everything that can go wrong with files, `row_of` and `_Sessions` everything that
+Plan: `_checked` owns everything that can go wrong with files, `row_of` and `_Sessions` everything that
 can go wrong with a row, `read_mooncake` and `read_sessions` only translate.
 """
 
@@ -22,14 +22,14 @@ import gzip
 import json
 import lzma
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import isfinite
 from os import PathLike
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from peek.errors import WorkloadError
 from peek.simulation.workload import SimRequest, Workload, faster, pack_tokens, with_answers
@@ -51,8 +51,12 @@ ARENA_FLOOR_TOKENS: Final = 50_000
 
 _LARGEST: Final = 2**53  # beyond it neither JSON readers nor floats keep integers apart
 _LARGEST_TOKEN: Final = 2**31 - 1  # of a packed symbol
-_PACKED: Final = {"gzip": (b"\x1f\x8b", ".gz"), "xz": (b"\xfd7zXZ\x00", ".xz")}  # first bytes, ending
-_OPENERS: Final[dict[str, Any]] = {"gzip": gzip.open, "xz": lzma.open, "": open}
+_PACKED: Final[dict[str, Any]] = {  # first bytes, ending, what opens it
+    "gzip": (b"\x1f\x8b", ".gz", gzip.open),
+    "xz": (b"\xfd7zXZ\x00", ".xz", lzma.open),
+}
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,14 +235,8 @@ class _Sessions:
         self._limit = limit
         self._dense: dict[int, int] = {}
         self._turns: dict[str, dict[int, _Turn]] = {}
-        for line_number, line in _lines(path):
-            if line.strip():
-                try:
-                    self._take(_object(line), line_number)
-                except WorkloadError as error:
-                    raise WorkloadError(f"{path}, line {line_number}: {error}") from None
-        if not self._turns:
-            raise WorkloadError(f"{path}: empty trace, no rows")
+        for _ in _checked(path, self._take):
+            pass
         for session, turns in self._turns.items():
             for wanted, number in enumerate(sorted(turns)):
                 if number != wanted:
@@ -273,29 +271,31 @@ class _Sessions:
         _check_fields(row, ("session", "turn", "gap_s"))
         if not self._turns:
             self.has_times = "hash_ids" in row
-        session = _session(row["session"])
+        session = row["session"]
+        if isinstance(session, bool) or not isinstance(session, (str, int)):  # whole numbers are names, too
+            raise WorkloadError(f"session is {_short(session)}, not a string or an integer")
+        if session == "":
+            raise WorkloadError("session is '', no name")
+        session = str(session)
         if session not in self._turns and len(self._turns) == self._limit:
             return
         number = _whole("turn", row["turn"])
         gap_s = _time("gap_s", row["gap_s"], "s")
-        turn = self._timed(row, gap_s, line) if self.has_times else _of_tokens(row, gap_s, line)
+        if self.has_times:  # as Mooncake's; the first row says how many tokens a block has
+            found = row_of(row, self.unit_tokens if self._turns else None)
+            self.unit_tokens = found.block_tokens
+            start_ms, key, tokens = found.timestamp_ms, _key(found, self._dense), found.input_tokens
+        else:
+            start_ms, key, tokens = 0.0, _tokens_key(row), len(row["tokens"])
+        turn = _Turn(line, gap_s, start_ms, key, tokens, _output_tokens(row), _tenant(row))
         kept = self._turns.setdefault(session, {}).setdefault(number, turn)
         if kept is not turn:
             said = f"turn {number} of session {_short(session)}"
             raise WorkloadError(f"{said} is there twice, first in line {kept.line}")
 
-    def _timed(self, row: dict[str, Any], gap_s: float, line: int) -> _Turn:
-        """A turn in Mooncake's format; the first row says how many tokens a block has."""
-        found = row_of(row, self.unit_tokens if self._turns else None)
-        self.unit_tokens = found.block_tokens
-        key = _key(found, self._dense)
-        return _Turn(
-            line, gap_s, found.timestamp_ms, key, found.input_tokens, found.output_tokens, found.tenant
-        )
 
-
-def _of_tokens(row: dict[str, Any], gap_s: float, line: int) -> _Turn:
-    """A turn whose row has its tokens."""
+def _tokens_key(row: dict[str, Any]) -> bytes:
+    """The tokens of a row as a key."""
     _check_fields(row, ("tokens", "output_length"))
     tokens = row["tokens"]
     if not isinstance(tokens, list):
@@ -305,16 +305,7 @@ def _of_tokens(row: dict[str, Any], gap_s: float, line: int) -> _Turn:
     if set(map(type, tokens)) != {int} or min(tokens) < 0 or max(tokens) > _LARGEST_TOKEN:
         for token in tokens:  # to name the first that is wrong
             _whole("tokens entry", token, _LARGEST_TOKEN, "2**31 - 1")
-    return _Turn(line, gap_s, 0.0, pack_tokens(tokens), len(tokens), _output_tokens(row), _tenant(row))
-
-
-def _session(name: object) -> str:
-    """The name of a session as text; whole numbers are names, too."""
-    if isinstance(name, bool) or not isinstance(name, (str, int)):
-        raise WorkloadError(f"session is {_short(name)}, not a string or an integer")
-    if name == "":
-        raise WorkloadError("session is '', no name")
-    return str(name)
+    return pack_tokens(tokens)
 
 
 # -- rows and lines -------------------------------------------------------------------------------------
@@ -330,36 +321,43 @@ def iter_rows(path: str | PathLike[str], block_tokens: int | None = None) -> Ite
     Raises:
         WorkloadError: while iterating, at the first thing that is wrong; also for a file without rows.
     """
-    empty = True
-    for line_number, line in _lines(path):
-        if not line.strip():
-            continue
-        empty = False
-        try:
-            row = row_of(_object(line), block_tokens)
-        except WorkloadError as error:
-            raise WorkloadError(f"{path}, line {line_number}: {error}") from None
-        block_tokens = row.block_tokens
-        yield row
-    if empty:
-        raise WorkloadError(f"{path}: empty trace, no rows")
+    wanted = block_tokens
+
+    def check(row: dict[str, Any], _: int) -> TraceRow:
+        nonlocal wanted
+        found = row_of(row, wanted)
+        wanted = found.block_tokens
+        return found
+
+    return _checked(path, check)
 
 
-def _lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, text) of a plain or compressed file; every read error names the place."""
-    line_number = 0
+def _checked(path: str | PathLike[str], check: Callable[[dict[str, Any], int], Row]) -> Iterator[Row]:
+    """Yield what `check` makes of each row and its line's number, from 1.
+
+    The file may be compressed.  Every `WorkloadError` names the place, those of `check`, too.
+    """
+    number = 0
     packing = ""
+    empty = True
     try:
         packing = _packing(path)
-        with _OPENERS[packing](path, "rt", encoding="utf-8-sig") as stream:
-            for line_number, line in enumerate(stream, start=1):
-                yield line_number, line
+        opened = _PACKED[packing][2] if packing else open
+        with opened(path, "rt", encoding="utf-8-sig") as stream:
+            for number, line in enumerate(stream, start=1):
+                if line.strip():
+                    empty = False
+                    yield check(_object(line), number)
+        if empty:
+            raise WorkloadError("empty trace, no rows")
+    except WorkloadError as error:
+        raise WorkloadError(f"{path}: {error}" if empty else f"{path}, line {number}: {error}") from None
     except FileNotFoundError:
         raise WorkloadError(f"{path}: no such file") from None
     except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise WorkloadError(f"{path}: bad {packing} data after line {line_number}: {error}") from None
+        raise WorkloadError(f"{path}: bad {packing} data after line {number}: {error}") from None
     except UnicodeDecodeError as error:  # decoded in chunks, so the line itself is not known
-        raise WorkloadError(f"{path}: not UTF-8 text after line {line_number}: {error.reason}") from None
+        raise WorkloadError(f"{path}: not UTF-8 text after line {number}: {error.reason}") from None
     except OSError as error:
         raise WorkloadError(f"{path}: cannot read: {error.strerror or error}") from None
     except ValueError as error:  # a path with a NUL character
@@ -370,8 +368,8 @@ def _packing(path: str | PathLike[str]) -> str:
     """How a file is compressed, "" for not at all."""
     with open(path, "rb") as probe:
         start = probe.read(6)
-    by_content = [packing for packing, (magic, _) in _PACKED.items() if start.startswith(magic)]
-    by_name = [packing for packing, (_, ending) in _PACKED.items() if str(path).endswith(ending)]
+    by_content = [packing for packing, (magic, _, _) in _PACKED.items() if start.startswith(magic)]
+    by_name = [packing for packing, (_, ending, _) in _PACKED.items() if str(path).endswith(ending)]
     return [*by_content, *by_name, ""][0]
 
 

@@ -20,10 +20,8 @@ from typing import Final
 import numpy as np
 
 from peek.request import PendingRequest
-from peek.trie.keys import heads_of
-
-SYMBOL_BYTES: Final = 4
-"""Bytes of one packed symbol (int32, little endian)."""
+from peek.trie.keys import SYMBOL_BYTES as SYMBOL_BYTES
+from peek.trie.keys import heads_of, match_span
 
 VOCABULARY: Final = 150_000
 """Synthetic token ids are below this."""
@@ -197,16 +195,5 @@ def _insert_and_match(earlier: list[bytes], key: bytes, answer: bytes) -> int:
 
 
 def shared_symbols(left: bytes, right: bytes) -> int:
-    """Leading symbols that two packed keys have in common.  O(shorter key), by halving."""
-    longest = min(len(left), len(right)) // SYMBOL_BYTES
-    if left[: longest * SYMBOL_BYTES] == right[: longest * SYMBOL_BYTES]:
-        return longest
-    same, different = 0, longest  # the first `same` symbols agree, the first `different` do not
-    while different - same > 1:
-        middle = (same + different) // 2
-        window = slice(same * SYMBOL_BYTES, middle * SYMBOL_BYTES)
-        if left[window] == right[window]:
-            same = middle
-        else:
-            different = middle
-    return same
+    """Leading symbols that two packed keys have in common.  O(shorter key)."""
+    return match_span(left, 0, right, 0) // SYMBOL_BYTES
