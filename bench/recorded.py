@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from peek.simulation.trace import read_mooncake
+from peek.simulation.trace import at_rate, read_mooncake
 from peek.simulation.workload import SimRequest, Workload, pack_tokens, unique_tokens
 
 RECORDED = {
@@ -96,7 +96,7 @@ def recorded(kind: str, load: str, rows: int, seed: int, data: Path | None) -> W
         return _azure(path, kind, load)
     if kind.startswith("agents"):
         return _agents(path, kind, load, seed)
-    workload = read_mooncake(path, rate_scale=float(load), limit=rows or TRACE_ROWS)
+    workload = at_rate(read_mooncake(path, limit=rows or TRACE_ROWS), float(load))
     return replace(workload, name=kind, load=load)
 
 

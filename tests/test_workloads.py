@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from peek.errors import WorkloadError
 from peek.simulation import cells
 from peek.simulation.cells import CELL_NAMES, LOADS, cell, draw_groups
-from peek.simulation.trace import iter_rows, read_mooncake
+from peek.simulation.trace import at_rate, iter_rows, read_mooncake
 from peek.simulation.workload import (
     VOCABULARY,
     SimRequest,
@@ -424,7 +424,7 @@ def test_rows_become_requests(tmp_path: Path) -> None:
     assert (built.name, built.load, built.unit_tokens, built.max_running) == ("small", "trace", 512, 256)
     assert (built.warmup, built.arena_tokens) == (0, 50_176)  # 50,000 in whole blocks
     assert ideal_hit(built) == 1024 / 3073
-    assert [r.arrival_s for r in read_mooncake(path, rate_scale=2.0).requests] == [0.0, 0.25, 1.00025, 1.0005]
+    assert [r.arrival_s for r in at_rate(read_mooncake(path), 2.0).requests] == [0.0, 0.25, 1.00025, 1.0005]
 
 
 def test_rows_out_of_order_are_sorted(tmp_path: Path) -> None:
@@ -539,25 +539,12 @@ def test_unreadable_places(tmp_path: Path) -> None:
         read_mooncake("a\0b")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"rate_scale": 0.0}, "rate_scale is 0.0"),
-        ({"rate_scale": -1.0}, "rate_scale is -1.0"),
-        ({"rate_scale": float("nan")}, "rate_scale is nan"),
-        ({"rate_scale": float("inf")}, "rate_scale is inf"),
-        ({"rate_scale": 1e-320}, "arrival times grow"),
-        ({"limit": 0}, "limit is 0"),
-        ({"limit": -3}, "limit is -3"),
-        ({"block_tokens": 0}, "block_tokens is 0"),
-        ({"block_tokens": -512}, "block_tokens is -512"),
-        ({"block_tokens": 16}, "makes 38 blocks of 16 tokens"),
-    ],
-)
-def test_bad_trace_arguments(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+def test_blocks_and_rates_that_a_trace_does_not_have(tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", [row(0, 600), row(9, 600)])
-    with pytest.raises(WorkloadError, match=message):
-        read_mooncake(path, **arguments)
+    with pytest.raises(WorkloadError, match="makes 38 blocks of 16 tokens"):
+        read_mooncake(path, block_tokens=16)
+    with pytest.raises(WorkloadError, match="arrival times grow"):
+        at_rate(read_mooncake(path), 1e-320)
 
 
 # -- the recorded conversation trace, where the data folder is there ---------------------------------------

@@ -163,19 +163,15 @@ def changes(draws: Sequence[Runs], ours: str, rivals: Sequence[str]) -> list[Cha
         ours: the policy.
         rivals: labels of the others; of those as good as each other the first counts.
     """
-    figures = FIGURES if "job_s" not in draws[0][ours] else (*FIGURES, JOB)
-    return [_change(figure, draws, ours, rivals) for figure in figures]
-
-
-def _change(figure: Figure, draws: Sequence[Runs], ours: str, rivals: Sequence[str]) -> Change:
-    gains = []
-    pick = max if figure.more_is_better else min
-    for runs in draws:
-        best = pick(figure.value(runs[label]) for label in rivals)
-        gains.append(figure.gain(best, figure.value(runs[ours])))
-    against = pick(rivals, key=lambda label: figure.value(draws[0][label]))
-    before, after = (figure.value(draws[0][label]) for label in (against, ours))
-    return Change(figure, against, before, after, gains[0], min(gains), max(gains))
+    found = []
+    for figure in FIGURES if "job_s" not in draws[0][ours] else (*FIGURES, JOB):
+        pick = max if figure.more_is_better else min
+        values = [{label: figure.value(runs[label]) for label in (*rivals, ours)} for runs in draws]
+        gains = [figure.gain(pick(each[label] for label in rivals), each[ours]) for each in values]
+        first = values[0]
+        against = pick(rivals, key=first.__getitem__)
+        found.append(Change(figure, against, first[against], first[ours], gains[0], min(gains), max(gains)))
+    return found
 
 
 @dataclass(frozen=True)
@@ -265,18 +261,10 @@ def answer(
             if progress is not None:
                 progress(len(done) * len(labels) + len(runs))
         done.append(runs)
-    mean = FIGURES[0]
-    means = {label: fmean(mean.value(runs[label]) for runs in done) for label in engine.stock}
-    default = labels[0]
+    means = {label: fmean(FIGURES[0].value(runs[label]) for runs in done) for label in engine.stock}
     best = next(label for label in means if means[label] <= (1.0 + SAME) * min(means.values()))
-    return Answer(
-        engine,
-        workload,
-        done,
-        best,
-        changes(done, best, [default]),
-        changes(done, OURS, list(engine.stock)),
-    )
+    stock, ours = changes(done, best, labels[:1]), changes(done, OURS, list(engine.stock))
+    return Answer(engine, workload, done, best, stock, ours)
 
 
 def resampled(workload: Workload, rng: Random) -> Workload:

@@ -73,15 +73,13 @@ class _SharedPrefixCell:
     arena_tokens: int = ARENA_TOKENS
 
 
-_N500: Final = {"sglang": 500, "vllm": 500}
-_N1000: Final = {"sglang": 1000, "vllm": 1000}
-_N2000: Final = {"sglang": 2000, "vllm": 2000}
+_N500, _N1000, _N2000 = (dict.fromkeys(ENGINES, count) for count in (500, 1000, 2000))
 _W1_CAPS: Final = {"sglang": (256, 256), "vllm": (100, 210)}
 _W2_RATES: Final = {"sglang": (0.40, 0.45), "vllm": (0.15, 0.20)}
-_CLOSED: Final = {"sglang": (0.0, 0.0), "vllm": (0.0, 0.0)}
-_W2_CAPS: Final = {"sglang": (256, 256), "vllm": (256, 256)}
-_W3_CAPS: Final = {"sglang": (180, 180), "vllm": (180, 180)}
+_CLOSED: Final = dict.fromkeys(ENGINES, (0.0, 0.0))
+_W3_CAPS: Final = dict.fromkeys(ENGINES, (180, 180))
 _DEFAULT_CAP: Final = 256
+_W2_CAPS: Final = dict.fromkeys(ENGINES, (_DEFAULT_CAP, _DEFAULT_CAP))
 
 _SHARED_PREFIX: Final = {  # groups, prefix, requests, warm-up, rates, caps, mixed, arena
     "w1a": _SharedPrefixCell(100, 1024, _N1000, 200, {"sglang": (40, 60), "vllm": (20, 30)}, _W1_CAPS),
@@ -157,7 +155,8 @@ def _shared_prefix_workload(name: str, load: str, seed: int, engine: str) -> Wor
         if (group, question) not in prompts:  # else asked before: the same prompt, and the same object
             prompts[group, question] = _prompt(spec, seed, group, question, lengths[question])
         key = prompts[group, question]
-        output = _mixed_output(group, spec.groups) if spec.mixed else 128
+        middle = (group + 0.5) / spec.groups  # of the group's share of all groups
+        output = next(tokens for share, tokens in _DECODE_MIX if middle < share) if spec.mixed else 128
         requests.append(SimRequest(f"{name}-{position}", arrival_s, key, len(key) // SYMBOL_BYTES, output))
     return Workload(
         name=name, load=load, seed=seed, requests=tuple(requests), warmup=spec.warmup, max_running=cap,
@@ -189,12 +188,6 @@ def draw_groups(rng: Random, groups: int, count: int) -> list[int]:
     total = cumulative[-1]
     # The last index as upper bound: random() * total may round up to total.
     return [by_rank[bisect_right(cumulative, rng.random() * total, 0, groups - 1)] for _ in range(count)]
-
-
-def _mixed_output(group: int, groups: int) -> int:
-    """Output tokens of a group: the mix's value at the middle of the group's share of all groups."""
-    middle = (group + 0.5) / groups
-    return next(tokens for share, tokens in _DECODE_MIX if middle < share)
 
 
 def _agentic_workload(

@@ -92,20 +92,15 @@ activation peak takes again.
 """
 
 
-def arena_tokens(
-    hardware: Hardware, model: Model, utilisation: float = UTILISATION, overhead_gib: float = 0.0
-) -> int:
+def arena_tokens(hardware: Hardware, model: Model, utilisation: float = UTILISATION) -> int:
     """Tokens of KV cache that a card leaves, in whole thousands.
 
-        (memory x utilisation - weights - overhead) / KV bytes of a token
-
-    Args:
-        overhead_gib: what else is taken of the share: captured graphs, a draft model, LoRA slots.
+        (memory x utilisation - weights) / KV bytes of a token
 
     Raises:
         WorkloadError: the weights alone do not fit.
     """
-    free = (hardware.memory_gib * utilisation - overhead_gib) * 2**30 - model.parameters * BYTES_PER_VALUE
+    free = hardware.memory_gib * utilisation * 2**30 - model.parameters * BYTES_PER_VALUE
     if free < 1000 * model.kv_bytes:
         raise WorkloadError(
             f"{model.name} does not fit {hardware.name} at {utilisation:g} of {hardware.memory_gib:g} GiB"
@@ -395,13 +390,11 @@ class MeasuredSteps:
         self._last_s = now
         count = self._fits[0].count
         if count >= ENOUGH and count % _SOLVE_EVERY == 0:
-            self._solve()
-
-    def _solve(self) -> None:
-        _, place, found = min((fit.solve() for fit in self._fits if fit.count >= ENOUGH), key=itemgetter(0))
-        self._floor = FLOORS[place]
-        fixed, token, pair, kv = (found * _UNITS).tolist()
-        self._terms = (fixed, token, pair, kv)
+            solved = (fit.solve() for fit in self._fits if fit.count >= ENOUGH)
+            _, place, found = min(solved, key=itemgetter(0))
+            self._floor = FLOORS[place]
+            fixed, token, pair, kv = (found * _UNITS).tolist()
+            self._terms = (fixed, token, pair, kv)
 
     def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
         """Seconds for one step; O(1)."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -87,15 +88,15 @@ class Job:
             self.admitted_s = now
 
 
+@dataclass
 class StepWork:
     """What one step computes: the terms of the cost model, and the jobs that may get a token."""
 
-    def __init__(self) -> None:
-        self.computed_tokens: int = 0
-        self.attention_pairs: float = 0.0
-        self.kv_tokens: int = 0
-        self.loading_s: float = 0.0
-        self.jobs: list[Job] = []
+    computed_tokens: int = 0
+    attention_pairs: float = 0.0
+    kv_tokens: int = 0
+    loading_s: float = 0.0
+    jobs: list[Job] = field(default_factory=list)
 
     def add(self, job: Job, tokens: int, pairs: float) -> None:
         """`job` computes `tokens` more; more than one (or the first) is prefill."""
@@ -312,9 +313,8 @@ class SimEngine(ABC):
 
     def eviction_score(self) -> Callable[[int], float] | None:
         """The planner's score of what the queue needs, None to leave eviction to recency."""
-        if self.planner is None or not self.planner.evicts:
-            return None
-        return self.planner.eviction_score
+        planner = self.planner
+        return planner.eviction_score if planner is not None and planner.evicts else None
 
 
 # -- after vLLM ---------------------------------------------------------------------------------------
@@ -454,10 +454,9 @@ class BlockEngine(SimEngine):
             for symbol in job.symbols[hit : hit + loaded]:
                 self.tier.drop(symbol)  # before room for them pushes others out
             work.loading_s += loaded * self.load_s
-        job.blocks = cached
+        job.blocks = cached + self._take(fresh)
         job.named = hit
         job.computed = start
-        job.blocks.extend(self._take(fresh))
         job.note_admission(self.now, hit * self.block_tokens, loaded * self.block_tokens)
         return tokens
 

@@ -168,7 +168,7 @@ class SimFleet:
     def lose(self, name: int) -> None:
         """A replica dies with all it has."""
         self.members[name].alive = False
-        self._tell(partial(self._report_loss, name))
+        self._tell(partial(self.router.lost, name))
 
     def _refresh(self, view: StaleBlocks) -> None:
         view.refresh()
@@ -222,7 +222,9 @@ class SimFleet:
         ended = [name for name, job in member.jobs.items() if job.finished_s >= 0.0]
         for request_id in ended:
             self._finish(request_id, member.jobs.pop(request_id))
-        self._tell(partial(self._report, member.name, started, ended))
+        reports = [partial(self.router.started, request_id, member.name) for request_id in started]
+        reports += [partial(self.router.finished, request_id, member.name) for request_id in ended]
+        self._tell(*reports)
         self.at(self.now, partial(self._begin_step, member))
 
     def _finish(self, request_id: str, job: Job) -> None:
@@ -245,21 +247,16 @@ class SimFleet:
 
     # -- news ------------------------------------------------------------------------------------------
 
-    def _tell(self, report: Callable[[], None]) -> None:
+    def _tell(self, *reports: Callable[[], None]) -> None:
+        """The router hears this, at once or late, and says what to send then."""
         if self._stale_s > 0.0:
-            self.at(self.now + self._stale_s, report)
+            self.at(self.now + self._stale_s, partial(self._hear, reports))
         else:
+            self._hear(reports)
+
+    def _hear(self, reports: Sequence[Callable[[], None]]) -> None:
+        for report in reports:
             report()
-
-    def _report(self, name: int, started: list[str], ended: list[str]) -> None:
-        for request_id in started:
-            self.router.started(request_id, name)
-        for request_id in ended:
-            self.router.finished(request_id, name)
-        self._send()
-
-    def _report_loss(self, name: int) -> None:
-        self.router.lost(name)
         self._send()
 
 

@@ -150,15 +150,11 @@ class EarlyRouter(Router):
         sent = []
         while self._arrived and self.sites:
             arrival = self._arrived.pop(0)
-            sent.append(self.send(arrival, self.choose(arrival, self._in_turn())))
+            sites = list(self.sites.values())
+            self._turn += 1
+            start = self._turn % len(sites)  # the next one first each time: so each wins ties in its turn
+            sent.append(self.send(arrival, self.choose(arrival, sites[start:] + sites[:start])))
         return sent
-
-    def _in_turn(self) -> list[Site]:
-        """All replicas, the next one first each time: so each wins ties in its turn."""
-        sites = list(self.sites.values())
-        self._turn += 1
-        start = self._turn % len(sites)
-        return sites[start:] + sites[:start]
 
 
 def round_robin(_: Arrival, sites: list[Site]) -> Site:

@@ -72,11 +72,7 @@ class TraceRow:
 
 
 def read_mooncake(
-    path: str | PathLike[str],
-    *,
-    block_tokens: int | None = None,
-    rate_scale: float = 1.0,
-    limit: int | None = None,
+    path: str | PathLike[str], *, block_tokens: int | None = None, limit: int | None = None
 ) -> Workload:
     """Read a trace file into a workload.
 
@@ -87,7 +83,6 @@ def read_mooncake(
     Args:
         path: JSONL file; gzip and xz are recognised by `.gz` and `.xz` or by content.
         block_tokens: tokens per hash id, becomes `unit_tokens`; None: what the rows say, else 512.
-        rate_scale: how many times faster than recorded the requests arrive.
         limit: read only the first `limit` rows of the file.
 
     Returns:
@@ -97,14 +92,9 @@ def read_mooncake(
         is no pressure left to study.
 
     Raises:
-        WorkloadError: unreadable or malformed file (file, line, reason), or a bad argument.
+        WorkloadError: unreadable or malformed file (file, line, reason).
     """
-    if block_tokens is not None:
-        _check_positive("block_tokens", block_tokens)
-    if limit is not None:
-        _check_positive("limit", limit)
-    _check_rate("rate_scale", rate_scale)  # before the file is read
-    return at_rate(recorded(_name(path), islice(iter_rows(path, block_tokens), limit)), rate_scale)
+    return recorded(_name(path), islice(iter_rows(path, block_tokens), limit))
 
 
 def recorded(name: str, rows: Iterable[TraceRow]) -> Workload:
@@ -177,13 +167,10 @@ def read_sessions(path: str | PathLike[str], *, rate: float, seed: int, limit: i
         Where rows have times, its `session_rate` is None and its seed 0.
 
     Raises:
-        WorkloadError: unreadable or malformed file (file, line, reason), or a bad argument.
+        WorkloadError: unreadable or malformed file (file, line, reason), or a rate at which times overflow.
 
     Cost: O(tokens), with four bytes for each token or block kept.
     """
-    if limit is not None:
-        _check_positive("limit", limit)
-    _check_rate("rate", rate)  # before the file is read
     found = _Sessions(path, limit)
     requests = with_answers(found.requests(), found.unit_tokens)
     workload = _workload(_name(path).removesuffix(".sessions"), "sessions", requests, found.unit_tokens)
@@ -438,7 +425,8 @@ def _block_tokens(said: object, wanted: int | None) -> int:
     if said is None:
         return MOONCAKE_BLOCK_TOKENS if wanted is None else wanted
     block_tokens = _whole("block_tokens", said)
-    _check_positive("block_tokens", block_tokens)
+    if block_tokens == 0:
+        raise WorkloadError("block_tokens is 0, not above 0")
     if wanted not in (None, block_tokens):
         raise WorkloadError(f"block_tokens is {block_tokens}, not {wanted}")
     return block_tokens
@@ -459,13 +447,3 @@ def _short(value: object) -> str:
     """The value for a one-line message: containers by their type, the rest cut to 60 characters."""
     text = f"a {type(value).__name__}" if isinstance(value, (list, dict)) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _check_positive(name: str, value: int) -> None:
-    if value <= 0:
-        raise WorkloadError(f"{name} is {value}, not above 0")
-
-
-def _check_rate(name: str, value: float) -> None:
-    if not (isfinite(value) and value > 0):
-        raise WorkloadError(f"{name} is {value!r}, not a finite number above 0")
