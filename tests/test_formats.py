@@ -54,11 +54,11 @@ class Read(NamedTuple):
 
     @property
     def names(self) -> set[str]:
-        return {each.name for each in self.reader.formats if each.tally.lines}
+        return {each.name for each in self.reader.formats if each.lines}
 
     @property
     def bare(self) -> int:
-        return sum(each.tally.bare for each in self.reader.formats)
+        return sum(each.bare for each in self.reader.formats)
 
     @property
     def shared(self) -> list[int]:
@@ -394,11 +394,11 @@ def test_what_the_engine_says_of_itself() -> None:
     vllm = read(
         "INFO 11-22 05:40:00 [kv.py:1] GPU KV cache size: 458,336 tokens\nINFO 11-22 05:40:00 [api.py:2] non-default args: {'max_num_seqs': 64}\n"
     )
-    assert vllm.reader.facts == type(vllm.reader.facts)("vllm", 458_336, 64, "")
+    assert vllm.reader.facts == type(vllm.reader.facts)("vllm", 458_336, 64)
     sglang = read(
         "[2026-11-22 05:40:00] server_args=ServerArgs(schedule_policy='lpm')\n[2026-11-22 05:40:01] max_total_num_tokens=20000, max_running_requests=48\n"
     )
-    assert sglang.reader.facts == type(vllm.reader.facts)("sglang", 20_000, 48, "lpm")
+    assert sglang.reader.facts == type(vllm.reader.facts)("sglang", 20_000, 48)
 
 
 # -- damage -------------------------------------------------------------------------------------------------

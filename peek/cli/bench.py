@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import typer
@@ -14,11 +15,11 @@ import typer
 from peek import WorkloadError, __version__, backend
 from peek.cli.options import (
     STREAM,
-    JsonOption,
-    TokenizerOption,
     check_policies,
     count,
+    json_switch,
     read_path,
+    tokenizer_path,
     value,
 )
 from peek.cli.reading import (
@@ -45,14 +46,12 @@ DRAWN: Final = "drawn: one of 100 prefixes of 2,048 tokens and 128 of its own"
 class BenchOptions:
     """The command line of `peek bench`."""
 
-    source: Annotated[
-        Path | None, read_path("[IN]", "Requests as JSONL or a trace; without it they are drawn.")
-    ] = None
-    waiting: Annotated[int, count("Requests that wait; as many before them.")] = WAITING
-    policy: Annotated[str, value("Policy, or module:Class of your own.", "LABEL")] = "peek"
-    rounds: Annotated[int, count("Rounds of a measurement.")] = ROUNDS
-    tokenizer: TokenizerOption = None
-    as_json: JsonOption = False
+    source: Path | None = read_path("[IN]", "Requests as JSONL or a trace; without it they are drawn.", None)
+    waiting: int = count("Requests that wait; as many before them.", WAITING)
+    policy: str = value("Policy, or module:Class of your own.", "peek", "LABEL")
+    rounds: int = count("Rounds of a measurement.", ROUNDS)
+    tokenizer: Path | None = tokenizer_path()
+    as_json: bool = json_switch()
 
 
 def bench_command(options: BenchOptions) -> None:
@@ -122,21 +121,19 @@ def _read(source: Path, limit: int, tokenizer: Path | None) -> _Work:
 
 def _is_trace(source: Path) -> bool:
     first = next(read_lines(source), None)
-    if first is None:
-        return False
-    try:
-        row = json_loads()(first.content)
-    except (ValueError, RecursionError):
-        return False
+    row = None
+    if first is not None:
+        with suppress(ValueError, RecursionError):
+            row = json_loads()(first.content)
     return isinstance(row, dict) and "hash_ids" in row
 
 
 def _print(setting: dict[str, Any], figures: list[Figure]) -> None:
-    lines = [("", "best", "median", "x")]
-    for figure in figures:
-        ratio = f"{figure.ratio:.2f}" if figure.ratio else ""
-        lines.append((figure.what, readable(figure.best_s), readable(figure.median_s), ratio))
-    print("\n".join(aligned(lines, "<>>>")))
+    rows = [
+        (each.what, readable(each.best_s), readable(each.median_s), f"{each.ratio:.2f}" if each.ratio else "")
+        for each in figures
+    ]
+    print("\n".join(aligned([("", "best", "median", "x"), *rows], "<>>>")))
     print(
         f"\npeek {setting['peek']}, {setting['backend']}, policy {setting['policy']}; {setting['prompts']};\n"
         f"{setting['waiting']:,} wait with {setting['waiting_symbols']:,} symbols, "

@@ -7,49 +7,49 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 from textwrap import fill
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 from rich.console import Console
 
-from peek import WorkloadError, __version__, backend
+from peek import __version__, backend
 from peek.cli.options import (
-    JsonOption,
-    TokenizerOption,
-    as_usage_error,
     check_choice,
     check_target,
     count,
-    parse_part,
+    json_switch,
     parse_seed,
     parse_slo,
     parse_target,
     positive,
     read_path,
     refuse_clashes,
+    tokenizer_path,
     value,
 )
 from peek.cli.page import save_page
 from peek.cli.reading import ProgressBar, json_loads, load_tokenizer
 from peek.cli.report import Batch, print_batches, rounded, said_of
-from peek.cli.simulate import DEFAULT_CARD, DEFAULT_MODEL, machine
+from peek.cli.simulate import DEFAULT_CARD, DEFAULT_MODEL, arena_of, machine, number_of_cards, part_of_memory
 from peek.cli.trace import (
     ESTIMATE,
-    UNKNOWN_TOKENS,
-    FieldOption,
+    field_path,
     nothing_read,
     pace,
+    rate_of_requests,
     read_logs,
+    unit_of_times,
+    unknown_tokens,
     unread,
     untimed,
 )
 from peek.offline.formats import Encode
 from peek.simulation.answer import DRAWS, ENGINES, FIGURES, OURS, Answer, answer, busiest
-from peek.simulation.cost import UTILISATION, CostModel, arena_tokens
+from peek.simulation.cost import CostModel
 from peek.simulation.simulate import TARGETS, Target
 from peek.simulation.trace import at_rate, recorded, row_of
 from peek.simulation.workload import Workload, ideal_hit
@@ -65,37 +65,30 @@ AUTO: Final = "auto"
 class CheckOptions:
     """The command line of `peek check`."""
 
-    logs: Annotated[
-        list[Path],
-        read_path("LOG...", "Logs of one engine; .gz, .zst; -: stdin."),
-    ]
-    engine: Annotated[str, value(f"{', '.join(ENGINES)}; auto: as the log says, else vllm.", "NAME")] = AUTO
-    card: Annotated[str, value("Accelerator, as h100.")] = DEFAULT_CARD
-    cards: Annotated[int, count("So many of them together, tensor parallel.")] = 1
-    model: Annotated[str, value("Model, as llama-3.1-8b, or its config.json.")] = DEFAULT_MODEL
-    memory_utilization: Annotated[
-        float, value("Part of the memory for weights and KV cache.", "FLOAT", parse_part)
-    ] = UTILISATION
-    arena_tokens: Annotated[int | None, count("KV arena in tokens; else the log's, else the card's.")] = None
-    max_running: Annotated[int | None, count("Requests that run at once; else the log's, else 256.")] = None
-    as_json: JsonOption = False
-    html: Annotated[Path | None, value("Write a page with the answer.", "FILE", parse_target)] = None
-    rate_scale: Annotated[float, positive("Replay the requests so many times faster.")] = 1.0
-    limit: Annotated[int, count("Simulate so many requests, those of the busiest stretch.")] = LIMIT
-    draws: Annotated[int, value("Resamples of the arrivals for the spread; 0: none.", "INT", parse_seed)] = (
-        DRAWS
+    logs: list[Path] = read_path("LOG...", "Logs of one engine; .gz, .zst; -: stdin.")
+    engine: str = value(f"{', '.join(ENGINES)}; auto: as the log says, else vllm.", AUTO, "NAME")
+    card: str = value("Accelerator, as h100.", DEFAULT_CARD)
+    cards: int = number_of_cards()
+    model: str = value("Model, as llama-3.1-8b, or its config.json.", DEFAULT_MODEL)
+    memory_utilization: float = part_of_memory()
+    arena_tokens: int | None = count("KV arena in tokens; else the log's, else the card's.")
+    max_running: int | None = count("Requests that run at once; else the log's, else 256.")
+    as_json: bool = json_switch()
+    html: Path | None = value("Write a page with the answer.", None, "FILE", parse_target)
+    rate_scale: float = positive("Replay the requests so many times faster.", 1.0)
+    limit: int = count("Simulate so many requests, those of the busiest stretch.", LIMIT)
+    draws: int = value("Resamples of the arrivals for the spread; 0: none.", DRAWS, "INT", parse_seed)
+    seed: int = value("Of the resamples.", 42, "INT", parse_seed)
+    slo: list[Target] = value(
+        "A target for goodput in place of 2 s and 10 s, repeatable.", [], "S[,MS]", parse_slo
     )
-    seed: Annotated[int, value("Of the resamples.", "INT", parse_seed)] = 42
-    slo: Annotated[
-        list[Target], value("A target for goodput in place of 2 s and 10 s, repeatable.", "S[,MS]", parse_slo)
-    ] = field(default_factory=list)
-    time_field: FieldOption = ""
-    prompt_field: FieldOption = ""
-    output_field: FieldOption = ""
-    time_unit: Annotated[str, value(f"Of numeric times: {', '.join(UNITS)}.", "UNIT")] = ""
-    tokenizer: TokenizerOption = None
-    rate: Annotated[float | None, positive("Requests a second, in place of the log's times.")] = None
-    output_tokens: Annotated[int, count("Length of answers of which nobody tells it.")] = UNKNOWN_TOKENS
+    time_field: str = field_path()
+    prompt_field: str = field_path()
+    output_field: str = field_path()
+    time_unit: str = unit_of_times()
+    tokenizer: Path | None = tokenizer_path()
+    rate: float | None = rate_of_requests()
+    output_tokens: int = unknown_tokens()
 
 
 @dataclass(frozen=True)
@@ -117,12 +110,6 @@ class Checked:
     assumed: str
 
     @property
-    def batch(self) -> Batch:
-        """The runs on the recorded arrivals."""
-        engine = self.answer.engine
-        return Batch(self.answer.workload, engine.cache, self.cost, list(self.answer.draws[0].values()))
-
-    @property
     def sentence(self) -> str:
         """The answer."""
         return said_of(self.answer)
@@ -137,13 +124,12 @@ class Checked:
             runs.append({**run, "setting": stock.get(label, OURS), "spread": spread})
         changes = [
             {
-                "figure": each.figure.name, "against": each.against,
-                "before": each.before, "after": each.after,
-                "gain": each.gain, "low": each.low, "high": each.high,
+                **asdict(each),
+                "figure": each.figure.name,
                 "says": "gain" if each.is_gain else "loss" if each.is_loss else "same",
             }
             for each in found.ours
-        ]  # fmt: skip
+        ]
         return {
             "verdict": found.verdict,
             "sentence": self.sentence,
@@ -203,17 +189,19 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> C
     whole = _workload(options, tracer)
     facts = reader.facts
     engine = ENGINES[options.engine if options.engine != AUTO else facts.engine or "vllm"]
-    arena = options.arena_tokens or facts.arena_tokens
-    if not arena:
-        with as_usage_error("--card", WorkloadError, ": more of them with --cards"):
-            arena = arena_tokens(cost.hardware, cost.model, options.memory_utilization)
+    arena = options.arena_tokens or facts.arena_tokens or arena_of(cost, options.memory_utilization)
     seats = options.max_running or facts.max_running or whole.max_running
     sized = replace(whole, arena_tokens=arena, max_running=seats)
     workload = busiest(sized, options.limit)
     targets = options.slo[:2] + list(TARGETS[len(options.slo[:2]) :])
     with ProgressBar((options.draws + 1) * (len(engine.stock) + 1), "simulating") as progress:
         found = answer(workload, engine, cost, Random(options.seed), options.draws, targets, progress.show)
-    assumed = _assumed(options, bool(facts.engine))
+    taken = {
+        "vLLM (--engine)": options.engine == AUTO and not facts.engine,
+        f"one {DEFAULT_CARD.upper()} (--card)": options.card == DEFAULT_CARD and options.cards == 1,
+        f"{DEFAULT_MODEL} (--model)": options.model == DEFAULT_MODEL,
+    }
+    assumed = ", ".join(what for what, is_taken in taken.items() if is_taken)
     return Checked(_seen(options, reader, tracer, whole, bad), _notes(reader, tracer), found, cost, assumed)
 
 
@@ -224,27 +212,15 @@ def _workload(options: CheckOptions, tracer: Tracer) -> Workload:
     return at_rate(recorded(name, rows), options.rate_scale)
 
 
-def _assumed(options: CheckOptions, knows_engine: bool) -> str:
-    """What was taken for granted, for want of a word on it."""
-    said = []
-    if options.engine == AUTO and not knows_engine:
-        said.append("vLLM (--engine)")
-    if options.card == DEFAULT_CARD and options.cards == 1:
-        said.append(f"one {DEFAULT_CARD.upper()} (--card)")
-    if options.model == DEFAULT_MODEL:
-        said.append(f"{DEFAULT_MODEL} (--model)")
-    return ", ".join(said)
-
-
 def _seen(options: CheckOptions, reader: Reader, tracer: Tracer, whole: Workload, bad: int) -> dict[str, Any]:
     counts = tracer.counts
     return {
         "files": [str(path) for path in options.logs],
         "formats": {
             each.name: {
-                "lines": each.tally.lines, "requests": each.tally.requests, "without_prompt": each.tally.bare,
+                "lines": each.lines, "requests": each.requests, "without_prompt": each.bare,
             }
-            for each in reader.formats if each.tally.lines
+            for each in reader.formats if each.lines
         },
         "requests": counts.requests,
         "prompt_tokens": counts.prompt_tokens,
@@ -315,6 +291,8 @@ def _print(checked: Checked) -> None:
     if checked.assumed:
         say(f"taken for granted: {checked.assumed}")
     print()
-    print_batches([checked.batch], verdict=False)
+    found = checked.answer
+    runs = list(found.draws[0].values())  # on the recorded arrivals
+    print_batches([Batch(found.workload, found.engine.cache, checked.cost, runs)], verdict=False)
     print()
     say(checked.sentence)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import peek
 from peek import InvalidConfig, __version__, backend
@@ -46,37 +46,26 @@ MODES: Final = {
 class DoctorOptions:
     """The command line of `peek doctor`."""
 
-    as_json: Annotated[bool, switch("--json", "Print one JSON object.")] = False
+    as_json: bool = switch("--json", "Print one JSON object.")
 
 
 def doctor_command(options: DoctorOptions) -> None:
     """Show the build, the engines found and what is active from the environment."""
     fault = ""
-    active = None
-    mode = "on"
-    in_force: dict[str, Any] = {}
+    settled: dict[str, Any] = {"active": None, "mode": "on", "options": {}}
     try:
         label = os.environ.get("PEEK_POLICY", "")
         if label not in ("", OFF):
             policy_of(label)
         settings = settings_from(os.environ)
-        mode = settings.mode
-        active = "stock" if settings.config.is_stock else str(settings.config)
-        in_force = {} if settings.config.is_stock else settings.in_force()
+        settled["mode"] = settings.mode
+        is_stock = settings.config.is_stock
+        settled["active"] = "stock" if is_stock else str(settings.config)
+        settled["options"] = {} if is_stock else settings.in_force()
     except InvalidConfig as error:
         fault = str(error)
-    settled = {"active": active, "mode": mode, "options": in_force, "misspelled": misspelled(os.environ)}
-    findings = {**_findings(), **settled}
-    if options.as_json:
-        print(json.dumps({**findings, "error": fault or None}, indent=2))
-    else:
-        _print(findings)
-    if fault:
-        raise InvalidConfig(fault)
-
-
-def _findings() -> dict[str, Any]:
-    return {
+    settled["misspelled"] = misspelled(os.environ)
+    findings = {
         "peek": __version__,
         "backend": backend(),
         "location": str(Path(peek.__file__).parent),
@@ -86,7 +75,14 @@ def _findings() -> dict[str, Any]:
         "packages": {name: installed(names) for name, names in PACKAGES.items()},
         "policies": installed_policies(),
         "adapters": {name: find_spec(f"peek.adapters.{name}") is not None for name in ADAPTERS},
+        **settled,
     }
+    if options.as_json:
+        print(json.dumps({**findings, "error": fault or None}, indent=2))
+    else:
+        _print(findings)
+    if fault:
+        raise InvalidConfig(fault)
 
 
 def installed(names: tuple[str, ...]) -> str | None:
@@ -105,12 +101,10 @@ def _print(findings: dict[str, Any]) -> None:
         ("python", f"{findings['python']}, {findings['executable']}"),
     ]
     rows += [(name, conflicts.advice([name])) for name in findings["clashes"]]
-    for name, found in findings["packages"].items():
-        rows.append((name, found or "not found"))
+    rows += [(name, found or "not found") for name, found in findings["packages"].items()]
     for name, included in findings["adapters"].items():
         rows.append((f"peek.adapters.{name}", "adapter included" if included else "adapter not included"))
-    for name, path in findings["policies"].items():
-        rows.append((f"policy {name}", path))
+    rows += [(f"policy {name}", path) for name, path in findings["policies"].items()]
     rows.append(("active", findings["active"] or "nothing: the environment is invalid"))
     rows += [("mode", MODES[findings["mode"]])] if findings["mode"] in MODES else []
     if findings["options"]:

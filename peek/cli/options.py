@@ -1,8 +1,8 @@
 """Command lines: how a command declares its options, and what numbers, labels and paths on them mean.
 
 A command is a function of one dataclass; `as_command` makes it known to typer.  Each field is an argument or
-an option: adding a flag means adding a field.  Numbers have parsers of their own because typer's messages do
-not name the value.
+an option, and its default says what it is (`value`, `count`, ...): adding a flag means adding a field.
+Numbers have parsers of their own because typer's messages do not name the value.
 
 The path `-` is standard input or output (`./-` a file of that name).  A symbolic link names what it leads to.
 A device or a named pipe is written to as it is; only a regular file can be replaced by a complete successor.
@@ -15,7 +15,8 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, field, fields
+from functools import partial
 from inspect import Parameter, Signature
 from math import isfinite
 from pathlib import Path
@@ -50,7 +51,7 @@ def as_command(work: Callable[[Any], None]) -> Callable[..., None]:
     A field of type `typer.Context` gets the context.
     """
     kind = next(iter(get_type_hints(work).values()))
-    hints = get_type_hints(kind, include_extras=True)
+    hints = get_type_hints(kind)
 
     def command(**values: Any) -> None:
         work(kind(**values))
@@ -59,9 +60,10 @@ def as_command(work: Callable[[Any], None]) -> Callable[..., None]:
     for each in fields(kind):
         default = each.default if each.default_factory is MISSING else each.default_factory()
         default = Parameter.empty if default is MISSING else default
-        parameters.append(
-            Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[each.name])
-        )
+        if "typer" in each.metadata:
+            hints[each.name] = Annotated[hints[each.name], each.metadata["typer"]]
+        kind_of = Parameter.KEYWORD_ONLY
+        parameters.append(Parameter(each.name, kind_of, default=default, annotation=hints[each.name]))
     made: Any = command
     made.__doc__, made.__annotations__ = work.__doc__, hints
     made.__signature__ = Signature(parameters)
@@ -246,40 +248,50 @@ def _identities(path: Path, descriptor: int) -> list[object]:
     return found
 
 
-# -- what a field's annotation says ------------------------------------------------------------------------
+# -- fields of a command ------------------------------------------------------------------------------------
 
 
-def read_path(metavar: str, text: str) -> Any:
+def read_path(metavar: str, text: str, default: Any = MISSING) -> Any:
     """An argument: a path to read from."""
-    return typer.Argument(parser=parse_source, metavar=metavar, help=text)
+    return as_field(typer.Argument(parser=parse_source, metavar=metavar, help=text), default)
 
 
 def written_path(metavar: str, text: str) -> Any:
     """An argument: a path to write to."""
-    return typer.Argument(parser=parse_target, metavar=metavar, help=text)
+    return as_field(typer.Argument(parser=parse_target, metavar=metavar, help=text), MISSING)
 
 
-def value(text: str, metavar: str | None = None, parser: Callable[[str], Any] | None = None) -> Any:
+Parser = Callable[[str], Any] | None
+
+
+def value(text: str, default: Any, metavar: str | None = None, parser: Parser = None, *flags: str) -> Any:
     """An option with a value."""
-    return typer.Option(parser=parser, metavar=metavar, help=text)
+    return as_field(typer.Option(*flags, parser=parser, metavar=metavar, help=text), default)
 
 
-def count(text: str) -> Any:
+def count(text: str, default: int | None = None) -> Any:
     """An option: a number of tokens or rows."""
-    return typer.Option(parser=parse_count, metavar="INT", help=text)
+    return value(text, default, "INT", parse_count)
 
 
-def positive(text: str) -> Any:
+def positive(text: str, default: Any = None) -> Any:
     """An option: a finite number above 0."""
-    return typer.Option(parser=parse_rate, metavar="FLOAT", help=text)
+    return value(text, default, "FLOAT", parse_rate)
 
 
-def switch(flag: str, text: str) -> Any:
+def switch(flag: str, text: str, default: bool | None = False) -> Any:
     """An option without a value."""
-    return typer.Option(flag, help=text)
+    return as_field(typer.Option(flag, help=text), default)
 
 
-JsonOption = Annotated[bool, switch("--json", "Print one JSON object instead of the table.")]
-TokenizerOption = Annotated[
-    Path | None, value("Local tokenizer file; without one, four bytes of text count as a token.")
-]
+def as_field(told: Any, default: Any) -> Any:
+    """A field of which typer is told this; `MISSING` for one that has to be given."""
+    if isinstance(default, list):
+        return field(default_factory=default.copy, metadata={"typer": told})
+    return field(default=default, metadata={"typer": told})
+
+
+json_switch = partial(switch, "--json", "Print one JSON object instead of the table.")
+tokenizer_path = partial(
+    value, "Local tokenizer file; without one, four bytes of text count as a token.", None
+)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from peek.cli.report import seconds_text, significant
 from peek.cli.trace import pace
@@ -50,12 +50,8 @@ td { white-space: nowrap; } td .dim { font-size: .75rem; }
 """
 
 
-class Panel(NamedTuple):
-    """A figure and how it is drawn."""
-
-    title: str
-    figure: Figure
-    text: Callable[[float], str]
+Column = tuple[str, Figure, Callable[[float], str]]
+"""A figure with its title, and how it is written."""
 
 
 def percent_text(share: float) -> str:
@@ -74,12 +70,13 @@ def page(found: Checked) -> str:
     log = found["log"]
     names = ", ".join(Path(name).name for name in log["files"])
     within = f"{found['runs'][0]['goodput'][0]['ttft_s']:g}\u00a0s"
-    panels = (
-        Panel("Mean time to first token", Figure("ttft_s.mean"), seconds_text),
-        Panel("99th percentile of it", Figure("ttft_s.p99"), seconds_text),
-        Panel(f"Requests within {within}", Figure("goodput.0.share", True, True), percent_text),
+    panels: tuple[Column, ...] = (
+        ("Mean time to first token", Figure("ttft_s.mean"), seconds_text),
+        ("99th percentile of it", Figure("ttft_s.p99"), seconds_text),
+        (f"Requests within {within}", Figure("goodput.0.share", True, True), percent_text),
     )
-    drawn = "".join(f"<figure>{_bars(found, panel)}</figure>" for panel in panels)
+    drawn = "".join(f"<figure>{_bars(found, *panel)}</figure>" for panel in panels)
+    answer = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(found["sentence"]))
     lines = "".join(f"<li>{escape(each)}</li>" for each in _log_lines(found))
     engine = escape(found["engine"])
     return f"""<!doctype html>
@@ -88,7 +85,7 @@ def page(found: Checked) -> str:
 <title>peek check: {escape(names)}</title><style>{_STYLE}</style></head><body><main>
 <h1>Would another order of the queue help {engine}?</h1>
 <p class="dim">{escape(names)}: {log["requests"]:,} requests, {pace(log["span_s"], log["requests"])}</p>
-<p class="answer">{_marked(found["sentence"])}</p>
+<p class="answer">{answer}</p>
 <div class="panels">{drawn}</div>
 <p class="dim">{_legend(found)}</p>
 <h2>All figures</h2><div class="wide">{_table(found, within)}</div>
@@ -119,11 +116,6 @@ def _method(found: Checked) -> str:
     )
 
 
-def _marked(sentence: str) -> str:
-    """Escaped, with code for what stands in backquotes."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(sentence))
-
-
 def _log_lines(found: Checked) -> list[str]:
     log = found["log"]
     said = [
@@ -148,27 +140,27 @@ def _kind(found: Checked, run: Mapping[str, Any]) -> str:
     return "ours" if run["policy"] == OURS else "best" if run["policy"] == found["advised"] else ""
 
 
-def _bars(found: Checked, panel: Panel) -> str:
+def _bars(found: Checked, title: str, figure: Figure, text: Callable[[float], str]) -> str:
     """Horizontal bars from 0, each with its range and its value."""
     left, width, row, top = 96, 200, 30, 32
     runs = found["runs"]
-    ends = [run["spread"][panel.figure.name] for run in runs]
+    ends = [run["spread"][figure.name] for run in runs]
     most = max([high for _, high in ends] + [1e-9])
     height = top + row * len(runs)
-    parts = [f'<text x="0" y="15" font-weight="600">{escape(panel.title)}</text>']
+    parts = [f'<text x="0" y="15" font-weight="600">{escape(title)}</text>']
     for place, (run, (low, high)) in enumerate(zip(runs, ends, strict=True)):
-        value, y, kind = panel.figure.value(run), top + row * place, _kind(found, run)
+        value, y, kind = figure.value(run), top + row * place, _kind(found, run)
         size = width * value / most
         start, stop = left + width * low / most, left + width * high / most
         parts += [
             f'<text x="{left - 8}" y="{y + 15}" text-anchor="end" class="{kind}">{escape(_name(run))}</text>',
             f'<rect x="{left}" y="{y + 2}" width="{max(size, 1.0):.1f}" height="18" rx="2" class="{kind}"/>',
             f'<line x1="{start:.1f}" x2="{stop:.1f}" y1="{y + 11}" y2="{y + 11}"/>' if found["draws"] else "",
-            f'<text x="{max(left + size, stop) + 6:.1f}" y="{y + 15}">{panel.text(value)}</text>',
+            f'<text x="{max(left + size, stop) + 6:.1f}" y="{y + 15}">{text(value)}</text>',
         ]
-    label = "; ".join(f"{_name(run)} {panel.text(panel.figure.value(run))}" for run in runs)
+    label = "; ".join(f"{_name(run)} {text(figure.value(run))}" for run in runs)
     return (
-        f'<svg viewBox="0 0 {left + width + 70} {height}" role="img" aria-label="{escape(panel.title)}: '
+        f'<svg viewBox="0 0 {left + width + 70} {height}" role="img" aria-label="{escape(title)}: '
         f'{escape(label)}">{"".join(parts)}</svg>'
     )
 
@@ -176,7 +168,7 @@ def _bars(found: Checked, panel: Panel) -> str:
 def _table(found: Checked, within: str) -> str:
     runs = found["runs"]
     later = f"{runs[0]['goodput'][1]['ttft_s']:g}\u00a0s"
-    columns: list[tuple[str, Figure, Callable[[float], str]]] = [
+    columns: list[Column] = [
         ("first token, mean", Figure("ttft_s.mean"), seconds_text),
         ("p99", Figure("ttft_s.p99"), seconds_text),
         ("last token, mean", Figure("e2e_s.mean"), seconds_text),

@@ -107,7 +107,8 @@ def read_lines(path: Path) -> Iterator[Line]:
     if is_table(path):
         yield from _table_lines(path)
         return
-    with _opened(path) as raw, ProgressBar(_size(path), "reading") as progress:
+    total = None if path == STREAM else path.stat().st_size or None
+    with _opened(path) as raw, ProgressBar(total, "reading") as progress:
         can_tell = raw.seekable()
         try:
             for line in lines_of(_short_lines(_decompressing(raw, path), path)):
@@ -129,16 +130,9 @@ def _opened(path: Path) -> Any:
     return nullcontext(sys.stdin.buffer)
 
 
-def _size(path: Path) -> int | None:
-    """Bytes to read, None where that is unknown."""
-    return None if path == STREAM else path.stat().st_size or None
-
-
 def _short_lines(stream: IO[bytes], path: Path) -> Iterator[bytes]:
     """Yield the lines of a stream; `PeekError` at one that is too long, before it is in memory."""
-    number = 0
-    while raw := stream.readline(LONGEST_LINE + 1):
-        number += 1
+    for number, raw in enumerate(iter(lambda: stream.readline(LONGEST_LINE + 1), b""), start=1):
         if len(raw) > LONGEST_LINE:
             raise PeekError(f"{path}: line {number} is longer than {LONGEST_LINE:,} bytes")
         yield raw
@@ -183,11 +177,9 @@ def is_table(path: Path) -> bool:
 def _table_lines(path: Path) -> Iterator[Line]:
     """Yield the rows as JSON, numbered from 1.  `PeekError` if the file is damaged."""
     with _opened_table(path) as file:
-        number = 0
-        for batch in file.iter_batches(_TABLE_ROWS):
-            for row in batch.to_pylist():
-                number += 1
-                yield Line(number, _as_json(row), b"\n")
+        rows = (row for batch in file.iter_batches(_TABLE_ROWS) for row in batch.to_pylist())
+        for number, row in enumerate(rows, start=1):
+            yield Line(number, _as_json(row), b"\n")
 
 
 def copy_rows(path: Path, numbers: Sequence[int], stream: IO[bytes]) -> None:
@@ -248,10 +240,9 @@ class BadLines:
 
     def complain(self, fault: str = "") -> None:
         """Raise `WorkloadError` if lines were left out or the whole has a fault; all other work is done."""
-        said = [f"{self.count} bad line{'s' * (self.count > 1)} left out"] if self.count else []
-        said += [fault] if fault else []
-        if said:
-            raise WorkloadError(f"{self._source}: {'; '.join(said)}")
+        left_out = f"{self.count} bad line{'s' * (self.count > 1)} left out" if self.count else ""
+        if left_out or fault:
+            raise WorkloadError(f"{self._source}: {'; '.join(filter(None, (left_out, fault)))}")
 
 
 def read_requests(
@@ -294,30 +285,21 @@ def load_tokenizer(path: Path | None) -> Encode | None:
     if path is None:
         return None
     path = tokenizer_file(path)
-    return _mistral(path) if path.name.startswith(MISTRAL_NAMES) else _hugging_face(path)
-
-
-def _hugging_face(path: Path) -> Encode:
+    package, option = "tokenizers", "--tokenizer"
     try:
+        if path.name.startswith(MISTRAL_NAMES):
+            package, option = "mistral-common", f"--tokenizer {path.name}"
+            from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+            mistral: Any = MistralTokenizer.from_file(str(path)).instruct_tokenizer.tokenizer
+            return lambda text: mistral.encode(text, bos=False, eos=False)
         from tokenizers import Tokenizer
-    except ImportError:
-        raise needs("tokenizers", "--tokenizer") from None
-    try:
+
         tokenizer: Any = Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001 - the Rust library raises plain Exception
+    except ImportError:
+        raise needs(package, option) from None
+    except Exception as error:  # noqa: BLE001 - Rust's library raises plain Exception, Mistral's anything
         raise PeekError(f"{path}: not a tokenizer: {error}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
-
-
-def _mistral(path: Path) -> Encode:
-    try:
-        from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
-    except ImportError:
-        raise needs("mistral-common", f"--tokenizer {path.name}") from None
-    try:
-        tokenizer: Any = MistralTokenizer.from_file(str(path)).instruct_tokenizer.tokenizer
-    except Exception as error:  # noqa: BLE001 - what a damaged file raises is not documented
-        raise PeekError(f"{path}: not a tokenizer: {error}") from None
-    return lambda text: tokenizer.encode(text, bos=False, eos=False)

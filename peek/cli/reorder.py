@@ -18,50 +18,23 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Annotated, Any, Final, NamedTuple
+from typing import IO, Any, Final
 
 import numpy as np
 import typer
 
 from peek import PeekError, WorkloadError
-from peek.cli.options import (
-    COMPRESSED,
-    STREAM,
-    beside,
-    check_choice,
-    check_no_folder,
-    check_target,
-    count,
-    is_regular,
-    needs,
-    numbered,
-    parse_source,
-    parse_target,
-    read_path,
-    refuse_clashes,
-    switch,
-    value,
-    written_path,
-)
-from peek.cli.reading import (
-    SHOWN_FAULTS,
-    BadLines,
-    copy_rows,
-    is_table,
-    json_loads,
-    load_tokenizer,
-    read_lines,
-    read_requests,
-    tokenizer_file,
-)
+from peek.cli import options as cli
+from peek.cli import reading
 from peek.cli.writing import open_to_write, work_folder, write_whole
 from peek.offline import formats
 from peek.offline.formats import BatchRequest, Line
 from peek.offline.reordering import BLOCK_TOKENS, CACHE_TOKENS, ENGINES, arrange, engine_named, hit_ratio
 from peek.offline.replicas import split
-from peek.offline.scale.duckdb_order import OutOfCoreOrder
+from peek.offline.scale.duckdb_order import OutOfCoreOrder, Row
 from peek.offline.shape import contract, shape_of
 
 OUT_OF_CORE_BYTES: Final = 2_000_000_000
@@ -80,13 +53,10 @@ IN_PLACE: Final = "{in}"
 OUT_PLACE: Final = "{out}"
 RESULTS: Final = "results.jsonl"
 
-CacheOption = Annotated[int, count("Tokens of the engine's KV cache.")]
-BlockOption = Annotated[int, count("Tokens of a cache block.")]
-TokenizerOption = Annotated[
-    Path | None, value("Local tokenizer file; without one, four bytes count as a token.")
-]
-EngineOption = Annotated[str, value(f"What will run it: {', '.join(ENGINES)}.")]
-ExplainOption = Annotated[bool, switch("--explain", "Print groups, guard and expected hits.")]
+tokens_of_cache = partial(cli.count, "Tokens of the engine's KV cache.", CACHE_TOKENS)
+tokens_of_block = partial(cli.count, "Tokens of a cache block.", BLOCK_TOKENS)
+engine_name = partial(cli.value, f"What will run it: {', '.join(ENGINES)}.", "vllm")
+explain_switch = partial(cli.switch, "--explain", "Print groups, guard and expected hits.")
 
 
 # -- peek reorder -----------------------------------------------------------------------------------------
@@ -96,21 +66,20 @@ ExplainOption = Annotated[bool, switch("--explain", "Print groups, guard and exp
 class ReorderOptions:
     """The command line of `peek reorder`."""
 
-    source: Annotated[Path, read_path("IN", "Batch file: .jsonl, .gz, .zst, .parquet; -: stdin.")]
-    target: Annotated[Path, written_path("OUT", "Where it goes, its .order file beside it; -: stdout.")]
-    order: Annotated[
-        Path | None, value("Order file for `peek restore`, not OUT's name.", "PATH", parse_target)
-    ] = None
-    cache_tokens: CacheOption = CACHE_TOKENS
-    block_tokens: BlockOption = BLOCK_TOKENS
-    tokenizer: TokenizerOption = None
-    engine: EngineOption = "vllm"
-    replicas: Annotated[int, count("Write one file for each of so many replicas.")] = 1
-    explain: ExplainOption = False
-    out_of_core: Annotated[
-        bool | None,
-        switch("--out-of-core/--in-memory", "Through DuckDB; by default for files of 2 GB and more."),
-    ] = None
+    source: Path = cli.read_path("IN", "Batch file: .jsonl, .gz, .zst, .parquet; -: stdin.")
+    target: Path = cli.written_path("OUT", "Where it goes, its .order file beside it; -: stdout.")
+    order: Path | None = cli.value(
+        "Order file for `peek restore`, not OUT's name.", None, "PATH", cli.parse_target
+    )
+    cache_tokens: int = tokens_of_cache()
+    block_tokens: int = tokens_of_block()
+    tokenizer: Path | None = cli.tokenizer_path()
+    engine: str = engine_name()
+    replicas: int = cli.count("Write one file for each of so many replicas.", 1)
+    explain: bool = explain_switch()
+    out_of_core: bool | None = cli.switch(
+        "--out-of-core/--in-memory", "Through DuckDB; by default for files of 2 GB and more.", None
+    )
 
 
 def reorder_command(options: ReorderOptions) -> None:
@@ -120,24 +89,24 @@ def reorder_command(options: ReorderOptions) -> None:
     """
     source, target = options.source, options.target
     _check(options)
-    targets = [numbered(target, i) for i in range(options.replicas)] if options.replicas > 1 else [target]
-    outputs = [beside(target, ".order") if options.order is None else options.order, *targets]
-    if source != STREAM and not source.exists():
+    targets = [cli.numbered(target, i) for i in range(options.replicas)] if options.replicas > 1 else [target]
+    outputs = [cli.beside(target, ".order") if options.order is None else options.order, *targets]
+    if source != cli.STREAM and not source.exists():
         raise PeekError(f"{source}: no such file")
     read = {"IN": source}
     tokenizer = options.tokenizer
     if tokenizer is not None:
-        read["--tokenizer"] = tokenizer = tokenizer_file(tokenizer)
-    refuse_clashes(read.items(), [("--order", outputs[0]), *(("OUT", path) for path in targets)])
+        read["--tokenizer"] = tokenizer = reading.tokenizer_file(tokenizer)
+    cli.refuse_clashes(read.items(), [("--order", outputs[0]), *(("OUT", path) for path in targets)])
     for path in outputs:
-        check_target(path)
+        cli.check_target(path)
     is_large = _is_large(source) if options.out_of_core is None else options.out_of_core
     _check_tables(source, target, is_large)
-    encode = load_tokenizer(tokenizer)
-    bad = BadLines(source)
+    encode = reading.load_tokenizer(tokenizer)
+    bad = reading.BadLines(source)
     bare, requests = -1, 0
     with _out_of_core(options, outputs) if is_large else nullcontext(_InMemory(options)) as runner:
-        for line, request, key in read_requests(source, encode, bad):
+        for line, request, key in reading.read_requests(source, encode, bad):
             if not line.end:
                 bare = requests
             namespace = f"{request.namespace}/{formats.kind_of(request.prompt)}"
@@ -148,13 +117,13 @@ def reorder_command(options: ReorderOptions) -> None:
             raise WorkloadError(f"{source}: {formats.repeated_id_error(*repeated)}")
         _write(runner, source, outputs, bare)
     if options.explain:
-        print("\n".join(runner.explanation()), file=sys.stderr if STREAM in outputs else sys.stdout)
+        print("\n".join(runner.explanation()), file=sys.stderr if cli.STREAM in outputs else sys.stdout)
     bad.complain()
 
 
 def _check(options: ReorderOptions) -> None:
     """Refuse what the command line alone shows to be wrong."""
-    check_choice("--engine", options.engine, ENGINES)
+    cli.check_choice("--engine", options.engine, ENGINES)
     cache, block, target = options.cache_tokens, options.block_tokens, options.target
     if cache < block:
         raise typer.BadParameter(f"{cache} is less than one block of {block}", param_hint="--cache-tokens")
@@ -162,8 +131,8 @@ def _check(options: ReorderOptions) -> None:
         raise typer.BadParameter(
             f"{options.replicas} is not in 1..{LARGEST_REPLICAS}", param_hint="--replicas"
         )
-    check_no_folder(target)
-    if is_regular(target):
+    cli.check_no_folder(target)
+    if cli.is_regular(target):
         return
     if options.replicas > 1:  # no names can be made from that of a folder, a device or a stream
         raise typer.BadParameter(f"{target} cannot be one file of several", param_hint="--replicas")
@@ -173,29 +142,19 @@ def _check(options: ReorderOptions) -> None:
 
 def _check_tables(source: Path, target: Path, out_of_core: bool) -> None:
     """Refuse a table that would have to be made from lines."""
-    if is_table(target) and not is_table(source):
+    if reading.is_table(target) and not reading.is_table(source):
         raise typer.BadParameter(f"{target}: a table can only be made from a table", param_hint="OUT")
-    if is_table(target) and out_of_core:
+    if reading.is_table(target) and out_of_core:
         raise typer.BadParameter(f"{target}: out of core, only lines are written", param_hint="OUT")
 
 
 def _is_large(source: Path) -> bool:
-    if source == STREAM:
+    if source == cli.STREAM:
         return False
-    return source.stat().st_size * (5 if source.suffix in COMPRESSED else 1) >= OUT_OF_CORE_BYTES
+    return source.stat().st_size * (5 if source.suffix in cli.COMPRESSED else 1) >= OUT_OF_CORE_BYTES
 
 
 # -- the pipeline -----------------------------------------------------------------------------------------
-
-
-class _Placed(NamedTuple):
-    """A line of the output; `prompt` is its place among the requests, `id_text` its custom_id as JSON."""
-
-    prompt: int
-    raw: bytes
-    number: int
-    id_text: str
-    replica: int
 
 
 def _write(runner: _InMemory | _OutOfCore, source: Path, outputs: list[Path], bare: int) -> None:
@@ -206,16 +165,16 @@ def _write(runner: _InMemory | _OutOfCore, source: Path, outputs: list[Path], ba
     with write_whole(outputs) as (order_file, *streams):
         swap = formats.end_swap(bare, *runner.last(), len(streams))
         rows: list[list[int]] = [[] for _ in streams]
-        to_table = is_table(outputs[-1])
-        for line in runner.placed():
-            order_file.write(formats.order_line(line.number, line.id_text))
+        to_table = reading.is_table(outputs[-1])
+        for row, raw in runner.placed():
+            order_file.write(formats.order_line(row.number, row.name))
             if to_table:
-                rows[line.replica].append(line.number)
+                rows[row.replica].append(row.number)
             else:
-                streams[line.replica].write(swap.apply(line.prompt, line.raw))
+                streams[row.replica].write(swap.apply(row.prompt, raw))
         for numbers, stream in zip(rows, streams, strict=True):
             if to_table:
-                copy_rows(source, numbers, stream)
+                reading.copy_rows(source, numbers, stream)
 
 
 class _InMemory:
@@ -266,12 +225,12 @@ class _InMemory:
             self._orders = [share.order for share in shares]
         return None
 
-    def placed(self) -> Iterator[_Placed]:
-        """Yield the lines in order, replica after replica."""
+    def placed(self) -> Iterator[tuple[Row, bytes]]:
+        """Yield the lines in order, replica after replica; the name of a row is its custom_id as JSON."""
         for replica, order in enumerate(self._orders):
             for index in order:
-                id_text = formats.as_text(self._ids[index])
-                yield _Placed(index, self._raw[index], self._numbers[index], id_text, replica)
+                raw, name = self._raw[index], formats.as_text(self._ids[index])
+                yield Row(index, 0, len(raw), self._numbers[index], name, replica), raw
 
     def last(self) -> tuple[int, bytes]:
         """Index and bytes of the line that comes last; -1 of an empty file."""
@@ -343,19 +302,15 @@ class _OutOfCore:
         self._order.arrange(replicas)
         return None
 
-    def placed(self) -> Iterator[_Placed]:
+    def placed(self, start: int = 0) -> Iterator[tuple[Row, bytes]]:
         with self._path.open("rb") as lines:
-            for row in self._order.rows():
+            for row in self._order.rows(start):
                 lines.seek(row.place)
-                yield _Placed(row.prompt, lines.read(row.size), row.number, row.name, row.replica)
+                yield row, lines.read(row.size)
 
     def last(self) -> tuple[int, bytes]:
-        row = self._order.last()
-        if row is None:
-            return -1, b""
-        with self._path.open("rb") as lines:
-            lines.seek(row.place)
-            return row.prompt, lines.read(row.size)
+        row, raw = next(self.placed(len(self._order) - 1), (None, b""))
+        return (-1 if row is None else row.prompt), raw
 
     def explanation(self) -> list[str]:
         order = self._order
@@ -374,7 +329,7 @@ def _out_of_core(options: ReorderOptions, outputs: list[Path]) -> Iterator[_OutO
     try:
         import duckdb
     except ImportError:
-        raise needs("duckdb", "--out-of-core") from None
+        raise cli.needs("duckdb", "--out-of-core") from None
     targets = [*outputs[1:], outputs[0]]
     try:
         with (
@@ -395,12 +350,12 @@ def _out_of_core(options: ReorderOptions, outputs: list[Path]) -> Iterator[_OutO
 class RestoreOptions:
     """The command line of `peek restore`."""
 
-    results: Annotated[Path, read_path("RESULTS", "Results of the reordered batch; -: stdin.")]
-    target: Annotated[Path, written_path("OUT", "Where the ordered results go; -: stdout.")]
-    order: Annotated[Path, value("The order file that `peek reorder` wrote.", "PATH", parse_source)]
-    by_position: Annotated[
-        bool, switch("--by-position", "Results without custom_id are in the order of the reordered batch.")
-    ] = False
+    results: Path = cli.read_path("RESULTS", "Results of the reordered batch; -: stdin.")
+    target: Path = cli.written_path("OUT", "Where the ordered results go; -: stdout.")
+    order: Path = cli.value("The order file that `peek reorder` wrote.", MISSING, "PATH", cli.parse_source)
+    by_position: bool = cli.switch(
+        "--by-position", "Results without custom_id are in the order of the reordered batch."
+    )
 
 
 def restore_command(options: RestoreOptions) -> None:
@@ -409,13 +364,13 @@ def restore_command(options: RestoreOptions) -> None:
     Results are found by custom_id; by position only where the requests have none, or with --by-position.
     """
     results, target = options.results, options.target
-    refuse_clashes([("RESULTS", results), ("--order", options.order)], [("OUT", target)])
-    check_target(target)
+    cli.refuse_clashes([("RESULTS", results), ("--order", options.order)], [("OUT", target)])
+    cli.check_target(target)
     _check_tables(results, target, out_of_core=False)
-    loads = json_loads()
+    loads = reading.json_loads()
     with _naming(options.order):
-        numbers, ids = formats.read_order(read_lines(options.order), loads)
-    lines = list(read_lines(results))
+        numbers, ids = formats.read_order(reading.read_lines(options.order), loads)
+    lines = list(reading.read_lines(results))
     with _naming(results):
         placed, faults = formats.match_results(
             formats.result_ids(lines, loads), numbers, ids, options.by_position
@@ -426,12 +381,12 @@ def restore_command(options: RestoreOptions) -> None:
     is_placed = bare in placed
     swap = formats.end_swap(bare, ranked[-1], raw[ranked[-1]]) if is_placed else formats.EndSwap()
     with write_whole([target]) as (stream,):
-        if is_table(target):
-            copy_rows(results, [lines[index].number for index in ranked], stream)
+        if reading.is_table(target):
+            reading.copy_rows(results, [lines[index].number for index in ranked], stream)
         else:
             for index in ranked:
                 stream.write(swap.apply(index, raw[index]))
-    for fault in faults[:SHOWN_FAULTS]:
+    for fault in faults[: reading.SHOWN_FAULTS]:
         print(f"peek: {results}: {fault}", file=sys.stderr)
     if faults:
         raise WorkloadError(f"{results}: {len(faults)} of its results or their requests have no match")
@@ -453,19 +408,19 @@ def _naming(path: Path) -> Iterator[None]:
 class BatchOptions:
     """The command line of `peek batch`."""
 
-    source: Annotated[Path, read_path("IN", "Batch file: .jsonl, .gz, .zst; -: stdin.")]
-    target: Annotated[Path, written_path("OUT", "Where the results go, in IN's order; -: stdout.")]
-    command: Annotated[
-        list[str],
+    source: Path = cli.read_path("IN", "Batch file: .jsonl, .gz, .zst; -: stdin.")
+    target: Path = cli.written_path("OUT", "Where the results go, in IN's order; -: stdout.")
+    command: list[str] = cli.as_field(
         typer.Argument(
             metavar="-- COMMAND ...", help=f"Runs the file {IN_PLACE} and writes the results {OUT_PLACE}."
         ),
-    ]
-    cache_tokens: CacheOption = CACHE_TOKENS
-    block_tokens: BlockOption = BLOCK_TOKENS
-    tokenizer: TokenizerOption = None
-    engine: EngineOption = "vllm"
-    explain: ExplainOption = False
+        MISSING,
+    )
+    cache_tokens: int = tokens_of_cache()
+    block_tokens: int = tokens_of_block()
+    tokenizer: Path | None = cli.tokenizer_path()
+    engine: str = engine_name()
+    explain: bool = explain_switch()
 
 
 def batch_command(options: BatchOptions) -> None:
@@ -476,8 +431,8 @@ def batch_command(options: BatchOptions) -> None:
     for place in (IN_PLACE, OUT_PLACE):
         if not any(place in word for word in options.command):
             raise typer.BadParameter(f"no word of it holds {place}", param_hint="COMMAND")
-    refuse_clashes([("IN", options.source)], [("OUT", options.target)])
-    check_target(options.target)
+    cli.refuse_clashes([("IN", options.source)], [("OUT", options.target)])
+    cli.check_target(options.target)
     # What an engine has computed is worth more than a tidy folder: if anything fails once there are results,
     # they stay beside OUT with their order file, for `peek restore`.
     with work_folder([options.target], RESULTS) as folder:

@@ -10,7 +10,7 @@ The figure of `--plot` has four panels of horizontal bars, one bar per policy.  
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from io import BytesIO
@@ -80,22 +80,17 @@ class Batch:
     @property
     def setting(self) -> str:
         """Requests, arena, cache and machine."""
-        workload, cost = self.workload, self.cost
+        workload, cost, replicas = self.workload, self.cost, self.runs[0].get("replicas")
         return (
             f"{len(workload.requests):,} requests (the first {workload.warmup} warm up, unmeasured), "
             f"arena of {workload.arena_tokens:,} tokens, {self.cache} cache "
-            f"({ENGINE_KINDS[self.cache]} engine), {cost.model.name} on {cost.hardware.name}{self._fleet}"
-        )
+            f"({ENGINE_KINDS[self.cache]} engine), {cost.model.name} on {cost.hardware.name}"
+        ) + ("" if replicas is None else f", {replicas} replicas")
 
     @property
     def verdict(self) -> str:
         """The comparison in one sentence; "" for a cell, whose answer is the evaluation."""
         return verdict(self) if self.workload.load in ("trace", "sessions") else ""
-
-    @property
-    def _fleet(self) -> str:
-        replicas = self.runs[0].get("replicas")
-        return "" if replicas is None else f", {replicas} replicas"
 
 
 # -- JSON -----------------------------------------------------------------------------------------------
@@ -104,8 +99,9 @@ class Batch:
 def as_json_text(batches: list[Batch]) -> str:
     """Write one JSON object with every run of every batch, and a verdict on recorded traffic."""
     found: dict[str, Any] = {"runs": [rounded(run) for batch in batches for run in batch.runs]}
-    said = [batch.verdict for batch in batches if batch.verdict]
-    return json.dumps({**found, "verdicts": said} if said else found, indent=2)
+    if said := [batch.verdict for batch in batches if batch.verdict]:
+        found["verdicts"] = said
+    return json.dumps(found, indent=2)
 
 
 def rounded(value: Any) -> Any:
@@ -139,7 +135,10 @@ def print_batches(batches: list[Batch], verdict: bool = True) -> None:
         if number:
             console.print()
         _print_table(console, _table(batch, console.width >= ROOMY_COLUMNS))
-        for text in filter(None, (_footnote(batch), batch.verdict if verdict else "")):
+        footnote = f"{batch.title}: {batch.setting}; peek {__version__}, {backend()}."
+        if len(batch.runs) > 1:
+            footnote += f" x: times better than {name_of(batch.runs[0])}."
+        for text in filter(None, (footnote, batch.verdict if verdict else "")):
             print(fill(text, console.width, break_long_words=False, break_on_hyphens=False))
 
 
@@ -158,13 +157,6 @@ def _print_table(console: Console, table: Table) -> None:
     console.width = shown
     for line in captured.get().splitlines():
         print(line if console.is_terminal else line.rstrip())
-
-
-def _footnote(batch: Batch) -> str:
-    text = f"{batch.title}: {batch.setting}; peek {__version__}, {backend()}."
-    if len(batch.runs) > 1:
-        text += f" x: times better than {name_of(batch.runs[0])}."
-    return text
 
 
 def times_better(gain: float) -> str:
@@ -210,7 +202,7 @@ def _percent(ratio: float) -> str:
     return f"{100.0 * ratio:.1f}"
 
 
-_IN_ORDER: Final = (
+_COLUMNS: Final = (
     Column("cache\nhit\n%", "cache_hit", max, _percent),
     Column("TTFT\nmean\ns", "ttft_s.mean", min, compared=True),
     Column("\np50\ns", "ttft_s.p50", min),
@@ -222,8 +214,7 @@ _IN_ORDER: Final = (
     Column("plan\nmean\nµs", "plan_us.mean", text=_microseconds),
     Column("\np99\nµs", "plan_us.p99", text=_microseconds),
 )
-COLUMNS: Final = {column.figure: column for column in _IN_ORDER}
-"""The table's columns from left to right, by figure."""
+"""The table's columns from left to right."""
 
 _JOB: Final = Column("job\nmean\ns", "job_s.mean", min)
 """The last one where requests are turns of sessions, in place of the planning times' p99."""
@@ -233,34 +224,27 @@ _RULES: Final = box.Box("    \n    \n ── \n    \n ── \n    \n    \n    \
 """Lines under the heading and between sections, none between columns."""
 
 
-def _columns(runs: list[dict[str, Any]]) -> list[Column]:
-    columns = list(COLUMNS.values())
-    return [*columns[:-1], _JOB] if "job_s" in runs[0] else columns
+def _columns(runs: list[dict[str, Any]]) -> Sequence[Column]:
+    return (*_COLUMNS[:-1], _JOB) if "job_s" in runs[0] else _COLUMNS
 
 
 def _table(batch: Batch, roomy: bool) -> Table:
     runs = batch.runs
-    table = Table(
-        box=_RULES,
-        show_edge=False,
-        padding=(0, 1) if roomy else 0,
-        pad_edge=False,
-        header_style="bold",
-    )
-    what = "policy" if "router" not in runs[0] else "router, policy"
-    table.add_column(f"\n\n{what}", no_wrap=True)
+    padding = (0, 1) if roomy else 0
+    table = Table(box=_RULES, show_edge=False, padding=padding, pad_edge=False, header_style="bold")
+    table.add_column("\n\nrouter, policy" if "router" in runs[0] else "\n\npolicy", no_wrap=True)
     for column in _columns(runs):
         heading = column.heading.replace("thru-", "through-") if roomy else column.heading
         table.add_column(heading, justify="right", no_wrap=True)
         if column.compared and len(runs) > 1:
             table.add_column("\n\nx", justify="right", no_wrap=True)
     for run in runs:
-        table.add_row(name_of(run), *_figures(run, runs), end_section=run is runs[-1])
+        table.add_row(name_of(run), *_cells(run, runs), end_section=run is runs[-1])
     table.add_row("ideal cache", _percent(runs[0]["ideal_hit"]))
     return table
 
 
-def _figures(run: dict[str, Any], runs: list[dict[str, Any]]) -> list[Text]:
+def _cells(run: dict[str, Any], runs: list[dict[str, Any]]) -> list[Text]:
     """The cells of a row; on a terminal the best figures of several runs are bold."""
     cells = []
     for column in _columns(runs):
@@ -358,11 +342,8 @@ def said_of(found: Answer) -> str:
     if flag:
         said.append(f"Turn on `{flag}`: {_listed([each for each in found.stock if each.is_gain], found)}.")
     if found.verdict in ("gain", "mixed"):
-        rivals = (
-            "the best of its settings in each"
-            if len(found.engine.stock) > 1
-            else f"{found.engine.title}'s default"
-        )
+        has_flags = len(found.engine.stock) > 1
+        rivals = "the best of its settings in each" if has_flags else f"{found.engine.title}'s default"
         said.append(f"Under `peek`, beside {rivals}, {_listed(found.gains, found)}.")
     else:
         said.append(f"Nothing to gain from `peek`: {_why_not(found)}.")
@@ -377,16 +358,11 @@ def said_of(found: Answer) -> str:
 
 def _listed(changed: list[Change], found: Answer) -> str:
     first = [each for each in changed if each.figure.name in _FIRST] or changed[:2]
-    return joined([change_text(each, len(found.draws) > 1, _targets(found)) for each in first])
-
-
-def _targets(found: Answer) -> dict[str, str]:
-    """What the shares are called."""
-    targets = found.draws[0][OURS]["goodput"]
-    return {
+    shares = {
         f"goodput.{place}.share": f"the share of requests within {each['ttft_s']:g} s"
-        for place, each in enumerate(targets)
+        for place, each in enumerate(found.draws[0][OURS]["goodput"])
     }
+    return joined([change_text(each, len(found.draws) > 1, shares) for each in first])
 
 
 def _why_not(found: Answer) -> str:
@@ -432,21 +408,13 @@ def joined(parts: list[str], last: str = " and ") -> str:
 # -- the figure -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One figure of a run and how it is drawn; `log`: its axis may be logarithmic."""
-
-    title: str
-    column: Column
-    log: bool = False
-
-
-PANELS: Final = (
-    Panel("Cache hit", COLUMNS["cache_hit"]),
-    Panel("TTFT mean, s (less is better)", COLUMNS["ttft_s.mean"], log=True),
-    Panel("Throughput, req/s (more is better)", COLUMNS["throughput_rps"]),
-    Panel("TTFT p99, s (less is better)", COLUMNS["ttft_s.p99"], log=True),
-)
+PANELS: Final = {
+    "cache_hit": "Cache hit",
+    "ttft_s.mean": "TTFT mean, s (less is better)",
+    "throughput_rps": "Throughput, req/s (more is better)",
+    "ttft_s.p99": "TTFT p99, s (less is better)",
+}
+"""Figures that are drawn, and their titles; the axes of times may be logarithmic."""
 
 
 def check_plot(path: Path) -> None:
@@ -468,16 +436,21 @@ def save_plot(path: Path, batches: list[Batch]) -> None:
 
     policies = [run["policy"] for run in batches[0].runs]
     figure = drawing.Figure(figsize=(10.0, 2.0 + 0.58 * max(len(policies), 2)), dpi=150, layout="constrained")
-    figure.suptitle(_title(batches), fontsize=10, color=_INK, parse_math=False)
-    ideal = fmean(batch.runs[0]["ideal_hit"] for batch in batches)
-    for number, panel in enumerate(PANELS):
+    first, heading = batches[0], batches[0].title
+    if len(batches) > 1:
+        seeds = ", ".join(str(batch.workload.seed) for batch in batches)
+        heading = f"{first.workload.name} {first.workload.load}, mean and range of seeds {seeds}"
+    title = f"{fill(heading, 110)}\n{fill(first.setting, 110)}"
+    figure.suptitle(title, fontsize=10, color=_INK, parse_math=False)
+    drawn = [column for name in PANELS for column in _COLUMNS if column.figure == name]
+    for number, column in enumerate(drawn):
         axes = figure.add_subplot(2, 2, number + 1)
-        values = [[panel.column.value(batch.runs[row]) for batch in batches] for row in range(len(policies))]
-        _draw(axes, panel, policies, values)
-        _scale(axes, panel, values)
-        if panel.column.figure == "cache_hit":
-            _draw_ideal(axes, ideal)
-        _write_values(axes, panel, values)
+        values = [[column.value(batch.runs[row]) for batch in batches] for row in range(len(policies))]
+        _draw(axes, policies, values)
+        _scale(axes, column.figure, values)
+        if column.figure == "cache_hit":
+            _draw_ideal(axes, fmean(batch.runs[0]["ideal_hit"] for batch in batches))
+        _write_values(axes, column, values)
         if number % 2:
             axes.set_yticklabels([])
     picture = BytesIO()
@@ -486,16 +459,7 @@ def save_plot(path: Path, batches: list[Batch]) -> None:
         stream.write(picture.getbuffer())
 
 
-def _title(batches: list[Batch]) -> str:
-    first = batches[0]
-    heading = first.title
-    if len(batches) > 1:
-        seeds = ", ".join(str(batch.workload.seed) for batch in batches)
-        heading = f"{first.workload.name} {first.workload.load}, mean and range of seeds {seeds}"
-    return f"{fill(heading, 110)}\n{fill(first.setting, 110)}"
-
-
-def _draw(axes: Axes, panel: Panel, policies: list[str], values: list[list[float]]) -> None:
+def _draw(axes: Axes, policies: list[str], values: list[list[float]]) -> None:
     """Draw the bars from top to bottom in the order of the command line."""
     rows = list(range(len(policies)))
     colors = [_PEEK if policy == "peek" else _OTHERS for policy in policies]
@@ -505,25 +469,25 @@ def _draw(axes: Axes, panel: Panel, policies: list[str], values: list[list[float
             axes.plot([min(each), max(each)], [row, row], color=_INK, linewidth=1.2)
     axes.set_yticks(rows, policies)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_title(panel.title, **_TITLE)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _scale(axes: Axes, panel: Panel, values: list[list[float]]) -> None:
+def _scale(axes: Axes, name: str, values: list[list[float]]) -> None:
     """Scale linearly from 0, or logarithmically, with room for a value behind the longest bar."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = min(map(min, values)), max(map(max, values))
-    if panel.log and high > LOG_RANGE * low > 0.0:
+    axes.set_title(PANELS[name], **_TITLE)
+    if name.startswith("ttft_s") and high > LOG_RANGE * low > 0.0:
         axes.set_xscale("log")
         left = low / 2.0
         axes.set_xlim(left, high * (high / left) ** 0.16)
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter("{x:g}")  # not a power of ten
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_title(f"{panel.title}, log scale", **_TITLE)
+        axes.set_title(f"{PANELS[name]}, log scale", **_TITLE)
     else:
         axes.set_xlim(0.0, high * 1.16 or 1.0)
 
@@ -538,13 +502,13 @@ def _draw_ideal(axes: Axes, ideal: float) -> None:
     axes.set_title(f"Cache hit (more is better; dashed: ideal {ideal:.1%})", **_TITLE)
 
 
-def _write_values(axes: Axes, panel: Panel, values: list[list[float]]) -> None:
+def _write_values(axes: Axes, column: Column, values: list[list[float]]) -> None:
     """Write the mean behind each bar; on the panel of cache hits inside, clear of the ideal."""
-    is_hit = panel.column.figure == "cache_hit"
+    is_hit = column.figure == "cache_hit"
     for row, each in enumerate(values):
         inside = is_hit and min(each) > 0.2 * axes.get_xlim()[1]
         axes.annotate(
-            panel.column.text(fmean(each)), (min(each) if inside else max(each), row),
+            column.text(fmean(each)), (min(each) if inside else max(each), row),
             xytext=(-5 if inside else 5, 0), textcoords="offset points", ha="right" if inside else "left",
             va="center_baseline", fontsize=9, color="white" if inside else _INK,
         )  # fmt: skip

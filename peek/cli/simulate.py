@@ -11,21 +11,23 @@ import csv
 import io
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
 from peek import PRESETS, InvalidConfig, PeekError, WorkloadError, backend
 from peek.cli.options import (
-    JsonOption,
     as_usage_error,
     check_choice,
     check_policies,
     check_target,
     count,
+    json_switch,
     parse_part,
     parse_seed,
     parse_slo,
@@ -85,71 +87,51 @@ _MACHINE: Final = ("card", "cards", "model", "memory_utilization")
 _FLEET_ONLY: Final = ("router", "stale_s")
 
 
+number_of_cards = partial(count, "So many of them together, tensor parallel.", 1)
+part_of_memory = partial(
+    value, "Part of the memory for weights and KV cache.", UTILISATION, "FLOAT", parse_part
+)
+
+
 @dataclass(frozen=True)
 class SimulateOptions:
     """The command line of `peek simulate`."""
 
     ctx: typer.Context
-    workload: Annotated[str, value(f"A cell of the paper: {', '.join(CELL_NAMES)}.")] = "w1c"
-    load: Annotated[str, value(f"Load of the cell: {', '.join(LOADS)}.")] = "heavy"
-    policy: Annotated[
-        list[str],
-        typer.Option(
-            metavar="LABEL",
-            help="Policy, repeatable; the others are compared with the first.  fcfs+lru is what vLLM and "
-            f"SGLang do by default.  Valid: {', '.join(PRESETS)}, {ALL}, or module:Class of your own.",
-        ),
-    ] = field(default_factory=lambda: list(DEFAULT_POLICIES))
-    seed: Annotated[list[int], value("Seed of cell or sessions, repeatable.", "INT", parse_seed)] = field(
-        default_factory=lambda: [42]
+    workload: str = value(f"A cell of the paper: {', '.join(CELL_NAMES)}.", "w1c")
+    load: str = value(f"Load of the cell: {', '.join(LOADS)}.", "heavy")
+    policy: list[str] = value(
+        "Policy, repeatable; the others are compared with the first.  fcfs+lru is what vLLM and "
+        f"SGLang do by default.  Valid: {', '.join(PRESETS)}, {ALL}, or module:Class of your own.",
+        list(DEFAULT_POLICIES), "LABEL",
+    )  # fmt: skip
+    seed: list[int] = value("Seed of cell or sessions, repeatable.", [42], "INT", parse_seed)
+    arena_tokens: int | None = count("KV arena in tokens, not the workload's.")
+    cache: str = value("Engine kind: radix (SGLang-like), blocks (vLLM-like).", "radix")
+    as_json: bool = json_switch()
+    plot: Path | None = value("Write a figure: .png, .svg or .pdf.", None)
+    trace: Path | None = value("A Mooncake trace (JSONL, .gz too) in place of a cell.", None)
+    trace_block: int | None = count("Tokens per hash id, where the trace does not say; else 512.")
+    rate_scale: list[float] = positive("Replay the trace so many times faster, repeatable.", [1.0])
+    limit: int | None = count("Take only the first rows, or sessions.")
+    sessions: Path | None = value("Recorded sessions (.gz, .xz too) as a closed loop.", None, "FILE")
+    session_rate: float = positive("Sessions a second, where the file has no times.", 1.0)
+    trace_file: Path | None = value("Mooncake's conversation trace, for w4 and w4-shared.", None)
+    card: str | None = value("Accelerator, as h100; with --model the arena follows from its memory.", None)
+    cards: int = number_of_cards()
+    model: str | None = value("Model, as llama-3.1-8b, or its config.json.", None)
+    memory_utilization: float = part_of_memory()
+    max_running: int | None = count("Requests that run at once, not the workload's.")
+    per_request: Path | None = value("Write a CSV line for each request of each run; .gz too.", None, "FILE")
+    slo: list[Target] = value(
+        "Another target for goodput: seconds to the first token, milliseconds for each after it (100); "
+        "repeatable.", [], "S[,MS]", parse_slo,
+    )  # fmt: skip
+    replicas: int | None = count(
+        "So many engines behind a router; a cell's requests then come so many times as fast."
     )
-    arena_tokens: Annotated[int | None, count("KV arena in tokens, not the workload's.")] = None
-    cache: Annotated[str, value("Engine kind: radix (SGLang-like), blocks (vLLM-like).")] = "radix"
-    as_json: JsonOption = False
-    plot: Annotated[Path | None, value("Write a figure: .png, .svg or .pdf.")] = None
-    trace: Annotated[Path | None, value("A Mooncake trace (JSONL, .gz too) in place of a cell.")] = None
-    trace_block: Annotated[
-        int | None, count("Tokens per hash id, where the trace does not say; else 512.")
-    ] = None
-    rate_scale: Annotated[list[float], positive("Replay the trace so many times faster, repeatable.")] = (
-        field(default_factory=lambda: [1.0])
-    )
-    limit: Annotated[int | None, count("Take only the first rows, or sessions.")] = None
-    sessions: Annotated[
-        Path | None,
-        value("Recorded sessions (.gz, .xz too) as a closed loop.", "FILE"),
-    ] = None
-    session_rate: Annotated[float, positive("Sessions a second, where the file has no times.")] = 1.0
-    trace_file: Annotated[Path | None, value("Mooncake's conversation trace, for w4 and w4-shared.")] = None
-    card: Annotated[
-        str | None, value("Accelerator, as h100; with --model the arena follows from its memory.")
-    ] = None
-    cards: Annotated[int, count("So many of them together, tensor parallel.")] = 1
-    model: Annotated[str | None, value("Model, as llama-3.1-8b, or its config.json.")] = None
-    memory_utilization: Annotated[
-        float, value("Part of the memory for weights and KV cache.", "FLOAT", parse_part)
-    ] = UTILISATION
-    max_running: Annotated[int | None, count("Requests that run at once, not the workload's.")] = None
-    per_request: Annotated[
-        Path | None, value("Write a CSV line for each request of each run; .gz too.", "FILE")
-    ] = None
-    slo: Annotated[
-        list[Target],
-        value(
-            "Another target for goodput: seconds to the first token, milliseconds for each after it (100); "
-            "repeatable.", "S[,MS]", parse_slo,
-        ),
-    ] = field(default_factory=list)  # fmt: skip
-    replicas: Annotated[
-        int | None,
-        count("So many engines behind a router; a cell's requests then come so many times as fast."),
-    ] = None
-    router: Annotated[list[str], value(f"Router, repeatable: {', '.join(ROUTERS)}.", "NAME")] = field(
-        default_factory=lambda: list(DEFAULT_ROUTERS)
-    )
-    stale_s: Annotated[float, value("Seconds until a router hears of anything; --cache blocks.", "FLOAT")] = (
-        0.0
-    )
+    router: list[str] = value(f"Router, repeatable: {', '.join(ROUTERS)}.", list(DEFAULT_ROUTERS), "NAME")
+    stale_s: float = value("Seconds until a router hears of anything; --cache blocks.", 0.0, "FLOAT")
 
     def is_given(self, name: str) -> bool:
         """Whether the option is on the command line, even with its default as value."""
@@ -182,8 +164,7 @@ def simulate_command(options: SimulateOptions) -> None:
     cost, arena = None, options.arena_tokens
     if any(map(options.is_given, _MACHINE)):
         cost = machine(options.card or DEFAULT_CARD, options.cards, options.model or DEFAULT_MODEL)
-        with as_usage_error("--card", WorkloadError, ": more of them with --cards"):
-            arena = arena or arena_tokens(cost.hardware, cost.model, options.memory_utilization)
+        arena = arena or arena_of(cost, options.memory_utilization)
     workloads = [
         replace(
             each,
@@ -193,13 +174,16 @@ def simulate_command(options: SimulateOptions) -> None:
         for each in _workloads(options)
     ]
     cost = cost or cost_model_for(options.workload)
-    runs = _Runs(options.cache, cost, options.per_request is not None, [*TARGETS, *options.slo])
-    batches = runs.all(workloads, policies, shapes)
+    per_request = io.StringIO()
+    lines = csv.writer(per_request, lineterminator="\n")
+    lines.writerow(PER_REQUEST_COLUMNS)
+    note = None if options.per_request is None else partial(_note, lines)
+    batches = _batches(options, cost, workloads, policies, shapes, note)
     if options.plot is not None:  # files first: a table above an error would be read as a success
         save_plot(options.plot, batches)
     if options.per_request is not None:
         with write_whole([options.per_request]) as (stream,):
-            stream.write(runs.per_request.getvalue().encode())
+            stream.write(per_request.getvalue().encode())
     if options.as_json:
         print(as_json_text(batches))
     else:
@@ -271,6 +255,12 @@ def machine(card: str, cards: int, model: str) -> CostModel:
     return CostModel(hardware, _model(model))
 
 
+def arena_of(cost: CostModel, part: float) -> int:
+    """Tokens of KV cache in this part of a machine's memory; wrong usage if not even the weights fit."""
+    with as_usage_error("--card", WorkloadError, ": more of them with --cards"):
+        return arena_tokens(cost.hardware, cost.model, part)
+
+
 def _model(model: str) -> Model:
     """A model by its name, or by the path of its `config.json`."""
     path = Path(model)
@@ -290,14 +280,19 @@ def _model(model: str) -> Model:
 
 
 def _workloads(options: SimulateOptions) -> list[Workload]:
-    """What the command line names."""
+    """What the command line names: one workload per seed of a cell or sessions, per speed of a trace."""
     if options.sessions is not None:
         return _sessions(options.sessions, options)
-    return _cells(options) if options.trace is None else _traces(options.trace, options)
+    if options.trace is None:
+        return _cells(options)
+    _check_block(options.cache, options.trace_block)
+    recorded = read_mooncake(options.trace, block_tokens=options.trace_block, limit=options.limit)
+    _check_block(options.cache, recorded.unit_tokens)
+    return [at_rate(recorded, scale) for scale in options.rate_scale]
 
 
 def _cells(options: SimulateOptions) -> list[Workload]:
-    """One workload per seed."""
+    """The cell, for each seed."""
     name, trace_file = options.workload, options.trace_file
     check_choice("--workload", name, CELL_NAMES)
     check_choice("--load", options.load, LOADS)
@@ -313,14 +308,6 @@ def _cells(options: SimulateOptions) -> list[Workload]:
     return [faster(each, options.replicas or 1) for each in cells]
 
 
-def _traces(trace: Path, options: SimulateOptions) -> list[Workload]:
-    """One workload per speed."""
-    _check_block(options.cache, options.trace_block)
-    recorded = read_mooncake(trace, block_tokens=options.trace_block, limit=options.limit)
-    _check_block(options.cache, recorded.unit_tokens)
-    return [at_rate(recorded, scale) for scale in options.rate_scale]
-
-
 def _sessions(path: Path, options: SimulateOptions) -> list[Workload]:
     """One workload per seed; a single one where the file says when sessions begin."""
     rate, seeds = options.session_rate, options.seed
@@ -332,76 +319,56 @@ def _sessions(path: Path, options: SimulateOptions) -> list[Workload]:
     return [recorded, *(at_session_rate(recorded, rate, seed) for seed in seeds[1:])]
 
 
-class _Runs:
-    """Runs workloads.
+def _batches(
+    options: SimulateOptions,
+    cost: CostModel,
+    workloads: list[Workload],
+    policies: Sequence[str],
+    shapes: Sequence[FleetShape],
+    note: Callable[[str, int, list[Job]], None] | None,
+) -> list[Batch]:
+    """Run each workload under each policy and fleet (`shapes`; none for a single engine)."""
+    batches = []
+    fleets: list[FleetShape | None] = [*shapes] or [None]
+    requests = sum(len(workload.requests) for workload in workloads) * len(policies) * len(fleets)
+    targets = [*TARGETS, *options.slo]
+    with ProgressBar(requests) as progress:
+        how = (options.cache, time.perf_counter, cost, progress.show)
+        for workload in workloads:
+            runs = []
+            for label, shape in product(policies, fleets):
+                name = label if shape is None else f"{shape.router}, {label}"
+                progress.next_part(f"{name}, seed {workload.seed}" if len(workloads) > 1 else name)
+                if shape is None:
+                    watch = None if note is None else partial(note, label, workload.seed)
+                    figures = simulate(workload, label, *how, watch, targets)
+                else:
+                    figures = simulate_fleet(workload, label, shape, *how, targets=targets)
+                runs.append({**figures, **_setting(workload, options.cache, cost)})
+            batches.append(Batch(workload, options.cache, cost, runs))
+    return batches
 
-    Attributes:
-        per_request: CSV text, if asked for: a line for each request of each run, warm-up included.
-    """
 
-    def __init__(self, cache: str, cost: CostModel, per_request: bool, targets: Sequence[Target]) -> None:
-        self._cache = cache
-        self._cost = cost
-        self._targets = targets
-        self._notes = per_request
-        self.per_request = io.StringIO()
-        self._csv = csv.writer(self.per_request, lineterminator="\n")
-        self._csv.writerow(PER_REQUEST_COLUMNS)
+def _setting(workload: Workload, cache: str, cost: CostModel) -> dict[str, Any]:
+    """What the figures of a run hold for."""
+    found = {
+        "warmup": workload.warmup,
+        "arena_tokens": workload.arena_tokens,
+        "cache": cache,
+        "hardware": cost.hardware.name,
+        "model": cost.model.name,
+        "backend": backend(),
+    }
+    if workload.session_rate is not None:
+        return {**found, "session_rate": workload.session_rate}
+    return {**found, "rate_scale": workload.rate_scale} if workload.load == "trace" else found
 
-    def all(
-        self, workloads: list[Workload], policies: list[str], shapes: Sequence[FleetShape]
-    ) -> list[Batch]:
-        """Run each workload under each policy and fleet (`shapes`; none for a single engine)."""
-        batches = []
-        fleets: list[FleetShape | None] = [*shapes] or [None]
-        requests = sum(len(workload.requests) for workload in workloads) * len(policies) * len(fleets)
-        with ProgressBar(requests) as progress:
-            for workload in workloads:
-                runs = []
-                for label in policies:
-                    for shape in fleets:
-                        name = label if shape is None else f"{shape.router}, {label}"
-                        progress.next_part(f"{name}, seed {workload.seed}" if len(workloads) > 1 else name)
-                        runs.append(self._one(workload, label, shape, progress))
-                batches.append(Batch(workload, self._cache, self._cost, runs))
-        return batches
 
-    def _one(
-        self, workload: Workload, label: str, shape: FleetShape | None, progress: ProgressBar
-    ) -> dict[str, Any]:
-        """The figures of a run, and what they hold for."""
-
-        def watch(jobs: list[Job]) -> None:
-            self._note(jobs, label, workload.seed)
-
-        timer, cost = time.perf_counter, self._cost
-        if shape is None:
-            noting = watch if self._notes else None
-            figures = simulate(
-                workload, label, self._cache, timer, cost, progress.show, noting, self._targets
-            )
-        else:
-            figures = simulate_fleet(
-                workload, label, shape, self._cache, timer, cost, progress.show, targets=self._targets
-            )
-        found = {
-            **figures,
-            "warmup": workload.warmup,
-            "arena_tokens": workload.arena_tokens,
-            "cache": self._cache,
-            "hardware": cost.hardware.name,
-            "model": cost.model.name,
-            "backend": backend(),
-        }
-        if workload.session_rate is not None:
-            return {**found, "session_rate": workload.session_rate}
-        return {**found, "rate_scale": workload.rate_scale} if workload.load == "trace" else found
-
-    def _note(self, jobs: list[Job], policy: str, seed: int) -> None:
-        """Note the requests of one run, in order of arrival; times in seconds since its start."""
-        for job in jobs:
-            times = (job.arrival_s, job.admitted_s, job.first_token_s, job.finished_s)
-            self._csv.writerow([
-                job.request_id, job.request.tenant, *(f"{time_s:.6f}" for time_s in times), job.prompt_tokens,
-                job.cached_at_admission, job.output_tokens, policy, seed, job.request.session,
-            ])  # fmt: skip
+def _note(lines: Any, policy: str, seed: int, jobs: list[Job]) -> None:
+    """Write the requests of one run as CSV, in order of arrival; times in seconds since its start."""
+    for job in jobs:
+        times = (job.arrival_s, job.admitted_s, job.first_token_s, job.finished_s)
+        lines.writerow([
+            job.request_id, job.request.tenant, *(f"{time_s:.6f}" for time_s in times), job.prompt_tokens,
+            job.cached_at_admission, job.output_tokens, policy, seed, job.request.session,
+        ])  # fmt: skip

@@ -12,20 +12,21 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
 from peek import InvalidKey, PeekError, WorkloadError
 from peek.cli.options import (
-    TokenizerOption,
     check_choice,
     check_target,
     count,
     positive,
     read_path,
     refuse_clashes,
+    tokenizer_path,
     value,
     written_path,
 )
@@ -50,39 +51,34 @@ _YEAR_S: Final = 366 * 86_400.0
 """Longer than any log: a time is of another clock, or is none."""
 
 
-def _path_in_row(text: str) -> Any:
-    return typer.Option(metavar="PATH", help=text)
-
-
-FieldOption = Annotated[str, _path_in_row("Dotted path; not the usual places.")]
+field_path = partial(value, "Dotted path; not the usual places.", "", "PATH")
+unit_of_times = partial(value, f"Of numeric times: {', '.join(UNITS)}.", "", "UNIT")
+rate_of_requests = partial(positive, "Requests a second, in place of the log's times.")
+unknown_tokens = partial(count, "Length of answers of which nobody tells it.", UNKNOWN_TOKENS)
 
 
 @dataclass(frozen=True)
 class TraceOptions:
     """The command line of `peek trace`."""
 
-    source: Annotated[Path, read_path("IN", "Requests as JSONL, or an engine's log; .gz, .zst; -: stdin.")]
-    target: Annotated[Path, written_path("OUT", "The trace: .jsonl, .gz; -: stdout.")]
-    form: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="NAME",
-            help="jsonl: only rows of requests; log: only servers' logs; auto: each line as what it is.",
-        ),
-    ] = "auto"
-    time_field: FieldOption = ""
-    prompt_field: FieldOption = ""
-    output_field: FieldOption = ""
-    tenant_field: Annotated[str, _path_in_row("Dotted path of who asks; written as a hash.")] = ""
-    time_unit: Annotated[str, value(f"Of numeric times: {', '.join(UNITS)}.", "UNIT")] = ""
-    block_tokens: Annotated[int, count("Tokens of a block.")] = BLOCK_TOKENS
-    tokenizer: TokenizerOption = None
-    salt_file: Annotated[
-        Path | None, value("Secret for the hashes, so that traces can be joined; else a new one.", "PATH")
-    ] = None
-    rate: Annotated[float | None, positive("Requests a second, in place of the log's times.")] = None
-    output_tokens: Annotated[int, count("Length of answers of which nobody tells it.")] = UNKNOWN_TOKENS
+    source: Path = read_path("IN", "Requests as JSONL, or an engine's log; .gz, .zst; -: stdin.")
+    target: Path = written_path("OUT", "The trace: .jsonl, .gz; -: stdout.")
+    form: str = value(
+        "jsonl: only rows of requests; log: only servers' logs; auto: each line as what it is.",
+        "auto", "NAME", None, "--format",
+    )  # fmt: skip
+    time_field: str = field_path()
+    prompt_field: str = field_path()
+    output_field: str = field_path()
+    tenant_field: str = value("Dotted path of who asks; written as a hash.", "", "PATH")
+    time_unit: str = unit_of_times()
+    block_tokens: int = count("Tokens of a block.", BLOCK_TOKENS)
+    tokenizer: Path | None = tokenizer_path()
+    salt_file: Path | None = value(
+        "Secret for the hashes, so that traces can be joined; else a new one.", None, "PATH"
+    )
+    rate: float | None = rate_of_requests()
+    output_tokens: int = unknown_tokens()
 
 
 def trace_command(options: TraceOptions) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -61,8 +62,7 @@ def split(shape: BatchShape, order: Sequence[int], replicas: int, block_tokens: 
     filler = whole[shares_nothing[whole]]
     filler = filler[np.argsort(-shape.tokens[filler], kind="stable")]
     shared = shared_with_previous(shape.parent.tolist(), shape.depth.tolist(), shape.leaf[runs].tolist())
-    limit = np.maximum(shape.tokens[runs] - 1, 0) // block_tokens
-    saved = np.minimum(np.array(shared, np.int64), limit) * block_tokens
+    saved = saved_tokens(np.array(shared, np.int64), shape.tokens[runs], block_tokens)
     cuts, work = balanced(shape.tokens[runs] - saved, saved, int(shape.tokens[filler].sum()), replicas)
     orders = [runs[start:end].tolist() for start, end in pairwise(cuts)]
     least = [(tokens, replica) for replica, tokens in enumerate(work)]
@@ -73,6 +73,11 @@ def split(shape: BatchShape, order: Sequence[int], replicas: int, block_tokens: 
         work[replica] = tokens + int(shape.tokens[index])
         heapreplace(least, (work[replica], replica))
     return [Share(each, tokens) for each, tokens in zip(orders, work, strict=True)]
+
+
+def saved_tokens(shared: Ints, tokens: Ints, block_tokens: int) -> Ints:
+    """Tokens that prompts of these lengths save by the blocks they share; the last one is always computed."""
+    return np.asarray(np.minimum(shared, np.maximum(tokens - 1, 0) // block_tokens) * block_tokens, np.int64)
 
 
 def balanced(costs: Ints, saved: Ints, filler: int, replicas: int) -> tuple[list[int], list[int]]:
@@ -105,13 +110,10 @@ def balanced(costs: Ints, saved: Ints, filler: int, replicas: int) -> tuple[list
 
 def _spread(work: list[int], filler: int) -> float:
     """Most minus least work once the filler is dealt out token by token."""
-    level: float = 0.0
-    below = 0
-    for count, tokens in enumerate(sorted(work), start=1):
-        below += tokens
-        level = (below + filler) / count
-        if count == len(work) or level <= sorted(work)[count]:
-            break
+    ascending = sorted(work)
+    levels = [(below + filler) / count for count, below in enumerate(accumulate(ascending), start=1)]
+    pairs = zip(levels, [*ascending[1:], inf], strict=True)
+    level = next(level for level, following in pairs if level <= following)
     return max(*work, level) - level
 
 

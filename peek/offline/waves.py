@@ -16,15 +16,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from heapq import heappop, heappush
 from math import log1p
-from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from sortedcontainers import SortedList
 
 from peek.errors import InvalidConfig, UnknownRequest
 from peek.offline.block_keys import block_keys
 from peek.offline.reordering import BLOCK_TOKENS, CACHE_TOKENS, ENGINES, arrange
 from peek.offline.shape import contract, shape_of
+
+if TYPE_CHECKING:
+    Needed = SortedList[tuple[float, int, int]]
 
 
 class Waves:
@@ -153,15 +156,16 @@ class Waves:
 
 
 class _Block:
-    """A resident block; `children` counts the resident blocks right behind it."""
+    """A resident block; `children` counts the resident blocks right behind it, `rank` is among the needed."""
 
-    __slots__ = ("children", "depth", "key", "parent")
+    __slots__ = ("children", "depth", "key", "parent", "rank")
 
     def __init__(self, key: int, parent: _Block | None, depth: int) -> None:
         self.key = key
         self.parent = parent
         self.depth = depth
         self.children = 0
+        self.rank: tuple[float, int, int] | None = None
 
 
 class ShadowCache:
@@ -193,8 +197,8 @@ class ShadowCache:
         self._blocks: dict[int, _Block] = {}
         self._unneeded: OrderedDict[int, None] = OrderedDict()
         self._references: dict[int, int] = {}
-        self._needed: list[tuple[float, int, int]] = []
-        self._pushes = 0
+        self._needed: Needed = SortedList()
+        self._ranks = 0
 
     def __len__(self) -> int:
         """Resident blocks.  O(1)."""
@@ -229,6 +233,7 @@ class ShadowCache:
             block = _Block(wanted[depth], parent, depth)
             if parent is not None:
                 parent.children += 1
+                self._rank(parent)
             self._blocks[wanted[depth]] = parent = block
         for key in reversed(wanted):
             self._file(key)
@@ -272,54 +277,35 @@ class ShadowCache:
 
     def _file(self, key: int, touch: bool = True) -> None:
         """Put a resident block among the unneeded or the needed ones."""
-        references = self._references.get(key, 0)
-        if references:
+        self._rank(self._blocks[key])
+        if key in self._references:
             self._unneeded.pop(key, None)
-            block = self._blocks[key]
-            if not block.children:
-                self._push(block, references)
         elif touch or key not in self._unneeded:
             self._unneeded[key] = None
             self._unneeded.move_to_end(key)
 
-    def _push(self, block: _Block, references: int) -> None:
-        self._pushes += 1  # of equals, the first pushed is the victim
-        heappush(self._needed, (log1p(references) * (1 + block.depth), self._pushes, block.key))
-        if len(self._needed) > 64 + 4 * len(self._blocks):
-            # Drop stale entries, keep the newest of each block: amortised O(1) per push.
-            newest = {entry[2]: entry for entry in sorted(self._needed, key=itemgetter(1))}
-            self._needed = sorted(filter(self._is_current, newest.values()))
+    def _rank(self, block: _Block) -> None:
+        """Put a block among the needed ones that may go, by what it is worth, or take it from there."""
+        references = 0 if block.children else self._references.get(block.key, 0)
+        worth = log1p(references) * (1 + block.depth)
+        if block.rank is not None and block.rank[0] != worth:
+            self._needed.remove(block.rank)
+            block.rank = None
+        if worth and block.rank is None:
+            self._ranks += 1  # of equals, the first is the victim
+            block.rank = (worth, self._ranks, block.key)
+            self._needed.add(block.rank)
 
     def _make_room(self, more: int, spared: int | None) -> None:
         """Evict until `more` blocks fit; not block `spared`, and so none of its ancestors."""
-        held_back = None
         while len(self._blocks) + more > self.capacity:
             if self._unneeded:
                 key, _ = self._unneeded.popitem(last=False)
             else:
-                entry = heappop(self._needed)
-                key = entry[2]
-                if not self._is_current(entry):
-                    continue
-                if key == spared:
-                    held_back = entry
-                    continue
-            self._evict(key)
-        if held_back is not None:
-            heappush(self._needed, held_back)
-
-    def _is_current(self, entry: tuple[float, int, int]) -> bool:
-        """Whether a heap entry still has the priority of a resident block."""
-        block = self._blocks.get(entry[2])
-        references = self._references.get(entry[2], 0)
-        if block is None or block.children or not references:
-            return False
-        return entry[0] == log1p(references) * (1 + block.depth)
-
-    def _evict(self, key: int) -> None:
-        parent = self._blocks.pop(key).parent
-        if parent is not None:
-            parent.children -= 1
-            references = self._references.get(parent.key, 0)
-            if references and not parent.children:
-                self._push(parent, references)
+                key = next(key for _, _, key in self._needed if key != spared)
+            block = self._blocks.pop(key)
+            if block.rank is not None:
+                self._needed.remove(block.rank)
+            if block.parent is not None:
+                block.parent.children -= 1
+                self._rank(block.parent)

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from peek.errors import WorkloadError
-from peek.offline.formats import excerpt, request_of
+from peek.offline.formats import request_of
 from peek.traffic.events import Arrival, Ending, Event
 from peek.traffic.times import seconds
 from peek.traffic.wrapped import Inner
@@ -31,37 +31,6 @@ class Facts:
     engine: str = ""
     arena_tokens: int = 0
     max_running: int = 0
-    policy: str = ""
-
-
-class Tally:
-    """What was seen of a format.
-
-    Attributes:
-        lines: that are of it.
-        requests: with their prompts or their lengths.
-        bare: requests without a prompt.
-        hint: how prompts get into it.
-    """
-
-    def __init__(self, hint: str = "") -> None:
-        self.lines = 0
-        self.requests = 0
-        self.bare = 0
-        self.hint = hint
-
-
-class Place(NamedTuple):
-    """Where a line stands, and what it is.
-
-    Attributes:
-        name: of the request, if it has none of its own.
-        is_last: the file ends with it, and has no end of line.
-    """
-
-    inner: Inner
-    name: str
-    is_last: bool = False
 
 
 class Format:
@@ -71,19 +40,29 @@ class Format:
         name: what it is called.
         kind: "log" or "rows".
         hint: how prompts get into it.
+        lines, requests, bare: seen so far: lines of it, requests with their prompts or their lengths, and
+            requests without.
     """
 
     name: ClassVar[str] = ""
     kind: ClassVar[str] = "rows"
-    hint: ClassVar[str] = ""
+    hint: str = ""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self.tally = Tally(self.hint)
+        self.facts = reader.facts
+        self.lines = self.requests = self.bare = 0
 
-    def events(self, place: Place) -> Iterator[Event] | None:
+    def events(self, line: Inner) -> Iterator[Event] | None:
         """The events of a line; None if it is another's.  `WorkloadError` if it is broken."""
         raise NotImplementedError
+
+    def note(self, message: str, **forms: re.Pattern[str]) -> None:
+        """Note the facts that a line tells, each by its form."""
+        for name, form in forms.items():
+            told = form.search(message)
+            if told is not None:
+                setattr(self.facts, name, int(told[1].replace(",", "")))
 
     def begin(self) -> None:
         """Another file begins."""
@@ -152,7 +131,6 @@ class VllmLog(Format):
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader)
-        self._facts = reader.facts
         self._prompts: dict[str, Arrival] = {}
         """Requests whose parameters, with the LoRA adapter, come in the next line."""
         self._bodies: dict[str, Arrival | None] = {}
@@ -167,9 +145,9 @@ class VllmLog(Format):
         self._as_long: Counter[int] = Counter()
         """How many prompts have each length, of those with as many characters as tokens."""
 
-    def events(self, place: Place) -> Iterator[Event] | None:
-        text, row, at_s, level = place.inner
-        if row is not None:
+    def events(self, line: Inner) -> Iterator[Event] | None:
+        text, at_s, level = line.text, line.at_s, line.level
+        if line.row is not None:
             return None
         head = _VLLM_LINE.match(text)
         opener = _VLLM_OPENER.search(text)
@@ -179,7 +157,7 @@ class VllmLog(Format):
             at_s = self._time(*map(int, head.groups()[1:]))
         if opener is None:
             return self._other(text[head.end() :] if head else text)
-        self._facts.engine = "vllm"
+        self.facts.engine = "vllm"
         return self._request(text[opener.start() :], at_s, head[1] if head else level)
 
     def _time(self, month: int, day: int, hour: int, minute: int, second: int) -> float:
@@ -193,14 +171,9 @@ class VllmLog(Format):
         """A line of the server that logs no request."""
         told = _VLLM_CUT.search(message)
         self._cut_at = int(told[1]) if told else self._cut_at
-        arena, seats = _VLLM_ARENA.search(message), _VLLM_SEATS.search(message)
-        if arena is not None:
-            self._facts.arena_tokens = int(arena[1].replace(",", ""))
-        self._facts.max_running = int(seats[1]) if seats else self._facts.max_running
-        self._facts.engine = "vllm"
-        if any(
-            whole.startswith(message) for whole in ("Request ", "Received request ", "Generated response ")
-        ):
+        self.note(message, arena_tokens=_VLLM_ARENA, max_running=_VLLM_SEATS)
+        self.facts.engine = "vllm"
+        if _begins(message, "Request ", "Received request ", "Generated response "):
             raise WorkloadError("a line that is cut off")
         return iter(())
 
@@ -227,7 +200,8 @@ class VllmLog(Format):
             return  # embeddings
         self._tells_ids |= ids != "None"
         if name in self._prompts:
-            yield self._taken(self._prompts.pop(name))
+            self.requests += 1
+            yield self._prompts.pop(name)
         self._prompts[name] = Arrival(name, at_s, known)
         self._longest = max(self._longest, len(known))
         if text != "None" and ids != "None":
@@ -251,18 +225,13 @@ class VllmLog(Format):
         if arrival is None and body is not None and not self._tells_ids:
             arrival = body._replace(name=name, at_s=at_s if body.at_s is None else body.at_s)
         if arrival is None:
-            self.tally.bare += 1
+            self.bare += 1
             return
         allowed = _MAX_TOKENS.search(params)
         adapter = _LORA_NAME.search(lora)
         namespace = literal_eval(adapter[1]) if adapter else arrival.namespace
-        yield self._taken(
-            arrival._replace(most_tokens=int(allowed[1]) if allowed else 0, namespace=namespace)
-        )
-
-    def _taken(self, arrival: Arrival) -> Arrival:
-        self.tally.requests += 1
-        return arrival
+        self.requests += 1
+        yield arrival._replace(most_tokens=int(allowed[1]) if allowed else 0, namespace=namespace)
 
     def _answer(self, message: str) -> Iterator[Event]:
         for form in _VLLM_ANSWERS:
@@ -276,10 +245,11 @@ class VllmLog(Format):
     def rest(self) -> Iterator[Event]:
         bodies = [] if self._tells_ids else [body for body in self._bodies.values() if body is not None]
         waiting = [*self._prompts.values(), *bodies]
-        self.tally.bare += len(self._bodies) - len(bodies)
+        self.bare += len(self._bodies) - len(bodies)
         self._prompts.clear()
         self._bodies.clear()
-        yield from map(self._taken, waiting)
+        self.requests += len(waiting)
+        yield from waiting
 
     def cut(self) -> str:
         """As `Format.cut`, of what `--max-log-len` has cut, as far as it shows.
@@ -294,6 +264,11 @@ class VllmLog(Format):
             return ""
         where = f"vLLM's --max-log-len has cut prompts at {self._longest}"
         return f"{where}: what they share behind it is lost; log without it"
+
+
+def _begins(message: str, *openers: str) -> bool:
+    """Whether a line ends within one of these."""
+    return any(opener.startswith(message) for opener in openers)
 
 
 def _again(text: str) -> bool:
@@ -314,7 +289,6 @@ _SGLANG_LINE: Final = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?
 _SGLANG_CALL: Final = re.compile(r"(Receive|Finish): obj=(?:\w+)\(")
 _SGLANG_ARENA: Final = re.compile(r"\bmax_total_num_tokens=(\d+)")
 _SGLANG_SEATS: Final = re.compile(r"\bmax_running_requests=(\d+)")
-_SGLANG_POLICY: Final = re.compile(r"\bschedule_policy='([\w-]+)'")
 _SGLANG_OWN: Final = re.compile(r"server_args=|max_total_num_tokens=|(?:Prefill|Decode) batch|^Load weight ")
 _COUNTS: Final = ("completion_tokens", "prompt_tokens", "cached_tokens")
 _NAMESPACES: Final = ("lora_path", "extra_key", "cache_salt")
@@ -333,39 +307,33 @@ class SglangLog(Format):
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader)
         self._cut_prompts = 0
-        self._facts = reader.facts
 
     def cut(self) -> str:
         said = f"SGLang's log has cut {self._cut_prompts:,} prompts, which are left out"
         return f"{said}: --log-requests-level 3" if self._cut_prompts else ""
 
-    def events(self, place: Place) -> Iterator[Event] | None:
-        text, row, at_s, _ = place.inner
-        if row is not None:
-            return self._row(row)
+    def events(self, line: Inner) -> Iterator[Event] | None:
+        text, at_s = line.text, line.at_s
+        if line.row is not None:
+            return self._row(line.row)
         head = _SGLANG_LINE.match(text)
         if head is None:
             return None
         message = text[head.end() :]
         if not message.startswith(("Receive: ", "Finish: ")):
             return self._other(message)
-        self._facts.engine = "sglang"
+        self.facts.engine = "sglang"
         return self._call(message, seconds(head[1]) if at_s is None else at_s)
 
     def _other(self, message: str) -> Iterator[Event] | None:
-        for form, name in ((_SGLANG_ARENA, "arena_tokens"), (_SGLANG_SEATS, "max_running")):
-            told = form.search(message)
-            if told is not None:
-                setattr(self._facts, name, int(told[1]))
-        policy = _SGLANG_POLICY.search(message)
-        self._facts.policy = policy[1] if policy else self._facts.policy
-        if any(whole.startswith(message) for whole in ("Receive: obj=", "Finish: obj=")):
+        self.note(message, arena_tokens=_SGLANG_ARENA, max_running=_SGLANG_SEATS)
+        if _begins(message, "Receive: obj=", "Finish: obj="):
             raise WorkloadError("a line that is cut off")
         if "obj=GenerateReqInput(" in message:
             raise WorkloadError("two lines in one: neither is taken")
-        if self._facts.engine != "sglang" and not _SGLANG_OWN.search(message):
+        if self.facts.engine != "sglang" and not _SGLANG_OWN.search(message):
             return None  # others begin their lines alike
-        self._facts.engine = "sglang"
+        self.facts.engine = "sglang"
         return iter(())
 
     def _call(self, line: str, at_s: float) -> Iterator[Event]:
@@ -379,9 +347,13 @@ class SglangLog(Format):
             counts = [re.search(rf"'{each}': (\d+)[,}}]", meta) for each in _COUNTS]
             yield Ending(_one(name), *(int(count[1]) for count in counts if count))
             return
-        prompt, at = self._whole(line, "text", at)
-        if prompt is None:
-            prompt, at = self._whole(line, "input_ids", at)
+        try:
+            prompt, at = _literal(line, "text", at)
+            if prompt is None:
+                prompt, at = _literal(line, "input_ids", at)
+        except WorkloadError:
+            self._cut_prompts += 1
+            raise
         namespace = "/".join(_literal(line, each, at)[0] or "" for each in _NAMESPACES)
         allowed = _MAX_NEW_TOKENS.search(line, at)
         sampling = {"max_new_tokens": int(allowed[1])} if allowed else {}
@@ -389,18 +361,11 @@ class SglangLog(Format):
         priority = int(ranked[1]) if ranked else 0
         yield from self._arrivals(name, at_s, prompt, sampling, namespace, priority)
 
-    def _whole(self, line: str, name: str, at: int) -> tuple[Any, int]:
-        try:
-            return _literal(line, name, at)
-        except WorkloadError:
-            self._cut_prompts += 1
-            raise
-
     def _row(self, row: dict[str, Any]) -> Iterator[Event] | None:
         event = row.get("event")
         if not isinstance(event, str) or not event.startswith("request."):
             return None
-        self._facts.engine = "sglang"
+        self.facts.engine = "sglang"
         return self._told(row, event)
 
     def _told(self, row: dict[str, Any], event: str) -> Iterator[Event]:
@@ -421,7 +386,7 @@ class SglangLog(Format):
         """One request, or several in one call."""
         names = name if isinstance(name, list) else [name]
         if not prompt:
-            self.tally.bare += len(names)  # embeddings, or a level below 2
+            self.bare += len(names)  # embeddings, or a level below 2
             return
         prompts = prompt if isinstance(name, list) else [prompt]
         samplings = sampling if isinstance(sampling, list) else [sampling] * len(names)
@@ -430,7 +395,7 @@ class SglangLog(Format):
         if any(map(_is_cut, prompts)):
             self._cut_prompts += 1
             raise WorkloadError(CUT)
-        self.tally.requests += len(names)
+        self.requests += len(names)
         for each, asked, limits in zip(names, prompts, samplings, strict=False):
             allowed = limits.get("max_new_tokens") or 0
             yield Arrival(str(each), at_s, asked, namespace, most_tokens=allowed, priority=priority)
@@ -455,8 +420,3 @@ def _literal(line: str, name: str, start: int) -> tuple[Any, int]:
     if found[2]:
         raise WorkloadError(CUT)
     return literal_eval(found[1]), found.end()
-
-
-def shown(error: Exception) -> str:
-    """What to say of a request that is logged in an unknown way."""
-    return f"a request is logged in a way that is not understood: {excerpt(repr(error))}"

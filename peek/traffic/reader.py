@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from peek.errors import InvalidKey, WorkloadError
 from peek.offline.formats import PROMPT_NAMES, Line, excerpt
-from peek.traffic.engines import Facts, Format, Place, SglangLog, VllmLog, shown
+from peek.traffic.engines import Facts, Format, SglangLog, VllmLog
 from peek.traffic.events import Arrival, Event, Measured
 from peek.traffic.rows import BODY_NAMES, TIME_NAMES, RequestRows
 from peek.traffic.times import seconds
@@ -38,12 +38,11 @@ class _Router(Format):
     )
     _ROUTED: Final = re.compile(r"Routing request \S+ (?:with session id \S+ )?to \S+ at [\d.]+")
 
-    def events(self, place: Place) -> Iterator[Event] | None:
-        inner = place.inner
-        routed = inner.row is None and self._ROUTED.search(inner.text) is not None
-        if not routed and (inner.row is not None or not self._LINE.match(inner.text)):
+    def events(self, line: Inner) -> Iterator[Event] | None:
+        routed = line.row is None and self._ROUTED.search(line.text) is not None
+        if not routed and (line.row is not None or not self._LINE.match(line.text)):
             return None
-        self.tally.bare += routed
+        self.bare += routed
         return iter(())
 
 
@@ -54,21 +53,21 @@ class _Access(Format):
     _CALL: Final = re.compile(r'"(GET|POST|PUT|HEAD|DELETE|OPTIONS) (/\S*) HTTP/[\d.]+" (\d{3})\b')
     _ASKED: Final = re.compile(r"/(?:completions|messages|responses|embeddings|generate)\b")
 
-    def events(self, place: Place) -> Iterator[Event] | None:
-        row = place.inner.row
+    def events(self, line: Inner) -> Iterator[Event] | None:
+        row = line.row
         if row is not None:
             return self._row(row)
-        found = self._CALL.search(place.inner.text)
+        found = self._CALL.search(line.text)
         if found is None:
             return None
-        self.tally.bare += found[1] == "POST" and self._ASKED.search(found[2]) is not None
+        self.bare += found[1] == "POST" and self._ASKED.search(found[2]) is not None
         return iter(())
 
     def _row(self, row: dict[str, Any]) -> Iterator[Event] | None:
         method, path = row.get("method"), row.get("path", row.get("uri", row.get("url")))
         if not isinstance(method, str) or not isinstance(path, str) or _has_prompt(row):
             return None
-        self.tally.bare += method.upper() == "POST" and self._ASKED.search(path) is not None
+        self.bare += method.upper() == "POST" and self._ASKED.search(path) is not None
         return iter(())
 
 
@@ -87,16 +86,15 @@ class _Csv(Format):
     def begin(self) -> None:
         self._columns = []
 
-    def events(self, place: Place) -> Iterator[Event] | None:
-        inner = place.inner
-        if inner.row is not None or "," not in inner.text:
+    def events(self, line: Inner) -> Iterator[Event] | None:
+        if line.row is not None or "," not in line.text:
             return None
-        if not self._columns:
-            try:
-                return self._header(next(csv.reader([inner.text])))
-            except csv.Error:  # a line that was drawn over and over, as progress is
-                return None
-        return self._cells(place)
+        if self._columns:
+            return self._cells(line)
+        try:
+            return self._header(next(csv.reader([line.text])))
+        except csv.Error:  # a line that was drawn over and over, as progress is
+            return None
 
     def _header(self, cells: list[str]) -> Iterator[Event] | None:
         columns = [cell.strip().lower() for cell in cells]
@@ -105,26 +103,27 @@ class _Csv(Format):
         if not lengths and not (asked and {each.lower() for each in TIME_NAMES} & set(columns)):
             return None
         self._columns = columns if lengths else [cell.strip() for cell in cells]
-        self.tally.hint = LENGTHS_HINT if lengths else ""
+        self.hint = LENGTHS_HINT if lengths else ""
         self.reader.is_lengths |= lengths
         return iter(())
 
-    def _cells(self, place: Place) -> Iterator[Event]:
-        cells = next(csv.reader([place.inner.text], strict=True))
-        if place.is_last:
+    def _cells(self, line: Inner) -> Iterator[Event]:
+        cells = next(csv.reader([line.text], strict=True))
+        if line.is_last:
             raise WorkloadError("the last line has no end, so its last number may be cut")
         if len(cells) != len(self._columns):
             raise WorkloadError(f"{len(cells)} cells for {len(self._columns)} columns")
         row = dict(zip(self._columns, cells, strict=True))
         if "contexttokens" in row:
-            yield self._measured(place.name, row["timestamp"], row["contexttokens"], row["generatedtokens"])
+            yield self._measured(line.name, row["timestamp"], row["contexttokens"], row["generatedtokens"])
         elif "request tokens" in row:
             burst = (row["timestamp"], row["request tokens"], row["response tokens"])
-            yield self._measured(place.name, *burst, unit="s")
+            yield self._measured(line.name, *burst, unit="s")
         else:
-            parsed = {name: _as_json(cell, self.reader.loads) for name, cell in row.items() if cell}
-            self.tally.requests += 1
-            yield from self.reader.rows.events(parsed, place.name)
+            loads, is_json = self.reader.loads, re.compile(r"\s*[{\[]").match
+            parsed = {name: loads(cell) if is_json(cell) else cell for name, cell in row.items() if cell}
+            self.requests += 1
+            yield from self.reader.rows.events(parsed, line.name)
 
     def _measured(self, name: str, at: str, prompt: str, answer: str, unit: str = "") -> Measured:
         if not (prompt.isdecimal() and answer.isdecimal()):
@@ -134,7 +133,7 @@ class _Csv(Format):
         if int(prompt) == 0:
             raise WorkloadError("the prompt is empty")
         found = Measured(name, seconds(at, unit), _bounded(int(prompt)), _bounded(int(answer)))
-        self.tally.requests += 1
+        self.requests += 1
         return found
 
 
@@ -143,11 +142,11 @@ class _Trace(Format):
 
     _NEEDED: Final = ("timestamp", "input_length", "output_length")
 
-    def events(self, place: Place) -> Iterator[Event] | None:
-        row = place.inner.row
+    def events(self, line: Inner) -> Iterator[Event] | None:
+        row = line.row
         if row is None or not all(name in row for name in self._NEEDED) or _has_prompt(row):
             return None
-        return self._read(row, place.name)
+        return self._read(row, line.name)
 
     def _read(self, row: dict[str, Any], name: str) -> Iterator[Event]:
         numbers = [row[field] for field in self._NEEDED]
@@ -158,14 +157,14 @@ class _Trace(Format):
         if prompt == 0:
             raise WorkloadError("the prompt is empty")
         if ids is None:
-            self.tally.hint = LENGTHS_HINT
+            self.hint = LENGTHS_HINT
             self.reader.is_lengths = True
             block = 0
         elif not isinstance(ids, list) or set(map(type, ids)) - {int} or min(ids, default=0) < 0:
             raise WorkloadError("hash_ids are no whole numbers")
         elif not isinstance(block, int) or block < 1 or len(ids) != -(-prompt // block):
             raise WorkloadError(f"{len(ids)} hash_ids for {prompt} tokens in blocks of {block!r}")
-        self.tally.requests += 1
+        self.requests += 1
         tenant = row.get("tenant", "")
         yield Measured(name, at_s, prompt, _bounded(numbers[2]), ids, block, "", str(tenant))
 
@@ -174,11 +173,11 @@ class _Sessions(Format):
     name = "recorded sessions"
     hint = "sessions without times are replayed by `peek simulate --sessions FILE`"
 
-    def events(self, place: Place) -> Iterator[Event] | None:
-        row = place.inner.row
+    def events(self, line: Inner) -> Iterator[Event] | None:
+        row = line.row
         if row is None or not {"session", "turn", "tokens"} <= row.keys():
             return None
-        self.tally.bare += 1
+        self.bare += 1
         return iter(())
 
 
@@ -187,22 +186,22 @@ class _Requests(Format):
 
     name = "requests as OpenAI's"
 
-    def events(self, place: Place) -> Iterator[Event] | None:
-        row = place.inner.row
+    def events(self, line: Inner) -> Iterator[Event] | None:
+        row = line.row
         if row is None or not (self.mine(row) and (_has_prompt(row) or self.reader.rows.prompt)):
             return None
-        return self._read(place, row)
+        return self._read(line, row)
 
     def mine(self, row: dict[str, Any]) -> bool:
         """Whether a row has this form."""
         return True
 
-    def _read(self, place: Place, row: dict[str, Any]) -> Iterator[Event]:
-        found = list(self.reader.rows.events(row, place.name))  # all or nothing
-        self.tally.requests += 1
+    def _read(self, line: Inner, row: dict[str, Any]) -> Iterator[Event]:
+        found = list(self.reader.rows.events(row, line.name))  # all or nothing
+        self.requests += 1
         for event in found:
             if isinstance(event, Arrival) and event.at_s is None:
-                event = event._replace(at_s=place.inner.at_s)
+                event = event._replace(at_s=line.at_s)
             yield event
 
 
@@ -229,12 +228,12 @@ class _Proxy(_Requests):
     def mine(self, row: dict[str, Any]) -> bool:
         return any(name in row for name in ("request_body", "requestBody", "req_body", "http_buffered_trace"))
 
-    def _read(self, place: Place, row: dict[str, Any]) -> Iterator[Event]:
+    def _read(self, line: Inner, row: dict[str, Any]) -> Iterator[Event]:
         tapped = row.get("http_buffered_trace")
         path = row.get("path", row.get("uri"))
         if isinstance(path, str) and not _Access._ASKED.search(path):
             return iter(())
-        return super()._read(place, {**row, **tapped} if isinstance(tapped, dict) else row)
+        return super()._read(line, {**row, **tapped} if isinstance(tapped, dict) else row)
 
 
 FORMATS: Final[tuple[type[Format], ...]] = (
@@ -244,6 +243,15 @@ FORMATS: Final[tuple[type[Format], ...]] = (
 
 _MOONCAKE_TOKENS: Final = 512
 _LARGEST: Final = 100_000_000
+_NOT_UNDERSTOOD: Final = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    SyntaxError,
+    RecursionError,
+    csv.Error,
+)
 _JSON: Final = re.compile(r"\s*(?:\{|\[\s*[\[\]{\"])")
 
 
@@ -283,7 +291,7 @@ class Reader:
         for number, content, end in documents(lines):
             yield number, self.line(content, number, not end)
         for part in self._unwrapping.rest():
-            yield 0, self._of(Place(Inner(part, None, None), f"{self._file}:rest"), 0)
+            yield 0, self._of(Inner(part, name=f"{self._file}:rest"), 0)
 
     def rest(self) -> Iterator[Event]:
         """What still waits when all files are read."""
@@ -297,8 +305,8 @@ class Reader:
     def hints(self) -> list[str]:
         """How prompts get into the logs, for formats that came without."""
         return list(dict.fromkeys(
-            each.tally.hint for each in self.formats
-            if each.tally.hint and (each.tally.bare or (each.tally.lines and not self.read))
+            each.hint for each in self.formats
+            if each.hint and (each.bare or (each.lines and not self.read))
             and not (isinstance(each, _Access) and self.read)
         ))  # fmt: skip
 
@@ -309,49 +317,42 @@ class Reader:
     @property
     def read(self) -> int:
         """Requests of which prompts or lengths are known."""
-        return sum(each.tally.requests for each in self.formats)
+        return sum(each.requests for each in self.formats)
 
     def line(self, content: bytes, number: int = 0, is_last: bool = False) -> Iterator[Event]:
         """Yield the events of one line.  `WorkloadError` for what is broken; nothing of it is taken."""
         for place, inner in enumerate(self._unwrapping.lines(content)):
             name = f"{self._file}:{number}" + (f".{place}" if place else "")
-            yield from self._of(Place(inner, name, is_last), number)
+            yield from self._of(inner._replace(name=name, is_last=is_last), number)
 
-    def _of(self, place: Place, number: int) -> Iterator[Event]:
+    def _of(self, line: Inner, number: int) -> Iterator[Event]:
         for each in self.formats:
             try:
-                found = each.events(place)
+                found = each.events(line)
                 if found is None:
                     continue
-                each.tally.lines += 1
+                each.lines += 1
                 events = list(found)
             except (WorkloadError, InvalidKey):
                 raise
-            except (
-                KeyError,
-                TypeError,
-                ValueError,
-                AttributeError,
-                SyntaxError,
-                RecursionError,
-                csv.Error,
-            ) as error:
-                raise WorkloadError(shown(error)) from None
+            except _NOT_UNDERSTOOD as error:
+                what = excerpt(repr(error))
+                raise WorkloadError(f"a request is logged in a way that is not understood: {what}") from None
             self.own += not events
             yield from events
             return
-        self._leave(place, number)
+        self._leave(line, number)
 
-    def _leave(self, place: Place, number: int) -> None:
+    def _leave(self, line: Inner, number: int) -> None:
         """Count what nobody knows; what looks like JSON is refused by name."""
-        text = place.inner.text
+        text = line.text
         self.unknown += 1
         if self.unknown == 1:
-            self.example, self.where = excerpt(text or repr(place.inner.row)), number
+            self.example, self.where = excerpt(text or repr(line.row)), number
         if self._kind == "log":
             return
-        if place.inner.row is not None:
-            list(self.rows.events(place.inner.row, place.name))
+        if line.row is not None:
+            list(self.rows.events(line.row, line.name))
         if _JSON.match(text):
             try:
                 self.loads(text)
@@ -369,12 +370,6 @@ def _has_prompt(row: dict[str, Any]) -> bool:
         if isinstance(place, dict) and any(name in place for name in (*PROMPT_NAMES, "body", "request")):
             return True
     return False
-
-
-def _as_json(cell: str, loads: Callable[[Any], Any]) -> Any:
-    if cell.lstrip().startswith(("{", "[")):
-        return loads(cell)
-    return cell
 
 
 def _bounded(tokens: int | float) -> int:

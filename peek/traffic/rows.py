@@ -69,7 +69,10 @@ class RequestRows:
         if not isinstance(row, dict):
             raise WorkloadError(f"a JSON {type(row).__name__}, not an object")
         body = body_of(row)
-        if _REDACTED in (row.get("messages"), body.get("messages")) or _is_redacted(body):
+        messages = body.get("messages")
+        first = messages[0] if isinstance(messages, list) and messages else None
+        content = first.get("content") if isinstance(first, dict) else None
+        if _REDACTED in (row.get("messages"), messages, content):
             raise WorkloadError("LiteLLM has left the messages out (turn_off_message_logging)")
         request = request_of({"body": _asked(row, body, self.prompt) if self.prompt else body})
         tenant = _at(row, self.tenant) if self.tenant else None
@@ -84,7 +87,10 @@ class RequestRows:
         yield ending
 
     def _ending(self, row: dict[str, Any], name: str) -> Ending:
-        usage = _usage(row)
+        places = (row, *_responses(row))
+        usage: dict[str, Any] = next(
+            (place["usage"] for place in places if isinstance(place.get("usage"), dict)), {}
+        )
         details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
         cached = details.get("cached_tokens") if isinstance(details, dict) else None
         prompt_tokens = usage.get("prompt_tokens") or usage.get("input_tokens")
@@ -159,12 +165,6 @@ def _object(value: object, name: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _is_redacted(body: dict[str, Any]) -> bool:
-    messages = body.get("messages")
-    first = messages[0] if isinstance(messages, list) and messages else None
-    return isinstance(first, dict) and first.get("content") == _REDACTED
-
-
 def _responses(row: dict[str, Any]) -> list[dict[str, Any]]:
     """The response, if it is in the row, and its body."""
     for name in _RESPONSE_NAMES:
@@ -193,14 +193,6 @@ def _streamed(text: str) -> dict[str, Any] | None:
         _quietly(line[5:]) for line in text.splitlines() if line.startswith("data:") and '"usage"' in line
     ]
     return next((chunk for chunk in reversed(chunks) if chunk and isinstance(chunk.get("usage"), dict)), None)
-
-
-def _usage(row: dict[str, Any]) -> dict[str, Any]:
-    for place in (row, *_responses(row)):
-        if isinstance(place.get("usage"), dict):
-            found: dict[str, Any] = place["usage"]
-            return found
-    return {}
 
 
 def _at(row: Any, path: str) -> Any:

@@ -7,6 +7,7 @@ equal prompts up to there, in one namespace, and without the salt what a block h
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -284,12 +285,9 @@ class Tracer:
 
 def _spread(times: list[float]) -> list[float]:
     """Spread equal whole seconds evenly inside their second, in the order they came."""
-    of_second: dict[float, int] = {}
-    for at_s in times:
-        of_second[at_s] = of_second.get(at_s, 0) + 1
-    seen: dict[float, int] = {}
+    of_second, seen = Counter(times), Counter[float]()
     spread = []
     for at_s in times:
-        spread.append(at_s + seen.get(at_s, 0) / of_second[at_s])
-        seen[at_s] = seen.get(at_s, 0) + 1
+        spread.append(at_s + seen[at_s] / of_second[at_s])
+        seen[at_s] += 1
     return spread

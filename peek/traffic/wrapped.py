@@ -24,12 +24,16 @@ class Inner(NamedTuple):
         row: it, if it is a JSON object.
         at_s: when it was written, as what stood around it says.
         level: of Python's logging as JSON, where the engine's own prefix is gone; else "".
+        name: of its request, if that has none of its own.
+        is_last: the file ends with it, and has no end of line.
     """
 
     text: str
-    row: dict[str, Any] | None
-    at_s: float | None
+    row: dict[str, Any] | None = None
+    at_s: float | None = None
     level: str = ""
+    name: str = ""
+    is_last: bool = False
 
 
 _ISO: Final = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)"
@@ -82,11 +86,12 @@ class Unwrapping:
             if found is inner:
                 break
             inner = found
-        rows = _rows_in(inner.row)
-        if rows is None:
-            yield inner
-        else:
-            yield from (inner._replace(row=row) for row in rows)
+        exported = (inner.row.get(name) for name in _LISTS) if inner.row else ()
+        for rows in exported:
+            if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
+                yield from (inner._replace(row=row) for row in rows)
+                return
+        yield inner
 
     def rest(self) -> list[str]:
         """The lines of which only the beginning came."""
@@ -120,7 +125,10 @@ class Unwrapping:
         for field, clock in _FIELDS:
             text = row.get(field)
             if isinstance(text, str) and clock in row:
-                at_s = _time(_journals(row[clock]) if field == "MESSAGE" else row[clock], inner.at_s)
+                at = row[clock]
+                if field == "MESSAGE" and isinstance(at, str) and at.isdecimal() and len(at) < 20:
+                    at = int(at)
+                at_s = _time(at, inner.at_s)
                 is_short = len(text.encode("utf-8", "replace")) < _DOCKER_PART
                 ends = text.endswith("\n") or field != "log" or is_short
                 whole = self._joined(f"json {row.get('stream')}", text.rstrip("\r\n"), ends)
@@ -140,25 +148,12 @@ class Unwrapping:
         return self._parts.pop(stream, "") + text
 
 
-def _journals(value: object) -> object:
-    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 20 else value
-
-
 def _time(value: object, outer_s: float | None) -> float | None:
     """The time around a line: the outermost one, which is the finest."""
     if outer_s is not None or value is None or isinstance(value, dict):
         return outer_s
     with suppress(WorkloadError):
         return seconds(value)
-    return None
-
-
-def _rows_in(row: dict[str, Any] | None) -> list[dict[str, Any]] | None:
-    """The rows of an export in one object."""
-    for name in _LISTS:
-        found = row.get(name) if row else None
-        if isinstance(found, list) and found and all(isinstance(each, dict) for each in found):
-            return found
     return None
 
 

@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from peek.offline.block_keys import batch_keys, shared_blocks
-from peek.offline.replicas import balanced
-from peek.offline.shape import Ints
+from peek.offline.replicas import balanced, saved_tokens
 
 FETCH_ROWS: Final = 20_000
 """Rows in memory while the order is read."""
@@ -126,25 +125,18 @@ class OutOfCoreOrder:
         blocks = np.diff(starts)
         index = self._count + np.arange(n)
         places, sizes, numbers, names = zip(*records, strict=True)
-        rows = {
-            "row": index,
-            "tokens": lengths,
-            "blocks": blocks,
-            "place": np.array(places, np.int64),
-            "size": np.array(sizes, np.int64),
-            "number": np.array(numbers, np.int64),
-            "name": np.array(names, object),
-        }
-        depth = np.arange(len(found)) - np.repeat(starts[:-1], blocks) + 1
-        columns = {"key": found, "row": np.repeat(index, blocks), "depth": depth.astype(np.int32)}
+        rows = {"row": index, "tokens": lengths, "blocks": blocks, "name": np.array(names, object)}
+        for name, values in (("place", places), ("size", sizes), ("number", numbers)):
+            rows[name] = np.array(values, np.int64)
         self._insert("rows", rows)
-        self._insert("keys", columns)
+        depth = np.arange(len(found)) - np.repeat(starts[:-1], blocks) + 1
+        self._insert("keys", {"key": found, "row": np.repeat(index, blocks), "depth": depth.astype(np.int32)})
         self._count += n
         self.tokens += int(lengths.sum())
 
     def _insert(self, table: str, columns: dict[str, Any]) -> None:
         self._db.register("chunk", columns)
-        self._db.execute(f"INSERT INTO {table} SELECT {', '.join(columns)} FROM chunk")
+        self._db.execute(f"INSERT INTO {table} BY NAME SELECT * FROM chunk")
         self._db.unregister("chunk")
 
     def arrange(self, replicas: int = 1) -> None:
@@ -154,23 +146,15 @@ class OutOfCoreOrder:
         self._db.execute(_PATHS)
         self._db.execute("DROP TABLE keys")
         self._db.execute(_ORDERED if self.edges else _ORDERED.replace("BY path, row", "BY row"))
-        costs, saved = self._costs()
-        self.uncached_tokens = int(costs.sum())
-        self._cuts = balanced(costs, saved, 0, replicas)[0]
-
-    def _costs(self) -> tuple[Ints, Ints]:
-        """The uncached tokens of each prompt in the order, and those it shares with the one before it."""
-        tokens = np.empty(self._count, np.int64)
-        shared = np.empty(self._count, np.int64)
-        cursor = self._db.execute("SELECT tokens, path FROM ordered")
+        tokens, shared = np.empty((2, self._count), np.int64)
         previous = ""
-        for at, (length, path) in enumerate(_fetched(cursor)):
+        for at, (length, path) in enumerate(_fetched(self._db.execute("SELECT tokens, path FROM ordered"))):
             tokens[at] = length
             shared[at] = shared_blocks(previous, path)
             previous = path
-        limit = np.maximum(tokens - 1, 0) // self._block_tokens
-        saved = np.minimum(shared, limit) * self._block_tokens
-        return tokens - saved, saved
+        saved = saved_tokens(shared, tokens, self._block_tokens)
+        self.uncached_tokens = int((tokens - saved).sum())
+        self._cuts = balanced(tokens - saved, saved, 0, replicas)[0]
 
     def repeated_name(self) -> tuple[int, int, str] | None:
         """The first name that occurs twice: its lowest number, the next, and the name; None if all differ.
@@ -180,16 +164,9 @@ class OutOfCoreOrder:
         found: tuple[int, int, str] | None = self._db.execute(_REPEATED).fetchone()
         return found
 
-    def rows(self) -> Iterator[Row]:
-        """The prompts in order, replica after replica.  Memory: one chunk."""
-        return self._rows_from(0)
-
-    def last(self) -> Row | None:
-        """The last one of `rows`; None of an empty batch."""
-        return next(self._rows_from(self._count - 1), None) if self._count else None
-
-    def _rows_from(self, start: int) -> Iterator[Row]:
-        query = f"SELECT row, place, size, number, name FROM ordered OFFSET {start}"
+    def rows(self, start: int = 0) -> Iterator[Row]:
+        """The prompts in order, replica after replica, from place `start` on.  Memory: one chunk."""
+        query = f"SELECT row, place, size, number, name FROM ordered OFFSET {max(start, 0)}"
         replica = 0
         for at, (prompt, place, size, number, name) in enumerate(
             _fetched(self._db.execute(query)), start=start

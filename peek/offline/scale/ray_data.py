@@ -25,7 +25,7 @@ import numpy as np
 
 from peek.errors import InvalidConfig
 from peek.offline.block_keys import Keys, batch_keys, counted, edges_of, entry, shared_blocks
-from peek.offline.replicas import balanced
+from peek.offline.replicas import balanced, saved_tokens
 from peek.offline.shape import Ints
 
 PATH: Final = "peek_path"
@@ -127,27 +127,26 @@ def process_dataset(
 
 def _hot_paths(dataset: Any, columns: Columns, share: float, partitions: int) -> dict[int, str]:
     """Path of every hot prefix, by its key: steps 1 and 2."""
-    offered = _reduced(dataset, offer_hot, {"columns": columns, "share": share}, partitions)
+    offered = _counted(dataset, {"columns": columns, "share": share}, partitions)
     candidates = np.array([row["key"] for row in offered], np.int64).view(np.uint64)
-    rows = _reduced(dataset, count_hot, {"columns": columns, "candidates": np.sort(candidates)}, partitions)
+    rows = _counted(dataset, {"columns": columns, "among": np.sort(candidates)}, partitions)
     if not rows:
         return {}
     rows.sort(key=itemgetter("depth"))
-    keys = np.array([row["key"] for row in rows], np.int64).view(np.uint64)
-    numbers = {
-        name: np.array([row[name] for row in rows], np.int64) for name in ("count", "first", "depth", "above")
-    }
-    edges = edges_of(keys, numbers["count"], numbers["first"], numbers["depth"])
+    keys, above, *numbers = (
+        np.array([row[name] for row in rows], np.int64)
+        for name in ("key", "above", "count", "first", "depth")
+    )
+    edges = edges_of(keys.view(np.uint64), *numbers)
     paths: dict[int, str] = {}
-    above = numbers["above"].view(np.uint64).tolist()
-    for key, parent in zip(keys.tolist(), above, strict=True):
+    for key, parent in zip(keys.view(np.uint64).tolist(), above.view(np.uint64).tolist(), strict=True):
         paths[key] = paths.get(parent, "") + edges.get(key, "")
     return paths
 
 
-def _reduced(dataset: Any, count: Callable[..., Rows], arguments: Rows, partitions: int) -> list[Rows]:
-    """Counts of all batches, added up by key on the cluster."""
-    counts = dataset.map_batches(count, fn_kwargs=arguments, batch_format="numpy", batch_size=None)
+def _counted(dataset: Any, arguments: Rows, partitions: int) -> list[Rows]:
+    """`count_keys` of all batches, added up by key on the cluster."""
+    counts = dataset.map_batches(count_keys, fn_kwargs=arguments, batch_format="numpy", batch_size=None)
     grouped = counts.groupby("key", num_partitions=max(1, partitions // 4))
     added: list[Rows] = grouped.map_groups(add_up, batch_format="numpy").take_all()
     return added
@@ -156,20 +155,13 @@ def _reduced(dataset: Any, count: Callable[..., Rows], arguments: Rows, partitio
 # -- what runs on the workers -----------------------------------------------------------------------------
 
 
-def offer_hot(batch: Rows, columns: Columns, share: float) -> Rows:
-    """Offer the keys that at least `share` of this batch's prompts have, and at least two."""
+def count_keys(batch: Rows, columns: Columns, share: float = 0.0, among: Keys | None = None) -> Rows:
+    """Count, first row, depth and the key above, of this batch's keys.
+
+    Those `among`; without it, those that at least `share` of the batch's prompts have, and at least two.
+    """
     keys, _, rows, depths = columns.keys(batch)
-    return _counts(keys, rows, depths, max(2.0, share * len(batch[columns.row])))
-
-
-def count_hot(batch: Rows, columns: Columns, candidates: Keys) -> Rows:
-    """Count the candidates in this batch."""
-    keys, _, rows, depths = columns.keys(batch)
-    return _counts(keys, rows, depths, 1.0, candidates)
-
-
-def _counts(keys: Keys, rows: Ints, depths: Ints, least: float, among: Keys | None = None) -> Rows:
-    """Count, first row, depth and the key above, of the keys that occur often enough."""
+    least = 1.0 if among is not None else max(2.0, share * len(batch[columns.row]))
     above = np.concatenate([[np.uint64(0)], keys[:-1]]) if len(keys) else keys
     above = np.where(depths == 1, np.uint64(0), above)
     if among is not None:
@@ -179,9 +171,9 @@ def _counts(keys: Keys, rows: Ints, depths: Ints, least: float, among: Keys | No
     over = dict(zip(keys.tolist(), above.tolist(), strict=True))
     parents = np.array([over[key] for key in found.tolist()], np.uint64)
     often = counts >= least
-    columns = {"key": found.view(np.int64), "count": counts, "first": firsts, "depth": deep}
-    columns["above"] = parents.view(np.int64)
-    return {name: np.asarray(values[often], np.int64) for name, values in columns.items()}
+    told = {"key": found.view(np.int64), "count": counts, "first": firsts, "depth": deep}
+    told["above"] = parents.view(np.int64)
+    return {name: np.asarray(values[often], np.int64) for name, values in told.items()}
 
 
 def add_up(group: Rows) -> Rows:
@@ -234,14 +226,11 @@ def with_path(batch: Rows, columns: Columns, hot: dict[int, str]) -> Rows:
 def summarise(batch: Rows, columns: Columns) -> Rows:
     """Sum up a stretch of sorted rows: how many, their uncached tokens, the ends' paths, the first length."""
     paths = list(batch[PATH])
-    lengths = [len(prompt) for prompt in batch[columns.tokens]]
-    size = columns.block_tokens
-    uncached = lengths[0]
-    for at in range(1, len(paths)):
-        blocks = min(shared_blocks(paths[at - 1], paths[at]), max(lengths[at] - 1, 0) // size)
-        uncached += lengths[at] - blocks * size
+    lengths = np.array([len(prompt) for prompt in batch[columns.tokens]], np.int64)
+    shared = np.array([0, *map(shared_blocks, paths[:-1], paths[1:])], np.int64)
+    uncached = int((lengths - saved_tokens(shared, lengths, columns.block_tokens)).sum())
     found = {"first": paths[0], "last": paths[-1], "rows": len(paths), "uncached": uncached}
-    return {name: [value] for name, value in {**found, "head": lengths[0]}.items()}
+    return {name: [value] for name, value in {**found, "head": int(lengths[0])}.items()}
 
 
 # -- the replicas' parts ----------------------------------------------------------------------------------
@@ -254,10 +243,9 @@ def _cut(ordered: Any, columns: Columns, replicas: int) -> list[Any]:
         summarise, fn_kwargs={"columns": columns}, batch_format="numpy", batch_size=SUMMARY_ROWS
     ).take_all()
     rows.sort(key=itemgetter("first"))
-    saved = np.zeros(len(rows), np.int64)
-    for at in range(1, len(rows)):
-        shared = shared_blocks(rows[at - 1]["last"], rows[at]["first"])
-        saved[at] = min(shared, max(rows[at]["head"] - 1, 0) // columns.block_tokens) * columns.block_tokens
+    ends, starts = ["", *(row["last"] for row in rows[:-1])], [row["first"] for row in rows]
+    shared = np.array(list(map(shared_blocks, ends, starts)), np.int64)
+    saved = saved_tokens(shared, np.array([row["head"] for row in rows], np.int64), columns.block_tokens)
     costs = np.array([row["uncached"] for row in rows], np.int64) - saved
     cuts, _ = balanced(costs, saved, 0, replicas)
     before = np.concatenate([[0], np.cumsum([row["rows"] for row in rows])])
