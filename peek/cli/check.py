@@ -109,11 +109,6 @@ class Checked:
     cost: CostModel
     assumed: str
 
-    @property
-    def sentence(self) -> str:
-        """The answer."""
-        return said_of(self.answer)
-
     def as_json(self) -> dict[str, Any]:
         """Everything."""
         found = self.answer
@@ -132,7 +127,7 @@ class Checked:
         ]
         return {
             "verdict": found.verdict,
-            "sentence": self.sentence,
+            "sentence": said_of(found),
             "advised": found.advised,
             "flag": found.engine.stock[found.advised],
             "changes": changes,
@@ -295,4 +290,4 @@ def _print(checked: Checked) -> None:
     runs = list(found.draws[0].values())  # on the recorded arrivals
     print_batches([Batch(found.workload, found.engine.cache, checked.cost, runs)], verdict=False)
     print()
-    say(checked.sentence)
+    say(said_of(found))

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
-from peek import InvalidConfig, PeekConfig, PeekError
+from peek import InvalidConfig, PeekConfig, PeekError, WorkloadError
 from peek.simulation.simulate import Target
 
 LARGEST_COUNT: Final = 100_000_000
@@ -129,6 +129,15 @@ def as_usage_error(option: str, kind: type[PeekError], more: str = "") -> Iterat
         yield
     except kind as error:
         raise typer.BadParameter(f"{error}{more}", param_hint=option) from None
+
+
+@contextmanager
+def naming(source: object, more: str = "") -> Iterator[None]:
+    """Put the name of a source before errors of what is in it, and `more` behind them."""
+    try:
+        yield
+    except WorkloadError as error:
+        raise WorkloadError(f"{source}: {error}{more}") from None
 
 
 def policy_of(label: str) -> PeekConfig:

@@ -368,10 +368,10 @@ def restore_command(options: RestoreOptions) -> None:
     cli.check_target(target)
     _check_tables(results, target, out_of_core=False)
     loads = reading.json_loads()
-    with _naming(options.order):
+    with cli.naming(options.order):
         numbers, ids = formats.read_order(reading.read_lines(options.order), loads)
     lines = list(reading.read_lines(results))
-    with _naming(results):
+    with cli.naming(results):
         placed, faults = formats.match_results(
             formats.result_ids(lines, loads), numbers, ids, options.by_position
         )
@@ -390,15 +390,6 @@ def restore_command(options: RestoreOptions) -> None:
         print(f"peek: {results}: {fault}", file=sys.stderr)
     if faults:
         raise WorkloadError(f"{results}: {len(faults)} of its results or their requests have no match")
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Put the file's name before errors of what is in it."""
-    try:
-        yield
-    except WorkloadError as error:
-        raise WorkloadError(f"{path}: {error}") from None
 
 
 # -- peek batch -------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from peek.cli.options import (
     check_choice,
     check_target,
     count,
+    naming,
     positive,
     read_path,
     refuse_clashes,
@@ -107,7 +108,9 @@ def trace_command(options: TraceOptions) -> None:
     (bad,) = read_logs([source], reader, tracer)
     if not tracer.counts.requests:
         raise nothing_read([source], reader)
-    _write(tracer, options)
+    with untimed([source]), write_whole([target]) as (stream,):
+        for row in tracer.rows(options.output_tokens, options.rate):
+            stream.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
     _explain(tracer.counts, options, is_estimate=encode is None and tracer.counts.texts > 0)
     for said in (*unread(reader.not_understood()), *reader.hints()):
         print(said, file=sys.stderr)
@@ -134,14 +137,9 @@ def read_logs(sources: Sequence[Path], reader: Reader, tracer: Tracer) -> list[B
     return faults
 
 
-@contextmanager
-def untimed(sources: Sequence[Path]) -> Iterator[None]:
-    """Say with the error for requests without times what to do about them."""
-    try:
-        yield
-    except WorkloadError as error:
-        shown = ", ".join(map(str, sources))
-        raise WorkloadError(f"{shown}: {error}: name their place with --time-field, or give --rate") from None
+def untimed(sources: Sequence[Path]) -> AbstractContextManager[None]:
+    """Says with the error for requests without times what to do about them."""
+    return naming(", ".join(map(str, sources)), ": name their place with --time-field, or give --rate")
 
 
 def nothing_read(sources: Sequence[Path], reader: Reader) -> WorkloadError:
@@ -173,12 +171,6 @@ def _salt(path: Path | None) -> bytes:
             " whoever guesses the salt can try out prompts"
         )
     return salt
-
-
-def _write(tracer: Tracer, options: TraceOptions) -> None:
-    with untimed([options.source]), write_whole([options.target]) as (stream,):
-        for row in tracer.rows(options.output_tokens, options.rate):
-            stream.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
 
 
 def _explain(counts: Counts, options: TraceOptions, is_estimate: bool) -> None:
