@@ -685,32 +685,34 @@ def test_version_and_help(capsys: Capsys) -> None:
     assert "--arena-tokens" in capsys.readouterr().out
 
 
-def drawn(values: list[list[float]], place: int) -> Any:
+def column_of(figure: str) -> Any:
+    """The column of a figure that is drawn."""
+    return next(column for column in report._COLUMNS if column.figure == figure)
+
+
+def drawn(values: list[list[float]], figure: str) -> Any:
     """The axes of one panel, as `save_plot` draws them."""
-    figure = pytest.importorskip("matplotlib.figure")
-    axes = figure.Figure(figsize=(5.0, 3.0)).add_subplot()
-    panel = report.PANELS[place]
-    report._draw(axes, panel, ["a", "peek"], values)
-    report._scale(axes, panel, values)
-    report._write_values(axes, panel, values)
+    module = pytest.importorskip("matplotlib.figure")
+    axes = module.Figure(figsize=(5.0, 3.0)).add_subplot()
+    report._draw(axes, ["a", "peek"], values)
+    report._scale(axes, figure, values)
+    report._write_values(axes, column_of(figure), values)
     return axes
 
 
 def test_each_bar_has_its_value_behind_it() -> None:
-    place = next(i for i, panel in enumerate(report.PANELS) if panel.column.figure != "cache_hit")
-    axes = drawn([[2.0, 4.0], [10.0, 10.0]], place)
+    axes = drawn([[2.0, 4.0], [10.0, 10.0]], "ttft_s.mean")
     said = {each.get_text(): (each.xy, each.get_position()) for each in axes.texts}
-    write = report.PANELS[place].column.text
+    write = column_of("ttft_s.mean").text
     assert said == {write(3.0): ((4.0, 0), (5, 0)), write(10.0): ((10.0, 1), (5, 0))}
 
 
 def test_a_wide_range_is_drawn_on_a_log_scale_with_plain_numbers() -> None:
-    place = next(i for i, panel in enumerate(report.PANELS) if panel.log)
-    axes = drawn([[1.0], [100.0 * report.LOG_RANGE]], place)
+    axes = drawn([[1.0], [100.0 * report.LOG_RANGE]], "ttft_s.p99")
     assert axes.get_xscale() == "log"
     assert axes.xaxis.get_major_formatter()(200.0) == "200"
     assert axes.get_title("left").endswith("log scale")
-    assert drawn([[1.0], [2.0]], place).get_xscale() == "linear"
+    assert drawn([[1.0], [2.0]], "ttft_s.p99").get_xscale() == "linear"
 
 
 def test_the_figure_has_the_values_of_all_its_panels(tmp_path: Path, trace: Path, capsys: Capsys) -> None:
@@ -719,14 +721,13 @@ def test_the_figure_has_the_values_of_all_its_panels(tmp_path: Path, trace: Path
     assert main(["simulate", "--trace", str(trace), "--plot", str(path), "--json"]) == 0
     text = path.read_text()
     for run in json.loads(capsys.readouterr().out)["runs"]:
-        for panel in report.PANELS:
-            assert f"<!-- {panel.column.text(panel.column.value(run))} -->" in text
+        for column in map(column_of, report.PANELS):
+            assert f"<!-- {column.text(column.value(run))} -->" in text
 
 
 def test_a_value_of_a_long_bar_of_hits_stands_inside_clear_of_the_ideal() -> None:
-    place = next(i for i, panel in enumerate(report.PANELS) if panel.column.figure == "cache_hit")
-    axes = drawn([[0.9], [0.01]], place)
-    write = report.PANELS[place].column.text
+    axes = drawn([[0.9], [0.01]], "cache_hit")
+    write = column_of("cache_hit").text
     said = {each.get_text(): (each.get_position(), each.get_ha()) for each in axes.texts}
     assert said == {write(0.9): ((-5, 0), "right"), write(0.01): ((5, 0), "left")}
 
