@@ -102,10 +102,12 @@ class FleetMachine(RuleBasedStateMachine):
 
     def weight(self, load: ReplicaStatus) -> float:
         decoding = load.under_way - load.queued
-        return min(self.config.stickiness, 1.0 + load.waiting + load.queued + 0.3 * decoding)
+        queued = load.waiting + load.queued + self.replicas[load.name].others[0]
+        return min(self.config.stickiness, 1.0 + queued + 0.3 * decoding)
 
     def is_full(self, load: ReplicaStatus) -> bool:
         queued = min(1, load.queued) if self.replicas[load.name].tells else load.queued
+        queued += self.replicas[load.name].others[0]
         return 0 < self.config.seats <= load.under_way - load.queued + queued
 
     def cost(self, request: str, load: ReplicaStatus) -> float:
@@ -113,8 +115,11 @@ class FleetMachine(RuleBasedStateMachine):
         replica = self.replicas[load.name]
         seat = 0.0
         if self.is_full(load):
-            answers = sum(self.answers[other] for other in replica.under_way) / load.under_way
-            queued = load.queued if replica.tells else load.under_way - self.config.seats
+            others, tokens = replica.others
+            answers = tokens / others if others else 0.0
+            if load.under_way:
+                answers = sum(self.answers[other] for other in replica.under_way) / load.under_way
+            queued = others + (load.queued if replica.tells else load.under_way - self.config.seats)
             seat = 150.0 * answers * (queued + load.waiting + 1) / self.config.seats
         work = self.weight(load) * self.added_tokens(request, load.name)
         return load.backlog + (seat + work) / replica.speed
@@ -126,7 +131,8 @@ class FleetMachine(RuleBasedStateMachine):
         costs = {name: self.cost(request, loads[name]) for name in accepting or staying}
         spare = [
             name for name in accepting
-            if not loads[name].queued + loads[name].waiting and not self.is_full(loads[name])
+            if not loads[name].queued + loads[name].waiting + self.replicas[name].others[0]
+            and not self.is_full(loads[name])
         ]  # fmt: skip
         cheapest = [name for name in costs if costs[name] <= min(costs.values()) * (1 + 1e-9)]
         if home not in cheapest or self.is_full(loads[home]):
@@ -243,6 +249,39 @@ class FleetMachine(RuleBasedStateMachine):
         self.assert_cheapest(request.request_id, home, loads)
         self.replicas[home].begin(request.request_id, self.keys[request.request_id], UNIT)
 
+    @precondition(lambda self: self.replicas)
+    @rule(data=st.data(), key=KEYS, namespace=NAMESPACES, answer=st.integers(0, 40))
+    def place_where_the_host_says(
+        self, data: st.DataObject, key: list[int], namespace: str, answer: int
+    ) -> None:
+        name = self.some_replica(data)
+        request = self.request(key, namespace, answer)
+        work = self.added_tokens(request.request_id, name)
+        assert self.fleet.place(request, answer, name) == name
+        self.replicas[name].begin(request.request_id, self.keys[request.request_id], UNIT)
+        self.replicas[name].work[request.request_id] = work
+        with pytest.raises(UnknownReplica):
+            self.fleet.place(ask("of nobody", [1]), 0, "nobody")
+
+    @precondition(lambda self: self.replicas)
+    @rule(data=st.data(), requests=st.integers(0, 3), tokens=st.integers(0, 300))
+    def others_load(self, data: st.DataObject, requests: int, tokens: int) -> None:
+        name = self.some_replica(data)
+        self.fleet.other_load(name, requests, tokens)
+        self.replicas[name].others = (requests, tokens if requests else 0)
+        with pytest.raises(UnknownReplica):
+            self.fleet.other_load("nobody", requests, tokens)
+
+    @precondition(lambda self: self.replicas)
+    @rule(data=st.data(), key=KEYS, namespace=NAMESPACES)
+    def others_send(self, data: st.DataObject, key: list[int], namespace: str) -> None:
+        name = self.some_replica(data)
+        told = self.name("o")
+        self.fleet.other_prompt(ask(told, key, self.clock, namespace), name)
+        replica = self.replicas[name]
+        if replica.view is None:
+            replica.hold(told, (namespace, key))
+
     @precondition(lambda self: self.keys)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
@@ -313,7 +352,8 @@ class FleetMachine(RuleBasedStateMachine):
             return
         victim = max(status.values(), key=lambda each: (not each.accepting, each.backlog))
         load = self.loads()[thief]
-        assert load.under_way or not (victim.accepting and self.is_full(victim)), "idle beside a full one"
+        idle = not load.under_way + self.replicas[thief].others[0]
+        assert not (idle and victim.accepting and self.is_full(victim)), "idle beside a full one"
         half = (victim.backlog - load.backlog) / 2 * self.replicas[thief].speed
         budget = half if victim.accepting else inf
         for request in self.waits_at(victim.name):
@@ -332,6 +372,11 @@ class FleetMachine(RuleBasedStateMachine):
         assert {status.name: status.under_way for status in self.fleet.status()} == {
             name: len(replica.under_way) for name, replica in self.replicas.items()
         }
+        for status in self.fleet.status():
+            replica = self.replicas[status.name]
+            own = [self.answers[request] for request in replica.under_way] + [replica.unstarted_tokens]
+            if not status.waiting:
+                assert status.backlog * replica.speed == pytest.approx(sum(own) + replica.others[1])
         assert all(request in self.fleet for request in self.keys)
 
     def teardown(self) -> None:
@@ -368,6 +413,71 @@ def fleet_of(*names: str, **options: object) -> FleetPlanner:
     for name in names:
         fleet.join(name, cache_tokens=100_000)
     return fleet
+
+
+def tell_load(says: FleetPlanner, hears: FleetPlanner, told: dict[FleetPlanner, dict[str, int]]) -> None:
+    """What a planner's own requests are at each replica; `told` is what each was told before."""
+    for status in says.status():
+        own = int(status.backlog) - told[says].get(status.name, 0)
+        hears.other_load(status.name, status.under_way, own)
+        told[hears][status.name] = own
+
+
+@given(st.lists(st.tuples(KEYS, NAMESPACES, st.integers(0, 40), st.integers(0, 2)), max_size=30), KEYS)
+def test_two_planners_that_tell_each_other_what_they_do_see_what_one_sees_that_does_it_all(
+    plays: list[tuple[list[int], str, int, int]], probe: list[int]
+) -> None:
+    whole, one, other = [fleet_of("a", "b", "c", unit_tokens=UNIT, seats=3) for _ in range(3)]
+    told: dict[FleetPlanner, dict[str, int]] = {one: {}, other: {}}
+    under_way: list[tuple[FleetPlanner, str, str]] = []
+    for number, (key, namespace, answer, ends) in enumerate(plays):
+        says, hears = (one, other) if number % 2 else (other, one)
+        request = f"r{number}"
+        home = whole.place(ask(request, key, namespace=namespace), answer)
+        assert says.place(ask(request, key, namespace=namespace), answer, home) == home
+        hears.other_prompt(ask(request, key, namespace=namespace), home)
+        under_way.append((says, request, home))
+        for planner, ended, at in [under_way.pop(0) for _ in range(min(ends, len(under_way)))]:
+            assert planner.finished(ended, at)
+            assert whole.finished(ended, at)
+        tell_load(one, other, told)
+        tell_load(other, one, told)
+        loads = {status.name: status.backlog for status in whole.status()}
+        assert loads == {status.name: status.backlog for status in one.status()}
+        assert loads == {status.name: status.backlog for status in other.status()}
+    for name in ("a", "b", "c"):
+        works = [
+            fleet._replicas[name].added_tokens(ask("probe", probe), pack(probe)) for fleet in (whole, one)
+        ]
+        assert works[0] == works[1]
+        assert whole._replicas[name].weight == one._replicas[name].weight
+        assert whole._replicas[name].is_full == one._replicas[name].is_full
+
+
+def test_a_session_goes_where_others_sent_its_last_turn() -> None:
+    fleet = fleet_of("a", "b", "c")
+    fleet.other_prompt(PendingRequest("o1", [1] * 100, 0.0, session="talk"), "b")
+    fleet.other_prompt(ask("o2", [2] * 9000), "c")
+    assert fleet.place(PendingRequest("r1", [1] * 100 + [5], 0.0, session="talk")) == "b"
+    assert fleet.place(ask("r2", [2] * 9000 + [3])) == "c"
+    fleet.other_prompt(PendingRequest("o3", [9], 0.0, session="talk"), "a")
+    assert fleet.stats.sessions_moved == 0
+
+
+def test_seats_that_others_have_taken_are_taken() -> None:
+    fleet = fleet_of("a", "b", seats=1)
+    for number in range(2):
+        fleet.place(ask(f"r{number}", [1] * 5000), 100, "a")
+        fleet.finished(f"r{number}", "a")
+        fleet.other_load("a", 1 - number, 10)
+        assert fleet.place(ask("probe", [1] * 5000 + [2])) == "ba"[number]
+        fleet.cancel("probe")
+
+
+@pytest.mark.parametrize(("requests", "tokens"), [(-1, 0), (0, -1)])
+def test_a_load_of_others_that_cannot_be(requests: int, tokens: int) -> None:
+    with pytest.raises(InvalidConfig):
+        fleet_of("a").other_load("a", requests, tokens)
 
 
 def test_the_smaller_priority_goes_first() -> None:

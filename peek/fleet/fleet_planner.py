@@ -7,6 +7,7 @@ same calls:
     add, cancel                         which requests came, and which were given up
     dispatch, take                      which requests to send now, and where
     place                               for hosts that cannot hold a request: where to send it at once
+    other_load, other_prompt            what others do there, routers that have a planner of their own
     started, finished                   what became of the requests that were sent
 
 Each request waits at a *home*, the replica where it costs all requests the least time
@@ -297,22 +298,63 @@ class FleetPlanner:
         self._placement.settle()
         return "" if ticket.replica is None else ticket.replica.name
 
-    def place(self, request: PendingRequest, decode_tokens: int = 0) -> str:
+    def place(self, request: PendingRequest, decode_tokens: int = 0, at: str = "") -> str:
         """Where to send a request now: for hosts that cannot hold one.  Arguments and cost of `add`.
 
-        Raises `NoReplica` if none is accepting, `DuplicateRequest`, `InvalidKey`; nothing has changed then.
+        Args:
+            at: the replica that the host has chosen, paused or not; "" to have one chosen.
+
+        Raises `NoReplica` if none is accepting, `UnknownReplica`, `DuplicateRequest`, `InvalidKey`; nothing
+        has changed then.
         """
         ticket = self._ticket_for(request, decode_tokens, 0)
-        replica, work = self._placement.choose(ticket)
-        if replica is None or not replica.accepting:
+        replica: Replica | None = None
+        work: i64 = 0
+        if at:
+            replica = self._replica(at)
+            work = replica.added_tokens(request, ticket.key)
+        else:
+            replica, work = self._placement.choose(ticket)
+        if replica is None or not (at or replica.accepting):
             raise NoReplica(f"none of {len(self._replicas)} replicas accepts requests")
         self._tickets[request.request_id] = ticket
         replica.begin(ticket, work)
         self._placement.went(ticket, ticket.key, replica)
-        self._loads.touch(replica)
+        if not replica.leaving:
+            self._loads.touch(replica)
         self.stats.added += 1
         self.stats.dispatched += 1
         return replica.name
+
+    def other_load(self, name: str, requests: int, tokens: int) -> None:
+        """Others have that much at a replica now, which replaces what was said before.  O(1).
+
+        It is load, and takes seats; windows do not count it.
+
+        Args:
+            name: the replica.
+            requests: sent there by others, not ended.
+            tokens: that these have to compute and decode.
+
+        Raises `UnknownReplica`, `InvalidConfig`.
+        """
+        require_within("requests", requests, 0, 2**40)
+        require_within("tokens", tokens, 0, 2**60)
+        replica = self._replica(name)
+        replica.other_requests = requests
+        replica.other_tokens = tokens if requests > 0 else 0
+        if not replica.leaving:
+            self._hear_from(replica)
+
+    def other_prompt(self, request: PendingRequest, name: str) -> None:
+        """Others have sent a request to a replica: its prompt is held there, its session at home.  O(k).
+
+        `other_load` tells of the load.  Raises `UnknownReplica`, `InvalidKey`.
+        """
+        key = pack(request.key)
+        replica = self._replica(name)
+        replica.view.learn(request.request_id, key, request.namespace)
+        self._placement.note(request, key, replica)
 
     def cancel(self, request_id: str) -> str:
         """A client went away or timed out: forget the request.  O(depth); `UnknownRequest`.

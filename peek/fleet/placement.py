@@ -15,6 +15,7 @@ from mypy_extensions import i64
 
 from peek.fleet.replicas import Replica, Ticket
 from peek.fleet.stats import FleetStats
+from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES
 
 MOVING: Final = 2.0
@@ -247,7 +248,8 @@ class Placement:
                 best = replica
                 best_cost = price
                 best_work = work
-            free = replica.accepting and replica.unstarted == 0 and len(replica.planner) == 0
+            queued: i64 = replica.unstarted + len(replica.planner) + replica.other_requests
+            free = replica.accepting and queued == 0
             if free and not replica.is_full and (spare is None or price < spare_cost):
                 spare = replica
                 spare_cost = price
@@ -290,16 +292,22 @@ class Placement:
 
     def went(self, ticket: Ticket, key: bytes, replica: Replica) -> None:
         """A request has got a home, or another one: so has its session.  O(len(key)) in a large fleet."""
+        if self.note(ticket.request, key, replica):
+            self._stats.sessions_moved += 1
+
+    def note(self, request: PendingRequest, key: bytes, replica: Replica) -> bool:
+        """A request of anybody went to a replica: whether its session moved there.  O(len(key)) likewise."""
         if 2 * len(self._replicas) > self.asked_whole:  # soon it may be too large to be asked whole
-            numbers = self._beginnings.numbers(key, ticket.request.namespace)
+            numbers = self._beginnings.numbers(key, request.namespace)
             self._beginnings.note(numbers, replica.name)
-        if ticket.request.session:
-            session = (ticket.request.namespace, ticket.request.session)
-            if self._sessions.pop(session, replica.name) != replica.name:
-                self._stats.sessions_moved += 1
+        moved = False
+        if request.session:
+            session = (request.namespace, request.session)
+            moved = self._sessions.pop(session, replica.name) != replica.name
             self._sessions[session] = replica.name
             if len(self._sessions) > self.most_sessions:
                 del self._sessions[next(iter(self._sessions))]
+        return moved
 
     def forget_caches(self) -> None:
         """No session has a home any more, and no replica holds anything."""
@@ -344,9 +352,11 @@ def cost(replica: Replica, work: i64, moves: bool) -> float:
     """
     backlog = replica.backlog
     if replica.is_full:
-        waiting: i64 = len(replica.planner) + 1
+        waiting: i64 = len(replica.planner) + 1 + replica.other_requests
         waiting += replica.unstarted if replica.tells else len(replica.under_way) - replica.seats
-        answer = float(replica.decode_tokens) / float(len(replica.under_way))
+        own = len(replica.under_way) > 0
+        tokens: i64 = replica.decode_tokens if own else replica.other_tokens
+        answer = float(tokens) / float(len(replica.under_way) if own else replica.other_requests)
         backlog += STEP_TOKENS * answer * float(waiting) / float(replica.seats) / replica.speed
     weight = replica.weight * MOVING if moves else replica.weight
     return backlog + weight * float(work) / replica.speed

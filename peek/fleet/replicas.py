@@ -75,6 +75,7 @@ class Replica:
         decode_tokens: tokens of the answers of the requests sent there.
         under_way: tickets of the requests sent there, by id.
         unstarted: how many of them have no first token.
+        other_requests, other_tokens: what others have sent there, see `FleetPlanner.other_load`.
     """
 
     def __init__(
@@ -102,11 +103,19 @@ class Replica:
         self.decode_tokens: i64 = 0
         self.under_way: dict[str, Ticket] = {}
         self.unstarted: i64 = 0
+        self.other_requests: i64 = 0
+        self.other_tokens: i64 = 0
 
     @property
     def backlog(self) -> float:
         """Tokens it has to compute and decode, as a replica of speed 1.0 would count them.  O(1)."""
-        return float(self.waiting_tokens + self.unstarted_tokens + self.decode_tokens) / self.speed
+        own: i64 = self.waiting_tokens + self.unstarted_tokens + self.decode_tokens
+        return float(own + self.other_tokens) / self.speed
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was sent there that has not ended.  O(1)."""
+        return not self.under_way and self.other_requests == 0
 
     @property
     def is_full(self) -> bool:
@@ -114,7 +123,7 @@ class Replica:
 
         Where the host does not tell of first tokens, by whatever was sent there.
         """
-        taken: i64 = len(self.under_way)
+        taken: i64 = len(self.under_way) + self.other_requests
         if self.tells and self.unstarted > 1:
             taken -= self.unstarted - 1
         return 0 < self.seats <= taken
@@ -122,7 +131,7 @@ class Replica:
     @property
     def weight(self) -> float:
         """What a token counts that it computes: once, and again for each that waits for it there.  O(1)."""
-        queued: i64 = self.unstarted + len(self.planner)
+        queued: i64 = self.unstarted + len(self.planner) + self.other_requests
         decoding: i64 = len(self.under_way) - self.unstarted
         return min(self.stickiness, 1.0 + float(queued) + DECODING * float(decoding))
 

@@ -187,7 +187,7 @@ def budget(victim: Replica, thief: Replica) -> float:
 
 def needs_seats(victim: Replica, thief: Replica) -> bool:
     """Whether requests wait for a seat at the victim while the thief stands idle.  O(1)."""
-    return not thief.under_way and victim.is_full
+    return thief.is_idle and victim.is_full
 
 
 def _extra_work(branch: Branch) -> tuple[float, int]:

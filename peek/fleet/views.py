@@ -159,6 +159,12 @@ class ReplicaView:
             self.history.note(request_id, key, namespace)
         self._note(namespace, key if self._guesses else b"")
 
+    def learn(self, request_id: str, key: bytes, namespace: str) -> None:
+        """A prompt that others sent there: a guessed cache is taken to hold it.  O(len(key))."""
+        if self._guesses:
+            self.history.note(request_id, key, namespace)
+            self._note(namespace, key)
+
     def give_up(self, request_id: str) -> None:
         """Note that a prompt that was sent is not going to be computed.  O(depth)."""
         self.coming.remove(request_id)

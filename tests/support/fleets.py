@@ -57,6 +57,8 @@ class ModelReplica:
         self.accepting = True
         self.leaving = False
         self.tells = False
+        self.others = (0, 0)
+        """Requests that others sent there, and their tokens."""
         self.under_way: list[str] = []
         self.coming: dict[str, Prompt] = {}
         self.computed: dict[str, Prompt] = {}
@@ -82,7 +84,10 @@ class ModelReplica:
         """Computed: the newest of those it holds, the oldest go where there is no room."""
         if request not in self.coming:
             return
-        prompt = self.coming.pop(request)
+        self.hold(request, self.coming.pop(request))
+
+    def hold(self, request: str, prompt: Prompt) -> None:
+        """It has a prompt: the newest one."""
         for other, held in list(self.computed.items()):
             if held == prompt:
                 del self.computed[other]
