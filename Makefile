@@ -58,7 +58,7 @@ help:
 	@echo 'make test-vllm    the adapter on the real vLLM, in environments of its own (gigabytes, minutes)'
 	@echo 'make test-sglang  the adapter on the real SGLang, likewise'
 	@echo 'make test-verl    the load balancer on verl'"'"'s own router module and a real Ray, likewise; on vLLM, if built'
-	@echo 'make test-ray-serve  the queue for Ray Serve, on a real cluster of one machine and real engines, likewise'
+	@echo 'make test-ray-serve  the routers for Ray Serve, on a real cluster of one machine and real engines, likewise'
 	@echo 'make test-epp     the endpoint picker, on a real gRPC and behind a real Envoy (about a minute)'
 	@echo 'make check   ruff, mypy --strict, architecture test'
 	@echo 'make bench   benchmarks, on the compiled build, and how much slower the pure one is'

@@ -30,7 +30,7 @@ from peek.adapters.activation import KNOWN_VARIABLES, OTHER_VARIABLES, Settings,
 from peek.adapters.engine_adapter import TESTED
 from peek.adapters.lifecycle import Switch
 from peek.adapters.metrics import LABELS, METRICS, Metric
-from peek.adapters.ray_serve.settings import VERSIONS, divided
+from peek.adapters.ray_serve.settings import VERSIONS, checked
 
 ROOT = DEPLOY.parent
 PAGE = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
@@ -217,8 +217,8 @@ def test_a_manifest_holds_together(name: str) -> None:
 
 def test_the_app_of_ray_serve_asks_for_what_there_is() -> None:
     fleet, engine = of_ray_app()
-    queue, _ = divided(fleet)
-    assert queue["max_ongoing_requests"] == 2 * engine["max_num_seqs"], "half of them know their replica"
+    asked = checked(fleet)
+    assert asked["seats"] == engine["max_num_seqs"] < asked["max_ongoing_requests"], "its engine orders"
     assert Settings.from_dict(engine["additional_config"]["peek"]) == Settings.from_dict(options())
     module, _, name = engine["scheduler_cls"].rpartition(".")
     assert name in import_module(module).__all__

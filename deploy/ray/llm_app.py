@@ -1,4 +1,4 @@
-"""An OpenAI endpoint over two vLLM replicas of Ray Serve, behind one queue: `serve run llm_app:app`, here."""
+"""An OpenAI endpoint over two vLLM replicas of Ray Serve, behind peek's router: `serve run llm_app:app`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ config = LLMConfig(
     accelerator_type="H100",
     deployment_config={
         "num_replicas": 2,
-        # Half of the places are for prompts that a replica knows.  Its log says how large its cache is.
-        **fleet_options(max_ongoing_requests=128, cache_tokens=400_000, max_waiting=10_000),
+        # More than an engine computes at once: it orders what waits.  Its log says how large its cache is.
+        **fleet_options(max_ongoing_requests=1_000, seats=64, cache_tokens=400_000),
+        "max_queued_requests": 10_000,  # of each proxy; beyond, clients get 503 and Retry-After
     },
     engine_kwargs={
         "enable_prefix_caching": True,
         "max_num_seqs": 64,
-        # Each replica orders what it was sent, too.
+        # Each replica orders what it was sent.
         "scheduler_cls": "peek.adapters.vllm.Scheduler",
         "additional_config": {
             "peek": {"policy": "peek", "mode": "shadow", "control_file": "/run/peek/mode"},

@@ -1,5 +1,5 @@
 # ruff: noqa: T201
-"""Real vLLM replicas behind Ray Serve's routers and behind the queue: hits, time to first token, rate.
+"""Real vLLM replicas behind Ray Serve's routers and behind ours: hits, time to first token, rate.
 
     PYTHONPATH=tests:tests/vllm python tests/ray_serve/bench_routers.py [--routers peek stock] [--rate 8]
 
@@ -37,7 +37,7 @@ BLOCK = 32
 SHARED, OWN, ANSWER = 1024, 64, 8
 
 LETTERS = BLOCK_BYTES // BLOCK_TOKENS
-"""Of a text that the queue takes for a token."""
+"""Of a text that peek takes for a token."""
 
 
 @dataclass
@@ -57,8 +57,7 @@ def arguments() -> Any:
     parser.add_argument("--requests", type=int, default=240)
     parser.add_argument("--rate", type=float, default=14.0, help="requests a second")
     parser.add_argument("--blocks", type=int, default=400, help="of 32 tokens, in a replica's KV cache")
-    parser.add_argument("--room", type=int, default=16, help="requests that a replica takes")
-    parser.add_argument("--window", type=int, default=8)
+    parser.add_argument("--room", type=int, default=16, help="requests that an engine computes at once")
     parser.add_argument("--token-s", type=float, default=0.2e-3, help="what a prompt token takes")
     parser.add_argument("--zipf", type=float, default=0.0, help="exponent of the groups' popularity")
     parser.add_argument("--seed", type=int, default=1)
@@ -126,10 +125,10 @@ def engine(said: Any) -> dict[str, Any]:
 
 
 def run(address: str, folder: Path, router: str, said: Any) -> None:
-    options = {"max_ongoing_requests": said.room}
+    options = {"max_ongoing_requests": 16 * said.room}
     if router == "peek":
-        text = said.blocks * BLOCK // LETTERS  # as the queue counts it: it does not know this tokenizer
-        options |= {"window": said.window, "cache_tokens": text, "decode_tokens": ANSWER // LETTERS}
+        text = said.blocks * BLOCK // LETTERS  # as peek counts it: it does not know this tokenizer
+        options |= {"seats": said.room, "cache_tokens": text, "decode_tokens": ANSWER // LETTERS}
     told = {"model": str(folder), "replicas": str(said.replicas), "router": router, "cpu": "1"}
     told |= {"options": json.dumps(options), "engine": json.dumps(engine(said))}
     serve.run(openai_app.build(told), name=router)

@@ -33,7 +33,7 @@ def cluster() -> Iterator[Any]:
     """A Ray of one machine, with Serve's proxy on a free port; the address of the proxy."""
     from serving import start_cluster, stop_cluster
 
-    # A queue that was killed is missed after seconds, not half a minute.
+    # An exchange that was killed is missed after seconds, not half a minute.
     os.environ["RAY_SERVE_DEPLOYMENT_ACTOR_HEALTH_CHECK_PERIOD_S"] = "1"
     os.environ["RAY_SERVE_DEPLOYMENT_ACTOR_HEALTH_CHECK_UNHEALTHY_THRESHOLD"] = "1"
     os.environ.setdefault("RAY_metrics_report_interval_ms", "1000")

@@ -1,4 +1,4 @@
-"""`ray.serve.llm`'s OpenAI endpoint over several vLLM replicas, behind the queue or a router of Ray's.
+"""`ray.serve.llm`'s OpenAI endpoint over several vLLM replicas, behind a router of peek's or of Ray's.
 
     $ serve run openai_app:build model=Qwen/Qwen2.5-0.5B-Instruct replicas=2
 

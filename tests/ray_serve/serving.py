@@ -18,7 +18,7 @@ from ray.serve._private.common import DeploymentID
 from ray.serve.handle import DeploymentHandle
 from support.waiting import free_port, start_ray
 
-from peek.adapters.ray_serve.settings import find_queue
+from peek.adapters.ray_serve.settings import find_exchange
 
 HIT_S, MISS_S = 0.01, 0.1
 PROMPT = 320
@@ -115,6 +115,9 @@ class Gateway:
         from starlette.responses import StreamingResponse
 
         prompt = json.loads(await request.body())["prompt"]
+        if request.url.path.endswith("/twice"):
+            answers = await asyncio.gather(self._engine.remote(prompt), self._engine.remote([*prompt, 0]))
+            return [number for number, _ in answers]
         if request.url.path.endswith("/stream"):
             parts = self._engine.options(stream=True, method_name="stream").remote(prompt)
             return StreamingResponse(f"{part}\n" async for part in parts)
@@ -132,9 +135,14 @@ def prompt_of(number: int, group: int) -> list[int]:
     return [group] * PROMPT + [number] * 16
 
 
-def queue(name: str = "Engine", app: str = "default") -> Any:
-    """The queue of a deployment, None if there is none."""
-    return find_queue(DeploymentID(name=name, app_name=app))
+def exchange(name: str = "Engine", app: str = "default") -> Any:
+    """The exchange of a deployment, None if there is none."""
+    return find_exchange(DeploymentID(name=name, app_name=app))
+
+
+def router(handle: DeploymentHandle) -> Any:
+    """The router of a handle of this process that has been asked."""
+    return handle._router._asyncio_router.request_router
 
 
 def exported(series: str) -> list[tuple[dict[str, str], float]]:
@@ -148,7 +156,7 @@ def exported(series: str) -> list[tuple[dict[str, str], float]]:
     return [(sample.labels, sample.value) for sample in samples if sample.name == f"ray_{series}"]
 
 
-def status(name: str = "Engine", app: str = "default") -> dict[str, Any]:
-    """What that queue says, nothing if there is none."""
-    found = queue(name, app)
-    return {} if found is None else dict(ray.get(found.status.remote()))
+def told(name: str = "Engine", app: str = "default") -> dict[str, Any]:
+    """What the routers of a deployment have told each other last: of each what it has under way."""
+    found = exchange(name, app)
+    return {} if found is None else dict(ray.get(found.status.remote())["routers"])

@@ -1,10 +1,10 @@
-"""`ray.serve.llm`'s OpenAI endpoint, over two real vLLM engines on the CPU, behind the queue."""
+"""`ray.serve.llm`'s OpenAI endpoint, over two real vLLM engines on the CPU, behind peek's routers."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiohttp
@@ -12,7 +12,7 @@ import pytest
 import ray
 from openai_app import build
 from ray import serve
-from serving import queue, start_cluster, status, stop_cluster
+from serving import exchange, exported, start_cluster, stop_cluster, told
 from support.tokenizers import write_tokenizer
 from vllm_lab import TINY_LLAMA, write_model
 
@@ -31,7 +31,7 @@ ENGINE = {
     "enable_prompt_tokens_details": True,
     "seed": 0,
 }
-OPTIONS = {"max_ongoing_requests": 8, "window": 4, "cache_tokens": 12_800, "decode_tokens": 8}
+OPTIONS = {"max_ongoing_requests": 64, "seats": 8, "cache_tokens": 12_800, "decode_tokens": 8}
 TEMPLATE = "{% for turn in messages %}{{ turn.role }}: {{ turn.content }}\n{% endfor %}assistant: "
 GROUPS, EACH = 12, 6
 
@@ -45,7 +45,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     found = start_cluster(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
     told = {"model": str(folder), "replicas": "2", "cpu": "1"}
     serve.run(build({**told, "options": json.dumps(OPTIONS), "engine": json.dumps(ENGINE)}))
-    while load().get("routers", 0) < ingress_replicas():  # each has a router of its own
+    while len(told(DEPLOYMENT)) < ingress_replicas():  # each has a router of its own
         asyncio.run(post_all(found, conversations()[:24]))
     yield found
     stop_cluster()
@@ -56,8 +56,13 @@ def ingress_replicas() -> int:
     return sum(sum(each.replica_states.values()) for name, each in deployments.items() if name != DEPLOYMENT)
 
 
-def load() -> dict[str, Any]:
-    return status(DEPLOYMENT)
+def under_way() -> int:
+    """Requests that the routers have told each other of."""
+    return sum(requests for loads in told(DEPLOYMENT).values() for requests, _ in loads.values())
+
+
+def counted(series: str) -> float:
+    return sum(value for labels, value in exported(series) if labels.get("deployment") == DEPLOYMENT)
 
 
 def chat(group: int, number: int, **more: Any) -> dict[str, Any]:
@@ -95,31 +100,33 @@ def conversations() -> list[dict[str, Any]]:
     return [chat(group, number) for number in range(EACH) for group in range(GROUPS)]
 
 
-async def idle() -> None:
+async def until(happened: Callable[[], bool]) -> None:
     for _ in range(300):
-        now = load()
-        if now and not now["waiting"] and not any(each["under_way"] for each in now["replicas"].values()):
+        if happened():
             return
         await asyncio.sleep(0.1)
-    raise AssertionError(load())
+    raise AssertionError(told(DEPLOYMENT))
+
+
+async def idle() -> None:
+    await until(lambda: bool(told(DEPLOYMENT)) and not under_way())
 
 
 def test_conversations_find_their_instructions_cached(address: str) -> None:
-    before = load().get("finished", 0)
+    asyncio.run(idle())
     answers = asyncio.run(post_all(address, conversations()))
     prompt = sum(each["usage"]["prompt_tokens"] for each in answers)
     cached = sum((each["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0 for each in answers)
     assert len({each["id"] for each in answers}) == GROUPS * EACH
     assert cached > 0.72 * prompt
-    asyncio.run(idle())
-    assert load()["finished"] - before == GROUPS * EACH
-    assert load()["sticky"] > 0.6 * GROUPS * EACH
+    asyncio.run(until(lambda: counted("peek_fleet_finished_requests_total") >= GROUPS * EACH))
+    asyncio.run(until(lambda: counted("peek_fleet_sticky_requests_total") > 0.6 * GROUPS * EACH))
+    assert counted("peek_fleet_fallback_requests_total") == 0.0
 
 
 def test_an_answer_streams_and_a_client_that_goes_away_is_forgotten(address: str) -> None:
     async def scenario() -> None:
         await idle()
-        before = load()
         async with aiohttp.ClientSession() as session:
             body = chat(1, 1, stream=True, ignore_eos=True, max_tokens=8)
             async with session.post(f"{address}/v1/chat/completions", json=body) as answer:
@@ -129,9 +136,8 @@ def test_an_answer_streams_and_a_client_that_goes_away_is_forgotten(address: str
             long = chat(1, 2, stream=True, ignore_eos=True, max_tokens=1500)
             async with session.post(f"{address}/v1/chat/completions", json=long) as answer:
                 await answer.content.readline()
-                assert sum(each["under_way"] for each in load()["replicas"].values()) == 1
+                await until(lambda: under_way() == 1)
         await idle()
-        assert load()["added"] == before["added"] + 2
 
     asyncio.run(scenario())
 
@@ -150,17 +156,21 @@ def test_a_session_is_named_in_a_header_or_in_the_body(address: str) -> None:
                     assert answer.status == 200, await answer.text()
 
     asyncio.run(scenario())
-    homes = queue(DEPLOYMENT).__ray_call__.remote(lambda it: list(it._fleet._placement._sessions))
-    assert [session for _, session in ray.get(homes)] == ["in a header", "in the body"]
+    sent = exchange(DEPLOYMENT).__ray_call__
+    sessions = ["in a header", "in the body"]
+    asyncio.run(
+        until(
+            lambda: ray.get(sent.remote(lambda it: [each.session for _, each in it._sent][-2:])) == sessions
+        )
+    )
 
 
-def test_the_queue_and_a_replica_are_killed_and_everybody_is_answered_once(address: str) -> None:
+def test_the_exchange_and_a_replica_are_killed_and_everybody_is_answered_once(address: str) -> None:
     async def scenario() -> None:
         asking = asyncio.create_task(post_all(address, conversations()))
-        while not load()["waiting"]:
-            await asyncio.sleep(0.05)
-        victim = next(iter(load()["replicas"]))
-        ray.kill(queue(DEPLOYMENT))
+        await until(lambda: under_way() > 8)
+        victim = next(replica for loads in told(DEPLOYMENT).values() for replica in loads)
+        ray.kill(exchange(DEPLOYMENT))
         await asyncio.sleep(0.3)
         ray.kill(ray.get_actor(f"SERVE_REPLICA::default#{DEPLOYMENT}#{victim}", namespace="serve"))
         answers = await asking

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from peek.adapters.engine_adapter import Statements
 from peek.adapters.fleet_metrics import FleetMetrics
-from peek.adapters.ray_serve.routing import Prompt, prompt_of
+from peek.adapters.prompts import Prompt, prompt_of
 from peek.errors import NoReplica, PeekError
 from peek.fleet import FleetConfig, FleetPlanner
 from peek.fleet.prompt_keys import BLOCK_TOKENS

@@ -1,4 +1,4 @@
-"""What a deployment names: `fleet_options`, or the classes `FleetRouter` and `FleetQueueActor` in a file.
+"""What a deployment names: `fleet_options`, or the classes `FleetRouter` and `FleetExchangeActor` in a file.
 
 The classes are made on first use, so that importing this module does not import Ray.
 """
@@ -8,27 +8,11 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from peek.adapters.ray_serve.queue import FleetQueue, QueueMetrics
+from peek.adapters.ray_serve.exchange import Exchange
 from peek.adapters.ray_serve.routing import FleetRouting
-from peek.adapters.ray_serve.settings import ACTOR_NAME, divided, watch_replicas, why_stand_aside
+from peek.adapters.ray_serve.settings import ACTOR_NAME, checked, why_stand_aside
 
 logger = logging.getLogger("ray.serve.peek")
-
-
-class ServeQueue(FleetQueue):
-    """The queue in an actor of Ray Serve's."""
-
-    _metrics: QueueMetrics | None = None
-
-    def watch(self) -> Any:
-        """The controller tells which replicas there are."""
-        return watch_replicas(self.set_replicas)
-
-    def export(self, status: dict[str, Any]) -> None:
-        """As metrics of Ray's."""
-        if self._metrics is None:
-            self._metrics = QueueMetrics()
-        self._metrics.tell(status)
 
 
 def _router_class() -> Any:
@@ -37,17 +21,20 @@ def _router_class() -> Any:
     return type(
         "FleetRouter",
         (FleetRouting, PowerOfTwoChoicesRequestRouter),
-        {"__module__": __name__, "__doc__": "Ray's power of two choices, behind a queue where there is one."},
+        {
+            "__module__": __name__,
+            "__doc__": "peek's choice; where it has none, Ray's power of two choices.",
+        },
     )
 
 
-def _queue_actor_class() -> Any:
+def _exchange_class() -> Any:
     import ray
 
-    return ray.remote(num_cpus=0)(ServeQueue)
+    return ray.remote(num_cpus=0)(Exchange)
 
 
-_MADE: Final = {"FleetRouter": _router_class, "FleetQueueActor": _queue_actor_class}
+_MADE: Final = {"FleetRouter": _router_class, "FleetExchangeActor": _exchange_class}
 
 
 def __getattr__(name: str) -> Any:
@@ -65,40 +52,33 @@ def fleet_options(**options: Any) -> dict[str, Any]:
     log says so.
 
     Args:
-        **options: of the queue and its routers:
+        **options: of the routers:
 
-            max_ongoing_requests: how many a replica takes; Ray is told, too.
-            window: how many requests are sent to a replica that does not hold their prompts, about as many as
-                the engine computes at once; by default half of `max_ongoing_requests`.  The rest is for
-                requests of whose prompt it holds half.
+            max_ongoing_requests: how many a replica takes; Ray is told, too.  Those beyond wait in Ray, whose
+                own rule sends them on: make it larger than what the engine computes at once, and let the
+                engine order what waits.
+            seats: how many a replica's engine computes at once, its max_num_seqs.
             cache_tokens: prefix cache of a replica.
-            policy: the order of the requests that wait for one replica, a label.
             stickiness: see `FleetConfig`.
-            max_waiting: requests that wait; one more is refused with `BackPressureError`, over HTTP a 503.
-            retry_after_s: what that answer says.
             decode_tokens: tokens that an answer is expected to have, where the request allows as many.
-            max_request_s: after that long a request whose end was never told counts as ended.
 
     Raises `InvalidConfig` for an unknown option or value.
     """
-    queue, router = divided(options)
+    found = checked(options)
     why = why_stand_aside()
     if why:
         logger.error("peek stands aside, Ray Serve's own router decides: %s", why)
-        return {"max_ongoing_requests": queue["max_ongoing_requests"]}
+        return {"max_ongoing_requests": found["max_ongoing_requests"]}
     from ray.serve.config import DeploymentActorConfig, RequestRouterConfig
 
     return {
-        "max_ongoing_requests": queue["max_ongoing_requests"],
+        "max_ongoing_requests": found["max_ongoing_requests"],
         "deployment_actors": [
             DeploymentActorConfig(
-                name=ACTOR_NAME,
-                actor_class=__getattr__("FleetQueueActor"),
-                init_kwargs={"options": queue},
-                actor_options={"num_cpus": 0, "max_concurrency": 10_000},
+                name=ACTOR_NAME, actor_class=__getattr__("FleetExchangeActor"), actor_options={"num_cpus": 0}
             )
         ],
         "request_router_config": RequestRouterConfig(
-            request_router_class=__getattr__("FleetRouter"), request_router_kwargs=router
+            request_router_class=__getattr__("FleetRouter"), request_router_kwargs=found
         ),
     }

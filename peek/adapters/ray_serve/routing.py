@@ -1,56 +1,25 @@
-"""What Ray Serve's router of each deployment handle does with a request: find the prompt, ask the queue."""
+"""What Ray Serve's router of each handle does with a request: find the prompt, choose the replica."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any, Final
 
+from peek.adapters import fleet_metrics
 from peek.adapters.engine_adapter import Statements
-from peek.adapters.ray_serve.queue import RouterMetrics
-from peek.adapters.ray_serve.queue_client import FULL, STOCK, Arrival, QueueClient, in_no_context
-from peek.adapters.ray_serve.settings import (
-    ROUTER_OPTIONS,
-    bypasses_the_queue,
-    divided,
-    find_queue,
-    refusal,
-    why_stand_aside,
-)
-from peek.errors import InvalidKey
-from peek.fleet.prompt_keys import PromptKey, openai_key, text_key, token_key
+from peek.adapters.fleet_metrics import ACTIVE, FALLBACKS, IMBALANCE, REPLICA, WAITING
+from peek.adapters.metrics import Metric
+from peek.adapters.prompts import Prompt, prompt_of
+from peek.adapters.ray_serve.decider import Asked, Decider, Sent
+from peek.adapters.ray_serve.exchange import ExchangeClient, in_no_context
+from peek.adapters.ray_serve.settings import bypasses_the_router, checked, find_exchange, why_stand_aside
+from peek.fleet.prompt_keys import text_key
 
 logger = logging.getLogger("ray.serve.peek")
 
-TRIES: Final = 5
-"""Times that the queue may name a replica which this router lacks, before Ray's own rule decides."""
-
-MOST_KNOWN: Final = 1000
-"""Replicas that are gone and still known by name, those that are there among them."""
-
-REPLICAS_S: Final = 1.0
-"""How long the router waits for news of a replica that the queue knows before it does."""
-
-
-@dataclass
-class Sent:
-    """A request at a replica, as the queue knows it.
-
-    Attributes:
-        serial: its number at the queue client.
-        replica: where it is.
-        ended: the queue knows that it is no longer there.
-    """
-
-    serial: int
-    replica: str
-    ended: bool = False
-
+MOST_REFUSALS: Final = 2
+"""A request that so many replicas refused goes by Ray's own rule, which asks them first."""
 
 if TYPE_CHECKING:
     _Base = Any
@@ -65,23 +34,26 @@ class FleetRouting(_Base):  # type: ignore[misc]
     """
 
     def initialize_state(self, **options: Any) -> None:
-        """Called by Ray with `request_router_kwargs`, see `ROUTER_OPTIONS`; `InvalidConfig`."""
-        self._options = divided({**ROUTER_OPTIONS, **options})[1]
-        self._client: QueueClient | None = None
+        """Called by Ray with `request_router_kwargs`, see `fleet_options`; `InvalidConfig`."""
+        self._options = checked(options)
+        self._decider: Decider | None = None
+        self._exchange: ExchangeClient | None = None
         self._exporting: Any = None
         self._sent: dict[str, list[Sent]] = {}
         """By Ray's internal request id, which several calls of one request have in common."""
-        self._once_known: dict[str, Any] = {}
-        """Ray's ids of all replicas there have been, by the name that the queue has for them."""
+        self._ids: dict[str, Any] = {}
+        """Ray's ids of the replicas, by the name that the planner has for them."""
+        self._waiting = 0
+        """Requests that wait in Ray until a replica has room."""
         self._blind = False
         self._statements = Statements()
         self._aside = why_stand_aside()
         if self._aside:
             logger.error("peek stands aside, Ray Serve's own router decides: %s", self._aside)
-        elif bypasses_the_queue():
+        elif bypasses_the_router():
             logger.warning(
-                "direct streaming is on (RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING): its requests pass by peek's "
-                "queue, Ray Serve's own rule decides where they go"
+                "direct streaming is on (RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING): its requests pass by peek, "
+                "Ray Serve's own rule decides where they go"
             )
 
     def prompt_of(self, pending_request: Any) -> Prompt | None:
@@ -92,39 +64,41 @@ class FleetRouting(_Base):  # type: ignore[misc]
     # -- the way of a request --------------------------------------------------------------------------
 
     async def _choose_replica_for_request(self, pending_request: Any, *, is_retry: bool = False) -> Any:
-        replica = None
-        if self._client is not None:
-            if is_retry:
-                self._was_refused(pending_request)
-            replica = await self._ask_queue(pending_request)
-        if replica is None:
+        decider = self._decider
+        if decider is None:
             return await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
-        self._record_queue_wait_time(pending_request)
+        refusals = self._refusals(decider, pending_request) if is_retry else 0
+        asked = self._asked(pending_request)
+        sent = replica = None
+        if not self._waiting and refusals < MOST_REFUSALS:  # none overtakes those that wait
+            sent = decider.place(asked)
+            replica = None if sent is None else self._replicas.get(self._ids.get(sent.replica))
+        if replica is None:
+            if sent is not None:
+                decider.end(sent, False)
+            decider.by_rays_rule += 1
+            self._waiting += 1
+            try:
+                replica = await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
+            finally:
+                self._waiting -= 1
+            sent = decider.place(asked, replica.replica_id.unique_id)
+        else:
+            self._record_queue_wait_time(pending_request)
+        if sent is not None:
+            pending_request.peek_sent = (sent, refusals)
+            self._sent.setdefault(pending_request.metadata.internal_request_id, []).append(sent)
         return replica
 
-    async def _ask_queue(self, pending_request: Any) -> Any:
-        """The replica that the queue chooses, None if Ray's own rule is to."""
-        assert self._client is not None
-        arrival = self._arrival(pending_request)
-        for _ in range(TRIES):
-            serial, name = await self._client.acquire(arrival)
-            if name == STOCK:
-                return None
-            if name == FULL:
-                raise refusal(self._options["max_waiting"], self._options["retry_after_s"])
-            replica = self._replicas.get(self._once_known.get(name))
-            if replica is not None:
-                sent = pending_request.peek_sent = Sent(serial, name)
-                self._sent.setdefault(pending_request.metadata.internal_request_id, []).append(sent)
-                return replica
-            self._client.end(serial, False)
-            if name in self._once_known:  # the queue does not know yet that it is gone
-                self._client.lost(name)
-            else:
-                await self._news_of_replicas()
-        return None
+    def _refusals(self, decider: Decider, pending_request: Any) -> int:
+        """How many replicas did not take a request, or died: the one that it was sent to is one more."""
+        sent, refusals = getattr(pending_request, "peek_sent", (None, 0))
+        if sent is not None:
+            decider.end(sent, False)
+            decider.rest(sent.replica)
+        return refusals + 1
 
-    def _arrival(self, pending_request: Any) -> Arrival:
+    def _asked(self, pending_request: Any) -> Asked:
         prompt = None
         try:
             prompt = self.prompt_of(pending_request)
@@ -135,31 +109,17 @@ class FleetRouting(_Base):  # type: ignore[misc]
             if not self._blind and pending_request.args:
                 self._blind = True
                 logger.warning(
-                    "a request shows peek no prompt (%s): it waits in the queue as one that shares nothing.  "
-                    "The queue is for the deployment of the model, behind the one that reads HTTP requests",
+                    "a request shows peek no prompt (%s): it counts as one that shares nothing.  "
+                    "fleet_options is for the model's deployment, behind the one that reads HTTP requests",
                     ", ".join([type(each).__name__ for each in pending_request.args]),
                 )
             prompt = Prompt(text_key(pending_request.metadata.internal_request_id), 0)
         decode_tokens = self._options["decode_tokens"]
         if prompt.most_tokens:
             decode_tokens = min(decode_tokens, prompt.most_tokens)
-        age_s = max(0.0, time.time() - pending_request.created_at)
         key = prompt.key
         session = self._statements.of(prompt.parameters, (pending_request.metadata.session_id,)).session
-        return Arrival(0, key.key, key.num_tokens, key.namespace, decode_tokens, age_s, session)
-
-    async def _news_of_replicas(self) -> None:
-        self._replicas_updated_event.clear()
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._replicas_updated_event.wait(), REPLICAS_S)
-
-    def _was_refused(self, pending_request: Any) -> None:
-        """The replica that the queue chose did not take the request, or died."""
-        assert self._client is not None
-        sent = getattr(pending_request, "peek_sent", None)
-        if sent is not None:
-            self._end(sent, False)
-            self._client.full(sent.replica)
+        return Asked(key.key, key.num_tokens, key.namespace, decode_tokens, session)
 
     def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
         """Called by Ray when a request has left a replica, however it ended."""
@@ -170,13 +130,9 @@ class FleetRouting(_Base):  # type: ignore[misc]
                 mine.remove(sent)
                 if not mine:
                     del self._sent[internal_request_id]
-                self._end(sent, True)
+                if self._decider is not None:
+                    self._decider.end(sent, True)
                 return
-
-    def _end(self, sent: Sent, computed: bool) -> None:
-        if not sent.ended and self._client is not None:
-            sent.ended = True
-            self._client.end(sent.serial, computed)
 
     # -- replicas --------------------------------------------------------------------------------------
 
@@ -187,119 +143,106 @@ class FleetRouting(_Base):  # type: ignore[misc]
             self._exporting = in_no_context(self._export())
         if self._aside:
             return
-        for replica in replicas:  # those that are there are the newest
-            name = replica.replica_id.unique_id
-            self._once_known.pop(name, None)
-            self._once_known[name] = replica.replica_id
-        while len(self._once_known) > max(MOST_KNOWN, len(replicas)):
-            del self._once_known[next(iter(self._once_known))]
-        if self._client is None:
+        if self._decider is None or self._exchange is None:
             deployment_id = self._deployment_id
-            self._client = QueueClient(lambda: find_queue(deployment_id))
-        self._client.want(bool(replicas))
-
-    async def _export(self) -> None:
-        """Once a second, whether the queue decides here."""
-        name = self._deployment_id.name
-        labels = {"application": self._deployment_id.app_name, "deployment": name, "router": uuid4().hex[:8]}
-        try:
-            metrics = RouterMetrics(labels)
-            while True:
-                client = self._client
-                metrics.tell(client is not None and client.active, client.fallbacks if client else 0)
-                await asyncio.sleep(1.0)
-        except Exception:
-            logger.exception("the metrics of a router of peek's queue cannot be exported")
+            self._decider = Decider(self._options)
+            self._exchange = ExchangeClient(self._decider, lambda: find_exchange(deployment_id))
+        self._ids = {each.replica_id.unique_id: each.replica_id for each in replicas}
+        self._decider.set_replicas(
+            {each.replica_id.unique_id: each.max_ongoing_requests for each in replicas}
+        )
+        self._exchange.want(bool(replicas))
 
     def on_replica_actor_died(self, replica_id: Any) -> None:
         """Called by Ray when a call has found a replica dead."""
         super().on_replica_actor_died(replica_id)
-        if self._client is not None:
-            self._client.lost(replica_id.unique_id)
+        if self._decider is not None:
+            self._decider.lose(replica_id.unique_id)
+
+    # -- metrics ---------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """What this router knows: loads and counters of its planner, what it fell back on, and the others."""
+        decider, exchange = self._decider, self._exchange
+        if decider is None or exchange is None:
+            return {"active": False, "replicas": {}}
+        others = {"routers": exchange.routers, "exchange_failures": exchange.failures}
+        return {**decider.status(), "waiting": self._waiting, **others}
+
+    async def _export(self) -> None:
+        """Once a second, as metrics of Ray's, which puts `ray_` before their names."""
+        name = self._deployment_id.name
+        try:
+            metrics = RouterMetrics(self._deployment_id.app_name, name)
+            while True:
+                metrics.tell(self.status())
+                await asyncio.sleep(1.0)
+        except Exception:
+            logger.exception("the metrics of a router of peek's cannot be exported")
 
 
-# -- the prompt of a call -----------------------------------------------------------------------------
+GAUGES: Final = {
+    "active": ACTIVE,
+    "waiting": WAITING,
+    "imbalance": IMBALANCE,
+    "routers": Metric(
+        "peek_fleet_routers", "gauge", "Routers of the deployment that one hears of, itself included"
+    ),
+}
+"""By the name of the field of `FleetRouting.status`."""
+
+COUNTERS: Final = {
+    **{
+        field: fleet_metrics.COUNTERS[field]
+        for field in ("added", "sticky", "dispatched", "finished", "cancelled", "sessions_moved")
+    },
+    "fallbacks": FALLBACKS,
+    "by_rays_rule": Metric(
+        "peek_fleet_fallback_requests", "counter", "Times a request of a router went by Ray's own rule"
+    ),
+    "exchange_failures": Metric(
+        "peek_fleet_exchange_failures", "counter", "Times a router could not reach the others"
+    ),
+}
+"""Likewise."""
+
+OF_REPLICAS: Final = {field: REPLICA[field] for field in ("under_way", "backlog", "accepting")}
+"""By the name of the field of `ReplicaStatus`."""
 
 
-FIELDS: Final = (
-    "prompt_token_ids",
-    "prompt",
-    "messages",
-    "input",
-    "system",
-    "instructions",
-    "tools",
-    "model",
-    "lora",
-    "cache_salt",
-    "documents",
-    "chat_template",
-    "chat_template_kwargs",
-)
-"""What is read of a request that is an object: an OpenAI request of vLLM or of `ray.serve.llm`."""
+class RouterMetrics:
+    """Exports what a router tells.
 
-PARAMETERS: Final = ("vllm_xargs", "custom_params")
-"""Where a body has parameters of ours: in vLLM, in SGLang."""
-
-TOKEN_KWARGS: Final = ("prompt_token_ids", "request_token_ids")
-MOST_TOKENS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-
-
-class Prompt(NamedTuple):
-    """What the queue is told of a call.
-
-    Attributes:
-        key: of the prompt.
-        most_tokens: that its answer may have, 0 if the call does not say.
-        parameters: in its body, where it may name its session.
+    Args:
+        application, deployment: whose router it is.
     """
 
-    key: PromptKey
-    most_tokens: int
-    parameters: object = None
+    def __init__(self, application: str, deployment: str) -> None:
+        from uuid import uuid4
 
+        from ray.util.metrics import Counter, Gauge
 
-def prompt_of(args: Sequence[Any], kwargs: Mapping[str, Any], namespace: str = "") -> Prompt | None:
-    """The prompt of a call, None if there is none to be seen.
+        self._labels = {"application": application, "deployment": deployment, "router": uuid4().hex[:8]}
+        names = tuple(self._labels)
+        self._gauges = {field: Gauge(each.name, each.text, names) for field, each in GAUGES.items()}
+        self._counters = {field: Counter(each.name, each.text, names) for field, each in COUNTERS.items()}
+        self._of_replicas = {
+            field: Gauge(each.name, each.text, (*names, "replica")) for field, each in OF_REPLICAS.items()
+        }
+        self._told: dict[str, float] = {}
+        self._replicas: set[str] = set()
 
-    It is looked for in the keywords `prompt_token_ids` and `request_token_ids`, then in each argument: the
-    body of an OpenAI request as a mapping or an object, a text, or token ids.  `namespace` is added to its
-    own.
-    """
-    for name in TOKEN_KWARGS:
-        if name in kwargs:
-            return _prompt(kwargs[name], namespace)
-    for argument in (*args, *kwargs.values()):
-        found = _prompt(argument, namespace)
-        if found is not None:
-            return found
-    return None
-
-
-def _prompt(argument: Any, namespace: str) -> Prompt | None:
-    try:
-        if isinstance(argument, (str, bytes)):
-            return Prompt(text_key(argument, namespace), 0)
-        if isinstance(argument, (list, tuple)) and argument and type(argument[0]) is int:
-            return Prompt(token_key(argument, namespace), 0)
-        body = argument if isinstance(argument, Mapping) else _fields(argument)
-        key = openai_key(body)
-    except InvalidKey:
-        return None
-    if namespace:
-        key = key._replace(namespace=f"{key.namespace}\0{namespace}")
-    get = argument.get if isinstance(argument, Mapping) else lambda name: getattr(argument, name, None)
-    most = [number for number in map(get, MOST_TOKENS) if type(number) is int and number > 0]
-    stated = [found for found in map(get, PARAMETERS) if found]
-    return Prompt(key, most[0] if most else 0, stated[0] if stated else None)
-
-
-def _fields(request: Any) -> dict[str, Any]:
-    found = {name: getattr(request, name, None) for name in FIELDS}
-    if isinstance(found["messages"], (list, tuple)):
-        found["messages"] = [_plain(message) for message in found["messages"]]
-    return {name: value for name, value in found.items() if value is not None and not callable(value)}
-
-
-def _plain(message: Any) -> Any:
-    return message.model_dump(exclude_none=True) if hasattr(message, "model_dump") else message
+    def tell(self, status: dict[str, Any]) -> None:
+        """Export a status; counters by what they have grown."""
+        for field, gauge in self._gauges.items():
+            gauge.set(float(status.get(field, 0)), self._labels)
+        for name in self._replicas | set(status["replicas"]):  # one that is gone has nothing
+            load = status["replicas"].get(name, {})
+            for field, gauge in self._of_replicas.items():
+                gauge.set(float(load.get(field, 0)), {**self._labels, "replica": name})
+        self._replicas = set(status["replicas"])
+        for field, counter in self._counters.items():
+            grown = status.get(field, 0) - self._told.get(field, 0)
+            self._told[field] = status.get(field, 0)
+            if grown > 0:
+                counter.inc(grown, self._labels)

@@ -1,80 +1,69 @@
-"""Options of the queue and of the routers, and what depends on how Ray 2.60 is built."""
+"""Options of the routers, and what depends on how Ray 2.60 is built."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from peek.config import PeekConfig
 from peek.errors import InvalidConfig
 from peek.fleet import FleetConfig
 from peek.fleet.prompt_keys import BLOCK_TOKENS
 from peek.settings import require_within
 
-QUEUE_OPTIONS: Final[dict[str, Any]] = {
-    "policy": "peek",
-    "window": 0,
-    "max_ongoing_requests": 64,
+OPTIONS: Final[dict[str, Any]] = {
+    "max_ongoing_requests": 1_000,
+    "seats": 256,
     "cache_tokens": 200_000,
     "stickiness": 4.0,
-    "max_waiting": 10_000,
-    "max_request_s": 3600.0,
-}
-"""Options of the queue with their defaults."""
-
-ROUTER_OPTIONS: Final[dict[str, Any]] = {
     "decode_tokens": 128,
-    "retry_after_s": 1.0,
-    "max_waiting": QUEUE_OPTIONS["max_waiting"],
 }
-"""Options of the routers with their defaults."""
+"""The options with their defaults."""
+
+GONE: Final = {
+    "policy": "requests are sent as they come, and their replica's engine orders them: set PEEK_POLICY there",
+    "window": "`seats` says how many requests an engine computes at once",
+    "max_waiting": "Ray's own `max_queued_requests` of the deployment bounds what waits",
+    "retry_after_s": "Ray's own `backpressure_config` of the deployment says it",
+    "max_request_s": "Ray tells when a request ends",
+}
+"""Options that there were, and what is to be done instead."""
 
 
-def divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of the queue and those of the routers, all of them; `InvalidConfig`."""
-    unknown = sorted(set(options) - set(QUEUE_OPTIONS) - set(ROUTER_OPTIONS))
-    if unknown:
-        valid = ", ".join(sorted({**QUEUE_OPTIONS, **ROUTER_OPTIONS}))
-        raise InvalidConfig(f"option {unknown[0]!r} is unknown; valid: {valid}")
-    queue = {name: options.get(name, default) for name, default in QUEUE_OPTIONS.items()}
-    router = {name: options.get(name, default) for name, default in ROUTER_OPTIONS.items()}
-    require_within("max_ongoing_requests", queue["max_ongoing_requests"], 1, 2**31)
-    require_within("window", queue["window"], 0, queue["max_ongoing_requests"])
-    fleet_config(queue)
-    require_within("cache_tokens", queue["cache_tokens"], 0, 2**60)
-    require_within("max_request_s", queue["max_request_s"], 1.0, 1e9)
-    require_within("decode_tokens", router["decode_tokens"], 0, 2**40)
-    require_within("retry_after_s", router["retry_after_s"], 0.0, 1e6)
-    return queue, router
+def checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """All options; `InvalidConfig`."""
+    for name in options:
+        if name in GONE:
+            raise InvalidConfig(f"option {name!r} is gone: {GONE[name]}")
+        if name not in OPTIONS:
+            raise InvalidConfig(f"option {name!r} is unknown; valid: {', '.join(sorted(OPTIONS))}")
+    found = {**OPTIONS, **options}
+    require_within("max_ongoing_requests", found["max_ongoing_requests"], 1, 2**31)
+    require_within("cache_tokens", found["cache_tokens"], 0, 2**60)
+    require_within("decode_tokens", found["decode_tokens"], 0, 2**40)
+    fleet_config(found)
+    return found
 
 
-def fleet_config(queue: Mapping[str, Any]) -> FleetConfig:
-    """The fleet that a queue's options ask for.
+def fleet_config(options: Mapping[str, Any]) -> FleetConfig:
+    """The fleet that the options ask for.
 
     Ray does not tell of first tokens: what is at a replica counts as queued there until it ends.
     """
-    seats = queue["window"] or (queue["max_ongoing_requests"] + 1) // 2
     return FleetConfig(
-        order=PeekConfig.from_label(queue["policy"]),
         unit_tokens=BLOCK_TOKENS,
-        stickiness=queue["stickiness"],
-        seats=seats,
-        window_requests=seats,
-        window_tokens=0,
-        warm_requests=queue["max_ongoing_requests"],
-        max_waiting=queue["max_waiting"],
+        stickiness=options["stickiness"],
+        seats=min(options["seats"], options["max_ongoing_requests"]),
     )
 
 
-# -- Ray: versions, names, news of replicas -----------------------------------------------------------
+# -- Ray: versions, names -----------------------------------------------------------------------------
 
 
 VERSIONS: Final = ("2.60.",)
 
-ACTOR_NAME: Final = "peek_queue"
+ACTOR_NAME: Final = "peek_exchange"
 
 
 def why_stand_aside() -> str:
@@ -88,8 +77,8 @@ def why_stand_aside() -> str:
     return ""
 
 
-def find_queue(deployment_id: Any) -> Any:
-    """The queue of a deployment, None if there is none; asks Ray's registry of names.
+def find_exchange(deployment_id: Any) -> Any:
+    """The exchange of a deployment, None if there is none; asks Ray's registry of names.
 
     While a rolling update has two of them all routers that look find the same one.
     """
@@ -111,37 +100,6 @@ def find_queue(deployment_id: Any) -> Any:
     return None
 
 
-def watch_replicas(update: Callable[[dict[str, int]], None]) -> Any:
-    """Call `update` in this event loop with `{name: max_ongoing_requests}` whenever replicas come or go.
-
-    To be called in a deployment's actor; the caller keeps what is returned.
-    """
-    import ray
-    from ray import serve
-    from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
-    from ray.serve._private.long_poll import LongPollClient, LongPollNamespace
-
-    deployment_id = serve.get_deployment_actor_context().deployment_id
-
-    def told(info: Any) -> None:
-        update({each.replica_id.unique_id: each.max_ongoing_requests for each in info.running_replicas})
-
-    return LongPollClient(
-        ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE),
-        {(LongPollNamespace.DEPLOYMENT_TARGETS, deployment_id): told},
-        call_in_event_loop=asyncio.get_running_loop(),
-        client_id=f"peek:{ray.get_runtime_context().get_actor_id()}",
-    )
-
-
-def refusal(max_waiting: int, retry_after_s: float) -> Exception:
-    """What a caller gets whose request finds the queue full: over HTTP a 503 with Retry-After."""
-    from ray.serve.exceptions import BackPressureError
-
-    refused: Exception = BackPressureError(max_waiting, max_waiting, 503, retry_after_s)
-    return refused
-
-
-def bypasses_the_queue() -> bool:
+def bypasses_the_router() -> bool:
     """Whether `ray.serve.llm` streams directly: it then only asks where a request might go."""
     return os.environ.get("RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING") == "1"

@@ -1,0 +1,487 @@
+"""What a router of Ray Serve decides, and what routers tell each other; Ray itself is in tests/ray_serve."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.loops import in_a_loop
+
+from peek.adapters.prompts import Prompt, prompt_of
+from peek.adapters.ray_serve import decider as decider_module
+from peek.adapters.ray_serve import exchange as exchange_module
+from peek.adapters.ray_serve import fleet_options
+from peek.adapters.ray_serve.decider import Asked, Decider, Sent
+from peek.adapters.ray_serve.exchange import Exchange, ExchangeClient
+from peek.adapters.ray_serve.settings import GONE, OPTIONS, checked, fleet_config
+from peek.errors import InvalidConfig
+from peek.fleet import openai_key, text_key, token_key
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def asked(group: int, number: int = 0, session: str = "") -> Asked:
+    key = token_key([group] * 3200 + [1000 + number] * 16)
+    return Asked(key.key, key.num_tokens, "", 10, session)
+
+
+def decider_of(replicas: int = 2, **options: Any) -> tuple[Decider, Clock]:
+    clock = Clock()
+    decider = Decider(checked(options), clock)
+    decider.set_replicas({f"r{number}": 100 for number in range(replicas)})
+    return decider, clock
+
+
+def placed(decider: Decider, request: Asked, at: str = "") -> Sent:
+    sent = decider.place(request, at)
+    assert sent is not None
+    return sent
+
+
+def under_way(decider: Decider) -> dict[str, int]:
+    return {name: load["under_way"] for name, load in decider.status()["replicas"].items()}
+
+
+# -- one router -------------------------------------------------------------------------------------------
+
+
+def test_a_family_stays_together_and_families_spread() -> None:
+    decider, _ = decider_of(4)
+    homes: dict[int, set[str]] = {}
+    for number in range(40):
+        sent = placed(decider, asked(number % 4, number))
+        homes.setdefault(number % 4, set()).add(sent.replica)
+        decider.end(sent, True)
+    assert all(len(home) == 1 for home in homes.values())
+    assert len(set.union(*homes.values())) == 4
+
+
+def test_what_has_ended_is_no_load_and_is_told_once() -> None:
+    decider, _ = decider_of()
+    first, second = placed(decider, asked(1)), placed(decider, asked(2))
+    assert under_way(decider) == {"r0": 1, "r1": 1}
+    decider.end(first, True)
+    decider.end(first, True)
+    decider.end(second, False)
+    assert under_way(decider) == {"r0": 0, "r1": 0}
+    status = decider.status()
+    assert (status["finished"], status["cancelled"]) == (1, 1)
+    assert placed(decider, asked(1, 5)).replica == first.replica
+
+
+def test_a_session_has_a_home() -> None:
+    decider, _ = decider_of(3, cache_tokens=0)
+    homes = set()
+    for number in range(6):
+        sent = placed(decider, asked(number, number, "talk"))
+        homes.add(sent.replica)
+        decider.end(sent, True)
+    assert len(homes) == 1
+
+
+def test_what_rays_rule_has_chosen_is_load_too() -> None:
+    decider, _ = decider_of()
+    assert placed(decider, asked(1), "r1").replica == "r1"
+    assert under_way(decider) == {"r0": 0, "r1": 1}
+    assert decider.place(asked(1), "unknown") is None
+    assert placed(decider, asked(2)).replica == "r0"
+
+
+def test_a_replica_that_refuses_is_left_alone_longer_each_time_until_it_answers() -> None:
+    decider, clock = decider_of(1)
+    for rest_s in (0.1, 0.2, 0.4, 0.8, 1.6, 1.6):
+        sent = placed(decider, asked(1))
+        decider.end(sent, False)
+        decider.rest("r0")
+        clock.now += 0.9 * rest_s
+        assert decider.place(asked(1)) is None
+        clock.now += 0.2 * rest_s
+    sent = placed(decider, asked(1))
+    decider.rest("r0")
+    assert decider.place(asked(1)) is None
+    decider.end(sent, True)
+    placed(decider, asked(1))
+    decider.rest("gone")
+    decider.rest("r0")
+    clock.now += 0.11
+    placed(decider, asked(1))
+
+
+def test_a_replica_without_room_is_not_chosen() -> None:
+    decider, _ = decider_of(0)
+    decider.set_replicas({"r0": 2, "r1": 1})
+    sent = [placed(decider, asked(1, number)) for number in range(3)]
+    assert sorted(each.replica for each in sent) == ["r0", "r0", "r1"]
+    assert decider.place(asked(1)) is None
+    placed(decider, asked(1), "r1")  # Ray knows better
+    one, other = [each for each in sent if each.replica == "r0"]
+    decider.end(one, True)
+    decider.set_others([{"r0": (1, 5)}])
+    assert decider.place(asked(1)) is None
+    decider.set_others([])
+    assert placed(decider, asked(1)).replica == "r0"
+    decider.set_replicas({"r0": 3, "r1": 1})
+    assert placed(decider, asked(2)).replica == "r0"
+    decider.end(other, False)
+    decider.rest("r0")
+    assert decider.place(asked(1)) is None
+
+
+def test_replicas_come_go_and_die() -> None:
+    decider, _ = decider_of(0)
+    assert decider.place(asked(1)) is None
+    decider.set_replicas({"r0": 100, "r1": 100})
+    sent = [placed(decider, asked(number)) for number in range(4)]
+    decider.lose("r0")
+    decider.lose("r0")
+    assert list(under_way(decider)) == ["r1"]
+    decider.set_replicas({"r2": 100})  # r1 ends what it has
+    assert list(under_way(decider)) == ["r1", "r2"]
+    assert {placed(decider, asked(number)).replica for number in range(4)} == {"r2"}
+    for each in sent:
+        decider.end(each, True)
+    assert list(under_way(decider)) == ["r2"]
+    decider.set_replicas({"r1": 100, "r2": 100})
+    old = placed(decider, asked(1), "r1")
+    decider.set_replicas({"r2": 100})
+    decider.set_replicas(
+        {"r1": 100, "r2": 100}
+    )  # a replica of that name, before the last has ended what it had
+    assert under_way(decider)["r1"] == 0
+    decider.end(old, True)
+    assert under_way(decider)["r1"] == 0
+
+
+def test_a_request_whose_end_was_never_told_is_forgotten() -> None:
+    decider, clock = decider_of(1)
+    placed(decider, asked(1))
+    clock.now += decider_module.LONGEST_REQUEST_S + 1
+    placed(decider, asked(2))
+    assert under_way(decider) == {"r0": 1}
+
+
+def test_after_an_error_rays_rule_decides_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    decider, clock = decider_of()
+    sent = placed(decider, asked(1))
+    decider._fleet = object()  # type: ignore[assignment]
+    assert decider.place(asked(2)) is None
+    assert decider.place(asked(3), "r0") is None
+    decider.end(sent, True)
+    decider.rest("r0")
+    decider.lose("r0")
+    decider.set_replicas({"r1": 100, "r2": 100})
+    decider.set_others([{"r1": (1, 10)}])
+    decider.hear(asked(1)._replace(replica="r1"))
+    assert decider.loads() == {}
+    status = decider.status()
+    assert (status["active"], status["fallbacks"], status["replicas"]) == (False, 1, {})
+    clock.now += decider_module.ASIDE_S
+    assert decider.status()["active"]
+    assert placed(decider, asked(4)).replica == "r2"  # the other has something of others'
+    assert under_way(decider) == {"r1": 0, "r2": 1}
+    assert len([record for record in caplog.records if "peek failed" in record.message]) == 1
+
+
+@pytest.mark.parametrize("name", ["join", "leave", "pause", "resume", "lost", "other_load", "finished"])
+def test_no_error_of_the_planner_gets_out(name: str) -> None:
+    decider, clock = decider_of()
+    sent = placed(decider, asked(1))
+    decider.rest("r0")
+    whole = decider._fleet
+
+    class Broken:
+        def __getattr__(self, asked: str) -> Any:
+            if asked == name:
+                raise RuntimeError(name)
+            return getattr(whole, asked)
+
+        def __contains__(self, request: object) -> bool:
+            return True
+
+    decider._fleet = Broken()  # type: ignore[assignment]
+    clock.now += 1.0
+    decider.set_others([{"r0": (1, 1)}])
+    decider.place(asked(2))
+    decider.end(sent, True)
+    decider.rest("r1")
+    decider.set_replicas({"r1": 100, "r2": 100})
+    decider.lose("r1")
+    assert decider.fallbacks == 1
+
+
+def test_one_request_that_cannot_be_read_goes_alone(caplog: pytest.LogCaptureFixture) -> None:
+    decider, _ = decider_of()
+    broken = asked(1)._replace(key=b"123")
+    assert decider.place(broken) is None
+    assert decider.place(broken, "r0") is None
+    decider.hear(broken._replace(replica="r0"))
+    assert decider.place(broken._replace(num_tokens=-1)) is None
+    placed(decider, asked(1))
+    assert decider.fallbacks == 0
+    assert "cannot place" in caplog.text
+
+
+# -- several routers --------------------------------------------------------------------------------------
+
+
+def told(one: Decider, other: Decider) -> None:
+    """What one has and sent reaches the other."""
+    other.set_others([one.loads()])
+    for request in one.take_sent():
+        other.hear(request)
+
+
+def test_equal_prompts_find_the_same_home_through_two_routers() -> None:
+    one, _ = decider_of(4)
+    other, _ = decider_of(4)
+    for number in range(40):
+        says, hears = (one, other) if number % 2 else (other, one)
+        sent = placed(says, asked(number % 5, number))
+        told(says, hears)
+        says.end(sent, True)
+    homes = [placed(one, asked(group, 99)).replica for group in range(5)]
+    told(one, other)
+    assert [placed(other, asked(group, 98)).replica for group in range(5)] == homes
+
+
+def test_the_load_of_others_counts_until_nothing_is_heard_of_them() -> None:
+    one, _ = decider_of(2)
+    other, _ = decider_of(2)
+    sent = [placed(one, asked(number), "r0") for number in range(3)]
+    told(one, other)
+    assert {placed(other, asked(10 + number)).replica for number in range(3)} == {"r1"}
+    assert other.loads()["r1"][0] == 3
+    told(other, one)
+    requests, tokens = one.loads()["r0"]
+    assert requests == 3
+    assert tokens == pytest.approx(3 * (3216 + 10))
+    for each in sent:
+        one.end(each, True)
+    assert one.loads() == {}
+    other.set_others([])
+    assert all(load["backlog"] == 0 for load in other.status()["replicas"].values() if not load["under_way"])
+
+
+def test_news_of_a_replica_that_is_not_there_changes_nothing() -> None:
+    decider, _ = decider_of(1)
+    decider.set_others([{"r7": (3, 100)}, {"r7": (1, 1)}])
+    decider.hear(asked(1)._replace(replica="r7"))
+    assert decider.loads() == {}
+    decider.set_replicas({"r0": 100, "r7": 100})
+    assert decider.status()["replicas"]["r7"]["backlog"] == 101
+    assert placed(decider, asked(1)).replica == "r0"
+
+
+def test_a_router_that_tells_nobody_keeps_the_newest_prompts_only() -> None:
+    decider, _ = decider_of(1)
+    for number in range(decider_module.MOST_UNTOLD + 5):
+        decider.end(placed(decider, asked(1, number)), True)
+    sent = decider.take_sent()
+    assert len(sent) == decider_module.MOST_UNTOLD
+    assert sent[-1] == asked(1, decider_module.MOST_UNTOLD + 4)._replace(replica="r0")
+    assert decider.take_sent() == []
+
+
+PLAYS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.booleans(), st.sampled_from([0.0, 1.0, 4.0]))
+)
+
+
+@given(PLAYS, st.booleans())
+def test_each_router_hears_each_prompt_of_the_others_once(
+    plays: list[tuple[str, int, bool, float]], small: bool
+) -> None:
+    asyncio.run(play_exchange(plays, small))
+
+
+async def play_exchange(plays: list[tuple[str, int, bool, float]], small: bool) -> None:
+    """Beside it a plain list of all that was ever told; without room, only what is still there is heard."""
+    clock = Clock()
+    exchange = Exchange(clock)
+    room = 3 * exchange_module._size(asked(0)) if small else 10**9
+    everything: list[tuple[str, Asked]] = []
+    heard: dict[str, int] = {}
+    reached: dict[str, int] = {}
+    loads: dict[str, tuple[float, dict[str, tuple[int, int]]]] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exchange_module, "PROMPT_BYTES", room)
+        for router, count, begins_anew, later_s in plays:
+            clock.now += later_s
+            sent = [asked(len(everything) + place) for place in range(count)]
+            mine = {"r0": (count, len(everything))}
+            at = 0 if begins_anew else heard.get(router, 0)
+            others, news, heard[router] = await exchange.swap(router, mine, sent, at)
+            loads[router] = (clock.now, mine)
+            recent = [
+                each for name, (at_s, each) in loads.items() if clock.now - at_s <= 3.0 and name != router
+            ]
+            assert sorted(map(str, others)) == sorted(map(str, recent))
+            begin = 0 if begins_anew else reached.get(router, 0)
+            expected = [each for name, each in everything[begin:] if name != router]
+            assert news == (expected[len(expected) - len(news) :] if small else expected)
+            assert not small or len(news) <= 3
+            everything += [(router, each) for each in sent]
+            reached[router] = len(everything)
+
+
+@in_a_loop
+async def test_a_new_exchange_is_told_and_tells_from_the_beginning() -> None:
+    exchange = Exchange()
+    await exchange.swap("a", {}, [asked(1), asked(2)], 0)
+    assert await exchange.swap("b", {}, [], 999) == ([{}], [asked(1), asked(2)], 2)
+    status = await exchange.status()
+    assert status == {"routers": {"a": {}, "b": {}}, "prompts": 2}
+
+
+class Handle:
+    """Calls as an actor's handle makes them: one that has died, or is stopped, as it is told."""
+
+    def __init__(self) -> None:
+        self.exchange = Exchange()
+        self.dead = False
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any) -> Any:
+            await self.goes_on.wait()
+            if self.dead:
+                raise ConnectionError("the actor died\nand more")
+            return await getattr(self.exchange, name)(*args)
+
+        return SimpleNamespace(remote=call)
+
+
+@pytest.fixture
+def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_module, "EXCHANGE_S", 0.01)
+    monkeypatch.setattr(exchange_module, "IDLE_S", 0.1)
+
+
+def client_of(decider: Decider, find: Callable[[], Any]) -> ExchangeClient:
+    client = ExchangeClient(decider, find)
+    client.want(True)
+    return client
+
+
+async def until(happened: Callable[[], Any]) -> None:
+    while not happened():
+        await asyncio.sleep(0.01)
+
+
+def backlog(decider: Decider, replica: str) -> float:
+    found: float = decider.status()["replicas"][replica]["backlog"]
+    return found
+
+
+@pytest.mark.usefixtures("_in_a_hurry")
+@in_a_loop
+async def test_routers_hear_of_each_other_through_an_actor() -> None:
+    handle = Handle()
+    deciders = [decider_of()[0] for _ in range(2)]
+    clients = [client_of(decider, lambda: handle) for decider in deciders]
+    sent = [placed(deciders[0], asked(number), "r0") for number in range(100)]
+    await until(lambda: backlog(deciders[1], "r0") > 0)
+    await until(lambda: [client.routers for client in clients] == [2, 2])
+    for each in sent:
+        deciders[0].end(each, True)
+    await until(lambda: backlog(deciders[1], "r0") == 0)
+    assert placed(deciders[1], asked(99, 5)).replica == "r0"  # its prompt was told
+    assert [client.failures for client in clients] == [0, 0]
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.usefixtures("_in_a_hurry")
+@in_a_loop
+async def test_without_an_answer_a_router_goes_on_alone_and_says_so_once(
+    stopped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ray.serve.peek")
+    handle = Handle()
+    deciders = [decider_of()[0] for _ in range(2)]
+    clients = [client_of(decider, lambda: handle) for decider in deciders]
+    placed(deciders[0], asked(1), "r0")
+    await until(lambda: backlog(deciders[1], "r0") > 0)
+    if stopped:
+        handle.goes_on.clear()
+    handle.dead = True
+    await until(lambda: backlog(deciders[1], "r0") == 0)
+    assert clients[1].routers == 1
+    placed(deciders[1], asked(1))
+    await until(lambda: clients[1].failures > 1)
+    handle.dead = False
+    handle.goes_on.set()
+    await until(lambda: clients[1].routers == 2 and clients[0].routers == 2)
+    await until(lambda: backlog(deciders[1], "r0") > 0)
+    said = [record.message for record in caplog.records if "alone" in record.message]
+    why = "no answer within 0.1 s" if stopped else "the actor died"
+    assert said == [f"a router goes on alone: ConnectionError, {why}"] * 2
+    assert len([record for record in caplog.records if "hears of the others" in record.message]) == 2
+
+
+@in_a_loop
+async def test_without_replicas_nobody_is_asked_and_without_an_actor_it_is_looked_for() -> None:
+    looked: list[int] = []
+    decider, _ = decider_of()
+    client = ExchangeClient(decider, lambda: looked.append(1))
+    await asyncio.sleep(0.05)
+    assert not looked
+    client.want(True)
+    await until(lambda: len(looked) > 2)
+    client.want(False)
+    assert client.failures >= 2
+
+
+# -- options and prompts ----------------------------------------------------------------------------------
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(InvalidConfig, match="'windows' is unknown; valid: cache_tokens, decode_tokens"):
+        fleet_options(windows=3)
+    for name in GONE:
+        with pytest.raises(InvalidConfig, match=f"^option '{name}' is gone: [^ ]"):
+            fleet_options(**{name: 3})
+    for name in OPTIONS:
+        with pytest.raises(InvalidConfig, match=name):
+            checked({name: -1})
+    assert fleet_config(checked({"max_ongoing_requests": 5})).seats == 5
+    assert fleet_config(checked({"seats": 0})).seats == 0
+
+
+def test_without_its_ray_it_stands_aside(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peek.adapters.ray_serve.settings.VERSIONS", ("0.0.",))
+    assert fleet_options(max_ongoing_requests=40) == {"max_ongoing_requests": 40}
+    assert "peek stands aside" in caplog.text
+
+
+def test_where_a_prompt_is_in_a_call() -> None:
+    body = {"model": "m", "prompt": "p" * 200, "max_tokens": 7}
+    chat = [{"role": "user", "content": "c" * 200}]
+    tokens = token_key([1, 2, 3])
+    assert prompt_of([None, body], {}) == Prompt(openai_key(body), 7)
+    assert prompt_of([SimpleNamespace(**body, tools=None)], {}) == Prompt(openai_key(body), 7)
+    assert prompt_of([SimpleNamespace(messages=chat)], {}) == Prompt(openai_key({"messages": chat}), 0)
+    assert prompt_of([body], {}, "adapter") == Prompt(openai_key(body)._replace(namespace="m\0adapter"), 7)
+    assert (
+        prompt_of([[1, 2, 3]], {}) == prompt_of([body], {"prompt_token_ids": [1, 2, 3]}) == Prompt(tokens, 0)
+    )
+    parameters = {"peek_session": "s"}
+    for name in ("vllm_xargs", "custom_params"):
+        assert prompt_of([{**body, name: parameters}], {}) == Prompt(openai_key(body), 7, parameters)
+        assert prompt_of([SimpleNamespace(**body, **{name: parameters})], {}) == Prompt(
+            openai_key(body), 7, parameters
+        )
+    assert prompt_of(["some text"], {}) == Prompt(text_key("some text"), 0)
+    assert prompt_of([object(), 3, []], {"other": None}) is None
