@@ -341,9 +341,10 @@ class FleetMachine(RuleBasedStateMachine):
     def has_room(self, name: str) -> bool:
         queued = self.replicas[name].coming
         tokens = self.replicas[name].unstarted_tokens
-        if len(queued) >= self.config.warm_requests:
+        count = len(queued) + self.replicas[name].others[0]
+        if count >= self.config.warm_requests:
             return False
-        return len(queued) < self.config.window_requests or tokens < self.config.window_tokens
+        return count < self.config.window_requests or tokens < self.config.window_tokens
 
     def assert_no_help_is_due(self, thief: str) -> None:
         """The stated bound: no request waits at the longest backlog that it would pay to take over."""
@@ -385,6 +386,8 @@ class FleetMachine(RuleBasedStateMachine):
             return
         self.join(1.0, 10, False)
         for name, replica in self.replicas.items():
+            self.fleet.other_load(name, 0, 0)
+            replica.others = (0, 0)
             if not replica.accepting and not replica.leaving:
                 self.fleet.resume(name)
                 replica.accepting = True

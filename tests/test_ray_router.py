@@ -19,7 +19,7 @@ from peek.adapters.ray_serve import fleet_options
 from peek.adapters.ray_serve.decider import Asked, Decider, Sent
 from peek.adapters.ray_serve.exchange import Exchange, ExchangeClient
 from peek.adapters.ray_serve.settings import GONE, OPTIONS, checked, fleet_config
-from peek.errors import InvalidConfig
+from peek.errors import InvalidConfig, PolicyFault
 from peek.fleet import openai_key, text_key, token_key
 
 
@@ -38,12 +38,20 @@ def asked(group: int, number: int = 0, session: str = "") -> Asked:
 def decider_of(replicas: int = 2, **options: Any) -> tuple[Decider, Clock]:
     clock = Clock()
     decider = Decider(checked(options), clock)
-    decider.set_replicas({f"r{number}": 100 for number in range(replicas)})
+    decider.set_replicas([f"r{number}" for number in range(replicas)])
     return decider, clock
 
 
+def ask(decider: Decider, request: Asked) -> list[Sent | None]:
+    """Gets the answer, now or later."""
+    answers: list[Sent | None] = []
+    decider.ask(request, answers.append)
+    return answers
+
+
 def placed(decider: Decider, request: Asked, at: str = "") -> Sent:
-    sent = decider.place(request, at)
+    """A request that goes at once; where it is said, since Ray's own rule has chosen that."""
+    (sent,) = [decider.note(request, at)] if at else ask(decider, request)
     assert sent is not None
     return sent
 
@@ -93,67 +101,84 @@ def test_what_rays_rule_has_chosen_is_load_too() -> None:
     decider, _ = decider_of()
     assert placed(decider, asked(1), "r1").replica == "r1"
     assert under_way(decider) == {"r0": 0, "r1": 1}
-    assert decider.place(asked(1), "unknown") is None
+    assert decider.note(asked(1), "unknown") is None
     assert placed(decider, asked(2)).replica == "r0"
 
 
 def test_a_replica_that_refuses_is_left_alone_longer_each_time_until_it_answers() -> None:
     decider, clock = decider_of(1)
+    waits = ask(decider, asked(1))
     for rest_s in (0.1, 0.2, 0.4, 0.8, 1.6, 1.6):
-        sent = placed(decider, asked(1))
-        decider.end(sent, False)
-        decider.rest("r0")
+        assert waits[0] is not None
+        assert decider.rest("r0") == rest_s
+        decider.end(waits[0], False)
+        waits = ask(decider, asked(1))
         clock.now += 0.9 * rest_s
-        assert decider.place(asked(1)) is None
+        decider.tick()
+        assert not waits
         clock.now += 0.2 * rest_s
-    sent = placed(decider, asked(1))
+        decider.tick()
+        assert waits
+    assert waits[0] is not None
     decider.rest("r0")
-    assert decider.place(asked(1)) is None
-    decider.end(sent, True)
-    placed(decider, asked(1))
-    decider.rest("gone")
-    decider.rest("r0")
-    clock.now += 0.11
-    placed(decider, asked(1))
+    more = ask(decider, asked(1))
+    decider.end(waits[0], True)
+    assert more[0] is not None
+    assert decider.rest("r0") == 0.1
+    assert decider.rest("gone") == 0.0
 
 
-def test_a_replica_without_room_is_not_chosen() -> None:
-    decider, _ = decider_of(0)
-    decider.set_replicas({"r0": 2, "r1": 1})
-    sent = [placed(decider, asked(1, number)) for number in range(3)]
-    assert sorted(each.replica for each in sent) == ["r0", "r0", "r1"]
-    assert decider.place(asked(1)) is None
-    placed(decider, asked(1), "r1")  # Ray knows better
-    one, other = [each for each in sent if each.replica == "r0"]
-    decider.end(one, True)
-    decider.set_others([{"r0": (1, 5)}])
-    assert decider.place(asked(1)) is None
-    decider.set_others([])
-    assert placed(decider, asked(1)).replica == "r0"
-    decider.set_replicas({"r0": 3, "r1": 1})
-    assert placed(decider, asked(2)).replica == "r0"
-    decider.end(other, False)
-    decider.rest("r0")
-    assert decider.place(asked(1)) is None
+def test_what_finds_no_seat_waits_in_the_planned_order_unless_its_prompt_is_there() -> None:
+    decider, _ = decider_of(2, seats=1, max_ongoing_requests=2)
+    first, second = placed(decider, asked(1)), placed(decider, asked(2))
+    assert placed(decider, asked(1, 5)).replica == first.replica
+    waits = [ask(decider, asked(group, 7)) for group in (3, 1, 2)]
+    assert [len(each) for each in waits] == [0, 0, 1]  # the last has half of its prompt where there is room
+    assert decider.status()["waiting"] == 2
+    decider.end(first, True)
+    assert [len(each) for each in waits] == [0, 1, 1]
+    decider.end(second, True)
+    assert decider.status()["waiting"] == 1
+    assert waits[2][0] is not None
+    decider.end(waits[2][0], True)
+    assert waits[0][0] is not None
+
+
+def test_who_goes_away_waits_no_longer_and_is_no_load() -> None:
+    decider, _ = decider_of(1, seats=1, max_ongoing_requests=1)
+    first = placed(decider, asked(1))
+    answers: list[Sent | None] = []
+    waiting = [decider.ask(asked(group), answers.append) for group in (2, 3)]
+    decider.give_up(waiting[0])
+    decider.give_up(waiting[0])
+    assert decider.status()["waiting"] == 1
+    decider.end(first, True)
+    (sent,) = answers
+    assert sent is not None
+    decider.give_up(sent.serial)  # just when it was sent
+    assert under_way(decider) == {"r0": 0}
+    decider.give_up(12345)
 
 
 def test_replicas_come_go_and_die() -> None:
     decider, _ = decider_of(0)
-    assert decider.place(asked(1)) is None
-    decider.set_replicas({"r0": 100, "r1": 100})
-    sent = [placed(decider, asked(number)) for number in range(4)]
+    waits = ask(decider, asked(1))
+    assert not waits
+    decider.set_replicas(["r0", "r1"])
+    sent = [each for each in waits if each] + [placed(decider, asked(number)) for number in range(2, 5)]
+    assert len(sent) == 4
     decider.lose("r0")
     decider.lose("r0")
     assert list(under_way(decider)) == ["r1"]
-    decider.set_replicas({"r2": 100})  # r1 ends what it has
+    decider.set_replicas(["r2"])  # r1 ends what it has
     assert list(under_way(decider)) == ["r1", "r2"]
     assert {placed(decider, asked(number)).replica for number in range(4)} == {"r2"}
     for each in sent:
         decider.end(each, True)
     assert list(under_way(decider)) == ["r2"]
-    decider.set_replicas({"r1": 100, "r2": 100})
+    decider.set_replicas(["r1", "r2"])
     old = placed(decider, asked(1), "r1")
-    decider.set_replicas({"r2": 100})
+    decider.set_replicas(["r2"])
     decider.set_replicas(
         {"r1": 100, "r2": 100}
     )  # a replica of that name, before the last has ended what it had
@@ -174,25 +199,40 @@ def test_after_an_error_rays_rule_decides_for_a_while(caplog: pytest.LogCaptureF
     decider, clock = decider_of()
     sent = placed(decider, asked(1))
     decider._fleet = object()  # type: ignore[assignment]
-    assert decider.place(asked(2)) is None
-    assert decider.place(asked(3), "r0") is None
+    waits = ask(decider, asked(7))
+    assert ask(decider, asked(2)) == [None] == waits
+    assert decider.note(asked(3), "r0") is None
     decider.end(sent, True)
     decider.rest("r0")
     decider.lose("r0")
-    decider.set_replicas({"r1": 100, "r2": 100})
+    decider.set_replicas(["r1", "r2"])
     decider.set_others([{"r1": (1, 10)}])
     decider.hear(asked(1)._replace(replica="r1"))
     assert decider.loads() == {}
     status = decider.status()
     assert (status["active"], status["fallbacks"], status["replicas"]) == (False, 1, {})
     clock.now += decider_module.ASIDE_S
+    decider.tick()
     assert decider.status()["active"]
     assert placed(decider, asked(4)).replica == "r2"  # the other has something of others'
     assert under_way(decider) == {"r1": 0, "r2": 1}
     assert len([record for record in caplog.records if "peek failed" in record.message]) == 1
 
 
-@pytest.mark.parametrize("name", ["join", "leave", "pause", "resume", "lost", "other_load", "finished"])
+def test_who_came_first_goes_first_also_after_a_refusal() -> None:
+    decider, _ = decider_of(1, seats=1, max_ongoing_requests=1, policy="fcfs")
+    first = placed(decider, asked(1))
+    young = ask(decider, asked(2))
+    old: list[Sent | None] = []
+    decider.ask(asked(3), old.append, 5.0)
+    decider.end(first, True)
+    assert old
+    assert not young
+
+
+@pytest.mark.parametrize(
+    "name", ["join", "leave", "pause", "resume", "lost", "other_load", "finished", "add", "dispatch"]
+)
 def test_no_error_of_the_planner_gets_out(name: str) -> None:
     decider, clock = decider_of()
     sent = placed(decider, asked(1))
@@ -202,7 +242,7 @@ def test_no_error_of_the_planner_gets_out(name: str) -> None:
     class Broken:
         def __getattr__(self, asked: str) -> Any:
             if asked == name:
-                raise RuntimeError(name)
+                raise PolicyFault(name) if name == "dispatch" else RuntimeError(name)
             return getattr(whole, asked)
 
         def __contains__(self, request: object) -> bool:
@@ -211,21 +251,22 @@ def test_no_error_of_the_planner_gets_out(name: str) -> None:
     decider._fleet = Broken()  # type: ignore[assignment]
     clock.now += 1.0
     decider.set_others([{"r0": (1, 1)}])
-    decider.place(asked(2))
+    answers = ask(decider, asked(2))
     decider.end(sent, True)
     decider.rest("r1")
-    decider.set_replicas({"r1": 100, "r2": 100})
+    decider.set_replicas(["r1", "r2"])
     decider.lose("r1")
     assert decider.fallbacks == 1
+    assert len(answers) == 1
 
 
 def test_one_request_that_cannot_be_read_goes_alone(caplog: pytest.LogCaptureFixture) -> None:
     decider, _ = decider_of()
     broken = asked(1)._replace(key=b"123")
-    assert decider.place(broken) is None
-    assert decider.place(broken, "r0") is None
+    assert ask(decider, broken) == [None]
+    assert decider.note(broken, "r0") is None
     decider.hear(broken._replace(replica="r0"))
-    assert decider.place(broken._replace(num_tokens=-1)) is None
+    assert ask(decider, broken._replace(num_tokens=-1)) == [None]
     placed(decider, asked(1))
     assert decider.fallbacks == 0
     assert "cannot place" in caplog.text
@@ -272,12 +313,35 @@ def test_the_load_of_others_counts_until_nothing_is_heard_of_them() -> None:
     assert all(load["backlog"] == 0 for load in other.status()["replicas"].values() if not load["under_way"])
 
 
+def test_where_seats_are_too_few_routers_share_them_by_what_they_have() -> None:
+    one, _ = decider_of(2, seats=4, max_ongoing_requests=4)
+    other, _ = decider_of(2, seats=4, max_ongoing_requests=4)
+    waits = [ask(one, asked(number)) for number in range(24)]
+    sent = [each[0] for each in waits if each and each[0]]
+    assert len(sent) == 8
+    told(one, other)
+    late = [ask(other, asked(100 + number)) for number in range(8)]
+    assert sum(map(len, late)) == 2  # one at each replica: else it would never get any
+    told(other, one)
+    told(one, other)
+    assert sum(map(len, late)) == 2  # a quarter of all seats
+    for each in sent[:2]:
+        one.end(each, True)
+    assert sum(map(len, waits)) == 8  # what gets free is for the other
+    for each in sent[2:4]:
+        one.end(each, True)
+    assert sum(map(len, waits)) == 8 + 2
+    one.set_others([])
+    assert sum(map(len, waits)) == 8 + 4
+
+
 def test_news_of_a_replica_that_is_not_there_changes_nothing() -> None:
     decider, _ = decider_of(1)
     decider.set_others([{"r7": (3, 100)}, {"r7": (1, 1)}])
     decider.hear(asked(1)._replace(replica="r7"))
     assert decider.loads() == {}
-    decider.set_replicas({"r0": 100, "r7": 100})
+    decider.set_replicas(["r0", "r7"])
+    decider.set_others([{"r7": (3, 100)}, {"r7": (1, 1)}])
     assert decider.status()["replicas"]["r7"]["backlog"] == 101
     assert placed(decider, asked(1)).replica == "r0"
 
@@ -452,10 +516,10 @@ def test_options_are_checked() -> None:
         with pytest.raises(InvalidConfig, match=f"^option '{name}' is gone: [^ ]"):
             fleet_options(**{name: 3})
     for name in OPTIONS:
-        with pytest.raises(InvalidConfig, match=name):
-            checked({name: -1})
+        with pytest.raises(InvalidConfig, match="'none'" if name == "policy" else name):
+            checked({name: "none" if name == "policy" else -1})
     assert fleet_config(checked({"max_ongoing_requests": 5})).seats == 5
-    assert fleet_config(checked({"seats": 0})).seats == 0
+    assert fleet_config(checked({"policy": "fcfs"})).order.policy == "fcfs"
 
 
 def test_without_its_ray_it_stands_aside(

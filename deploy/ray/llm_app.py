@@ -11,7 +11,7 @@ config = LLMConfig(
     accelerator_type="H100",
     deployment_config={
         "num_replicas": 2,
-        # More than an engine computes at once: it orders what waits.  Its log says how large its cache is.
+        # Beyond its seats a replica takes what it has half of.  Its log says how large its cache is.
         **fleet_options(max_ongoing_requests=1_000, seats=64, cache_tokens=400_000),
         "max_queued_requests": 10_000,  # of each proxy; beyond, clients get 503 and Retry-After
     },

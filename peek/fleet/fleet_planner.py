@@ -329,7 +329,7 @@ class FleetPlanner:
     def other_load(self, name: str, requests: int, tokens: int) -> None:
         """Others have that much at a replica now, which replaces what was said before.  O(1).
 
-        It is load, and takes seats; windows do not count it.
+        It is load, takes seats, and queues there as far as windows go.
 
         Args:
             name: the replica.
@@ -455,15 +455,17 @@ class FleetPlanner:
 
     def _has_room(self, replica: Replica) -> bool:
         """Whether a replica may be sent a request that it does not hold: little queues there.  O(1)."""
-        if replica.unstarted >= self._warm_requests:
+        queued: i64 = replica.unstarted + replica.other_requests
+        if queued >= self._warm_requests:
             return False
-        if replica.unstarted < self._window_requests:
+        if queued < self._window_requests:
             return True
         return float(replica.unstarted_tokens) < self._window_tokens + self._late_tokens * replica.speed
 
     def _may_send(self, replica: Replica) -> bool:
         """Whether a request that waits for it may go, as far as can be told without a look.  O(1)."""
-        return self._has_room(replica) or (replica.due and replica.unstarted < self._warm_requests)
+        queued: i64 = replica.unstarted + replica.other_requests
+        return self._has_room(replica) or (replica.due and queued < self._warm_requests)
 
     def _send(self, replica: Replica, now: float) -> None:
         """Send a replica the requests that wait for it, in the planned order, as far as its window allows.
@@ -487,7 +489,7 @@ class FleetPlanner:
         """Pick what a replica is sent of a plan; whether all was, and some of it brings a prefix there."""
         brought = False
         for request_id in plan:
-            if replica.unstarted >= self._warm_requests:
+            if replica.unstarted + replica.other_requests >= self._warm_requests:
                 replica.due = True
                 return False
             ticket = self._tickets[request_id]

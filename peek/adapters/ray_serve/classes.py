@@ -54,10 +54,10 @@ def fleet_options(**options: Any) -> dict[str, Any]:
     Args:
         **options: of the routers:
 
-            max_ongoing_requests: how many a replica takes; Ray is told, too.  Those beyond wait in Ray, whose
-                own rule sends them on: make it larger than what the engine computes at once, and let the
-                engine order what waits.
-            seats: how many a replica's engine computes at once, its max_num_seqs.
+            max_ongoing_requests: how many a replica takes; Ray is told, too.
+            seats: how many of these its engine computes at once, its max_num_seqs; the rest of the room is
+                for requests of whose prompt it holds half.  What finds none waits in its router.
+            policy: the order of the requests that wait for one replica there, a label.
             cache_tokens: prefix cache of a replica.
             stickiness: see `FleetConfig`.
             decode_tokens: tokens that an answer is expected to have, where the request allows as many.

@@ -1,19 +1,22 @@
-"""Which replica a router sends a request to: its own planner decides, at once, and knows what others do."""
+"""Which replica a router sends a request to, and when: its own planner decides, and knows what others do.
+
+A request goes at once while its home has a seat free, or room and half of its prompt; else it waits here.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from peek.adapters.fleet_metrics import imbalance
-from peek.adapters.ray_serve.settings import fleet_config
-from peek.errors import NoReplica, PeekError
+from peek.adapters.ray_serve.settings import fleet_config, seats_of
+from peek.errors import PeekError
 from peek.fleet import FleetPlanner
 from peek.request import PendingRequest
 
@@ -56,7 +59,9 @@ class Asked(NamedTuple):
 
 
 Loads = dict[str, tuple[int, int]]
-"""Requests and their tokens, by replica."""
+"""Requests and their tokens, by replica; at `WAITING` those that wait."""
+
+WAITING: Final = ""
 
 
 class Sent(NamedTuple):
@@ -79,7 +84,7 @@ class Decider:
     Attributes:
         name: of this router.
         fallbacks: errors of ours.
-        by_rays_rule: requests that it did not choose a replica for.
+        by_rays_rule: requests that Ray's own rule was left to.
     """
 
     def __init__(self, options: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
@@ -91,26 +96,24 @@ class Decider:
         self._fleet: FleetPlanner | None = FleetPlanner(fleet_config(options))
         self._aside_until = 0.0
         self._serial = 0
-        self._replicas: dict[str, int] = {}
-        """How many requests each takes."""
-        self._taken: dict[str, int] = {}
-        """How many this router has there."""
+        self._replicas: set[str] = set()
         self._resting: dict[str, float] = {}
         """Replicas that are left alone, and until when."""
         self._rest_s: dict[str, float] = {}
         """How long the last rest of a replica was that has answered nothing since."""
+        self._waiting: dict[int, tuple[Asked, Callable[[Sent | None], None]]] = {}
         self._under_way: dict[int, Sent] = {}
         self._others: Loads = {}
         self._untold: deque[Asked] = deque(maxlen=MOST_UNTOLD)
 
     def status(self) -> dict[str, Any]:
         """Whether the planner decides, what it did, and the load of each replica."""
-        self._look_around()
         replicas = [] if self._fleet is None else self._fleet.status()
         return {
             "active": self._fleet is not None,
             "fallbacks": self.fallbacks,
             "by_rays_rule": self.by_rays_rule,
+            "waiting": len(self._waiting),
             "replicas": {each.name: each._asdict() for each in replicas},
             "imbalance": imbalance(replicas),
             **({} if self._fleet is None else self._fleet.stats.as_dict()),
@@ -118,41 +121,71 @@ class Decider:
 
     # -- requests --------------------------------------------------------------------------------------
 
-    def place(self, asked: Asked, at: str = "") -> Sent | None:
-        """Where a request goes.
+    def ask(self, asked: Asked, ready: Callable[[Sent | None], None], age_s: float = 0.0) -> int:
+        """A request comes.
 
         Args:
             asked: the request.
-            at: the replica that Ray's own rule has chosen, "" before.
+            ready: called as soon as it may go, before this returns or later: where it goes, or None where
+                Ray's own rule is to choose.
+            age_s: how long ago it came.
 
         Returns:
-            None if Ray's own rule is to choose, since no replica has room or after an error; or if it has
-            and there is no need to tell when the request ends.
+            Its number.
         """
-        self._look_around()
         self._serial += 1
-        replica = ""
-        if self._fleet is not None and (not at or at in self._replicas):
-            try:
-                with self._contained():
-                    request = self._pending(f"{self.name}#{self._serial}", asked)
-                    replica = self._fleet.place(request, asked.decode_tokens, at)
-            except NoReplica:  # Ray lets it wait
-                pass
-            except PeekError as error:
-                logger.error("a request that peek cannot place goes by Ray Serve's own rule: %s", error)
-        if not replica:
-            return None
-        sent = self._under_way[self._serial] = Sent(self._serial, replica, self._clock())
-        self._count(replica, 1)
+        serial = self._serial
+        self.tick()
+        self._waiting[serial] = (asked, ready)
+        if self._fleet is None:
+            self._answer(serial, "")
+            return serial
+        try:
+            with self._contained(PeekError):
+                request = self._pending(self._name_of(serial), asked, age_s)
+                self._fleet.add(request, asked.decode_tokens)
+        except PeekError as error:
+            logger.error("a request that peek cannot place goes by Ray Serve's own rule: %s", error)
+            self._answer(serial, "")
+        self._send()
+        return serial
+
+    def note(self, asked: Asked, replica: str) -> Sent | None:
+        """Ray's own rule has chosen a replica; None if there is no need to tell when the request ends."""
+        self._serial += 1
+        if self._fleet is not None and replica in self._replicas:
+            with suppress(PeekError), self._contained(PeekError):
+                request = self._pending(self._name_of(self._serial), asked)
+                self._fleet.place(request, asked.decode_tokens, replica)
+                return self._keep(self._serial, asked, replica)
+        return None
+
+    def _name_of(self, serial: int) -> str:
+        return f"{self.name}#{serial}"
+
+    def _send(self) -> None:
+        """Send what may go now."""
+        if self._fleet is not None and self._waiting:
+            with self._contained():
+                for request, replica in self._fleet.dispatch(self._clock()):
+                    self._answer(int(request.rpartition("#")[2]), replica)
+
+    def _answer(self, serial: int, replica: str) -> None:
+        """A request waits no longer: it goes to a replica, or by Ray's own rule."""
+        asked, ready = self._waiting.pop(serial)
+        self.by_rays_rule += not replica
+        ready(self._keep(serial, asked, replica) if replica else None)
+
+    def _keep(self, serial: int, asked: Asked, replica: str) -> Sent:
+        sent = self._under_way[serial] = Sent(serial, replica, self._clock())
         self._untold.append(asked._replace(replica=replica))
         return sent
 
-    def _pending(self, name: str, asked: Asked) -> PendingRequest:
+    def _pending(self, name: str, asked: Asked, age_s: float = 0.0) -> PendingRequest:
         return PendingRequest(
             name,
             asked.key,
-            self._clock(),
+            self._clock() - age_s,
             namespace=asked.namespace,
             num_tokens=asked.num_tokens,
             session=asked.session,
@@ -163,25 +196,35 @@ class Decider:
         if self._under_way.pop(sent.serial, None) is None:
             return
         if computed and self._rest_s.pop(sent.replica, 0.0):
-            self._resting.pop(sent.replica, None)
-        self._count(sent.replica, -1)
-        request = f"{self.name}#{sent.serial}"
+            self._use_again(sent.replica)
+        self._take_off(sent.serial, sent.replica if computed else "")
+        self._send()
+
+    def give_up(self, serial: int) -> None:
+        """Who asked went away while the request waited, or just when it was sent."""
+        if self._waiting.pop(serial, None) is not None:
+            self._take_off(serial, "")
+        elif serial in self._under_way:
+            self.end(self._under_way[serial], False)
+
+    def _take_off(self, serial: int, replica: str) -> None:
+        request = self._name_of(serial)
         if self._fleet is not None and request in self._fleet:
             with self._contained():
-                if not (computed and self._fleet.finished(request, sent.replica)):
+                if not (replica and self._fleet.finished(request, replica)):
                     self._fleet.cancel(request)
 
     # -- replicas --------------------------------------------------------------------------------------
 
-    def set_replicas(self, replicas: Mapping[str, int]) -> None:
-        """Which replicas there are, and how many requests each takes; one that is gone ends what it has."""
-        for name in [name for name in self._replicas if name not in replicas]:
+    def set_replicas(self, names: Iterable[str]) -> None:
+        """Which replicas there are; one that is gone ends what it has."""
+        there = set(names)
+        for name in sorted(self._replicas - there):
             self._drop(name, False)
-        for name in [name for name in replicas if name not in self._replicas]:
+        for name in sorted(there - self._replicas):
+            self._replicas.add(name)
             self._join(name)
-        self._replicas.update(replicas)
-        for name in replicas:
-            self._heed(name)
+        self._send()
 
     def _join(self, name: str) -> None:
         if self._fleet is not None:
@@ -195,9 +238,10 @@ class Decider:
         """A replica is dead; Ray tells what becomes of the requests that it had."""
         if name in self._replicas:
             self._drop(name, True)
+            self._send()
 
     def _drop(self, name: str, dead: bool) -> None:
-        del self._replicas[name]
+        self._replicas.discard(name)
         self._resting.pop(name, None)
         self._rest_s.pop(name, None)
         if self._fleet is not None:
@@ -207,34 +251,30 @@ class Decider:
                 else:
                     self._fleet.leave(name)
 
-    def rest(self, name: str) -> None:
-        """A replica refused a request: it is full with what is not known here, and left alone for a while."""
-        if self._fleet is not None and name in self._replicas:
-            rest_s = self._rest_s[name] = min(LONGEST_REST_S, 2 * self._rest_s.get(name, REST_S / 2))
-            self._resting[name] = self._clock() + rest_s
-            self._heed(name)
+    def rest(self, name: str) -> float:
+        """A replica refused a request: it is full with what is not known here, and left alone for a while.
 
-    def _count(self, name: str, requests: int) -> None:
-        self._taken[name] = self._taken.get(name, 0) + requests
-        if not self._taken[name]:
-            del self._taken[name]
-        self._heed(name)
+        Returns:
+            For how long; then `tick` is to be called.
+        """
+        if self._fleet is None or name not in self._replicas:
+            return 0.0
+        rest_s = self._rest_s[name] = min(LONGEST_REST_S, 2 * self._rest_s.get(name, REST_S / 2))
+        self._resting[name] = self._clock() + rest_s
+        with self._contained():
+            self._fleet.pause(name)
+        return rest_s
 
-    def _heed(self, name: str) -> None:
-        """Have a replica chosen only while it has room, as far as is known here, and does not rest."""
-        if self._fleet is not None and name in self._replicas:
-            taken = self._taken.get(name, 0) + self._others.get(name, (0, 0))[0]
+    def _use_again(self, name: str) -> None:
+        if self._resting.pop(name, None) is not None and self._fleet is not None:
             with self._contained():
-                if name in self._resting or taken >= self._replicas[name]:
-                    self._fleet.pause(name)
-                else:
-                    self._fleet.resume(name)
+                self._fleet.resume(name)
 
     # -- other routers ---------------------------------------------------------------------------------
 
     def loads(self) -> Loads:
-        """What this router has under way at each replica that it has sent something to."""
-        found = {}
+        """What this router has under way at each replica that it has sent something to, and what waits."""
+        found = {WAITING: (len(self._waiting), 0)} if self._waiting else {}
         for each in [] if self._fleet is None else self._fleet.status():
             if each.under_way and each.name in self._replicas:
                 others = self._others.get(each.name, (0, 0))
@@ -253,45 +293,62 @@ class Decider:
         for name, (requests, tokens) in [item for each in loads for item in each.items()]:
             had = others.get(name, (0, 0))
             others[name] = (had[0] + requests, had[1] + tokens)
-        changed = self._others.keys() | others.keys()
+        most = self._share(sum([requests for requests, _ in others.values()]))
+        for name in self._replicas:
+            requests, tokens = others.get(name, (0, 0))
+            requests = requests if most < 0 else most
+            others[name] = (requests, tokens if requests else 0)
         self._others = others
-        for name in changed & self._replicas.keys():
-            if self._fleet is not None:
-                with self._contained():
-                    self._fleet.other_load(name, *others.get(name, (0, 0)))
-            self._heed(name)
+        if self._fleet is not None:
+            with self._contained():
+                for name in self._replicas:
+                    self._fleet.other_load(name, *others[name])
+        self._send()
+
+    def _share(self, theirs: int) -> int:
+        """Of the seats of each replica, those that are for others while there are too few; -1 if not.
+
+        The routers share seats by what they have.  Else one that has all seats would take each that gets free
+        before the others hear of it.
+        """
+        mine = len(self._under_way) + len(self._waiting)
+        seats = seats_of(self._options)
+        if not theirs or mine + theirs <= seats * len(self._replicas):
+            return -1
+        return seats - max(1, -(-seats * mine // (mine + theirs)))
 
     def hear(self, asked: Asked) -> None:
         """Another router has sent a request."""
         if self._fleet is not None and asked.replica in self._replicas:
             self._serial += 1
-            with suppress(PeekError), self._contained():
+            with suppress(PeekError), self._contained(PeekError):
                 self._fleet.other_prompt(self._pending(f"other#{self._serial}", asked), asked.replica)
 
     # -- when something goes wrong ---------------------------------------------------------------------
 
-    def _look_around(self) -> None:
+    def tick(self) -> None:
         """What time brings: rests end, requests whose end was never told, the end of standing aside."""
         now = self._clock()
-        for name in [name for name, until in self._resting.items() if until <= now]:
-            del self._resting[name]
-            self._heed(name)
+        rested = [name for name, until in self._resting.items() if until <= now]
+        for name in rested:
+            self._use_again(name)
         for sent in list(islice(self._under_way.values(), 1)):
             if now - sent.since_s > LONGEST_REQUEST_S:
                 self.end(sent, False)
         if self._fleet is None and now >= self._aside_until:
             self._fleet = FleetPlanner(fleet_config(self._options))
-            for name in self._replicas:
+            for name in sorted(self._replicas):
                 self._join(name)
-                self._heed(name)
             logger.info("peek decides again")
+        if rested:
+            self._send()
 
     @contextmanager
-    def _contained(self) -> Iterator[None]:
-        """An error of ours, other than one that a single request makes, sets the planner aside."""
+    def _contained(self, *theirs: type[Exception]) -> Iterator[None]:
+        """An error, other than `theirs`, which single requests make, sets the planner aside."""
         try:
             yield
-        except PeekError:
+        except theirs:
             raise
         except Exception:
             logger.exception("peek failed; Ray Serve's own rule decides for %.0f s", ASIDE_S)
@@ -300,3 +357,5 @@ class Decider:
             self._aside_until = self._clock() + ASIDE_S
             self._resting.clear()
             self._rest_s.clear()
+            for serial in list(self._waiting):
+                self._answer(serial, "")

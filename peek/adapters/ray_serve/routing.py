@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from peek.adapters import fleet_metrics
@@ -17,9 +18,6 @@ from peek.adapters.ray_serve.settings import bypasses_the_router, checked, find_
 from peek.fleet.prompt_keys import text_key
 
 logger = logging.getLogger("ray.serve.peek")
-
-MOST_REFUSALS: Final = 2
-"""A request that so many replicas refused goes by Ray's own rule, which asks them first."""
 
 if TYPE_CHECKING:
     _Base = Any
@@ -43,8 +41,6 @@ class FleetRouting(_Base):  # type: ignore[misc]
         """By Ray's internal request id, which several calls of one request have in common."""
         self._ids: dict[str, Any] = {}
         """Ray's ids of the replicas, by the name that the planner has for them."""
-        self._waiting = 0
-        """Requests that wait in Ray until a replica has room."""
         self._blind = False
         self._statements = Statements()
         self._aside = why_stand_aside()
@@ -67,36 +63,42 @@ class FleetRouting(_Base):  # type: ignore[misc]
         decider = self._decider
         if decider is None:
             return await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
-        refusals = self._refusals(decider, pending_request) if is_retry else 0
+        if is_retry:
+            self._was_refused(decider, pending_request)
         asked = self._asked(pending_request)
-        sent = replica = None
-        if not self._waiting and refusals < MOST_REFUSALS:  # none overtakes those that wait
-            sent = decider.place(asked)
-            replica = None if sent is None else self._replicas.get(self._ids.get(sent.replica))
-        if replica is None:
+        sent = await self._decision(decider, asked, max(0.0, time.time() - pending_request.created_at))
+        replica = None if sent is None else self._replicas.get(self._ids.get(sent.replica))
+        if replica is not None:
+            self._record_queue_wait_time(pending_request)
+        else:
             if sent is not None:
                 decider.end(sent, False)
-            decider.by_rays_rule += 1
-            self._waiting += 1
-            try:
-                replica = await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
-            finally:
-                self._waiting -= 1
-            sent = decider.place(asked, replica.replica_id.unique_id)
-        else:
-            self._record_queue_wait_time(pending_request)
+            replica = await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
+            sent = decider.note(asked, replica.replica_id.unique_id)
         if sent is not None:
-            pending_request.peek_sent = (sent, refusals)
+            pending_request.peek_sent = sent
             self._sent.setdefault(pending_request.metadata.internal_request_id, []).append(sent)
         return replica
 
-    def _refusals(self, decider: Decider, pending_request: Any) -> int:
-        """How many replicas did not take a request, or died: the one that it was sent to is one more."""
-        sent, refusals = getattr(pending_request, "peek_sent", (None, 0))
+    async def _decision(self, decider: Decider, asked: Asked, age_s: float) -> Sent | None:
+        """Where a request goes, as soon as it may; None: by Ray's own rule."""
+        decision: asyncio.Future[Sent | None] = asyncio.get_running_loop().create_future()
+        serial = decider.ask(
+            asked, lambda sent: None if decision.done() else decision.set_result(sent), age_s
+        )
+        try:
+            return await decision
+        except asyncio.CancelledError:
+            decider.give_up(serial)
+            raise
+
+    def _was_refused(self, decider: Decider, pending_request: Any) -> None:
+        """The replica that was chosen did not take the request, or died."""
+        sent = getattr(pending_request, "peek_sent", None)
         if sent is not None:
+            rest_s = decider.rest(sent.replica)
+            asyncio.get_running_loop().call_later(rest_s + 0.001, decider.tick)
             decider.end(sent, False)
-            decider.rest(sent.replica)
-        return refusals + 1
 
     def _asked(self, pending_request: Any) -> Asked:
         prompt = None
@@ -148,9 +150,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
             self._decider = Decider(self._options)
             self._exchange = ExchangeClient(self._decider, lambda: find_exchange(deployment_id))
         self._ids = {each.replica_id.unique_id: each.replica_id for each in replicas}
-        self._decider.set_replicas(
-            {each.replica_id.unique_id: each.max_ongoing_requests for each in replicas}
-        )
+        self._decider.set_replicas(self._ids)
         self._exchange.want(bool(replicas))
 
     def on_replica_actor_died(self, replica_id: Any) -> None:
@@ -167,7 +167,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
         if decider is None or exchange is None:
             return {"active": False, "replicas": {}}
         others = {"routers": exchange.routers, "exchange_failures": exchange.failures}
-        return {**decider.status(), "waiting": self._waiting, **others}
+        return {**decider.status(), **others}
 
     async def _export(self) -> None:
         """Once a second, as metrics of Ray's, which puts `ray_` before their names."""
@@ -175,6 +175,8 @@ class FleetRouting(_Base):  # type: ignore[misc]
         try:
             metrics = RouterMetrics(self._deployment_id.app_name, name)
             while True:
+                if self._decider is not None:
+                    self._decider.tick()
                 metrics.tell(self.status())
                 await asyncio.sleep(1.0)
         except Exception:
@@ -192,10 +194,7 @@ GAUGES: Final = {
 """By the name of the field of `FleetRouting.status`."""
 
 COUNTERS: Final = {
-    **{
-        field: fleet_metrics.COUNTERS[field]
-        for field in ("added", "sticky", "dispatched", "finished", "cancelled", "sessions_moved")
-    },
+    **fleet_metrics.COUNTERS,
     "fallbacks": FALLBACKS,
     "by_rays_rule": Metric(
         "peek_fleet_fallback_requests", "counter", "Times a request of a router went by Ray's own rule"
@@ -205,9 +204,6 @@ COUNTERS: Final = {
     ),
 }
 """Likewise."""
-
-OF_REPLICAS: Final = {field: REPLICA[field] for field in ("under_way", "backlog", "accepting")}
-"""By the name of the field of `ReplicaStatus`."""
 
 
 class RouterMetrics:
@@ -227,7 +223,7 @@ class RouterMetrics:
         self._gauges = {field: Gauge(each.name, each.text, names) for field, each in GAUGES.items()}
         self._counters = {field: Counter(each.name, each.text, names) for field, each in COUNTERS.items()}
         self._of_replicas = {
-            field: Gauge(each.name, each.text, (*names, "replica")) for field, each in OF_REPLICAS.items()
+            field: Gauge(each.name, each.text, (*names, "replica")) for field, each in REPLICA.items()
         }
         self._told: dict[str, float] = {}
         self._replicas: set[str] = set()

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
+from peek.config import PeekConfig
 from peek.errors import InvalidConfig
 from peek.fleet import FleetConfig
 from peek.fleet.prompt_keys import BLOCK_TOKENS
 from peek.settings import require_within
 
 OPTIONS: Final[dict[str, Any]] = {
+    "policy": "peek",
     "max_ongoing_requests": 1_000,
     "seats": 256,
     "cache_tokens": 200_000,
@@ -22,7 +24,6 @@ OPTIONS: Final[dict[str, Any]] = {
 """The options with their defaults."""
 
 GONE: Final = {
-    "policy": "requests are sent as they come, and their replica's engine orders them: set PEEK_POLICY there",
     "window": "`seats` says how many requests an engine computes at once",
     "max_waiting": "Ray's own `max_queued_requests` of the deployment bounds what waits",
     "retry_after_s": "Ray's own `backpressure_config` of the deployment says it",
@@ -40,21 +41,33 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidConfig(f"option {name!r} is unknown; valid: {', '.join(sorted(OPTIONS))}")
     found = {**OPTIONS, **options}
     require_within("max_ongoing_requests", found["max_ongoing_requests"], 1, 2**31)
+    require_within("seats", found["seats"], 1, 2**31)
     require_within("cache_tokens", found["cache_tokens"], 0, 2**60)
     require_within("decode_tokens", found["decode_tokens"], 0, 2**40)
     fleet_config(found)
     return found
 
 
+def seats_of(options: Mapping[str, Any]) -> int:
+    """Requests that a replica computes at once."""
+    return int(min(options["seats"], options["max_ongoing_requests"]))
+
+
 def fleet_config(options: Mapping[str, Any]) -> FleetConfig:
     """The fleet that the options ask for.
 
-    Ray does not tell of first tokens: what is at a replica counts as queued there until it ends.
+    Ray does not tell of first tokens: what is at a replica counts as queued there until it ends.  What waits
+    is bounded by Ray.
     """
     return FleetConfig(
+        order=PeekConfig.from_label(options["policy"]),
         unit_tokens=BLOCK_TOKENS,
         stickiness=options["stickiness"],
-        seats=min(options["seats"], options["max_ongoing_requests"]),
+        seats=seats_of(options),
+        window_requests=seats_of(options),
+        window_tokens=0,
+        warm_requests=options["max_ongoing_requests"],
+        max_waiting=2**40,
     )
 
 
