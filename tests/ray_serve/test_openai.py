@@ -43,8 +43,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     write_tokenizer(folder, TINY_LLAMA["vocab_size"])
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     found = start_cluster(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
-    told = {"model": str(folder), "replicas": "2", "cpu": "1"}
-    serve.run(build({**told, "options": json.dumps(OPTIONS), "engine": json.dumps(ENGINE)}))
+    said = {"model": str(folder), "replicas": "2", "cpu": "1"}
+    serve.run(build({**said, "options": json.dumps(OPTIONS), "engine": json.dumps(ENGINE)}))
     while len(told(DEPLOYMENT)) < ingress_replicas():  # each has a router of its own
         asyncio.run(post_all(found, conversations()[:24]))
     yield found
