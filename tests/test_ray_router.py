@@ -231,7 +231,7 @@ def test_who_came_first_goes_first_also_after_a_refusal() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["join", "leave", "pause", "resume", "lost", "other_load", "finished", "add", "dispatch"]
+    "name", ["join", "leave", "pause", "resume", "lost", "other_load", "finished", "place"]
 )
 def test_no_error_of_the_planner_gets_out(name: str) -> None:
     decider, clock = decider_of()

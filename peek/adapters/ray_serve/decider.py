@@ -104,6 +104,8 @@ class Decider:
         self._waiting: dict[int, tuple[Asked, Callable[[Sent | None], None]]] = {}
         self._under_way: dict[int, Sent] = {}
         self._others: Loads = {}
+        self._theirs = 0
+        """Requests that the other routers have, those that wait included."""
         self._untold: deque[Asked] = deque(maxlen=MOST_UNTOLD)
 
     def status(self) -> dict[str, Any]:
@@ -143,7 +145,10 @@ class Decider:
         try:
             with self._contained(PeekError):
                 request = self._pending(self._name_of(serial), asked, age_s)
-                self._fleet.add(request, asked.decode_tokens)
+                if self._is_quiet():
+                    self._answer(serial, self._fleet.place(request, asked.decode_tokens))
+                else:
+                    self._fleet.add(request, asked.decode_tokens)
         except PeekError as error:
             logger.error("a request that peek cannot place goes by Ray Serve's own rule: %s", error)
             self._answer(serial, "")
@@ -159,6 +164,12 @@ class Decider:
                 self._fleet.place(request, asked.decode_tokens, replica)
                 return self._keep(self._serial, asked, replica)
         return None
+
+    def _is_quiet(self) -> bool:
+        """Whether a new request finds a seat free wherever it goes: then it need not be put in any order."""
+        at_work = len(self._under_way) + self._theirs
+        accepting = len(self._replicas) - len(self._resting)
+        return len(self._waiting) == 1 and accepting > 0 and at_work < seats_of(self._options)
 
     def _name_of(self, serial: int) -> str:
         return f"{self.name}#{serial}"
@@ -293,7 +304,8 @@ class Decider:
         for name, (requests, tokens) in [item for each in loads for item in each.items()]:
             had = others.get(name, (0, 0))
             others[name] = (had[0] + requests, had[1] + tokens)
-        most = self._share(sum([requests for requests, _ in others.values()]))
+        self._theirs = sum([requests for requests, _ in others.values()])
+        most = self._share()
         for name in self._replicas:
             requests, tokens = others.get(name, (0, 0))
             requests = requests if most < 0 else most
@@ -305,7 +317,7 @@ class Decider:
                     self._fleet.other_load(name, *others[name])
         self._send()
 
-    def _share(self, theirs: int) -> int:
+    def _share(self) -> int:
         """Of the seats of each replica, those that are for others while there are too few; -1 if not.
 
         The routers share seats by what they have.  Else one that has all seats would take each that gets free
@@ -313,9 +325,9 @@ class Decider:
         """
         mine = len(self._under_way) + len(self._waiting)
         seats = seats_of(self._options)
-        if not theirs or mine + theirs <= seats * len(self._replicas):
+        if not self._theirs or mine + self._theirs <= seats * len(self._replicas):
             return -1
-        return seats - max(1, -(-seats * mine // (mine + theirs)))
+        return seats - max(1, -(-seats * mine // (mine + self._theirs)))
 
     def hear(self, asked: Asked) -> None:
         """Another router has sent a request."""
