@@ -1,5 +1,5 @@
 """The simulated engines: two schedulers in virtual time, their caches, step costs and workloads.
 
-They are driven through the same `Planner` as a real engine, and need none.  docs/simulator.md states the
-model.
+The same `Planner` as beside a real engine orders their queues; no real engine is needed.
+docs/simulator.md states the model.
 """

@@ -1,16 +1,16 @@
-"""The prefix caches of the simulated engines: a radix tree as SGLang keeps it, a pool of blocks as vLLM does.
+"""The prefix caches of the simulated engines: SGLang's radix tree of tokens and vLLM's pool of blocks.
 
-`RadixCache` follows `sglang/srt/mem_cache/radix_cache.py`: a match splits a node where it ends and refreshes
-the recency of its path, running requests lock their path, only unlocked leaves can be evicted, least recently
-used first.  With symbols of several tokens it is the paged form.
+`RadixCache` follows `sglang/srt/mem_cache/radix_cache.py`.  A match splits the node in which it ends, and
+refreshes the recency of its path.  Running requests lock their paths.  Only unlocked leaves can be evicted,
+least recently used first.  With several tokens per symbol it is SGLang's paged cache.
 
-`BlockCache` follows `vllm/v1/core/block_pool.py`: a block stays cached after its last user left and sits in
-the free queue until it is handed out again; a freed request gives its blocks back last block first, so a
-chain is lost from its end; blocks without a name go to the front of the queue.  Names are *symbols*: small
-integers for chained hashes, equal exactly when all tokens up to and including the block are equal; one below
-0 is for a block that no prompt asks for.
+`BlockCache` follows `vllm/v1/core/block_pool.py`.  A block without users stays cached, in the free queue,
+until it is handed out again.  A request frees its last block first, so a prefix is lost from its end.  Blocks
+without a name go to the front of the queue.  A name is a *symbol*, a small integer in place of a chained
+hash.  Two names are equal exactly when all tokens up to the end of the block are equal.  Names below 0 are
+for blocks that no prompt contains.
 
-Both are cache views: the planner walks them directly, and that walk changes nothing.
+Both caches are cache views: the planner walks them directly, and its walk changes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @final
 class RadixNode:
-    """One cached run of symbols."""
+    """A node of the radix cache: the cached symbols between it and its parent."""
 
     __slots__ = ("depth", "edge", "kids", "last_access", "locks", "parent", "uid")
 
@@ -49,7 +49,7 @@ class RadixNode:
 
 @final
 class RadixPlace:
-    """A cursor: `at` bytes into the edge of `node`."""
+    """A cursor of the radix cache: the place `at` bytes into the edge of `node`."""
 
     __slots__ = ("at", "node")
 
@@ -60,16 +60,16 @@ class RadixPlace:
 
 @final
 class RadixCache:
-    """The cached tokens of one engine; sizes in tokens."""
+    """The prefix cache of an SGLang-like engine, a radix tree for each namespace; sizes in tokens."""
 
     def __init__(self, unit_tokens: int = 1) -> None:
         self.unit_tokens, self.block_symbols = unit_tokens, 1
         self.cached_tokens: i64 = 0
-        """Tokens in the tree, locked or not."""
+        """Number of tokens in the tree, locked or not."""
         self.locked_tokens: i64 = 0
-        """Tokens of nodes that a running request needs."""
+        """Number of tokens in nodes that running requests lock."""
         self.version: i64 = 0
-        """Grows with every change of the tree's shape."""
+        """The version of the cache view: it grows with every change of the tree's nodes."""
         self._roots: dict[str, RadixNode] = {}
         self._edges: dict[int, RadixNode] = {}
         self._nodes: dict[int, RadixNode] = {}
@@ -120,9 +120,10 @@ class RadixCache:
     # -- what the engine does ----------------------------------------------------------------------
 
     def match(self, key: bytes, namespace: str, max_symbols: int) -> RadixNode:
-        """The node where the longest cached prefix of `key[:max_symbols]` ends; its depth is the length.
+        """Return the node where the longest cached prefix of the first `max_symbols` symbols ends.
 
-        Splits a node in which the match ends and refreshes recency on the path.
+        The node's depth is the length of that prefix in symbols.  A node in which the prefix ends is split.
+        Refreshes the recency of the path.
         """
         node = self._root_for(namespace)
         n: i64 = min(len(key), max_symbols << 2)
@@ -142,7 +143,7 @@ class RadixCache:
         return node
 
     def insert(self, key: bytes, namespace: str) -> RadixNode:
-        """Cache `key`; returns its node.  Tokens that were cached already are not counted again."""
+        """Cache `key`; return the node where it ends.  Only tokens that are new count."""
         node = self.match(key, namespace, len(key) >> 2)
         at: i64 = node.depth << 2
         if at == len(key):
@@ -158,9 +159,9 @@ class RadixCache:
         return leaf
 
     def rename(self, uid: int, symbols: bytes) -> None:
-        """Give what node `uid` holds other symbols, as far as it reaches.  O(symbols).
+        """Replace the first symbols on the edge of node `uid`, at most as many as it has.  O(symbols).
 
-        Nothing happens if it is gone, or if its parent has a child of that first symbol.
+        Does nothing if the node is gone, or if its parent already has a child with that first symbol.
         """
         node = self._nodes.get(uid)
         parent = None if node is None else node.parent
@@ -175,7 +176,7 @@ class RadixCache:
         self.version += 1
 
     def lock(self, node: RadixNode) -> None:
-        """A running request needs the path to `node`."""
+        """Lock the path to `node` for one more running request."""
         current = node
         while True:
             parent = current.parent
@@ -189,7 +190,7 @@ class RadixCache:
             current = parent
 
     def unlock(self, node: RadixNode) -> None:
-        """The request behind one `lock` of `node` is gone."""
+        """Undo one `lock` of `node`."""
         current = node
         while True:
             parent = current.parent
@@ -204,13 +205,14 @@ class RadixCache:
             current = parent
 
     def evict(self, tokens: int, score: Callable[[int], float] | None = None) -> int:
-        """Free at least `tokens` tokens of unlocked leaves if there are that many.
+        """Evict unlocked leaves until at least `tokens` tokens are freed or no leaf is left.
 
         Args:
-            score: demand of a node id; least recently used first without it.
+            tokens: how many to free.
+            score: returns the demand by node id; None evicts the least recently used leaf first.
 
         Returns:
-            Tokens freed.
+            Number of tokens freed.
         """
         freed: i64 = 0
         if score is not None:
@@ -222,15 +224,15 @@ class RadixCache:
         return freed
 
     def _evict_by_demand(self, tokens: int, score: Callable[[int], float]) -> int:
-        """Drop leaves without demand by recency, and only when none is left the least needed.
+        """Evict leaves without demand by recency; when none is left, the leaf with the least demand.
 
-        A leaf set free by dropping its last child takes its place among the others at once.  Each leaf
-        is scored once a call.
+        A parent that becomes a leaf takes its place among the leaves at once.  Each leaf with demand is
+        scored once a call.
         """
         leaves = self._leaves
         needed: list[tuple[float, int, int]] = []
         scored: set[int] = set()
-        at: i64 = 0  # leaves before this position are needed
+        at: i64 = 0  # all leaves before this position have demand
         freed: i64 = 0
         while freed < tokens:
             victim: i64 = 0
@@ -306,7 +308,7 @@ class RadixCache:
         node.last_access = self._clock
 
     def _drop(self, node: RadixNode) -> RadixNode | None:
-        """Forget a leaf; its parent if that can be evicted now."""
+        """Remove a leaf; return its parent if the parent can be evicted now, else None."""
         parent = node.parent
         assert parent is not None and node.kids == 0 and node.locks == 0
         self._leaves.remove((node.last_access, node.uid))
@@ -322,12 +324,12 @@ class RadixCache:
 
 
 NAMELESS: Final = -(2**31)
-"""The name of a block that has none: the one symbol that neither prompts nor answers use."""
+"""Marks a block without a name; neither prompts nor answers use this symbol."""
 
 
 @final
 class SymbolTable:
-    """Interns chained blocks: equal prefixes get equal symbols."""
+    """Gives each block a symbol, chained: two blocks get equal symbols if their whole prefixes are equal."""
 
     def __init__(self) -> None:
         self._symbols: dict[tuple[int, bytes], int] = {}
@@ -335,12 +337,12 @@ class SymbolTable:
         self._last: i64 = 0
 
     def fresh(self) -> int:
-        """A symbol that no prompt has, for a block of generated tokens."""
+        """Return a new symbol, for example for a block of generated tokens."""
         self._last += 1
         return self._last
 
     def intern(self, key: bytes, block_bytes: int, namespace: str) -> list[int]:
-        """The symbols of the full blocks of a packed key.  O(blocks)."""
+        """Return the symbols of the full blocks of a packed key.  O(symbols)."""
         previous = self._roots.get(namespace, 0)
         if previous == 0:
             previous = self.fresh()
@@ -359,12 +361,12 @@ class SymbolTable:
 
 @final
 class HostTier:
-    """Names of blocks that fell out of a device's pool into host memory, the first to have fallen first.
+    """Host memory behind a pool: the names of evicted blocks, the block evicted first at the front.
 
-    A block is in the pool or here, never in both: what is loaded, or computed again, is here no more.
+    A block is in the pool or here, never in both: it leaves the tier when it is loaded or computed again.
 
     Args:
-        n_blocks: room; the first to have fallen makes it for the next.
+        n_blocks: room in blocks; a full tier loses the block that was evicted first.
     """
 
     def __init__(self, n_blocks: int) -> None:
@@ -372,25 +374,25 @@ class HostTier:
         self._names: OrderedDict[int, None] = OrderedDict()
 
     def names(self) -> list[int]:
-        """The symbols of what is here, the next to be lost first.  O(blocks)."""
+        """Return the symbols of all blocks here, the next to be lost first.  O(blocks)."""
         return list(self._names)
 
     def holds(self, symbol: int) -> bool:
-        """Whether a block of that name is here.  O(1)."""
+        """True if a block of that name is here.  O(1)."""
         return symbol in self._names
 
     def put(self, symbol: int) -> None:
-        """A block falls in.  O(1)."""
+        """Take a block that the pool evicted.  O(1)."""
         self._names[symbol] = None
         if len(self._names) > self.n_blocks:
             self._names.popitem(last=False)
 
     def drop(self, symbol: int) -> None:
-        """The block of that name, if here, is in the pool again.  O(1)."""
+        """Remove the block of that name, if it is here, since the pool has it again.  O(1)."""
         self._names.pop(symbol, None)
 
     def run(self, symbols: list[int], start: int, end: int) -> int:
-        """How many of `symbols[start:end]` in a row are here, from the first on.  O(blocks)."""
+        """Return how many leading symbols of `symbols[start:end]` are here.  O(that number)."""
         at = start
         while at < min(end, len(symbols)) and symbols[at] in self._names:
             at += 1
@@ -399,7 +401,7 @@ class HostTier:
 
 @final
 class BlockCache:
-    """The blocks of one engine, in a pool of fixed size; with `tier` what it forgets falls in there."""
+    """The prefix cache of a vLLM-like engine: a pool of fixed size, and a `tier` for evicted blocks."""
 
     def __init__(self, n_blocks: int, unit_tokens: int = 16, tier: HostTier | None = None) -> None:
         self.tier = tier
@@ -407,9 +409,9 @@ class BlockCache:
         self.block_symbols = 1
         self.n_blocks = n_blocks
         self.version: i64 = 0
-        """Grows with every name given or forgotten that a prompt may ask for."""
+        """The version of the cache view: it grows with every change of the names from 0 on."""
         self.lone_requests: i64 = -1
-        """Waiting requests known to share nothing and to hit nothing; -1 where that is not known."""
+        """Number of waiting requests if none of them shares or hits anything; -1 where that is not known."""
         self._users: list[int] = [0] * n_blocks
         self._names: list[int] = [NAMELESS] * n_blocks
         self._blocks: dict[int, int] = {}
@@ -418,7 +420,7 @@ class BlockCache:
     # -- CacheView: read-only, for the planner -----------------------------------------------------
 
     def root(self, namespace: str) -> object:
-        return 0  # chained symbols need no place: they name their whole prefix
+        return 0  # a chained symbol names its whole prefix, so a cursor says nothing
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
         symbols = edge_bytes(segment)
@@ -439,11 +441,11 @@ class BlockCache:
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that no running request uses, cached or not."""
+        """Number of blocks that no running request uses, cached or not."""
         return len(self._free)
 
     def match(self, symbols: list[int], max_blocks: int) -> list[int]:
-        """Blocks of the longest cached prefix, at most `max_blocks`."""
+        """Return the blocks of the longest cached prefix, at most `max_blocks`."""
         found: list[int] = []
         for symbol in symbols[:max_blocks]:
             block = self._blocks.get(symbol, -1)
@@ -453,26 +455,26 @@ class BlockCache:
         return found
 
     def holds(self, symbol: int) -> bool:
-        """Whether a block of that name is cached.  O(1)."""
+        """True if a block of that name is cached.  O(1)."""
         return symbol in self._blocks
 
     def names(self) -> frozenset[int]:
-        """The symbols of all blocks that have one.  O(blocks)."""
+        """Return the names of all cached blocks.  O(blocks)."""
         return frozenset(self._blocks)
 
     def idle(self, blocks: list[int]) -> int:
-        """How many of `blocks` sit in the free queue and would leave it when used."""
+        """Return how many of `blocks` are in the free queue."""
         return sum(1 for block in blocks if self._users[block] == 0)
 
     def use(self, blocks: list[int]) -> None:
-        """One more request uses cached blocks."""
+        """Count one more user of each cached block; used blocks leave the free queue."""
         for block in blocks:
             if self._users[block] == 0:
                 del self._free[block]
             self._users[block] += 1
 
     def take(self, count: int, score: Callable[[int], float] | None = None, scan_limit: int = 0) -> list[int]:
-        """Hand out `count` free blocks, forgetting what they cached; caller checks `free_blocks`."""
+        """Hand out `count` free blocks and evict what they cached; the caller checks `free_blocks`."""
         assert count <= len(self._free), "more blocks than free"
         taken: list[int] = []
         if count <= 0:
@@ -496,7 +498,7 @@ class BlockCache:
         return victims(self._free, scorer.demand, max(1, scan_limit))
 
     def name(self, block: int, symbol: int) -> None:
-        """A block is full: from now on it answers to its symbol, unless another does."""
+        """Give a full block its name, so that it can be hit; does nothing if a block has that name."""
         if symbol not in self._blocks:
             self._blocks[symbol] = block
             self._names[block] = symbol
@@ -506,14 +508,14 @@ class BlockCache:
                 self.version += 1
 
     def rename(self, symbol: int, other: int) -> None:
-        """Give a block another name; nothing happens if that is taken.  O(1)."""
+        """Give the block named `symbol` the name `other`; does nothing if a block has that name.  O(1)."""
         block = self._blocks.get(symbol, -1)
         if block >= 0 and other not in self._blocks:
             self._forget(block)
             self.name(block, other)
 
     def release(self, blocks: list[int]) -> None:
-        """One request less uses `blocks`, which are in order of the prompt."""
+        """Count one user less of `blocks`, given in order of the prompt; unused ones join the free queue."""
         for block in reversed(blocks):
             self._users[block] -= 1
             if self._users[block] == 0:
@@ -538,7 +540,7 @@ class BlockCache:
 
 @final
 class _BlockScorer:
-    """Demand of a block by its symbol."""
+    """Scores a block by the demand of its name; a block without a name has none."""
 
     def __init__(self, names: list[int], score: Callable[[int], float]) -> None:
         self._names = names

@@ -1,17 +1,17 @@
-"""How long one engine step takes: by a roofline of named hardware and models, or learned by watching.
+"""Step times of an engine: a roofline of named hardware and models, or a fit to a real engine's steps.
 
     step = overhead + max(weights / bandwidth, flops / (peak x mfu)) + kv_read / bandwidth
 
 - weights: every step reads all parameters once, 2 bytes each.
-- flops: 2 x parameters per computed token, plus attention of every computed token to its context,
+- flops: 2 x parameters per computed token, plus attention of every prefill token to its context,
   4 x layers x heads x head_dim per (token, context token) pair, halved within a chunk by causality.
 - kv_read: decoding reads each running request's KV once a step, 2 x layers x kv_heads x head_dim x 2
   bytes a token.
 
-Hardware figures are the vendor's data sheet (H100 SXM: 989 TFLOP/s dense bf16, 3.35 TB/s HBM3; NVLink
-traffic of tensor parallelism is in the efficiency, not modelled apart); memory is what the driver reports.
-Model figures are the published `config.json`s and parameter counts.  `mfu`, the part of peak that prefill
-reaches, is the one free constant: 0.40, which puts one prefill token of Qwen2.5-32B at 0.165 ms; it is not
+Hardware figures are those of the vendor's data sheet (H100 SXM: 989 TFLOP/s dense bf16, 3.35 TB/s HBM3).
+NVLink traffic of tensor parallelism is part of `mfu`, not modelled apart.  Memory is what the driver reports.
+Model figures are those of the published `config.json`s and parameter counts.  `mfu`, the part of peak that
+prefill reaches, is the one free constant: 0.40 puts one prefill token of Qwen2.5-32B at 0.165 ms.  It is not
 tuned per cell (docs/simulator.md).
 """
 
@@ -27,27 +27,27 @@ import numpy as np
 from peek.errors import WorkloadError
 
 BYTES_PER_VALUE: Final = 2
-"""bf16."""
+"""Size of a weight or KV value in bytes: that of bf16."""
 
 
 class StepTimes(Protocol):
-    """How long a step takes."""
+    """Anything that tells how long a step takes."""
 
     def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
-        """Seconds for one step; see `CostModel.step_s`."""
+        """Return the seconds of one step; arguments as in `CostModel.step_s`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One replica's accelerators taken together.
+    """The accelerators of one replica, taken together.
 
     Attributes:
         flops: dense bf16 peak, FLOP/s.
         bandwidth: memory bandwidth, bytes/s.
         memory_gib: memory that the driver reports, GiB.
         mfu: part of `flops` that prefill reaches.
-        overhead_s: launch and scheduling time per step, seconds.
+        overhead_s: launch and scheduling time of a step, seconds.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What of a transformer decides its step time."""
+    """The sizes of a dense transformer that decide its step time."""
 
     name: str
     parameters: float
@@ -71,7 +71,7 @@ class Model:
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of KV cache a token takes."""
+        """Size of one token in the KV cache, in bytes."""
         return 2 * self.layers * self.kv_heads * self.head_dim * BYTES_PER_VALUE
 
 
@@ -85,20 +85,20 @@ GEMMA2_27B = Model("Gemma-2-27B", 27.2e9, 46, 32, 16, 128)
 
 
 UTILISATION: Final = 0.88
-"""Part of the card that weights and KV cache may fill.
+"""Part of a card's memory that weights and KV cache may fill.
 
-SGLang's `mem_fraction_static` as the paper sets it.  vLLM's 0.9 gives 1.6 GiB a card more, which its
-activation peak takes again.
+It is SGLang's `mem_fraction_static` as the paper sets it.  vLLM's 0.9 gives 1.6 GiB a card more, but its
+peak of activations takes as much.
 """
 
 
 def arena_tokens(hardware: Hardware, model: Model, utilisation: float = UTILISATION) -> int:
-    """Tokens of KV cache that a card leaves, in whole thousands.
+    """Return the arena that the weights leave on a card, in tokens, rounded down to whole thousands.
 
         (memory x utilisation - weights) / KV bytes of a token
 
     Raises:
-        WorkloadError: the weights alone do not fit.
+        WorkloadError: the weights leave no room for 1,000 tokens.
     """
     free = hardware.memory_gib * utilisation * 2**30 - model.parameters * BYTES_PER_VALUE
     if free < 1000 * model.kv_bytes:
@@ -109,7 +109,7 @@ def arena_tokens(hardware: Hardware, model: Model, utilisation: float = UTILISAT
 
 
 class CostModel:
-    """Step times of one model on one hardware."""
+    """Step times of one model on one replica's hardware, by the module's formula."""
 
     def __init__(self, hardware: Hardware = H100, model: Model = QWEN25_32B) -> None:
         self.hardware = hardware
@@ -121,31 +121,31 @@ class CostModel:
         self._kv_s = model.kv_bytes / hardware.bandwidth
 
     def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
-        """Seconds for one step.
+        """Return the seconds of one step.
 
         Args:
-            computed_tokens: tokens run through the model (prefill chunks and decodes).
-            attention_pairs: (computed token, context token) pairs of the prefill chunks.
-            kv_tokens: context tokens that decoding requests read.
+            computed_tokens: number of tokens that the model computes, prefill and decode.
+            attention_pairs: number of (computed token, context token) pairs in prefill, see `chunk_pairs`.
+            kv_tokens: number of context tokens that decoding requests read.
         """
         compute = computed_tokens * self._token_s + attention_pairs * self._pair_s
         return self.hardware.overhead_s + max(self._weights_s, compute) + kv_tokens * self._kv_s
 
 
 class Faster:
-    """Step times of a machine that is `speed` times as fast as another."""
+    """Step times of a machine that is `speed` times as fast as that of `times`."""
 
     def __init__(self, times: StepTimes, speed: float) -> None:
         self._times = times
         self._speed = speed
 
     def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
-        """See `CostModel.step_s`."""
+        """Return the seconds of one step; arguments as in `CostModel.step_s`."""
         return self._times.step_s(computed_tokens, attention_pairs, kv_tokens) / self._speed
 
 
 def chunk_pairs(start: int, tokens: int) -> float:
-    """Attention pairs of a prefill chunk of `tokens` behind `start` context tokens."""
+    """Return the attention pairs of a prefill chunk of `tokens` tokens after `start` context tokens."""
     return tokens * (start + 0.5 * tokens)
 
 
@@ -160,13 +160,13 @@ MODELS: Final = {
 
 
 def cost_model_for(workload_name: str) -> CostModel:
-    """The paper's pairing for its own cells, the default pairing for everything else."""
+    """Make the cost model of a workload: the paper's pairing for its cells, else Qwen2.5-32B on an H100."""
     hardware, model = MODELS.get(workload_name[:2], (H100, QWEN25_32B))
     return CostModel(hardware, model)
 
 
 def arena_for(workload_name: str) -> int:
-    """`arena_tokens` of the same pairing."""
+    """Return the arena that `cost_model_for` this workload leaves, in tokens."""
     cost = cost_model_for(workload_name)
     return arena_tokens(cost.hardware, cost.model)
 
@@ -203,11 +203,11 @@ MODELS_BY_NAME: Final = {
 }
 
 _NOT_DENSE: Final = ("num_experts", "num_local_experts", "n_routed_experts", "kv_lora_rank")
-"""Fields of models whose tokens do not read all weights, or whose KV is not that of the formula."""
+"""Fields of `config.json` that only models outside the formula have: experts, or compressed KV."""
 
 
 def card_named(name: str, count: int = 1) -> Hardware:
-    """`count` such cards taken together (tensor parallelism); `WorkloadError` lists the valid names."""
+    """Return `count` cards taken together (tensor parallelism); `WorkloadError` lists the valid names."""
     if name not in CARDS:
         raise WorkloadError(f"card {name!r} is unknown; valid: {', '.join(CARDS)}")
     card = CARDS[name]
@@ -223,20 +223,20 @@ def card_named(name: str, count: int = 1) -> Hardware:
 
 
 def model_named(name: str) -> Model:
-    """A model of the table; `WorkloadError` lists the valid names."""
+    """Return a model of `MODELS_BY_NAME`; `WorkloadError` lists the valid names."""
     if name not in MODELS_BY_NAME:
         raise WorkloadError(f"model {name!r} is unknown; valid: {', '.join(MODELS_BY_NAME)}")
     return MODELS_BY_NAME[name]
 
 
 def model_of(name: str, config: Mapping[str, Any]) -> Model:
-    """A model by its `config.json` (Hugging Face): a dense transformer with grouped-query attention.
+    """Return the model of a Hugging Face `config.json`: a dense transformer with full attention.
 
-    Parameters are counted from its sizes: embeddings (twice unless tied), four attention matrices and the
-    three of a gated feed-forward layer; biases and norms are left out, which is below 0.1 %.
+    Its parameters are counted from the sizes: embeddings (twice unless tied), and in each layer four
+    attention matrices and three of a gated feed-forward part.  Biases and norms, below 0.1 %, are left out.
 
     Raises:
-        WorkloadError: a size is missing or no number, or the model is of another kind.
+        WorkloadError: a size is missing or not a positive integer, or the model is of another kind.
     """
     kinds = config.get("layer_types") or ["full_attention"]
     odd = next((field for field in _NOT_DENSE if config.get(field)), "")
@@ -265,33 +265,34 @@ def _size(name: str, config: Mapping[str, Any], field: str) -> int:
     return value
 
 
-# -- step times of an engine that is watched ----------------------------------------------------------
+# -- step times fitted to a real engine ---------------------------------------------------------------
 
 
 ENOUGH: Final = 256
-"""Steps until there is an answer: 64 for each of the four terms."""
+"""Number of steps before the first fit: 64 for each of the four terms."""
 
 FLOORS: Final = (1, 32, 64, 96, 128, 160, 192, 256, 384, 512, 768)
-"""Tokens of a step that cost as much as one; around 120 on an H100, more where computing is faster still."""
+"""Floors that are tried, in tokens: a step of fewer tokens costs as much as the floor.  It is about 120 on an
+H100, and larger where computing is faster for the bandwidth."""
 
 _FADE: Final = 0.999
-"""What a step counts after each further one: about a thousand steps are remembered."""
+"""Factor of every step's weight with each further step: the fit remembers about a thousand steps."""
 
 _SOLVE_EVERY: Final = 64
-"""Steps between two fits."""
+"""Number of steps between two fits."""
 
 _SHORTEST_S: Final = 1e-4
-"""No step is shorter, so nothing is divided by 0."""
+"""Lower bound of a step's time in seconds, so that nothing is divided by 0."""
 
 _MOST_STALLED: Final = 2.0
-"""Times as long as its fit says that an engine is believed to take."""
+"""Upper bound of the factor by which stalls may scale the fitted step times."""
 
 _UNITS: Final = np.array([1.0, 1e-3, 1e-7, 1e-5])
-"""Of the four terms, so that sums of squares are of one size."""
+"""Units of the four terms, which bring their sums of squares to one magnitude."""
 
 
 class _Fit:
-    """One reading: which step an interval belongs to.  A fit for each floor."""
+    """Least-squares fits, one for each floor, under one assumption of which step an interval belongs to."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -314,7 +315,7 @@ class _Fit:
         self.count += 1
 
     def solve(self) -> tuple[float, int, np.ndarray]:
-        """Mean squared relative error, place and coefficients of the floor that fits best."""
+        """Return the mean squared relative error, place and coefficients of the floor that fits best."""
         best = (np.inf, 0, np.zeros(4))
         for place in range(len(FLOORS)):
             found = _not_negative(self._moments[place], self._products[place])
@@ -327,7 +328,7 @@ class _Fit:
 
 
 def _not_negative(moments: np.ndarray, products: np.ndarray) -> np.ndarray:
-    """The solution of the normal equations, with terms left out until none is below 0."""
+    """Solve the normal equations; leave out the lowest term until no coefficient is below 0."""
     kept = list(range(len(products)))
     found = np.zeros(len(products))
     while kept:
@@ -342,40 +343,41 @@ def _not_negative(moments: np.ndarray, products: np.ndarray) -> np.ndarray:
 
 
 class MeasuredSteps:
-    """`StepTimes` of an engine, learned by watching it.
+    """`StepTimes` of a real engine, fitted to the steps that it took.
 
         step = a + b x max(f, computed tokens) + c x attention pairs + d x KV tokens read,    all >= 0
 
-    the terms of `CostModel`: below `f` tokens a step waits for the weights, and a few tokens more are free.
-    Fitted by least squares of the *relative* error, so that a stall of a second weighs no more than any other
-    step; the floor `f` is the one of `FLOORS` that fits best.  All is then scaled so that the steps seen took
-    as long together as they did, stalls included.  Old steps fade.
+    These are the terms of `CostModel`: a step of fewer than `f` tokens waits for the weights.  The fit
+    minimises the squared *relative* error, so a stall of a second weighs no more than any other step.  The
+    floor `f` is the one of `FLOORS` that fits best.  The coefficients are then scaled so that all steps
+    together take as long as they did, stalls included, at most by `_MOST_STALLED`.  Old steps fade.
 
-    An engine that prepares a step while the one before it runs (asynchronous scheduling, overlap) shows the
-    time of a step one interval late.  Both readings are fitted, and the better one counts.
+    An engine that prepares a step while the step before it runs (asynchronous scheduling, overlap) shows the
+    time of a step one interval late.  Both assumptions are fitted, and the better fit counts.
     """
 
     def __init__(self) -> None:
         self._fits = (_Fit(), _Fit())
         self._begun: list[np.ndarray] = []
-        """The last two steps in a row, the later one last."""
+        """The terms of the last two steps in a row, the later step last."""
         self._last_s = 0.0
         self._floor = 1
         self._terms = (0.0, 0.0, 0.0, 0.0)
 
     @property
     def known(self) -> bool:
-        """Whether enough steps were seen."""
+        """True if enough steps were noted for a fit."""
         return self._fits[0].count >= ENOUGH
 
     def note(
         self, now: float, went_on: bool, computed_tokens: int, attention_pairs: float, kv_tokens: int
     ) -> None:
-        """A step begins.  O(1), some tens of microseconds.
+        """Note that a step begins.  O(1), some tens of microseconds.
 
         Args:
-            now: seconds on a clock that never goes back.
-            went_on: the engine had work since the step before; if not, the time between is no step's.
+            now: time in seconds, on a clock that never goes back.
+            went_on: True if the engine had work all the time since the step before; if not, the interval
+                counts for no step.
             computed_tokens, attention_pairs, kv_tokens: as in `CostModel.step_s`.
         """
         seconds = max(now - self._last_s, _SHORTEST_S)
@@ -397,7 +399,7 @@ class MeasuredSteps:
             self._terms = (fixed, token, pair, kv)
 
     def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
-        """Seconds for one step; O(1)."""
+        """Return the fitted seconds of one step.  O(1)."""
         fixed, token, pair, kv = self._terms
         computed = max(computed_tokens, self._floor)
         return max(fixed + token * computed + pair * attention_pairs + kv * kv_tokens, _SHORTEST_S)

@@ -1,12 +1,12 @@
 """The simulated engines: continuous batching in virtual time, after vLLM's scheduler and after SGLang's.
 
-`SimEngine` has what both kinds share: the clock, arrivals, the client, the waiting queue as the planner sees
-it, and the record of every request.  `BlockEngine` and `RadixEngine` implement `step`: admit, allocate,
-evict, preempt, and say what the step computes.  Time passes by the cost model only, so a run depends on its
-arguments alone.
+`SimEngine` has what both kinds share: the clock, arrivals, the client, the waiting queue and the record of
+every request.  `BlockEngine` and `RadixEngine` implement `step`: it admits, allocates, evicts and preempts,
+and returns what the step computes.  Only the cost model moves the clock, so a run depends on its arguments
+alone.
 
-The planner cannot tell these engines from real ones: it gets the calls that an adapter makes, and the cache
-through `CacheView`.
+The planner cannot tell these engines from real ones.  It gets the calls that an adapter makes, and reads the
+cache through `CacheView`.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 class Job:
     """One request on its way through an engine of either kind.
 
-    Tokens count prompt and output alike: `computed` of `prompt_tokens + generated` are in the KV
-    cache.  The answer ends with `output_tokens`; all that the engine may know is `allowed_tokens`, no
-    fewer.  Times are virtual seconds, negative until they happened.
+    Of `prompt_tokens + generated` tokens, `computed` are in the KV cache.  The answer ends after
+    `output_tokens`.  The engine knows only the upper bound `allowed_tokens`.  Times are virtual seconds,
+    negative before the event.
 
     Attributes:
-        symbols, blocks, named: of a `BlockEngine`: names of the prompt's blocks, blocks held, and how many of
-            them go by their names.
-        node, private, prefilled: of a `RadixEngine`: the locked tree node, tokens held outside the tree, and
-            whether all of the prompt is computed.
-        answer, leaf: its symbols, as far as they are known, and the tree node of it once it has ended.
+        symbols, blocks, named: with a `BlockEngine`, the names of the request's blocks, the blocks it holds,
+            and the number of held blocks that other requests can find by name.
+        node, private, prefilled: with a `RadixEngine`, the locked tree node, the tokens held outside the
+            tree, and whether the whole prompt is computed.
+        answer, leaf: the answer's symbols as far as known, and the `uid` of its tree node once it has ended.
     """
 
     def __init__(self, request: SimRequest, arrival_s: float, symbols: Sequence[int] = ()) -> None:
@@ -73,13 +73,13 @@ class Job:
 
     @property
     def total_tokens(self) -> int:
-        """Tokens known so far: the prompt and what was generated."""
+        """Number of tokens known so far: those of the prompt and the generated ones."""
         return self.prompt_tokens + self.generated
 
     def note_admission(self, now: float, cached: int, loaded: int = 0) -> None:
-        """Admitted with `cached` tokens in the cache and `loaded` more from a tier.
+        """Record an admission with `cached` tokens in the cache and `loaded` more from a tier.
 
-        Only the first admission counts as a hit.
+        Only the first admission counts for the hit and for `admitted_s`.
         """
         self.last_uncached = self.total_tokens - cached - loaded
         if self.cached_at_admission < 0:
@@ -90,7 +90,7 @@ class Job:
 
 @dataclass
 class StepWork:
-    """What one step computes: the terms of the cost model, and the jobs that may get a token."""
+    """What one step computes: the terms of the cost model, and the jobs that take part in it."""
 
     computed_tokens: int = 0
     attention_pairs: float = 0.0
@@ -99,7 +99,7 @@ class StepWork:
     jobs: list[Job] = field(default_factory=list)
 
     def add(self, job: Job, tokens: int, pairs: float) -> None:
-        """`job` computes `tokens` more; more than one (or the first) is prefill."""
+        """Add `tokens` tokens of `job` to the step; prefill has attention `pairs` > 0, a decode token 0."""
         self.jobs.append(job)
         self.computed_tokens += tokens
         if pairs > 0.0:
@@ -110,15 +110,15 @@ class StepWork:
 
 
 class SimEngine(ABC):
-    """Runs one workload under one planner.
+    """Base of both engine kinds: runs one workload under one planner.
 
-    A kind sets `cache`, its prefix cache.
+    A subclass sets `cache`, its prefix cache.
 
     Args:
         workload: requests and engine limits.
-        planner: None runs the stock engine, untouched.
+        planner: orders the waiting queue; None leaves it in stock order.
         cost: step times.
-        progress: called with the number of finished requests now and then.
+        progress: called with the number of finished requests, whenever a request finishes.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class SimEngine(ABC):
         self.running: list[Job] = []
         self.jobs: dict[str, Job] = {}
         self._placed: Plan | None = None
-        """The plan that the queue is in the order of."""
+        """The plan whose order the queue has now, None if the queue has changed since."""
         self._just_arrived: list[Job] = []
         self._just_admitted: dict[str, Job] = {}
         self._arrivals: list[tuple[float, int, SimRequest]] = []
@@ -148,34 +148,34 @@ class SimEngine(ABC):
         self._finished: int = 0
         self._rank: int = 0
 
-    # -- to be written by an engine kind -----------------------------------------------------------
+    # -- what an engine kind implements ------------------------------------------------------------
 
     cache: CacheView
 
     def make_job(self, request: SimRequest, arrival_s: float) -> Job:
-        """Translate a request on arrival."""
+        """Make the job of an arriving request."""
         return Job(request, arrival_s)
 
     @abstractmethod
     def planner_key(self, job: Job) -> object:
-        """The job's prompt in the cache's symbols."""
+        """Return the job's prompt in the symbols of the cache."""
 
     @abstractmethod
     def step(self) -> StepWork:
-        """Schedule one step: decide what each job computes; memory is taken here."""
+        """Schedule one step: decide what each job computes, and take the memory for it."""
 
     @abstractmethod
     def complete(self, work: StepWork) -> None:
-        """The step's end: every job's computed tokens are in the cache now."""
+        """End a step: the computed tokens of its jobs are in the cache now."""
 
     @abstractmethod
     def release(self, job: Job) -> None:
-        """The job is finished: its memory may go."""
+        """Give back the memory of a job."""
 
     # -- the run -----------------------------------------------------------------------------------
 
     def run(self) -> list[Job]:
-        """Run to the end; all jobs in order of arrival."""
+        """Run until all requests are finished; return all jobs in order of arrival."""
         for request in self.workload.requests:
             if request.after is None:
                 self.schedule_arrival(request, request.arrival_s)
@@ -183,14 +183,14 @@ class SimEngine(ABC):
                 self._followers.setdefault(request.after, []).append(request)
         while self._finished < len(self.workload.requests):
             self.admit_arrivals()
-            if not self.turn():  # nothing to compute: on to the next arrival
+            if not self.turn():  # nothing to compute: move the clock to the next arrival
                 if not self._arrivals:
                     raise self.too_small(self.stuck())
                 self.now = max(self.now, self._arrivals[0][0])
         return list(self.jobs.values())
 
     def turn(self) -> bool:
-        """One step and the time it takes; False if there was nothing to compute."""
+        """Run one step and move the clock by its time; return False if there was nothing to compute."""
         work = self.step()
         self.steps += 1
         if not work.jobs:
@@ -202,12 +202,12 @@ class SimEngine(ABC):
         return True
 
     def schedule_arrival(self, request: SimRequest, at_s: float) -> None:
-        """The request will arrive at `at_s`.  O(log arrivals to come)."""
+        """Schedule the arrival of a request at `at_s`.  O(log scheduled arrivals)."""
         self._rank += 1
         heappush(self._arrivals, (at_s, self._rank, request))
 
     def admit_arrivals(self) -> None:
-        """Requests whose time has come join the queue, as far as the client's cap allows."""
+        """Queue the requests whose arrival time has come, as far as the client's cap allows."""
         while self._arrivals and self._arrivals[0][0] <= self.now:
             at_s, _, request = heappop(self._arrivals)
             limit = self.workload.client_concurrency
@@ -217,7 +217,7 @@ class SimEngine(ABC):
             self.accept(request, at_s)
 
     def accept(self, request: SimRequest, at_s: float) -> Job:
-        """`request`, which arrived at `at_s`, joins the queue now."""
+        """Queue `request`, which arrived at `at_s`; return its job."""
         job = self.make_job(request, at_s)
         self.jobs[job.request_id] = job
         self.enqueue(job)
@@ -225,16 +225,16 @@ class SimEngine(ABC):
         return job
 
     def stuck(self) -> list[Job]:
-        """Jobs that want to run and cannot, the head of the queue first."""
+        """Return the jobs that wait for memory or seats, the next to be admitted first."""
         return self.waiting
 
     def too_small(self, jobs: list[Job]) -> MemoryError:
-        """The error when the arena cannot hold even the first of `jobs`."""
+        """Make the error for an arena that cannot hold even the first of `jobs`."""
         name = jobs[0].request_id if jobs else "?"
         return MemoryError(f"the arena of {self.workload.arena_tokens} tokens cannot hold request {name}")
 
     def _collect_tokens(self, work: StepWork) -> None:
-        """Each job whose known tokens are all computed yields one token."""
+        """Generate one token of each job whose known tokens are all computed."""
         for job in work.jobs:
             if job.computed < job.total_tokens:
                 continue
@@ -245,7 +245,7 @@ class SimEngine(ABC):
                 self.finish(job)
 
     def finish(self, job: Job) -> None:
-        """The job has its last token."""
+        """End a job that has its last token, and schedule the requests that come after it."""
         job.finished_s = self.now
         if self.planner is not None:
             self.planner.answered(job.generated, job.request_id)
@@ -265,14 +265,14 @@ class SimEngine(ABC):
     # -- the planner -------------------------------------------------------------------------------
 
     def enqueue(self, job: Job) -> None:
-        """`job` waits, for the first time or again; the planner hears of it in the next cycle."""
+        """Queue `job`, for the first time or again; the planner is told in the next cycle."""
         self.waiting.append(job)
         self._placed = None
         if self._just_admitted.pop(job.request_id, None) is None:
             self._just_arrived.append(job)
 
     def withdraw(self, job: Job) -> None:
-        """A job that waits is gone; the planner hears of it at once.  O(waiting)."""
+        """Take a withdrawn job out of the queue; the planner is told at once.  O(waiting)."""
         self.waiting.remove(job)
         self._placed = None
         if job in self._just_arrived:
@@ -281,13 +281,13 @@ class SimEngine(ABC):
             self.planner.remove(job.request_id, admitted=False)
 
     def leave(self, count: int) -> None:
-        """The first `count` waiting jobs were admitted; the planner hears of it in the next cycle."""
+        """Take the first `count` jobs, now admitted, off the queue; the planner is told in the next cycle."""
         for job in self.waiting[:count]:
             self._just_admitted[job.request_id] = job
         del self.waiting[:count]
 
     def plan(self) -> None:
-        """One cycle, if there is a planner: tell it what arrived and left, and take its order."""
+        """Run a cycle if there is a planner: tell it of arrivals and departures, and take its order."""
         planner = self.planner
         if planner is None:
             return
@@ -304,15 +304,15 @@ class SimEngine(ABC):
                 self.waiting = [self.jobs[name] for name in plan]
 
     def view(self) -> CacheView:
-        """What the planner is shown of the cache."""
+        """Return the cache view that the planner reads."""
         return self.cache
 
     def planner_now(self) -> float:
-        """The time on the planner's clock, which is that of `Job.arrival_s`."""
+        """Return the time on the planner's clock in seconds; `Job.arrival_s` is on the same clock."""
         return self.now
 
     def eviction_score(self) -> Callable[[int], float] | None:
-        """The planner's score of what the queue needs, None to leave eviction to recency."""
+        """Return the planner's demand by cached block or node; None leaves eviction to recency."""
         planner = self.planner
         return planner.eviction_score if planner is not None and planner.evicts else None
 
@@ -322,24 +322,24 @@ class SimEngine(ABC):
 
 BLOCK_TOKENS: Final = 16
 MAX_BATCHED_TOKENS: Final = 8192
-"""vLLM's default token budget of a step on an H100 server."""
+"""vLLM's default budget of a step on an H100 server, in tokens."""
 
 
 class Tier(NamedTuple):
-    """Host memory for KV that the device has no room for: tokens, and tokens loaded from it in a second."""
+    """Host memory for evicted KV: its size in tokens, and its loading speed in tokens per second."""
 
     tokens: int
     tokens_per_s: float
 
 
 class BlockEngine(SimEngine):
-    """One mixed batch a step, blocks, preemption.
+    """A vLLM-like engine: one batch of prefill chunks and decodes a step, blocks, preemption.
 
     Source: `vllm/v1/core/sched/scheduler.py` and `block_pool.py`.  Each step has a token budget.  Running
-    requests come first (one decode token or the next prefill chunk); when blocks run out the youngest running
-    request is preempted, loses its blocks and returns to the head of the queue.  If nothing was preempted,
-    waiting requests are admitted in queue order until budget, seats or blocks run out; the scan stops at the
-    first that does not fit.  Full blocks are visible to others as soon as they are scheduled, so siblings
+    requests come first, each with one decode token or its next prefill chunk.  When blocks run out, the
+    youngest running request is preempted: it loses its blocks and returns to the head of the queue.  In a
+    step without preemption, waiting requests are admitted in queue order until budget, seats or blocks run
+    out.  Full blocks are visible to other requests as soon as they are scheduled, so siblings that are
     admitted in the same step already hit.
     """
 
@@ -353,20 +353,20 @@ class BlockEngine(SimEngine):
         symbols: SymbolTable | None = None,
         tier: Tier | None = None,
     ) -> None:
-        """As `SimEngine`.
+        """Make an empty engine; the other arguments are those of `SimEngine`.
 
         Args:
-            max_batched_tokens: token budget of a step.
-            symbols: names of blocks; to be shared by engines whose equal blocks must have equal names.
-            tier: where blocks fall that the pool forgets.  A request that finds what follows its hit there
-                loads it when it is admitted, and the step waits for that.
+            max_batched_tokens: budget of a step, tokens.
+            symbols: names of blocks; engines share one table where equal blocks need equal names.
+            tier: host memory that takes the blocks evicted from the pool.  An admitted request loads the
+                blocks that follow its hit from there, and the step waits for the load.
         """
         super().__init__(workload, planner, cost, progress)
-        # Whole units: 16 tokens where the unit is one, one page of a trace where that is longer.
+        # A block holds whole units: 16 tokens if a unit is one token, one unit if it is longer than 16.
         self.block_tokens: int = -(-BLOCK_TOKENS // workload.unit_tokens) * workload.unit_tokens
         self.tier = None if tier is None else HostTier(tier.tokens // self.block_tokens)
         self.load_s: float = 0.0 if tier is None else self.block_tokens / tier.tokens_per_s
-        """Seconds that one block takes to be loaded."""
+        """Time to load one block, in seconds."""
         n_blocks = workload.arena_tokens // self.block_tokens
         self.cache: BlockCache = BlockCache(n_blocks, self.block_tokens, self.tier)
         self.max_batched_tokens: int = max_batched_tokens
@@ -380,12 +380,12 @@ class BlockEngine(SimEngine):
         return Job(request, arrival_s, symbols)
 
     def fresh_symbol(self) -> int:
-        """A name that no prompt asks for, for a block of an answer."""
+        """Return a name that no prompt contains, for a block of generated tokens."""
         return self._symbols.fresh()
 
     def planner_key(self, job: Job) -> object:
-        # The last token is always computed: a block that ends the prompt is of no use.  A prompt without
-        # a useful block stands alone under a name of its own.
+        # The last token is always computed, so a block that ends with the prompt cannot be hit.  A prompt
+        # without any other block gets one symbol of its own, so that it shares nothing.
         useful = job.symbols[: (job.prompt_tokens - 1) // self.block_tokens]
         return np.array(useful or [self.fresh_symbol()], dtype=np.int32)
 
@@ -438,7 +438,7 @@ class BlockEngine(SimEngine):
         self.leave(admitted)
 
     def _try_admit(self, job: Job, budget: int, work: StepWork) -> int:
-        """Take cached, loaded and new blocks for a first chunk; the chunk's tokens, 0 if they do not fit."""
+        """Take the blocks of a job's first chunk; return the chunk's tokens, 0 if the prompt does not fit."""
         limit = (job.total_tokens - 1) // self.block_tokens
         cached = self.cache.match(job.symbols, limit)
         hit = len(cached)
@@ -469,14 +469,14 @@ class BlockEngine(SimEngine):
         return True
 
     def _take(self, count: int) -> list[int]:
-        # The published hook looks at no more than 4 N entries of the free queue.
+        # The paper's hook reads at most 4 N entries of the free queue, N the number of waiting requests.
         return self.cache.take(count, self.eviction_score(), 4 * max(1, len(self.waiting)))
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)
 
     def _schedule(self, job: Job, tokens: int, work: StepWork) -> None:
-        """The job computes `tokens` in this step; blocks that fill up are visible from here on."""
+        """Compute `tokens` tokens of the job in this step; blocks that become full are visible at once."""
         decode = tokens == 1 and job.generated > 0
         work.add(job, tokens, 0.0 if decode else chunk_pairs(job.computed, tokens))
         job.computed += tokens
@@ -488,7 +488,7 @@ class BlockEngine(SimEngine):
             job.named += 1
 
     def complete(self, work: StepWork) -> None:
-        """Nothing: blocks were named when they were scheduled."""
+        """Do nothing: blocks got their names when they were scheduled."""
 
     def release(self, job: Job) -> None:
         self.cache.release(job.blocks)
@@ -500,33 +500,35 @@ class BlockEngine(SimEngine):
 
 
 CHUNK_TOKENS: Final = 8192
-"""SGLang's default `chunked_prefill_size` on an 80 GB card."""
+"""SGLang's default `chunked_prefill_size` on an 80 GB card, in tokens."""
 MAX_PREFILL_TOKENS: Final = 16384
 CLIP_NEW_TOKENS: Final = 4096
-"""An output longer than this is planned for as this long."""
+"""Upper bound of the output that admission expects of one request, in tokens."""
 
 INIT_RATIO: Final = 0.7
 MIN_RATIO: Final = INIT_RATIO * 0.14
 RATIO_DECAY: Final = (INIT_RATIO - MIN_RATIO) / 600
-"""`new_token_ratio`: the part of the allowed output that running requests are expected to use."""
+"""`new_token_ratio`, the part of the allowed output that running requests are expected to generate: its start
+and minimum, and its decrease per decode step."""
 RETRACT_STEPS: Final = 20
-"""Retraction frees memory for this many decode steps."""
+"""Number of decode steps that retraction frees memory for."""
 
 
 class RadixEngine(SimEngine):
-    """Prefill batches before decode batches, a radix cache, retraction.
+    """An SGLang-like engine: prefill batches before decode batches, a radix cache, retraction.
 
-    Source: `sglang/srt/managers/scheduler.py` and `schedule_policy.py` (`PrefillAdder`), 0.5.9.  Whenever the
-    waiting queue can fill a prefill batch, that batch runs next and decoding stands still.  The batch closes
-    at the chunk size, the input budget, the seats, or when the tokens that running requests may still
-    generate (times an optimism ratio that falls while decoding goes well) leave no room.  A prompt longer
-    than what is left of the chunk is continued by the next batch, as far as the same room goes.  A prefix
-    enters the tree when its prefill, or chunk, ends: siblings in the same batch do not hit.  When decoding
-    runs out of memory, requests with the fewest generated tokens are retracted and queue again.
+    Source: `sglang/srt/managers/scheduler.py` and `schedule_policy.py` (`PrefillAdder`), 0.5.9.  Whenever a
+    waiting request can be admitted, a prefill batch runs next and decoding stands still.  The batch is full
+    at the chunk size, the input budget or the seats, or when memory has no room beside the expected output of
+    running requests.  That output is what they may still generate, times a ratio that falls while decoding
+    finds memory.  The next batch continues a prompt that is longer than the rest of the chunk, as far as the
+    same room goes.  A prefix enters the tree when its prefill, or chunk, ends, so siblings in the same batch
+    do not hit.  When decoding runs out of memory, the requests with the fewest generated tokens are retracted
+    and queue again.
 
-    SGLang does not reserve the rest of a prompt for the requests it admits beside it, except under shortest
-    prefill first.  Where that rest finds no memory, SGLang ends with "Prefill out of memory"; here the prompt
-    waits while the others decode, and is the first to be retracted.
+    When a prompt is only begun, SGLang does not reserve memory for its rest, except under shortest prefill
+    first.  If the rest finds no memory, SGLang ends with "Prefill out of memory".  Here the prompt waits
+    while the other requests decode, and is the first to be retracted.
     """
 
     def __init__(
@@ -538,12 +540,12 @@ class RadixEngine(SimEngine):
         chunk_tokens: int = CHUNK_TOKENS,
         touch_limit: int = 0,
     ) -> None:
-        """As `SimEngine`.
+        """Make an empty engine; the other arguments are those of `SimEngine`.
 
         Args:
-            chunk_tokens: prefill tokens of one batch.
-            touch_limit: SGLang's own cache-aware policies match every waiting request in each cycle,
-                which refreshes the recency of what they would reuse; with at most this many waiting.
+            chunk_tokens: most prefill tokens of one batch.
+            touch_limit: longest queue, in requests, of which each cycle matches every request.  SGLang's own
+                cache-aware policies do that, and so refresh the recency of the prefixes that are matched.
         """
         super().__init__(workload, planner, cost, progress)
         self.touch_limit = touch_limit
@@ -559,12 +561,12 @@ class RadixEngine(SimEngine):
         self._next_symbol: int = -1
 
     def planner_key(self, job: Job) -> object:
-        # A prompt shorter than a page has no symbol; it stands alone under a name of its own.
+        # A prompt shorter than a page has no symbol.  It gets one of its own, so that it shares nothing.
         return job.key or self.fresh_symbols(1)
 
     @property
     def available(self) -> int:
-        """Tokens that are free or could be freed."""
+        """Number of tokens that are free or could be evicted."""
         return self._capacity - self.private_tokens - self.cache.locked_tokens
 
     def plan(self) -> None:
@@ -595,7 +597,7 @@ class RadixEngine(SimEngine):
         if continued is not None:
             tokens = self.next_chunk(continued, chunk)
             spare = int(self.available - self._expected_output(continued))
-            if spare > 0:  # fewer if the decoding requests will need the memory; all if none is left
+            if spare > 0:  # leave room for the expected output; where there is none, try the whole chunk
                 tokens = min(tokens, spare)
             if tokens > self.available:
                 return work
@@ -612,11 +614,11 @@ class RadixEngine(SimEngine):
         return work
 
     def next_chunk(self, job: Job, budget: int) -> int:
-        """Tokens that the next batch computes of a prompt that is too long for one."""
+        """Return how many tokens the next batch computes of a prompt that one batch cannot finish."""
         return min(job.total_tokens - job.computed, budget)
 
     def _expected_output(self, apart_from: Job | None = None) -> float:
-        """Tokens the running requests are still expected to generate."""
+        """Return how many tokens running requests are still expected to generate, without `apart_from`."""
         total = 0.0
         for job in self.running:
             if job is not apart_from:
@@ -661,16 +663,16 @@ class RadixEngine(SimEngine):
         self.leave(admitted)
 
     def _match_limit(self, job: Job) -> int:
-        """Symbols of the prompt that may come from the cache: the last token is always computed."""
+        """Return how many symbols of the prompt may be hit; the last token is always computed."""
         return min(len(job.key) >> 2, (job.total_tokens - 1) // self.unit)
 
     def uncached_tokens(self, job: Job) -> int:
-        """Tokens a waiting job would have to compute now."""
+        """Return the uncached tokens of a waiting job.  Refreshes the recency of the prefix it matches."""
         node = self.cache.match(job.key, job.request.namespace, self._match_limit(job))
         return job.total_tokens - int(node.depth) * self.unit
 
     def _extend(self, job: Job, tokens: int, work: StepWork) -> None:
-        """The next `tokens` of a prompt: takes memory for them and computes them in this step."""
+        """Take memory for the next `tokens` tokens of a prompt, and compute them in this step."""
         self._take(job, tokens)
         work.add(job, tokens, chunk_pairs(job.computed, tokens))
         job.computed += tokens
@@ -698,8 +700,8 @@ class RadixEngine(SimEngine):
         return work
 
     def _retract(self) -> None:
-        """Send back requests with the fewest generated tokens until some steps fit again."""
-        # Last first out: most generated first, then the shorter prompt.
+        """Retract requests with the fewest generated tokens until `RETRACT_STEPS` decode steps fit."""
+        # The last of the list goes first: fewest generated tokens, of equal ones the longest prompt.
         by_progress = sorted(self.running, key=lambda job: (-job.generated, job.prompt_tokens))
         while len(by_progress) > 1 and self.available < RETRACT_STEPS * len(by_progress):
             self._send_back(by_progress.pop())
@@ -708,7 +710,7 @@ class RadixEngine(SimEngine):
         self._ratio = min(1.0, (generated + RETRACT_STEPS * len(by_progress)) / (allowed + 1))
 
     def _send_back(self, job: Job) -> None:
-        """`job` leaves the batch and queues again; what the tree has of it stays, as long as it may."""
+        """Take `job` off the running batch and queue it again; its tokens in the tree can be evicted now."""
         self.running.remove(job)
         self._let_go(job)
         job.computed = 0
@@ -719,7 +721,7 @@ class RadixEngine(SimEngine):
     # -- memory ------------------------------------------------------------------------------------
 
     def _take(self, job: Job, tokens: int) -> None:
-        """Tokens outside the tree for `job`; evicts from the tree what it must."""
+        """Give `job` `tokens` tokens outside the tree; evict from the tree as many as are missing."""
         self.private_tokens += tokens
         job.private += tokens
         short = self.private_tokens + self.cache.cached_tokens - self._capacity
@@ -732,7 +734,7 @@ class RadixEngine(SimEngine):
                 self._publish(job)
 
     def _publish(self, job: Job) -> None:
-        """What is computed of the prompt enters the tree; tokens it already had are given back."""
+        """Put the computed part of a prompt into the tree; give back the tokens that the tree already had."""
         symbols = min(job.computed // self.unit, len(job.key) >> 2)
         node = self.cache.insert(job.key[: symbols << 2], job.request.namespace)
         self.cache.lock(node)
@@ -749,9 +751,9 @@ class RadixEngine(SimEngine):
         job.private = tokens
 
     def release(self, job: Job) -> None:
-        # The last token was generated but never computed; the rest of the answer stays in the tree.
+        # The last token is generated but never computed.  The rest of the answer stays in the tree.
         symbols = (job.computed - (len(job.key) >> 2) * self.unit) // self.unit
-        if symbols > 0:  # named as a later prompt has it
+        if symbols > 0:  # under the symbols of a later turn's prompt, as far as they are known
             known = job.answer[: symbols << 2]
             fresh = self.fresh_symbols(symbols - (len(known) >> 2))
             job.leaf = self.cache.insert(job.key + known + fresh, job.request.namespace).uid
@@ -765,23 +767,24 @@ class RadixEngine(SimEngine):
         self._hold_private(job, 0)
 
     def fresh_symbols(self, count: int) -> bytes:
-        """`count` symbols that no prompt has: those of prompts are not negative."""
+        """Return `count` packed symbols that no prompt contains: negative ones."""
         first = self._next_symbol
         self._next_symbol = first - count if first - count > -(2**31) else -1
         return np.arange(first, first - count, -1, dtype=np.int64).astype(np.int32).tobytes()
 
 
 class ShortestFirstEngine(RadixEngine):
-    """`RadixEngine` under `spf`: a long prompt's next chunk leaves room for shorter ones that wait.
+    """`RadixEngine` under `spf`: a long prompt's next chunk leaves room for shorter waiting prompts.
 
     Source: `SchedulePolicy.shortest_prefill_chunk_limit` of `schedule_policy.py`, 0.5.23.
     """
 
     def next_chunk(self, job: Job, budget: int) -> int:
-        """As the base class, less the work of requests at the queue's head that need less than `job` does.
+        """Return the base class's chunk, less the work of shorter requests at the head of the queue.
 
-        They count as long as one token of the budget stays.  O(requests counted), and a cycle of the planner,
-        since SGLang sorts its queue first.
+        A request is shorter if its uncached tokens are fewer than the rest of `job`.  Requests count as long
+        as one token of the budget stays.  Runs a planning cycle first, as SGLang sorts its queue first; then
+        O(requests counted).
         """
         remaining = job.total_tokens - job.computed
         self.plan()

@@ -1,4 +1,4 @@
-"""One simulated run, from names to the figures of the contract."""
+"""Run one workload under one policy on one simulated engine, and compute the figures of that run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peek.simulation.engines import BlockEngine, Job, RadixEngine, ShortestFirst
 from peek.simulation.workload import Workload, ideal_hit
 
 CACHES: Final = ("radix", "blocks")
-"""Engine kinds: SGLang-like, vLLM-like."""
+"""Engine kinds by their cache: "radix" is SGLang-like, "blocks" vLLM-like."""
 
 TOUCHING: Final = {
     "lpm": 128,
@@ -25,18 +25,18 @@ TOUCHING: Final = {
     "hrrn": sys.maxsize,
     "spf": sys.maxsize,
 }
-"""Up to how many waiting requests SGLang's own cache-aware policies refresh what these match."""
+"""Longest queue, in requests, whose cached prefixes SGLang's own cache-aware policies refresh each cycle."""
 
 
 class Target(NamedTuple):
-    """What a request should get: seconds until its first token, milliseconds for each token after it."""
+    """Target of a request: seconds until its first token, and milliseconds for each token after it."""
 
     ttft_s: float
     tpot_ms: float = 100.0
 
 
 TARGETS: Final = (Target(2.0), Target(10.0))
-"""A person waits for the first, a job for the second; both are faster than a person reads."""
+"""Default targets: 2 s for a waiting person, 10 s for a job; 100 ms a token is faster than anyone reads."""
 
 
 def simulate(
@@ -50,19 +50,22 @@ def simulate(
     targets: Sequence[Target] = TARGETS,
     tier: Tier | None = None,
 ) -> dict[str, Any]:
-    """Run `workload` under the policy `label`; the figures as in `peek simulate --json`.
+    """Run `workload` under the policy `label`; return the figures of `peek simulate --json`.
 
     Args:
         workload: a cell or a trace.
         label: a policy label, see `PeekConfig.from_label`.
         cache: "radix" (SGLang-like engine) or "blocks" (vLLM-like engine).
-        timer: seconds of real time, for `plan_us`; without it these figures are 0.
-        cost: step times; by default those of the paper's hardware and model for this cell.
-        progress: called with the number of finished requests.
-        watch: called with all jobs, in order of arrival, when they are done.
-        targets: for each the share of requests that met it.
-        tier: with "blocks" only: host memory behind the cache; then `tier_hit` is what was loaded from there,
-            as a share of prompt tokens.
+        timer: returns seconds of real time, for `plan_us`; without it these figures are 0.
+        cost: step times; None takes the paper's hardware and model for this cell.
+        progress: called with the number of finished requests, whenever a request finishes.
+        watch: called once with all finished jobs, in order of arrival.
+        targets: targets of `goodput`, which has the share of requests that met each.
+        tier: host memory behind the cache, with "blocks" only; `tier_hit` is then the share of prompt tokens
+            that was loaded from it.
+
+    Raises:
+        WorkloadError: a tier with a cache that has none.
     """
     config = PeekConfig.from_label(label)
     meter = PlanMeter(timer)
@@ -90,19 +93,19 @@ def simulate(
 
 
 def radix_kind(policy: str) -> tuple[type[RadixEngine], int]:
-    """The SGLang-like engine under a policy, and its `touch_limit`."""
+    """Return the class of SGLang-like engine for a policy, and its `touch_limit`."""
     kind = ShortestFirstEngine if policy == "spf" else RadixEngine
     return kind, TOUCHING.get(policy, 0)
 
 
 def make_planner(config: PeekConfig, cache: str, timer: Callable[[], float] | None) -> Planner:
-    """A planner that knows how this kind of engine shows prefixes to others."""
+    """Make a planner that knows when this kind of engine shows a computed prefix to other requests."""
     gate = cache == "radix" and config.sees_prefills
     return Planner(config, chained=cache == "blocks", timer=timer, in_flight_gate=gate, strict=True)
 
 
 class PlanMeter:
-    """A timer that remembers how long each planning cycle took (the planner asks it twice a cycle)."""
+    """A timer that records how long each planning cycle took.  The planner reads it twice a cycle."""
 
     def __init__(self, timer: Callable[[], float] | None) -> None:
         self._timer = timer
@@ -114,7 +117,7 @@ class PlanMeter:
         return reading
 
     def figures(self) -> dict[str, float]:
-        """Mean and p99 in microseconds."""
+        """Return mean and p99 of the recorded cycles, in microseconds."""
         readings = np.array(self._readings)
         spans = (readings[1::2] - readings[::2]) * 1e6
         if not len(spans):
@@ -125,10 +128,10 @@ class PlanMeter:
 def figures(
     workload: Workload, jobs: list[Job], targets: Sequence[Target] = TARGETS, tiered: bool = False
 ) -> dict[str, Any]:
-    """Metrics over the jobs behind the warm-up, in order of arrival.
+    """Compute the metrics of a run over all jobs that arrived after the warm-up.
 
-    `goodput` is the share of requests that met both parts of a target; `slowdown` a request's time in the
-    system over its time without the wait in the queue; `job_s`, where requests are turns of sessions, the
+    `goodput` is the share of requests that met both parts of a target.  `slowdown` is a request's time in the
+    system over that time without the wait in the queue.  `job_s` is there where requests have sessions: the
     time from the arrival of a session's first turn to the end of its last answer.
     """
     rank = {request.request_id: index for index, request in enumerate(workload.requests)}
@@ -162,7 +165,7 @@ def figures(
 
 
 def _sessions(jobs: list[Job]) -> list[float]:
-    """Seconds that each session took, from its first arrival to its last end."""
+    """Return the job time of each session in seconds, from its first arrival to its last end."""
     spans: dict[str, tuple[float, float]] = {}
     for job in jobs:
         session = job.request.session
@@ -173,7 +176,7 @@ def _sessions(jobs: list[Job]) -> list[float]:
 
 
 def _goodput(jobs: list[Job], target: Target) -> float:
-    """The share of jobs in time with their first token and, on average, with those after it."""
+    """Return the share of jobs that met both parts of a target: first token, and mean of later tokens."""
     met = 0
     for job in jobs:
         decode_s = target.tpot_ms * 1e-3 * (job.generated - 1)
