@@ -1,13 +1,13 @@
-"""Is it worth it: a policy against what its engine offers by itself, with the spread over other arrivals.
+"""Compare `peek` with every stock setting of an engine, on recorded requests and on resampled arrivals.
 
-Every stock setting of the engine and the policy run on the recorded requests and on resamples of their
-arrivals.  For each figure the policy is held against the setting that is best *in that figure and that draw*,
-so a gain that stands in all draws is one that no flag has.
+Every stock setting and `peek` run on each draw: the recorded arrivals, and each resample of them.  For each
+figure, `peek` is compared with the setting that is best *in that figure and that draw*.  So no flag of the
+engine brings a gain that is there in all draws.
 
-Resampling: the requests keep their prompts and their order, so what waits together still shares what it
-shared.  The gaps between arrivals are drawn anew, in runs of as many successive gaps as the square root of
-their number, so bursts stay bursts (a circular block bootstrap).  The range of `draws` resamples holds a
-further one with probability `(draws - 1) / (draws + 1)`: 0.9 for the 19 that are the default.
+A resample keeps prompts and order, so requests that wait together still share the same prefixes.  It draws
+the gaps between arrivals anew, in runs of successive gaps (a circular block bootstrap), so bursts stay
+bursts.  A run is as long as the square root of the number of gaps.  A further resample falls into the range
+of `draws` resamples with probability `(draws - 1) / (draws + 1)`: 0.9 for the default, 19.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from peek.simulation.simulate import TARGETS, Target, simulate
 from peek.simulation.workload import SimRequest, Workload
 
 DRAWS: Final = 19
-"""Resamples; the range of 19 holds a further one in 9 of 10 cases."""
+"""Default number of resamples; a further resample falls into the range of 19 in 9 of 10 cases."""
 
 SAME: Final = 0.03
-"""Times and rates that differ by no more than this part are the same."""
+"""Relative difference up to which two times or two rates count as the same."""
 
 SAME_POINTS: Final = 0.01
-"""Shares that differ by no more than one point in a hundred are the same."""
+"""Difference up to which two shares count as the same: one percentage point."""
 
 OURS: Final = "peek"
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine and the orders that it offers by itself.
+    """An engine and the scheduling policies that it offers by itself, its stock settings.
 
     Attributes:
-        title: its name in a sentence.
-        cache: the kind of its prefix cache, see `simulate`.
-        stock: label of each setting -> what turns it on; the first is the default.
+        title: name of the engine in a sentence.
+        cache: kind of the simulated engine, see `simulate`.
+        stock: flag that turns on each setting, by the setting's label; the first setting is the default.
     """
 
     title: str
@@ -65,12 +65,12 @@ ENGINES: Final = {
         },
     ),
 }
-"""vLLM's other policy, `priority`, and SGLang's `priority` and `routing-key` go by what clients send; `lof`
-goes by what answers are allowed, and `random` by nothing.  They are not simulated."""
+"""The engines by name.  Not simulated are vLLM's `priority` and SGLang's `priority` and `routing-key`, which
+order by values that clients send, SGLang's `lof`, which orders by allowed answer length, and `random`."""
 
 
 def engine_of(cache: str) -> Engine:
-    """The engine with this kind of prefix cache."""
+    """Return the engine with this kind of prefix cache, "radix" or "blocks"."""
     return next(each for each in ENGINES.values() if each.cache == cache)
 
 
@@ -79,9 +79,9 @@ class Figure:
     """A figure of a run by which policies are compared.
 
     Attributes:
-        name: its place in a run, with dots; of `goodput` the number of the target.
-        is_share: differences count in points; else as a part of the value before.
-        more_is_better: or less.
+        name: path of the figure in the result of `simulate`, with dots; a number is a place in a list.
+        is_share: True if differences count in points; else they are relative to the value before.
+        more_is_better: True if a larger value is better; else a smaller value is.
     """
 
     name: str
@@ -89,19 +89,19 @@ class Figure:
     more_is_better: bool = False
 
     def value(self, run: Any) -> float:
-        """The figure of a run."""
+        """Return the figure of a run."""
         for part in self.name.split("."):
             run = run[int(part)] if part.isdecimal() else run[part]
         return float(run)
 
     def gain(self, before: float, after: float) -> float:
-        """How much better `after` is: a part of `before`, or for shares their difference."""
+        """Return how much better `after` is, as a part of `before`, or for shares as a difference."""
         better = after - before if self.more_is_better else before - after
         return better if self.is_share else better / max(before, 1e-9)
 
     @property
     def same(self) -> float:
-        """Gains up to this are none."""
+        """Gain up to which two values count as the same."""
         return SAME_POINTS if self.is_share else SAME
 
 
@@ -117,19 +117,19 @@ FIGURES: Final = (
 
 
 JOB: Final = Figure("job_s.mean")
-"""Where requests are turns of sessions."""
+"""The job time, compared only where requests have sessions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a policy changes in one figure.
+    """How much one figure changes under a policy, against the best of other settings.
 
     Attributes:
-        figure: which.
-        against: the setting that is best in it on the recorded arrivals.
-        before, after: that setting's and the policy's value there.
-        gain: see `Figure.gain`.
-        low, high: range of the gain over all draws, in each against the setting that is best in it.
+        figure: the figure that is compared.
+        against: label of the setting that is best in the figure on the recorded arrivals.
+        before, after: value of that setting and of the policy on the recorded arrivals.
+        gain: gain on the recorded arrivals, see `Figure.gain`.
+        low, high: range of the gain over all draws, each against the setting that is best in that draw.
     """
 
     figure: Figure
@@ -142,26 +142,26 @@ class Change:
 
     @property
     def is_gain(self) -> bool:
-        """Better in every draw, and by enough to matter."""
+        """True if the policy is better in every draw, and by more than `Figure.same` as recorded."""
         return self.gain > self.figure.same and self.low > 0.0
 
     @property
     def is_loss(self) -> bool:
-        """Worse in every draw, and by enough to matter."""
+        """True if the policy is worse in every draw, and by more than `Figure.same` as recorded."""
         return self.gain < -self.figure.same and self.high < 0.0
 
 
 Runs = Mapping[str, Any]
-"""Label of a policy -> its run."""
+"""The runs of one draw, by label of the policy."""
 
 
 def changes(draws: Sequence[Runs], ours: str, rivals: Sequence[str]) -> list[Change]:
-    """Compare a policy with the best of others, figure by figure.
+    """Compare a policy with the best of other policies, figure by figure.
 
     Args:
-        draws: of each draw the runs by label; the first is the recorded traffic.
-        ours: the policy.
-        rivals: labels of the others; of those as good as each other the first counts.
+        draws: the runs of each draw; the first draw has the recorded arrivals.
+        ours: label of the policy.
+        rivals: labels of the other policies; of equally good ones the first counts.
     """
     found = []
     for figure in FIGURES if "job_s" not in draws[0][ours] else (*FIGURES, JOB):
@@ -176,15 +176,15 @@ def changes(draws: Sequence[Runs], ours: str, rivals: Sequence[str]) -> list[Cha
 
 @dataclass(frozen=True)
 class Answer:
-    """All that is known after the runs; what is said, shown and written comes from here.
+    """The result of `answer`, from which the command's text, tables and JSON are made.
 
     Attributes:
-        engine: whose settings were tried.
+        engine: the engine whose settings were run.
         workload: the recorded requests.
-        draws: of each draw the runs by label; the first is the recorded traffic.
-        best: the first stock setting whose mean time to first token, over all draws, is as short as any.
-        stock: what it changes beside the default.
-        ours: what `peek` changes beside the best of all stock settings, figure by figure.
+        draws: the runs of each draw; the first draw has the recorded arrivals.
+        best: label of the first stock setting whose mean TTFT over all draws is within `SAME` of the least.
+        stock: changes of `best` against the default.
+        ours: changes of `peek` against the best of all stock settings in each figure.
     """
 
     engine: Engine
@@ -196,30 +196,30 @@ class Answer:
 
     @property
     def default(self) -> str:
-        """The label of the engine's default."""
+        """Label of the engine's default setting."""
         return next(iter(self.engine.stock))
 
     @property
     def advised(self) -> str:
-        """The stock setting to turn on; the default where none is better beyond the spread."""
+        """Label of the stock setting to turn on; the default where `best` is not better in every draw."""
         mean = self.stock[0]
         return self.best if self.best != self.default and mean.is_gain else self.default
 
     @property
     def gains(self) -> list[Change]:
-        """What `peek` gains over every stock setting."""
+        """The changes in which `peek` is better than every stock setting."""
         return [each for each in self.ours if each.is_gain]
 
     @property
     def losses(self) -> list[Change]:
-        """What `peek` loses to some stock setting."""
+        """The changes in which `peek` is worse than some stock setting."""
         return [each for each in self.ours if each.is_loss]
 
     @property
     def verdict(self) -> str:
-        """gain, mixed, nothing or loss.
+        """The answer in one word: "gain", "mixed", "nothing" or "loss".
 
-        The hit and the share of a target alone are no gain: they matter by what they do to times.
+        A better hit alone is no gain, since the hit matters only by what it does to times.
         """
         timed = [each for each in self.gains if each.figure.name != "cache_hit"]
         if timed:
@@ -227,7 +227,7 @@ class Answer:
         return "loss" if self.losses else "nothing"
 
     def spread(self, label: str, figure: Figure) -> tuple[float, float]:
-        """Least and greatest value of a figure over all draws."""
+        """Return the least and the greatest value of a figure over all draws."""
         values = [figure.value(runs[label]) for runs in self.draws]
         return min(values), max(values)
 
@@ -244,7 +244,13 @@ def answer(
     """Run all stock settings and `peek` on the recorded arrivals and on `draws` resamples.
 
     Args:
-        progress: called with the number of runs that are done.
+        workload: the recorded requests.
+        engine: the engine whose stock settings are run.
+        cost: step times.
+        rng: random source of the resamples.
+        draws: number of resamples.
+        targets: targets of `goodput`.
+        progress: called with the number of finished runs, after each run.
 
     Raises:
         WorkloadError: a request does not fit the arena.
@@ -268,7 +274,7 @@ def answer(
 
 
 def resampled(workload: Workload, rng: Random) -> Workload:
-    """The same requests in the same order, at gaps drawn from theirs; O(N)."""
+    """Return the same requests in the same order, with resampled gaps between arrivals.  O(N)."""
     times = [request.arrival_s for request in workload.requests]
     gaps = [later - sooner for sooner, later in pairwise(times)]
     if not gaps:
@@ -284,9 +290,9 @@ def resampled(workload: Workload, rng: Random) -> Workload:
 
 
 def busiest(workload: Workload, limit: int) -> Workload:
-    """The `limit` successive requests that came in the shortest time, the first of them at 0.  O(N).
+    """Return the `limit` successive requests that arrived in the shortest time, the first at 0.  O(N).
 
-    A tenth of them warms up.
+    The first tenth of them is warm-up.  A workload of at most `limit` requests is returned as it is.
     """
     requests = workload.requests
     spare = len(requests) - limit

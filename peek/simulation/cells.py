@@ -1,13 +1,11 @@
 """The paper's cells W1-W5 as synthetic workloads.
 
-Operations to support: `cell(name, load, seed, engine)` builds one cell, the same one for the same
-arguments on every machine.
+`cell(name, load, seed, engine)` builds one cell, the same for the same arguments on every machine.
 
-Plan: what a policy sees of a prompt is its prefix structure, so token ids only have to be equal
-where the cells say "shared" and differ elsewhere.  The main generator makes exactly the draws that
-the cell definition lists, in that order; token ids come from generators of their own, seeded with
-(seed, group), so that they cannot shift a draw.  Where a cell definition leaves a choice open, the
-constant that makes the choice says so.
+A policy sees only the prefix structure of prompts.  So token ids are equal where the cell's definition says
+"shared", and differ elsewhere.  The main generator makes exactly the draws that the definition lists, in that
+order.  Token ids come from generators of their own, with seeds such as (seed, group), so that they cannot
+shift a draw.  Where a definition leaves a choice open, the comment at the constant says so.
 """
 
 from __future__ import annotations
@@ -29,39 +27,39 @@ LOADS: Final = ("moderate", "heavy")
 ENGINES: Final = ("sglang", "vllm")
 
 ARENA_TOKENS: Final = 50_000
-"""KV arena of W1 and W2, as the paper states it.  Those of W3 to W5, which it does not, are `arena_for`."""
+"""Arena of W1 and W2 in tokens, as the paper states it.  It states none for W3 to W5: see `arena_for`."""
 
 SYSTEM_PROMPT_TOKENS: Final = 1402
-"""Shared system prompt of `agentic_shared` (w4-shared)."""
+"""Length of the system prompt that all sessions of `agentic_shared` (w4-shared) share, in tokens."""
 
 W4_LONGEST_INPUT: Final = 6000
-"""A row of the Mooncake conversation trace with a longer input makes no W4 session (tokens)."""
+"""Longest input of a row of the Mooncake conversation trace that makes a W4 session, in tokens."""
 
 _TEMPLATE: Final = (1, 2, 3)
 _BEFORE_QUESTION: Final = (4, 5, 6, 7, 8)
 _AFTER_QUESTION: Final = (9, 10, 11, 12, 13)
 
-# W1 and W3 C: 8 questions per group of 10..93 tokens, mean 22.  Only range, mean and count are given;
-# this skewed table has them, and group g takes every fifth entry from entry g on, so that any 16
-# consecutive groups together ask each length equally often.
+# W1 and W3 C: 8 questions per group of 10..93 tokens, mean 22.  The definition gives range, mean and count
+# only; this skewed table is a choice that meets them.  Group g takes every fifth entry from entry g on, so
+# any 16 consecutive groups together ask each length equally often.
 _QUESTION_TABLE: Final = (10, 11, 12, 12, 13, 14, 14, 15, 16, 17, 18, 20, 22, 27, 38, 93)
 
-# W2 and W3 B ("mirrors W2"): the same ten questions for every group, 8..14 tokens.
+# W2 and W3 B ("mirrors W2"): every group has the same ten questions, of 8..14 tokens.
 _FIXED_QUESTIONS: Final = (8, 9, 9, 10, 11, 11, 12, 13, 13, 14)
 
-# Cumulative share of groups -> output tokens.  Group ids carry no popularity (the shuffle gives it),
-# so handing the mix out by id is as good as drawing it, and costs no draw.
+# Cumulative share of groups -> output tokens.  A group's popularity comes from the shuffle, not from its id.
+# So the mix can be assigned by id, which needs no draw.
 _DECODE_MIX: Final = ((0.10, 128), (0.35, 512), (0.65, 1024), (0.90, 2048), (1.00, 4096))
 
 W4_ROUNDS: Final = 4
-_W4_GAP_S: Final = 0.050  # median of the log-normal gap; the definition says only "50 ms"
+_W4_GAP_S: Final = 0.050  # median of the log-normal gap; the definition only says "50 ms"
 _W4_GAP_SIGMA: Final = 0.5
 _W4_SESSIONS: Final = {"moderate": 30, "heavy": 120}
 
 
 @dataclass(frozen=True, slots=True)
 class _SharedPrefixCell:
-    """Parameters of a W1, W2 or W3 cell; dicts by engine hold (moderate, heavy)."""
+    """Parameters of a W1, W2 or W3 cell; dictionaries are by engine, pairs are (moderate, heavy)."""
 
     groups: int
     prefix_tokens: int
@@ -69,7 +67,7 @@ class _SharedPrefixCell:
     warmup: int
     rates: dict[str, tuple[float, float]]  # requests / s, 0 = closed loop
     caps: dict[str, tuple[int, int]]
-    mixed: bool = False  # decode mix and fixed questions (RAG-like), else 128 tokens and own questions
+    mixed: bool = False  # True (RAG-like): decode mix, fixed questions; False: 128 tokens, own questions
     arena_tokens: int = ARENA_TOKENS
 
 
@@ -113,11 +111,11 @@ def cell(
     Args:
         name: one of `CELL_NAMES`.
         load: one of `LOADS`; both are the same for the closed loops of W3.
-        seed: of the main generator; the paper uses 42, 142 and 242.
-        engine: whose column of rates, caps and request counts to take, one of `ENGINES`.
-        trace: the Mooncake conversation trace; W4 needs it, the other cells ignore it.
-        client: W4 only: "sglang" = rounds do not wait for answers, "vllm" = the next round waits for
-            the answer; None takes the form of `engine`.
+        seed: seed of the main generator; the paper uses 42, 142 and 242.
+        engine: engine whose rates, caps and request counts are taken, one of `ENGINES`.
+        trace: path of the Mooncake conversation trace; W4 needs it, the other cells ignore it.
+        client: W4 only: with "sglang" rounds do not wait for answers, with "vllm" the next round waits for
+            the answer; None takes `engine`.
 
     Raises:
         WorkloadError: unknown name, load, engine or client, a seed that is not an integer, or a trace
@@ -138,7 +136,7 @@ def cell(
 
 
 def _shared_prefix_workload(name: str, load: str, seed: int, engine: str) -> Workload:
-    """Shuffle, Zipf samples, then question and gap per request: the draw order of the definition."""
+    """Build a W1, W2 or W3 cell; draws shuffle, Zipf samples, then question and gap of each request."""
     spec = _SHARED_PREFIX[name]
     level = LOADS.index(load)
     rate, cap = spec.rates[engine][level], spec.caps[engine][level]
@@ -152,10 +150,10 @@ def _shared_prefix_workload(name: str, load: str, seed: int, engine: str) -> Wor
         lengths = _FIXED_QUESTIONS if spec.mixed else tuple(own)
         question = rng.randrange(len(lengths))
         arrival_s += rng.expovariate(rate) if rate else 0.0
-        if (group, question) not in prompts:  # else asked before: the same prompt, and the same object
+        if (group, question) not in prompts:  # equal prompts share one object
             prompts[group, question] = _prompt(spec, seed, group, question, lengths[question])
         key = prompts[group, question]
-        middle = (group + 0.5) / spec.groups  # of the group's share of all groups
+        middle = (group + 0.5) / spec.groups  # the group's place among all groups, from 0 to 1
         output = next(tokens for share, tokens in _DECODE_MIX if middle < share) if spec.mixed else 128
         requests.append(SimRequest(f"{name}-{position}", arrival_s, key, len(key) // SYMBOL_BYTES, output))
     return Workload(
@@ -165,7 +163,7 @@ def _shared_prefix_workload(name: str, load: str, seed: int, engine: str) -> Wor
 
 
 def _prompt(spec: _SharedPrefixCell, seed: int, group: int, question: int, length: int) -> bytes:
-    """Template, the group's prefix, glue, the question of `length` tokens, glue; packed."""
+    """Return a packed prompt: template, prefix of the group, glue, question of `length` tokens, glue."""
     asked_by = "all" if spec.mixed else str(group)
     return (
         pack_tokens(_TEMPLATE)
@@ -177,30 +175,30 @@ def _prompt(spec: _SharedPrefixCell, seed: int, group: int, question: int, lengt
 
 
 def draw_groups(rng: Random, groups: int, count: int) -> list[int]:
-    """One shuffle, then `count` Zipf samples (exponent 1) by `rng.random()`.
+    """Draw `count` groups by popularity: one shuffle, then Zipf samples (exponent 1) by `rng.random()`.
 
-    The group at position r of the shuffled list has popularity rank r and weight 1 / (r + 1); the
-    samples run over the cumulative weights in rank order.
+    The group at position r of the shuffled list has popularity rank r and weight 1 / (r + 1).  A sample
+    looks its number up in the cumulative weights, in order of rank.
     """
     by_rank = list(range(groups))
     rng.shuffle(by_rank)
     cumulative = list(accumulate(1.0 / (rank + 1) for rank in range(groups)))
     total = cumulative[-1]
-    # The last index as upper bound: random() * total may round up to total.
+    # The upper bound is the last index, since random() * total may round up to total.
     return [by_rank[bisect_right(cumulative, rng.random() * total, 0, groups - 1)] for _ in range(count)]
 
 
 def _agentic_workload(
     name: str, load: str, seed: int, trace: str | PathLike[str] | None, client: str
 ) -> Workload:
-    """Sessions start when their trace row does; three log-normal gaps per session, in trace order."""
+    """Build W4: sessions start at the times of their trace rows; draws three log-normal gaps by session."""
     if trace is None:
         raise WorkloadError(
             f"{name} needs the Mooncake conversation trace (conversation_trace.jsonl.gz of Mooncake's "
             "FAST25 release), which is not shipped: give its path with --trace-file"
         )
     wanted = _W4_SESSIONS[load]
-    # Below one token per round there is nothing to split.
+    # A shorter input cannot be split into rounds.
     usable = (row for row in iter_rows(trace) if W4_ROUNDS <= row.input_tokens <= W4_LONGEST_INPUT)
     rows = list(islice(usable, wanted))
     if len(rows) < wanted:
@@ -215,7 +213,7 @@ def _agentic_workload(
     for session, row in enumerate(rows):
         gaps_s = [rng.lognormvariate(log(_W4_GAP_S), _W4_GAP_SIGMA) for _ in range(W4_ROUNDS - 1)]
         start_s = (row.timestamp_ms - start_ms) / 1000.0
-        # + 1: in w4-shared the system prompt already has the name 0
+        # + 1, since the system prompt of w4-shared has the name 0
         words = unique_tokens(f"{seed}/session/{session}", session + 1, row.input_tokens)
         requests += _session(f"{name}-{session}", row, shared, words, start_s, gaps_s, client == "vllm")
     requests.sort(key=lambda request: request.arrival_s)  # stable: rounds stay in order
@@ -228,12 +226,12 @@ def _agentic_workload(
 def _session(
     name: str, row: TraceRow, shared: bytes, words: bytes, start_s: float, gaps_s: list[float], waits: bool
 ) -> list[SimRequest]:
-    """Four rounds out of one trace row, whose input is the whole conversation.
+    """Make the four rounds of a session from one trace row, whose input is the whole conversation.
 
-    Round r (1..4) prompts with the first r quarters of the row's input, so the fourth prompt is the
-    input itself and every round contains the one before; a quarter after the first stands for the
-    previous answer, cut to what fits, and the next user turn.  All of it is unique to the session.
-    Every round decodes the row's output length.
+    The prompt of round r (1..4) is the first r quarters of the row's input.  So every prompt begins with the
+    prompt before it, and the fourth is the whole input.  Each quarter after the first stands for the previous
+    answer and the next user turn.  No other session has these tokens.  Every answer has the row's output
+    length.
     """
     requests: list[SimRequest] = []
     arrival_s = start_s
@@ -251,10 +249,10 @@ def _session(
 
 
 def _singleton_workload(name: str, load: str, seed: int) -> Workload:
-    """Draws per request: log-normal length, output length, gap.
+    """Build a W5 cell, without sharing; draws log-normal length, output length and gap of each request.
 
-    The parameters of the log-normal are not given: here the clip bounds are two standard deviations
-    from the median (medians 1448 and 181 tokens), so that 5 % of the lengths are clipped.
+    The definition does not give the parameters of the log-normal.  Here its clip bounds are two standard
+    deviations from the median (1448 or 181 tokens), so that 5 % of the lengths are clipped.
     """
     low, high, rates = _SINGLETONS[name]
     rng = Random(seed)

@@ -1,9 +1,9 @@
-"""Several simulated engines behind one router, in virtual time: the fleet, and one run of it by names.
+"""Simulate several engines behind one router, in virtual time.
 
-Events happen in order of their time: a request arrives, an engine's step begins or ends, news of it reaches
-the router, a replica dies or joins.  After each the router is asked what to send where.  The engines are
-those of `peek simulate` and know nothing of each other; the router knows what it is told, `stale_s` seconds
-late.
+Events happen in order of time: a request arrives, a step of an engine begins or ends, news of a step reaches
+the router, a replica dies or joins.  After each event that the router hears of, it says which requests to
+send where.  The engines are those of `peek simulate` and know nothing of each other.  The router knows only
+what it is told, `stale_s` seconds late.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Answer = TypeVar("Answer")
 
 
 class StaleBlocks:
-    """`CacheView` of the blocks of a vLLM-like engine as they were some time ago."""
+    """`CacheView` of a vLLM-like engine's blocks as they were at the last `refresh`."""
 
     block_symbols = 1
 
@@ -57,7 +57,7 @@ class StaleBlocks:
         self._names: frozenset[int] = frozenset()
 
     def refresh(self) -> None:
-        """Take over the blocks as they are now."""
+        """Take over the names of the blocks that are cached now."""
         self._names = self._engine.cache.names()
 
     def root(self, namespace: str) -> object:
@@ -77,7 +77,7 @@ class StaleBlocks:
 
 @dataclass
 class Member:
-    """One replica, and the requests that are there."""
+    """One replica: its engine, and the jobs there that have not ended."""
 
     name: int
     engine: SimEngine
@@ -87,16 +87,16 @@ class Member:
 
 
 class SimFleet:
-    """Runs one workload on several engines.
+    """Runs one workload on several replicas behind a router.
 
     Args:
-        workload: a cell or a trace; a cap on the client's outstanding requests holds for each replica.
-        make_engine: makes an empty engine of some speed.
-        router: chooses among them.
-        speeds: one replica for each.
-        stale_s: seconds until the router hears of anything that happens on a replica.
-        timer: called before and after the router decides.
-        progress: called with the number of finished requests.
+        workload: a cell or a trace; the cap on the client's outstanding requests counts once per replica.
+        make_engine: makes an empty engine from engine limits (a workload without requests) and a speed.
+        router: chooses a replica for each request.
+        speeds: speed of each replica, as a factor of the cost model's speed.
+        stale_s: delay of news from replicas to the router, in seconds.
+        timer: called before and after each decision of the router.
+        progress: called with the number of finished requests, whenever a request finishes.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class SimFleet:
             self.join(speed)
 
     def run(self) -> list[Job]:
-        """Run to the end; all jobs in the order of the workload."""
+        """Run until all requests are finished; return all jobs in the order of the workload."""
         for request in self.workload.requests:
             if request.after is None:
                 self.at(request.arrival_s, partial(self._arrive, request))
@@ -144,14 +144,14 @@ class SimFleet:
         return [self._finished[request.request_id] for request in self.workload.requests]
 
     def at(self, time_s: float, event: Callable[[], None]) -> None:
-        """`event` happens at a time, behind those already planned for it."""
+        """Schedule `event` at `time_s`, after the events already scheduled for that time."""
         self._serial += 1
         heappush(self._events, (time_s, self._serial, event))
 
     # -- replicas --------------------------------------------------------------------------------------
 
     def join(self, speed: float = 1.0) -> None:
-        """One more replica, with an empty cache; the router hears of it at once."""
+        """Add a replica with an empty cache; the router is told at once."""
         engine = self._make_engine(replace(self.workload, requests=(), client_concurrency=None), speed)
         member = Member(len(self.members), engine)
         self.members.append(member)
@@ -166,7 +166,7 @@ class SimFleet:
         self._send()
 
     def lose(self, name: int) -> None:
-        """A replica dies with all it has."""
+        """Let a replica die with its cache and all its requests; the router is told like any other news."""
         self.members[name].alive = False
         self._tell(partial(self.router.lost, name))
 
@@ -192,7 +192,7 @@ class SimFleet:
         self._send()
 
     def _send(self) -> None:
-        """Do what the router says; what is sent to a dead replica stays there until its death is known."""
+        """Send the requests that the router names; a dead replica's stay with it until its death is known."""
         for request_id, name in self._timed(partial(self.router.ready, self.now)):
             member = self.members[name]
             if not member.alive:
@@ -248,7 +248,7 @@ class SimFleet:
     # -- news ------------------------------------------------------------------------------------------
 
     def _tell(self, *reports: Callable[[], None]) -> None:
-        """The router hears this, at once or late, and says what to send then."""
+        """Give reports to the router, at once or `stale_s` later, and then do what it says."""
         if self._stale_s > 0.0:
             self.at(self.now + self._stale_s, partial(self._hear, reports))
         else:
@@ -274,21 +274,21 @@ ROUTERS: Final[dict[str, Callable[[], Router]]] = {
     "peek": PeekRouter,
     "peek-early": partial(PeekRouter, early=True),
 }
-"""Routers by name: what `--router` takes."""
+"""Makers of routers by name; `--router` takes these names."""
 
 MOST_REPLICAS: Final = 256
 
 
 @dataclass(frozen=True)
 class FleetShape:
-    """What a fleet is and what happens to it.
+    """The replicas and router of a fleet, and when replicas die and join.
 
     Attributes:
-        router: one of `ROUTERS`.
-        speeds: one replica for each, times the speed of the cost model.
-        stale_s: seconds until the router hears of anything.
-        losses: `(second, replica)`: that one dies then; replicas are numbered from 0 as they join.
-        joins: `(second, speed)`: a replica of that speed joins then.
+        router: name of the router, one of `ROUTERS`.
+        speeds: speed of each replica at the start, as a factor of the cost model's speed.
+        stale_s: delay of news from replicas to the router, in seconds.
+        losses: `(second, replica)`: when each replica dies; replicas are numbered from 0 as they join.
+        joins: `(second, speed)`: when each further replica joins, and its speed.
     """
 
     router: str
@@ -319,17 +319,17 @@ def simulate_fleet(
     router: Router | None = None,
     targets: Sequence[Target] = TARGETS,
 ) -> dict[str, Any]:
-    """Run `workload` on a fleet whose engines have the policy `label`; figures as in `peek simulate --json`.
+    """Run `workload` on a fleet whose engines have the policy `label`; the figures are those of `--json`.
 
-    Arguments as of `simulate`, and:
+    The other arguments are those of `simulate`.
 
     Args:
-        shape: of the fleet.
-        router: one of your own in place of `shape.router`.
+        shape: the fleet.
+        router: a router that replaces `shape.router`, None for none.
 
     Returns:
-        Those of `simulate`, with `replicas`, `router`, `stale_s`, `imbalance` (the most prompt tokens that a
-        replica computed, over the mean) and `decision_us` (of the router, for each event).
+        The figures of `simulate`, and `replicas`, `router`, `stale_s`, `imbalance` (the most prefill tokens
+        that a replica computed, over the mean) and `decision_us` (time of a decision of the router).
     """
     if shape.stale_s > 0.0 and cache != "blocks":
         raise InvalidConfig(f"stale_s is {shape.stale_s}; late news needs engines of kind 'blocks'")

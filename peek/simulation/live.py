@@ -1,9 +1,9 @@
-"""Simulated engines that follow a real one: told of each request as it arrives, run up to the present.
+"""Simulated engines that follow a real engine: they get each request on arrival, and run up to the present.
 
-`LiveBlocks` and `LiveRadix` are the simulated engines with three things changed.  Requests come one by one
-and are forgotten when they end, so memory grows with those present.  Symbols are the caller's: equal
-prefixes have equal ones, from 0 on; what is generated gets others, below 0.  And an answer is a guess, its
-length and its symbols, until it is known (`correct`), be that before or after it has ended here.
+`LiveBlocks` and `LiveRadix` differ from the simulated engines in three things.  Requests come one by one and
+are forgotten when they end, so memory grows with the requests present.  The caller chooses the symbols, from
+0 on, equal for equal prefixes; generated tokens get symbols below 0.  The length and the symbols of an answer
+are guesses until the caller tells them by `correct`, before or after the request has ended here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 PATIENCE: Final = 3
-"""Turns in a row without anything to compute until the head of the queue is taken never to fit."""
+"""Number of steps in a row without work after which the head of the queue counts as too large to fit."""
 
 _MIX: Final = 0x1E3779B97F4A7C15
 """An odd number whose multiples spread over 64 bits."""
@@ -35,14 +35,14 @@ _MIX: Final = 0x1E3779B97F4A7C15
 
 @dataclass(frozen=True)
 class Limits:
-    """What the real engine has.
+    """The limits of the real engine.
 
     Attributes:
-        arena_tokens: KV cache, in tokens; whole units.
-        unit_tokens: tokens of a block or page, the unit of all keys.
-        max_running: seats.
-        step_tokens: tokens of one step (vLLM), or of one chunk of prefill (SGLang).
-        prefill_tokens: of one batch of prefills (SGLang).
+        arena_tokens: size of the KV cache in tokens, a multiple of `unit_tokens`.
+        unit_tokens: tokens per symbol, those of a block or page.
+        max_running: cap on requests that run at once, the seats.
+        step_tokens: most tokens of a step (vLLM), or of a prefill chunk (SGLang).
+        prefill_tokens: most input tokens of a prefill batch (SGLang).
     """
 
     arena_tokens: int
@@ -52,7 +52,7 @@ class Limits:
     prefill_tokens: int = 0
 
     def workload(self) -> Workload:
-        """As an engine takes them; without requests."""
+        """Return an empty workload with these limits, as a simulated engine takes them."""
         return Workload(
             name="live", load="", seed=0, requests=(), warmup=0, max_running=self.max_running,
             arena_tokens=self.arena_tokens, unit_tokens=self.unit_tokens,
@@ -60,26 +60,26 @@ class Limits:
 
 
 class Live(SimEngine):
-    """Mixed into an engine kind."""
+    """Mix-in that makes an engine kind follow a real engine."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.entered: list[Job] = []
-        """Jobs admitted for the first time; the reader empties it."""
+        """Jobs admitted for the first time since the reader last emptied the list."""
         self.length_of: Callable[[SimRequest], int] = attrgetter("output_tokens")
-        """Tokens that the answer of a request is taken to have; asked when it arrives."""
+        """Returns the guessed answer length of an arriving request, in tokens."""
         self._known: dict[str, tuple[int, bytes]] = {}
-        """Answers of requests that have not ended, see `correct`."""
+        """Length and symbols of the known answers of requests that have not ended, by id; see `correct`."""
         self._unknown: dict[str, Job] = {}
-        """Jobs that have ended with an answer that is still a guess."""
+        """Ended jobs whose answer is still a guess, by id."""
         self._empty_turns = 0
 
     def offer(self, request: SimRequest) -> None:
-        """`request` arrives at its `arrival_s`; its `output_tokens` are the most that its answer may have."""
+        """Schedule an arrival at `request.arrival_s`; its `output_tokens` are the longest allowed answer."""
         self.schedule_arrival(request, request.arrival_s)
 
     def correct(self, request_id: str, output_tokens: int, answer: bytes = b"") -> None:
-        """The answer is known now: its length, and the symbols behind those of the prompt."""
+        """Tell the real answer of a request: its length in tokens, and its symbols behind the prompt's."""
         ended = self._unknown.pop(request_id, None)
         if ended is not None:
             self.learn(ended, answer)
@@ -95,10 +95,10 @@ class Live(SimEngine):
 
     @abstractmethod
     def learn(self, job: Job, answer: bytes) -> None:
-        """A job that runs, waits or has ended turns out to have this answer."""
+        """Give the symbols of a known answer to a job that waits, runs or has ended."""
 
     def arrived(self, job: Job) -> Job:
-        """A job as it is made: with its answer, or a guess for it."""
+        """Return a new job with its answer if that is known, else with the guessed length."""
         if job.request_id in self._known:
             self._tell(job)
         else:
@@ -106,7 +106,7 @@ class Live(SimEngine):
         return job
 
     def give_up(self, request_id: str) -> None:
-        """A request was withdrawn while it waited; where it runs here, it ends with its next token."""
+        """Withdraw a waiting request; if it is not waiting here, its answer ends with the next token."""
         job = self.jobs.get(request_id)
         if job is not None and job in self.waiting:
             self.withdraw(job)
@@ -116,7 +116,7 @@ class Live(SimEngine):
             self.correct(request_id, 1)
 
     def advance(self, until_s: float, most_steps: int) -> None:
-        """Run until the clock has come to `until_s`, for `most_steps` at most."""
+        """Run until the clock reaches `until_s`, or for `most_steps` steps."""
         for _ in range(most_steps):
             if self.now >= until_s:
                 return
@@ -127,7 +127,10 @@ class Live(SimEngine):
                 self._pass_time(until_s)
 
     def _pass_time(self, until_s: float) -> None:
-        """Nothing to compute: on to the next arrival, or past a request that will never fit."""
+        """Move the clock to the next arrival or `until_s`, or drop a request that never fits.
+
+        Runs after a step without work.
+        """
         self._empty_turns += 1
         stuck = self.stuck()
         if stuck and self._empty_turns < PATIENCE:
@@ -151,7 +154,7 @@ class Live(SimEngine):
 
 
 class LiveBlocks(Live, BlockEngine):
-    """A vLLM-like engine that follows a real one; `config` is the policy of its planner."""
+    """A vLLM-like engine that follows a real engine; `config` sets its planner."""
 
     def __init__(self, limits: Limits, config: PeekConfig, cost: StepTimes) -> None:
         planner = Planner(config, plan_lasts_s=inf)
@@ -164,12 +167,12 @@ class LiveBlocks(Live, BlockEngine):
         return self.arrived(Job(request, arrival_s, _numbers(request.key)))
 
     def fresh_symbol(self) -> int:
-        """One below 0, in turns from -1 down."""
+        """Return the next symbol below 0, from -1 down; after the least comes -1 again."""
         self._generated = self._generated - 1 if self._generated > 1 - 2**31 else -1
         return self._generated
 
     def plan(self) -> None:
-        """As in the real adapter, a queue that shares nothing and hits nothing is not walked."""
+        """Run a cycle; as in vLLM's adapter, a queue that shares nothing and hits nothing is not walked."""
         assert self.planner is not None
         if self.planner.has_sharing:
             self.cache.lone_requests = -1
@@ -187,11 +190,11 @@ class LiveBlocks(Live, BlockEngine):
 
 
 class LiveRadix(Live, RadixEngine):
-    """An SGLang-like engine that follows a real one.
+    """An SGLang-like engine that follows a real engine.
 
     Args:
-        token_s: nominal seconds of a prompt token: the planner's clock counts admitted work, as it does in
-            the real engine's adapter.
+        token_s: nominal time of a prompt token, in seconds.  The planner's clock counts admitted work in it,
+            as in SGLang's adapter.
     """
 
     def __init__(self, limits: Limits, config: PeekConfig, cost: StepTimes, token_s: float) -> None:
@@ -218,18 +221,18 @@ def _numbers(key: bytes) -> list[int]:
 
 
 def folded(values: Iterable[int] | np.ndarray) -> bytes:
-    """64-bit values as packed symbols from 0 on: small ones as they are, others folded to 31 bits.
+    """Pack 64-bit values as symbols from 0 on: small values as they are, others folded to 31 bits.
 
-    Two values of two thousand million are then taken for one.  O(values).
+    Two folded values are equal with a chance of one in two thousand million.  O(values).
     """
     wide = np.asarray(values, dtype=np.int64)
     return ((wide ^ (wide >> 31)) & 0x7FFFFFFF).astype("<i4").tobytes()
 
 
 def page_names(values: Iterable[int] | np.ndarray, page: int) -> bytes:
-    """Packed symbols from 0 on for the whole pages of a prompt: equal pages have equal ones.  O(values)."""
+    """Return packed symbols from 0 on for the whole pages of a prompt, equal for equal pages.  O(values)."""
     wide = np.asarray(values, dtype=np.int64)
     pages = wide[: len(wide) // page * page].reshape(-1, page)
-    factors = np.full(page, _MIX, dtype=np.int64).cumprod()  # multiples of one would only add up
+    factors = np.full(page, _MIX, dtype=np.int64).cumprod()  # multiples of one number would only add up
     mixed = (pages * factors).sum(axis=1) * _MIX
     return folded(mixed ^ (mixed >> 29))

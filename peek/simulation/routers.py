@@ -1,7 +1,7 @@
-"""The routers that people put in front of their engines, and peek's own, as a simulated fleet drives them.
+"""Simulated routers: the common ones in front of LLM engines, and that of `peek.fleet`.
 
-Most choose a replica when a request arrives (`EarlyRouter`).  `CentralFifo` and `PeekRouter` hold requests
-until a replica has room.  A router knows of the replicas what it is told.
+Most routers bind early: they choose a replica when a request arrives (`EarlyRouter`).  `CentralFifo` and
+`PeekRouter` bind late: they hold requests until a replica has room.  A router knows only what it is told.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ if TYPE_CHECKING:
 
 
 HASHED_TOKENS: Final = 1024
-"""Tokens of a prompt that a static hash reads."""
+"""Number of leading prompt tokens that `prefix_hash` reads."""
 
 WINDOW_TOKENS: Final = 8192
-"""Uncached tokens that a router which holds requests lets queue at an engine: one step's."""
+"""Window of `CentralFifo`, in uncached tokens that may queue at a replica: those of one step."""
 
 
 EVERY: Final = 2**40
-"""A window that holds whatever comes: early binding."""
+"""A window in requests that is never full, which makes late binding early."""
 
 IMBALANCE: Final = 10
 MATCH_RATE: Final = 0.1
-"""Ray Serve's defaults of its prefix affinity: requests by which queues may differ, part of a prompt."""
+"""Ray Serve's defaults for prefix affinity: by how many requests queues may differ, and the least part of a
+prompt that counts as a match."""
 
 
 class Arrival(NamedTuple):
-    """A request as a router sees it; `key` in the symbols of the replicas' caches."""
+    """A request as a router sees it; `key` is the prompt in the symbols of the replicas' caches."""
 
     request_id: str
     key: bytes
@@ -51,7 +52,7 @@ class Arrival(NamedTuple):
 
 @dataclass
 class Site:
-    """A replica as a router sees it."""
+    """A replica as a router sees it: its cache, its limits, and the requests that were sent there."""
 
     name: int
     view: CacheView
@@ -59,69 +60,69 @@ class Site:
     unit_tokens: int
     speed: float = 1.0
     seats: int = 0
-    """Requests that it computes at once, 0 where nobody says."""
+    """Number of requests that the replica runs at once; 0 where that is not known."""
     news_s: float = 0.0
-    """Seconds until the router hears of what happens there."""
+    """Delay of news from the replica to the router, in seconds."""
     queued: dict[str, int] = field(default_factory=dict)
-    """Uncached tokens of the requests sent there that have no first token, by id."""
+    """Uncached tokens of each request sent there that has no first token yet, by id."""
     running: dict[str, None] = field(default_factory=dict)
-    """Requests that have one."""
+    """Ids of the requests there that have a first token and have not ended."""
 
     @property
     def queued_tokens(self) -> int:
-        """Uncached tokens that it has to compute."""
+        """Number of uncached tokens that the replica still has to compute."""
         return sum(self.queued.values())
 
     @property
     def outstanding(self) -> list[str]:
-        """Requests sent there that have not ended."""
+        """Ids of the requests sent there that have not ended."""
         return [*self.queued, *self.running]
 
     def uncached(self, arrival: Arrival) -> int:
-        """Prompt tokens that its cache lacks, as far as is known."""
+        """Return the uncached tokens of a prompt on this replica, at least 1, as far as the view knows."""
         segment = memoryview(arrival.key).cast("i")
         held = self.view.advance(self.view.root(arrival.namespace), segment, 0)[0]
         return max(1, arrival.prompt_tokens - held * self.unit_tokens)
 
 
 class Router(ABC):
-    """Told what happens to requests and replicas; says which requests to send where."""
+    """Base of routers: told what happens to requests and replicas, it says which requests to send where."""
 
     def __init__(self) -> None:
         self.sites: dict[int, Site] = {}
         self.requests: dict[str, Arrival] = {}
-        """All that have not ended."""
+        """All requests that have arrived and have not ended, by id."""
 
     def joined(self, site: Site) -> None:
-        """One more replica."""
+        """Add a replica."""
         self.sites[site.name] = site
 
     def lost(self, name: int) -> None:
-        """A replica is gone; what it had is routed again."""
+        """Remove a replica that died; its requests arrive again."""
         for request_id in self.sites.pop(name).outstanding:
             self.arrived(self.requests[request_id])
 
     @abstractmethod
     def arrived(self, arrival: Arrival) -> None:
-        """A request is there, for the first time or because its replica was lost."""
+        """Take a request that arrives, for the first time or because its replica was lost."""
 
     @abstractmethod
     def ready(self, now: float) -> list[tuple[str, int]]:
-        """Requests to send now, each with its replica."""
+        """Return the requests to send now, as pairs of request id and replica."""
 
     def send(self, arrival: Arrival, site: Site) -> tuple[str, int]:
-        """Count a request with a replica that it is sent to; the pair that `ready` returns."""
+        """Count a request as sent to a replica; return its pair for `ready`."""
         site.queued[arrival.request_id] = site.uncached(arrival)
         return arrival.request_id, site.name
 
     def started(self, request_id: str, name: int) -> None:
-        """News: the first token of a request was there."""
+        """Hear that a request on replica `name` had its first token."""
         site = self.sites.get(name)
         if site is not None and site.queued.pop(request_id, None) is not None:
             site.running[request_id] = None
 
     def finished(self, request_id: str, name: int) -> None:
-        """News: a request was answered."""
+        """Hear that a request on replica `name` was answered."""
         self.started(request_id, name)
         site = self.sites.get(name)
         if site is not None:
@@ -130,10 +131,11 @@ class Router(ABC):
 
 
 class EarlyRouter(Router):
-    """Chooses a replica when a request arrives.  What arrives while there is none waits for one.
+    """Chooses a replica when a request arrives.  Without any replica, requests wait for one.
 
     Args:
-        choose: the replica for a request; of equal ones the first of the list, which differs each time.
+        choose: returns the replica for a request out of a list.  The list begins with the next replica each
+            time, so that ties go round if the first of equal replicas is chosen.
     """
 
     def __init__(self, choose: Callable[[Arrival, list[Site]], Site]) -> None:
@@ -152,35 +154,35 @@ class EarlyRouter(Router):
             arrival = self._arrived.pop(0)
             sites = list(self.sites.values())
             self._turn += 1
-            start = self._turn % len(sites)  # the next one first each time: so each wins ties in its turn
+            start = self._turn % len(sites)
             sent.append(self.send(arrival, self.choose(arrival, sites[start:] + sites[:start])))
         return sent
 
 
 def round_robin(_: Arrival, sites: list[Site]) -> Site:
-    """One after the other."""
+    """Choose one replica after the other."""
     return sites[0]
 
 
 def least_outstanding(_: Arrival, sites: list[Site]) -> Site:
-    """Fewest requests under way."""
+    """Choose the replica with the fewest outstanding requests."""
     return min(sites, key=lambda site: len(site.outstanding))
 
 
 def prefix_hash(arrival: Arrival, sites: list[Site]) -> Site:
-    """By the prompt's beginning alone; rendezvous hashing, so that few move when the fleet changes."""
+    """Choose by a rendezvous hash of the prompt's beginning alone, so that few move when the fleet changes."""
     head = arrival.key[: SYMBOL_BYTES * max(1, HASHED_TOKENS // sites[0].unit_tokens)]
     seed = crc32(arrival.namespace.encode(), crc32(head))
     return max(sites, key=lambda site: crc32(b"%d" % site.name, seed))
 
 
 def token_balance(arrival: Arrival, sites: list[Site]) -> Site:
-    """Fewest uncached tokens to compute, this prompt's included."""
+    """Choose the replica with the fewest uncached tokens to compute, this prompt's included."""
     return min(sites, key=lambda site: site.queued_tokens + site.uncached(arrival))
 
 
 def lmetric(arrival: Arrival, sites: list[Site]) -> Site:
-    """Uncached tokens to compute, times requests under way."""
+    """Choose the least product of uncached tokens to compute and outstanding requests, this one included."""
     return min(
         sites,
         key=lambda site: (site.queued_tokens + site.uncached(arrival)) * (len(site.outstanding) + 1),
@@ -188,13 +190,13 @@ def lmetric(arrival: Arrival, sites: list[Site]) -> Site:
 
 
 def session_hash(arrival: Arrival, sites: list[Site]) -> Site:
-    """By the name of the session alone, by the request's where it has none; rendezvous hashing."""
+    """Choose by a rendezvous hash of the session's name, or of the request's id if it has no session."""
     seed = crc32((arrival.session or arrival.request_id).encode())
     return max(sites, key=lambda site: crc32(b"%d" % site.name, seed))
 
 
 class SessionLeast(EarlyRouter):
-    """A session begins where least is under way, and stays there."""
+    """Sends a new session to the replica with the fewest outstanding requests, later turns to the same."""
 
     def __init__(self) -> None:
         super().__init__(self._by_session)
@@ -210,7 +212,7 @@ class SessionLeast(EarlyRouter):
 class WeighedScores(EarlyRouter):
     """llm-d's default scorers, as published: 3 x prefix sent there, 2 x short queue, 2 x free cache.
 
-    Each from 0 to 1; the queue is compared with the longest and the shortest one.
+    Each score is from 0 to 1.  The shortest queue scores 1, the longest 0.
     """
 
     def __init__(self) -> None:
@@ -241,9 +243,10 @@ class WeighedScores(EarlyRouter):
 class RayPrefix(EarlyRouter):
     """Ray Serve's prefix affinity, by its documented rule.
 
-    While the longest queue has at most `IMBALANCE` requests more than the shortest: the replica that was sent
-    the longest prefix of this prompt, if that is a `MATCH_RATE` of it or more; else the one that was sent the
-    least.  Otherwise the shorter queue of two drawn by chance.  The record of what was sent is not bounded.
+    If the longest queue has over `IMBALANCE` requests more than the shortest, it draws two replicas and takes
+    the shorter queue.  Else it takes the replica that was sent the longest prefix of the prompt, if that is
+    at least `MATCH_RATE` of it.  Else it takes the replica that was sent the fewest symbols.  Ties go to the
+    fewest outstanding requests.  The record of sent prefixes is not bounded.
     """
 
     def __init__(self) -> None:
@@ -281,7 +284,10 @@ class RayPrefix(EarlyRouter):
 
 
 class CentralFifo(Router):
-    """One queue in order of arrival; its head goes where there is room and least is under way."""
+    """Holds one queue in arrival order.
+
+    Its head goes to the replica with the fewest outstanding requests of those with room in their window.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,14 +309,14 @@ class CentralFifo(Router):
 
 
 class PeekRouter(Router):
-    """`FleetPlanner`, which holds requests until a replica has room, or sends each at once (`early`).
+    """Routes by `FleetPlanner`, which binds late, or early with `early`.
 
     An answer is expected to have the mean length of the answers so far.
 
     Args:
-        early: a window that holds whatever comes.
-        exact: show it the caches; otherwise it guesses from what it sent.
-        config: of the fleet; seats, late news, symbols and, if `early`, windows are those of the run.
+        early: True makes all windows endless, which is early binding.
+        exact: True shows the planner the caches; otherwise it guesses them from the prompts it sent.
+        config: settings of the fleet; the run sets seats, late news, `unit_tokens`, and with `early` windows.
     """
 
     def __init__(self, early: bool = False, exact: bool = False, config: FleetConfig | None = None) -> None:

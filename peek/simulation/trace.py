@@ -1,19 +1,17 @@
-"""Recorded traffic as a workload: Mooncake's trace format, and sessions that are replayed as a closed loop.
+"""Read recorded traffic as a workload: traces in Mooncake's format, and sessions for a closed loop.
 
-One JSON object per line, plain or compressed by gzip or xz:
+A trace has one JSON object per line, plain or compressed by gzip or xz:
 `{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [...]}` with one
-hash id per block of the prompt, the last block possibly partial.  Ids are chained (equal id, equal
-prefix up to there), so they can serve as key symbols as they are.  Rows may also say how many tokens a
-block has (`"block_tokens"`, as `peek trace` writes them) and whose request it is (`"tenant"`).
+hash id per block of the prompt; the last block may be partial.  Ids are chained: equal ids mean equal
+prefixes up to the end of the block, so they can serve as symbols.  A row may also give the tokens of a
+block (`"block_tokens"`, as `peek trace` writes it) and a tenant (`"tenant"`).
 
-Rows of sessions also have `"session"`, `"turn"` (from 0) and `"gap_s"`: seconds from the end of the answer
-before to this turn.  They may have `"tokens": [...]` in place of `timestamp`, `input_length` and `hash_ids`.
+Rows of sessions also have `"session"`, `"turn"` (from 0) and `"gap_s"`, the seconds from the end of the
+answer before to this turn.  They may have `"tokens": [...]` in place of `timestamp`, `input_length` and
+`hash_ids`.
 
-Operations to support: iterate over the rows, and build a `Workload` from them.  Whatever is wrong
-with the file ends in a `WorkloadError` that names the file, the line and the value.
-
-Plan: `_checked` owns everything that can go wrong with files, `row_of` and `_Sessions` everything that
-can go wrong with a row, `read_mooncake` and `read_sessions` only translate.
+`_checked` handles the errors of files, `row_of` and `_Sessions` those of rows; `read_mooncake` and
+`read_sessions` translate.  A fault of a row raises a `WorkloadError` that names file, line and value.
 """
 
 from __future__ import annotations
@@ -38,20 +36,20 @@ MOONCAKE_BLOCK_TOKENS: Final = 512
 """Tokens per hash id in the published Mooncake traces."""
 
 MAX_RUNNING: Final = 256
-"""Cap on running requests for a trace; the cap of most of the paper's cells."""
+"""The engine's cap on running requests for a trace; most of the paper's cells have this cap."""
 
 WARMUP_SHARE: Final = 10
-"""One row in 10 is warm-up: the paper leaves out the first 10-20 % of a cell."""
+"""The first 1 / 10 of the rows is warm-up; the paper leaves out the first 10-20 % of a cell."""
 
 ARENA_LONGEST_PROMPTS: Final = 4
-"""The default arena holds four requests as long as the longest of the trace ..."""
+"""Size of the default arena, in requests as long as the longest of the trace."""
 
 ARENA_FLOOR_TOKENS: Final = 50_000
-"""... and is never smaller than this, the paper's single-card arena."""
+"""Least size of the default arena, in tokens: the paper's arena of a single card."""
 
-_LARGEST: Final = 2**53  # beyond it neither JSON readers nor floats keep integers apart
-_LARGEST_TOKEN: Final = 2**31 - 1  # of a packed symbol
-_PACKED: Final[dict[str, Any]] = {  # first bytes, ending, what opens it
+_LARGEST: Final = 2**53  # floats, and JSON readers that use them, confuse integers above it
+_LARGEST_TOKEN: Final = 2**31 - 1  # the largest packed symbol
+_PACKED: Final[dict[str, Any]] = {  # by compression: first bytes, ending of the name, function that opens
     "gzip": (b"\x1f\x8b", ".gz", gzip.open),
     "xz": (b"\xfd7zXZ\x00", ".xz", lzma.open),
 }
@@ -61,7 +59,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """One checked row: time in ms, lengths in tokens (both >= 1), one hash id per started block."""
+    """One checked row of a trace: lengths in tokens, both >= 1, and one hash id per block, partial or not."""
 
     timestamp_ms: float
     input_tokens: int
@@ -76,29 +74,29 @@ def read_mooncake(
 ) -> Workload:
     """Read a trace file into a workload.
 
-    Key symbols are the hash ids of the *full* blocks, renumbered 0, 1, ... in order of first sight;
-    the tokens of a partial last block count in `num_tokens` only, for no cache reuses part of a block.
-    Rows may be out of time order: they are sorted, and the earliest arrives at 0.
+    Symbols are the hash ids of the *full* blocks, renumbered 0, 1, ... in order of their first appearance.
+    The tokens of a partial last block count in `num_tokens` only, as no cache reuses part of a block.  Rows
+    are sorted by time, and the earliest request arrives at 0.
 
     Args:
-        path: JSONL file; gzip and xz are recognised by `.gz` and `.xz` or by content.
-        block_tokens: tokens per hash id, becomes `unit_tokens`; None: what the rows say, else 512.
-        limit: read only the first `limit` rows of the file.
+        path: JSONL file; gzip and xz are recognised by content or by `.gz` and `.xz`.
+        block_tokens: tokens per hash id, which become `unit_tokens`; None takes those of the rows, else 512.
+        limit: number of rows to read from the start of the file; None reads all.
 
     Returns:
-        A workload named after the file, load "trace", seed 0; the first tenth is warm-up; the arena
-        holds four requests as long as the longest (prompt and output), but at least 50,000 tokens,
-        in whole blocks: below one such request the trace could not finish, and far above four there
-        is no pressure left to study.
+        A workload named after the file, with load "trace" and seed 0.  The first tenth of the requests is
+        warm-up.  The arena holds four requests as long as the longest (prompt and output), and at least
+        50,000 tokens, in whole blocks.  With less than one such request the trace could not finish, and far
+        above four there is no memory pressure to study.
 
     Raises:
-        WorkloadError: unreadable or malformed file (file, line, reason).
+        WorkloadError: the file is unreadable or malformed; names file, line and reason.
     """
     return recorded(_name(path), islice(iter_rows(path, block_tokens), limit))
 
 
 def recorded(name: str, rows: Iterable[TraceRow]) -> Workload:
-    """A workload of rows, at least one, in any order; see `read_mooncake`."""
+    """Make a workload of checked rows, at least one, in any order; see `read_mooncake`."""
     ordered = sorted(rows, key=lambda row: row.timestamp_ms)
     dense: dict[int, int] = {}
     requests = [
@@ -118,7 +116,7 @@ def recorded(name: str, rows: Iterable[TraceRow]) -> Workload:
 def _workload(
     name: str, load: str, requests: Sequence[SimRequest], unit_tokens: int, warmup: int = 0
 ) -> Workload:
-    """A workload with the default limits; its arena holds a few of the longest requests, in whole units."""
+    """Make a workload with the default seats and the default arena, in whole units."""
     longest = max(request.num_tokens + request.output_tokens for request in requests)
     units = -(-max(ARENA_FLOOR_TOKENS, ARENA_LONGEST_PROMPTS * longest) // unit_tokens)
     return Workload(
@@ -128,7 +126,7 @@ def _workload(
 
 
 def at_rate(workload: Workload, rate_scale: float) -> Workload:
-    """The same requests, `rate_scale` times faster than recorded; `WorkloadError` if a time overflows."""
+    """Return the same requests, `rate_scale` times as fast; `WorkloadError` if an arrival time overflows."""
     scaled = faster(workload, rate_scale)
     if not isfinite(scaled.requests[-1].arrival_s):
         raise WorkloadError(f"rate_scale is {rate_scale!r}: arrival times grow beyond every number")
@@ -136,13 +134,13 @@ def at_rate(workload: Workload, rate_scale: float) -> Workload:
 
 
 def _key(row: TraceRow, dense: dict[int, int]) -> bytes:
-    """The full blocks of a row as symbols; `dense` numbers the hash ids seen so far."""
+    """Return the full blocks of a row as packed symbols; `dense` numbers the hash ids found so far."""
     full_blocks = row.hash_ids[: row.input_tokens // row.block_tokens]
     return pack_tokens([dense.setdefault(hash_id, len(dense)) for hash_id in full_blocks])
 
 
 def _name(path: str | PathLike[str]) -> str:
-    """The name of a file without what says how it is written."""
+    """Return the name of a file without its endings for format and compression."""
     return Path(path).name.removesuffix(".gz").removesuffix(".xz").removesuffix(".jsonl")
 
 
@@ -150,26 +148,26 @@ def _name(path: str | PathLike[str]) -> str:
 
 
 def read_sessions(path: str | PathLike[str], *, rate: float, seed: int, limit: int | None = None) -> Workload:
-    """Read recorded sessions, for a closed loop: a turn comes `gap_s` after the end of the answer before it.
+    """Read recorded sessions as a closed loop: a turn arrives `gap_s` after the end of the answer before it.
 
-    The first row tells the format of all.  With `hash_ids` the rows are those of `read_mooncake`, and a
-    session begins at the `timestamp` of its first turn.  Else they have `tokens` (one symbol each), and
-    sessions begin as `at_session_rate` draws it.  Turns of several sessions may alternate, in any order.
+    The first row decides the format of all rows.  With `hash_ids`, rows are those of `read_mooncake`, and a
+    session begins at the `timestamp` of its first turn.  Else rows have `tokens`, one symbol each, and
+    `at_session_rate` draws when sessions begin.  Rows may come in any order.
 
     Args:
-        path: as for `read_mooncake`.
-        rate: sessions that begin in a second, on average; not used where rows have times.
-        seed: of the draws; not used where rows have times.
-        limit: take only the first `limit` sessions of the file; of the others only the names are read.
+        path: file, as for `read_mooncake`.
+        rate: mean number of sessions that begin in a second; not used where rows have times.
+        seed: seed of the draws; not used where rows have times.
+        limit: number of sessions to take from the start of the file; rows of others are hardly checked.
 
     Returns:
-        A workload named after the file, load "sessions", without warm-up; its arena as of `read_mooncake`.
+        A workload named after the file, with load "sessions", no warm-up, and an arena as of `read_mooncake`.
         Where rows have times, its `session_rate` is None and its seed 0.
 
     Raises:
-        WorkloadError: unreadable or malformed file (file, line, reason), or a rate at which times overflow.
+        WorkloadError: the file is unreadable or malformed (names file, line and reason), or times overflow.
 
-    Cost: O(tokens), with four bytes for each token or block kept.
+    Cost: O(tokens); memory for four bytes per token or block that is kept.
     """
     found = _Sessions(path, limit)
     requests = with_answers(found.requests(), found.unit_tokens)
@@ -178,9 +176,9 @@ def read_sessions(path: str | PathLike[str], *, rate: float, seed: int, limit: i
 
 
 def at_session_rate(workload: Workload, rate: float, seed: int) -> Workload:
-    """The same sessions, in the same order, that begin as a Poisson process of `rate` a second.
+    """Return the same sessions in the same order; they begin as a Poisson process of `rate` a second.
 
-    Raises `WorkloadError` if a time overflows.
+    `WorkloadError` if an arrival time overflows.
     """
     draws = Random(seed)
     starts: dict[str, float] = {}
@@ -197,7 +195,7 @@ def at_session_rate(workload: Workload, rate: float, seed: int) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """One checked turn; `start_ms` is 0 where rows have no times."""
+    """One checked turn of a session; `start_ms` is 0 where rows have no times."""
 
     line: int
     gap_s: float
@@ -209,10 +207,10 @@ class _Turn:
 
 
 class _Sessions:
-    """The sessions of a file, checked.
+    """The checked sessions of a file.
 
     Attributes:
-        has_times: whether the rows are Mooncake's, with a time each.
+        has_times: True if rows have Mooncake's fields, so each has a time.
         unit_tokens: tokens per symbol.
     """
 
@@ -231,7 +229,7 @@ class _Sessions:
                     raise WorkloadError(f"{path}, line {turns[number].line}: {said}")
 
     def requests(self) -> list[SimRequest]:
-        """All turns, sessions in order of their start; the earliest starts at 0."""
+        """Return the turns of all sessions, sessions in order of their start; the earliest starts at 0."""
         start_ms = min(turns[0].start_ms for turns in self._turns.values())
         requests = []
         for session, turns in sorted(self._turns.items(), key=lambda item: item[1][0].start_ms):
@@ -254,12 +252,12 @@ class _Sessions:
         return requests
 
     def _take(self, row: dict[str, Any], line: int) -> None:
-        """Check one row and keep it; the `WorkloadError` says what is wrong, the caller adds where."""
+        """Check a row and keep its turn.  The `WorkloadError` gives the fault; the caller adds the place."""
         _check_fields(row, ("session", "turn", "gap_s"))
         if not self._turns:
             self.has_times = "hash_ids" in row
         session = row["session"]
-        if isinstance(session, bool) or not isinstance(session, (str, int)):  # whole numbers are names, too
+        if isinstance(session, bool) or not isinstance(session, (str, int)):  # an integer is a name, too
             raise WorkloadError(f"session is {_short(session)}, not a string or an integer")
         if session == "":
             raise WorkloadError("session is '', no name")
@@ -268,7 +266,7 @@ class _Sessions:
             return
         number = _whole("turn", row["turn"])
         gap_s = _time("gap_s", row["gap_s"], "s")
-        if self.has_times:  # as Mooncake's; the first row says how many tokens a block has
+        if self.has_times:  # the first row decides how many tokens a block has
             found = row_of(row, self.unit_tokens if self._turns else None)
             self.unit_tokens = found.block_tokens
             start_ms, key, tokens = found.timestamp_ms, _key(found, self._dense), found.input_tokens
@@ -282,7 +280,7 @@ class _Sessions:
 
 
 def _tokens_key(row: dict[str, Any]) -> bytes:
-    """The tokens of a row as a key."""
+    """Return the tokens of a row as a packed key."""
     _check_fields(row, ("tokens", "output_length"))
     tokens = row["tokens"]
     if not isinstance(tokens, list):
@@ -290,7 +288,7 @@ def _tokens_key(row: dict[str, Any]) -> bytes:
     if not tokens:
         raise WorkloadError("tokens is empty: an empty prompt cannot be served")
     if set(map(type, tokens)) != {int} or min(tokens) < 0 or max(tokens) > _LARGEST_TOKEN:
-        for token in tokens:  # to name the first that is wrong
+        for token in tokens:  # raises for the first invalid token
             _whole("tokens entry", token, _LARGEST_TOKEN, "2**31 - 1")
     return pack_tokens(tokens)
 
@@ -302,11 +300,11 @@ def iter_rows(path: str | PathLike[str], block_tokens: int | None = None) -> Ite
     """Yield the rows of a trace file in file order; blank lines are skipped.
 
     Args:
-        path: as for `read_mooncake`.
-        block_tokens: of every row; None: what the first row says, 512 if it does not.
+        path: file, as for `read_mooncake`.
+        block_tokens: tokens of a block in every row; None takes those of the first row, else 512.
 
     Raises:
-        WorkloadError: while iterating, at the first thing that is wrong; also for a file without rows.
+        WorkloadError: while iterating, at the first fault; also for a file without rows.
     """
     wanted = block_tokens
 
@@ -320,9 +318,9 @@ def iter_rows(path: str | PathLike[str], block_tokens: int | None = None) -> Ite
 
 
 def _checked(path: str | PathLike[str], check: Callable[[dict[str, Any], int], Row]) -> Iterator[Row]:
-    """Yield what `check` makes of each row and its line's number, from 1.
+    """Call `check` with each row of a file and its line number, from 1; yield the results.
 
-    The file may be compressed.  Every `WorkloadError` names the place, those of `check`, too.
+    The file may be compressed.  Adds the file and, for a fault of a row, its line to every `WorkloadError`.
     """
     number = 0
     packing = ""
@@ -343,7 +341,7 @@ def _checked(path: str | PathLike[str], check: Callable[[dict[str, Any], int], R
         raise WorkloadError(f"{path}: no such file") from None
     except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
         raise WorkloadError(f"{path}: bad {packing} data after line {number}: {error}") from None
-    except UnicodeDecodeError as error:  # decoded in chunks, so the line itself is not known
+    except UnicodeDecodeError as error:  # text is decoded in chunks, so the exact line is not known
         raise WorkloadError(f"{path}: not UTF-8 text after line {number}: {error.reason}") from None
     except OSError as error:
         raise WorkloadError(f"{path}: cannot read: {error.strerror or error}") from None
@@ -352,7 +350,7 @@ def _checked(path: str | PathLike[str], check: Callable[[dict[str, Any], int], R
 
 
 def _packing(path: str | PathLike[str]) -> str:
-    """How a file is compressed, "" for not at all."""
+    """Return how a file is compressed: "gzip", "xz", or "" for not at all; content counts before the name."""
     with open(path, "rb") as probe:
         start = probe.read(6)
     by_content = [packing for packing, (magic, _, _) in _PACKED.items() if start.startswith(magic)]
@@ -361,7 +359,7 @@ def _packing(path: str | PathLike[str]) -> str:
 
 
 def _object(line: str) -> dict[str, Any]:
-    """The JSON object of a line; the `WorkloadError` says what is wrong, the caller adds where."""
+    """Parse a line as a JSON object.  The `WorkloadError` gives the fault; the caller adds the place."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:  # RecursionError: a line of 100,000 brackets
@@ -372,7 +370,7 @@ def _object(line: str) -> dict[str, Any]:
 
 
 def row_of(row: dict[str, Any], wanted: int | None = None) -> TraceRow:
-    """Check a row of Mooncake's format; the `WorkloadError` says what is wrong, the caller adds where."""
+    """Check a row of Mooncake's format.  The `WorkloadError` gives the fault; the caller adds the place."""
     _check_fields(row, ("timestamp", "input_length", "output_length", "hash_ids"))
     timestamp = _time("timestamp", row["timestamp"], "ms")
     input_tokens = _whole("input_length", row["input_length"])
@@ -400,7 +398,7 @@ def _check_fields(row: dict[str, Any], fields: Iterable[str]) -> None:
 
 
 def _output_tokens(row: dict[str, Any]) -> int:
-    # Some traces record 0 for requests cut off at once; an engine always samples one token.
+    # Some traces record 0 for requests that were cut off at once, but an engine samples at least one token.
     return max(1, _whole("output_length", row["output_length"]))
 
 
@@ -412,16 +410,16 @@ def _tenant(row: dict[str, Any]) -> str:
 
 
 def _time(field: str, value: object, unit: str) -> float:
-    """`value` as a number in 0..2**53, or a `WorkloadError` that names the field and its unit."""
+    """Return `value` as a number in 0..2**53; else `WorkloadError` names the field and its unit."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise WorkloadError(f"{field} is {_short(value)}, not a number")
-    if not 0 <= value <= _LARGEST:  # false for NaN, too
+    if not 0 <= value <= _LARGEST:  # refuses NaN, too
         raise WorkloadError(f"{field} is {_short(value)}, outside 0..2**53 {unit}")
     return float(value)
 
 
 def _block_tokens(said: object, wanted: int | None) -> int:
-    """Tokens of a block: as the row says, which must be what is wanted, or what is wanted."""
+    """Return the tokens of a block: those of the row, else `wanted`, else 512; both must agree."""
     if said is None:
         return MOONCAKE_BLOCK_TOKENS if wanted is None else wanted
     block_tokens = _whole("block_tokens", said)
@@ -433,7 +431,7 @@ def _block_tokens(said: object, wanted: int | None) -> int:
 
 
 def _whole(field: str, value: object, largest: int = _LARGEST, shown: str = "2**53") -> int:
-    """`value` as an integer in 0..`largest`, or a `WorkloadError` that names the field."""
+    """Return `value` as an integer in 0..`largest`; else `WorkloadError` names the field."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise WorkloadError(f"{field} is {_short(value)}, not an integer")
     if value < 0:
@@ -444,6 +442,6 @@ def _whole(field: str, value: object, largest: int = _LARGEST, shown: str = "2**
 
 
 def _short(value: object) -> str:
-    """The value for a one-line message: containers by their type, the rest cut to 60 characters."""
+    """Show a value in a one-line message: lists and objects by their type, others cut to 60 characters."""
     text = f"a {type(value).__name__}" if isinstance(value, (list, dict)) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

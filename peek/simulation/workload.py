@@ -1,12 +1,12 @@
-"""What a workload is: requests with arrival times, and the hit ratio no policy can exceed.
+"""Workloads as pure data: requests with arrival times, and the hit of a cache that never evicts.
 
-Operations to support: hand a simulated engine its requests in arrival order, make token ids for
-synthetic prompts, and state how much of the prompts an infinite cache would have served.
+`Workload` gives a simulated engine its requests and limits.  `unique_tokens` makes token ids for synthetic
+prompts.  `ideal_hit` is the hit of an infinite cache in arrival order.
 
-Plan: two records of pure data, and few functions.  The longest prefix that a key shares with *any*
-earlier key is the longest it shares with its two neighbours among the earlier keys in
-lexicographic order.  So a sorted list per namespace and one binary search per request are enough;
-comparing `bytes` is one memcmp, which beats a trie over symbols and has no hash to collide.
+`ideal_hit` needs no trie.  The longest prefix that a key shares with *any* earlier key is the longest that it
+shares with its two neighbours in the sorted list of earlier keys.  So one sorted list per namespace and one
+binary search per request are enough.  Comparing `bytes` is one memcmp, which is faster than a trie over
+symbols, and no hash can collide.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from peek.trie.keys import SYMBOL_BYTES as SYMBOL_BYTES
 from peek.trie.keys import heads_of, match_span
 
 VOCABULARY: Final = 150_000
-"""Synthetic token ids are below this."""
+"""Upper bound of synthetic token ids, not included."""
 
 NAMING_ID: Final = 1000
-"""The token id that stands for the name 0 at the head of a synthetic text."""
+"""First token id of the synthetic text with the name 0; the text with the name n begins with this id + n."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +35,20 @@ class SimRequest:
     """One request of a workload.
 
     Attributes:
-        request_id: unique in the workload.
-        arrival_s: seconds since the start of the run; with `after` set, only the earliest time.
-        key: the prompt as packed int32 little-endian symbols, each standing for
-            `Workload.unit_tokens` tokens.
-        num_tokens: prompt length in tokens, at least 1; more than the key covers where the last
-            tokens do not fill a unit.
-        output_tokens: tokens to decode, at least 1.
-        namespace: what keeps equal keys from sharing cache (LoRA, cache salt).
-        after: id of the request that must finish first, None where nothing is waited for.
-        think_s: seconds between the end of `after` and the arrival of this request.
-        tenant: whose request it is; "" for all: one tenant.
-        session: the conversation or job that it is a turn of; "" for none.
-        ttft_target_s: seconds within which its first token is wanted, None for no target.
-        answer: the tokens of its answer as symbols behind `key`, as far as a later prompt has them; an engine
-            caches them under these, the rest of an answer under names that no prompt has.
+        request_id: name, unique in the workload.
+        arrival_s: arrival in seconds since the start of the run; with `after`, the earliest arrival.
+        key: the prompt as packed int32 little-endian symbols of `Workload.unit_tokens` tokens each.
+        num_tokens: prompt length in tokens, at least 1.  The key covers fewer where the last tokens do not
+            fill a symbol.
+        output_tokens: length of the answer in tokens, at least 1.
+        namespace: keeps equal keys from sharing KV (LoRA adapter, cache salt).
+        after: id of the request that must finish first, None for no such request.
+        think_s: time between the end of `after` and the arrival of this request, in seconds.
+        tenant: the name that the request is accounted to; "" where there is only one tenant.
+        session: the conversation or job that the request is a turn of; "" for none.
+        ttft_target_s: target for the first token in seconds, None for no target.
+        answer: the first symbols of the answer, those that a later prompt contains behind `key`.  An engine
+            caches them under these symbols, and the rest of the answer under symbols that no prompt contains.
     """
 
     request_id: str
@@ -67,7 +66,7 @@ class SimRequest:
 
 
 def pending(request: SimRequest, key: object, arrival_s: float, unit_tokens: int) -> PendingRequest:
-    """A request as a planner sees it, by a key of the engine's."""
+    """Translate a request for a planner; `key` is its prompt in the symbols of the engine's cache."""
     return PendingRequest(
         request.request_id,
         key,
@@ -83,21 +82,21 @@ def pending(request: SimRequest, key: object, arrival_s: float, unit_tokens: int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A run's worth of requests and the engine limits that belong to it.
+    """The requests of one run, and the engine limits that belong to them.
 
     Attributes:
-        name: cell or trace name.
+        name: name of the cell or trace.
         load: "moderate" or "heavy", "trace" for a recorded trace, "sessions" for recorded sessions.
-        seed: what the draws were seeded with, 0 where nothing was drawn.
-        requests: ascending by `arrival_s`.
-        warmup: how many leading requests are left out of the metrics (they run all the same).
-        max_running: the engine's cap on requests that run at once.
-        arena_tokens: KV arena in tokens.
-        unit_tokens: tokens per key symbol.
-        client_concurrency: the client's cap on outstanding (waiting + running) requests; set only
-            for closed loops, where every request is ready at t = 0.
-        rate_scale: how many times faster than recorded the requests of a trace arrive.
-        session_rate: recorded sessions that begin in a second, on average; None where this was not drawn.
+        seed: seed of the draws, 0 where nothing was drawn.
+        requests: the requests, ascending by `arrival_s`.
+        warmup: number of leading requests that run but are left out of the metrics.
+        max_running: the engine's cap on requests that run at once, its seats.
+        arena_tokens: room of the engine's prefix cache, in tokens.
+        unit_tokens: tokens per symbol.
+        client_concurrency: the client's cap on outstanding (waiting + running) requests; set only for closed
+            loops, where every request is ready at t = 0.
+        rate_scale: factor by which the requests of a trace arrive faster than recorded.
+        session_rate: mean number of recorded sessions that begin in a second; None where it was not drawn.
     """
 
     name: str
@@ -114,16 +113,16 @@ class Workload:
 
 
 def faster(workload: Workload, factor: float) -> Workload:
-    """The same requests, arriving `factor` times as fast.  O(N)."""
+    """Return the same requests, arriving `factor` times as fast.  O(N)."""
     requests = [replace(each, arrival_s=each.arrival_s / factor) for each in workload.requests]
     return replace(workload, requests=requests)
 
 
 def with_answers(requests: Sequence[SimRequest], unit_tokens: int) -> list[SimRequest]:
-    """The same requests, each with the answer that a later turn found in its prompt.
+    """Return the same requests, with each answer that the prompt of a later turn contains.
 
-    A turn whose prompt begins with the whole prompt of the one it comes `after` goes on with its answer, as
-    chat templates write it.  O(symbols).
+    If a turn's prompt begins with the whole prompt of the request it comes `after`, the symbols behind that
+    are the answer, as chat templates write it.  O(symbols).
     """
     by_id = {request.request_id: request for request in requests}
     answers: dict[str, bytes] = {}
@@ -139,15 +138,15 @@ def with_answers(requests: Sequence[SimRequest], unit_tokens: int) -> list[SimRe
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:
-    """Token ids as a key.  `pack_tokens([1, 2])` is `b"\\x01\\0\\0\\0\\x02\\0\\0\\0"`."""
+    """Pack token ids into a key.  `pack_tokens([1, 2])` is `b"\\x01\\0\\0\\0\\x02\\0\\0\\0"`."""
     return np.array(tokens, dtype="<i4").tobytes()
 
 
 def unique_tokens(source: str, name: int, count: int) -> bytes:
-    """`count` packed token ids below `VOCABULARY`, fixed by `source`; the first stands for `name`.
+    """Return `count` packed token ids below `VOCABULARY`, seeded with `source`; `name` decides the first.
 
-    So two texts of different names differ from their first token on, and never share more of a prefix
-    than a workload says.  String seeds and `randbytes` give the same ids in every Python version.
+    Texts of different names differ in their first token, so they never share more of a prefix than the
+    workload says.  String seeds and `randbytes` give the same ids in every Python version.
     """
     raw = np.frombuffer(Random(source).randbytes(SYMBOL_BYTES * count), dtype="<u4")
     ids = (raw % VOCABULARY).astype("<i4")
@@ -156,22 +155,21 @@ def unique_tokens(source: str, name: int, count: int) -> bytes:
 
 
 def ideal_hit(workload: Workload, *, include_warmup: bool = False) -> float:
-    """Cached prompt tokens / prompt tokens of a cache that never evicts, in arrival order.
+    """Return cached prompt tokens / prompt tokens of a cache that never evicts, in arrival order.
 
-    A request hits the longest prefix it shares, in whole symbols, with any earlier request of its
-    namespace, but at most `num_tokens - 1`: engines always compute the last token.  Of generated tokens
-    only those of `SimRequest.answer` are part of the cache.
+    A request hits the longest prefix, in whole symbols, that it shares with any earlier request of its
+    namespace.  The hit has at most `num_tokens - 1` tokens, as engines always compute the last token.  Of
+    answers, the cache has only the tokens of `SimRequest.answer`.
 
     Args:
         workload: its requests are taken in the order given.
-        include_warmup: count the warm-up requests in the ratio too (they warm the cache in both
-            cases).  The published ideal values do; the metrics of a run do not, so leave it off
-            when the result stands beside a measured hit ratio.
+        include_warmup: True counts the warm-up requests in the ratio, as the paper's ideal values do.  False
+            leaves them out, as the metrics of a run do; they warm the cache in both cases.
 
     Returns:
         A ratio in 0..1; 0.0 if no request is counted.
 
-    Cost: O(N log N) byte comparisons of one key length each, in memory for one reference per key.
+    Cost: O(N log N) comparisons of keys; memory for one reference per key.
     """
     seen: dict[str, list[bytes]] = {}
     hit_tokens = prompt_tokens = 0
@@ -185,7 +183,7 @@ def ideal_hit(workload: Workload, *, include_warmup: bool = False) -> float:
 
 
 def _insert_and_match(earlier: list[bytes], key: bytes, answer: bytes) -> int:
-    """Put `key + answer` into the sorted `earlier`; return the symbols that `key` shares."""
+    """Put `key + answer` into the sorted `earlier`; return how many symbols `key` shares with a key there."""
     place = bisect_left(earlier, key)
     neighbours = earlier[max(0, place - 1) : place + 1]
     whole = key + answer
@@ -195,5 +193,5 @@ def _insert_and_match(earlier: list[bytes], key: bytes, answer: bytes) -> int:
 
 
 def shared_symbols(left: bytes, right: bytes) -> int:
-    """Leading symbols that two packed keys have in common.  O(shorter key)."""
+    """Return how many leading symbols two packed keys have in common.  O(shorter key)."""
     return match_span(left, 0, right, 0) // SYMBOL_BYTES
