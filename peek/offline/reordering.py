@@ -1,10 +1,10 @@
-"""Reorder a known batch so that prompts with a common prefix run next to each other.
+"""Reorder a batch so that prompts with a common prefix run next to each other.
 
-Two modes.  "paper" is the published order with its guards, for reproduction.  "full" sees sharing at any
-depth and is used only where a simulated cache gains by it.
+Mode "paper" is the published order with its guards, for reproduction.  Mode "full" finds sharing at any
+depth, and reorders only where the hit in a simulated cache rises.
 
-Plan.  One trie over the batch (`BatchTrie`), as arrays (`BatchShape`).  From there the order, the guards and
-the expected hits are array work and one pass over the prompts.  docs/offline.md has the figures.
+`BatchTrie` makes one trie over the batch, and `BatchShape` holds it as arrays.  Order, guards and expected
+hits are array operations on that and one pass over the prompts.  docs/offline.md has the figures.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from peek.offline.shape import BatchShape, Ints, contract, depth_first, places, 
 from peek.trie.keys import pack
 
 BLOCK_TOKENS: Final = 16
-"""vLLM's block."""
+"""Default size of a cache block in tokens: vLLM's."""
 
 CACHE_TOKENS: Final = 50_000
-"""The paper's arena."""
+"""Default size of the engine's cache in tokens: the paper's arena."""
 
 MODES: Final = ("full", "paper")
 
 PAPER_TOKENS: Final = 128
-"""The paper's D: leading tokens that its trie sees."""
+"""Number of leading tokens that the paper's trie reads, its D."""
 
 DUPLICATION: Final = "duplication"
 COVERAGE: Final = "coverage"
@@ -42,18 +42,18 @@ MAX_DUPLICATES: Final = 0.5
 SHARING_TOKENS: Final = 32
 MIN_COVERAGE: Final = 0.1
 MIN_DEPTH_TOKENS: Final = 64
-"""This and the three above: the paper's bounds, see `paper_guard`."""
+"""This and the three above are the bounds of the paper's guards, see `paper_guard`."""
 
 _TAIL_TOKENS: Final = 16
-"""Trailing tokens by which duplicates are looked for before whole prompts are compared."""
+"""Number of trailing tokens that must agree before `duplicates` compares two whole prompts."""
 
 
 class Engine(NamedTuple):
-    """How an engine shares prefixes.
+    """When an engine lets other prompts hit a prefix.
 
     Attributes:
-        spacing: places that pioneers are put ahead; at least as many as prompts are in prefill at once.
-        in_flight: prompts taken to start before one's prefix can be hit, when expected hits are simulated.
+        spacing: number of places that pioneers go ahead, at least the number of prompts in prefill at once.
+        in_flight: number of prompts that start before a prompt's prefix can be hit, for expected hits.
     """
 
     spacing: int
@@ -64,7 +64,7 @@ ENGINES: Final = {"vllm": Engine(0, 0), "sglang": Engine(32, 16)}
 
 
 def engine_named(name: str) -> Engine:
-    """An engine by its name; `InvalidConfig` for an unknown one."""
+    """Return the engine of this name; `InvalidConfig` for an unknown name."""
     if name not in ENGINES:
         raise InvalidConfig(f"engine {name!r} is unknown; valid: {', '.join(ENGINES)}")
     return ENGINES[name]
@@ -72,12 +72,12 @@ def engine_named(name: str) -> Engine:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Prompts whose deepest shared node is the same: what runs next to each other.
+    """Prompts with the same deepest shared node, which run next to each other.
 
     Attributes:
-        first: index of the first of them.
-        size: how many they are; 1 where the others that share the node share more among themselves.
-        depth: tokens they share.
+        first: index of the first of these prompts.
+        size: number of these prompts; 1 where all others at the node share a deeper node.
+        depth: length of the shared prefix, tokens.
     """
 
     first: int
@@ -87,15 +87,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Reordering:
-    """An order and what is known about it.
+    """An order of a batch, with its groups and expected hits.
 
     Attributes:
-        order: prompt indices, the first to run first.
-        guard: which guard left the batch as it came, None if it was reordered.
-        groups: the largest first.
+        order: prompt indices, the prompt to run first at the front.
+        guard: name of the guard that left the batch as it came, None if the batch was reordered.
+        groups: the groups of the batch, the largest first.
         expected_hit_before, expected_hit_after: cached tokens / prompt tokens of the arrival order and of
-            `order` on a cold LRU cache of the stated size; None if not asked for.
-        shares: what each replica runs, where there are several; `order` divided.
+            `order`, on a cold LRU cache of the stated size; None if not simulated.
+        shares: the part of `order` for each replica; empty for one replica.
     """
 
     order: list[int]
@@ -121,27 +121,27 @@ def reorder(
 ) -> Reordering:
     """Order a batch by the prefixes its prompts share.
 
-    Depth-first order of the prefix trie, children by descending subtree count, ties by arrival; prompts that
-    end at a node come before its children (paper, PEEK-offline, phase 1).
+    The order is depth-first through the prefix trie (paper, PEEK-offline, phase 1).  Prompts that end at a
+    node come before its children.  Children with more prompts below come first, ties go by arrival.
 
     Args:
         prompts: token sequences as `PendingTree` takes them (lists, packed int32 bytes, arrays), or a
             two-dimensional integer array.
-        cache_tokens: tokens of KV cache that the engine has.
-        block_tokens: tokens of a cache block; 1 for an engine that caches token by token.
-        mode: "full": all of every prompt in whole blocks, used if the simulated hit rises by `min_gain`.
-            "paper": the first 128 tokens, token by token, and the three published guards.
-        engine: "vllm" or "sglang": whether prompts can hit a prefix that is still in prefill.  Sets
-            `pioneer_spacing` where that is None, and what is simulated (see `pioneers_ahead`).
-        pioneer_spacing: places that the first prompt of a group goes ahead of the others; mode "full" only.
-        min_gain: least rise of the hit ratio; less is not worth a change of order.
-        namespaces: of each prompt, what keeps it from sharing with others (LoRA, cache salt).
-        simulate: False leaves out the expected hits; mode "full" then reorders wherever anything is shared.
-        replicas: divide the order over so many, by uncached tokens; see `Reordering.shares`.
+        cache_tokens: size of the engine's KV cache, tokens.
+        block_tokens: size of a cache block, tokens; 1 for an engine that caches token by token.
+        mode: "full" reads whole prompts in whole blocks, and reorders if the simulated hit rises by
+            `min_gain`.  "paper" reads the first 128 tokens, token by token, with the three published guards.
+        engine: "vllm" if prompts can hit a prefix that is still in prefill, "sglang" if not.  Decides the
+            simulation, and `pioneer_spacing` where that is None (see `pioneers_ahead`).
+        pioneer_spacing: number of places that the first prompt of a group goes ahead; mode "full" only.
+        min_gain: least rise of the hit ratio that is worth a change of order; mode "full" only.
+        namespaces: namespace of each prompt, which keeps it from sharing (LoRA adapter, cache salt).
+        simulate: False leaves out the expected hits; mode "full" then reorders if anything is shared.
+        replicas: number of engines to divide the order over, by uncached tokens; see `Reordering.shares`.
 
     Raises:
-        InvalidKey: a prompt is no token sequence.
-        InvalidConfig: an unknown mode or engine, a size or number below 1.
+        InvalidKey: a prompt is not a token sequence.
+        InvalidConfig: an unknown mode or engine, a size or number below 1, a cache of less than one block.
 
     Cost: one pass over the tokens (about 3 ns each from lists) and O(n log n) array operations.
     """
@@ -170,7 +170,7 @@ def reorder(
 def arrange(
     shape: BatchShape, cache_tokens: int, block_tokens: int, engine: Engine, min_gain: float = 0.0
 ) -> Reordering:
-    """`reorder` for a trie that is there already, in blocks; `cache_tokens` 0: no simulation."""
+    """Do what `reorder` does in mode "full", from a trie in blocks; `cache_tokens` 0 simulates nothing."""
     stock = np.arange(len(shape.leaf))
     groups = groups_of(shape, block_tokens)
     guard = None if groups else NO_SHARING
@@ -197,8 +197,8 @@ def _check(mode: str, cache_tokens: int, block_tokens: int, replicas: int) -> No
 
 
 def groups_of(shape: BatchShape, unit_tokens: int) -> list[Group]:
-    """The groups of a batch, the largest first, then the deeper, then by arrival.  O(nodes log nodes)."""
-    # A prompt's own stretch below its deepest shared node is a single node: nothing branches in it.
+    """Return the groups of a batch by size, then depth, descending, then arrival.  O(nodes log nodes)."""
+    # What a prompt has alone below its deepest shared node is one node, since nothing branches in it.
     shared = np.where(shape.count >= 2, np.arange(len(shape.count)), shape.parent)
     node = shared[shape.leaf]
     _, firsts, inverse = np.unique(node, return_index=True, return_inverse=True)
@@ -213,12 +213,11 @@ def groups_of(shape: BatchShape, unit_tokens: int) -> list[Group]:
 
 
 def pioneers_ahead(shape: BatchShape, order: Ints, spacing: int) -> Ints:
-    """The depth-first `order` of `shape` with every pioneer `spacing` places earlier.
+    """Return the depth-first `order` of `shape` with every pioneer `spacing` places earlier.  O(n log n).
 
-    A pioneer is the first prompt that touches a shared node; the others keep their order.  It is for engines
-    that share a prefix only when its prefill has ended (SGLang): a sibling that starts with the pioneer
-    computes the prefix again.  Among the last prompts of the groups before, the pioneer is done in time.  O(n
-    log n).
+    A pioneer is the first prompt that reaches a shared node; the other prompts keep their order.  Engines
+    such as SGLang share a prefix only when its prefill has ended, so a sibling that starts beside the pioneer
+    computes the prefix again.  A pioneer among the last prompts of the groups before is done in time.
     """
     if not spacing:
         return order
@@ -247,13 +246,15 @@ def _with_hits(
 def hit_tokens(
     shape: BatchShape, order: Ints, cache_blocks: int, block_tokens: int, in_flight: int = 0
 ) -> list[int]:
-    """The tokens of each prompt, in this order, that a cold LRU cache serves.
+    """Return the cached tokens of each prompt, in this order, on a cold LRU cache.
 
     Args:
-        shape: in blocks of `block_tokens`.
+        shape: the batch's trie, in blocks of `block_tokens`.
         order: prompt indices.
-        in_flight: prompts that start before one's blocks can be hit (0: an engine that shares blocks from
-            the moment they are scheduled, as vLLM does).
+        cache_blocks: size of the cache, blocks.
+        block_tokens: size of a block, tokens.
+        in_flight: number of prompts that start before a prompt's blocks can be hit; 0 for an engine that
+            shares blocks as soon as they are scheduled, as vLLM does.
     """
     limits = np.maximum(shape.tokens - 1, 0) // block_tokens
     cache = Residency(shape.parent.tolist(), shape.lengths.tolist(), cache_blocks)
@@ -264,7 +265,7 @@ def hit_tokens(
 def hit_ratio(
     shape: BatchShape, order: Ints, cache_blocks: int, block_tokens: int, in_flight: int = 0
 ) -> float:
-    """Cached tokens over prompt tokens of this order; arguments as `hit_tokens`."""
+    """Return cached tokens / prompt tokens of this order; arguments as in `hit_tokens`."""
     tokens = int(shape.tokens.sum())
     return sum(hit_tokens(shape, order, cache_blocks, block_tokens, in_flight)) / tokens if tokens else 0.0
 
@@ -273,11 +274,11 @@ def hit_ratio(
 
 
 def paper_guard(prompts: Sequence[Any], shape: BatchShape) -> str | None:
-    """The first of the paper's guards that fires, None if none does (PEEK-offline, "Guard conditions").
+    """Return the paper's first guard that fires, None if none does (PEEK-offline, "Guard conditions").
 
-    `DUPLICATION`: more than half of the prompts repeat an earlier one exactly.  `COVERAGE`: fewer than a
-    tenth share at least 32 tokens with another.  `DEPTH`: the shared depth is below 64 tokens on average,
-    over all prompts.  Depths are those of `shape`, so at most its D tokens.
+    `DUPLICATION`: more than half of the prompts repeat an earlier prompt exactly.  `COVERAGE`: fewer than a
+    tenth of the prompts share at least 32 tokens with another.  `DEPTH`: the mean shared depth of all prompts
+    is below 64 tokens.  Depths are those of `shape`, at most D tokens.  An empty batch gives `NO_SHARING`.
     """
     n = len(shape.leaf)
     if not n or duplicates(prompts, shape) > MAX_DUPLICATES * n:
@@ -289,9 +290,9 @@ def paper_guard(prompts: Sequence[Any], shape: BatchShape) -> str | None:
 
 
 def duplicates(prompts: Sequence[Any], shape: BatchShape) -> int:
-    """How many prompts equal an earlier one, token for token.
+    """Return how many prompts equal an earlier prompt, token for token.
 
-    Whole prompts are compared only where end in the trie, length and last 16 tokens agree.
+    Whole prompts are compared only where their leaves in the trie, lengths and last 16 tokens agree.
     """
     alike: dict[tuple[int, int, bytes], list[int]] = {}
     ends = zip(shape.leaf.tolist(), shape.tokens.tolist(), strict=True)

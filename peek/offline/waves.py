@@ -1,15 +1,14 @@
-"""Waves: run a batch a piece at a time, each piece ordered by what the cache holds by then.
+"""Run a batch in waves, each ordered by what the cache should hold when the wave begins.
 
-Plan.  The depth-first order of the whole batch is cut into waves of about the engine's running batch.  Before
-a wave runs, its prompts are put in the order of a second depth-first walk, over the wave's part of the trie,
-whose children go by (paper, PEEK-offline, phase 2)
+The depth-first order of the whole batch is cut into waves, each about as large as the engine's running batch.
+Before a wave runs, a second depth-first walk, over the wave's part of the trie, orders its prompts.  It
+visits children by this key, highest first (paper, PEEK-offline, phase 2):
 
-    key(v) = 1e4 x share of v's blocks in the shadow cache
-             - references of later waves + 1e-3 x prompts of this wave
+    key(v) = 1e4 x share of the blocks on v's edge in the shadow cache
+             - prompts of later waves below v + 1e-3 x prompts of this wave below v
 
-highest first.  What is cached is used while it is cached, what later waves need is left for last, so that it
-is still cached for them, and the subtree count breaks ties.  The shadow cache follows what the engine
-reports.
+So cached prefixes are used while they are cached.  Prefixes that later waves need come last, so that they
+are still cached then.  The last term breaks ties.  The shadow cache follows the engine's reports.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Waves:
-    """A batch in waves, for a caller that feeds the engine itself.
+    """A batch cut into waves, for a caller that feeds the engine itself.
 
     >>> batch = [[1, 2, 3], [7, 8, 9], [1, 2, 4], [7, 8, 5]]
     >>> waves = Waves(batch, wave_size=2, cache_tokens=4, block_tokens=1)
@@ -39,13 +38,16 @@ class Waves:
     [[0, 2], [1, 3]]
 
     Args:
-        prompts: as for `reorder`; they are read again, wave by wave.
-        wave_size: prompts of a wave; about what the engine runs at once.
+        prompts: token sequences, as for `reorder`; they are read again, wave by wave.
+        wave_size: number of prompts in a wave, about as many as the engine runs at once.
         cache_tokens, block_tokens, namespaces: as for `reorder`.
 
     Attributes:
-        guard: as `Reordering.guard`; waves then keep the arrival order.
+        guard: as `Reordering.guard`; if a guard is named, waves keep the arrival order.
         cache: the shadow cache.
+
+    Raises:
+        InvalidConfig: `wave_size` is below 1, or the cache has no block.
 
     Cost: that of `reorder`, and about a microsecond per block of each prompt.
     """
@@ -73,17 +75,20 @@ class Waves:
         self._parent: list[int] = shape.parent.tolist()
         self._depth: list[int] = shape.depth.tolist()
         self._ahead: list[int] = shape.count.tolist()
-        """Prompts at or below each node that are in no wave yet."""
+        """Number of prompts at or below each node that are in no wave yet."""
         self._expected: dict[int, int] = {}
         self._promise(shape.first.tolist())
 
     def __iter__(self) -> Iterator[list[int]]:
-        """The waves, each a list of prompt indices; the next one is made when it is asked for."""
+        """Yield the waves, each a list of prompt indices; a wave is ordered when it is asked for."""
         for start in range(0, len(self._order), self._size):
             yield self._wave(self._order[start : start + self._size])
 
     def completed(self, index: int, cached_tokens: int) -> None:
-        """Note how many tokens of a prompt the engine had cached.  `UnknownRequest` if it was not due."""
+        """Tell the shadow cache how many tokens of a prompt the engine had cached, once per prompt.
+
+        `UnknownRequest` for a prompt that is in no wave yet, or was told before.
+        """
         expected = self._expected.pop(index, None)
         if expected is None:
             raise UnknownRequest(f"prompt {index} is not under way")
@@ -94,7 +99,7 @@ class Waves:
         return block_keys(self._prompts[index], self.cache.block_tokens, namespace)
 
     def _promise(self, first: list[int]) -> None:
-        """Tell the shadow cache which blocks the batch needs again: those of shared nodes."""
+        """Tell the shadow cache how many prompts need each block of a shared node."""
         shared = sorted((first[node], node) for node in range(1, len(first)) if self._ahead[node] >= 2)
         index, keys = -1, list[int]()
         for owner, node in shared:
@@ -113,7 +118,7 @@ class Waves:
         return order
 
     def _take(self, members: list[int], keys: dict[int, list[int]]) -> dict[int, int]:
-        """Take the wave's prompts off `_ahead`; return how many pass each node."""
+        """Take the wave's prompts off `_ahead`; return how many of them are at or below each node."""
         counts: dict[int, int] = {}
         for index in members:
             shared = 0
@@ -128,7 +133,7 @@ class Waves:
         return counts
 
     def _refine(self, members: list[int], keys: dict[int, list[int]], counts: dict[int, int]) -> list[int]:
-        """The wave's prompts in the order of the cache-aware walk; ties as they were."""
+        """Return the wave's prompts in the order of the cache-aware walk; ties keep their order."""
         children: dict[int, list[int]] = {}
         ends: dict[int, list[int]] = {}
         value: dict[int, float] = {}
@@ -156,7 +161,7 @@ class Waves:
 
 
 class _Block:
-    """A resident block; `children` counts the resident blocks right behind it, `rank` is among the needed."""
+    """A resident block; `children` counts resident blocks right behind it, `rank` is its `_needed` entry."""
 
     __slots__ = ("children", "depth", "key", "parent", "rank")
 
@@ -169,21 +174,21 @@ class _Block:
 
 
 class ShadowCache:
-    """What the engine's prefix cache probably holds: an LRU cache over block keys (`block_keys`).
+    """An estimate of what the engine's prefix cache holds: an LRU cache over block keys (`block_keys`).
 
-    Blocks that no prompt ahead needs stand in one LRU dictionary, deepest first within a prompt, as engines
-    free them; victims come from there, in O(1).  Only when it is empty does a needed block go: the one with
-    the lowest `log(1 + references) x (1 + depth)` among those without resident blocks behind them (paper,
-    PEEK-offline, phase 2).  The logarithm lets a popular prefix go in the end; the depth weighs what a miss
-    would cost.  The ancestors of a needed block are needed, too, so a resident block never loses an ancestor.
+    Blocks that no prompt ahead needs are in one LRU dictionary, deepest first within a prompt, as engines
+    free them.  They are evicted first, in O(1).  When there are none, a needed block is evicted: of those
+    without a resident block behind them, the block with the lowest `log(1 + references) x (1 + depth)`
+    (paper, PEEK-offline, phase 2).  The logarithm lets a popular prefix go in the end; the depth is the cost
+    of a miss.  A needed block's ancestors are needed, too, so a resident block never loses an ancestor.
 
     >>> cache = ShadowCache(cache_tokens=64, block_tokens=16)
     >>> cache.admit([1, 2, 3]), cache.admit([1, 2, 4]), len(cache)
     (0, 2, 4)
 
     Args:
-        cache_tokens: what the engine has, in tokens.
-        block_tokens: tokens of a block.
+        cache_tokens: size of the engine's KV cache, tokens.
+        block_tokens: size of a block, tokens.
     """
 
     def __init__(self, cache_tokens: int, block_tokens: int = 16) -> None:
@@ -191,9 +196,9 @@ class ShadowCache:
             raise InvalidConfig(f"a cache of {cache_tokens} tokens has no block of {block_tokens}")
         self.block_tokens = block_tokens
         self.stated = cache_tokens // block_tokens
-        """Blocks that the engine is said to have."""
+        """Stated size of the engine's cache, blocks."""
         self.capacity = self.stated
-        """Blocks that it seems to have; see `reconcile`."""
+        """Size of the cache as the engine's reports show it, blocks; see `reconcile`."""
         self._blocks: dict[int, _Block] = {}
         self._unneeded: OrderedDict[int, None] = OrderedDict()
         self._references: dict[int, int] = {}
@@ -201,15 +206,15 @@ class ShadowCache:
         self._ranks = 0
 
     def __len__(self) -> int:
-        """Resident blocks.  O(1)."""
+        """Number of resident blocks.  O(1)."""
         return len(self._blocks)
 
     def __contains__(self, key: object) -> bool:
-        """Whether a block is resident.  O(1)."""
+        """True if a block is resident.  O(1)."""
         return key in self._blocks
 
     def match(self, keys: Sequence[int]) -> int:
-        """Leading blocks that are resident; touches nothing.  O(hits)."""
+        """Return how many leading blocks are resident; changes nothing.  O(hits)."""
         hits = 0
         for key in keys:
             if key not in self._blocks:
@@ -220,7 +225,8 @@ class ShadowCache:
     def admit(self, keys: Sequence[int]) -> int:
         """Run a prompt; return how many of its leading blocks were resident.
 
-        Afterwards all are, or as many leading ones as fit.  O(1) per block; O(log n) for a needed victim.
+        Afterwards all its blocks are resident, or as many leading blocks as fit.  O(1) per block; O(log n)
+        for a needed block that is evicted.
         """
         hits = self.match(keys)
         wanted = keys[: self.capacity]
@@ -242,7 +248,7 @@ class ShadowCache:
     def refer(self, keys: Sequence[int], more: int = 1) -> None:
         """Count `more` prompts ahead (fewer, if negative) that need these blocks.  O(1) per block.
 
-        The keys are leading blocks of a prompt, in order.
+        The keys are successive blocks of a prompt; no fewer prompts need the blocks before them.
         """
         references = self._references
         for key in reversed(keys):
@@ -255,28 +261,28 @@ class ShadowCache:
                 self._file(key, touch=False)
 
     def references(self, key: int) -> int:
-        """Prompts ahead that need a block."""
+        """Return how many prompts ahead need a block."""
         return self._references.get(key, 0)
 
     def reconcile(self, expected_tokens: int, cached_tokens: int) -> None:
-        """Follow what the engine reports of a prompt that has run.
+        """Adapt the capacity to the engine's report of a prompt that has run.
 
-        Fewer cached tokens than expected: the engine holds less than stated (running requests, other users).
-        The capacity shrinks by the difference, to an eighth at least, and the oldest blocks go.  More: it
-        grows by the difference, to the stated capacity at most.
+        With fewer cached tokens than expected, the engine has less room than stated (running requests, other
+        users).  The capacity shrinks by the difference, to an eighth of the stated size at least, and blocks
+        are evicted.  With more, it grows by the difference, to the stated size at most.
 
         Args:
-            expected_tokens: what `admit` said, in tokens.
-            cached_tokens: what the engine says.
+            expected_tokens: tokens that the shadow cache expected to be cached, from `admit`.
+            cached_tokens: tokens that the engine had cached.
         """
         blocks = (cached_tokens - expected_tokens) // self.block_tokens
         self.capacity = min(self.stated, max(self.stated // 8, 1, self.capacity + blocks))
         self._make_room(0, None)
 
-    # -- victims ---------------------------------------------------------------------------------------
+    # -- eviction --------------------------------------------------------------------------------------
 
     def _file(self, key: int, touch: bool = True) -> None:
-        """Put a resident block among the unneeded or the needed ones."""
+        """Put a resident block among the unneeded or the needed blocks; `touch` makes it the newest."""
         self._rank(self._blocks[key])
         if key in self._references:
             self._unneeded.pop(key, None)
@@ -285,19 +291,19 @@ class ShadowCache:
             self._unneeded.move_to_end(key)
 
     def _rank(self, block: _Block) -> None:
-        """Put a block among the needed ones that may go, by what it is worth, or take it from there."""
+        """Put a block into `_needed` if it is needed and no resident block is behind it, else take it out."""
         references = 0 if block.children else self._references.get(block.key, 0)
         worth = log1p(references) * (1 + block.depth)
         if block.rank is not None and block.rank[0] != worth:
             self._needed.remove(block.rank)
             block.rank = None
         if worth and block.rank is None:
-            self._ranks += 1  # of equals, the first is the victim
+            self._ranks += 1  # of blocks of equal worth, the one ranked first is evicted
             block.rank = (worth, self._ranks, block.key)
             self._needed.add(block.rank)
 
     def _make_room(self, more: int, spared: int | None) -> None:
-        """Evict until `more` blocks fit; not block `spared`, and so none of its ancestors."""
+        """Evict until `more` blocks fit.  Of needed blocks, keeps `spared`, and so its ancestors."""
         while len(self._blocks) + more > self.capacity:
             if self._unneeded:
                 key, _ = self._unneeded.popitem(last=False)

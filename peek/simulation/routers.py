@@ -170,7 +170,7 @@ def least_outstanding(_: Arrival, sites: list[Site]) -> Site:
 
 
 def prefix_hash(arrival: Arrival, sites: list[Site]) -> Site:
-    """Choose by a rendezvous hash of the prompt's beginning alone, so that few move when the fleet changes."""
+    """Choose by a rendezvous hash of the prompt's beginning, so that few move when the fleet changes."""
     head = arrival.key[: SYMBOL_BYTES * max(1, HASHED_TOKENS // sites[0].unit_tokens)]
     seed = crc32(arrival.namespace.encode(), crc32(head))
     return max(sites, key=lambda site: crc32(b"%d" % site.name, seed))
