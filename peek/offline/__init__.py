@@ -1,7 +1,7 @@
-"""Offline scheduling: the whole batch is known before the first prompt runs.
+"""Offline scheduling: order a batch whose prompts are all known before the first prompt runs.
 
-`reordering` has the order; `formats` the batch files, as bytes; `scale` the same order beyond one process.
-`formats` and `scale` import the algorithms, never the other way round.
+`reordering` computes the order, `formats` reads and writes the lines of batch files, and `scale` computes the
+same order beyond one process.  `formats` and `scale` import the algorithms, never the other way round.
 """
 
 from peek.offline.block_keys import block_keys

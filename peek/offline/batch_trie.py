@@ -1,15 +1,14 @@
-"""The compiled part: the trie of a whole batch, and an LRU cache over its nodes.
+"""The compiled part of offline scheduling: the trie of a whole batch, and an LRU cache over its nodes.
 
-**The trie** takes prompts one after another without keeping them, and hands over its finished shape.
-`PendingTree` serves a queue that comes and goes; here nothing is ever removed, so a node has no siblings,
-marks or handles, only a parent.  A million prompts cost a third of the memory, and there are no reference
-cycles to collect.  All children are in one dictionary keyed `(node index << 32) | first token`, edges are
-packed `bytes`, and of a prompt only the part that no earlier prompt had is kept.
+**The trie** takes prompts one after another and hands over its finished shape.  `PendingTree` serves a queue
+in which requests come and go.  Nothing is ever removed from a batch, so a node needs no siblings, marks or
+handles, only a parent.  A million prompts take a third of that tree's memory, without reference cycles.  All
+children are in one dictionary by `(node index << 32) | first token`.  Edges are packed `bytes`.  Of a prompt
+the trie keeps only the part that no earlier prompt has.
 
-**The cache** is exact block by block, at the price of its nodes.  All blocks of a trie edge are touched
-together, so they stand together in the LRU order, deeper blocks first as engines free them.  One list entry
-per node, with the number of its blocks that are left, does for all of them.  The tests compare the hits with
-`ShadowCache`.
+**The cache** is exact for every block, at a cost per node.  All blocks of an edge are used together, so they
+are neighbours in the LRU order, deeper blocks first, as engines free them.  So one list entry per node, with
+the number of its blocks that are left, is enough.  The tests compare the hits with `ShadowCache`.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from mypy_extensions import i64
 from peek.trie.keys import match_edge, pack, symbol_at
 
 ROOT: Final = 0
-"""Index of the root in every array of nodes."""
+"""Index of the root in arrays and lists by node."""
 
 NONE: Final = -1
-"""No node, in the LRU list."""
+"""Marks the absence of a node in the LRU list."""
 
 
 @final
 class BatchNode:
-    """A node and the edge that leads to it; `depth` and `count` as in `BatchShape`."""
+    """A node and the edge from its parent; `depth`, `count` and `first` are those of `BatchShape`."""
 
     __slots__ = ("count", "depth", "edge", "first", "index", "parent")
 
@@ -45,10 +44,10 @@ class BatchNode:
 
 @final
 class BatchTrie:
-    """Compressed trie of a batch.
+    """Compressed trie over the prompts of a batch.
 
     Args:
-        max_tokens: leading tokens of every prompt that count; 0 for all of them.
+        max_tokens: number of leading tokens of each prompt to read; 0 reads all.
     """
 
     __slots__ = ("_edges", "_leaves", "_lengths", "_max_tokens", "_nodes", "_root", "_roots")
@@ -63,14 +62,14 @@ class BatchTrie:
         self._lengths: list[int] = []
 
     def __len__(self) -> int:
-        """Prompts so far.  O(1)."""
+        """Number of prompts added so far.  O(1)."""
         return len(self._leaves)
 
     def add(self, prompt: object, namespace: str = "") -> None:
-        """Add the next prompt; its position is the number of prompts before it.
+        """Add the next prompt; its index is the number of prompts added before.
 
-        Cost: packing (about 3 ns per token of a list), one comparison of the part that is known, a copy of
-        the part that is new.  `InvalidKey` as `peek.trie.keys.pack`; the trie is then unchanged.
+        `InvalidKey` as `peek.trie.keys.pack`; the trie is then unchanged.  Cost: packing (about 3 ns per
+        token of a list), one comparison of the known part of the prompt, and a copy of the new part.
         """
         length: i64 = len(prompt) if isinstance(prompt, list) else 0
         wanted = self._max_tokens
@@ -85,7 +84,7 @@ class BatchTrie:
         self._lengths.append(length)
 
     def _start(self, namespace: str) -> BatchNode:
-        """The node of depth 0 that a namespace's prompts hang on, the root for the unnamed one."""
+        """Return the node of depth 0 above a namespace's prompts; the root for the namespace ""."""
         if not namespace:
             return self._root
         node = self._roots.get(namespace)
@@ -122,7 +121,7 @@ class BatchTrie:
         return node
 
     def _split(self, parent: BatchNode, child: BatchNode, slot: i64, at: i64) -> BatchNode:
-        """Cut `child`'s edge behind byte `at`; returns the new upper node."""
+        """Cut `child`'s edge behind byte `at`; return the new upper node."""
         edge = child.edge
         upper = self._new_node(edge[:at], parent, parent.depth + (at >> 2))
         upper.first = child.first
@@ -134,7 +133,7 @@ class BatchTrie:
         return upper
 
     def columns(self) -> list[object]:
-        """Parent, depth, count, first of all nodes; leaf and length of all prompts: int64 vectors.  O(n)."""
+        """Return the fields of `BatchShape` in order, as int64 vectors, depths in tokens.  O(nodes)."""
         n = len(self._nodes)
         m = len(self._leaves)
         parents = [ROOT if node.parent is None else node.parent.index for node in self._nodes]
@@ -150,11 +149,12 @@ class BatchTrie:
 
 @final
 class Residency:
-    """An LRU cache over the nodes of a trie.
+    """An LRU cache of blocks over the nodes of a trie.
 
     Args:
-        parent, lengths: of each node, its parent and the blocks on its edge (root: index 0, length 0).
-        capacity: blocks of the cache.
+        parent: index of each node's parent; the root is node 0.
+        lengths: number of blocks on each node's edge, 0 for the root.
+        capacity: size of the cache, blocks.
     """
 
     __slots__ = ("_newer", "_older", "capacity", "kept", "lengths", "newest", "oldest", "parent", "used")
@@ -165,22 +165,22 @@ class Residency:
         self.capacity: i64 = capacity
         self.used: i64 = 0
         self.kept: list[int] = [0] * len(parent)
-        """Leading blocks of each node's edge that are in the cache."""
+        """Number of leading blocks of each node's edge that are in the cache."""
         self._older: list[int] = [NONE] * len(parent)
         self._newer: list[int] = [NONE] * len(parent)
         self.oldest: i64 = NONE
         self.newest: i64 = NONE
 
     def admit(self, leaf: int) -> int:
-        """Run the prompt that ends at `leaf`; how many of its leading blocks were there.
+        """Run the prompt that ends at `leaf`; return how many of its leading blocks were cached.
 
-        Afterwards all of its blocks are, or as many leading ones as fit.  Amortised O(path).
+        Afterwards all its blocks are cached, or as many leading blocks as fit.  Amortised O(path).
         """
         parent, lengths, kept = self.parent, self.lengths, self.kept
         hits: i64 = 0
         needed: i64 = 0
         node: i64 = leaf
-        while node != 0:  # upwards: whatever is found missing voids what was counted below it
+        while node != 0:  # upwards: if blocks of a node are missing, hits below it do not count
             held: i64 = kept[node]
             length: i64 = lengths[node]
             hits = hits + held if held == length else held
@@ -194,7 +194,7 @@ class Residency:
         node = leaf
         while node != 0:
             length = lengths[node]
-            if surplus > 0:  # a prompt larger than the cache keeps its head
+            if surplus > 0:  # of a prompt larger than the cache, the first blocks are cached
                 cut = surplus if surplus < length else length
                 surplus -= cut
                 length -= cut
@@ -206,7 +206,7 @@ class Residency:
         return hits
 
     def match(self, leaf: int) -> int:
-        """How many leading blocks of the prompt that ends at `leaf` are there; changes nothing.  O(path)."""
+        """Return how many leading blocks of the prompt ending at `leaf` are cached.  O(path)."""
         hits: i64 = 0
         node: i64 = leaf
         while node != 0:
@@ -217,7 +217,7 @@ class Residency:
         return hits
 
     def _free(self, blocks: i64) -> None:
-        """Evict until `blocks` fit: from the oldest node, deepest block first."""
+        """Evict until `blocks` blocks fit: from the node used longest ago, its deepest block first."""
         over = self.used + blocks - self.capacity
         while over > 0:
             victim = self.oldest
@@ -255,12 +255,13 @@ class Residency:
 
 
 def run_through(cache: Residency, leaves: list[int], limits: list[int], in_flight: int = 0) -> list[int]:
-    """Run prompts through a cache in this order; the blocks that each one hits.
+    """Run prompts through a cache in this order; return the number of blocks that each prompt hits.
 
     Args:
-        leaves: where each prompt ends.
-        limits: the most blocks each prompt may hit; engines always compute the last token.
-        in_flight: how many later prompts start before a prompt's blocks can be hit.
+        cache: the cache, which is changed.
+        leaves: node where each prompt ends.
+        limits: most blocks that each prompt may hit; engines always compute the last token.
+        in_flight: number of later prompts that start before a prompt's blocks can be hit.
     """
     result: list[int] = []
     n: i64 = len(leaves)
@@ -279,9 +280,9 @@ def run_through(cache: Residency, leaves: list[int], limits: list[int], in_fligh
 
 
 def shared_with_previous(parent: list[int], depth: list[int], leaves: list[int]) -> list[int]:
-    """The depth that each prompt in this order shares with the one before it (the first: 0).
+    """Return the depth that each prompt shares with the prompt before it in this order; 0 for the first.
 
-    O(path) per prompt.
+    Cost: O(path) per prompt.
     """
     result: list[int] = []
     previous: i64 = 0

@@ -1,16 +1,16 @@
-"""Chained keys of cache blocks for whole batches, and a prompt's place in the order as a string that sorts.
+"""Chained keys of cache blocks for whole batches, and paths: strings that sort prompts in depth-first order.
 
 Engines name the i-th block of a prompt `k_i = hash(k_{i-1}, tokens of block i)`: equal keys mean equal
-prompts up to the end of that block.  Here the chain is a running sum, which numpy adds up for a million
+prompts up to the end of that block.  Here the chain is a running sum, which numpy computes for a million
 prompts at once: `s_i = s_{i-1} + sum over the block of (token + 1) x m_p`, with one random odd 64-bit
-multiplier per position p, and `k_i` is a mix of `s_i` and i.  Two different prefixes get equal keys with a
-chance of about 2^-44 or less for token ids below 2^20.  Keys are this library's own, not an engine's.
+multiplier per position p.  `k_i` is a mix of `s_i` and i.  Two different prefixes get equal keys with a
+chance of about 2^-44 or less for token ids below 2^20.  These keys are not those of any engine.
 
-A **path** is what the runners beyond one process sort by.  For each edge of the compressed trie on the way to
-the prompt it has one entry of 24 hexadecimal characters: most prompts first (8), lowest first prompt first
-(10), then the edge's depth in blocks (6), which never decides.  A prompt with blocks of its own below its
-last shared edge gets one entry more, with a count of one.  Prompts sorted by path, then by index, are in
-`depth_first` order.
+A **path** is the sort key of a prompt in `peek.offline.scale`.  It has one entry of 24 hexadecimal characters
+for each edge of the compressed trie above the prompt.  An entry has three numbers: 2^32 - 1 less the edge's
+count (8), its first prompt (10) and its depth in blocks (6), which never decides.  A prompt with blocks of
+its own below its last shared edge has one more entry, with a count of one.  Prompts sorted by path, then by
+index, are in `depth_first` order.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from peek.trie.keys import pack
 Keys: TypeAlias = npt.NDArray[np.uint64]
 
 _GOLDEN: Final = 0x9E3779B97F4A7C15
-"""2**64 divided by the golden ratio, the increment of splitmix64."""
+"""The increment of splitmix64: 2**64 divided by the golden ratio."""
 
 _FIRST_MULTIPLIERS: Final = 1024
-"""Size of the smallest table; it doubles with the longest prompt."""
+"""Least number of multipliers in a table; larger tables are powers of two that fit the longest prompt."""
 
 ENTRY: Final = 24
-"""Characters of an edge in a path."""
+"""Length of an entry of a path, in characters."""
 
 _MOST: Final = 2**32 - 1
-"""Counts are taken from it, so that the largest sorts first."""
+"""Counts are subtracted from this number, so that the largest count sorts first."""
 
 
 def block_keys(prompt: Any, block_tokens: int = 16, namespace: str = "") -> list[int]:
-    """Keys of a prompt's whole blocks.  `InvalidKey` as `pack`; about 30 ns per token, 20 us per call."""
+    """Return the keys of a prompt's whole blocks.  `InvalidKey` as `pack`; 30 ns a token, 20 us a call."""
     tokens = np.frombuffer(pack(prompt), np.int32)
     keys, _ = batch_keys(tokens, np.array([0, len(tokens)]), block_tokens, [namespace])
     found: list[int] = keys.tolist()
@@ -54,15 +54,16 @@ def batch_keys(
     block_tokens: int = 16,
     namespaces: list[str] | None = None,
 ) -> tuple[Keys, Ints]:
-    """Keys of all whole blocks of a batch, prompt after prompt.
+    """Return the keys of all whole blocks of a batch, prompt after prompt.
 
     Args:
-        tokens: the prompts' tokens, one prompt behind the other.
-        offsets: where each prompt starts, and the end: one more than there are prompts.
-        namespaces: of each prompt, see `reorder`.
+        tokens: tokens of all prompts, prompt after prompt.
+        offsets: place in `tokens` where each prompt starts, and the end of the last prompt.
+        block_tokens: size of a block, tokens.
+        namespaces: namespace of each prompt, see `reorder`.
 
     Returns:
-        The keys, and where each prompt's keys start, with the end.
+        The keys; and the place where the keys of each prompt start, and the end of the last prompt's keys.
 
     Cost: about 6 ns and 20 bytes per token.
     """
@@ -84,7 +85,7 @@ def batch_keys(
 
 
 def _mix(x: Keys) -> Keys:
-    """The finaliser of splitmix64: a permutation of 64-bit numbers."""
+    """Permute 64-bit numbers by the finaliser of splitmix64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -107,14 +108,14 @@ def _salt(namespace: str) -> int:
 
 
 def entry(count: int, first: int, bottom: int) -> str:
-    """The entry of an edge: prompts that pass it, the lowest index of them, its lower end in blocks."""
+    """Return the entry of an edge, from its prompts' number and lowest index, and its lower end in blocks."""
     return f"{_MOST - count:08x}{first:010x}{bottom:06x}"
 
 
 def edges_of(keys: Keys, counts: Ints, firsts: Ints, depths: Ints) -> dict[int, str]:
-    """Entries of shared nodes' edges, by the key of each edge's top block.
+    """Return the entries of all shared edges, by the key of each edge's top block.
 
-    Nodes that the same prompts pass (equal count, equal first prompt) are one edge.
+    Shared blocks of the same prompts (equal count, equal first prompt) form one edge.
     """
     order = np.lexsort((depths, firsts, counts))
     order = order[counts[order] >= 2]
@@ -128,7 +129,7 @@ def edges_of(keys: Keys, counts: Ints, firsts: Ints, depths: Ints) -> dict[int, 
 
 
 def counted(keys: Keys, rows: Ints, depths: Ints) -> tuple[Keys, Ints, Ints, Ints]:
-    """Distinct keys; of each how often it occurs, the lowest row and its depth.  O(n log n)."""
+    """Return the distinct keys, and each key's number of occurrences, lowest row and depth.  O(n log n)."""
     order = np.lexsort((rows, keys))
     found = keys[order]
     starts = np.flatnonzero(np.r_[True, found[1:] != found[:-1]]) if len(found) else np.zeros(0, np.int64)
@@ -137,7 +138,7 @@ def counted(keys: Keys, rows: Ints, depths: Ints) -> tuple[Keys, Ints, Ints, Int
 
 
 def shared_blocks(left: str, right: str) -> int:
-    """Blocks that two prompts share, from their paths: the depth of the last entry they have in common."""
+    """Return how many blocks two prompts share: the depth of the last entry that their paths share."""
     end = 0
     while left[end : end + ENTRY] == right[end : end + ENTRY] and end < len(left):
         end += ENTRY

@@ -1,7 +1,7 @@
-"""One call that runs a batch on an engine: prompts reordered on the way in, outputs put back on the way out.
+"""Run a batch on an engine in one call: reorder the prompts, and return the outputs in the batch's order.
 
-The engine is the caller's object, vLLM's `LLM` or SGLang's `Engine`.  It is asked for its tokenizer, the size
-of its cache, and the outputs; nothing is imported or changed.
+The engine is the caller's object, vLLM's `LLM` or SGLang's `Engine`.  These functions read its tokenizer and
+the size of its cache, and call it for the outputs.  They import no engine and change nothing in it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from peek.errors import EngineMismatch, InvalidConfig
 from peek.offline.reordering import reorder
 
 NOTHING: Final = [0]
-"""Stands for an empty prompt in the trie; the engine gets the empty one, and its error is the caller's."""
+"""Tokens of an empty prompt in the trie.  The engine gets the empty prompt and reports its own error."""
 
 _VLLM_PER_PROMPT: Final = ("sampling_params", "lora_request", "priority")
-"""Arguments of `LLM.generate` that may be a sequence with an item for each prompt."""
+"""Arguments of `LLM.generate` that may be a sequence with one item per prompt."""
 
 
 class CacheSize(NamedTuple):
-    """Tokens of an engine's KV cache, and of one of its blocks."""
+    """Size of an engine's KV cache and of one block of it, both in tokens."""
 
     tokens: int
     block_tokens: int
@@ -38,16 +38,16 @@ def generate_vllm(
 
     Args:
         llm: a `vllm.LLM`.
-        prompts: as `LLM.generate` takes them: texts, token ids, dictionaries.
-        sampling_params: one, or one for each prompt.
-        cache_tokens: of the KV cache; None: what `llm` says.
-        options: whatever else `LLM.generate` takes; `lora_request` and `priority` may be sequences, too.
+        prompts: texts, token ids or dictionaries, as `LLM.generate` takes them.
+        sampling_params: one object for all prompts, or a sequence with one per prompt.
+        cache_tokens: size of the KV cache in tokens; None reads it from `llm`.
+        options: other arguments of `LLM.generate`; `lora_request` and `priority` may be sequences, too.
 
     Returns:
         The outputs in the order of `prompts`.
 
     Raises:
-        EngineMismatch: `llm` does not say how large its cache is.
+        EngineMismatch: `llm` does not tell the size of its cache or of a block.
         InvalidConfig: a sequence is not as long as `prompts`.
 
     Cost: that of `reorder`, and for texts one more tokenization.
@@ -78,18 +78,18 @@ def generate_sglang(
 
     Args:
         engine: a `sglang.Engine`.
-        prompt: texts, or
-        input_ids: token ids.
-        sampling_params: one, or one for each prompt.
-        cache_tokens: of the KV cache; None: what `engine` says.
-        options: whatever else `Engine.generate` takes; a list as long as the batch has an item per prompt.
+        prompt: the batch as texts, instead of `input_ids`.
+        sampling_params: one object for all prompts, or a list with one per prompt.
+        input_ids: the batch as token ids, instead of `prompt`.
+        cache_tokens: size of the KV cache in tokens; None reads it from `engine`.
+        options: other arguments of `Engine.generate`; a list as long as the batch has one item per prompt.
 
     Returns:
-        The outputs in the order they were asked for.
+        The outputs in the order of the batch.
 
     Raises:
-        EngineMismatch: `engine` does not say how large its cache is, or has no tokenizer for texts.
-        InvalidConfig: neither or both of `prompt` and `input_ids`, or a batch of another length.
+        EngineMismatch: `engine` does not tell the size of its cache, or has no tokenizer for texts.
+        InvalidConfig: neither or both of `prompt` and `input_ids`, or one prompt in place of a batch.
     """
     batch = _one_of(prompt, input_ids)
     size = sglang_cache(engine) if cache_tokens is None else CacheSize(cache_tokens, 1)
@@ -119,10 +119,10 @@ def generate_sglang(
 
 
 def vllm_cache(llm: Any) -> CacheSize:
-    """The cache of a `vllm.LLM`; `EngineMismatch` if it does not say."""
+    """Return the cache size of a `vllm.LLM`; `EngineMismatch` if it does not tell."""
     blocks = _followed(llm, "llm_engine.vllm_config.cache_config.num_gpu_blocks")
     block_tokens = _vllm_block(llm)
-    return CacheSize((blocks - 1) * block_tokens, block_tokens)  # vLLM keeps one block for itself, empty
+    return CacheSize((blocks - 1) * block_tokens, block_tokens)  # vLLM reserves one empty block
 
 
 def _vllm_block(llm: Any) -> int:
@@ -130,8 +130,8 @@ def _vllm_block(llm: Any) -> int:
 
 
 def sglang_cache(engine: Any) -> CacheSize:
-    """The cache of a `sglang.Engine`; `EngineMismatch` if it does not say."""
-    if hasattr(engine, "scheduler_info"):  # 0.5.9: the call below waits for ever before a first prompt
+    """Return the cache size of a `sglang.Engine`; `EngineMismatch` if it does not tell."""
+    if hasattr(engine, "scheduler_info"):  # 0.5.9: before the first prompt, the call below never returns
         info = {**engine.scheduler_info, "page_size": engine.server_args.page_size}
     else:
         info = engine.get_server_info()
@@ -142,7 +142,7 @@ def sglang_cache(engine: Any) -> CacheSize:
 
 
 def _followed(start: Any, path: str) -> int:
-    """The number at the end of a path of attributes."""
+    """Return the number at the end of a path of attributes; `EngineMismatch` if there is none above 0."""
     found = start
     for name in path.split("."):
         found = getattr(found, name, None)
@@ -155,7 +155,7 @@ def _followed(start: Any, path: str) -> int:
 
 
 def _vllm_tokens(prompt: Any, llm: Any) -> Any:
-    """Token ids of a prompt in any of vLLM's forms."""
+    """Return the token ids of a prompt in any of vLLM's forms."""
     if isinstance(prompt, dict):
         ids = prompt.get("prompt_token_ids")
         prompt = ids if ids is not None else prompt.get("prompt", "")
@@ -164,7 +164,7 @@ def _vllm_tokens(prompt: Any, llm: Any) -> Any:
 
 
 def _vllm_namespace(prompt: Any, lora: Any, place: int) -> str:
-    """What keeps a prompt from sharing: LoRA adapter, salt; a prompt with images shares with no other."""
+    """Return a prompt's namespace, from LoRA adapter and salt; a prompt with media has one of its own."""
     salt = ""
     if isinstance(prompt, dict):
         salt = str(prompt.get("cache_salt") or "")
@@ -184,7 +184,7 @@ def _one_of(prompt: Any, input_ids: Any) -> Sequence[Any]:
 
 
 def _permuted(options: dict[str, Any], names: Sequence[str], order: list[int]) -> dict[str, Any]:
-    """The options; those with an item per prompt go into this order."""
+    """Return the options, with those that have one item per prompt put into this order."""
     given = dict(options)
     for name in names:
         value = options.get(name)
@@ -196,7 +196,7 @@ def _permuted(options: dict[str, Any], names: Sequence[str], order: list[int]) -
 
 
 def _back(outputs: Sequence[Any], order: list[int]) -> list[Any]:
-    """The outputs in the order of the prompts."""
+    """Return the outputs in the order of the batch."""
     found: list[Any] = [None] * len(order)
     for place, output in zip(order, outputs, strict=True):
         found[place] = output

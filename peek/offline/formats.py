@@ -1,20 +1,20 @@
-"""Batch files as bytes: lines, the requests and results in them, and order files.  Opens no file.
+"""Parse and write the lines of batch files: requests, results and order files.  Opens no file.
 
 **Lines** keep their bytes.  A file may begin with a byte order mark, end its lines in `\\n` or `\\r\\n`, and
-leave out the last end.  The mark belongs to no line and goes.  The missing end belongs to the file: when the
-line without an end moves away from the bottom, it swaps ends with the line that comes to stand there.  Moved
-back by the same rule, the file is what it was, byte for byte.
+have no end at its last line.  The mark is dropped.  A missing end belongs to the file, not to the line: when
+that line moves away from the bottom, it swaps ends with the new last line.  Moved back by the same rule, the
+file is what it was, byte for byte.
 
 **Requests** are OpenAI-style, `{"custom_id": ..., "method": ..., "url": ..., "body": {...}}`, or Anthropic's,
-`{"custom_id": ..., "params": {...}}`.  The body is one of chat completions and messages (`messages`),
-responses and embeddings (`input`), completions (`prompt`).  Templates are not applied: whatever two requests
-have in common at the start, their texts here have in common.
+`{"custom_id": ..., "params": {...}}`.  A body has `messages` (chat completions, Anthropic's messages),
+`input` (responses, embeddings) or `prompt` (completions).  No template is applied: prompts with a common
+start become texts with a common start.
 
 **An order file** has one line per request, in the order of the output: a JSON list of the line number in the
-batch file and the custom_id, "" where it has none.
+batch file and the custom_id, "" for none.
 
-**Results** are matched with requests by custom_id, in whatever order they come.  A result that could belong
-to two requests, or is not the only one of its request, is left out and named.
+**Results** are matched with requests by custom_id, in any order.  A result is left out and named if it could
+belong to two requests, or if its request has an earlier result.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ BOM: Final = b"\xef\xbb\xbf"
 SYMBOL_BYTES: Final = 4
 
 EXCERPT_BYTES: Final = 200
-"""Most bytes of user content in one message, as UTF-8: enough to find it, never a whole prompt."""
+"""Most bytes of user content in a message, as UTF-8: enough to find a line, never a whole prompt."""
 
 SYSTEM_ROLES: Final = ("system", "developer")
 
 PROMPT_NAMES: Final = ("messages", "prompt", "input", "prompt_token_ids", "tokens")
-"""Fields of a body that hold the prompt; the first one found counts."""
+"""Fields of a body that hold the prompt; the first field found counts."""
 
 HEAD_NAMES: Final = ("tools", "system", "instructions")
-"""Fields of a body that stand before its messages, in this order.  A system prompt is a field of its own in
-Anthropic's requests and in responses; servers make a system message of it."""
+"""Fields of a body that come before its messages, in this order.  In Anthropic's requests and in responses
+the system prompt is a field of its own, of which servers make a system message."""
 
 _SALT_NAMES: Final = ("cache_salt", "extra_key", "lora_path")
-"""What keeps requests of one model from sharing cache, as vLLM and SGLang name it."""
+"""Fields that keep requests of one model from sharing KV, by their names in vLLM and SGLang."""
 
 NAMESPACE_NAMES: Final = ("model", *_SALT_NAMES)
 
@@ -59,12 +59,12 @@ Encode = Callable[[str], list[int]]
 
 
 def excerpt_of(value: object) -> str:
-    """`repr(value)`, cut to `EXCERPT_BYTES`."""
+    """Return `repr(value)`, cut to `EXCERPT_BYTES`."""
     return excerpt(repr(value))
 
 
 def excerpt(text: str) -> str:
-    """`text`, cut to `EXCERPT_BYTES`; also for messages of other libraries, which may quote anything."""
+    """Return `text`, cut to `EXCERPT_BYTES`; also for messages of other libraries, which may quote input."""
     raw = text.encode("utf-8", "backslashreplace")
     if len(raw) <= EXCERPT_BYTES:
         return raw.decode("utf-8")
@@ -75,12 +75,12 @@ def excerpt(text: str) -> str:
 
 
 class Line(NamedTuple):
-    """A line that is not blank.
+    """A line of a file that is not blank.
 
     Attributes:
-        number: from 1; blank lines count.
-        content: without its end.
-        end: `\\n`, `\\r\\n`, or nothing.
+        number: number of the line, from 1; blank lines count.
+        content: bytes of the line without its end.
+        end: end of the line: `\\n`, `\\r\\n` or empty.
     """
 
     number: int
@@ -106,12 +106,12 @@ def split_end(raw: bytes) -> tuple[bytes, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class EndSwap:
-    """Swaps the ends of two lines.
+    """Swaps the ends of two lines, so that the line written last is the one without an end.
 
     Attributes:
-        bare: index of the line without an end; -1: there is none.
-        last: index of the line that comes last and gives its end away; -1: every line has an end.
-        end: what the bare line gets.
+        bare: index of the line that had no end; -1 for none.
+        last: index of the line that is written last and loses its end; -1 for none.
+        end: end that the bare line gets.
     """
 
     bare: int = -1
@@ -119,16 +119,16 @@ class EndSwap:
     end: bytes = b""
 
     def apply(self, index: int, line: bytes) -> bytes:
-        """Line `index` as it is to be written."""
+        """Return line `index` as it is to be written."""
         if index == self.bare:
             return line + self.end
         return split_end(line)[0] if index == self.last else line
 
 
 def end_swap(bare: int, last: int, last_line: bytes, files: int = 1) -> EndSwap:
-    """The swap for line `last` at the bottom.
+    """Return the swap for a file with line `last` at the bottom.
 
-    Of several files every line gets an end: they may be put one behind the other.
+    With several `files` every line gets an end, since the files may be concatenated.
     """
     if files > 1:
         return EndSwap(bare, -1, split_end(last_line)[1] or b"\n")
@@ -140,13 +140,13 @@ def end_swap(bare: int, last: int, last_line: bytes, files: int = 1) -> EndSwap:
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """The request of one line.
+    """The request of one line of a batch file.
 
     Attributes:
-        custom_id: the line's, "" where it has none.
-        namespace: the model, and what else keeps requests apart (`cache_salt`); different ones share nothing.
-        prompt: text, or token ids.
-        system: of a chat, the text before its first message that is not the system's.
+        custom_id: custom_id of the line, "" for none.
+        namespace: model and other fields that keep requests from sharing KV, such as `cache_salt`.
+        prompt: text or token ids of the prompt.
+        system: text of a chat up to the last of its leading system messages; "" for token ids.
     """
 
     custom_id: str
@@ -156,7 +156,7 @@ class BatchRequest:
 
 
 def parse_request(line: bytes, loads: Loads) -> BatchRequest:
-    """Read one line.  `WorkloadError` says what is wrong with it."""
+    """Parse the request of one line; `WorkloadError` names the fault."""
     try:
         return request_of(loads(line))
     except ValueError as error:
@@ -168,7 +168,7 @@ def parse_request(line: bytes, loads: Loads) -> BatchRequest:
 
 
 def request_of(row: Any) -> BatchRequest:
-    """As `parse_request`, of a line that is already parsed."""
+    """Make the request of a parsed line; `WorkloadError` names the fault."""
     if not isinstance(row, dict):
         raise WorkloadError(f"a JSON {type(row).__name__}, not an object")
     custom_id = row.get("custom_id", "")
@@ -185,13 +185,16 @@ def request_of(row: Any) -> BatchRequest:
 
 
 def params_or_row(row: dict[str, Any]) -> dict[str, Any]:
-    """The `params` of a line, if they hold its request (others are those of sampling); else the line."""
+    """Return the `params` of a line if they hold its request, else the line.
+
+    `params` beside a prompt are sampling parameters.
+    """
     params = row.get("params")
     return params if isinstance(params, dict) and not any(name in row for name in PROMPT_NAMES) else row
 
 
 def namespace_of(body: dict[str, Any]) -> str:
-    """Equal for requests that can share cache: of one model, and of one salt, extra key and LoRA adapter."""
+    """Return a body's namespace: equal for one model, cache salt, extra key and LoRA adapter."""
     model = body.get("model", "")
     model = model if isinstance(model, str) else repr(model)
     salts = [body.get(name) or "" for name in _SALT_NAMES]
@@ -211,13 +214,13 @@ def _prompt_of(body: dict[str, Any]) -> str | list[int]:
 
 
 def _head(body: dict[str, Any]) -> str:
-    """What templates put before the messages: tools, then system prompts as messages."""
+    """Return what templates put before the messages: tools, then system prompts as messages."""
     tools, *systems = (body.get(name) for name in HEAD_NAMES)
     parts = [tools if isinstance(tools, str) else repr(tools)] if tools else []
     parts += [
         _message({"role": "system", "content": system})
         for system in systems
-        if system and isinstance(system, (str, list))  # an object is a log's own field, not a prompt
+        if system and isinstance(system, (str, list))  # an object is some other field of a log
     ]
     return "".join(f"{part}\n" for part in parts)
 
@@ -248,7 +251,7 @@ def _message(message: dict[str, Any]) -> str:
 
 
 def _content(content: Any) -> str:
-    """Text of a message; parts that are not text (images) stand as they are written."""
+    """Return the text of a message; other parts (images) are included as their `repr`."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
@@ -258,9 +261,9 @@ def _content(content: Any) -> str:
 
 
 def _plain(value: Any, name: str) -> str | list[int]:
-    """A string, token ids, or a list of either, joined."""
+    """Return a string or token ids; of a list of either, joins them."""
     if isinstance(value, str) or (isinstance(value, list) and value and isinstance(value[0], int)):
-        return value  # packing finds what is no token id among them
+        return value  # `pack` refuses invalid token ids later
     if isinstance(value, list):
         if all(isinstance(part, str) for part in value):
             return "\n".join(value)
@@ -270,21 +273,21 @@ def _plain(value: Any, name: str) -> str | list[int]:
 
 
 def kind_of(prompt: str | list[int]) -> str:
-    """Keeps token ids from sharing with text, where the same number means something else."""
+    """Return the kind of a prompt, to keep text and token ids apart: equal symbols mean different things."""
     return "" if isinstance(prompt, str) else "ids"
 
 
 def text_symbols(text: str) -> bytes:
-    """Text as a key without a tokenizer: its UTF-8 bytes, four to a symbol, about one token of English.
+    """Make a key of text without a tokenizer: four UTF-8 bytes per symbol, about one token of English.
 
-    Two texts share as many symbols as they share bytes, divided by four and rounded down.
+    Two texts share a quarter as many symbols as leading bytes, rounded down.
     """
     raw = text.encode("utf-8", "surrogatepass")
     return raw + b"\0" * (-len(raw) % SYMBOL_BYTES)
 
 
 def key_of(prompt: str | list[int], encode: Encode | None) -> bytes:
-    """The packed key of a prompt; without `encode`, text becomes `text_symbols`.
+    """Return the packed key of a prompt; without `encode`, text becomes `text_symbols`.
 
     `InvalidKey` for token ids outside int32.
     """
@@ -297,17 +300,17 @@ def key_of(prompt: str | list[int], encode: Encode | None) -> bytes:
 
 
 def order_line(number: int, id_text: str) -> bytes:
-    """A line of the file; `id_text` is `as_text(custom_id)`."""
+    """Return a line of an order file; `id_text` is `as_text(custom_id)`."""
     return f"[{number}, {id_text}]\n".encode("ascii")
 
 
 def as_text(custom_id: str) -> str:
-    """A custom_id as JSON, in ASCII."""
+    """Return a custom_id as JSON in ASCII."""
     return json.dumps(custom_id)
 
 
 def read_order(lines: Iterable[Line], loads: Loads) -> tuple[list[int], list[str]]:
-    """Numbers and custom_ids of the requests; `WorkloadError` names a line that does not belong there."""
+    """Read an order file: line numbers and custom_ids of the requests; `WorkloadError` names a bad line."""
     numbers: list[int] = []
     ids: list[str] = []
     for at, content, _ in lines:
@@ -325,7 +328,7 @@ def read_order(lines: Iterable[Line], loads: Loads) -> tuple[list[int], list[str
 
 
 def repeated_id_error(first: int, second: int, custom_id: str) -> WorkloadError:
-    """The error for two requests with one custom_id, whose results could not be told apart."""
+    """Make the error for two requests with one custom_id, whose results could not be told apart."""
     return WorkloadError(
         f"line {second}: custom_id {excerpt_of(custom_id)} is that of line {first}, too: "
         "their results could not be told apart"
@@ -333,7 +336,7 @@ def repeated_id_error(first: int, second: int, custom_id: str) -> WorkloadError:
 
 
 def find_repeated(numbers: Iterable[int], ids: Iterable[str]) -> tuple[int, int, str] | None:
-    """The first two requests with one custom_id: their line numbers and the id; None if there are none."""
+    """Return line numbers and id of the first two requests with one custom_id; None if all ids differ."""
     seen: dict[str, int] = {}
     for number, custom_id in zip(numbers, ids, strict=True):
         if custom_id and seen.setdefault(custom_id, number) != number:
@@ -345,7 +348,7 @@ def find_repeated(numbers: Iterable[int], ids: Iterable[str]) -> tuple[int, int,
 
 
 def result_ids(lines: Iterable[Line], loads: Loads) -> list[object]:
-    """The custom_id of each result, None where it has none; `WorkloadError` names a line that is not JSON."""
+    """Return the custom_id of each result, None for none; `WorkloadError` names a result that is not JSON."""
     found: list[object] = []
     for index, line in enumerate(lines, start=1):
         try:
@@ -359,19 +362,21 @@ def result_ids(lines: Iterable[Line], loads: Loads) -> list[object]:
 def match_results(
     found: Sequence[object], numbers: Sequence[int], ids: Sequence[str], by_position: bool = False
 ) -> tuple[dict[int, int], list[str]]:
-    """Match results with requests; by position where neither results nor requests have a custom_id.
+    """Match results with requests by custom_id; by position where neither results nor requests have one.
 
     Args:
-        found: of each result, as `result_ids` gives them.
-        numbers, ids: of each request in the order it ran, as `read_order` gives them.
-        by_position: also where the requests have ids and no result has: runners seldom keep the order.
+        found: custom_id of each result, from `result_ids`.
+        numbers, ids: line number and custom_id of each request in the order it ran, from `read_order`.
+        by_position: True matches by position also if requests have ids and no result has one.  That is not
+            the default, as runners may change the order.
 
     Returns:
-        The line number in the batch file by index of the result; and what has no match, in words, results
-        first, then requests.
+        The line number in the batch file by index of the result; and a message for each result and then each
+        request without a match.
 
     Raises:
-        WorkloadError: no result has a custom_id, and requests have; or there are not as many as requests.
+        WorkloadError: requests have ids and no result has one, without `by_position`; or results without ids
+            are not as many as requests.
     """
     if any(custom_id is not None for custom_id in found):
         return _by_id(found, numbers, ids)
@@ -408,7 +413,7 @@ def _by_id(
 
 
 def _fault_of(custom_id: object, due: dict[str, list[int]], first: dict[str, int]) -> str:
-    """Why a result cannot be placed; "" if it can."""
+    """Return why a result has no match, "" if it has one."""
     if custom_id is None:
         return "has no custom_id"
     shown = excerpt_of(custom_id)
@@ -434,5 +439,5 @@ def _missing(lines: list[int], custom_id: str) -> str:
 
 
 def _listed(lines: list[int]) -> str:
-    """A few of the line numbers."""
+    """Return the first three line numbers as text, and how many more there are."""
     return ", ".join(map(str, lines[:3])) + (f" and {len(lines) - 3:,} more" if len(lines) > 3 else "")

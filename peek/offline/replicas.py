@@ -1,9 +1,9 @@
 """Split an ordered batch over replicas that do not share their caches.
 
-Plan.  A prompt costs what the one before it in the order leaves uncached.  Prompts that share something are
-cut, in their order, into one contiguous run per replica.  Near a replica's share of the work, the cut goes
-where neighbours share least: that much is computed once more.  Prompts that share nothing are dealt out last,
-longest first, each to the replica with the least work, to even out the runs.
+The cost of a prompt is the number of tokens that it does not share with the prompt before it.  Prompts that
+share a prefix are cut, in their order, into one contiguous run per replica.  A cut goes where neighbours
+share least, near the replica's share of the work, since the shared tokens are computed once more.  Prompts
+that share nothing come last, longest first, each to the replica with the least work, to even out the runs.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from peek.offline.batch_trie import shared_with_previous
 from peek.offline.shape import BatchShape, Ints
 
 SLACK: Final = 0.02
-"""How far from its share of the work a cut may go to find a better place, as a part of the share."""
+"""How far a cut may move from a replica's share of the work to a better place, as a part of that share."""
 
 ROUNDS: Final = 20
-"""How often a share is halved: a millionth of the first interval is left."""
+"""Number of halvings in the search for a share: they leave a millionth of the first interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one replica runs.
+    """The part of a batch that one replica runs.
 
     Attributes:
-        order: prompt indices, the first to run first.
-        uncached_tokens: tokens it has to compute, starting from an empty cache that holds the last prompt.
+        order: prompt indices, the prompt to run first at the front.
+        uncached_tokens: tokens to compute from a cold cache, where a prompt hits only the prompt before it.
     """
 
     order: list[int]
@@ -46,11 +46,12 @@ def split(shape: BatchShape, order: Sequence[int], replicas: int, block_tokens: 
 
     Args:
         shape: the batch's trie in blocks of `block_tokens`.
-        order: prompt indices, neighbours sharing prefixes, as `Reordering.order`.
+        order: prompt indices in an order whose neighbours share prefixes, such as `Reordering.order`.
+        replicas: number of shares; `InvalidConfig` if below 1.
 
     Returns:
         One share per replica.  Uncached tokens differ by a few per cent at most, unless single prompts are
-        larger than that.  `InvalidConfig` for less than one replica.
+        larger than that.
 
     Cost: O(n log n).
     """
@@ -76,15 +77,15 @@ def split(shape: BatchShape, order: Sequence[int], replicas: int, block_tokens: 
 
 
 def saved_tokens(shared: Ints, tokens: Ints, block_tokens: int) -> Ints:
-    """Tokens that prompts of these lengths save by the blocks they share; the last one is always computed."""
+    """Return the tokens that prompts save by shared blocks; a prompt's last token is always computed."""
     return np.asarray(np.minimum(shared, np.maximum(tokens - 1, 0) // block_tokens) * block_tokens, np.int64)
 
 
 def balanced(costs: Ints, saved: Ints, filler: int, replicas: int) -> tuple[list[int], list[int]]:
-    """Where each replica's run starts, with the end; and the work of each run.
+    """Return the places where each replica's run starts, with the end, and the work of each run, in tokens.
 
-    Every cut adds work, so the size of a share is found by halving: too small a share leaves too much to the
-    last replica.
+    Every cut adds work, so the size of a share is found by bisection: too small a share leaves too much work
+    to the last replica.
     """
     total = np.concatenate([[0], np.cumsum(costs)])
     low = (int(total[-1]) + filler) / replicas
@@ -109,7 +110,7 @@ def balanced(costs: Ints, saved: Ints, filler: int, replicas: int) -> tuple[list
 
 
 def _spread(work: list[int], filler: int) -> float:
-    """Most minus least work once the filler is dealt out token by token."""
+    """Return the most minus the least work of a run, if the filler is dealt out token by token."""
     ascending = sorted(work)
     levels = [(below + filler) / count for count, below in enumerate(accumulate(ascending), start=1)]
     pairs = zip(levels, [*ascending[1:], inf], strict=True)
@@ -118,12 +119,13 @@ def _spread(work: list[int], filler: int) -> float:
 
 
 def _cuts(total: Ints, saved: Ints, share: float, filler: float, replicas: int) -> list[int]:
-    """Runs of about `share` each, a little less or more where neighbours share less.
+    """Cut runs of about `share` work each, a little less or more where neighbours share less there.
 
     Args:
-        total: work before each prompt, and of all.
-        saved: what each prompt shares with the one before it.
-        filler: work per replica that can even out a run that is too short.
+        total: work before each prompt, and of all prompts, tokens.
+        saved: tokens that each prompt saves by the prompt before it.
+        share: work that a run aims at, tokens.
+        filler: work per replica that can even out a run that is too short, tokens.
     """
     n = len(saved)
     cuts = [0]

@@ -1,9 +1,9 @@
 """The finished trie of a batch as arrays, and its depth-first order without a walk.
 
-Plan.  A depth-first order needs no traversal.  A node's place among all prompts is the sum, over the node and
-its ancestors, of what stands before it inside its parent: the parent's own prompts, then the subtrees of
-larger siblings.  One sort orders the siblings, a running sum counts what stands before, and pointer doubling
-adds up the ancestors, in as many rounds as the depth has binary digits.
+A depth-first order needs no traversal.  For a node, count the prompts before it inside its parent: the
+parent's own prompts, then those below siblings that come earlier.  A node's place among all prompts is the
+sum of these counts over the node and its ancestors.  One sort orders the siblings, a running sum counts the
+prompts before each, and pointer doubling adds up the ancestors in O(log depth) rounds.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """A trie over a batch, nodes and prompts by index.
+    """A trie over a batch, as arrays by node or by prompt.
 
     Attributes:
-        parent: of each node; the root (index 0) is its own.
-        depth: units (tokens or blocks) from the root to the node.
-        count: prompts that end at the node or below.
-        first: the lowest prompt index at the node or below.
-        leaf: of each prompt, the node where it ends.
-        tokens: of each prompt, its length in tokens.
+        parent: index of each node's parent; the root, node 0, is its own parent.
+        depth: distance of each node from the root, in tokens or blocks.
+        count: number of prompts that end at or below each node.
+        first: lowest index of the prompts that end at or below each node.
+        leaf: index of the node where each prompt ends.
+        tokens: length of each prompt, tokens.
     """
 
     parent: Ints
@@ -42,14 +42,14 @@ class BatchShape:
 
     @property
     def lengths(self) -> Ints:
-        """Units on the edge to each node.  O(nodes)."""
+        """Length of the edge above each node, in tokens or blocks.  O(nodes)."""
         return self.depth - self.depth[self.parent]
 
 
 def shape_of(
     prompts: Iterable[object], max_tokens: int = 0, namespaces: Iterable[str] | None = None
 ) -> BatchShape:
-    """The token trie of a batch; `InvalidKey` from a prompt that is no token sequence."""
+    """Make the trie of a batch from `max_tokens` tokens of each prompt (0: all); `InvalidKey` as `pack`."""
     trie = BatchTrie(max_tokens)
     add = trie.add
     if isinstance(prompts, np.ndarray) and prompts.ndim == 2 and prompts.dtype == np.int32:
@@ -65,9 +65,9 @@ def shape_of(
 
 
 def contract(shape: BatchShape, block_tokens: int) -> BatchShape:
-    """The same trie in whole blocks: nodes that end inside their parent's last block are taken out.
+    """Return the same trie in whole blocks, without nodes that lie no whole block below their parent.
 
-    What hung on such a node hangs on the nearest one left above it.  O(nodes log depth).
+    Children and prompts of such a node move to its nearest ancestor that is left.  O(nodes log depth).
     """
     depth = shape.depth // block_tokens
     kept = depth > depth[shape.parent]
@@ -90,7 +90,7 @@ def contract(shape: BatchShape, block_tokens: int) -> BatchShape:
 
 
 def places(shape: BatchShape) -> Ints:
-    """Each node's place: that of its first prompt in the depth-first order.  O(nodes log nodes)."""
+    """Return the place of each node's first prompt in the depth-first order.  O(nodes log nodes)."""
     n = len(shape.parent)
     own = np.bincount(shape.leaf, minlength=n)
     siblings = np.lexsort((shape.first, -shape.count, shape.parent))
@@ -106,8 +106,9 @@ def places(shape: BatchShape) -> Ints:
 
 
 def depth_first(shape: BatchShape) -> Ints:
-    """Prompt indices in depth-first order: a node's own prompts by index, then its children, those with more
-    prompts first, ties by their first prompt.  O((nodes + prompts) log nodes), all in arrays.
+    """Return the prompt indices in depth-first order.  O((nodes + prompts) log nodes), all in arrays.
+
+    A node's own prompts come first, by index, then its children: more prompts first, ties by first prompt.
     """
     own = np.bincount(shape.leaf, minlength=len(shape.parent))
     place = places(shape)
@@ -120,9 +121,9 @@ def depth_first(shape: BatchShape) -> Ints:
 
 
 def sum_over_path(values: Ints, parent: Ints) -> Ints:
-    """For each node the sum of `values` over itself and its ancestors (the root's must be 0).
+    """Return the sum of `values` over each node and its ancestors; the root's value must be 0.
 
-    Pointer doubling: O(nodes log depth).
+    Cost: O(nodes log depth), by pointer doubling.
     """
     total = values.copy()
     above = parent
@@ -133,6 +134,6 @@ def sum_over_path(values: Ints, parent: Ints) -> Ints:
 
 
 def shared_depth(shape: BatchShape) -> Ints:
-    """The depth of the deepest node that each prompt shares with another.  O(nodes log depth)."""
+    """Return the depth of the deepest node that each prompt shares with another.  O(nodes log depth)."""
     shared = np.where(shape.count >= 2, shape.lengths, 0)
     return sum_over_path(shared, shape.parent)[shape.leaf]

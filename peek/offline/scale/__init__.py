@@ -1,1 +1,1 @@
-"""The same order for batches larger than memory (DuckDB) and on a cluster (Ray Data)."""
+"""The order of `reorder` for batches larger than memory (DuckDB) and on a cluster (Ray Data)."""

@@ -1,10 +1,10 @@
 """The order of `reorder` for batches larger than memory, on a DuckDB connection that the caller opens.
 
-Plan.  The database never sees a prompt, only the chained keys of its blocks.  Equal keys are equal prefixes,
-so `GROUP BY key` finds the nodes of the trie.  Nodes with the same prompts below (equal count and equal first
-prompt) form one edge of the compressed trie.  Sorting the prompts by their paths (`block_keys`) is the
-traversal.  DuckDB groups and sorts on disk where its memory limit asks for it.  Same order as `reorder`
-gives, ties included.
+The database gets no prompts, only the chained keys of their blocks.  Equal keys mean equal prefixes, so
+`GROUP BY key` finds the nodes of the trie.  Nodes with the same prompts below (equal count and equal first
+prompt) form one edge of the compressed trie.  Sorting the prompts by their paths (`block_keys`) replaces the
+traversal.  DuckDB groups and sorts on disk where its memory limit requires it.  The order is that of
+`reorder`, ties included.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from peek.offline.block_keys import batch_keys, shared_blocks
 from peek.offline.replicas import balanced, saved_tokens
 
 FETCH_ROWS: Final = 20_000
-"""Rows in memory while the order is read."""
+"""Number of rows in memory while the order is read."""
 
 _TABLES: Final = """
 CREATE TABLE rows(row BIGINT, tokens BIGINT, blocks BIGINT, place BIGINT, size BIGINT, number BIGINT,
@@ -56,12 +56,12 @@ WHERE name <> '""' AND number > first ORDER BY number LIMIT 1
 
 
 class Row(NamedTuple):
-    """A prompt in the order.
+    """One prompt of the order.
 
     Attributes:
-        prompt: its index, by order of `add`.
-        place, size, number, name: the caller's.
-        replica: the one that runs it.
+        prompt: index of the prompt, in the order of `add`.
+        place, size, number, name: the caller's record of the prompt.
+        replica: number of the replica that runs it, from 0.
     """
 
     prompt: int
@@ -73,16 +73,16 @@ class Row(NamedTuple):
 
 
 class OutOfCoreOrder:
-    """Collects a batch chunk by chunk, then gives its order.
+    """Collects a batch chunk by chunk, then computes its order.
 
     Args:
-        connection: a DuckDB connection to an empty database; on disk, or all of it is in memory.
-        block_tokens: tokens of a cache block.
+        connection: a DuckDB connection to an empty database; on disk for a batch larger than memory.
+        block_tokens: size of a cache block, tokens.
 
     Attributes:
-        tokens, uncached_tokens: of the whole batch, after `arrange`; uncached are those that a prompt does
-            not share with the one before it.
-        edges: shared edges of the trie, after `arrange`; 0: nothing is shared, the order is the stock one.
+        tokens: number of prompt tokens added so far.
+        uncached_tokens: number of tokens that prompts do not share with the prompt before, after `arrange`.
+        edges: number of shared edges of the trie, after `arrange`; with 0 the prompts keep their order.
     """
 
     def __init__(self, connection: Any, block_tokens: int) -> None:
@@ -96,7 +96,7 @@ class OutOfCoreOrder:
         connection.execute(_TABLES)
 
     def __len__(self) -> int:
-        """Prompts so far."""
+        """Number of prompts added so far."""
         return self._count
 
     def add(
@@ -109,11 +109,11 @@ class OutOfCoreOrder:
 
         Args:
             keys: packed int32 tokens of each prompt.
-            namespaces: as for `reorder`.
-            records: of each prompt the place and size of its line, a number and a name (JSON text): the
-                caller's own, handed back in `Row`.
+            namespaces: namespace of each prompt, as for `reorder`.
+            records: the caller's record of each prompt, returned in `Row`: place and size of its line, a
+                number, and a name as JSON text.
 
-        Cost: about 10 us per prompt and 50 ns per block; memory 30 bytes per token of the chunk.
+        Cost: about 10 us per prompt and 50 ns per block; memory for 30 bytes per token of the chunk.
         """
         n = len(keys)
         if not n:
@@ -140,7 +140,7 @@ class OutOfCoreOrder:
         self._db.unregister("chunk")
 
     def arrange(self, replicas: int = 1) -> None:
-        """Find the order and where each replica's part of it begins.  Call it once, after the last `add`."""
+        """Compute the order and where each replica's part begins.  Call it once, after the last `add`."""
         self._db.execute(_EDGES)
         self.edges = self._db.execute("SELECT count(*) FROM edges").fetchone()[0]
         self._db.execute(_PATHS)
@@ -157,7 +157,7 @@ class OutOfCoreOrder:
         self._cuts = balanced(tokens - saved, saved, 0, replicas)[0]
 
     def repeated_name(self) -> tuple[int, int, str] | None:
-        """The first name that occurs twice: its lowest number, the next, and the name; None if all differ.
+        """Return the lowest and the second number of the first repeated name, and the name; None without one.
 
         The empty name, `""` in JSON, may repeat.
         """
@@ -165,7 +165,7 @@ class OutOfCoreOrder:
         return found
 
     def rows(self, start: int = 0) -> Iterator[Row]:
-        """The prompts in order, replica after replica, from place `start` on.  Memory: one chunk."""
+        """Yield the prompts in order, replica after replica, from place `start` on.  Memory: `FETCH_ROWS`."""
         query = f"SELECT row, place, size, number, name FROM ordered OFFSET {max(start, 0)}"
         replica = 0
         for at, (prompt, place, size, number, name) in enumerate(

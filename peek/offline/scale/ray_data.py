@@ -1,17 +1,14 @@
 """The order of `reorder` on a cluster, as a pipeline over a Ray Data dataset.
 
-Nothing here starts a cluster or imports Ray: the dataset brings its methods along.
+Nothing here starts a cluster or imports Ray: only methods of the dataset are called.  Four steps:
 
-Plan, each step one pass over blocks that stay where they are:
-
-1. Which prefixes are hot?  Every batch offers what many of its prompts share; the union is small.
-2. How often does each of them occur, and where first?  Batches count, the cluster adds up.  The answer, a few
-   thousand keys, is a dictionary that goes to all workers.
-3. A prompt's path (`block_keys`) begins with its hot prefixes, from the dictionary.  Its bucket is given by
-the
-   first block behind those, so prompts that share more are in one bucket, which is small, since it is cold.
-   The bucket finds the rest of the path.
-4. The cluster sorts by path, and the sorted rows are cut where the uncached tokens are even.
+1. Find candidates for hot prefixes: every batch names the prefixes that many of its prompts share.
+2. Count each candidate, and find its first prompt: batches count, the cluster adds up.  The result, a few
+   thousand keys, becomes a dictionary that goes to all workers.
+3. A prompt's path (`block_keys`) begins with its hot prefixes, from the dictionary.  The first block behind
+   them decides its bucket, so prompts that share more are in one bucket.  It is small, as that prefix is not
+   hot.  The rest of the path is computed in the bucket.
+4. The cluster sorts by path, and the sorted rows are cut into parts with about equal uncached tokens.
 """
 
 from __future__ import annotations
@@ -32,19 +29,19 @@ PATH: Final = "peek_path"
 BUCKET: Final = "peek_bucket"
 
 SUMMARY_ROWS: Final = 1024
-"""Sorted rows between two places where a replica's part may end."""
+"""Number of sorted rows between two places where a replica's part may end."""
 
 Rows = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What the pipeline reads of a row.  A plain record, since it travels to the workers.
+    """The columns of a dataset that the pipeline reads.  It is a plain record, as workers get it pickled.
 
     Attributes:
-        tokens: column of token ids.
-        row: column of the prompt's index in the batch, unique.
-        block_tokens: tokens of a cache block.
+        tokens: name of the column of token ids.
+        row: name of the column of the prompt's index in the batch, unique.
+        block_tokens: size of a cache block, tokens.
     """
 
     tokens: str = "tokens"
@@ -52,7 +49,7 @@ class Columns:
     block_tokens: int = 16
 
     def keys(self, batch: Rows) -> tuple[Keys, Ints, Ints, Ints]:
-        """Block keys of a batch, where each prompt's begin, and row and depth of each key."""
+        """Return the block keys of a batch, where each prompt's keys start, and row and depth of each key."""
         prompts = [np.asarray(prompt, np.int32) for prompt in batch[self.tokens]]
         lengths = np.array([len(prompt) for prompt in prompts], np.int64)
         flat = np.concatenate(prompts) if prompts else np.zeros(0, np.int32)
@@ -68,20 +65,20 @@ def reorder_dataset(
     """Order a dataset by shared prefixes and cut it into one dataset per replica.
 
     Args:
-        dataset: a `ray.data.Dataset`; other columns are carried along.
-        columns: where token ids and indices are.
-        replicas: how many parts to cut it into, by uncached tokens.
-        partitions: pieces of the shuffles; about twice the cluster's CPUs.  A prefix is hot if it makes up
-            an eighth of such a piece.
+        dataset: a `ray.data.Dataset`; other columns are kept.
+        columns: names of the columns to read; None takes the defaults.
+        replicas: number of parts, cut by uncached tokens.
+        partitions: number of pieces of a shuffle, about twice the cluster's CPUs.  A prefix is hot if at
+            least two prompts of some batch have it, and at least 1 / (8 x partitions) of its prompts.
 
     Returns:
-        One materialised dataset per replica, in order, with the column `peek_path` added.  One behind the
-        other they are in the order of `reorder(prompts, simulate=False)`, ties included.
+        One materialised dataset per replica, in order, with the column `peek_path` added.  Concatenated, they
+        are in the order of `reorder(prompts, simulate=False)`, ties included.
 
     Raises:
-        InvalidConfig: less than one replica or partition.
+        InvalidConfig: `replicas` or `partitions` is below 1.
 
-    Memory of the driver: the hot prefixes, and one number per 1024 rows.
+    Memory of the driver: the hot prefixes, and one summary per 1024 rows.
     """
     if replicas < 1 or partitions < 1:
         raise InvalidConfig(f"{replicas} replicas, {partitions} partitions: less than one")
@@ -105,16 +102,16 @@ def process_dataset(
     replicas: int = 1,
     partitions: int = 16,
 ) -> Any:
-    """Run `processor(dataset)` in an order that suits prefix caches; return the rows in their own order.
+    """Run `processor(dataset)` in an order that suits prefix caches; return the rows sorted by index.
 
     Args:
-        dataset: as for `reorder_dataset`.
-        processor: of Ray Data LLM (`ray.data.llm.build_processor`), with `concurrency=1`: one engine.  It is
-            called once for each replica, and must keep the column of indices.
+        dataset: dataset, as for `reorder_dataset`.
+        processor: processor of Ray Data LLM (`ray.data.llm.build_processor`) with one engine
+            (`concurrency=1`).  It is called once for each replica, and must keep the column of indices.
         columns, replicas, partitions: as for `reorder_dataset`.
 
     Returns:
-        What the processor makes of the rows, sorted by `columns.row`; a dataset that is run when it is read.
+        The processor's rows, sorted by `columns.row`, as a dataset that runs when it is read.
 
     Raises:
         InvalidConfig: as `reorder_dataset`.
@@ -126,7 +123,7 @@ def process_dataset(
 
 
 def _hot_paths(dataset: Any, columns: Columns, share: float, partitions: int) -> dict[int, str]:
-    """Path of every hot prefix, by its key: steps 1 and 2."""
+    """Return the path of every hot prefix by its key: steps 1 and 2."""
     offered = _counted(dataset, {"columns": columns, "share": share}, partitions)
     candidates = np.array([row["key"] for row in offered], np.int64).view(np.uint64)
     rows = _counted(dataset, {"columns": columns, "among": np.sort(candidates)}, partitions)
@@ -145,7 +142,7 @@ def _hot_paths(dataset: Any, columns: Columns, share: float, partitions: int) ->
 
 
 def _counted(dataset: Any, arguments: Rows, partitions: int) -> list[Rows]:
-    """`count_keys` of all batches, added up by key on the cluster."""
+    """Return `count_keys` of all batches, added up by key on the cluster."""
     counts = dataset.map_batches(count_keys, fn_kwargs=arguments, batch_format="numpy", batch_size=None)
     grouped = counts.groupby("key", num_partitions=max(1, partitions // 4))
     added: list[Rows] = grouped.map_groups(add_up, batch_format="numpy").take_all()
@@ -156,9 +153,9 @@ def _counted(dataset: Any, arguments: Rows, partitions: int) -> list[Rows]:
 
 
 def count_keys(batch: Rows, columns: Columns, share: float = 0.0, among: Keys | None = None) -> Rows:
-    """Count, first row, depth and the key above, of this batch's keys.
+    """Return count, first row, depth and the key above, of keys of this batch.
 
-    Those `among`; without it, those that at least `share` of the batch's prompts have, and at least two.
+    With `among`, of the keys in it; else of keys that at least `share` of the prompts have, and at least two.
     """
     keys, _, rows, depths = columns.keys(batch)
     least = 1.0 if among is not None else max(2.0, share * len(batch[columns.row]))
@@ -177,7 +174,7 @@ def count_keys(batch: Rows, columns: Columns, share: float = 0.0, among: Keys | 
 
 
 def add_up(group: Rows) -> Rows:
-    """One key's counts of all batches."""
+    """Add up one key's counts of all batches."""
     result = {name: values[:1] for name, values in group.items()}
     result["count"] = np.array([group["count"].sum()])
     result["first"] = np.array([group["first"].min()])
@@ -185,14 +182,14 @@ def add_up(group: Rows) -> Rows:
 
 
 def hot_depths(keys: Keys, starts: Ints, hot: dict[int, str]) -> Ints:
-    """How many leading blocks of each prompt are hot."""
+    """Return how many leading blocks of each prompt are hot."""
     is_hot = np.isin(keys, np.fromiter(hot, np.uint64, len(hot)))
     total = np.concatenate([[0], np.cumsum(is_hot)])
     return np.asarray(total[starts[1:]] - total[starts[:-1]], np.int64)
 
 
 def with_bucket(batch: Rows, columns: Columns, hot: dict[int, str], buckets: int) -> Rows:
-    """Add the bucket: by the first block that is not hot, or by the index where all are."""
+    """Add the bucket of each row: by its first block that is not hot, or by its index if all blocks are."""
     keys, starts, _, _ = columns.keys(batch)
     at = starts[:-1] + hot_depths(keys, starts, hot)
     choice = np.asarray(batch[columns.row], np.uint64).copy()
@@ -224,7 +221,7 @@ def with_path(batch: Rows, columns: Columns, hot: dict[int, str]) -> Rows:
 
 
 def summarise(batch: Rows, columns: Columns) -> Rows:
-    """Sum up a stretch of sorted rows: how many, their uncached tokens, the ends' paths, the first length."""
+    """Sum up successive sorted rows: number, uncached tokens, first and last path, first prompt's length."""
     paths = list(batch[PATH])
     lengths = np.array([len(prompt) for prompt in batch[columns.tokens]], np.int64)
     shared = np.array([0, *map(shared_blocks, paths[:-1], paths[1:])], np.int64)
@@ -233,7 +230,7 @@ def summarise(batch: Rows, columns: Columns) -> Rows:
     return {name: [value] for name, value in {**found, "head": int(lengths[0])}.items()}
 
 
-# -- the replicas' parts ----------------------------------------------------------------------------------
+# -- the parts of the replicas ----------------------------------------------------------------------------
 
 
 def _cut(ordered: Any, columns: Columns, replicas: int) -> list[Any]:
