@@ -3,7 +3,7 @@
     step = overhead + max(weights / bandwidth, flops / (peak x mfu)) + kv_read / bandwidth
 
 - weights: every step reads all parameters once, 2 bytes each.
-- flops: 2 x parameters per computed token, plus attention of every prefill token to its context,
+- flops: 2 x parameters per computed token, plus attention of every prefill token to its context.  That is
   4 x layers x heads x head_dim per (token, context token) pair, halved within a chunk by causality.
 - kv_read: decoding reads each running request's KV once a step, 2 x layers x kv_heads x head_dim x 2
   bytes a token.

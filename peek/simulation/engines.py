@@ -38,7 +38,7 @@ class Job:
 
     Attributes:
         symbols, blocks, named: with a `BlockEngine`, the names of the request's blocks, the blocks it holds,
-            and the number of held blocks that other requests can find by name.
+            and the number of leading blocks that are full and named.
         node, private, prefilled: with a `RadixEngine`, the locked tree node, the tokens held outside the
             tree, and whether the whole prompt is computed.
         answer, leaf: the answer's symbols as far as known, and the `uid` of its tree node once it has ended.
@@ -544,8 +544,8 @@ class RadixEngine(SimEngine):
 
         Args:
             chunk_tokens: most prefill tokens of one batch.
-            touch_limit: longest queue, in requests, of which each cycle matches every request.  SGLang's own
-                cache-aware policies do that, and so refresh the recency of the prefixes that are matched.
+            touch_limit: length, in requests, up to which every cycle matches the whole queue.  SGLang's own
+                cache-aware policies do that, and so refresh the recency of the prefixes they match.
         """
         super().__init__(workload, planner, cost, progress)
         self.touch_limit = touch_limit

@@ -192,7 +192,7 @@ class SimFleet:
         self._send()
 
     def _send(self) -> None:
-        """Send the requests that the router names; a dead replica's stay with it until its death is known."""
+        """Send the requests that the router names; those to a dead replica wait until its loss is known."""
         for request_id, name in self._timed(partial(self.router.ready, self.now)):
             member = self.members[name]
             if not member.alive:
@@ -319,7 +319,7 @@ def simulate_fleet(
     router: Router | None = None,
     targets: Sequence[Target] = TARGETS,
 ) -> dict[str, Any]:
-    """Run `workload` on a fleet whose engines have the policy `label`; the figures are those of `--json`.
+    """Run `workload` on a fleet whose engines have the policy `label`; return the figures of the run.
 
     The other arguments are those of `simulate`.
 
@@ -328,8 +328,8 @@ def simulate_fleet(
         router: a router that replaces `shape.router`, None for none.
 
     Returns:
-        The figures of `simulate`, and `replicas`, `router`, `stale_s`, `imbalance` (the most prefill tokens
-        that a replica computed, over the mean) and `decision_us` (time of a decision of the router).
+        The figures of `simulate`, and `replicas`, `router` and `stale_s`.  `imbalance` is the most prefill
+        tokens that a replica computed, over the mean; `decision_us` is the router's time per decision.
     """
     if shape.stale_s > 0.0 and cache != "blocks":
         raise InvalidConfig(f"stale_s is {shape.stale_s}; late news needs engines of kind 'blocks'")

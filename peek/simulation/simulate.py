@@ -25,7 +25,7 @@ TOUCHING: Final = {
     "hrrn": sys.maxsize,
     "spf": sys.maxsize,
 }
-"""Longest queue, in requests, whose cached prefixes SGLang's own cache-aware policies refresh each cycle."""
+"""Longest queue that each cache-aware policy of SGLang matches in a cycle, in requests: `touch_limit`."""
 
 
 class Target(NamedTuple):

@@ -158,7 +158,7 @@ def read_sessions(path: str | PathLike[str], *, rate: float, seed: int, limit: i
         path: file, as for `read_mooncake`.
         rate: mean number of sessions that begin in a second; not used where rows have times.
         seed: seed of the draws; not used where rows have times.
-        limit: number of sessions to take from the start of the file; rows of others are hardly checked.
+        limit: number of sessions to take from the start; of other sessions only the name is checked.
 
     Returns:
         A workload named after the file, with load "sessions", no warm-up, and an arena as of `read_mooncake`.

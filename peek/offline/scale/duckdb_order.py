@@ -157,7 +157,7 @@ class OutOfCoreOrder:
         self._cuts = balanced(tokens - saved, saved, 0, replicas)[0]
 
     def repeated_name(self) -> tuple[int, int, str] | None:
-        """Return the lowest and the second number of the first repeated name, and the name; None without one.
+        """Return lowest number, next number and name of the first name that repeats; None if all differ.
 
         The empty name, `""` in JSON, may repeat.
         """
@@ -165,7 +165,7 @@ class OutOfCoreOrder:
         return found
 
     def rows(self, start: int = 0) -> Iterator[Row]:
-        """Yield the prompts in order, replica after replica, from place `start` on.  Memory: `FETCH_ROWS`."""
+        """Yield the prompts in order, replica by replica, from place `start`.  Memory: `FETCH_ROWS` rows."""
         query = f"SELECT row, place, size, number, name FROM ordered OFFSET {max(start, 0)}"
         replica = 0
         for at, (prompt, place, size, number, name) in enumerate(
