@@ -1,7 +1,7 @@
-"""Recorded traffic: logs of requests in, rows of a block-hash trace out.  Opens no file.
+"""Recorded traffic: turns logs of requests into rows of a block-hash trace, without opening a file.
 
-A `Reader` gives each line to the format that knows it.  A `Tracer` makes rows in Mooncake's format of the
-events.  `wrapped` takes off what a container runtime put around a line; `rows` and `engines` read the rest.
+A `Reader` gives each line to the format that knows it.  A `Tracer` turns the events into rows in Mooncake's
+format.  `wrapped` removes what a container runtime puts around a line; `rows` and `engines` read the rest.
 """
 
 from peek.traffic.engines import CUT as CUT

@@ -1,7 +1,7 @@
-"""What vLLM and SGLang write when they log requests, as text; what surrounds it has been taken off.
+"""The request logs of vLLM and SGLang, without what a container runtime puts around a line.
 
-A line that begins to tell of a request and does not end as the engine ends it is damaged: a part is never
-taken for the whole.  Prompts stand in quotes as Python writes them, so no prompt can be mistaken for the log.
+A line that begins as a request's and does not end as the engine ends it is damaged, so a part of a line is
+never taken for the whole.  Prompts are quoted as Python quotes strings, so no prompt is mistaken for the log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Facts:
-    """What a server's log says of the server; 0 and "" where it does not."""
+    """A server's engine, arena in tokens and most running requests, as its log says; "" and 0 if unknown."""
 
     engine: str = ""
     arena_tokens: int = 0
@@ -34,14 +34,14 @@ class Facts:
 
 
 class Format:
-    """One way in which requests are logged; a subclass for each, `events` is all it needs.
+    """One format of a log; a subclass has to implement only `events`.
 
     Attributes:
-        name: what it is called.
-        kind: "log" or "rows".
-        hint: how prompts get into it.
-        lines, requests, bare: seen so far: lines of it, requests with their prompts or their lengths, and
-            requests without.
+        name: name of the format, as messages show it.
+        kind: "log" for a server's log, "rows" for rows of data.
+        hint: advice on how to get prompts into such a log; "" if there is none.
+        lines, requests, bare: numbers so far of the format's lines, of requests read with prompts or lengths,
+            and of requests logged without either.
     """
 
     name: ClassVar[str] = ""
@@ -54,25 +54,25 @@ class Format:
         self.lines = self.requests = self.bare = 0
 
     def events(self, line: Inner) -> Iterator[Event] | None:
-        """The events of a line; None if it is another's.  `WorkloadError` if it is broken."""
+        """Return a line's events; None if it is of another format.  `WorkloadError` if it is broken."""
         raise NotImplementedError
 
     def note(self, message: str, **forms: re.Pattern[str]) -> None:
-        """Note the facts that a line tells, each by its form."""
+        """Store the numbers that a message gives; `forms` has a pattern for each field of `Facts`."""
         for name, form in forms.items():
             told = form.search(message)
             if told is not None:
                 setattr(self.facts, name, int(told[1].replace(",", "")))
 
     def begin(self) -> None:
-        """Another file begins."""
+        """Reset what holds for one file only, as another file begins."""
 
     def rest(self) -> Iterator[Event]:
-        """What still waits at the end of all files."""
+        """Yield the events that are still held back at the end of all files."""
         return iter(())
 
     def cut(self) -> str:
-        """Say so if prompts have been cut."""
+        """Return a message if the log has cut prompts; else ""."""
         return ""
 
 
@@ -122,9 +122,10 @@ _BODY_NAME: Final = re.compile(r"^[a-z]+[-_](.*?)(?:-\d+)?$")
 
 
 class VllmLog(Format):
-    """vLLM 0.4 to 0.33: `--enable-log-requests` at log level DEBUG, `--enable-log-outputs` for answers.
+    """The log of vLLM 0.4 to 0.33 with `--enable-log-requests`; `--enable-log-outputs` adds answers.
 
-    Before 0.19 prompts stood in one line with the parameters, at level INFO.  From 0.33 on the bodies may.
+    Prompts are logged at level DEBUG, before 0.19 at INFO in one line with the parameters.  From 0.33 on the
+    bodies of requests may be logged at INFO.
     """
 
     name, kind, hint = "vLLM's log", "log", VLLM_HINT
@@ -132,18 +133,18 @@ class VllmLog(Format):
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader)
         self._prompts: dict[str, Arrival] = {}
-        """Requests whose parameters, with the LoRA adapter, come in the next line."""
+        """By name, the requests whose parameters and LoRA adapter come in a later line."""
         self._bodies: dict[str, Arrival | None] = {}
-        """Requests of which the body has been logged; None for one that is cut."""
+        """By name, the requests whose body was logged; None if it is cut, no request, or not needed."""
         self._tells_ids = False
-        """Prompts are logged as token ids; a body, which is text, cannot stand for one then."""
+        """Whether prompts are logged as token ids; a body, which is text, cannot replace one then."""
         self._year = 2000
         self._month = 0
         self._cut_at = 0
-        """The server's `--max-log-len`, 0 if the log does not hold its start."""
+        """The server's `--max-log-len`; 0 if the log does not hold the server's start."""
         self._longest = 0
         self._as_long: Counter[int] = Counter()
-        """How many prompts have each length, of those with as many characters as tokens."""
+        """By length, the number of prompts with as many characters as tokens."""
 
     def events(self, line: Inner) -> Iterator[Event] | None:
         text, at_s, level = line.text, line.at_s, line.level
@@ -161,14 +162,14 @@ class VllmLog(Format):
         return self._request(text[opener.start() :], at_s, head[1] if head else level)
 
     def _time(self, month: int, day: int, hour: int, minute: int, second: int) -> float:
-        if month < self._month - 6:  # no year is written: December came before January
+        if month < self._month - 6:  # the log has no year: a January after a December begins another
             self._year += 1
         self._month = month
         moment = datetime(self._year, month, day, hour, minute, second)
         return (moment - datetime(2000, 1, 1)).total_seconds()
 
     def _other(self, message: str) -> Iterator[Event]:
-        """A line of the server that logs no request."""
+        """Read the facts in a server's line that logs no request."""
         told = _VLLM_CUT.search(message)
         self._cut_at = int(told[1]) if told else self._cut_at
         self.note(message, arena_tokens=_VLLM_ARENA, max_running=_VLLM_SEATS)
@@ -197,7 +198,7 @@ class VllmLog(Format):
     def _prompt(self, name: str, at_s: float | None, text: str, ids: str) -> Iterator[Event]:
         known = literal_eval(ids) or literal_eval(text)
         if not known:
-            return  # embeddings
+            return  # the prompt is embeddings
         self._tells_ids |= ids != "None"
         if name in self._prompts:
             self.requests += 1
@@ -210,11 +211,11 @@ class VllmLog(Format):
     def _body(self, name: str, at_s: float | None, text: str, level: str) -> None:
         self._bodies[name] = None
         if level == "DEBUG":
-            return  # at this level the token ids are logged, too
+            return  # at level DEBUG the token ids are logged, too
         try:
             request = request_of(self.reader.loads(text.encode("utf-8", "surrogatepass")))
         except (ValueError, RecursionError):
-            return  # cut, or no request; the prompt's own line, if there is one, counts
+            return  # cut, or not a request; the log may still have the prompt in a line of its own
         self._bodies[name] = Arrival(name, at_s, request.prompt, request.namespace)
 
     def _received(self, name: str, at_s: float | None, params: str, lora: str) -> Iterator[Event]:
@@ -252,11 +253,11 @@ class VllmLog(Format):
         yield from waiting
 
     def cut(self) -> str:
-        """As `Format.cut`, of what `--max-log-len` has cut, as far as it shows.
+        """Return a message if the server's `--max-log-len` has cut prompts, as far as the log shows it.
 
-        The option leaves a prompt as many characters as tokens.  Where the log does not hold the server's
-        arguments, the sign is that two prompts or more, and most of those with as many characters as tokens,
-        have the greatest length of all.
+        The option cuts a prompt to as many characters as tokens.  If the log lacks the server's arguments,
+        prompts with as many characters as tokens are counted.  The sign of a cut is then that at least two of
+        them, and most of them, are as long as the longest prompt.
         """
         count = self._as_long[self._longest]
         is_pile = count > 1 and 2 * count > sum(self._as_long.values())
@@ -267,12 +268,12 @@ class VllmLog(Format):
 
 
 def _begins(message: str, *openers: str) -> bool:
-    """Whether a line ends within one of these."""
+    """Whether a message is cut off within one of these openers."""
     return any(opener.startswith(message) for opener in openers)
 
 
 def _again(text: str) -> bool:
-    """Whether another request's line begins in it: two lines have become one."""
+    """Whether another request's line begins in a text, because two lines have become one."""
     return _VLLM_OPENER.search(text) is not None
 
 
@@ -296,11 +297,11 @@ _MAX_NEW_TOKENS: Final = re.compile(r"sampling_params=\[?\{[^{}]*'max_new_tokens
 _PRIORITY: Final = re.compile(r"\bpriority=(-?\d+)")
 _ANY_STRING: Final = re.compile(_STRING)
 _SGLANG_CUT: Final = 2048
-"""Characters or items that `--log-requests-level 2` leaves of a prompt."""
+"""Length to which `--log-requests-level 2` cuts a prompt, in characters or items of a list."""
 
 
 class SglangLog(Format):
-    """SGLang 0.4 and 0.5: `--log-requests --log-requests-level 3`, `--log-requests-format` text or json."""
+    """The log of SGLang 0.4 and 0.5 with `--log-requests --log-requests-level 3`, as text or JSON."""
 
     name, kind, hint = "SGLang's log", "log", SGLANG_HINT
 
@@ -332,7 +333,7 @@ class SglangLog(Format):
         if "obj=GenerateReqInput(" in message:
             raise WorkloadError("two lines in one: neither is taken")
         if self.facts.engine != "sglang" and not _SGLANG_OWN.search(message):
-            return None  # others begin their lines alike
+            return None  # other servers begin their lines in the same way
         self.facts.engine = "sglang"
         return iter(())
 
@@ -383,10 +384,10 @@ class SglangLog(Format):
     def _arrivals(
         self, name: Any, at_s: float, prompt: Any, sampling: Any, namespace: str, priority: int
     ) -> Iterator[Arrival]:
-        """One request, or several in one call."""
+        """Yield the arrival of one request, or of each request in a call with a list of them."""
         names = name if isinstance(name, list) else [name]
         if not prompt:
-            self.bare += len(names)  # embeddings, or a level below 2
+            self.bare += len(names)  # embeddings, or `--log-requests-level` below 2
             return
         prompts = prompt if isinstance(name, list) else [prompt]
         samplings = sampling if isinstance(sampling, list) else [sampling] * len(names)
@@ -413,7 +414,7 @@ def _is_cut(prompt: str | list[Any]) -> bool:
 
 
 def _literal(line: str, name: str, start: int) -> tuple[Any, int]:
-    """The first field of that name behind `start`, and its end; None if it is no text and no list."""
+    """Return the first string or list field `name` after `start`, and its end; None and `start` without."""
     found = re.compile(rf"[(\s]{name}=({_STRING}|{_LIST})( \.\.\. )?").search(line, start)
     if found is None:
         return None, start

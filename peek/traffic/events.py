@@ -1,4 +1,4 @@
-"""What a log tells: that a request came, what it held, how it ended."""
+"""The events that logs are read into: arrivals of requests and ends of their answers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import NamedTuple, TypeAlias
 
 
 class Arrival(NamedTuple):
-    """A request that came.
+    """The arrival of a request with a known prompt.
 
     Attributes:
-        name: ties it to its ending; of two with one name the later one counts.
-        at_s: seconds on any clock, the same for all; None: the log does not say.
-        prompt: text, or token ids.
+        name: name that links an `Ending` to the request; of two arrivals with it, to the later one.
+        at_s: seconds on any clock, one for all requests of a log; None if the log has no time.
+        prompt: the prompt as text or token ids.
         namespace: what keeps equal prompts from sharing cache: model, LoRA adapter, salt.
-        tenant: name of the tenant; "": unknown.
-        most_tokens: what the answer was allowed, 0: unknown.
-        is_bare: `at_s` is a number as the log has it, from any start, of an unknown unit; see `bare_unit`.
-        priority: that it asked for; 0: none.
+        tenant: name of the tenant; "" if unknown.
+        most_tokens: upper limit that the request sets on its answer, tokens; 0 if unknown.
+        is_bare: whether `at_s` is a number from any start and of an unknown unit; see `bare_unit`.
+        priority: priority that the request asks for; 0 for none.
     """
 
     name: str
@@ -31,14 +31,14 @@ class Arrival(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A request that came, of which the log has lengths, and of its prompt hashes or nothing.
+    """The arrival of a request with known lengths; of its prompt the log has block hashes or nothing.
 
     Attributes:
-        at_s, tenant, is_bare: as of an `Arrival`.
-        prompt_tokens, output_tokens: lengths; the answer's is 0 where it is unknown.
-        hash_ids: one for each block begun, chained; None: what the prompt shares is not known.
-        block_tokens: of a block; 0 without `hash_ids`.
-        scope: ids are equal within it only.
+        name, at_s, tenant, is_bare: as in `Arrival`.
+        prompt_tokens, output_tokens: lengths of prompt and answer, tokens; 0 for an unknown answer.
+        hash_ids: a chained id for each block, also a partial one; None if what the prompt shares is unknown.
+        block_tokens: tokens per block; 0 without `hash_ids`.
+        scope: name of the range within which equal ids mean equal blocks.
     """
 
     name: str
@@ -56,10 +56,10 @@ class Ending(NamedTuple):
     """The end of a request, or of a part of its answer.
 
     Attributes:
-        name: the arrival's.
-        output_tokens: of the answer; several endings of one request add up.
-        prompt_tokens: as the engine counts them, 0: unknown.
-        cached_tokens: of them in the cache, as the engine says; -1: unknown.
+        name: name of the request's arrival.
+        output_tokens: tokens of the answer or part; several endings of one request add up.
+        prompt_tokens: tokens of the prompt, as the engine counts them; 0 if unknown.
+        cached_tokens: cached tokens of the prompt, as the engine counts them; -1 if unknown.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""One reader for every log: each line goes to the format that knows it, and nothing is dropped in silence.
+"""Reads logs of all formats: each line goes to the format that knows it, and none is dropped silently.
 
-`FORMATS` is the table.  A format looks at a line, without what a container runtime put around it, and either
-leaves it to the next, or gives its events, or says what is wrong with it.  So mixed files are read line by
-line.  What no format knows is counted, and its first example kept.
+`FORMATS` is the table of formats.  A format gets a line without what a container runtime puts around it.  It
+leaves the line to the next format, returns its events, or raises an error.  So one file may mix formats.
+Lines that no format knows are counted, and the first one is kept as an example.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Access(Format):
 
 
 class _Csv(Format):
-    """CSV: lengths as Azure and BurstGPT publish them, or requests with columns as JSON has fields."""
+    """CSV: lengths as Azure and BurstGPT publish them, or requests in columns named as JSON's fields are."""
 
     name = "CSV"
 
@@ -93,7 +93,7 @@ class _Csv(Format):
             return self._cells(line)
         try:
             return self._header(next(csv.reader([line.text])))
-        except csv.Error:  # a line that was drawn over and over, as progress is
+        except csv.Error:  # no CSV: carriage returns in the line, as a progress bar writes them
             return None
 
     def _header(self, cells: list[str]) -> Iterator[Event] | None:
@@ -182,7 +182,7 @@ class _Sessions(Format):
 
 
 class _Requests(Format):
-    """Rows that hold a request; the name says whose form it has."""
+    """Rows that hold a request, of any form; subclasses name the forms of certain senders."""
 
     name = "requests as OpenAI's"
 
@@ -193,11 +193,11 @@ class _Requests(Format):
         return self._read(line, row)
 
     def mine(self, row: dict[str, Any]) -> bool:
-        """Whether a row has this form."""
+        """Whether a row has the form of this class."""
         return True
 
     def _read(self, line: Inner, row: dict[str, Any]) -> Iterator[Event]:
-        found = list(self.reader.rows.events(row, line.name))  # all or nothing
+        found = list(self.reader.rows.events(row, line.name))  # an error leaves the whole row out
         self.requests += 1
         for event in found:
             if isinstance(event, Arrival) and event.at_s is None:
@@ -239,7 +239,7 @@ class _Proxy(_Requests):
 FORMATS: Final[tuple[type[Format], ...]] = (
     _Trace, _Sessions, _Litellm, _Proxy, _Anthropic, _Requests, _Access, _Router, VllmLog, SglangLog, _Csv,
 )  # fmt: skip
-"""The formats, in the order in which a line is offered to them."""
+"""The formats in the order in which each gets a line."""
 
 _MOONCAKE_TOKENS: Final = 512
 _LARGEST: Final = 100_000_000
@@ -259,16 +259,16 @@ class Reader:
     """Reads the lines of logs, one file after another.
 
     Args:
-        rows: reads rows, with the fields that the user has named.
-        loads: parses JSON.
+        rows: reader of rows with requests; it knows the fields that the user has named.
+        loads: parser of JSON.
         kind: "rows" or "log" for formats of that kind only; "" for all.
 
     Attributes:
-        formats: in the order of `FORMATS`, with what was seen of each.
-        facts: what the engine's log says of the engine.
-        own: lines that are of a known log and tell nothing of requests.
-        unknown: lines that no format knows; `example` is the first, `where` its number.
-        is_lengths: rows were lengths without prompts.
+        formats: the formats in the order of `FORMATS`, each with its counts.
+        facts: facts about the engine from its log.
+        own: number of lines of a known format that yield no event.
+        unknown: number of lines that no format knows; `example` is the first of them, `where` its number.
+        is_lengths: whether any rows held lengths without prompts.
     """
 
     def __init__(self, rows: RequestRows, loads: Callable[[Any], Any], kind: str = "") -> None:
@@ -284,7 +284,7 @@ class Reader:
         self._file = -1
 
     def file(self, lines: Iterator[Line]) -> Iterator[tuple[int, Iterator[Event]]]:
-        """Yield the number of each line with its events; iterating over these raises `WorkloadError`."""
+        """Yield each line's number and events; iterating over the events raises as `line` does."""
         self._file += 1
         for each in self.formats:
             each.begin()
@@ -294,16 +294,16 @@ class Reader:
             yield 0, self._of(Inner(part, name=f"{self._file}:rest"), 0)
 
     def rest(self) -> Iterator[Event]:
-        """What still waits when all files are read."""
+        """Yield the events that are still held back when all files are read."""
         for each in self.formats:
             yield from each.rest()
 
     def cut(self) -> str:
-        """Say so if prompts have been cut; else ""."""
+        """Return a message if a log has cut prompts; else ""."""
         return "; ".join(filter(None, (each.cut() for each in self.formats)))
 
     def hints(self) -> list[str]:
-        """How prompts get into the logs, for formats that came without."""
+        """Return the hints of formats whose logs came without prompts."""
         return list(dict.fromkeys(
             each.hint for each in self.formats
             if each.hint and (each.bare or (each.lines and not self.read))
@@ -311,16 +311,16 @@ class Reader:
         ))  # fmt: skip
 
     def not_understood(self) -> dict[str, Any]:
-        """Lines that no format knows: how many, the number of the first, and at most 200 bytes of it."""
+        """Return the count of lines that no format knows, the first one's number and an excerpt of it."""
         return {"lines": self.unknown, "line": self.where, "first": self.example}
 
     @property
     def read(self) -> int:
-        """Requests of which prompts or lengths are known."""
+        """Number of requests read with their prompts or lengths."""
         return sum(each.requests for each in self.formats)
 
     def line(self, content: bytes, number: int = 0, is_last: bool = False) -> Iterator[Event]:
-        """Yield the events of one line.  `WorkloadError` for what is broken; nothing of it is taken."""
+        """Yield the events of one line.  `WorkloadError` for a broken one, of which no event is yielded."""
         for place, inner in enumerate(self._unwrapping.lines(content)):
             name = f"{self._file}:{number}" + (f".{place}" if place else "")
             yield from self._of(inner._replace(name=name, is_last=is_last), number)
@@ -344,7 +344,7 @@ class Reader:
         self._leave(line, number)
 
     def _leave(self, line: Inner, number: int) -> None:
-        """Count what nobody knows; what looks like JSON is refused by name."""
+        """Count a line that no format knows; `WorkloadError` if it looks like JSON, except in a log."""
         text = line.text
         self.unknown += 1
         if self.unknown == 1:
@@ -362,7 +362,7 @@ class Reader:
 
 
 def _has_prompt(row: dict[str, Any]) -> bool:
-    """Whether a request stands in a row."""
+    """Whether a row holds a request, as its field names show."""
     places = [row, *(row.get(name) for name in (*BODY_NAMES, "params", "http_buffered_trace"))]
     for place in places:
         if isinstance(place, str) and place.lstrip().startswith(("{", "eyJ", "ewo", "eyA", "ew0")):

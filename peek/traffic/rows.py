@@ -1,4 +1,4 @@
-"""Requests that stand in a row: a body like OpenAI's or Anthropic's, its time, its answer's length."""
+"""Reads requests from rows: a body like OpenAI's or Anthropic's, its time, its answer's length."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ TIME_NAMES: Final = (
     "timestamp", "arrival_time", "created", "created_at", "time", "ts", "request_time", "start_time",
     "startTime", "@timestamp", "requestTime", "received_at", "datetime", "date", "time_local",
 )  # fmt: skip
-"""Where the time is looked for, in this order; then the same in the request and in the response."""
+"""Names of the field with the time, in order; first in the row, then in the request, then in the response."""
 
 OUTPUT_NAMES: Final = ("completion_tokens", "output_tokens", "output_length")
-"""Where the answer's length is looked for: under `usage` of row and response, then in the row itself."""
+"""Fields of the answer's length, in order; first under `usage` of row or response, then in the row itself."""
 
 BODY_NAMES: Final = ("body", "request", "request_body", "requestBody", "req_body", "proxy_server_request")
-"""Where the request is looked for; as an object, as JSON in a text, or as that in base64."""
+"""Fields that may hold the request: as an object, as JSON text, or as JSON text in base64."""
 
 _RESPONSE_NAMES: Final = ("response", "response_body", "responseBody", "resp_body")
 
@@ -44,17 +44,17 @@ _ALLOWED_NAMES: Final = ("max_completion_tokens", "max_tokens", "max_output_toke
 
 @dataclass(frozen=True, slots=True)
 class RequestRows:
-    """Reads parsed rows.
+    """Reads requests from parsed rows.
 
-    A row holds a request (chat, message, completion, response or embedding; text or token ids), by itself or
-    under `body`, `request` or `params`, and beside it when it came and how long the answer was.
+    A row holds a request: a chat, message, completion, response or embedding, with text or token ids.  The
+    row is the request, or holds it in `params` or a field of `BODY_NAMES`, with its time and answer beside.
 
     Args:
-        time, prompt, output, tenant: dotted paths; "": the usual places (no tenant).  The prompt is text,
-            token ids or messages.  Messages have the tools and system prompts beside them put before them;
-            text and token ids are taken as the whole.  The output is the answer's length, text or token ids.
-        time_unit: of numeric times; see `seconds`.
-        encode: text to token ids, for the length of answers that are text; None: four bytes count as a token.
+        time, prompt, output, tenant: dotted paths; "" for the usual places (no tenant).  The prompt is text,
+            token ids or messages.  The tools and system prompts beside messages are put before them; text and
+            token ids are the whole prompt.  The output is the answer's length, text or token ids.
+        time_unit: unit of numeric times; see `seconds`.
+        encode: function from text to token ids, to measure text answers; None: four bytes count as a token.
     """
 
     time: str = ""
@@ -65,7 +65,7 @@ class RequestRows:
     encode: Encode | None = None
 
     def events(self, row: Any, name: str) -> Iterator[Event]:
-        """The arrival and, where the row tells of it, the ending; `WorkloadError` says what is wrong."""
+        """Yield the arrival and the ending (0 tokens if unknown); `WorkloadError` says what is wrong."""
         if not isinstance(row, dict):
             raise WorkloadError(f"a JSON {type(row).__name__}, not an object")
         body = body_of(row)
@@ -77,7 +77,7 @@ class RequestRows:
         request = request_of({"body": _asked(row, body, self.prompt) if self.prompt else body})
         tenant = _at(row, self.tenant) if self.tenant else None
         allowed = next((body[key] for key in _ALLOWED_NAMES if _is_count(body.get(key))), 0)
-        ending = self._ending(row, name)  # first: what is wrong with it leaves the row out
+        ending = self._ending(row, name)  # before the first `yield`: an error leaves the whole row out
         at = self._time(row, body)
         at_s = None if at is None else seconds(at, self.time_unit)
         bare = at_s is not None and not self.time_unit and is_bare(at)
@@ -98,14 +98,14 @@ class RequestRows:
         return Ending(name, self._output(row, usage), *((prompt_tokens, cached) if known else ()))
 
     def _time(self, row: dict[str, Any], body: dict[str, Any]) -> object:
-        """The time as it stands in the row, or None."""
+        """Return the time as the row writes it, or None."""
         if self.time:
             return _required(row, self.time)
         places = ((place, name) for place in (row, body, *_responses(row)) for name in TIME_NAMES)
         return next((place[name] for place, name in places if place.get(name) is not None), None)
 
     def _output(self, row: dict[str, Any], usage: dict[str, Any]) -> int:
-        """Tokens of the answer, 0 if the row does not tell."""
+        """Return the answer's length in tokens; 0 if unknown."""
         if not self.output:
             found = [place.get(name) for place in (usage, row) for name in OUTPUT_NAMES]
             return int(next(filter(_is_count, found), None) or 0)
@@ -120,7 +120,7 @@ class RequestRows:
 
 
 def _asked(row: dict[str, Any], body: dict[str, Any], path: str) -> dict[str, Any]:
-    """Make a body of the prompt at `path` and of what stands beside it."""
+    """Make a body of the prompt at `path` and the fields beside it that belong to the prompt."""
     prompt = _required(row, path)
     parent = _at(row, path.rpartition(".")[0]) if "." in path else row
     beside = {**body, **parent} if isinstance(parent, dict) else body
@@ -137,7 +137,7 @@ def _is_count(value: object) -> bool:
 
 
 def body_of(row: dict[str, Any]) -> dict[str, Any]:
-    """The request of a row; the row itself where none stands in it.  `WorkloadError` for one that is cut."""
+    """Return the request in a row: of a field, of `params`, or the row itself.  `WorkloadError` if cut."""
     for name in BODY_NAMES:
         found = _object(row.get(name), name)
         if found is not None:
@@ -146,14 +146,14 @@ def body_of(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _object(value: object, name: str) -> dict[str, Any] | None:
-    """The JSON object that a value is, or holds as text; None if it holds none."""
+    """Return the JSON object that a value is, or holds as text; None if there is none."""
     if isinstance(value, dict):
         tapped = value.get("as_string") or value.get("as_bytes")
         return _object(tapped, name) if isinstance(tapped, str) else value
     if not isinstance(value, str):
         return None
     text = value.strip()
-    if text.startswith(("eyJ", "ewo", "eyA", "ew0")):  # `{"`, and `{` before a space or the end of a line
+    if text.startswith(("eyJ", "ewo", "eyA", "ew0")):  # base64 of `{"`, or of `{` before white space
         with suppress(ValueError):
             text = base64.b64decode(text, validate=True).decode("utf-8")
     if not text.startswith("{"):
@@ -166,7 +166,7 @@ def _object(value: object, name: str) -> dict[str, Any] | None:
 
 
 def _responses(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """The response, if it is in the row, and its body."""
+    """Return the response and its body, as far as the row has them."""
     for name in _RESPONSE_NAMES:
         response = row.get(name)
         if isinstance(response, str):
@@ -179,14 +179,14 @@ def _responses(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _quietly(value: object) -> dict[str, Any] | None:
-    """As `_object`; a response that is cut tells nothing, and its request is whole all the same."""
+    """As `_object`, with None for a value that is cut: a cut response does not spoil its request."""
     with suppress(WorkloadError):
         return _object(value, "")
     return None
 
 
 def _streamed(text: str) -> dict[str, Any] | None:
-    """The response as one object, or the chunk of a streamed one that has the usage."""
+    """Return the response as one object, or the last chunk with `usage` if it was streamed."""
     if not text.lstrip().startswith(("data:", "event:")):
         return _quietly(text)
     chunks = [
@@ -196,7 +196,7 @@ def _streamed(text: str) -> dict[str, Any] | None:
 
 
 def _at(row: Any, path: str) -> Any:
-    """The value at a dotted path, or None.  Numbers count the items of a list."""
+    """Return the value at a dotted path, or None.  A number in the path is an index of a list."""
     for name in path.split("."):
         if isinstance(row, dict):
             row = row.get(name)

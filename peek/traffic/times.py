@@ -1,4 +1,4 @@
-"""Times as logs write them: dates, numbers of any unit, and what to say where the unit is a guess."""
+"""Reads times as logs write them, dates or numbers of any unit, and says where a unit is a guess."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from peek.errors import WorkloadError
 from peek.offline.formats import excerpt_of
 
 UNITS: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
-"""Units of numbers, and how many of each make a second."""
+"""Number of each unit in a second."""
 
 _EPOCH_FLOOR_S: Final = 9e8
-"""Seconds above this (1998) are a date; so are milliseconds a thousand times above it, and so on."""
+"""Numbers from this on (1998) are dates, in seconds; 1,000 times this they are dates in ms, and so on."""
 
 _LONGEST_GAP_S: Final = 1000.0**0.5
-"""Mean gap between two requests, at most.  One in 32 s keeps no engine busy, so no order would matter; 32 a
-second, a thousand times as fast, is as far from one a second."""
+"""Longest mean gap in seconds of a likely unit.  An engine with one request in 32 s is idle, and no order
+matters.  The next finer unit would make that 32 a second, which is as far from one a second."""
 
 _DATE: Final = re.compile(
     r"(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?"
@@ -33,11 +33,11 @@ def seconds(value: object, unit: str = "") -> float:
     """Read a time as seconds on a clock that all requests of a log share.
 
     Args:
-        value: a number, a number as text, or a date and time after ISO 8601 (UTC where it names no zone).
-        unit: of numbers, one of `UNITS`; "": by their size, small ones are seconds.
+        value: a number, a number as text, or a date and time as `_date` reads it (UTC if it names no zone).
+        unit: unit of a number, a key of `UNITS`; "" to tell it by size, with seconds for small numbers.
 
     Raises:
-        WorkloadError: it is none of these.
+        WorkloadError: `value` is none of these, or is negative or infinite.
     """
     number = _number(value)
     if number is None:
@@ -50,16 +50,16 @@ def seconds(value: object, unit: str = "") -> float:
 
 
 def is_bare(value: object) -> bool:
-    """Whether `seconds` takes this for seconds only because it is a small number."""
+    """Whether a value is a number too small for a date; without a unit, `seconds` takes it for seconds."""
     number = _number(value)
     return number is not None and number < _EPOCH_FLOOR_S
 
 
 def bare_unit(times: Sequence[float]) -> str:
-    """Guess the unit, of `UNITS`, of numbers that begin anywhere, ascending or not.
+    """Guess the unit, a key of `UNITS`, of times that count from any start, in any order.
 
     Clients that count from their start write fractions of seconds, or whole milliseconds (as Mooncake's
-    traces do).  So fractions are seconds; whole numbers are the coarsest unit in which the mean gap is at
+    traces do).  So fractions are seconds.  Whole numbers get the coarsest unit in which the mean gap is at
     most 32 s.
     """
     if not all(at.is_integer() for at in times):
@@ -69,11 +69,11 @@ def bare_unit(times: Sequence[float]) -> str:
 
 
 def doubt(times: Sequence[float], unit: str) -> str:
-    """Say how bare numbers were read, so that a wrong unit shows; "" if no other is likely.
+    """Return a message on how bare numbers were read; "" if no other unit is likely.
 
     Args:
-        times: seconds, as they were read.
-        unit: their `bare_unit`.
+        times: times as they were read, seconds.
+        unit: the `bare_unit` of the numbers.
     """
     gap = mean_gap(times)
     if unit != "s":
@@ -88,7 +88,7 @@ def doubt(times: Sequence[float], unit: str) -> str:
 
 
 def mean_gap(times: Sequence[float]) -> float:
-    """Mean seconds between two requests, 0 where there are not two."""
+    """Return the mean gap between requests in seconds; 0 for fewer than two."""
     return (max(times) - min(times)) / (len(times) - 1) if len(times) > 1 else 0.0
 
 
@@ -102,7 +102,7 @@ def _number(value: object) -> float | None:
 
 
 def _date(value: object) -> float:
-    """A date and time: ISO 8601 and what is near it, a web server's, a mail's, or {"seconds", "nanos"}."""
+    """Read a date: ISO 8601 or close to it, a web server's, a mail's, {"seconds", "nanos"} or {"$date"}."""
     if isinstance(value, dict):
         if isinstance(value.get("seconds"), (int, str)):
             return seconds(value["seconds"], "s") + seconds(value.get("nanos", 0), "ns")

@@ -1,7 +1,7 @@
-"""From events to the rows of a trace: prompts become chained, salted block hashes, and are forgotten.
+"""Turns events into the rows of a trace; prompts become chained, salted block hashes and are not kept.
 
-The hash of a block is a keyed BLAKE2b of the hash before it and the block's tokens.  So equal hashes mean
-equal prompts up to there, in one namespace, and without the salt what a block holds cannot be tried out.
+The hash of a block is a keyed BLAKE2b of the hash before it and the block's tokens.  So within a namespace
+equal hashes mean equal prompts up to there.  A guess of a block's tokens cannot be tested without the salt.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from peek.traffic.events import Arrival, Ending, Event, Measured
 from peek.traffic.times import UNITS, bare_unit, doubt
 
 _ID_BITS: Final = 53
-"""Bits of a block's id: as many as JSON readers keep; equal by accident once in 2**53 pairs."""
+"""Bits of a block's id, as many as JSON readers keep; two blocks' ids are equal by accident in 1 of 2**53."""
 
 BLOCK_TOKENS: Final = 16
-"""vLLM's block; for SGLang's page of 1 the hits differ little."""
+"""Default tokens per block, which are vLLM's; hits with SGLang's page of 1 token differ little."""
 
 _LARGEST_SALT: Final = 64
-"""Bytes of a key of BLAKE2b."""
+"""Most bytes of a BLAKE2b key; a longer salt is hashed first."""
 
 
 @dataclass(slots=True)
 class _Traced:
-    """A request, without its prompt."""
+    """What is kept of a request, without its prompt."""
 
     at_s: float | None
     tokens: int
@@ -46,19 +46,19 @@ class Counts:
     """Counts of what went into a trace.
 
     Attributes:
-        requests, prompt_tokens: all there are; tokens as `Tracer` counts them.
+        requests, prompt_tokens: all requests, and the tokens of their prompts as `Tracer` counts them.
         texts: requests whose prompt is text.
-        alone: requests of whose prompt only the length is known; they share nothing.
+        alone: requests with a prompt of which only the length is known; they count as sharing nothing.
         answered: requests whose output length is in the log.
-        allowed: others whose allowed output length is in the log.
+        allowed: requests with only an upper limit of their output length in the log.
         ranked: requests that ask for a priority.
-        engine_prompt_tokens, engine_cached_tokens: as the engine counts them, where it tells both.
-        started_before: endings of requests that came before the log began.
+        engine_prompt_tokens, engine_cached_tokens: sums of the engine's own counts, where it logs both.
+        started_before: endings of requests that arrived before the log began.
         bare_times: requests whose time is a number of an unknown unit.
-        span_s: seconds from the first to the last; known once there are rows.
-        sessions, turns: prompts that go on from an earlier one, which no other has: how many first ones, and
-            how many in all.  Known once there are rows.
-        doubt: what to say of the unit in which the times were read; known once there are rows.
+        span_s: seconds from the first to the last arrival; set by `rows`.
+        sessions, turns: sessions of two turns or more, and all their turns; set by `rows`.  A prompt is the
+            next turn of an earlier prompt that it continues and that no other prompt has continued.
+        doubt: message on the unit in which the times were read; set by `rows`.
     """
 
     requests: int = 0
@@ -79,11 +79,11 @@ class Counts:
 
 
 class Hashing:
-    """Names for blocks and people that say nothing without the salt.
+    """Makes ids of blocks and names of tenants that reveal nothing without the salt.
 
     Args:
         salt: secret bytes.
-        block_tokens: tokens of a block.
+        block_tokens: tokens per block.
     """
 
     def __init__(self, salt: bytes, block_tokens: int) -> None:
@@ -91,7 +91,7 @@ class Hashing:
         self._block_bytes = SYMBOL_BYTES * block_tokens
 
     def ids(self, key: bytes, namespace: str) -> array[int]:
-        """An id for each block begun of a packed prompt, chained; about a microsecond each."""
+        """Return a chained id per block of a packed prompt, also for a partial one.  About 1 us per block."""
         chain = self._digest(b"namespace", namespace.encode("utf-8", "surrogatepass"))
         ids = array("Q")
         for start in range(0, len(key), self._block_bytes):
@@ -100,11 +100,11 @@ class Hashing:
         return ids
 
     def id(self, name: bytes) -> int:
-        """An id for a block that has a name already."""
+        """Return an id for a block that is known by a name only."""
         return _bits(self._digest(b"block", name))
 
     def name(self, kind: str, name: str) -> str:
-        """Twelve hexadecimal digits for a name of some kind; "" for none."""
+        """Return twelve hexadecimal digits for a name of this kind; "" for an empty name."""
         return self._digest(kind.encode(), name.encode("utf-8", "surrogatepass")).hex()[:12] if name else ""
 
     def _digest(self, before: bytes, content: bytes) -> bytes:
@@ -118,15 +118,15 @@ def _bits(digest: bytes) -> int:
 
 
 class Tracer:
-    """Collects requests and gives them back as the rows of a trace.
+    """Collects requests from events and yields them as the rows of a trace.
 
     Args:
         salt: secret bytes; traces made with one salt have equal ids for equal prompts.
-        block_tokens: tokens of a block; None: what the first rows with hashes say, 16 for prompts.
-        encode: text to token ids; None: four bytes count as a token.
+        block_tokens: tokens per block; None for those of the first row with hashes, or 16 for prompts.
+        encode: function from text to token ids; None to count four bytes as a token.
 
     Attributes:
-        counts: of all so far.
+        counts: counts of all events so far.
 
     Memory: 8 bytes per block of each request, and about 300 per request.
     """
@@ -141,9 +141,10 @@ class Tracer:
         self._by_name: dict[str, _Traced] = {}
 
     def take(self, event: Event) -> None:
-        """Take one event.  About a microsecond per block.
+        """Take one event.  About 1 us per block.
 
-        `InvalidKey` for token ids outside int32, `WorkloadError` for an empty prompt: nothing is noted.
+        Raises `InvalidKey` for token ids outside int32, `WorkloadError` for an empty prompt or blocks that
+        the trace's block size does not divide; the event is then left out.
         """
         if isinstance(event, Arrival):
             self._arrive(event)
@@ -154,7 +155,7 @@ class Tracer:
 
     @property
     def block_tokens(self) -> int:
-        """Tokens of a block."""
+        """Tokens per block."""
         return self._block_tokens or BLOCK_TOKENS
 
     def _arrive(self, event: Arrival) -> None:
@@ -203,7 +204,7 @@ class Tracer:
 
     @property
     def hashing(self) -> Hashing:
-        """What makes the ids; from the first one on the size of a block stands."""
+        """The maker of ids; its first use fixes the block size."""
         if self._hashing is None:
             self._block_tokens = self.block_tokens
             self._hashing = Hashing(self._salt, self._block_tokens)
@@ -224,18 +225,18 @@ class Tracer:
             self.counts.engine_cached_tokens += event.cached_tokens
 
     def rows(self, unknown_tokens: int, rate: float | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the rows, ascending in time, the first at 0.
+        """Yield the rows in ascending order of time; the first is at 0.
 
-        Bare numbers get their unit here, all of them the same (`bare_unit`); among dates they are seconds.
-        Where all times are whole seconds, the log has no finer ones: the requests of one second are spread
+        If all times are bare numbers, they get one unit here (`bare_unit`); among dates they are seconds.  If
+        all times are whole seconds, the log has no finer ones.  The requests of each second are then spread
         evenly over it.
 
         Args:
-            unknown_tokens: output length of a request where it is unknown.
-            rate: requests a second, evenly apart, in place of the log's times.
+            unknown_tokens: output length of a request whose log has neither length nor limit, tokens.
+            rate: requests per second, evenly spaced, in place of the log's times.
 
         Raises:
-            WorkloadError: a request has no time, and there is no `rate`.
+            WorkloadError: a request has no time, and `rate` is None.
         """
         times = self._times(rate)
         start = min(times, default=0.0)
@@ -254,9 +255,9 @@ class Tracer:
             yield {**row, "tenant": traced.tenant} if traced.tenant else row
 
     def _count_sessions(self, order: Iterable[int]) -> None:
-        """Count turns; O(blocks)."""
+        """Count sessions and turns.  O(blocks)."""
         last: dict[int, bool] = {}
-        """The last whole block of each prompt that none has gone on from, and whether it is a later turn."""
+        """By last whole block of each prompt that no other has continued: whether it is a later turn."""
         self.counts.sessions = self.counts.turns = 0
         for place in order:
             traced = self._traced[place]
@@ -284,7 +285,7 @@ class Tracer:
 
 
 def _spread(times: list[float]) -> list[float]:
-    """Spread equal whole seconds evenly inside their second, in the order they came."""
+    """Spread equal whole seconds evenly over their second, in the order of the log."""
     of_second, seen = Counter(times), Counter[float]()
     spread = []
     for at_s in times:

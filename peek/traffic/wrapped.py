@@ -1,7 +1,7 @@
-"""What stands around a line of a log: the runtime's JSON or prefix, and documents that hold many requests.
+"""Removes what surrounds a log's lines: a container runtime's JSON or prefix, or a document of many objects.
 
-Docker, Kubernetes, systemd and log shippers wrap each line that a server writes.  `Unwrapping` takes that off
-and keeps the time in it.  `documents` cuts JSON arrays, and objects over several lines, into their objects.
+Docker, Kubernetes, systemd and log shippers wrap each line of a server.  `Unwrapping` removes the wrapping
+and keeps its time.  `documents` cuts JSON arrays, and objects over several lines, into single objects.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from peek.traffic.times import seconds
 
 
 class Inner(NamedTuple):
-    """A line without what stood around it.
+    """A line without its wrapping.
 
     Attributes:
-        text: the line.
-        row: it, if it is a JSON object.
-        at_s: when it was written, as what stood around it says.
-        level: of Python's logging as JSON, where the engine's own prefix is gone; else "".
-        name: of its request, if that has none of its own.
-        is_last: the file ends with it, and has no end of line.
+        text: the line as text.
+        row: the line as a JSON object, if it is one.
+        at_s: time in seconds at which the line was written, as its wrapping says; None if unknown.
+        level: log level, from Python's logging as JSON, which lacks the engine's own prefix; else "".
+        name: name for a request in the line that has none of its own.
+        is_last: whether the file ends with this line, without an end of line.
     """
 
     text: str
@@ -52,13 +52,13 @@ _FIELDS: Final = (
     ("MESSAGE", "__REALTIME_TIMESTAMP"), ("line", "timestamp"), ("textPayload", "timestamp"),
     ("event", "asctime"), ("msg", "time"), ("msg", "ts"),
 )  # fmt: skip
-"""Field of the line, field of its time: Docker, Fluent Bit, a logger's JSON, journald, Loki, Google's."""
+"""Field of the line and field of its time in JSON of Docker, Fluent Bit, a logger, journald, Loki, Google."""
 
 _DOCKER_PART: Final = 16_000
-"""Docker splits lines at 16 KiB; a shorter one without an end is whole."""
+"""Bytes below which a line without an end of line is whole; Docker splits lines at 16 KiB."""
 
 _LISTS: Final = ("data", "requests", "items", "records", "rows", "logs", "hits", "results")
-"""Fields in which an export holds its rows."""
+"""Fields in which an export holds its list of rows."""
 
 _COLOURS: Final = re.compile(r"\x1b\[[\d;]*m")
 
@@ -66,10 +66,10 @@ _DEEPEST: Final = 6
 
 
 class Unwrapping:
-    """Takes the runtime's wrapping off, line by line; lines that it has split are put together.
+    """Removes the runtime's wrapping line by line, and joins lines that the runtime has split.
 
     Args:
-        loads: parses JSON.
+        loads: parser of JSON.
     """
 
     def __init__(self, loads: Callable[[Any], Any]) -> None:
@@ -77,7 +77,7 @@ class Unwrapping:
         self._parts: dict[str, str] = {}
 
     def lines(self, content: bytes) -> Iterator[Inner]:
-        """The line inside, none while it is not whole, or several in one export.  `WorkloadError`: broken."""
+        """Yield the line inside; nothing while it is incomplete, several lines for an export."""
         inner = Inner(content.decode("utf-8", "replace").rstrip("\r\n"), None, None)
         for _ in range(_DEEPEST):
             found = self._once(inner)
@@ -94,7 +94,7 @@ class Unwrapping:
         yield inner
 
     def rest(self) -> list[str]:
-        """The lines of which only the beginning came."""
+        """Return and forget the lines of which only the beginning came."""
         parts, self._parts = list(self._parts.values()), {}
         return parts
 
@@ -149,7 +149,7 @@ class Unwrapping:
 
 
 def _time(value: object, outer_s: float | None) -> float | None:
-    """The time around a line: the outermost one, which is the finest."""
+    """Return `outer_s` if it is known, as the outermost time is the finest, else `value` in seconds."""
     if outer_s is not None or value is None or isinstance(value, dict):
         return outer_s
     with suppress(WorkloadError):
@@ -163,10 +163,10 @@ _MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
 
 
 def documents(lines: Iterable[Line]) -> Iterator[Line]:
-    """Yield the objects of a JSON array, or of a file of objects over several lines, as a line each.
+    """Yield each object of a JSON array, or of a file of objects over several lines, as one line.
 
-    Other files come through as they are; their first line decides.  What is left open at the end is the last
-    line.  Memory: one object.
+    The first line decides; any other file passes unchanged.  An object that is incomplete at the end of the
+    file is the last line.  Memory: one object.
     """
     rest = iter(lines)
     first = next(rest, None)
@@ -187,7 +187,7 @@ def documents(lines: Iterable[Line]) -> Iterator[Line]:
 
 
 class _Cutter:
-    """Cuts objects out at one depth."""
+    """Cuts out the objects at one depth of nesting."""
 
     def __init__(self, base: int) -> None:
         self.held: list[bytes] = []
