@@ -1,1 +1,1 @@
-"""The `peek` command: thin, it parses, calls the library and prints."""
+"""The `peek` command: it parses the command line, calls the library and prints."""

@@ -1,4 +1,4 @@
-"""`peek bench`: how long `peek` takes on given prompts, on this machine, with this build."""
+"""`peek bench`: measures how long `peek` takes on given prompts, on this machine, with this build."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class BenchOptions:
 
 
 def bench_command(options: BenchOptions) -> None:
-    """Measure tree, walk, plan and offline order on one's own prompts.
+    """Measure tree, walk, plan and offline order on your own prompts.
 
-    Times are processor time of one thread.  Half of the requests before those that wait are in the cache.
+    Times are processor time of one thread.  The last requests wait; half of those before are in the cache.
     """
     policy, rounds, waiting = options.policy, options.rounds, options.waiting
     check_policies([policy])
@@ -89,7 +89,7 @@ def bench_command(options: BenchOptions) -> None:
 
 
 class _Work(NamedTuple):
-    """Prompts as keys, what they are in words, and the symbols of a cache block."""
+    """Prompts as keys, their description in words, and the symbols per cache block."""
 
     keys: list[bytes]
     what: str
@@ -104,7 +104,7 @@ def _drawn(count: int) -> _Work:
 
 
 def _read(source: Path, limit: int, tokenizer: Path | None) -> _Work:
-    """The first prompts of a file."""
+    """Read at most `limit` prompts from the start of a file."""
     if source == STREAM:
         raise typer.BadParameter("standard input cannot be read twice", param_hint="IN")
     if _is_trace(source):

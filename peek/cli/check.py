@@ -1,6 +1,6 @@
-"""`peek check`: what a log is, and whether another order of its requests would be worth it on its engine.
+"""`peek check`: says what a log holds, and whether another order of its requests would be worth it.
 
-Everything that is printed, as text, as JSON or as a page, comes from one `Checked`.
+All output, as text, as JSON or as a page, comes from one `Checked`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from peek.simulation.workload import Workload, ideal_hit
 from peek.traffic import UNITS, Reader, RequestRows, Tracer
 
 LIMIT: Final = 1000
-"""Requests that are simulated, so that an answer takes a minute or less."""
+"""Default number of simulated requests, with which an answer takes a minute or less."""
 
 AUTO: Final = "auto"
 
@@ -93,14 +93,14 @@ class CheckOptions:
 
 @dataclass(frozen=True)
 class Checked:
-    """What `peek check` found; all output is made of it.
+    """Everything that `peek check` found; all output is made from it.
 
     Attributes:
-        seen: what the logs are and hold, by name.
-        notes: what to know or to do, a sentence each.
-        answer: of the simulation.
-        cost: the machine.
-        assumed: what of the machine nobody told.
+        seen: the log's formats, counts and figures, by name.
+        notes: warnings and advice, a sentence each.
+        answer: answer of the simulation.
+        cost: cost model of the machine.
+        assumed: the settings of engine and machine that were assumed, in words; "" if none.
     """
 
     seen: dict[str, Any]
@@ -110,7 +110,7 @@ class Checked:
     assumed: str
 
     def as_json(self) -> dict[str, Any]:
-        """Everything."""
+        """Return everything as one JSON object."""
         found = self.answer
         stock = {label: flag or "(default)" for label, flag in found.engine.stock.items()}
         runs = []
@@ -148,7 +148,7 @@ class Checked:
 
 
 def check_command(options: CheckOptions) -> None:
-    """Say what a log is, and whether `peek` would be worth it beside what the engine offers by itself.
+    """Say what a log holds, and whether `peek` would gain anything over the engine's own settings.
 
     All stock policies of the engine run on a model of it, on the recorded arrivals and on resamples.
     """
@@ -240,7 +240,7 @@ def _seen(options: CheckOptions, reader: Reader, tracer: Tracer, whole: Workload
 
 
 def _notes(reader: Reader, tracer: Tracer) -> list[str]:
-    """What to know of the log, and what to do about it."""
+    """Return warnings about the log, and advice."""
     counts = tracer.counts
     said = [counts.doubt, reader.cut(), *reader.hints()]
     if reader.is_lengths:

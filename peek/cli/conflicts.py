@@ -1,6 +1,6 @@
-"""Other distributions that install a package of the same import name, `peek`.
+"""Finds other distributions that install a package of the same import name, `peek`.
 
-Imports nothing of this library: it must run where files of it have been overwritten or taken away.
+The module imports nothing of this library, as it must run where its files were overwritten or removed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ OURS: Final = "peek-kv"
 
 
 def others() -> list[str]:
-    """Names of the installed distributions, besides this one, that have a package `peek`; sorted."""
+    """Return the sorted names of the other installed distributions that have a package `peek`."""
     return sorted(set(packages_distributions().get("peek", ())) - {OURS})
 
 
 def advice(names: list[str]) -> str:
-    """What to do about them."""
+    """Return a message on what to do about these distributions."""
     both = " ".join([OURS, *names])
     return (
         f"installs a package `peek`, too, and overwrites files of {OURS}: give it an environment of its own, "
@@ -27,7 +27,7 @@ def advice(names: list[str]) -> str:
 
 
 def why_broken() -> str:
-    """Why names of this package cannot be imported, if a conflict explains it; else ""."""
+    """Return why names of this package cannot be imported, if a conflict explains it; else ""."""
     names = others()
     if names:
         return f"{', '.join(names)} {advice(names)}"

@@ -1,6 +1,6 @@
-"""`peek doctor`: which build runs, which engines are there, what the environment asks for.
+"""`peek doctor`: shows which build runs, which engines are installed, and what the environment asks for.
 
-It imports no engine: versions come from package metadata.
+It imports no engine; versions come from package metadata.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PACKAGES: Final = {
     "numpy": ("numpy",),
     "mypy": ("mypy",),
 }
-"""Packages to report, and the names of their distributions."""
+"""Packages to report, each with the names of its distributions."""
 
 ADAPTERS: Final = ("vllm", "sglang")
 
@@ -39,7 +39,7 @@ MODES: Final = {
     "shadow": "shadow at start: never reorders; of peek_shadow_prompt_tokens_total the tokens"
     " peek_shadow_hit_tokens_total would be cached with peek, peek_shadow_stock_hit_tokens_total are",
 }
-"""Text of each mode that is printed; the mode "on" is not."""
+"""Text for each mode; the mode "on" is not printed."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def doctor_command(options: DoctorOptions) -> None:
 
 
 def installed(names: tuple[str, ...]) -> str | None:
-    """Version of the first of these distributions that is installed."""
+    """Return the version of the first of these distributions that is installed; None if none is."""
     for name in names:
         try:
             return version(name)

@@ -1,8 +1,8 @@
 """The command `peek`: its subcommands, and how errors become text.
 
-Exit codes: 0 done; 1 the work failed (a file cannot be read, the arena cannot hold a request); 2 wrong
-usage (the command line alone is enough to see it).  An error is one line on stderr, never a traceback.
-The commands print results on stdout and raise; `main` is the only place that turns errors into text.
+Exit codes: 0 if done; 1 if the work failed (a file cannot be read, the arena cannot hold a request); 2 for
+wrong usage, which the command line alone shows.  An error is one line on stderr, never a traceback.  The
+commands print results on stdout and raise errors; only `main` turns errors into text.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ DONE: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
 INTERRUPTED: Final = 130
-"""The code by which shells report a process that Ctrl-C ended."""
+"""Exit code with which shells report a process that Ctrl-C ended."""
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__
-"""click's `UsageError`; newer typers bring a click of their own without a public name for it."""
+"""click's `UsageError`; newer versions of typer contain their own click, without a public name for it."""
 
 app = typer.Typer(
     add_completion=False,
@@ -78,13 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             args=None if arguments is None else list(arguments), prog_name="peek", standalone_mode=False
         )
         if sys.stdout is not None:
-            sys.stdout.flush()  # what cannot be written shows here, not while Python exits
-    except BrokenPipeError:  # the reader has closed, as in `peek simulate | head`
+            sys.stdout.flush()  # an error of writing is raised here, not while Python exits
+    except BrokenPipeError:  # the reader has closed the pipe, as in `peek simulate | head`
         _drop_output()
         return FAILED
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - the outermost frame: whatever it is, one line
+    except Exception as error:  # noqa: BLE001 - the outermost frame turns any error into one line
         message, code = _explain(error)
         _complain(message)
         if isinstance(error, OSError) and error.filename is None:
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: Exception) -> tuple[str, int]:
-    """The message for `error`, and the exit code."""
+    """Return the message and the exit code for an error."""
     if isinstance(error, _USAGE_ERROR):
         return error.format_message(), WRONG_USAGE
     if isinstance(error, MemoryError):
@@ -118,6 +118,6 @@ def _complain(message: str) -> None:
 
 
 def _drop_output() -> None:
-    """Discard what is still buffered; Python would fail on it once more at exit."""
+    """Discard buffered output, on which Python would fail once more at exit."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

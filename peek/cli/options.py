@@ -1,11 +1,11 @@
-"""Command lines: how a command declares its options, and what numbers, labels and paths on them mean.
+"""Command lines: how a command declares its options, and what numbers, labels and paths in them mean.
 
-A command is a function of one dataclass; `as_command` makes it known to typer.  Each field is an argument or
-an option, and its default says what it is (`value`, `count`, ...): adding a flag means adding a field.
-Numbers have parsers of their own because typer's messages do not name the value.
+A command is a function of one dataclass; `as_command` makes it a command of typer.  Each field is an argument
+or an option, and its default says which (`value`, `count`, ...).  So adding a flag means adding a field.
+Numbers have parsers of their own because typer's messages do not name the bad value.
 
-The path `-` is standard input or output (`./-` a file of that name).  A symbolic link names what it leads to.
-A device or a named pipe is written to as it is; only a regular file can be replaced by a complete successor.
+The path `-` is standard input or output, and `./-` a file of that name.  A symbolic link stands for its
+target.  A device or a named pipe is written in place; only a regular file can be replaced by a new one.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from peek import InvalidConfig, PeekConfig, PeekError, WorkloadError
 from peek.simulation.simulate import Target
 
 LARGEST_COUNT: Final = 100_000_000
-"""Most tokens or rows: an arena of hundreds of accelerators, and still quick to set up."""
+"""Most tokens or rows of an option: the arena of hundreds of accelerators, and still quick to set up."""
 
 STREAM: Final = Path("-")
-"""Standard input or output."""
+"""Path that stands for standard input or output."""
 
 COMPRESSED: Final = (".gz", ".zst")
 
 
 class MissingExtra(PeekError, ImportError):
-    """A package that this job needs is not installed."""
+    """An optional package that a job needs is not installed."""
 
 
 def needs(package: str, what: str, extra: str = "offline") -> MissingExtra:
-    """The error for a missing optional package."""
+    """Return the error for a missing optional package, which is part of an extra."""
     return MissingExtra(f"{what} needs {package}: pip install 'peek-kv[{extra}]'")
 
 
 def as_command(work: Callable[[Any], None]) -> Callable[..., None]:
-    """Make a function of one dataclass a command of typer; the dataclass's fields are its options.
+    """Make a command of typer from a function of one dataclass, whose fields become the options.
 
-    A field of type `typer.Context` gets the context.
+    A field of type `typer.Context` receives the context.
     """
     kind = next(iter(get_type_hints(work).values()))
     hints = get_type_hints(kind)
@@ -109,14 +109,14 @@ def parse_part(text: str) -> float:
 
 
 def parse_slo(text: str) -> Target:
-    """Parse seconds to the first token and, behind a comma, milliseconds for each of the others."""
+    """Parse a target: seconds to the first token and, after a comma, milliseconds per further token."""
     seconds, comma, milliseconds = str(text).partition(",")
     first_s = parse_rate(seconds)
     return Target(first_s, parse_rate(milliseconds)) if comma else Target(first_s)
 
 
 def check_choice(option: str, value: str, valid: Iterable[str]) -> None:
-    """Refuse a name that is not among the valid ones."""
+    """Raise `BadParameter` for a name that is not among the valid ones."""
     if value not in valid:
         shown = ", ".join(filter(None, valid))
         raise typer.BadParameter(f"{value!r} is unknown; valid: {shown}", param_hint=option)
@@ -124,7 +124,7 @@ def check_choice(option: str, value: str, valid: Iterable[str]) -> None:
 
 @contextmanager
 def as_usage_error(option: str, kind: type[PeekError], more: str = "") -> Iterator[None]:
-    """Turn an error of the library into one of the command line, with `more` behind its text."""
+    """Turn an error of the library into a `BadParameter` of this option, with `more` after its text."""
     try:
         yield
     except kind as error:
@@ -133,7 +133,7 @@ def as_usage_error(option: str, kind: type[PeekError], more: str = "") -> Iterat
 
 @contextmanager
 def naming(source: object, more: str = "") -> Iterator[None]:
-    """Put the name of a source before errors of what is in it, and `more` behind them."""
+    """Put the name of a source before the text of a `WorkloadError` in its contents, and `more` after."""
     try:
         yield
     except WorkloadError as error:
@@ -141,17 +141,17 @@ def naming(source: object, more: str = "") -> Iterator[None]:
 
 
 def policy_of(label: str) -> PeekConfig:
-    """The settings behind a policy label; `module:Class` is also looked for in the working directory.
+    """Return the settings that a policy label stands for; `InvalidConfig` if it stands for none.
 
-    Raises `InvalidConfig`.
+    The module of a `module:Class` may also be in the working directory.
     """
     if ":" in label and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # last: nothing installed is shadowed
+        sys.path.append(os.getcwd())  # at the end, so that no installed module is shadowed
     return PeekConfig.from_label(label)
 
 
 def check_policies(labels: Sequence[str]) -> None:
-    """Refuse a label of --policy that names no policy."""
+    """Raise `BadParameter` for a label of --policy that names no policy."""
     with as_usage_error("--policy", InvalidConfig):
         for label in labels:
             policy_of(label)
@@ -167,7 +167,7 @@ def parse_source(text: str) -> Path:
 
 
 def parse_target(text: str) -> Path:
-    """Parse a path to write to; whatever is this process's standard output already is `STREAM`."""
+    """Parse a path to write to; a path to this process's standard output becomes `STREAM`."""
     path = parse_source(text)
     with suppress(OSError):
         if os.path.samestat(path.stat(), os.fstat(1)):
@@ -180,19 +180,19 @@ def _bare(path: Path) -> Path:
 
 
 def beside(path: Path, suffix: str) -> Path:
-    """`batch.jsonl.gz` -> `batch` + suffix, in the same folder."""
+    """Return a path beside another one, with another suffix: `batch.jsonl.gz` -> `batch` + suffix."""
     return _bare(path).with_suffix(suffix)
 
 
 def numbered(path: Path, number: int) -> Path:
-    """`batch.jsonl.gz` -> `batch.3.jsonl.gz`."""
+    """Return the path of one file of several: `batch.jsonl.gz` -> `batch.3.jsonl.gz`."""
     plain = _bare(path)
     tail = plain.suffix + path.name[len(plain.name) :]
     return path.with_name(f"{plain.stem}.{number}{tail}")
 
 
 def is_regular(path: Path) -> bool:
-    """Whether a path is a regular file, or free to become one.  `OSError` where that cannot be told."""
+    """Whether a path is a regular file or does not exist.  `OSError` if that cannot be found out."""
     if path == STREAM:
         return False
     try:
@@ -202,29 +202,29 @@ def is_regular(path: Path) -> bool:
 
 
 def real_path(path: Path) -> Path:
-    """Where the links of a path lead; the last name need not exist."""
+    """Return a path with its symbolic links resolved; its last name need not exist."""
     return Path(os.path.realpath(path))
 
 
 def check_target(path: Path) -> None:
-    """Refuse before the work what could not be written after it."""
+    """Raise `PeekError`, before the work, for a target that is a folder or whose folder does not exist."""
     check_no_folder(path)
     if is_regular(path) and not real_path(path).parent.is_dir():
         raise PeekError(f"{path}: no such folder: {real_path(path).parent}")
 
 
 def check_no_folder(path: Path) -> None:
-    """Refuse a folder as a target."""
+    """Raise `PeekError` for a folder as target."""
     if path != STREAM and path.is_dir():
         raise PeekError(f"{path}: is a folder")
 
 
 Named = Iterable[tuple[str, Path]]
-"""Arguments and options by name, and the path of each."""
+"""Pairs of an argument's or option's name and its path."""
 
 
 def refuse_clashes(read: Named, written: Named) -> None:
-    """`BadParameter` if two of these are one file, by whatever name, or one would have to lie in another."""
+    """Raise `BadParameter` if two of these paths are one file, or one would have to lie in another."""
     taken: dict[object, str] = {}
     folders: list[tuple[str, str, str]] = []
     for descriptor, group in ((0, read), (1, written)):
@@ -242,7 +242,7 @@ def refuse_clashes(read: Named, written: Named) -> None:
 
 
 def _identities(path: Path, descriptor: int) -> list[object]:
-    """What identifies a file: its place and its inode; of the standard streams, only regular files count."""
+    """Return a file's real path and inode, or a stream's descriptor and, if it is a regular file, inode."""
     found: list[object] = []
     with suppress(OSError):
         if path == STREAM:
@@ -261,12 +261,12 @@ def _identities(path: Path, descriptor: int) -> list[object]:
 
 
 def read_path(metavar: str, text: str, default: Any = MISSING) -> Any:
-    """An argument: a path to read from."""
+    """Declare an argument: a path to read from."""
     return as_field(typer.Argument(parser=parse_source, metavar=metavar, help=text), default)
 
 
 def written_path(metavar: str, text: str) -> Any:
-    """An argument: a path to write to."""
+    """Declare an argument: a path to write to."""
     return as_field(typer.Argument(parser=parse_target, metavar=metavar, help=text), MISSING)
 
 
@@ -274,27 +274,27 @@ Parser = Callable[[str], Any] | None
 
 
 def value(text: str, default: Any, metavar: str | None = None, parser: Parser = None, *flags: str) -> Any:
-    """An option with a value."""
+    """Declare an option with a value."""
     return as_field(typer.Option(*flags, parser=parser, metavar=metavar, help=text), default)
 
 
 def count(text: str, default: int | None = None) -> Any:
-    """An option: a number of tokens or rows."""
+    """Declare an option: a number of tokens or rows."""
     return value(text, default, "INT", parse_count)
 
 
 def positive(text: str, default: Any = None) -> Any:
-    """An option: a finite number above 0."""
+    """Declare an option: a finite number above 0."""
     return value(text, default, "FLOAT", parse_rate)
 
 
 def switch(flag: str, text: str, default: bool | None = False) -> Any:
-    """An option without a value."""
+    """Declare an option without a value."""
     return as_field(typer.Option(flag, help=text), default)
 
 
 def as_field(told: Any, default: Any) -> Any:
-    """A field of which typer is told this; `MISSING` for one that has to be given."""
+    """Make a field from typer's description of it; a default of `MISSING` makes it required."""
     if isinstance(default, list):
         return field(default_factory=default.copy, metadata={"typer": told})
     return field(default=default, metadata={"typer": told})

@@ -1,6 +1,6 @@
-"""The page of `peek check --html`: one file without a script or a link, to be sent around.
+"""The page of `peek check --html`: one file without scripts and links, so that it can be sent around.
 
-It is made of the same object as the JSON.  Nothing of what was asked is on it: no line of a log, no prompt.
+It is made from the same object as the JSON.  It holds no text of requests: no prompt and no line of a log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from peek.cli.writing import write_whole
 from peek.simulation.answer import OURS, Figure
 
 Checked = Mapping[str, Any]
-"""What `peek check --json` prints."""
+"""The object that `peek check --json` prints."""
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1d2733; --dim: #5b6876; --paper: #fff; --line: #d9e0e7;
@@ -51,22 +51,22 @@ td { white-space: nowrap; } td .dim { font-size: .75rem; }
 
 
 Column = tuple[str, Figure, Callable[[float], str]]
-"""A figure with its title, and how it is written."""
+"""Title of a figure, the figure, and the function that formats it."""
 
 
 def percent_text(share: float) -> str:
-    """A share in percent."""
+    """Write a share in percent."""
     return f"{100.0 * share:.0f} %"
 
 
 def save_page(path: Path, found: Checked) -> None:
-    """Write the page."""
+    """Write the page into the file `path`."""
     with write_whole([path]) as (stream,):
         stream.write(page(found).encode())
 
 
 def page(found: Checked) -> str:
-    """The page."""
+    """Return the page as HTML."""
     log = found["log"]
     names = ", ".join(Path(name).name for name in log["files"])
     within = f"{found['runs'][0]['goodput'][0]['ttft_s']:g}\u00a0s"
@@ -141,7 +141,7 @@ def _kind(found: Checked, run: Mapping[str, Any]) -> str:
 
 
 def _bars(found: Checked, title: str, figure: Figure, text: Callable[[float], str]) -> str:
-    """Horizontal bars from 0, each with its range and its value."""
+    """Draw a horizontal bar from 0 for each run, with its range and its value, as SVG."""
     left, width, row, top = 96, 200, 30, 32
     runs = found["runs"]
     ends = [run["spread"][figure.name] for run in runs]

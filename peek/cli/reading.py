@@ -1,8 +1,8 @@
-"""The reader of all commands: lines of a file, plain or compressed, of a pipe, or rows of a Parquet table.
+"""Reads the input of all commands: lines of a plain or compressed file or a pipe, or rows of a Parquet table.
 
-A table's row is a request as a line of a batch file is: columns `custom_id` and `body` or `params` (JSON text
-or a struct), or a body's own: `messages`, `prompt`, `input`, `prompt_token_ids`, `tokens`, `model`, `system`,
-...  Empty cells are left out.
+A row of a table is a request, as a line of a batch file is.  Its columns are `custom_id` and `body` or
+`params` (JSON text or a struct), or the fields of a body: `messages`, `prompt`, `input`, `prompt_token_ids`,
+`tokens`, `model`, `system`, ...  Empty cells are left out.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from peek.cli.options import STREAM, needs
 from peek.offline.formats import BatchRequest, Encode, Line, Loads, excerpt, key_of, lines_of, parse_request
 
 LONGEST_LINE: Final = 256_000_000
-"""Bytes: longer than any request, and a bound for what an archive may unpack to."""
+"""Most bytes of a line: more than any request has, and a bound on what an archive may unpack to at once."""
 
 SHOWN_FAULTS: Final = 20
-"""Lines named on stderr; all are counted."""
+"""Most bad lines that are named on stderr; all are counted."""
 
 MISTRAL_NAMES: Final = ("tekken", "tokenizer.model")
-"""How the names of Mistral's tokenizer files begin."""
+"""Beginnings of the names of Mistral's tokenizer files."""
 
 TABLE: Final = ".parquet"
 
 _TABLE_ROWS: Final = 1024
-"""Rows in memory while a table is read."""
+"""Number of rows in memory while a table is read."""
 
 _SHOW_EVERY: Final = 1024
-"""Lines between two looks at how far the file has been read."""
+"""Number of lines between two updates of the progress."""
 
 _REFRESH_S: Final = 0.1
 
 
 class ProgressBar(Progress):
-    """One bar over all parts of a job, on stderr and on a terminal only; it goes when the job is done.
+    """One bar over all parts of a job; shown only if stderr is a terminal, and removed when the job is done.
 
-    It draws when told of progress and never from a thread of its own, which would disturb what is measured.
+    It draws only when told of progress, as a thread of its own would disturb measurements.
 
     Args:
-        total: of all parts, in any unit; None: unknown.
-        what: the label; see `next_part`.
+        total: size of all parts together, in any unit; None if unknown.
+        what: label of the first part; see `next_part`.
     """
 
     def __init__(self, total: int | None, what: str = "") -> None:
@@ -72,13 +72,13 @@ class ProgressBar(Progress):
         self._drawn_s: float = 0.0
 
     def next_part(self, what: str) -> None:
-        """Begin another part; what the last one has done stays done."""
+        """Begin another part; the progress of the parts before it stays."""
         self._before += self._done
         self._done = 0
         self.update(self._all, description=what, refresh=True)
 
     def show(self, done: int) -> None:
-        """Show how much of the present part is done."""
+        """Show how much of the current part is done, in the unit of `total`."""
         self._done = done
         now = time.perf_counter()
         if now - self._drawn_s >= _REFRESH_S:
@@ -90,7 +90,7 @@ class ProgressBar(Progress):
 
 
 def json_loads() -> Loads:
-    """The fastest JSON parser that is installed."""
+    """Return the fastest JSON parser that is installed."""
     try:
         import orjson
     except ImportError:
@@ -100,9 +100,9 @@ def json_loads() -> Loads:
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """Yield the lines of a file that are not blank, or a table's rows.
+    """Yield the lines of a file that are not blank, or a table's rows as JSON.
 
-    Raises `OSError` or `PeekError` for what cannot be read; both name the file.  Memory: one line.
+    Raises `OSError` or `PeekError` if the file cannot be read; both name it.  Memory: one line.
     """
     if is_table(path):
         yield from _table_lines(path)
@@ -131,7 +131,7 @@ def _opened(path: Path) -> Any:
 
 
 def _short_lines(stream: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Yield the lines of a stream; `PeekError` at one that is too long, before it is in memory."""
+    """Yield the lines of a stream; `PeekError` for a line that is too long, before all of it is read."""
     for number, raw in enumerate(iter(lambda: stream.readline(LONGEST_LINE + 1), b""), start=1):
         if len(raw) > LONGEST_LINE:
             raise PeekError(f"{path}: line {number} is longer than {LONGEST_LINE:,} bytes")
@@ -148,7 +148,7 @@ def _decompressing(raw: IO[bytes], path: Path) -> Any:
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """Errors that reading a damaged stream raises."""
+    """Return the errors that reading a damaged stream raises."""
     kinds: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zlib.error)
     with suppress(ImportError):
         import zstandard
@@ -158,7 +158,7 @@ def _damage() -> tuple[type[Exception], ...]:
 
 
 def zstandard_for(path: Path) -> Any:
-    """The module `zstandard`; `MissingExtra` names the file that needs it."""
+    """Return the module `zstandard`; `MissingExtra` names the file that needs it."""
     try:
         import zstandard
     except ImportError:
@@ -170,12 +170,12 @@ def zstandard_for(path: Path) -> Any:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a path is that of a Parquet file, by its name."""
+    """Whether a path has the name of a Parquet file."""
     return path.suffix == TABLE
 
 
 def _table_lines(path: Path) -> Iterator[Line]:
-    """Yield the rows as JSON, numbered from 1.  `PeekError` if the file is damaged."""
+    """Yield the rows of a table as JSON, numbered from 1.  `PeekError` if the file is damaged."""
     with _opened_table(path) as file:
         rows = (row for batch in file.iter_batches(_TABLE_ROWS) for row in batch.to_pylist())
         for number, row in enumerate(rows, start=1):
@@ -183,7 +183,7 @@ def _table_lines(path: Path) -> Iterator[Line]:
 
 
 def copy_rows(path: Path, numbers: Sequence[int], stream: IO[bytes]) -> None:
-    """Write rows of a table, by their numbers from 1, as a table with its columns.  Memory: two tables."""
+    """Write the rows with these numbers, from 1 on, as a table of the same columns.  Memory: two tables."""
     with _opened_table(path) as file:
         import pyarrow.parquet
 
@@ -195,7 +195,7 @@ def _as_json(row: dict[str, Any]) -> bytes:
     found = {name: value for name, value in row.items() if value is not None}
     for name in ("body", "params"):
         if isinstance(found.get(name), str):
-            with suppress(ValueError, RecursionError):  # where requests are read, what is wrong is said
+            with suppress(ValueError, RecursionError):  # the parser of requests reports the fault
                 found[name] = json.loads(found[name])
     return json.dumps(found, default=str).encode()
 
@@ -221,10 +221,10 @@ def _opened_table(path: Path) -> Iterator[Any]:
 
 
 class BadLines:
-    """Names lines that are left out, the first ones on stderr.
+    """Counts the lines that are left out and names the first `SHOWN_FAULTS` on stderr.
 
     Attributes:
-        count: so far.
+        count: number of lines left out so far.
     """
 
     def __init__(self, source: Path) -> None:
@@ -232,14 +232,14 @@ class BadLines:
         self._source = source
 
     def leave_out(self, number: int, error: WorkloadError | InvalidKey) -> None:
-        """Leave line `number` out."""
+        """Count line `number` as left out because of an error."""
         self.count += 1
         if self.count <= SHOWN_FAULTS:
             reason = str(error) if isinstance(error, WorkloadError) else excerpt(str(error))
             print(f"peek: {self._source}: line {number}:", " ".join(reason.split()), file=sys.stderr)
 
     def complain(self, fault: str = "") -> None:
-        """Raise `WorkloadError` if lines were left out or the whole has a fault; all other work is done."""
+        """Raise `WorkloadError` if lines were left out or there is a `fault`; called after all other work."""
         left_out = f"{self.count} bad line{'s' * (self.count > 1)} left out" if self.count else ""
         if left_out or fault:
             raise WorkloadError(f"{self._source}: {'; '.join(filter(None, (left_out, fault)))}")
@@ -248,7 +248,7 @@ class BadLines:
 def read_requests(
     source: Path, encode: Encode | None, bad: BadLines
 ) -> Iterator[tuple[Line, BatchRequest, bytes]]:
-    """Yield line, request and packed prompt of a batch file, in its order; other lines go to `bad`."""
+    """Yield line, request and packed prompt for each request of a batch file; bad lines go to `bad`."""
     loads = json_loads()
     for line in read_lines(source):
         try:
@@ -264,7 +264,7 @@ def read_requests(
 
 
 def tokenizer_file(path: Path) -> Path:
-    """The file itself, or the one in a folder."""
+    """Return the path of a tokenizer file, given it or its folder; `PeekError` if there is none."""
     if path.is_dir():
         names = ("tokenizer.json", "tekken.json", "tokenizer.model")
         found = [path / name for name in names if (path / name).exists()]
@@ -277,10 +277,10 @@ def tokenizer_file(path: Path) -> Path:
 
 
 def load_tokenizer(path: Path | None) -> Encode | None:
-    """A function from text to token ids, of a local file or the folder that has it; None without one.
+    """Return a function from text to token ids, made from a local file or its folder; None for no path.
 
     The file is Hugging Face's `tokenizer.json` or Mistral's `tekken.json` or `tokenizer.model*`.  No special
-    tokens are added: they are the same at the start of every prompt.  Nothing is downloaded.
+    tokens are added, as they are the same at the start of every prompt.  Nothing is downloaded.
     """
     if path is None:
         return None
@@ -298,7 +298,7 @@ def load_tokenizer(path: Path | None) -> Encode | None:
         tokenizer: Any = Tokenizer.from_file(str(path))
     except ImportError:
         raise needs(package, option) from None
-    except Exception as error:  # noqa: BLE001 - Rust's library raises plain Exception, Mistral's anything
+    except Exception as error:  # noqa: BLE001 - tokenizers raises plain Exception, Mistral's library anything
         raise PeekError(f"{path}: not a tokenizer: {error}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -1,13 +1,12 @@
-"""`peek reorder`, `peek restore`, `peek batch`: a batch file in another order, its results in the old one.
+"""`peek reorder`, `peek restore`, `peek batch`: put a batch file into another order, and its results back.
 
-Lines are kept as they are, byte for byte; only their order changes.  Beside the output goes an order file,
-one line per output line, by which `peek restore` puts results back.  A line that cannot be understood is
-named and left out, and the exit code is 1.
+Lines stay as they are, byte for byte; only their order changes.  An order file beside the output, with one
+line per output line, lets `peek restore` put results back.  A line that cannot be understood is named and
+left out, and the exit code is 1.
 
-Plan.  One pipeline: the requests of the reader go to a runner, and the lines that the runner gives back go to
-the writer.  The runner in memory is guarded by a simulated cache.  The one out of core copies the lines
-beside the output, unpacked and without the bad ones, since they are read in another order at the end; DuckDB
-has their keys.
+Requests go from the reader to a runner, and lines go from the runner to the writer.  The runner in memory has
+a guard, which simulates a cache.  The runner out of core copies the good lines, unpacked, into a file beside
+the output, as it reads them in another order at the end; DuckDB holds their keys.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ from peek.offline.scale.duckdb_order import OutOfCoreOrder, Row
 from peek.offline.shape import contract, shape_of
 
 OUT_OF_CORE_BYTES: Final = 2_000_000_000
-"""Input size from which the file is not held in memory; compressed files count five times."""
+"""Bytes of input from which the file is not held in memory; compressed bytes count five times."""
 
 LARGEST_REPLICAS: Final = 1000
 
 MEMORY_LIMIT: Final = "1500MB"
-"""Memory of the database; the process needs a few hundred megabytes besides."""
+"""Memory limit of the database; the process needs a few hundred megabytes more."""
 
 CHUNK_LINES: Final = 20_000
 CHUNK_BYTES: Final = 64_000_000
-"""Lines, and bytes of their keys, that go to the database at once."""
+"""Lines, or bytes of their keys, after which a chunk goes to the database."""
 
 IN_PLACE: Final = "{in}"
 OUT_PLACE: Final = "{out}"
@@ -122,7 +121,7 @@ def reorder_command(options: ReorderOptions) -> None:
 
 
 def _check(options: ReorderOptions) -> None:
-    """Refuse what the command line alone shows to be wrong."""
+    """Raise `BadParameter` or `PeekError` for options that are wrong whatever the files hold."""
     cli.check_choice("--engine", options.engine, ENGINES)
     cache, block, target = options.cache_tokens, options.block_tokens, options.target
     if cache < block:
@@ -134,14 +133,14 @@ def _check(options: ReorderOptions) -> None:
     cli.check_no_folder(target)
     if cli.is_regular(target):
         return
-    if options.replicas > 1:  # no names can be made from that of a folder, a device or a stream
+    if options.replicas > 1:  # numbered names need the name of a regular file
         raise typer.BadParameter(f"{target} cannot be one file of several", param_hint="--replicas")
     if options.order is None:
         raise typer.BadParameter(f"needed, since no order file can lie beside {target}", param_hint="--order")
 
 
 def _check_tables(source: Path, target: Path, out_of_core: bool) -> None:
-    """Refuse a table that would have to be made from lines."""
+    """Raise `BadParameter` for a table as target that would have to be made from lines."""
     if reading.is_table(target) and not reading.is_table(source):
         raise typer.BadParameter(f"{target}: a table can only be made from a table", param_hint="OUT")
     if reading.is_table(target) and out_of_core:
@@ -158,9 +157,9 @@ def _is_large(source: Path) -> bool:
 
 
 def _write(runner: _InMemory | _OutOfCore, source: Path, outputs: list[Path], bare: int) -> None:
-    """Write the order file, the first of the outputs, and a file for each replica.
+    """Write the order file, which is the first output, and a file for each replica.
 
-    `bare` is the index of the line without an end, -1 if all have one.
+    `bare` is the index of the line without an end of line; -1 if there is none.
     """
     with write_whole(outputs) as (order_file, *streams):
         swap = formats.end_swap(bare, *runner.last(), len(streams))
@@ -178,7 +177,7 @@ def _write(runner: _InMemory | _OutOfCore, source: Path, outputs: list[Path], ba
 
 
 class _InMemory:
-    """The runner in memory: collects requests, then gives their lines in the new order."""
+    """The runner in memory: it collects requests, then yields their lines in the new order."""
 
     def __init__(self, options: ReorderOptions) -> None:
         self._options = options
@@ -190,11 +189,11 @@ class _InMemory:
         self._keys: list[bytes] = []
         self._namespaces: list[str] = []
         self._systems: list[int] = []
-        """A number for the system prompt of each request; equal prompts have equal numbers."""
+        """Number of each request's system prompt; equal prompts of a namespace have equal numbers."""
         self._numbered: dict[tuple[str, str], int] = {}
 
     def add(self, line: Line, request: BatchRequest, namespace: str, key: bytes) -> None:
-        """Take the next request."""
+        """Add the next request of the batch; `PeekError` if the batch is too large for memory."""
         raw = line.content + line.end
         self._bytes += len(raw)
         if self._limit and self._bytes > self._limit:
@@ -210,7 +209,7 @@ class _InMemory:
         self._systems.append(self._numbered.setdefault(system, len(self._numbered)))
 
     def arrange(self, replicas: int) -> tuple[int, int, str] | None:
-        """Find the order; once.  Instead, the first custom_id that occurs twice, after its two lines."""
+        """Find the order, once.  If a custom_id occurs twice, return its two line numbers and it instead."""
         options = self._options
         repeated = formats.find_repeated(self._numbers, self._ids)
         if repeated is not None:
@@ -226,19 +225,19 @@ class _InMemory:
         return None
 
     def placed(self) -> Iterator[tuple[Row, bytes]]:
-        """Yield the lines in order, replica after replica; the name of a row is its custom_id as JSON."""
+        """Yield the lines in the new order, replica after replica; a row's name is its custom_id as JSON."""
         for replica, order in enumerate(self._orders):
             for index in order:
                 raw, name = self._raw[index], formats.as_text(self._ids[index])
                 yield Row(index, 0, len(raw), self._numbers[index], name, replica), raw
 
     def last(self) -> tuple[int, bytes]:
-        """Index and bytes of the line that comes last; -1 of an empty file."""
+        """Return index and bytes of the last line in the new order; -1 and no bytes of an empty batch."""
         index = next((order[-1] for order in reversed(self._orders) if order), -1)
         return index, self._raw[index] if self._raw else b""
 
     def explanation(self) -> list[str]:
-        """What `--explain` prints."""
+        """Return the lines that `--explain` prints."""
         groups, requests = self._found.groups, len(self._raw)
         in_groups = sum(group.size for group in groups)
         guard = self._found.guard
@@ -252,7 +251,7 @@ class _InMemory:
         ]
 
     def _hits(self) -> dict[str, float]:
-        """The expected hits of some orders that one might have chosen."""
+        """Return the expected hits of the old order, a sort by system prompt, and the new order."""
         options, hits = self._options, {}
         hits["as it came, the engine's own order"] = self._found.expected_hit_before or 0.0
         systems = np.array(self._systems)
@@ -267,7 +266,7 @@ class _InMemory:
 
 
 class _OutOfCore:
-    """The same for larger files.  It always reorders: no cache is simulated."""
+    """The runner out of core, for larger files.  It has no guard, so it always reorders."""
 
     def __init__(self, order: OutOfCoreOrder, path: Path, spool: IO[bytes]) -> None:
         self._order = order
@@ -325,7 +324,7 @@ class _OutOfCore:
 
 @contextmanager
 def _out_of_core(options: ReorderOptions, outputs: list[Path]) -> Iterator[_OutOfCore]:
-    """The runner, with its files in a folder that goes when the work is done."""
+    """Make the runner out of core, with its files in a folder that is removed when the work is done."""
     try:
         import duckdb
     except ImportError:
@@ -424,8 +423,8 @@ def batch_command(options: BatchOptions) -> None:
             raise typer.BadParameter(f"no word of it holds {place}", param_hint="COMMAND")
     cli.refuse_clashes([("IN", options.source)], [("OUT", options.target)])
     cli.check_target(options.target)
-    # What an engine has computed is worth more than a tidy folder: if anything fails once there are results,
-    # they stay beside OUT with their order file, for `peek restore`.
+    # Results are expensive: if anything fails once there are some, the folder with them and their order file
+    # stays beside OUT, for `peek restore`.
     with work_folder([options.target], RESULTS) as folder:
         ordered, results = folder / "ordered.jsonl", folder / RESULTS
         passed: dict[str, Any] = {

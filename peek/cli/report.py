@@ -1,7 +1,7 @@
-"""What `peek simulate` prints and draws: the table, the JSON object, the verdict, the figure.
+"""The output of `peek simulate`: the table, the JSON object, the verdict, the plot.
 
-The table has to fit into 80 columns with thirteen figures a row, hence headings of three short lines
-(what, which, unit), three significant digits, and the ideal hit ratio as a row of its own.
+The table has to fit thirteen figures a row into 80 columns.  So headings have three short lines (what, which,
+unit), values have three significant digits, and the ideal cache hit has a row of its own.
 
 The figure of `--plot` has four panels of horizontal bars, one bar per policy.  matplotlib is an extra
 (`peek-kv[plot]`) and is imported inside functions only.
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 ENGINE_KINDS: Final = {"radix": "SGLang-like", "blocks": "vLLM-like"}
 
 ROOMY_COLUMNS: Final = 100
-"""From this terminal width on, the table's columns stand further apart."""
+"""Width of a terminal, in characters, from which the table's columns stand further apart."""
 
 SHORT_WAIT_S: Final = 0.1
-"""Where 99 of 100 requests wait less, there is hardly a queue."""
+"""There is hardly a queue if 99 of 100 requests wait less than this, in seconds."""
 
 PLOT_FORMATS: Final = (".png", ".svg", ".pdf")
 
 LOG_RANGE: Final = 10.0
-"""A panel whose largest value is more than so many times its smallest has a logarithmic axis."""
+"""A panel of times has a logarithmic axis if its largest value is more than this times its smallest."""
 
 _PEEK: Final = "#c8553d"
 _OTHERS: Final = "#6b8299"
@@ -58,7 +58,7 @@ _TITLE: Final[dict[str, Any]] = {"fontsize": 10, "loc": "left", "color": _INK}
 
 @dataclass(frozen=True)
 class Batch:
-    """One workload under all policies of the command line; `runs` are in their order."""
+    """One workload under all policies of the command line; `runs` has their order."""
 
     workload: Workload
     cache: str
@@ -67,7 +67,7 @@ class Batch:
 
     @property
     def title(self) -> str:
-        """The workload, in a few words."""
+        """The workload in a few words."""
         workload = self.workload
         if workload.load == "trace":
             scale = workload.rate_scale
@@ -79,7 +79,7 @@ class Batch:
 
     @property
     def setting(self) -> str:
-        """Requests, arena, cache and machine."""
+        """Requests, arena, cache and machine in one line."""
         workload, cost, replicas = self.workload, self.cost, self.runs[0].get("replicas")
         return (
             f"{len(workload.requests):,} requests (the first {workload.warmup} warm up, unmeasured), "
@@ -89,7 +89,7 @@ class Batch:
 
     @property
     def verdict(self) -> str:
-        """The comparison in one sentence; "" for a cell, whose answer is the evaluation."""
+        """The comparison in one sentence; "" for a cell, which the evaluation covers."""
         return verdict(self) if self.workload.load in ("trace", "sessions") else ""
 
 
@@ -97,7 +97,7 @@ class Batch:
 
 
 def as_json_text(batches: list[Batch]) -> str:
-    """Write one JSON object with every run of every batch, and a verdict on recorded traffic."""
+    """Return one JSON object with every run of every batch, and verdicts on recorded traffic."""
     found: dict[str, Any] = {"runs": [rounded(run) for batch in batches for run in batch.runs]}
     if said := [batch.verdict for batch in batches if batch.verdict]:
         found["verdicts"] = said
@@ -105,7 +105,7 @@ def as_json_text(batches: list[Batch]) -> str:
 
 
 def rounded(value: Any) -> Any:
-    """Cut every float in `value` to six significant digits."""
+    """Round every float in `value` to six significant digits."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
@@ -116,7 +116,7 @@ def rounded(value: Any) -> Any:
 
 
 def significant(value: float) -> str:
-    """Write three significant digits, all digits of what is larger, and no more than three decimals."""
+    """Write a number with three significant digits, at most three decimals, and its whole part in full."""
     if value == 0.0:
         return "0"
     for decimals, limit in ((3, 0.9995), (2, 9.995), (1, 99.95)):
@@ -129,7 +129,7 @@ def significant(value: float) -> str:
 
 
 def print_batches(batches: list[Batch], verdict: bool = True) -> None:
-    """Print one table per workload on stdout, each with a footnote and, if wanted, the verdict."""
+    """Print a table for each workload on stdout, with a footnote and, if wanted, the verdict."""
     console = Console(markup=False, highlight=False, emoji=False)
     for number, batch in enumerate(batches):
         if number:
@@ -143,13 +143,13 @@ def print_batches(batches: list[Batch], verdict: bool = True) -> None:
 
 
 def name_of(run: dict[str, Any]) -> str:
-    """What distinguishes a run from the others of its batch."""
+    """Return what distinguishes a run from others of its batch: its policy, in a fleet also its router."""
     router = run.get("router")
     return str(run["policy"]) if router is None else f"{router}, {run['policy']}"
 
 
 def _print_table(console: Console, table: Table) -> None:
-    """Print in full width: a narrow terminal wraps the lines, since figures cut to "1…" would be worse."""
+    """Print a table in full width; a narrow terminal wraps the lines, as figures cut to "1…" are worse."""
     shown = console.width
     console.width = max(shown, Measurement.get(console, console.options.update(width=1000), table).maximum)
     with console.capture() as captured:
@@ -160,7 +160,7 @@ def _print_table(console: Console, table: Table) -> None:
 
 
 def times_better(gain: float) -> str:
-    """A ratio, as "x4.1" or "x12"."""
+    """Write a ratio as "x4.1" or "x12"."""
     return f"x{gain:.{0 if gain >= 9.95 else 1 if gain >= 0.95 else 2}f}"
 
 
@@ -172,14 +172,14 @@ def _microseconds(value: float) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One figure of a row.
+    """One column of the table.
 
     Attributes:
         heading: three lines: what, which, unit.
-        figure: the figure's name in a run, with dots.
-        best: `min` or `max`, where the lowest or the highest value is to stand out.
-        text: formats the value.
-        compared: another column follows, with the ratio to the first run.
+        figure: dotted name of the figure in a run.
+        best: `min` or `max` if the lowest or highest value is to stand out; else None.
+        text: function that formats the value.
+        compared: whether another column follows, with the ratio to the first run.
     """
 
     heading: str
@@ -189,11 +189,11 @@ class Column:
     compared: bool = False
 
     def value(self, run: dict[str, Any]) -> float:
-        """The figure of a run."""
+        """Return the figure's value of a run."""
         return Figure(self.figure).value(run)
 
     def gain(self, run: dict[str, Any], first: dict[str, Any]) -> float:
-        """How many times better than `first`."""
+        """Return how many times better the figure of a run is than that of `first`."""
         better, worse = (run, first) if self.best is max else (first, run)
         return self.value(better) / self.value(worse)
 
@@ -217,7 +217,7 @@ _COLUMNS: Final = (
 """The table's columns from left to right."""
 
 _JOB: Final = Column("job\nmean\ns", "job_s.mean", min)
-"""The last one where requests are turns of sessions, in place of the planning times' p99."""
+"""The last column if requests are turns of sessions, in place of the planning times' p99."""
 
 
 _RULES: Final = box.Box("    \n    \n ── \n    \n ── \n    \n    \n    \n")
@@ -245,13 +245,13 @@ def _table(batch: Batch, roomy: bool) -> Table:
 
 
 def _cells(run: dict[str, Any], runs: list[dict[str, Any]]) -> list[Text]:
-    """The cells of a row; on a terminal the best figures of several runs are bold."""
+    """Return the cells of a row; on a terminal the best figures of several runs are bold."""
     cells = []
     for column in _columns(runs):
         value = column.value(run)
         is_best = column.best is not None and value == column.best(map(column.value, runs))
         shown = column.text(value)
-        if shown.startswith("0."):  # ".209": keeps columns of times below a second narrow
+        if shown.startswith("0."):  # ".209", to keep columns of times below a second narrow
             shown = shown[1:]
         cells.append(Text(shown, style="bold" if is_best and len(runs) > 1 else ""))
         if column.compared and len(runs) > 1:
@@ -270,17 +270,17 @@ WORDS: Final = {
     "cache_hit": "the cache hit",
     "job_s.mean": "the mean job time",
 }
-"""What figures are called in a sentence; goodput is named by its target."""
+"""Names of figures in a sentence; goodput gets its name from its target."""
 
 _SAID: Final = ("ttft_s.mean", "ttft_s.p99", "cache_hit", "job_s.mean")
-"""Figures of the verdict on what was simulated."""
+"""Figures that the verdict of `peek simulate` may mention."""
 
 
 def verdict(batch: Batch) -> str:
-    """Say in one sentence what a policy (`peek` if it ran, else the best one) changes.
+    """Say in one sentence what a policy changes: `peek` if it ran, else the one with the shortest mean TTFT.
 
-    It is held against the engine's own settings among the runs, in each figure against the best of them;
-    where none ran, against the first run.  "" for a single run.
+    Each figure is compared with the best of the engine's own settings among the runs, or with the first run
+    if there are none.  "" for a single run.
     """
     runs = {str(run["policy"]): run for run in batch.runs}
     stock = [label for label in engine_of(batch.cache).stock if label in runs] or [next(iter(runs))]
@@ -306,7 +306,7 @@ def verdict(batch: Batch) -> str:
 
 
 def change_text(change: Change, ranged: bool, names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """A change of one figure, as a part of a sentence; `names` beside `WORDS`."""
+    """Write the change of a figure as part of a sentence; `names` adds to `WORDS`."""
     figure, before, after = change.figure, change.before, change.after
     verb = "rises" if after > before else "falls"
     what = f"{ {**WORDS, **names}[figure.name] } {verb} from"
@@ -323,7 +323,7 @@ def change_text(change: Change, ranged: bool, names: Mapping[str, str] = Mapping
 
 
 def _size(figure: Figure, gain: float) -> str:
-    """How much a figure changes, up or down: as "x4.1" from a factor of two on, else as "12 %"."""
+    """Write how much a figure changes, up or down: "x4.1" from a factor of two on, else "12 %"."""
     ratio = 1.0 + gain if figure.more_is_better else 1.0 - gain
     times = max(ratio, 1.0 / max(ratio, 1e-9))
     if times >= 1.95 or not ratio:
@@ -332,11 +332,11 @@ def _size(figure: Figure, gain: float) -> str:
 
 
 _FIRST: Final = ("ttft_s.mean", "ttft_s.p99", "goodput.0.share")
-"""Figures of the answer in words; others only where none of these changes."""
+"""Figures of the answer in words; others are told only if none of these changes."""
 
 
 def said_of(found: Answer) -> str:
-    """The answer in a few sentences: what a flag brings, and what `peek` adds to the best of the flags."""
+    """Write the answer in a few sentences: the gain of a flag, and what `peek` adds to the best flag."""
     flag = found.engine.stock[found.advised]
     said = []
     if flag:
@@ -396,12 +396,12 @@ def reason(first: dict[str, Any]) -> str:
 
 
 def seconds_text(value: float) -> str:
-    """A time in seconds, or in milliseconds below one."""
+    """Write a time in seconds, or in milliseconds if it is below a second."""
     return f"{1000.0 * value:.0f} ms" if value < 0.9995 else f"{significant(value)} s"
 
 
 def joined(parts: list[str], last: str = " and ") -> str:
-    """Parts as in a sentence."""
+    """Join parts by commas and a last word, as in a sentence."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])}{last}{parts[-1]}"
 
 
@@ -414,11 +414,11 @@ PANELS: Final = {
     "throughput_rps": "Throughput, req/s (more is better)",
     "ttft_s.p99": "TTFT p99, s (less is better)",
 }
-"""Figures that are drawn, and their titles; the axes of times may be logarithmic."""
+"""Figures that are drawn, with their titles; the axes of times may be logarithmic."""
 
 
 def check_plot(path: Path) -> None:
-    """Refuse before the runs what could not be drawn after them."""
+    """Raise an error, before the runs, if the plot could not be drawn or written after them."""
     if path.suffix.lower() not in PLOT_FORMATS:
         raise typer.BadParameter(
             f"{str(path)!r} ends in none of {', '.join(PLOT_FORMATS)}", param_hint="--plot"
@@ -431,8 +431,8 @@ def check_plot(path: Path) -> None:
 
 
 def save_plot(path: Path, batches: list[Batch]) -> None:
-    """Draw all runs into the file `path`; several seeds become means, with their range as whiskers."""
-    from matplotlib import figure as drawing  # not pyplot: no window system, no global state
+    """Draw all runs into the file `path`; several seeds become means with their range as a line."""
+    from matplotlib import figure as drawing  # not pyplot, which has global state and may open windows
 
     policies = [run["policy"] for run in batches[0].runs]
     figure = drawing.Figure(figsize=(10.0, 2.0 + 0.58 * max(len(policies), 2)), dpi=150, layout="constrained")
@@ -460,7 +460,7 @@ def save_plot(path: Path, batches: list[Batch]) -> None:
 
 
 def _draw(axes: Axes, policies: list[str], values: list[list[float]]) -> None:
-    """Draw the bars from top to bottom in the order of the command line."""
+    """Draw the bars of the policies from top to bottom, in the order of the command line."""
     rows = list(range(len(policies)))
     colors = [_PEEK if policy == "peek" else _OTHERS for policy in policies]
     axes.barh(rows, [fmean(each) for each in values], height=0.7, color=colors)
@@ -475,7 +475,7 @@ def _draw(axes: Axes, policies: list[str], values: list[list[float]]) -> None:
 
 
 def _scale(axes: Axes, name: str, values: list[list[float]]) -> None:
-    """Scale linearly from 0, or logarithmically, with room for a value behind the longest bar."""
+    """Scale the axis linearly from 0, or logarithmically, with room for a value behind the longest bar."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = min(map(min, values)), max(map(max, values))
@@ -493,7 +493,7 @@ def _scale(axes: Axes, name: str, values: list[list[float]]) -> None:
 
 
 def _draw_ideal(axes: Axes, ideal: float) -> None:
-    """Draw what a cache without evictions would reach, on the panel of cache hits."""
+    """Draw the hit of a cache without evictions, on the panel of cache hits."""
     from matplotlib.ticker import PercentFormatter
 
     axes.set_xlim(0.0, min(1.0, max(1.1 * ideal, axes.get_xlim()[1])))
@@ -503,7 +503,7 @@ def _draw_ideal(axes: Axes, ideal: float) -> None:
 
 
 def _write_values(axes: Axes, column: Column, values: list[list[float]]) -> None:
-    """Write the mean behind each bar; on the panel of cache hits inside, clear of the ideal."""
+    """Write the mean behind each bar, or inside it on the panel of cache hits, clear of the ideal."""
     is_hit = column.figure == "cache_hit"
     for row, each in enumerate(values):
         inside = is_hit and min(each) > 0.2 * axes.get_xlim()[1]

@@ -1,8 +1,8 @@
-"""`peek simulate`: the embedded engine on one of the paper's cells or on recorded traffic.
+"""`peek simulate`: runs policies on the simulated engine, on a cell of the paper or on recorded traffic.
 
-Plan: first everything that the command line alone tells (wrong usage), then what the outside world must offer
-(recorded file, folder of the figure, matplotlib), and only then the runs, so that no mistake costs a run.
-Every combination of seed, policy and router is a run; the runs of one seed share one workload.
+The command line is checked first, then what the outside world must offer (recorded file, folder of the plot,
+matplotlib).  The runs come last, so that no mistake costs a run.  Every combination of workload (seed, or
+speed of a trace), policy and router is a run; the runs of one seed or speed share one workload.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from peek.simulation.trace import at_rate, at_session_rate, read_mooncake, read_
 from peek.simulation.workload import Workload, faster
 
 ALL: Final = "all"
-"""Stands for every policy that has a name."""
+"""Label that stands for every preset."""
 
 DEFAULT_POLICIES: Final = (
     "fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek",
@@ -64,7 +64,7 @@ DEFAULT_POLICIES: Final = (
 """The policies that `make demo` compares."""
 
 FLEET_POLICIES: Final = ["peek"]
-"""Policies of a fleet's engines where none is named."""
+"""Default policies of a fleet's engines."""
 
 DEFAULT_ROUTERS: Final = ("round-robin", "prefix-hash", "peek")
 
@@ -73,7 +73,7 @@ DEFAULT_MODEL: Final = "qwen2.5-32b"
 LARGEST_CARDS: Final = 1024
 
 ENGINE_OF: Final = {"radix": "sglang", "blocks": "vllm"}
-"""Whose column of a cell's rates and caps goes with an engine kind."""
+"""Engine of each kind, whose rates and caps a cell takes."""
 
 PER_REQUEST_COLUMNS: Final = (
     "request_id", "tenant", "arrival_s", "admitted_s", "first_token_s", "finished_s",
@@ -134,12 +134,12 @@ class SimulateOptions:
     stale_s: float = value("Seconds until a router hears of anything; --cache blocks.", 0.0, "FLOAT")
 
     def is_given(self, name: str) -> bool:
-        """Whether the option is on the command line, even with its default as value."""
+        """Whether an option is on the command line, even with its default as value."""
         source = self.ctx.get_parameter_source(name)
         return source is not None and source.name == "COMMANDLINE"
 
     def refuse(self, names: Sequence[str], why: str) -> None:
-        """Refuse options that do not go with the others."""
+        """Raise `BadParameter` if one of these options is on the command line."""
         for name in names:
             if self.is_given(name):
                 value = self.ctx.params[name]
@@ -148,10 +148,10 @@ class SimulateOptions:
 
 
 def simulate_command(options: SimulateOptions) -> None:
-    """Compare policies on the embedded engine, in virtual time.
+    """Compare policies on the simulated engine, in modelled time.
 
-    The engine's steps take the time of a roofline model of the paper's hardware and model, so the
-    figures depend on the arguments alone, save the planning times, which are measured.
+    A roofline model, by default of the paper's hardware and model, gives the time of each step.  So all
+    figures depend on the arguments alone, except planning times, which are measured.
     """
     policies = list(PRESETS) if options.policy == [ALL] else options.policy
     check_policies(policies)
@@ -179,7 +179,7 @@ def simulate_command(options: SimulateOptions) -> None:
     lines.writerow(PER_REQUEST_COLUMNS)
     note = None if options.per_request is None else partial(_note, lines)
     batches = _batches(options, cost, workloads, policies, shapes, note)
-    if options.plot is not None:  # files first: a table above an error would be read as a success
+    if options.plot is not None:  # files come first, as a table above an error looks like success
         save_plot(options.plot, batches)
     if options.per_request is not None:
         with write_whole([options.per_request]) as (stream,):
@@ -194,7 +194,7 @@ def simulate_command(options: SimulateOptions) -> None:
 
 
 def _check_source(options: SimulateOptions) -> None:
-    """Refuse options that belong to another kind of workload."""
+    """Raise `BadParameter` for options that belong to another kind of workload."""
     if options.sessions is not None:
         options.refuse(_NOT_OF_SESSIONS, "is given together with --sessions, which replaces cell and trace")
         return
@@ -207,7 +207,7 @@ def _check_source(options: SimulateOptions) -> None:
 
 
 def _check_files(options: SimulateOptions) -> None:
-    """Refuse files that are one, cannot hold several speeds, or could not be written after the runs."""
+    """Refuse paths to one file, a file for several speeds, and files that could not be written later."""
     asked = {"--plot": options.plot, "--per-request": options.per_request}
     written = [(option, path) for option, path in asked.items() if path is not None]
     if written and len(options.rate_scale) > 1:
@@ -221,7 +221,7 @@ def _check_files(options: SimulateOptions) -> None:
 
 
 def _shapes(options: SimulateOptions) -> list[FleetShape]:
-    """The fleets to run, none for a single engine."""
+    """Return the fleets to run; none for a single engine."""
     if options.replicas is None:
         options.refuse(_FLEET_ONLY, "needs --replicas")
         return []
@@ -247,7 +247,7 @@ def _check_block(cache: str, block: int | None, option: str = "--trace-block") -
 
 
 def machine(card: str, cards: int, model: str) -> CostModel:
-    """Step times and memory of what was asked for; wrong usage for names that are unknown."""
+    """Return the cost model of cards and a model; `BadParameter` for unknown names."""
     if cards > LARGEST_CARDS:
         raise typer.BadParameter(f"{cards} is not in 1..{LARGEST_CARDS}", param_hint="--cards")
     with as_usage_error("--card", WorkloadError):
@@ -256,13 +256,16 @@ def machine(card: str, cards: int, model: str) -> CostModel:
 
 
 def arena_of(cost: CostModel, part: float) -> int:
-    """Tokens of KV cache in this part of a machine's memory; wrong usage if not even the weights fit."""
+    """Return the arena in tokens that a part of a machine's memory holds beside the weights.
+
+    `BadParameter` if the weights do not fit.
+    """
     with as_usage_error("--card", WorkloadError, ": more of them with --cards"):
         return arena_tokens(cost.hardware, cost.model, part)
 
 
 def _model(model: str) -> Model:
-    """A model by its name, or by the path of its `config.json`."""
+    """Return a model by its name, or by the path of its `config.json`."""
     path = Path(model)
     if path.suffix != ".json":
         with as_usage_error("--model", WorkloadError, ", or a config.json"):
@@ -280,7 +283,7 @@ def _model(model: str) -> Model:
 
 
 def _workloads(options: SimulateOptions) -> list[Workload]:
-    """What the command line names: one workload per seed of a cell or sessions, per speed of a trace."""
+    """Return one workload per seed of a cell or of sessions, or per speed of a trace."""
     if options.sessions is not None:
         return _sessions(options.sessions, options)
     if options.trace is None:
@@ -292,7 +295,7 @@ def _workloads(options: SimulateOptions) -> list[Workload]:
 
 
 def _cells(options: SimulateOptions) -> list[Workload]:
-    """The cell, for each seed."""
+    """Return the cell's workload for each seed."""
     name, trace_file = options.workload, options.trace_file
     check_choice("--workload", name, CELL_NAMES)
     check_choice("--load", options.load, LOADS)
@@ -302,14 +305,14 @@ def _cells(options: SimulateOptions) -> list[Workload]:
     try:
         cells = [cell(name, options.load, seed, engine, trace=trace_file) for seed in options.seed]
     except WorkloadError as error:
-        if trace_file is not None:  # the file's fault
+        if trace_file is not None:  # the error is in the file, not in the option
             raise
         raise typer.BadParameter(str(error), param_hint="--workload") from None
     return [faster(each, options.replicas or 1) for each in cells]
 
 
 def _sessions(path: Path, options: SimulateOptions) -> list[Workload]:
-    """One workload per seed; a single one where the file says when sessions begin."""
+    """Return one workload per seed; a single one if the file says when sessions begin."""
     rate, seeds = options.session_rate, options.seed
     recorded = read_sessions(path, rate=rate, seed=seeds[0], limit=options.limit)
     _check_block(options.cache, recorded.unit_tokens, "--sessions")
@@ -327,7 +330,7 @@ def _batches(
     shapes: Sequence[FleetShape],
     note: Callable[[str, int, list[Job]], None] | None,
 ) -> list[Batch]:
-    """Run each workload under each policy and fleet (`shapes`; none for a single engine)."""
+    """Run each workload under each policy and fleet; without `shapes` on a single engine."""
     batches = []
     fleets: list[FleetShape | None] = [*shapes] or [None]
     requests = sum(len(workload.requests) for workload in workloads) * len(policies) * len(fleets)
@@ -350,7 +353,7 @@ def _batches(
 
 
 def _setting(workload: Workload, cache: str, cost: CostModel) -> dict[str, Any]:
-    """What the figures of a run hold for."""
+    """Return the setting that a run's figures hold for, by name."""
     found = {
         "warmup": workload.warmup,
         "arena_tokens": workload.arena_tokens,
@@ -365,7 +368,7 @@ def _setting(workload: Workload, cache: str, cost: CostModel) -> dict[str, Any]:
 
 
 def _note(lines: Any, policy: str, seed: int, jobs: list[Job]) -> None:
-    """Write the requests of one run as CSV, in order of arrival; times in seconds since its start."""
+    """Write the requests of one run as CSV, in order of arrival; times in seconds since the run's start."""
     for job in jobs:
         times = (job.arrival_s, job.admitted_s, job.first_token_s, job.finished_s)
         lines.writerow([

@@ -1,6 +1,6 @@
-"""`peek trace`: a log of requests as a block-hash trace, which `peek simulate --trace` replays.
+"""`peek trace`: turns a log of requests into a block-hash trace, which `peek simulate --trace` replays.
 
-The trace holds nothing of what was asked or answered: only lengths, times, and salted hashes by which equal
+The trace holds no text of prompts or answers, only lengths, times, and salted hashes by which equal
 beginnings of prompts are found.
 """
 
@@ -36,20 +36,20 @@ from peek.cli.writing import write_whole
 from peek.traffic import BLOCK_TOKENS, UNITS, Counts, Reader, RequestRows, Tracer
 
 KINDS: Final = {"auto": "", "jsonl": "rows", "log": "log"}
-"""What --format lets through."""
+"""Values of --format, each with the kind of `Reader` formats that it admits."""
 
 UNKNOWN_TOKENS: Final = 128
-"""Tokens taken for an answer whose length is not in the log."""
+"""Default length in tokens of an answer whose length is not in the log."""
 
 ESTIMATE: Final = " (four bytes of text taken as a token; --tokenizer counts them)"
-"""Behind a number of tokens that nobody has counted."""
+"""Note behind a number of tokens that is estimated."""
 
 SMALLEST_SALT: Final = 16
-"""Bytes: too many to try out, if they are random."""
+"""Least bytes of a salt: if they are random, too many to try out."""
 
 _SPANS: Final = ((86_400.0, "days"), (3600.0, "h"), (60.0, "min"))
 _YEAR_S: Final = 366 * 86_400.0
-"""Longer than any log: a time is of another clock, or is none."""
+"""Seconds, more than any log spans; a longer span shows that some times are wrong or of another clock."""
 
 
 field_path = partial(value, "Dotted path; not the usual places.", "", "PATH")
@@ -118,7 +118,7 @@ def trace_command(options: TraceOptions) -> None:
 
 
 def read_logs(sources: Sequence[Path], reader: Reader, tracer: Tracer) -> list[BadLines]:
-    """Read all logs; for each what was left out, of which the first is named on stderr."""
+    """Read all logs; return the lines left out of each, the first of which are named on stderr."""
     faults = []
     for source in sources:
         bad = BadLines(source)
@@ -138,12 +138,12 @@ def read_logs(sources: Sequence[Path], reader: Reader, tracer: Tracer) -> list[B
 
 
 def untimed(sources: Sequence[Path]) -> AbstractContextManager[None]:
-    """Says with the error for requests without times what to do about them."""
+    """Add advice to the error for requests without times."""
     return naming(", ".join(map(str, sources)), ": name their place with --time-field, or give --rate")
 
 
 def nothing_read(sources: Sequence[Path], reader: Reader) -> WorkloadError:
-    """The error for logs without a request, with what to do about it."""
+    """Return the error for logs without a request, with advice."""
     shown = ", ".join(map(str, sources))
     said = [
         f"{shown}: holds no request that is understood",
@@ -154,7 +154,7 @@ def nothing_read(sources: Sequence[Path], reader: Reader) -> WorkloadError:
 
 
 def unread(left: Mapping[str, Any]) -> list[str]:
-    """What to say of the lines that no format knows; `left` as of `Reader.not_understood`."""
+    """Return a message on the lines that no format knows; `left` comes from `Reader.not_understood`."""
     if not left["lines"]:
         return []
     lines = f"{left['lines']:,} line{'s' * (left['lines'] > 1)}"
@@ -193,7 +193,7 @@ def _explain(counts: Counts, options: TraceOptions, is_estimate: bool) -> None:
 
 
 def pace(span_s: float, requests: int) -> str:
-    """Span and rate of the requests, so that a wrong unit of times shows."""
+    """Write span and rate of the requests, so that a wrong unit of times shows."""
     if span_s <= 0.0:
         return "all at one time"
     parts, unit = next((each for each in _SPANS if span_s >= 2.0 * each[0]), (1.0, "s"))

@@ -1,11 +1,11 @@
-"""The writer of all commands: output that is never half there.
+"""Writes the output of all commands, so that no output file is ever incomplete.
 
 A regular file is written beside its place, under a name that no other file has, synced and then renamed.
-Until then the old file stands, and if anything fails the new one goes.  Two runs at a time never share a
-name, and the files of one run are renamed together, so that an order file always belongs to its output.  A
-process that is killed leaves a file `NAME.<letters>.partial` behind, or between two renames the old ones as
-`NAME.<letters>.old`; no run reads them.  The first of several, the order file, is then in its place all the
-same, old or new.  Devices, pipes and standard output cannot be replaced and get their bytes at once.
+Until then the old file stays; if anything fails, the new one is removed.  Two runs at a time never share a
+name.  The files of one run are renamed together, so an order file always belongs to its output.  A process
+that is killed leaves `NAME.<letters>.partial` files or, between two renames, the old files as
+`NAME.<letters>.old`; no run reads them.  Where hard links exist, the first file, the order file, is in its
+place even then, old or new.  Devices, pipes and standard output cannot be replaced and are written directly.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from peek.cli.options import STREAM, is_regular, real_path
 from peek.cli.reading import zstandard_for
 
 NAME_CHARACTERS: Final = 50
-"""Characters of a file's name that its successor keeps: at four bytes each, far below the limit of 255."""
+"""Characters of a file's name kept in a temporary one; at four bytes each, far below the limit of 255."""
 
 _BUFFER_BYTES: Final = 1 << 17
 
 
 class _NamedFile(io.FileIO):
-    """A file that names itself when it cannot be written: `OSError` of a write has no name."""
+    """A file that puts its name into errors of writing, as an `OSError` of a write has none."""
 
     def __init__(self, descriptor: int, shown: Path) -> None:
         super().__init__(descriptor, "wb")
@@ -43,7 +43,7 @@ class _NamedFile(io.FileIO):
         """As `FileIO.write`."""
         try:
             return super().write(data) or 0
-        except BrokenPipeError:  # for `main` a bare one is that of standard output
+        except BrokenPipeError:  # `main` takes a bare one for that of standard output
             raise PeekError(f"{self._shown}: its reader has gone") from None
         except OSError as error:
             error.filename = self._shown
@@ -51,15 +51,16 @@ class _NamedFile(io.FileIO):
 
 
 def open_to_write(path: Path, flags: int, shown: Path | None = None) -> IO[bytes]:
-    """Open a buffered file whose errors name it, as `shown` if that is given."""
+    """Open a buffered file for writing; its errors name it, as `shown` if that is given."""
     descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0) | flags, 0o666)
     return io.BufferedWriter(_NamedFile(descriptor, shown or path), _BUFFER_BYTES)
 
 
 class _GzipWriter(io.RawIOBase):
-    """A gzip stream without a name and a time: equal input, equal bytes.
+    """A gzip stream without name and time, so that equal input gives equal bytes.
 
-    `gzip.GzipFile` keeps what it could not write, and from Python 3.12 on reports it on stderr at its end.
+    `gzip.GzipFile` is not used: it keeps bytes that it could not write, and from Python 3.12 on reports them
+    on stderr at its end.
     """
 
     def __init__(self, raw: IO[bytes]) -> None:
@@ -72,12 +73,12 @@ class _GzipWriter(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """Write all of it at once."""
+        """Compress and write all of the data."""
         self._raw.write(self._code.compress(data))
         return memoryview(data).nbytes
 
     def close(self) -> None:
-        """End the stream; it counts as closed even if the end cannot be written."""
+        """Write the stream's end and close it; it is closed even if the end cannot be written."""
         if not self.closed:
             try:
                 self._raw.write(self._code.flush())
@@ -86,7 +87,7 @@ class _GzipWriter(io.RawIOBase):
 
 
 def _compressing(raw: IO[bytes], path: Path) -> Any:
-    """A stream that writes into `raw`; closing it leaves `raw` open.  `raw` itself for a plain name."""
+    """Return a compressing stream into `raw` whose `close` leaves `raw` open, or `raw` for a plain name."""
     if path.suffix == ".gz":
         return _GzipWriter(raw)
     if path.suffix == ".zst":
@@ -95,11 +96,11 @@ def _compressing(raw: IO[bytes], path: Path) -> Any:
 
 
 class _Output:
-    """One stream of `write_whole`.
+    """One output of `write_whole`.
 
     Attributes:
-        stream: what to write to.
-        folder: where the file will appear; None if it is written in place.
+        stream: stream to write to.
+        folder: folder in which the file will appear; None if the output is written in place.
     """
 
     def __init__(self, path: Path) -> None:
@@ -122,12 +123,12 @@ class _Output:
             self._raw = open_to_write(path, 0)
 
     def open(self) -> Any:
-        """The stream, compressing if the name asks for it."""
+        """Open the stream, which compresses if the file's name says so."""
         self.stream = _compressing(self._raw, self._path)
         return self.stream
 
     def finish(self) -> None:
-        """Bring everything that has been written to the disk."""
+        """Write out everything, of a regular file to the disk, and close the file."""
         if self.stream is not self._raw:
             self.stream.close()
         self._raw.flush()
@@ -143,19 +144,19 @@ class _Output:
             self._raw.close()
 
     def publish(self) -> None:
-        """Put the file in its place."""
+        """Move the new file to its place."""
         if self.folder is not None:
             self._aside.replace(self._place)
             self._published = True
 
     def withdraw(self) -> None:
-        """Take the old file out of its place, for the moment."""
+        """Move the old file out of its place for now."""
         if self.folder is not None:
             with suppress(FileNotFoundError):
                 self._place.replace(self._old)
 
     def keep(self) -> None:
-        """Keep the old file by a second name as well; take it out of its place where files have only one."""
+        """Give the old file a second name as well; move it out of its place if hard links do not work."""
         if self.folder is not None:
             try:
                 os.link(self._place, self._old)
@@ -170,31 +171,31 @@ class _Output:
             self._old.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Take everything back that can be taken back."""
+        """Remove the new file and bring the old one back, as far as possible."""
         for each in (self.stream, self._raw):
             if each is not None and self._path != STREAM:
-                with suppress(OSError, ValueError, PeekError):  # it may be what has failed
+                with suppress(OSError, ValueError, PeekError):  # this stream may be the one that failed
                     each.close()
         if self.folder is not None:
             (self._place if self._published else self._aside).unlink(missing_ok=True)
             with suppress(FileNotFoundError):
                 self._old.replace(self._place)
-            self.forget()  # two names of one file both stay after a rename
+            self.forget()  # a rename between two names of one file leaves both
 
 
 @contextmanager
 def write_whole(paths: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
-    """Streams that become files when all is written, in the order given, and not at all otherwise."""
+    """Yield streams that become files, in this order, once all are written; if anything fails, none does."""
     outputs: list[_Output] = []
     try:
-        outputs.extend(map(_Output, paths))  # one by one: if the second cannot be opened the first is known
+        outputs.extend(map(_Output, paths))  # if the second cannot be opened, the first is in the list
         yield [output.open() for output in outputs]
         for output in outputs:
             output.finish()
         with _locked({output.folder for output in outputs if output.folder is not None}):
             if len(outputs) > 1:
                 for output in outputs[1:]:
-                    output.withdraw()  # killed between two renames, no old file stands beside a new one
+                    output.withdraw()  # so a kill between two renames leaves no old file beside a new one
                 outputs[0].keep()
             for output in outputs:
                 output.publish()
@@ -208,14 +209,14 @@ def write_whole(paths: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
 
 @contextmanager
 def _locked(folders: set[Path]) -> Iterator[None]:
-    """Keep other runs from renaming anything in these folders; where folders cannot be locked, they may."""
+    """Keep other runs from renaming files in these folders, where folders can be locked."""
     try:
         import fcntl
     except ImportError:
         yield
         return
     with ExitStack() as stack:
-        for folder in sorted(folders):  # one order for all, or two runs wait for each other
+        for folder in sorted(folders):  # all runs lock in one order, so no two wait for each other
             with suppress(OSError):
                 descriptor = os.open(folder, os.O_RDONLY)
                 stack.callback(os.close, descriptor)
@@ -225,9 +226,9 @@ def _locked(folders: set[Path]) -> Iterator[None]:
 
 @contextmanager
 def work_folder(targets: Sequence[Path], precious: str = "") -> Iterator[Path]:
-    """A new folder for the time being, beside the first regular file among the targets, if there is one.
+    """Make a temporary folder, beside the first regular file among the targets if there is one.
 
-    If something fails and the file `precious` in it holds anything, the folder stays, and stderr says so.
+    If an error is raised and the file `precious` in it is not empty, the folder stays, and stderr says so.
     """
     places = [real_path(path) for path in targets if is_regular(path)]
     name, parent = (f"{places[0].name[:NAME_CHARACTERS]}.", places[0].parent) if places else ("peek.", None)
