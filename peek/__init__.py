@@ -1,7 +1,6 @@
 """Queue-informed scheduling and eviction for LLM serving engines.
 
-The public names, nothing else.  Engines are wired in by `peek.adapters`, which this module does not
-import.
+This module holds the public names only.  `peek.adapters`, which it does not import, connects engines.
 """
 
 from peek import fleet, offline
@@ -83,5 +82,5 @@ __all__ = [
 
 
 def backend() -> str:
-    """ "compiled" if the hot modules are mypyc extensions, "interpreted" if they run as Python."""
+    """Return "compiled" if the hot modules are mypyc extensions, "interpreted" if they run as Python."""
     return "compiled" if _keys.COMPILED else "interpreted"

@@ -1,7 +1,7 @@
 """The command `peek`, also as `python -m peek`.
 
-Where the packages of the extra `cli` are missing, or another distribution has overwritten or removed files of
-this one, a line says so instead of a failed import.
+If the packages of the extra `cli` are missing, or another distribution has overwritten or removed files of
+this one, the command prints one line that says so in place of a traceback.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from peek.cli.conflicts import why_broken
 
 NEEDED: Final = ("typer", "rich")
-"""What the extra brings."""
+"""Packages that the extra `cli` installs."""
 
 ADVICE: Final = "pip install 'peek-kv[cli]'"
 

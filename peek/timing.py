@@ -1,4 +1,4 @@
-"""Timing, for `peek bench` and the project's own benchmarks.
+"""Measures times, for `peek bench` and the project's own benchmarks.
 
 `Rounds` times an action.  `Rig` is a planner with as little around it as possible.  `Bench` measures the
 tree, the walk, the plan and the offline order of one queue.
@@ -24,25 +24,25 @@ from peek.trie.dual_walk import DualWalk
 from peek.trie.pending_tree import PendingTree
 
 CLOCK: Final = thread_time
-"""Processor time of this thread: on a shared machine, wall time would count the neighbours too."""
+"""Clock of all measurements: processor time of this thread, as wall time would count other processes."""
 
 NOW: Final = 1_000.0
-"""Seconds on the rig's clock; all arrivals are before it."""
+"""Time of each cycle in seconds, on the clock of the rig's arrivals and after all of them."""
 
 VOCABULARY: Final = 150_000
-"""Drawn tokens are below this."""
+"""Upper bound of random token ids, exclusive."""
 
 FEW_ROUNDS: Final = 5
-"""Rounds of a measurement that takes long: the offline order of all prompts."""
+"""Rounds of a measurement that takes long, such as the offline order of all prompts."""
 
 # -- rounds against the clock ---------------------------------------------------------------------------
 
 
 class Rounds:
-    """Times `action(*setup())`, a few rounds at a time; neither `setup` nor the first round counts.
+    """Times rounds of `action(*setup())`; neither `setup` nor a first round, which warms up, counts.
 
     Attributes:
-        times_s: seconds of each round so far.
+        times_s: time of each round so far, seconds.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Rounds:
 
 
 def best_of(rounds: int, action: Callable[[], object]) -> float:
-    """Seconds of the fastest of `rounds` calls."""
+    """Return the time of the fastest of `rounds` calls, seconds."""
     best = float("inf")
     for _ in range(rounds):
         started = CLOCK()
@@ -73,14 +73,14 @@ def best_of(rounds: int, action: Callable[[], object]) -> float:
 
 
 def readable(seconds: float) -> str:
-    """Write a time with about three digits."""
+    """Write a time with about three digits, in ms or us."""
     if seconds >= 1e-3:
         return f"{seconds * 1e3:.2f} ms"
     return f"{seconds * 1e6:.2f} us" if seconds < 1e-4 else f"{seconds * 1e6:.0f} us"
 
 
 def aligned(lines: Sequence[Sequence[str]], sides: str) -> list[str]:
-    """Align cells in columns, each to the side (`<` or `>`) that `sides` gives."""
+    """Align cells in columns; `sides` has `<` (left) or `>` (right) for each column."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  ".join(
@@ -94,7 +94,7 @@ def aligned(lines: Sequence[Sequence[str]], sides: str) -> list[str]:
 
 
 class Queue:
-    """A `WaitingQueue` that does nothing of its own, so that only the planner is timed."""
+    """A `WaitingQueue` that does as little as possible, so that only the planner is timed."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self.ids: list[str] = []
@@ -132,10 +132,10 @@ class Rig:
     """A planner, its queue and a cache, after one full cycle.
 
     Args:
-        keys: packed prompts that wait.
-        cache: what an engine holds.
-        label: of the policy.
-        own_at: the place where a request's own tokens begin; see `one_arrival`.
+        keys: packed prompts of the waiting requests.
+        cache: the engine's prefix cache.
+        label: label of the policy.
+        own_at: index of the first token that a request does not share; see `one_arrival`.
     """
 
     def __init__(self, keys: Sequence[bytes], cache: RadixCache, label: str, own_at: int = 0) -> None:
@@ -158,7 +158,10 @@ class Rig:
         self.cache.version += 1
 
     def one_arrival(self) -> None:
-        """Undo the last such arrival, then add one request, as long as the others."""
+        """Remove the request that the last call added, then add a new one.
+
+        It is as long as the request in the middle of the queue and shares that one's first `own_at` tokens.
+        """
         if self._extra:
             self.queue.ids.remove(self._extra)
             self.cycle()
@@ -170,7 +173,7 @@ class Rig:
 def match_each(cache: RadixCache, keys: Sequence[bytes]) -> None:
     """Match each prompt with the cache, as an engine does without a pending tree.
 
-    Changes recency and, the first time, splits nodes.
+    A match changes recency and, the first time, splits nodes.
     """
     match = cache.match
     for key in keys:
@@ -178,7 +181,7 @@ def match_each(cache: RadixCache, keys: Sequence[bytes]) -> None:
 
 
 def random_key(rng: np.random.Generator, n: int) -> bytes:
-    """`n` packed tokens that no other prompt shares."""
+    """Return a packed prompt of `n` random tokens."""
     return rng.integers(0, VOCABULARY, size=n, dtype=np.int32).tobytes()
 
 
@@ -188,16 +191,17 @@ CHANGES: Final[dict[str, Callable[[Rig], None]]] = {
     "one left, one came, cache changed": Rig.turn_over,
     "one came": Rig.one_arrival,
 }
-"""What happens between two plans."""
+"""Changes between two plans, by what a row calls them."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One row.
+    """One row of `peek bench`.
 
     Attributes:
-        best_s, median_s: seconds of one operation in the fastest and the median round.
-        ratio: of the fastest to one cache match per request; 0 where the two cannot be compared.
+        what: name of the operation.
+        best_s, median_s: time of one operation in the fastest and in the median round, seconds.
+        ratio: `best_s` over the time of one cache match per request; 0 if the two are not comparable.
     """
 
     what: str
@@ -207,14 +211,14 @@ class Figure:
 
 
 class Bench:
-    """Measures one queue.
+    """Measures the operations of `peek` on one queue.
 
     Args:
-        keys: packed prompts; the last ones wait, every second one of those before is in the cache.
-        waiting: how many wait, at least 1.
-        label: of the policy.
-        rounds: of each measurement.
-        block_symbols: symbols of a cache block, for the offline order.
+        keys: packed prompts; the last ones wait, and every second one before them is in the cache.
+        waiting: number of waiting prompts, at least 1.
+        label: label of the policy.
+        rounds: rounds of each measurement; the offline order has `FEW_ROUNDS`.
+        block_symbols: symbols per cache block, for the offline order.
     """
 
     def __init__(
@@ -229,7 +233,7 @@ class Bench:
         self._block_symbols = block_symbols
 
     def figures(self) -> Iterator[Figure]:
-        """Yield the figures; each is measured when it is asked for."""
+        """Yield the figures, each measured when the iterator reaches it."""
         n = len(self.waiting)
         yield self._measured("tree, insert one", self._tree, operations=n)
         yield self._measured("tree, remove one", self._drain, lambda: (self._tree(),), operations=n)
