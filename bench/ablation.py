@@ -1,12 +1,13 @@
-"""The default policy with one of its parts left out or changed: on the kinds of `bench.arena`, and on W1.
+"""Measures the default policy with one of its parts removed or changed, on kinds of `bench.arena` and on W1.
 
     python -m bench.ablation [--only NAME ...] [--csv FILE]
 
-Each variant is a copy of `peek/policy/default` in which a few lines are replaced; a line that is not there
-any more is an error.  The copies run uncompiled, with the same orders.
+Each variant is a copy of `peek/policy/default` in which a few lines are replaced.  An error is raised if a
+line to replace no longer exists.  The copies run uncompiled, which changes no order.
 
-Kinds: tuning seeds, both simulated engines, cells with a queue; columns and utility as `bench.arena` has
-them.  W1: the paper's four cells at heavy load on both engines, mean and p99 TTFT over the default's.
+The kinds run with the tuning seeds on both simulated engines, in cells with a queue; `bench.arena` defines
+columns and utility.  W1 is the paper's four cells at heavy load on both engines: mean and p99 TTFT, divided
+by the default policy's.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from peek.simulation.cost import cost_model_for
 from peek.simulation.simulate import CACHES, simulate
 
 Edit = tuple[str, str, str]
-"""A module, some text of it, and what stands there instead."""
+"""A module, a text in it, and the text that replaces it."""
 
 
 def _divided(by: str) -> list[Edit]:
-    """Credits of cached edges, divided otherwise than by all that wait below; nothing: not at all."""
+    """Divide an edge's tokens by another function of `node.count`, or by nothing if `by` is empty."""
     return [
         ("frontier", " / float(node.count)", by.format("float(node.count)")),
         ("frontier", "float(cached) / count,", f"float(cached){by.format('count')},"),
@@ -95,7 +96,7 @@ VARIANTS: Final[dict[str, list[Edit]]] = {
 
 
 def write(folder: Path, name: str, edits: list[Edit]) -> str:
-    """Make a variant in `folder`; returns its label."""
+    """Write a variant into `folder`; return its label."""
     source = Path(peek.policy.default.__file__).parent
     texts = {path.stem: path.read_text(encoding="utf-8") for path in source.glob("*.py")}
     for module, old, new in edits:
@@ -110,7 +111,7 @@ def write(folder: Path, name: str, edits: list[Edit]) -> str:
 
 
 def run_w1(job: tuple[str, str, list[str]]) -> dict[str, dict[str, float]]:
-    """Mean and p99 TTFT in seconds of each policy on one of the paper's cells."""
+    """Run a cell of the paper under each policy; return the figures of TTFT in seconds, by label."""
     name, cache, labels = job
     workload = cell(name, "heavy", TUNING[0], "vllm" if cache == "blocks" else "sglang")
     model = cost_model_for(name)
@@ -118,7 +119,7 @@ def run_w1(job: tuple[str, str, list[str]]) -> dict[str, dict[str, float]]:
 
 
 def over(runs: list[dict[str, Any]], label: str, base: str, column: str) -> float:
-    """The geometric mean of a column's ratios to those of `base`."""
+    """Return the geometric mean over all runs of a column's ratio between `label` and `base`."""
     return float(np.exp(np.mean([np.log(run[label][column] / run[base][column]) for run in runs])))
 
 

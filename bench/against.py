@@ -1,12 +1,12 @@
-"""This checkout's benchmarks on its own build and on another checkout's, in turns, side by side.
+"""Compares this checkout's build with another checkout's, by running the benchmarks on both in turns.
 
     python -m bench.against /path/of/another/checkout [--strict] [-k EXPRESSION]
 
-Both builds run in a process of their own, with the benchmarks of *this* checkout.  A benchmark is set up in
-both, then they do slices of its rounds alternately; the fastest round counts.  Where the two differ by more
-than `LIMIT` they go on for longer, whichever is ahead, and then again in new processes, whose objects lie
-elsewhere in memory.  With `--strict` the exit status is 1 if a row is still slower by more than that, or
-could be measured on the other build only.
+Each build runs in a process of its own, with the benchmarks of *this* checkout.  A benchmark is set up in
+both processes, which then do slices of its rounds alternately; the fastest round counts.  If the two builds
+differ by more than `LIMIT`, whichever is faster, they continue for longer.  Then they run again in new
+processes, whose objects have other places in memory.  With `--strict` the exit status is 1 if a row is still
+slower by more than `LIMIT`, or could be measured on the other build only.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from bench.measure import SLICES, TURNS
 from peek.timing import aligned, readable
 
 LIMIT = 0.03
-"""Of a row's time: what may be noise."""
+"""Relative difference of a row's times that may be noise."""
 PATIENCE = 3
-"""Rows that differ by more are measured so many times as long, ..."""
+"""Factor by which rows that differ by more than `LIMIT` are measured longer."""
 PASSES = 4
-"""... and in so many processes, one after another."""
+"""Number of processes per build, one after another, in which such rows are measured."""
 
 
 class Side:
-    """One build: what was measured on it, and its process while one runs."""
+    """One build: its measured times, and its process while one runs."""
 
     def __init__(self, name: str, build: Path, folder: Path) -> None:
         self.name = name
         self.best_s: dict[str, float] = {}
         self.tests: dict[str, str] = {}
-        """Which test makes a row, by the row's name."""
+        """The test that makes a row, by the row's name."""
         self.ready: tuple[int, str] | None = None
-        """The place and the name of the benchmark that is set up; None when the process has ended."""
+        """Place and name of the benchmark that is set up; None when the process has ended."""
         self._place = expose(build, folder / name)
         self._log = folder / f"{name}.log"
         self._process: subprocess.Popen[bytes]
@@ -50,7 +50,7 @@ class Side:
         self._lines: TextIO
 
     def start(self, tests: Sequence[str], seed: int) -> None:
-        """A new process; with another seed its dictionaries and sets lie differently in memory."""
+        """Start a new process; another seed gives its dictionaries and sets another layout in memory."""
         orders, self._orders = os.pipe()
         lines, answers = os.pipe()
         command = [*PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT)]
@@ -69,12 +69,12 @@ class Side:
             raise SystemExit(f"the {self.name} build's process has {found}")
 
     def _hear(self) -> Any:
-        """The next line from the process, None at its end."""
+        """Return the next message from the process; None at its end."""
         line = self._lines.readline()
         return json.loads(line) if line else None
 
     def wait(self) -> None:
-        """Until a benchmark is set up, or there are no more."""
+        """Wait until a benchmark is set up, or there are no more."""
         ready = self._hear()
         self.ready = None
         if ready:
@@ -82,7 +82,7 @@ class Side:
             self.ready, self.tests[what] = (place, what), test
 
     def go(self) -> float:
-        """Measure for one turn; the fastest round so far, in seconds."""
+        """Measure for one turn; return the time of the fastest round so far, seconds."""
         os.write(self._orders, b"go\n")
         best_s: float | None = self._hear()
         if best_s is None or self.ready is None:
@@ -92,11 +92,11 @@ class Side:
         return self.best_s[what]
 
     def go_on(self) -> None:
-        """To the next benchmark."""
+        """Tell the process to go on to the next benchmark."""
         os.write(self._orders, b"next\n")
 
     def end(self) -> str:
-        """Wait for the process; its last words if it failed."""
+        """Wait for the process to end; return its log if it failed, else ""."""
         failed = self._process.wait() != 0
         os.close(self._orders)
         self._lines.close()
@@ -104,13 +104,13 @@ class Side:
 
 
 def show(what: str) -> None:
-    """What is being measured, on a line of its own where somebody watches."""
+    """Show on a terminal what is being measured."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{what}", end="", file=sys.stderr, flush=True)
 
 
 def play(sides: Sequence[Side]) -> None:
-    """Measure what `sides`, one or two, have ready."""
+    """Measure the benchmark that `sides`, one or two, have set up."""
     for turn in range(SLICES * PATIENCE):
         times = [side.go() for side in (sides if turn % 2 else sides[::-1])]
         if turn + 1 >= SLICES and max(times) <= (1 + LIMIT) * min(times):
@@ -122,7 +122,7 @@ def play(sides: Sequence[Side]) -> None:
 
 
 def measure(sides: Sequence[Side], tests: Sequence[str], seed: int) -> str:
-    """Run the tests on both builds in turns; what a process that failed said."""
+    """Run the tests on both builds in turns; return the logs of processes that failed."""
     for side in sides:
         side.start(tests, seed)
     for side in sides:
@@ -135,14 +135,14 @@ def measure(sides: Sequence[Side], tests: Sequence[str], seed: int) -> str:
 
 
 def differing(old: Side, new: Side) -> list[str]:
-    """The tests whose rows differ by more than `LIMIT`."""
+    """Return the tests whose rows differ by more than `LIMIT`."""
     both = old.best_s.keys() & new.best_s.keys()
     apart = [what for what in both if abs(new.best_s[what] / old.best_s[what] - 1) > LIMIT]
     return sorted({str(ROOT / new.tests[what]) for what in apart})
 
 
 def table(old: Side, new: Side) -> tuple[list[str], int]:
-    """Row by row, and how many rows are slower by more than `LIMIT` or missing."""
+    """Return the lines of the table, and the number of rows that are missing or slower by over `LIMIT`."""
     cells = [["what", "old", "new", "ratio", ""]]
     slower = 0
     for what in {**new.best_s, **old.best_s}:

@@ -1,11 +1,12 @@
-"""What learned lengths of answers are worth where those of one template differ among themselves.
+"""Measures the gain of learned answer lengths if the answers of one template differ in length.
 
     python -m bench.answers [--cells w3b w2b] [--sigmas 0 0.5 1] [--seeds 31 53 97]
 
-In the paper's cells W2 B and W3 B all answers of a template have one length, which is as easy to learn as can
-be.  Here each answer's length is drawn anew around its template's, log-normal with a deviation of sigma and
-the template's mean.  Simulated engines, step times of the evaluation; mean and p99 TTFT of `peek` as per cent
-of difference to the best stock mean and to the best stock p99; `!` where one stock policy beats it on both.
+In the paper's cells W2 B and W3 B all answers of a template have one length, which is easiest to learn.  Here
+each answer's length is drawn anew: log-normal, with a deviation of sigma and the template's length as mean.
+The engines are simulated, with the step times of the evaluation.  Figures are mean and p99 TTFT of `peek`, in
+per cent of difference to the best stock mean and the best stock p99; `!` marks cells in which a stock policy
+beats it on both.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from peek.simulation.workload import Workload
 
 STOCK = ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", "spf+lru")
 LONGEST = 8192
-"""Tokens of an answer, at most."""
+"""Upper bound of an answer, tokens."""
 
 Point = tuple[float, float]
 
 
 def spread(base: Workload, sigma: float) -> Workload:
-    """The same requests with answers of other lengths."""
+    """Return the same requests with answer lengths drawn anew."""
     rng = Random(base.seed)
     requests = []
     for request in base.requests:
@@ -39,7 +40,7 @@ def spread(base: Workload, sigma: float) -> Workload:
 
 
 def point(engine: str, name: str, sigma: float, seeds: list[int], policy: str) -> Point:
-    """Mean and p99 TTFT in seconds, means over the seeds."""
+    """Return mean and p99 TTFT in seconds, averaged over the seeds."""
     runs = []
     for seed in seeds:
         workload = spread(cell(name, "heavy", seed, FAMILY[engine]), sigma)

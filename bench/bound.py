@@ -1,10 +1,10 @@
-"""What the bound against arrival order costs and what it buys, by the share of the overdue lane.
+"""Measures cost and gain of the bound against arrival order, by the share of the overdue lane.
 
     python -m bench.bound [--shares 0 0.05 0.15 0.25 0.5] [--seeds 31 53] [--plot bound.svg]
 
-Simulated engines, step times of the evaluation.  For W1 heavy the change of the mean TTFT against no lane at
-all, in per cent; for floods in which nobody is named the mean TTFT of the others, as so many times what it is
-in arrival order.  A share of 0 stands for no lane.
+The engines are simulated, with the step times of the evaluation.  The cost is the change of mean TTFT in W1
+heavy against no lane, in per cent.  The gain shows in floods without tenants' names: the mean TTFT of the
+other requests, divided by that in arrival order.  A share of 0 stands for no lane.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from bench.evaluation.record import record
 from bench.evaluation.streams import build
 
 Ratios = dict[tuple[str, str], list[float]]
-"""Of a stream and an engine, the ratio to the base at each share."""
+"""By stream and engine, the ratio to the base at each share."""
 
 
 def label_of(share: float) -> str:
-    """The default policy with another share; 0: without the lane."""
+    """Return the label of the default policy with another share; 0 for no lane."""
     return f"peek:fair_share={share:g}" if share else "peek:grace_tokens=inf"
 
 
@@ -38,7 +38,7 @@ def mean_of(engine: str, stream: str, label: str, seeds: list[int], figure: str)
 
 
 def table(shares: list[float], seeds: list[int]) -> Ratios:
-    """Print it, and return what it says."""
+    """Print the table, and return its ratios."""
     print("| stream, engine | " + " | ".join(f"{share:g}" for share in shares) + " |")
     print("|---" * (len(shares) + 1) + "|")
     ratios: Ratios = {}
@@ -56,7 +56,7 @@ def table(shares: list[float], seeds: list[int]) -> Ratios:
 
 
 def draw(ratios: Ratios, shares: list[float], path: Path) -> None:
-    """The front: a line for each flood, a point on it for each share."""
+    """Draw cost against gain: a line for each flood, a point on it for each share."""
     figure, places = plt.subplots(1, len(SIMULATED), figsize=(WIDTH, 2.7), sharey=True)
     for place, engine in zip(places, SIMULATED, strict=True):
         price = [

@@ -1,8 +1,8 @@
-"""Which `peek` a process gets.
+"""Chooses the build of `peek` that a process imports.
 
-Python takes a package from the first folder on its path that has it, so wherever the checkout is on the
-path for the sake of `bench`, its `peek` comes with it.  `expose` makes a folder with one build of `peek` and
-nothing else: a process that is started there with `-m` finds that build first.
+Python takes a package from the first folder on its path that has it.  So if the checkout is on the path for
+`bench`, its `peek` is on the path, too.  `expose` makes a folder with one build of `peek` and nothing else; a
+process that is started there with `-m` finds that build first.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def require_compiled() -> None:
-    """End the process, with the reason, if its `peek` is not compiled: figures would be another program's."""
+    """Raise `SystemExit` if this process's `peek` is not compiled, as its times would tell nothing."""
     if peek.backend() != "compiled":
         raise SystemExit(f"{peek.__file__} is {peek.backend()}, not compiled: run `make build`")
 
 
 def expose(build: Path, folder: Path) -> Path:
-    """Link the compiled `peek` of the checkout `build` into a new `folder`; returns the folder."""
+    """Link the compiled `peek` of the checkout `build` into a new `folder`; return the folder."""
     libraries = list(build.glob("peek__mypyc*"))
     if not libraries:
         raise SystemExit(f"{build} holds no compiled build: run `make build` there")
@@ -33,16 +33,16 @@ def expose(build: Path, folder: Path) -> Path:
         (folder / path.name).symlink_to(path.resolve())
     for path in (build / "peek").iterdir():
         (folder / "peek" / path.name).symlink_to(path.resolve())
-    if not (build / "peek" / "timing").exists():  # an older checkout: it is measured, not what measures it
+    if not (build / "peek" / "timing").exists():  # an older checkout is measured by this one's timing
         (folder / "peek" / "timing").symlink_to(ROOT / "peek" / "timing")
     return folder
 
 
 PYTHON = (sys.executable, "-S")
-"""This interpreter, reading no `.pth` files: an editable install would answer for what a build lacks."""
+"""This interpreter without `.pth` files, so that no editable install supplies what a build lacks."""
 
 
 def environment() -> dict[str, str]:
-    """For `PYTHON`: `bench` from this checkout, everything else from this interpreter's packages."""
+    """Return variables with which `PYTHON` finds this checkout's `bench` and this interpreter's packages."""
     packages = {sysconfig.get_path("purelib"): None, sysconfig.get_path("platlib"): None}
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *packages])}

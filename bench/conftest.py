@@ -1,12 +1,12 @@
-"""The benchmarks' fixture, the check of the backend, and the table at the end.
+"""The fixture of the benchmarks, the check of the backend, and the table at the end.
 
-    make bench                                     what is documented
-    python -m pytest bench -k whole_cycle          some of it, in an environment with a compiled peek
+    make bench                                     all documented benchmarks
+    python -m pytest bench -k whole_cycle          some of them, in an environment with a compiled peek
     make bench-against BASE=../other-checkout      this build beside another one, in turns
 
-Times are processor time, the minimum and median of many rounds; ratios are of minima.  The garbage
-collector stays on, as it does in an engine, but the prompts of the work sets are hidden from it, as
-engines do with what they load.
+Times are processor time, as minimum and median of many rounds; ratios are of minima.  The garbage collector
+stays on, as in an engine.  But it skips the prompts of the work sets, as it skips objects that engines freeze
+after loading.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture
 def measure(request: pytest.FixtureRequest) -> Measure:
-    """Times something and adds a row to the table, see `Measure`."""
+    """Return the `Measure` of a benchmark, which times an action and adds a row to the table."""
     stash, place = request.config.stash, request.session.items.index(request.node)
     alone = stash[LINE] is None  # pytest-benchmark objects to a fixture that is made and not used
     benchmark: BenchmarkFixture | None = request.getfixturevalue("benchmark") if alone else None

@@ -1,13 +1,13 @@
-"""What a router in front of several engines is worth: every router, with engines of each policy behind it.
+"""Compares routers in front of several engines: every router, with engines of each policy behind it.
 
     python -m bench.fleet                       the cells of docs/fleet.md, as its tables
     python -m bench.fleet --cells zipf --seeds 42 --policies fcfs+lru peek
-    python -m bench.fleet --decisions           how long the decisions of `FleetPlanner` take
-    python -m bench.fleet --large               large fleets: a few replicas asked for a home against all
+    python -m bench.fleet --decisions           the time that decisions of `FleetPlanner` take
+    python -m bench.fleet --large               large fleets: homes chosen among a few replicas or among all
 
-Simulated vLLM-like engines in virtual time; the figures depend on the arguments alone, save the times of
-decisions, which are processor time of this machine.  Each cell is a load of the paper on several replicas, at
-an arrival rate of its own; `zipf` redraws the prompts so that few prefixes are asked for by many.
+The engines are simulated, vLLM-like, in modelled time.  All figures depend on the arguments alone, except the
+times of decisions, which are processor time of this machine.  Most cells are a load of the paper on several
+replicas, at an arrival rate of their own; `zipf` draws the prompts anew, so that many share few prefixes.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from peek.simulation.routers import PeekRouter
 from peek.simulation.workload import SYMBOL_BYTES, Workload, faster, unique_tokens
 
 PREFIX: Final = 4096 * SYMBOL_BYTES
-"""Bytes of a prompt that its group shares, in W1 C and D."""
+"""Bytes of the prefix that a group of prompts shares in W1 C and D."""
 
 SEEDS: Final = (42, 142, 242)
 
 DECISIONS: Final = ((4, 1_000), (4, 10_000), (4, 100_000), (64, 20_000), (256, 100_000), (1_000, 100_000))
-"""Replicas, and requests that wait."""
+"""Pairs of a number of replicas and a number of waiting requests."""
 
 
 ONE_PROMPT: Final = Traffic(
@@ -57,11 +57,11 @@ class FleetCell:
 
     Attributes:
         name: a cell of the paper, a stream of the evaluation (`bench.evaluation.traffic`), `kind:NAME:LOAD`
-            (`bench.arena`, LOAD times what all replicas get through), or `one-prompt`.
-        title: what it is.
-        rate: requests a second at the fleet; 0 for a closed loop.
-        speeds: one replica for each.
-        skew: exponent of the popularity of prefixes, 0 for the cell's own.
+            (a kind of `bench.arena` at LOAD times the capacity of all replicas), or `one-prompt`.
+        title: description of the load.
+        rate: requests per second at the fleet; 0 for the load's own arrivals.
+        speeds: speed of each replica.
+        skew: exponent of the popularity of prefixes; 0 for the load's own prompts.
         stale_s, losses, joins: as in `FleetShape`.
     """
 
@@ -119,7 +119,7 @@ CELLS: Final = {
 
 
 def skewed(base: Workload, exponent: float) -> Workload:
-    """The same arrivals, each with a prompt of a group drawn anew and a tail of its own."""
+    """Return the same arrivals, each with the prefix of a group drawn anew and a tail of its own."""
     groups = {each.key[:PREFIX]: each for each in base.requests}
     models = [groups[name] for name in sorted(groups)]
     rng = Random(base.seed)
@@ -138,7 +138,7 @@ def skewed(base: Workload, exponent: float) -> Workload:
 
 
 def run(chosen: FleetCell, seeds: Sequence[int], policy: str, router: str) -> dict[str, float]:
-    """Means over the seeds."""
+    """Return the figures of a cell under a policy and a router, averaged over the seeds."""
     runs = [simulate_fleet(chosen.workload(seed), policy, chosen.shape(router)) for seed in seeds]
     return {
         "hit": mean(each["cache_hit"] for each in runs),
@@ -177,7 +177,7 @@ LARGE: Final = {
 
 
 def large(seed: int) -> None:
-    """Each cell with a few replicas asked, and with all."""
+    """Print each large cell with homes chosen among 16 replicas, and among all."""
     print("| load | replicas | binding | hit | mean TTFT, s | p99, s | req/s |")
     print("|---|---|---|---|---|---|---|")
     for name, chosen in LARGE.items():
@@ -203,7 +203,7 @@ def large(seed: int) -> None:
 
 
 class Filled:
-    """A fleet with so many waiting, ten to a prefix of 256 blocks; some are under way."""
+    """A fleet with a number of waiting requests, ten per prefix of 256 blocks; others are under way."""
 
     def __init__(self, replicas: int, waiting: int) -> None:
         self._rng = Random(1)
@@ -231,7 +231,7 @@ class Filled:
 
 
 def decisions(replicas: int, waiting: int, rounds: int = 300) -> None:
-    """Times an arrival with its home, and news of a replica with all that is sent in consequence."""
+    """Time an arrival with the choice of its home, and a replica's news with all requests sent for it."""
     filled = Filled(replicas, waiting)
     arrival_us, news_us, sent = [], [], 0
     for _ in range(rounds):

@@ -1,11 +1,11 @@
-"""What a flood of requests does to the others: their TTFT under each policy, against arrival order.
+"""Measures how a flood of requests delays other requests: their TTFT under each policy.
 
     python -m bench.floods [--policies fcfs+lru lpm-nolimit+lru peek] [--seed 1] [--tenants]
 
-For four minutes others send 0.4 prompts a second of 2,048 tokens that nobody shares, and one tenant floods:
-as in `bench.evaluation.traffic`, beyond saturation, or with short answers about at it.  Simulated engines
-with 32 seats and an arena of 120,000 tokens.  With `--tenants` the one who floods and the others are named,
-and policies that know tenants let them take turns.
+For four minutes other tenants send 0.4 prompts a second of 2,048 tokens that share nothing, and one tenant
+floods.  The flood is beyond saturation (`bench.evaluation.traffic`) or, with short answers, about at it.  The
+simulated engines have 32 seats and an arena of 120,000 tokens.  With `--tenants` requests name their tenants,
+so policies that know tenants give turns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from peek.simulation.workload import Workload
 
 
 def steady(per_s: float) -> Traffic:
-    """A flood of cached prompts that the engine can just serve."""
+    """Return traffic with a flood of cached prompts that the engine can just serve."""
     others = TRAFFIC["flood-one-prefix"].sources[0]
     hot = Source("flood", per_s, own=32, output=64, prefixes=1, prefix=4096)
     return replace(TRAFFIC["flood-one-prefix"], sources=(others, hot))
@@ -40,7 +40,7 @@ FLOODS = {
 
 
 def waits(engine: str, workload: Workload, label: str, who: str = "other") -> tuple[float, float]:
-    """Mean and longest TTFT, in seconds, of those whose names begin so; of the others unless said."""
+    """Return mean and longest TTFT, in seconds, of the requests whose ids begin with `who`."""
     played, _ = play(engine, workload, label, CostModel())
     ttft = [j.first_token_s - j.arrival_s for j in played.jobs.values() if j.request_id.startswith(who)]
     return float(np.mean(ttft)), max(ttft)

@@ -1,11 +1,11 @@
-"""Where a policy stands between short mean and short tail, against the best of the stock policies.
+"""Compares policies with the best stock policies in mean and p99 TTFT.
 
     python -m bench.front [--engines simulated-radix simulated-blocks] [--seeds 31 53 97] [--data FOLDER]
 
-With the step times of the evaluation.  A real engine, `vllm` or `sglang`, needs its environment's interpreter
-and its folder in tests/ on the path.  For each cell the mean and p99 TTFT, averaged over the seeds, as per
-cent of difference to the best stock mean and to the best stock p99, which mostly are two different
-policies'.  `!` marks a policy that some stock policy beats on both by more than 2 %.
+Step times are the evaluation's.  A real engine, `vllm` or `sglang`, needs its environment's interpreter and
+its folder in tests/ on the path.  Each cell shows mean and p99 TTFT, averaged over the seeds, in per cent of
+difference to the best stock mean and the best stock p99.  These two mostly belong to different policies.  `!`
+marks a policy that some stock policy beats on both by more than 2 %.
 """
 
 from __future__ import annotations

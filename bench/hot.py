@@ -1,9 +1,9 @@
-"""Where an uncompiled library spends its time, module by module: what is worth compiling.
+"""Shows in which modules an uncompiled library spends its time, to find those that are worth compiling.
 
     cd build/pure && PYTHONPATH=.:../.. python -m bench.hot
 
-Per cent of the time that is spent in the library's own code, under a profiler, which makes small functions
-look dearer than they are.  A module that stays under one per cent everywhere gains nothing from a compiler.
+Figures are per cent of the time in the library's own code, under a profiler, which makes small functions look
+dearer than they are.  A module that stays under one per cent everywhere gains nothing from a compiler.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ REQUESTS = 400
 
 
 def main_workload() -> Workload:
-    """A part of it."""
+    """Return the first requests of W1 C at heavy load."""
     whole = cell("w1c", "heavy", 42)
     return replace(whole, requests=whole.requests[:REQUESTS], warmup=0)
 
 
 def simulated(label: str, cache: str) -> Callable[[], object]:
-    """A run on one simulated engine."""
+    """Return a function that runs the workload on one simulated engine."""
     return lambda: simulate(main_workload(), label, cache)
 
 
 def batch() -> None:
-    """A batch with twenty prefixes."""
+    """Reorder a batch with twenty prefixes."""
     random = Random(1)
     prefixes = [[random.randrange(1000) for _ in range(1200)] for _ in range(20)]
     reorder([prefixes[i % 20] + [random.randrange(1000) for _ in range(100)] for i in range(1500)])
 
 
 def fleet() -> object:
-    """The same requests on three replicas behind one queue."""
+    """Run the same requests on three replicas behind one queue."""
     shape = FleetShape("peek", (1.0, 1.0, 1.0))
     return simulate_fleet(main_workload(), "peek", shape)
 
@@ -61,7 +61,7 @@ WORK: dict[str, Callable[[], object]] = {
 
 
 def shares(work: Callable[[], object]) -> dict[str, float]:
-    """Per cent of the library's own time, by module."""
+    """Return each module's share of the time in the library's own code, in per cent."""
     profile = cProfile.Profile()
     profile.runcall(work)
     seconds: dict[str, float] = defaultdict(float)
@@ -76,7 +76,7 @@ def shares(work: Callable[[], object]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print a row for each module, those that take most first."""
+    """Print a row for each module, in descending order of its largest share."""
     assert peek.backend() == "interpreted", "run it on an uncompiled build"
     found = {name: shares(work) for name, work in WORK.items()}
     modules = {module for each in found.values() for module in each}

@@ -1,9 +1,10 @@
-"""What a view over KV events costs: to keep it current, to ask it, and in memory.
+"""Measures the cost of a view over KV events: of updates, of queries, and of memory.
 
     python -m bench.kv_events
 
-Processor time of this machine, the middle of some rounds.  Prompts of 4,096 tokens, of which 100 groups share
-2,048; 400,000 tokens are held.  Events are decoded messages as engines publish them.
+Times are processor time of this machine, the median of some rounds.  Prompts have 4,096 tokens, the first
+2,048 of which are shared in 100 groups; 400,000 tokens are held.  Events are decoded messages as engines
+publish them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ROUNDS: Final = 200
 
 
 def prompts(number: int, seed: int = 42) -> list[list[int]]:
-    """Prompts of all groups in turns."""
+    """Make prompts of all groups in turns."""
     rnd = random.Random(seed)
     heads = [[rnd.randrange(100_000) for _ in range(SHARED)] for _ in range(GROUPS)]
     tails = [[rnd.randrange(100_000) for _ in range(PROMPT - SHARED)] for _ in range(number)]
@@ -37,7 +38,7 @@ def prompts(number: int, seed: int = 42) -> list[list[int]]:
 
 
 def stored(prompt: list[int], block: int, held: int, seed: int = 0) -> dict[str, Any]:
-    """The event of a prompt of which `held` tokens are there."""
+    """Return the event that stores a prompt whose first `held` tokens are already stored."""
     hashes = [hash((seed, *prompt[:4], prompt[end - 1], end)) for end in range(block, len(prompt) + 1, block)]
     first = held // block
     event = {"type": "BlockStored", "block_hashes": hashes[first:], "medium": "GPU", "block_size": block}
@@ -45,7 +46,7 @@ def stored(prompt: list[int], block: int, held: int, seed: int = 0) -> dict[str,
 
 
 def one_more(event: dict[str, Any], block: int) -> dict[str, Any]:
-    """The event of one block behind those of another."""
+    """Return the event that stores one block after those of another event."""
     last = event["block_hashes"][-1]
     more = {
         "block_hashes": [hash((last, "more"))],
@@ -56,12 +57,12 @@ def one_more(event: dict[str, Any], block: int) -> dict[str, Any]:
 
 
 def removal(event: dict[str, Any]) -> dict[str, Any]:
-    """The event that takes back what another stored."""
+    """Return the event that removes the blocks of another event."""
     return {"type": "BlockRemoved", "block_hashes": event["block_hashes"], "medium": "GPU"}
 
 
 def each_us(work: Callable[[Any], object], over: list[Any]) -> float:
-    """Microseconds of processor time, the middle one of all."""
+    """Return the median processor time of `work`, in microseconds."""
     taken = []
     for one in over:
         start = thread_time()
@@ -76,7 +77,7 @@ def asked_us(view: CacheView, asked: list[list[int]]) -> float:
 
 
 def run(block: int) -> None:
-    """One row of each kind for a block size."""
+    """Print the row of a block size."""
     held = prompts(HELD // (PROMPT - SHARED))
     tracemalloc.start()
     view = EventView(10 * HELD)

@@ -1,10 +1,10 @@
-"""What `tenant_lead` buys and costs: a flood's wait for others, and locality among equals.
+"""Measures gain and cost of `tenant_lead`: other tenants' waits in a flood, and locality among equal tenants.
 
     python -m bench.leads [--seeds 1 2 3]
 
-Buys: the steady floods of `bench.floods`, everybody named; mean TTFT of the others, beside arrival order's.
-Costs: six tenants, each of whom sends 1.5 requests a second, with one of four prefixes of 8,192 tokens, to
-engines whose cache holds seven of the 24 and cannot keep up; mean TTFT of all.
+Gain: mean TTFT of the other tenants in the steady floods of `bench.floods`, with all tenants named.
+Cost: mean TTFT of six tenants, each with 1.5 requests a second and four prefixes of 8,192 tokens.  The engine
+cannot keep up, and its cache holds seven of the 24 prefixes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EQUALS = Traffic(
 
 
 def row(engine: str, label: str, load: str, seed: int) -> list[float]:
-    """Mean TTFT in seconds: of the others in both floods, and of the equals."""
+    """Return mean TTFT in seconds: of the other tenants in both floods, and of the equal tenants."""
     floods = [mixed(steady(per_s), "flood", load, seed) for per_s in (12.0, 14.0)]
     found = [waits(engine, flood, label)[0] for flood in floods]
     return [*found, waits(engine, mixed(EQUALS, "equals", load, seed), label, who="")[0]]

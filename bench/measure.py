@@ -1,8 +1,8 @@
 """Times one action over many rounds: alone, or in turns with the same benchmark of another build.
 
 Alone, pytest-benchmark does the timing, so its options work (`--benchmark-save`, `--benchmark-compare`).
-In turns, the process does nothing until its partner (`against.py`) says so, and then a slice of the rounds.
-So both builds have the same prompts in memory and meet the same minute of a shared machine.
+In turns, the process waits for orders from `against.py` and then does a slice of the rounds.  So both builds
+have the same prompts in memory and run in the same minute of a shared machine.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
 TURNS = "BENCH_TURNS"
-"""Environment variable: two file descriptors, `read,write`, over which turns are taken."""
+"""Environment variable with the two file descriptors `read,write` over which turns are agreed."""
 SLICES = 8
-"""The rounds of a benchmark are done in so many turns."""
+"""Number of turns in which the rounds of a benchmark are done."""
 
 
 class Turns:
-    """This end of the line to `against.py`: says what is here and what is ready, measures when told."""
+    """The process's connection to `against.py`: it reports what is set up, and measures when told to."""
 
     def __init__(self, descriptors: str) -> None:
         read, write = map(int, descriptors.split(","))
@@ -37,7 +37,7 @@ class Turns:
         self._say(peek.__file__)
 
     def play(self, place: int, test: str, what: str, rounds: Rounds, count: int, operations: int) -> None:
-        """`place`: where `test` stands in the run; the partner tells equal ones by it."""
+        """Report a benchmark and do its rounds in turns; `place` is the index of `test` in the run."""
         self._say([place, test, what])
         while self._orders.readline() == "go\n":
             rounds.do(max(1, count // SLICES))
@@ -49,7 +49,7 @@ class Turns:
 
 
 class Measure:
-    """What a benchmark is given: calling it times something and adds a row to the table."""
+    """The fixture of a benchmark: a call times an action and adds a row to the table."""
 
     def __init__(
         self,
@@ -77,11 +77,11 @@ class Measure:
         """Time `action(*setup())`, `rounds` times.
 
         Args:
-            what: the name of the row.
-            action: what is timed.
-            setup: makes the arguments of every round, untimed.
-            rounds: how often.
-            operations: how many operations one call is; times are per operation.
+            what: name of the row.
+            action: function to time.
+            setup: function that makes the arguments of each round, untimed.
+            rounds: number of rounds.
+            operations: number of operations in a call; times are per operation.
             comparison: yardstick, yardstick_s, max_s, max_ratio as in `Timing`.
         """
         gc.collect()

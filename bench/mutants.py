@@ -1,15 +1,15 @@
-"""Would the tests notice?  A seeded sample of small changes of `peek/`, tried on the tests that reach them.
+"""Tests the tests: runs those that reach a sample of small changes of `peek/`, to see whether they fail.
 
     python -m bench.mutants [--count 200] [--seed 42] [--only trie] [--afresh]        (`make mutants`)
 
-First the core suite runs once on a copy of `peek/` that says which blocks (bodies of functions, branches
-and loops) each test enters, in its process and in those it starts.  Then one mutant after another is written
-into a copy; the tests that enter its block run, those first that enter least, up to the first failure.  A
-mutant is `caught` by a test that fails or does not end, else it `survived`; where no test enters its block,
-it is `unreached`.  Those that behave as the source does are named, with the reason, in `EQUIVALENT`.
+First the core suite runs once on a copy of `peek/`.  It records which blocks (bodies of functions, branches
+and loops) each test enters, in its own process and in processes that it starts.  Then each mutant is written
+into a copy.  The tests that enter its block run up to the first failure; those that enter fewest blocks run
+first.  A mutant is `caught` if a test fails or does not end, else it `survived`.  It is `unreached` if no
+test enters its block.  `EQUIVALENT` names mutants that behave as the source does, with the reason.
 
-One process, interpreted, restartable: build/mutants.csv has a line for each mutant that was tried.  A change
-of `peek/` or `tests/` wants `--afresh`.  The engines' adapters are left out: their tests need the engines.
+The run is one process, interpreted, restartable: build/mutants.csv has a line for each mutant tried.  After a
+change of `peek/` or `tests/`, use `--afresh`.  Adapters of engines are left out, as their tests need engines.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ REACHED, RESULTS = BUILD / "reached.json", ROOT / "build" / "mutants.csv"
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
 PLUGIN = "bench.mutants_plugin"
 ENGINES = ("vllm", "sglang", "ray_serve", "verl", "epp")
-"""Folders with these names are left out, in `tests/` and but for `CORE` in `peek/`."""
+"""Folders that are left out, in `tests/` and, except for the files in `CORE`, in `peek/`."""
 
 CORE = ("picker.py",)
-"""Files there that the core suite runs."""
+"""Files in such folders of `peek/` that the core suite tests."""
 
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -53,11 +53,11 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 }  # fmt: skip
 BODIES = ("body", "orelse", "finalbody")
 Block = tuple[str, int]
-"""File, and line of the first statement; line 0 is what runs when the module is imported."""
+"""File, and line of the block's first statement; line 0 stands for code that runs at import."""
 
 
 class Mutant(NamedTuple):
-    """`name` says where and what without a line number; `start` and `end` count bytes of the file."""
+    """A change of `start:end`, in bytes of the file, to `text`; `name` has scope and change, but no line."""
 
     name: str
     block: Block
@@ -78,7 +78,7 @@ def sources() -> list[Path]:
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
-    """All of a file: comparisons, arithmetic, logic, constants, `return`, and statements left out."""
+    """Yield all mutants of a file: of comparisons, arithmetic, logic, constants, `return` and statements."""
     data = path.read_bytes()
     starts = [0]
     for line in data.splitlines(keepends=True):
@@ -110,7 +110,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 
 
 def left_alone(node: ast.AST) -> bool:
-    """What decides nothing: assertions, what an error says, docstrings, types, slots."""
+    """Whether a node has no mutants: assertions, errors, imports, docstrings, types, slots, f-strings."""
     if isinstance(node, ast.Assert | ast.Raise | ast.Import | ast.ImportFrom):
         return True
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -124,7 +124,7 @@ def left_alone(node: ast.AST) -> bool:
 
 
 def changes(node: ast.AST) -> Iterator[str]:
-    """The texts that may stand in a node's place."""
+    """Yield the texts that may replace a node."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         yield unparsed(ast.Compare(node.left, [swapped(node.ops[0])], node.comparators))
     elif isinstance(node, ast.BinOp) and type(node.op) in SWAPS:
@@ -165,7 +165,7 @@ def constants(value: object) -> Iterator[str]:
 
 
 def drawn(everything: list[Mutant], count: int, seed: int) -> list[Mutant]:
-    """Those with the least digest of seed, file and name: who changes one function draws the others again."""
+    """Draw the mutants with the least digests of seed, file and name, so that edits keep most of a sample."""
     times: Counter[tuple[str, str]] = Counter()
     digests = list[tuple[bytes, int]]()
     for number, mutant in enumerate(everything):
@@ -196,7 +196,7 @@ def copied(folder: Path) -> Path:
 
 
 def telling(path: Path, blocks: list[Block]) -> str:
-    """The file's source, in which each block first says that it was entered; `blocks` gets them."""
+    """Return a file's source with a call in each block that records its entry; add the blocks to `blocks`."""
     tree = ast.parse(path.read_text())
     name = path.relative_to(ROOT).as_posix()
     for node in ast.walk(tree):
@@ -216,7 +216,7 @@ def telling(path: Path, blocks: list[Block]) -> str:
 
 
 def record() -> None:
-    """One run of the core suite: `REACHED` has of each test that passes its seconds and blocks."""
+    """Run the core suite once; store seconds and blocks of each test that passes in `REACHED`."""
     folder, blocks = copied(BUILD / "telling"), list[Block]()
     for path in sources():
         (folder / path.relative_to(ROOT)).write_text(telling(path, blocks))
@@ -231,7 +231,7 @@ def record() -> None:
 
 
 def pytest(folder: Path, words: list[str], also: dict[str, str], limit_s: float | None) -> tuple[int, str]:
-    """Its exit status, -9 where it had to be ended, and what it said."""
+    """Run pytest; return its exit status, or -9 if the limit has ended it, and its output."""
     home = [f"--ignore={ROOT / 'tests' / engine}" for engine in ENGINES]
     command = [
         sys.executable, "-m", "pytest", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", PLUGIN,
@@ -257,7 +257,7 @@ def pytest(folder: Path, words: list[str], also: dict[str, str], limit_s: float 
 
 @cache
 def importers(file: str) -> frozenset[str]:
-    """Test modules that name a module of the library; where none does, those that name its package."""
+    """Return the test modules that name a module of the library or, if none does, its package."""
     *package, module = Path(file).with_suffix("").parts
     home = "[.]".join(package)
     tests = [(path, path.read_text()) for path in (ROOT / "tests").glob("*.py")]
@@ -269,9 +269,9 @@ def importers(file: str) -> frozenset[str]:
 
 
 def tests_for(mutant: Mutant, reached: dict[str, Any], most_s: float) -> list[str]:
-    """Those that enter its block, the most specific first, as many as take `most_s` together.
+    """Choose tests that enter a mutant's block, those with fewest blocks first, within `most_s` in all.
 
-    Of what runs at import: those that enter any block of the file, and those of modules that import it.
+    For code that runs at import: tests that enter any block of the file or whose module imports it.
     """
     whole = mutant.block[1] == 0
     numbers = {
@@ -295,7 +295,7 @@ def tests_for(mutant: Mutant, reached: dict[str, Any], most_s: float) -> list[st
 
 
 def tried(mutant: Mutant, tests: list[str], folder: Path, limit_s: float) -> tuple[str, str]:
-    """What came of it, and the test that noticed."""
+    """Try a mutant; return the outcome, and the test that caught it."""
     if not tests:
         return "unreached", ""
     path = folder / mutant.block[0]
@@ -356,7 +356,7 @@ def main() -> None:
 
 
 def report(sample: list[Mutant], done: dict[str, list[str]], known: dict[str, str]) -> None:
-    """Who was not caught, the equivalent ones apart, and how many were."""
+    """Print the mutants that were not caught, with those known as equivalent, and the share caught."""
     outcomes = [(done[place_of(mutant)], mutant.name) for mutant in sample]
     missed = [(row, name) for row, name in outcomes if row[0] != "caught"]
     for row, name in missed:

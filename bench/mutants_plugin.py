@@ -1,4 +1,4 @@
-"""pytest's side of `support.mutants`: which blocks a test entered, and which tests to run, in which order."""
+"""The pytest plugin of `bench.mutants`: records the blocks that a test enters, selects and sorts tests."""
 
 from __future__ import annotations
 

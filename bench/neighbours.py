@@ -1,12 +1,12 @@
-"""A noisy neighbour: what part of the engine's work each tenant gets, and what turns cost everybody.
+"""Measures how policies divide the work between a noisy tenant and quiet ones, and the cost of turns.
 
     python -m bench.neighbours [--seeds 1 2 3]
 
-Four quiet tenants send 1.2 requests a second each and a noisy one 8, each with ten prefixes of 2,048 tokens
-of its own, 256 tokens of each prompt and 128 of the answer; simulated engines with an arena of 100,000 tokens
-and 64 seats, beyond saturation.  While requests come, from the 60th to the 240th second: the noisy one's part
-of the work (tokens to compute, and two for each of the answer), Jain's index over what each tenant gets of
-what is fair (1: all alike), and mean TTFT of all.
+Four quiet tenants send 1.2 requests a second each, a noisy one 8.  Each tenant has ten prefixes of 2,048
+tokens; a prompt adds 256 tokens of its own, and an answer has 128.  The simulated engines have an arena of
+100,000 tokens and 64 seats, and are beyond saturation.  Two figures are of the 60th to 240th second, while
+requests come: the noisy tenant's part of the work (uncached tokens, and two for each token of an answer), and
+Jain's index over each tenant's work divided by its fair part (1: all equal).  The third is the mean TTFT.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ SOURCES = tuple(
 
 
 def shares(engine: str, load: str, label: str, seed: int) -> tuple[float, float, float]:
-    """The noisy one's share of the work, Jain's index, and the mean TTFT of all in seconds.
+    """Return the noisy tenant's share of the work, Jain's index, and the mean TTFT of all in seconds.
 
-    Whoever asks for less than a fair part gets what he asks for, and what he leaves is the others' (max-min).
+    Fair shares are max-min: a tenant that asks for less than a fair part leaves the rest to the others.
     """
     asked = replace(mixed(Traffic(SOURCES, 100_000, 64), "neighbours", load, seed), warmup=0)
     played, _ = play(engine, asked, label, CostModel())
@@ -57,7 +57,7 @@ def shares(engine: str, load: str, label: str, seed: int) -> tuple[float, float,
 
 
 def max_min(demand: dict[str, float], capacity: float) -> dict[str, float]:
-    """What each gets if nobody can get more without another, who has less, losing some."""
+    """Divide a capacity so that no part can grow without one that is no larger becoming smaller."""
     left, parts = dict(demand), {}
     while left:
         part = capacity / len(left)

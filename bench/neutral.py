@@ -1,13 +1,13 @@
-"""Orders put to a simulator that is not ours: NVIDIA's `aisimulate`: its own engine, cache and step times.
+"""Checks orders on an independent simulator: NVIDIA's `aisimulate`, with own engine, cache and step times.
 
     python3 -m venv build/aisimulate
     build/aisimulate/bin/pip install aisimulate==0.13.0.dev202610270000000085
     python -m bench.neutral [--aisimulate build/aisimulate/bin/aisimulate] [--csv FILE]
 
-It serves requests in order of arrival, and those that come together in the order in which they are given.  So
-all requests of a load are there at once, our simulated engine serves them under a policy, and `aisimulate`
-gets them in the order in which ours admitted them.  In a further row they come as the load says.  Nothing of
-it is fitted to ours: Qwen3-32B on one H100 by its own tables, the load's arena and seats, blocks of 16.
+`aisimulate` serves requests in arrival order, and requests of one time in the order of its input.  So all
+requests of a load arrive at once, our simulated engine serves them under a policy, and `aisimulate` gets them
+in the order of our admissions.  In a further row they arrive as the load says.  `aisimulate` is not fitted to
+our engine: Qwen3-32B on one H100 by its own tables, the load's arena and seats, blocks of 16 tokens.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ engine:
 
 
 class Served(NamedTuple):
-    """Hit as a share of prompt tokens; mean TTFT, and the time until the last answer ends, in seconds."""
+    """Hit as a share of prompt tokens; mean TTFT and time until the last answer ends, in seconds."""
 
     hit: float
     mean_s: float
@@ -61,19 +61,19 @@ class Served(NamedTuple):
 
 
 def load(name: str, seed: int) -> Workload:
-    """A cell or kind without later turns of sessions."""
+    """Make the workload of a cell or kind, without later turns of sessions."""
     kind = name.removeprefix("kind:")
     base = cell(name, "heavy", seed, "vllm") if kind == name else at_load(build(kind, seed), 1.1, "blocks")
     return replace(base, requests=[each for each in base.requests if each.after is None], warmup=0)
 
 
 def at_once(workload: Workload) -> Workload:
-    """The same requests, all at 0."""
+    """Return the same requests with all arrivals at 0."""
     return replace(workload, requests=[replace(each, arrival_s=0.0) for each in workload.requests])
 
 
 def ours(workload: Workload, policy: str) -> tuple[Served, list[str]]:
-    """What our simulated engine makes of it, and ids in the order in which it admitted them."""
+    """Serve a workload on our simulated engine; return its figures, and ids in the order of admission."""
     jobs: list[Job] = []
     run = simulate(workload, policy, "blocks", watch=jobs.extend)
     order = [job.request_id for job in sorted(jobs, key=lambda job: (job.admitted_s, job.first_token_s))]
@@ -82,7 +82,7 @@ def ours(workload: Workload, policy: str) -> tuple[Served, list[str]]:
 
 
 def rows(workload: Workload, order: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The requests as Mooncake's traces have them, a hash for each block begun; O(tokens)."""
+    """Yield requests as rows of Mooncake's traces, with a hash per block, also a partial one.  O(tokens)."""
     requests = {each.request_id: each for each in workload.requests}
     known: dict[tuple[object, bytes], int] = {}
     width = BLOCK_TOKENS * SYMBOL_BYTES
@@ -102,7 +102,7 @@ def rows(workload: Workload, order: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def theirs(program: Path, workload: Workload, order: Sequence[str]) -> Served:
-    """What `aisimulate` makes of the order."""
+    """Serve the requests in this order on `aisimulate`; return its figures."""
     with tempfile.TemporaryDirectory() as folder:
         trace, config, out = (Path(folder) / name for name in ("trace.jsonl", "config.yaml", "out"))
         trace.write_text("".join(json.dumps(row) + "\n" for row in rows(workload, order)))

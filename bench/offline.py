@@ -1,9 +1,9 @@
-"""Tables of docs/offline.md: expected hits of every offline workload and of the three weak spots.
+"""Makes the tables of docs/offline.md: expected hits of every offline workload and of the three weak spots.
 
     PYTHONPATH=tests python -m bench.offline > table.md
 
-Deterministic: a simulated LRU cache, no clock.  `sorted()` is by token ids.  The workloads of real text need
-shared/data/text next to the checkout; without it only the synthetic ones are shown.
+Figures are deterministic, as they come from a simulated LRU cache without a clock.  `sorted()` sorts by token
+ids.  Workloads of real text need shared/data/text next to the checkout; without it only the weak spots run.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ WEAK_SPOTS: dict[str, tuple[Callable[[random.Random], Prompts], int]] = {
         20_000,
     ),
 }
-"""How each is drawn, and the tokens of its cache."""
+"""By name, the function that draws the prompts, and the tokens of the cache."""
 
 
 def line(name: str, prompts: Prompts, cache_tokens: int) -> str:
-    """One workload: as it came, by Python's `sorted()`, the published form, the default; then on SGLang."""
+    """Make a workload's row: as it came, `sorted()`, the published form, the default; then on SGLang."""
     full = reorder(prompts, cache_tokens=cache_tokens)
     paper = reorder(prompts, cache_tokens=cache_tokens, mode="paper")
     tokens = sum(map(len, prompts))
@@ -51,7 +51,7 @@ def line(name: str, prompts: Prompts, cache_tokens: int) -> str:
 
 
 def on_sglang(prompts: Prompts, plain: Prompts, cache_tokens: int) -> str:
-    """With 16 prompts in flight, whose prefixes nobody can hit until their prefill ends: sorted, default."""
+    """Make SGLang's cells, `sorted()` and default: 16 prompts are in flight, and none can hit another's."""
     by_sorted = reorder(plain, cache_tokens=cache_tokens, engine="sglang").expected_hit_before
     default = reorder(prompts, cache_tokens=cache_tokens, engine="sglang").expected_hit_after
     return f"{by_sorted:.3f} | {default:.3f}"

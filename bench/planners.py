@@ -1,4 +1,4 @@
-"""The one place of `bench` that knows how a planner gets what only an engine or an experiment may choose."""
+"""Makes planners for benchmarks, with settings that otherwise only an engine or an experiment chooses."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def make_planner(
     chained: bool = False,
     timer: Callable[[], float] | None = None,
 ) -> Planner:
-    """A planner, with `policy` in place of the configured one.
+    """Make a planner, with `policy`, if given, in place of the configured one.
 
-    `gated`: its engine shows a prefix to others only when its prefill ends; `chained`: its keys are chained
-    block hashes.
+    `gated`: the engine shows a prefix to other requests only when its prefill ends.  `chained`: keys are
+    chained block hashes.
     """
     lanes = None if policy is None else config.build_lanes()
     return Planner(config, policy, chained, timer, lanes=lanes, in_flight_gate=gated)

@@ -1,9 +1,9 @@
-"""How much slower the same source is without the compiler.
+"""Measures how much slower the same source is without the compiler.
 
     python -m bench.pure build/pure      needs a compiled `peek` and, in the folder, an uncompiled one
 
-The whole table of the pure build: in build/pure, `BENCH_BACKEND=interpreted PYTHONPATH=../.. python -m pytest
--c ../../pyproject.toml ../../bench`.
+For the whole table of the pure build, run `BENCH_BACKEND=interpreted PYTHONPATH=../.. python -m pytest
+-c ../../pyproject.toml ../../bench` in build/pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROUNDS = 15
 
 
 def measure() -> dict[str, float]:
-    """Seconds of the fastest round of what is compared, on whichever build this process has."""
+    """Return the time of the fastest round of each operation, in seconds, on this process's build."""
     work = work_set("A")
     ids, keys = work.ids(), work.packed()
     rig = rig_of(work, "peek")

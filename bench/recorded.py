@@ -1,7 +1,7 @@
-"""Recorded traffic, which is not part of the project: where it is expected, and workloads from it.
+"""Reads workloads from recorded traffic, which is not part of the project, and names where it is expected.
 
-The coding agents' archive is a tar file with one JSON object a session: its tools, its system prompt and its
-requests, each with its time, its lengths and the numbers of its blocks.
+The coding agents' archive is a tar file with one JSON object per session: the lengths of its tools and system
+prompt, and its requests, each with its time, its lengths and the ids of its blocks.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ RECORDED = {
     "agents-4": "coding_agents/sessions_train.tar.xz",
     "azure-code": "azure/AzureLLMInferenceTrace_code.csv.gz",
 }
-"""Where each is in the folder of all of them; `agents-4` are the first four requests of each session."""
+"""Path of each recording in their folder; `agents-1` and `-4` are the first 1 and 4 requests of a session."""
 TRACE_ROWS = 4000
-"""Rows of a trace that are played unless told otherwise."""
+"""Default number of rows that are played of a trace."""
 LONGEST_GAP_S = 30.0
-"""Between two requests of a session; recorded ones may be hours."""
+"""Longest gap between two requests of a session, in seconds; recorded gaps may last hours and are cut."""
 
 SESSION_BLOCK = 64
-"""Tokens of a block of a session."""
+"""Tokens per block of a session."""
 LONGEST_INPUT = 32_768
-"""Tokens; sessions that ask for more are left out."""
+"""Most tokens of a prompt; sessions with a longer one are left out."""
 
 
 Session = dict[str, Any]
 
 
 def sessions(archive: Path) -> Iterator[Session]:
-    """All of them, in the archive's order."""
+    """Yield all sessions, in the archive's order."""
     with tarfile.open(archive) as packed:
         for member in packed:
             stored = packed.extractfile(member) if member.name.endswith(".json") else None
@@ -53,16 +53,16 @@ def sessions(archive: Path) -> Iterator[Session]:
 
 
 def asked(session: Session, first: int) -> list[dict[str, Any]]:
-    """Its first requests, subagents' left out; none if one of them is longer than `LONGEST_INPUT`."""
+    """Return a session's first requests without subagents'; none if one has more than `LONGEST_INPUT`."""
     own = [request for request in session["requests"] if request.get("type") != "subagent"][:first]
     return own if all(request["in"] <= LONGEST_INPUT for request in own) else []
 
 
 def block_name(session: Session, index: int, own: object) -> tuple[object, ...]:
-    """Equal names stand for equal text, up to the end of the block.
+    """Return a block's name; equal names stand for equal text up to the end of the block.
 
-    Sessions share the blocks of equally long tools, then those of an equally long system prompt too; the
-    others are the session's own, named by `own`.
+    Sessions with equally long tools share the blocks of these and, if their system prompts are equally long,
+    the blocks of those.  All other blocks belong to the session and are named by `own`.
     """
     tools, system = session["tool_tokens"], session["system_tokens"]
     if index < tools // SESSION_BLOCK:
@@ -73,11 +73,11 @@ def block_name(session: Session, index: int, own: object) -> tuple[object, ...]:
 
 
 class RecordingMissing(Exception):
-    """The recorded data behind a stream is not here."""
+    """The recorded data that a stream needs is missing."""
 
 
 def file_of(kind: str, data: Path | None) -> Path:
-    """The file of one of `RECORDED` in the folder `data`."""
+    """Return the file of a recording in the folder `data`; `RecordingMissing` if it is not there."""
     path = None if data is None else data / RECORDED[kind]
     if path is None or not path.exists():
         raise RecordingMissing(
@@ -87,9 +87,10 @@ def file_of(kind: str, data: Path | None) -> Path:
 
 
 def recorded(kind: str, load: str, rows: int, seed: int, data: Path | None) -> Workload:
-    """One of `RECORDED` as a workload; `load` is how many times as fast as recorded a trace is played.
+    """Make a workload from a recording; a trace is played `load` times as fast as recorded.
 
-    `rows`: so many rows of a trace, 0 for `TRACE_ROWS`.  Only the sessions' starts are drawn from the seed.
+    `rows` is the number of rows of a Mooncake trace, 0 for `TRACE_ROWS`.  The seed decides only on order and
+    starts of sessions.
     """
     path = file_of(kind, data)
     if kind == "azure-code":
@@ -101,12 +102,12 @@ def recorded(kind: str, load: str, rows: int, seed: int, data: Path | None) -> W
 
 
 def longest(requests: Iterable[SimRequest]) -> int:
-    """Tokens of the longest request, its answer included."""
+    """Return the tokens of the longest request, with its answer."""
     return max(request.num_tokens + request.output_tokens for request in requests)
 
 
 def _played(requests: list[SimRequest], arena_tokens: int, **more: Any) -> Workload:
-    """Recorded requests on an engine of 256 seats; the first tenth is warm-up."""
+    """Make a workload of recorded requests for an engine of 256 seats; the first tenth is warm-up."""
     ordered = tuple(sorted(requests, key=lambda request: request.arrival_s))
     warmup = len(ordered) // 10
     return Workload(requests=ordered, warmup=warmup, max_running=256, arena_tokens=arena_tokens, **more)
@@ -126,7 +127,7 @@ def _azure(path: Path, name: str, load: str) -> Workload:
 
 
 def _agents(path: Path, name: str, load: str, seed: int) -> Workload:
-    """Sessions start as a Poisson process of one a second, in an order drawn from the seed."""
+    """Read sessions; their starts are a Poisson process of one per second, in an order from the seed."""
     rng = Random(seed)
     drawn = list(sessions(path))
     rng.shuffle(drawn)

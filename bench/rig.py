@@ -1,4 +1,4 @@
-"""The rig of `peek.timing` on the work sets of the benchmarks."""
+"""Makes rigs of `peek.timing` from the work sets of the benchmarks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from peek.timing import Rig, random_key
 
 
 def rig_of(work: WorkSet, label: str) -> Rig:
-    """A planner, all of the work set waiting, and a cache that holds every second prefix."""
+    """Make a rig in which all of a work set waits and the cache holds every second prefix."""
     return Rig(work.packed(), half_cached(work), label, work.prefix_len)
 
 
 def half_cached(work: WorkSet) -> RadixCache:
-    """A cache in which two finished requests with every second prefix have left their tokens."""
+    """Make a cache in which two finished requests per second prefix have left their tokens."""
     cache = RadixCache(1)
     rng = np.random.default_rng(1)
     for prefix in work.prefixes()[::2]:

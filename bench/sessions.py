@@ -1,10 +1,10 @@
-"""Recorded sessions in a closed loop: each policy over the best stock policy of each column.
+"""Runs recorded sessions in a closed loop; compares each policy with the best stock policy of each column.
 
     python -m bench.sessions FILE.sessions.jsonl.xz [FILE ...] [--sessions 150]
 
-Columns, engines and loads are those of `bench.arena.cells`, with two sizes of cache: twelve cells a file,
-those without a queue left out.  CSV on standard output.  `, unnamed` behind a policy is the same without the
-sessions' names.
+Columns, engines and loads are those of `bench.arena.cells`, with two sizes of cache: twelve cells per file,
+except cells without a queue.  The output is CSV on standard output.  `, unnamed` after a policy means that
+requests do not name their sessions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SEED: Final = 901
 
 
 def run_cell(job: tuple[Workload, float, str]) -> dict[str, Figures]:
-    """The figures of each policy in a cell; those of the stock policies alone where nothing waits."""
+    """Return the figures of each policy in a cell; without a queue those of the stock policies only."""
     recorded, load, cache = job
     workload = at_load(recorded, load, cache)
     cost = cost_model_for("w1c")

@@ -1,11 +1,11 @@
-"""What shadow mode foretells against what comes true, on the engines' real schedulers in virtual time.
+"""Compares the gain that shadow mode foretells with the real one, on the engines' own schedulers.
 
     OMP_NUM_THREADS=1 PYTHONPATH=.:tests/vllm path/to/vllm/python -m bench.shadow vllm [--streams w1a:heavy]
     OMP_NUM_THREADS=1 PYTHONPATH=.:tests/sglang path/to/sglang/python -m bench.shadow sglang
 
-Each stream is played twice on the engine's own scheduler: in shadow, and with `peek` on.  Hits are per cent
-of the prompt tokens of all requests, warm-up included.  The last column is the CPU time of the virtual engine
-per step of the real one, beside that of `schedule` (vLLM, ours included) or `calc_priority` (SGLang), in ms.
+Each stream is played twice in modelled time: in shadow mode, and with `peek` on.  Hits are in per cent of the
+prompt tokens of all requests, with warm-up.  The last column has two CPU times per step of the engine, in ms:
+of the virtual engine, and of `schedule` (vLLM, with `peek`) or `calc_priority` (SGLang).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STREAMS = ("w1a:heavy", "w1b:heavy", "w1c:moderate", "w1c:heavy", "w1d:heavy", "
 
 @dataclass
 class Played:
-    """One run; the shadow where there was one, and the CPU seconds of its calls."""
+    """One run: its hit in per cent, the shadow if there was one, and CPU times in seconds."""
 
     hit: float
     shadow: Shadow | None
@@ -41,7 +41,7 @@ class Played:
 
 
 def play(engine: str, workload: Workload, mode: str) -> Played:
-    """The workload on the engine's own scheduler, with `peek` in this mode."""
+    """Play a workload on the engine's own scheduler, with `peek` in this mode."""
     module: Any = import_module(f"bench.evaluation.{engine}_engine")
     real: SimEngine = module.RealEngine(workload, "peek", cost_for(workload, engine), mode=mode)
     readings = time_calls(*real.decision)  # type: ignore[attr-defined]
@@ -55,7 +55,7 @@ def play(engine: str, workload: Workload, mode: str) -> Played:
 
 
 class Spent:
-    """CPU seconds of what an attachment tells its shadow."""
+    """Measures the CPU time, in seconds, of an attachment's calls to its shadow."""
 
     def __init__(self, beside: Any) -> None:
         self.seconds = 0.0
@@ -69,12 +69,12 @@ class Spent:
 
 
 def hit(jobs: list[Job]) -> float:
-    """Per cent of all prompt tokens."""
+    """Return the hit in per cent of all prompt tokens."""
     return 100.0 * sum(job.cached_at_admission for job in jobs) / sum(job.prompt_tokens for job in jobs)
 
 
 def row(engine: str, stream: str, seed: int, data: Path | None) -> str:
-    """One line of the table."""
+    """Make the table's line for a stream."""
     workload = as_tokens(build(stream, seed, engine, data)[0])
     on, shadowed = play(engine, workload, "on"), play(engine, workload, "shadow")
     account = shadowed.shadow

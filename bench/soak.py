@@ -1,12 +1,11 @@
-"""Memory over a long run: a million requests come and go, about a thousand wait at any time.
+"""Measures memory over a long run: a million requests come and go, about a thousand wait at any time.
 
     python -m bench.soak [pairs]
 
-Four runs on the compiled build: the pending tree alone, with plain and with chained keys, a planner with
-the default policy, and one with everything switched on (published lanes, demand eviction, prefills in
-flight).  Resident memory is sampled; after a warm-up of a fifth it must not grow by 2 MiB or more.  The
-garbage collector is off, so a reference cycle that is left behind counts as a leak.  Exit status 1 if
-memory grows.
+There are four runs on the compiled build: the pending tree alone, with plain and with chained keys, a planner
+with the default policy, and a planner with everything switched on (published lanes, demand eviction, prefills
+in flight).  Resident memory is sampled; the exit status is 1 if it grows by 2 MiB or more after a warm-up of
+a fifth.  The garbage collector is off, so a reference cycle that is left behind counts as a leak.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Step = Callable[[int, bytes], None]
 
 
 def keys() -> Iterator[bytes]:
-    """Endless prompts: one of 64 prefixes of up to 512 tokens, then 1 to 256 tokens of its own."""
+    """Yield prompts without end: one of 64 prefixes of 32 to 512 tokens, then 1 to 256 tokens of its own."""
     rng = np.random.default_rng(0)
     prefixes = [random_key(rng, int(n)) for n in rng.integers(32, 513, size=64)]
     tokens = random_key(rng, 1 << 20)
@@ -48,7 +47,7 @@ def keys() -> Iterator[bytes]:
 
 
 _DRAWS = ((0, 64), (1, 257), (0, (1 << 20) - 256))
-"""Ranges of the prefix, of the length of a request's own part, of where it starts among the tokens."""
+"""Ranges of a request's prefix, of the length of its own part, and of where that starts in the tokens."""
 
 
 def tree_alone(chained: bool) -> Step:
@@ -63,14 +62,14 @@ def tree_alone(chained: bool) -> Step:
 
 
 def _chained(i: int) -> bytes:
-    """16 symbols of one of 63 prefixes, each in one namespace only, then 16 that nobody else has."""
+    """Return 16 symbols of one of 63 prefixes, each in one namespace only, then 16 that are unique."""
     shared = 16 * (i % 63)
     own = 1_008 + 16 * (i % 60_000_000)
     return struct.pack("<32i", *range(shared, shared + 16), *range(own, own + 16))
 
 
 def planner(plans: peek.Planner) -> Step:
-    """Requests leave in the planned order; the cache holds what the last 200 of them left."""
+    """Return a step in which requests leave in the planned order; the cache holds up to 100,000 tokens."""
     cache = RadixCache(1)
     order: deque[str] = deque()
     waiting: dict[str, bytes] = {}
@@ -97,12 +96,12 @@ def planner(plans: peek.Planner) -> Step:
 
 
 def resident() -> int:
-    """Bytes of memory in use by this process."""
+    """Return the resident memory of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGE
 
 
 def soak(name: str, step: Step, pairs: int) -> bool:
-    """Whether memory stayed flat; prints a line of samples."""
+    """Run a step `pairs` times and print samples of memory; return whether memory stayed flat."""
     sample_every = max(1, pairs // 20)
     samples: list[int] = []
     prompts = keys()

@@ -1,13 +1,13 @@
-"""The compiled tree against a naive twin: millions of random operations, memory flat.
+"""Tests the compiled tree against a naive twin, with millions of random operations, and its memory.
 
     python -m bench.soak_tree [operations] [seed]
 
-Requests arrive, leave and are extended in three namespaces: nested prompts, prompts that part ways at
-any symbol, prompts with nothing in common.  A cache of blocks of 1 to 4 symbols changes now and then and is
-walked; demand is looked up, also after changes of the queue.  Whatever the tree answers is compared with a
-scan of all requests.  Half of the operations are on a plain tree, half on a chained one.  Memory is sampled;
-after a warm-up of a fifth it must not grow by 2 MiB or more, with the garbage collector off.  Exit status 1
-if it does; a difference ends the run with an `AssertionError`.
+Requests arrive, leave and are extended in three namespaces.  Their prompts are nested, part at any symbol, or
+have nothing in common.  A cache of blocks of 1 to 4 symbols changes now and then and is walked; demand is
+looked up, also after changes of the queue.  Every answer of the tree is compared with a scan of all requests;
+a difference ends the run with an `AssertionError`.  Half of the operations are on a plain tree, half on a
+chained one.  Memory is sampled, with the garbage collector off; if it grows by 2 MiB or more after a warm-up
+of a fifth, the exit status is 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.soak import MAX_GROWTH, resident
 from peek.eviction.index import MarkIndex, peak_demand
 
 WINDOW = 24
-"""Requests that wait at a time: few, because the twin looks at all of them."""
+"""Number of waiting requests, which is small because the twin looks at all of them."""
 LENGTH = 20
 NAMESPACES = ("", "lora-1", "salt/2")
 
@@ -43,7 +43,7 @@ class Blocks:
         self.cached: list[Place] = []
 
     def longest(self, place: Place) -> int:
-        """The oracle: symbols of the longest cached prefix."""
+        """Return the symbols of the longest cached prefix, by looking at everything cached."""
         namespace, key = place
         best = max((_common(cached, key) for own, cached in self.cached if own == namespace), default=0)
         return best - best % self.block_symbols
@@ -69,7 +69,7 @@ _BODY = (1 << (LENGTH + 1)) - 1
 
 
 def path_id(namespace: str, path: Key) -> int:
-    """A number for a path of zeros and ones: its bits behind a one, the namespace above."""
+    """Return a number for a path of zeros and ones: namespace, then a one, then the path's bits."""
     body = 1
     for bit in path:
         body = body << 1 | bit
@@ -86,7 +86,7 @@ def _common(a: Key, b: Key) -> int:
 
 
 class Soak:
-    """A tree, what waits in it, a cache, and the walk and the marks of one over the other."""
+    """A tree with its waiting requests, a cache, and the dual-walk and marks of the two."""
 
     def __init__(self, chained: bool, seed: int) -> None:
         self.random = Random(seed)
@@ -97,7 +97,7 @@ class Soak:
         self.walk = peek.DualWalk(self.tree)
         self.index = MarkIndex(self.tree)
         self.seen: dict[str, int] = {}
-        """Symbols that the last walk matched, of who waited then."""
+        """Symbols that the last walk matched, by waiting request."""
         self.serial = 0
 
     def step(self) -> None:
@@ -118,7 +118,7 @@ class Soak:
     # -- prompts -----------------------------------------------------------------------------------
 
     def path(self) -> Key:
-        """Zeros and ones: nested prompts, one that leaves them somewhere, or any."""
+        """Draw a path of zeros and ones: one of the nested prompts, one that leaves them, or any."""
         length = self.random.randint(1, LENGTH // 2 if self.chained else LENGTH)
         kind = self.random.random()
         if kind < 0.4:
@@ -128,7 +128,7 @@ class Soak:
         return tuple(self.random.choices((0, 1), k=length))
 
     def key(self, namespace: str, path: Key) -> Key:
-        """The symbols of a path; in a chained tree each is the number of the path up to it."""
+        """Return the symbols of a path; in a chained tree each is the number of the path up to it."""
         if not self.chained:
             return path
         return tuple(path_id(namespace, path[: i + 1]) for i in range(len(path)))
@@ -179,7 +179,7 @@ class Soak:
         return namespace, key[: self.random.randint(0, len(key))]
 
     def look_up(self) -> None:
-        """A cached block that a waiting request reads has demand; one that nobody reads has none."""
+        """Check that a cached block has demand if and only if a waiting request reads it."""
         if self.chained:
             symbol = self.random.choice(self.random.choice(list(self.waiting.values()))[1]) ^ 1
             needed = sum(symbol in key for _, key in self.waiting.values())
@@ -205,7 +205,7 @@ class Soak:
                 assert number in read or self.index.find(number) is None
 
     def ask(self) -> None:
-        """Scores, clusters, counts and the tree's own check."""
+        """Check scores, clusters and counts against the twin, and run the tree's own check."""
         self.tree.check()
         places = list(self.waiting.values())
         scores = self.tree.scores()
@@ -230,7 +230,7 @@ def packed(key: Key) -> bytes:
 
 
 def soak(chained: bool, operations: int, seed: int) -> bool:
-    """Whether memory stayed flat; prints a line."""
+    """Run the operations on one tree and print a line; return whether memory stayed flat."""
     run = Soak(chained, seed)
     samples: list[int] = []
     started = perf_counter()
@@ -255,7 +255,7 @@ def soak(chained: bool, operations: int, seed: int) -> bool:
 
 
 def fill_free_lists() -> None:
-    """Python keeps up to 2,000 freed tuples of each size below 20: have it do so before memory is read."""
+    """Fill Python's lists of freed tuples (2,000 for each size below 20) before memory is measured."""
     for size in range(1, 20):
         kept = [tuple([0] * size) for _ in range(2_000)]
         kept.clear()

@@ -1,9 +1,9 @@
-"""The shape of the library in figures: `python -m bench.structure [CHECKOUT ...]`, this one or others.
+"""Shows the structure of this or other checkouts in figures: `python -m bench.structure [CHECKOUT ...]`.
 
-Counted over the syntax trees: modules and lines by folder, modules with one importer, circles of imports,
-the fields of the central classes and who writes them, readers of the planner's parts.  Counted in a run, on
-uncompiled sources: the calls that planning six requests takes, the modules it enters, and how often the next
-call is in another module than the one before.
+Figures from the syntax trees: modules and lines by folder, modules with one importer, circles of imports,
+the central classes' fields and the modules that assign them, readers of the planner's parts.  Figures from a
+plan of six requests on uncompiled sources: its calls, the modules that it enters, and how often a call is in
+another module than the call before.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CENTRAL = ("Planner", "Node", "PendingRequest")
 
 
 class Checkout:
-    """The modules of one checkout, parsed."""
+    """The parsed modules of one checkout."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -54,7 +54,7 @@ class Checkout:
         self.imports = {name: self._imports(name) for name in self.modules}
 
     def _imports(self, name: str) -> set[str]:
-        """Modules that are imported when this one is, or in one of its functions; not for types alone."""
+        """Return the modules that a module imports, also in functions, but not for type checks only."""
         found: set[str] = set()
         todo: list[ast.AST] = [self.modules[name]]
         while todo:
@@ -71,7 +71,7 @@ class Checkout:
         return {target for target in found if target in self.modules and target != name}
 
     def by_folder(self) -> dict[str, tuple[int, int]]:
-        """Modules and lines of each part of the package."""
+        """Return the numbers of modules and lines of each part of the package."""
         found: dict[str, tuple[int, int]] = {}
         for name, lines in self.lines.items():
             part = name.split(".")[1] if "." in name else "peek"
@@ -81,7 +81,7 @@ class Checkout:
         return found
 
     def single_importers(self) -> list[str]:
-        """Modules that one other module imports; packages' `__init__` aside."""
+        """Return the modules that exactly one other module imports, except packages' `__init__`."""
         count: dict[str, int] = defaultdict(int)
         for targets in self.imports.values():
             for target in targets:
@@ -90,7 +90,7 @@ class Checkout:
         return [name for name in self.modules if count[name] == 1 and name not in packages]
 
     def circles(self) -> list[list[str]]:
-        """Groups of modules that import each other in a circle."""
+        """Return the groups of modules that import each other in a circle."""
         reach: dict[str, set[str]] = {}
         for name in self.modules:
             seen: set[str] = set()
@@ -108,7 +108,7 @@ class Checkout:
         return [list(group) for group in sorted(groups)]
 
     def fields(self, kind: str) -> tuple[int, int]:
-        """Fields of a class, and how many of them more than one module assigns."""
+        """Return the number of a class's fields, and of those whose name several modules assign."""
         for name, tree in self.modules.items():
             for node in tree.body:
                 if (
@@ -125,7 +125,7 @@ class Checkout:
         return 0, 0
 
     def outside_readers(self) -> list[str]:
-        """Modules outside `peek.planner` that read `tree` or `stats` of a planner."""
+        """Return the places outside `peek.planner` that read `tree` or `stats` of a planner."""
         found = []
         for name, tree in self.modules.items():
             if name.startswith("peek.planner"):
@@ -140,7 +140,7 @@ class Checkout:
         return found
 
     def travel(self, label: str) -> str:
-        """Calls, modules and changes of module of a plan; "-" where the sources do not run so."""
+        """Return calls, modules and changes of module of a plan; "-" and the error if the run fails."""
         with tempfile.TemporaryDirectory() as folder:
             shutil.copytree(self.root / "peek", Path(folder, "peek"), ignore=shutil.ignore_patterns("*.so"))
             script = TRAVEL.format(root=folder, label=label)
@@ -151,13 +151,13 @@ class Checkout:
 
 
 def _site() -> str:
-    """The packages of this environment, without its own `peek`."""
+    """Return code that adds the packages of this environment to the path, without an installed `peek`."""
     folders = [path for path in sys.path if path.endswith("site-packages")]
     return f"import sys; sys.path += {folders!r}\n"
 
 
 def _assigned(tree: ast.AST, owner: str = "") -> set[str]:
-    """Attributes that are assigned in a tree, of `owner` if that is given."""
+    """Return the attributes that are assigned in a syntax tree; only those of `owner` if it is given."""
     found = set()
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)):
@@ -194,7 +194,7 @@ def report(root: Path) -> None:
 
 
 def main() -> None:
-    """Print the figures of each checkout named, of this one if none is."""
+    """Print the figures of each checkout on the command line, or of this one."""
     here = Path(__file__).resolve().parent.parent
     for root in [Path(argument).resolve() for argument in sys.argv[1:]] or [here]:
         print(f"\n{root.name}")

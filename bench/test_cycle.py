@@ -1,4 +1,4 @@
-"""The dual-walk and whole scheduling cycles, against one cache match per request."""
+"""Times the dual-walk and whole scheduling cycles against one cache match per request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE_ARRIVAL_MAX_S = {"A": 0.3e-3, "D": 0.0}
 
 
 def naive_s(work: WorkSet, cache: RadixCache) -> float:
-    """Seconds of one match per request.  Changes recency and, the first time, splits nodes."""
+    """Return the time of one match per request, in seconds; changes recency and may split nodes."""
     keys = work.packed()
     return best_of(10, lambda: match_each(cache, keys))
 
@@ -47,7 +47,7 @@ def test_walk(measure: Measure, name: str, changed: bool) -> None:
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("name", ["A", "D"])
 def test_whole_cycle(measure: Measure, name: str, label: str) -> None:
-    """One admitted, one arrived, another state of the cache: nothing of the last cycle holds."""
+    """One request admitted, one arrived, and a changed cache: nothing of the last cycle can be used."""
     work = work_set(name)
     rig = rig_of(work, label)
     yardstick_s = naive_s(work, half_cached(work))
@@ -70,7 +70,7 @@ def test_whole_cycle(measure: Measure, name: str, label: str) -> None:
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("name", ["A", "D"])
 def test_one_arrival(measure: Measure, name: str, label: str) -> None:
-    """One request more, the cache as it was."""
+    """One request arrived, and the cache is unchanged."""
     rig = rig_of(work_set(name), label)
 
     def setup() -> tuple[()]:
@@ -83,7 +83,7 @@ def test_one_arrival(measure: Measure, name: str, label: str) -> None:
 
 @pytest.mark.parametrize("label", LABELS)
 def test_growth(measure: Measure, label: str) -> None:
-    """Ten times the requests and the prefixes, the same sharing."""
+    """Ten times the requests and prefixes, with the same sharing."""
     small = rig_of(work_set("D10"), label)
     large = rig_of(work_set("D"), label)
     small_s = float("inf")
@@ -107,7 +107,7 @@ def test_growth(measure: Measure, label: str) -> None:
 
 
 def gated_planner(n: int, nested: bool) -> peek.Planner:
-    """`n` waiting, all prompts beginnings of one another or 50 groups, siblings waiting for pioneers."""
+    """Make a gated planner with `n` waiting requests: nested prompts, or prompts in 50 groups."""
     planner = make_planner(peek.PeekConfig(), gated=True)
     long = np.arange(8192, dtype=np.int32)
     for i in range(n):
@@ -119,7 +119,7 @@ def gated_planner(n: int, nested: bool) -> peek.Planner:
 
 
 def test_nested_prompts(measure: Measure) -> None:
-    """A chain of 4,000 nodes is no worse than 50 groups of 80: at most 3 times (it was 100)."""
+    """A chain of 4,000 nodes takes at most three times as long as 50 groups of 80."""
     cache = RadixCache(1)
     groups = gated_planner(4000, nested=False)
     yardstick_s = best_of(10, lambda: groups.plan(cache, NOW))

@@ -1,4 +1,4 @@
-"""Choosing one victim among 40,000 cached leaves while 10,000 requests wait."""
+"""Times the choice of one victim among 40,000 cached leaves while 10,000 requests wait."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from peek.timing import NOW, best_of, random_key
 N_LEAVES = 40_000
 MAX_S = 1e-3
 DEMANDED = {"none": 0, "200 prefixes": 200, "10000 prompts": 10_000}
-"""Which of the least recently used leaves the queue needs, and how many these are."""
+"""By name, the number of least recently used leaves that the queue needs."""
 
 
 class Scene:
-    """Work set D waits; the oldest leaves of the cache are needed, all others are not."""
+    """Work set D waits; it needs the oldest leaves of the cache and no others."""
 
     def __init__(self, oldest: str) -> None:
         work = work_set("D")
@@ -37,11 +37,11 @@ class Scene:
         self.planner.eviction_score(1)  # the demand marks of this cycle
 
     def new_leaf(self) -> None:
-        """A request finished: one leaf more, the most recently used."""
+        """Add the leaf of a finished request, as the most recently used one."""
         self.cache.insert(random_key(self._rng, 16), "")
 
     def leaves(self) -> list[int]:
-        """Ids of the leaves, least recently used first: what an eviction looks at if all are needed."""
+        """Return the ids of the leaves in the order of an eviction, least recently used first."""
         seen: list[int] = []
 
         def score(node_id: int) -> float:
@@ -54,7 +54,7 @@ class Scene:
 
 @pytest.mark.parametrize("oldest", list(DEMANDED))
 def test_evict_by_demand(measure: Measure, oldest: str) -> None:
-    """`RadixCache.evict` of one token with the planner's scores, against plain LRU."""
+    """`RadixCache.evict` of one token with the planner's scores, against LRU without scores."""
     scene = Scene(oldest)
     lru_s = float("inf")
     for _ in range(20):
@@ -78,11 +78,11 @@ def test_evict_by_demand(measure: Measure, oldest: str) -> None:
 
 @pytest.mark.parametrize("oldest", list(DEMANDED))
 def test_choice_alone(measure: Measure, oldest: str) -> None:
-    """`victims` over leaves that the engine has in its order of recency."""
+    """`victims` over leaves that the engine keeps in order of recency."""
     scene = Scene(oldest)
     leaves = scene.leaves()
     score = scene.planner.eviction_score
-    n_choices = 1_000 if oldest == "none" else 1  # a single one is too quick for the clock
+    n_choices = 1_000 if oldest == "none" else 1  # a single choice is too quick for the clock
 
     def choose() -> None:
         for _ in range(n_choices):
@@ -94,7 +94,7 @@ def test_choice_alone(measure: Measure, oldest: str) -> None:
 
 
 def test_first_choice_of_a_cycle(measure: Measure) -> None:
-    """The first score after a plan makes the demand marks."""
+    """The first score after a plan, which makes the demand marks."""
     scene = Scene("200 prefixes")
 
     def setup() -> tuple[int]:

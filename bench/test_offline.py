@@ -1,4 +1,4 @@
-"""`peek.offline.reorder` from token lists: four shapes of a batch, and a million prompts."""
+"""Times `peek.offline.reorder` from token lists: four shapes of a batch, and a million prompts."""
 
 from __future__ import annotations
 

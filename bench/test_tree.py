@@ -1,4 +1,4 @@
-"""The pending tree alone: arrivals, departures, signals."""
+"""Times the pending tree alone: arrivals, departures, signals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def filled(ids: list[str], keys: list[bytes]) -> peek.PendingTree:
 
 
 def empty_tree() -> peek.PendingTree:
-    gc.collect()  # the tree of the round before: its nodes are a cycle
+    gc.collect()  # frees the last round's tree, whose nodes are a reference cycle
     return peek.PendingTree()
 
 
@@ -41,7 +41,7 @@ def drain(tree: peek.PendingTree, ids: list[str]) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_insert_from_list(measure: Measure, name: str) -> None:
-    """Against the least it could be: packing the same lists and doing nothing with them."""
+    """Insertion of lists, against a lower bound: packing the same lists and nothing else."""
     work = work_set(name)
     ids, lists = work.ids(), work.lists()
     gc.collect()
@@ -61,7 +61,7 @@ def test_insert_from_list(measure: Measure, name: str) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_insert_packed(measure: Measure, name: str) -> None:
-    """Against reading every key once, which comparing it with the tree cannot avoid."""
+    """Insertion of packed keys, against reading every key once, which any insertion has to do."""
     work = work_set(name)
     ids, keys = work.ids(), work.packed()
     twins = work.packed()
@@ -79,7 +79,7 @@ def test_insert_packed(measure: Measure, name: str) -> None:
 
 
 def test_insert_packed_hot(measure: Measure) -> None:
-    """A once more with prompts that are in the processor's cache, as a request's tokens just made are."""
+    """Work set A with prompts in the processor's cache, as the tokens of a new request are."""
     work = work_set("A")
     ids, keys = work.ids(), work.packed()
     tree = filled(ids, keys)
@@ -93,7 +93,7 @@ def test_insert_packed_hot(measure: Measure) -> None:
         for request_id, key in few:
             if request_id in tree:
                 tree.remove(request_id)
-            sum(key)  # brings it into the cache
+            sum(key)  # brings the key into the cache
         return ()
 
     measure("insert packed, A, hot", insert_few, take_out, rounds=200, operations=len(few), max_s=1.2e-6)
@@ -121,7 +121,7 @@ def test_remove(measure: Measure, name: str) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_signals(measure: Measure, name: str) -> None:
-    """Score, cluster and head of the whole queue."""
+    """Scores, clusters and heads of the whole queue."""
     work = work_set(name)
     tree = filled(work.ids(), work.packed())
     measure(f"signals of the queue, {name}", tree.refresh, lambda: (32,), rounds=100)

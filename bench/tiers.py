@@ -1,14 +1,14 @@
-"""KV in host memory, and what an order or an eviction could make of it: simulated, vLLM-like engine.
+"""Measures what an order or an eviction could gain from KV in host memory, on the vLLM-like simulated engine.
 
     python -m bench.tiers [--kinds chat code] [--seeds 11 12] [--loads 1.1 1.5] [--csv FILE]
 
-Behind a device of 50,000 tokens: nothing, or a tier of 2 or 8 times as much from which tokens are loaded 10
-or 50 times as fast as they are computed.  Loads are relative to what the engine gets through with its tier.
-Policies, and two bounds:
+A device of 50,000 tokens has no tier behind it, or one of 2 or 8 times its size.  Tokens are loaded from the
+tier 10 or 50 times as fast as they are computed.  Loads are relative to the capacity of engine and tier.
+There are policies, and two bounds:
 
-    peek, tier as cached     the planner takes what is in the tier for cached: loading at the price of 0
-    peek, next use known     without a tier: the block needed last is evicted (Belady, 1966), by the order of
-                             admissions of a run that did so by the order of the run of `peek`
+    peek, tier as cached     the planner takes tokens in the tier for cached, as if loading cost nothing
+    peek, next use known     without a tier, the block needed last is evicted (Belady, 1966); the admissions
+                             of a run of `peek` foretell those of a second run, and these those of a third
 
 Each row is the geometric mean over seeds and loads; hits are arithmetic means, shares of prompt tokens.
 """
@@ -38,11 +38,11 @@ from peek.simulation.workload import Workload
 
 TIMES: Final = cost_model_for("w1c")
 COMPUTED_PER_S: Final = 1.0 / (2.0 * TIMES.model.parameters / (TIMES.hardware.flops * TIMES.hardware.mfu))
-"""Tokens that are computed in a second, without attention."""
+"""Tokens that the engine computes in a second, without attention."""
 LOADING: Final = (10, 50)
-"""Times as fast as computing."""
+"""Speeds of loading, as multiples of the speed of computing."""
 SIZES: Final = (2, 8)
-"""Times the device."""
+"""Sizes of a tier, as multiples of the device's."""
 AS_CACHED: Final = "peek, tier as cached"
 KNOWN: Final = "peek, next use known"
 FOUR: Final = ("agents", "chat", "documents", "code")
@@ -51,7 +51,7 @@ TIMED: Final = {"ttft": "ttft_s", "p99": "ttft_s", "e2e": "e2e_s", "job": "job_s
 
 
 class Cell(NamedTuple):
-    """One workload; a size of 0 is no tier."""
+    """One workload on a device with a tier; a size of 0 means no tier."""
 
     kind: str
     seed: int
@@ -65,7 +65,7 @@ class Cell(NamedTuple):
 
 
 class Whole:
-    """A cache and its tier as one view."""
+    """The view of a cache and its tier together."""
 
     def __init__(self, cache: BlockCache) -> None:
         self._cache = cache
@@ -94,7 +94,7 @@ class Whole:
 
 
 class TierAsCached(BlockEngine):
-    """Its planner makes no difference between the cache and the tier."""
+    """An engine whose planner does not distinguish cache and tier."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -105,10 +105,10 @@ class TierAsCached(BlockEngine):
 
 
 class NextUseKnown(BlockEngine):
-    """Evicts the block that is needed last, as far as another run has foretold it.
+    """An engine that evicts the block that is needed last, as far as another run has foretold it.
 
     Attributes:
-        order: places of the requests in the order of their first admission.
+        order: each request's place in the order of first admissions, by id.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -117,7 +117,7 @@ class NextUseKnown(BlockEngine):
         self._uses: dict[int, deque[tuple[int, str]]] = {}
 
     def foretell(self, admitted: dict[str, int]) -> None:
-        """The order in which requests will be admitted, by the `order` of another run."""
+        """Take the `order` of another run as the order in which requests will be admitted."""
         requests = {each.request_id: each for each in self.workload.requests}
         for name, place in admitted.items():
             job = self.make_job(requests[name], 0.0)
@@ -143,7 +143,7 @@ class NextUseKnown(BlockEngine):
 
 
 def run(workload: Workload, policy: str, tier: Tier | None) -> dict[str, float]:
-    """The figures of one run; seconds and shares."""
+    """Return the figures of one run: times in seconds, hits as shares."""
     config = PeekConfig.from_label(policy.partition(",")[0])
 
     def planner() -> Planner | None:
@@ -169,14 +169,14 @@ def run(workload: Workload, policy: str, tier: Tier | None) -> dict[str, float]:
 
 
 def run_cell(cell: Cell) -> dict[str, dict[str, float]]:
-    """The figures of each policy that there is with such a tier, or without one."""
+    """Return the figures of each policy in a cell; each bound runs either with or without a tier."""
     workload = at_load(build(cell.kind, cell.seed), cell.load, "blocks", cell.tier)
     left_out = KNOWN if cell.size else AS_CACHED
     return {policy: run(workload, policy, cell.tier) for policy in POLICIES if policy != left_out}
 
 
 def rows(found: dict[Cell, dict[str, dict[str, float]]]) -> Iterator[list[str]]:
-    """The table, headed: a row for each kind, tier and policy."""
+    """Yield the table's heading, then a row for each kind, tier and policy."""
     columns = [*TIMED, "hit", "tier hit"]
     yield ["kind", "tier", "loading", "policy", *columns]
     for place in dict.fromkeys((cell.kind, cell.size, cell.loading) for cell in found):

@@ -1,9 +1,8 @@
-"""What was timed in a benchmark run: one readable table, and the same as JSON.
+"""Shows the times of a benchmark run as a table, and as JSON.
 
-Absolute targets were set on one machine, on which packing a list of 4096 ints with `struct` takes
-about 22 us.  The same packing is timed at the start of every run; `scaled` is the target times what
-this machine takes of those 22 us, and it is what the verdict goes by.  Ratios need no such help:
-both sides come from the same run, minutes apart at most.
+Absolute targets were set on one machine, which packs a list of 4096 ints with `struct` in about 22 us.  The
+same packing is timed at the start of every run.  `scaled` is the target times this machine's time over 22 us,
+and the verdict goes by it.  Ratios need no scaling, as both times come from the same run.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from pathlib import Path
 from peek.timing import aligned, best_of, readable
 
 REFERENCE_S = 22e-6
-"""`struct.pack` of 4096 ints on the machine of the targets (18 .. 26 us)."""
+"""Seconds of `struct.pack` of 4096 ints on the machine of the targets (18 to 26 us)."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One measured thing.  All times in seconds of one operation."""
+    """One row of the table; all times are of one operation, in seconds."""
 
     what: str
     best_s: float
@@ -29,9 +28,9 @@ class Timing:
     yardstick: str = ""
     yardstick_s: float = 0.0
     max_s: float = 0.0
-    """The target as a time, 0 for none."""
+    """The target as a time, seconds; 0 for none."""
     max_ratio: float = 0.0
-    """The target as a multiple of the yardstick, 0 for none."""
+    """The target as a multiple of the yardstick; 0 for none."""
 
     @property
     def ratio(self) -> float:
@@ -50,7 +49,7 @@ class Timing:
 
 
 class TimingTable:
-    """The timings of one run, and how fast this machine is (`factor`: times slower than the targets')."""
+    """The timings of one run; `factor` is how many times slower this machine is than the targets'."""
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
@@ -58,7 +57,7 @@ class TimingTable:
         self.factor = machine_yardstick() / REFERENCE_S
 
     def lines(self) -> list[str]:
-        """The table as text."""
+        """Return the table as lines of text."""
         head = ("what", "best", "median", "yardstick of this run", "ratio", "target", "scaled", "verdict")
         title = (
             f"backend {self.backend}; struct.pack of 4096 ints: {readable(self.factor * REFERENCE_S)}, "
@@ -84,7 +83,7 @@ class TimingTable:
         )
 
     def write(self, path: Path) -> None:
-        """The table as JSON."""
+        """Write the table as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
         rows = [vars(one) | {"ratio": one.ratio, "verdict": one.verdict(self.factor)} for one in self.timings]
         content = {"backend": self.backend, "machine_factor": self.factor, "rows": rows}
@@ -92,6 +91,6 @@ class TimingTable:
 
 
 def machine_yardstick() -> float:
-    """Seconds to pack a list of 4096 ints with the standard library."""
+    """Return the time of packing a list of 4096 ints with `struct`, in seconds."""
     tokens = [(37 * i) % 150_000 for i in range(4096)]
     return best_of(3_000, lambda: struct.pack("<4096i", *tokens))

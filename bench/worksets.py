@@ -1,4 +1,4 @@
-"""The prompts of the benchmarks: four work sets, always the same (numpy, seed 0).
+"""Makes the prompts of the benchmarks: four work sets and D10, always the same (numpy, seed 0).
 
 | set | waiting | prompt                                                        |
 |-----|---------|---------------------------------------------------------------|
@@ -27,18 +27,18 @@ SHAPES = {
     "D": (10_000, 200, 1024, 64),
     "D10": (1_000, 20, 1024, 64),
 }
-"""Requests, shared prefixes, tokens of a prefix, tokens of a request's own."""
+"""By name: requests, shared prefixes, tokens of a prefix, and tokens of a request's own part."""
 
 
 @dataclass(frozen=True)
 class WorkSet:
-    """Prompts in order of arrival; `groups` tells which prefix each one has."""
+    """Prompts in order of arrival; `groups` has the number of each one's prefix."""
 
     name: str
     prompts: list[Tokens]
     groups: list[int]
     prefix_len: int
-    """Tokens of a shared prefix; in C what a cache may hold of a prompt."""
+    """Tokens of a shared prefix; in C the tokens of a prompt that a cache may hold."""
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -47,22 +47,22 @@ class WorkSet:
         return [f"request-{i}" for i in range(len(self))]
 
     def packed(self) -> list[bytes]:
-        """As `peek` keeps them.  New objects in every call."""
+        """Return the prompts packed, as `peek` keeps them; each call makes new objects."""
         return [prompt.tobytes() for prompt in self.prompts]
 
     def lists(self) -> list[list[int]]:
-        """As an engine hands them over.  Every token is an object of its own: D takes 400 MB."""
+        """Return the prompts as lists, as an engine passes them; each token is an object, 400 MB in D."""
         return [prompt.tolist() for prompt in self.prompts]
 
     def prefixes(self) -> list[bytes]:
-        """The packed prefixes that occur, one a group, by group."""
+        """Return the packed prefix of each group that occurs, in order of groups."""
         found = {g: p[: self.prefix_len].tobytes() for g, p in zip(self.groups, self.prompts, strict=True)}
         return [found[group] for group in sorted(found)]
 
 
 @cache
 def work_set(name: str) -> WorkSet:
-    """One of A, B, C, D, D10."""
+    """Make one of the work sets A, B, C, D, D10."""
     rng = np.random.default_rng(0)
     if name == "C":
         prompts = [_tokens(rng, int(n)) for n in rng.integers(512, 4097, size=1_000)]

@@ -1,1 +1,1 @@
-"""The arena: kinds of traffic that anybody can place a policy on.  See README.md in this folder."""
+"""The arena: kinds of traffic on which policies are compared.  See README.md in this folder."""

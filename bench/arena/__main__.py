@@ -1,10 +1,10 @@
-"""Places policies in the arena.
+"""Compares policies on the kinds of traffic of the arena.
 
     python -m bench.arena --policy my_package.my_module:MyPolicy [--policy peek ...] [--tuning] [--by kind]
     python -m bench.arena --write FOLDER           the traffic itself, for an engine of your own
     python -m bench.arena --store                  the table, the figure and the leaderboard of the pages
 
-A policy is a label or the import path of a class, as everywhere; the stock policies always run beside it.
+A policy is a label or the import path of a class, as everywhere.  The stock policies always run, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from peek.simulation.workload import Workload
 DIAL: Final = (
     "peek:objective=tail", "peek:mean_bias=0.25", "peek", "peek:mean_bias=0.75", "peek:objective=mean",
 )  # fmt: skip
-"""From short tail to short mean."""
+"""Policies on the dial, from short tail to short mean."""
 OURS: Final = (*DIAL, "peek:objective=target")
 
 TABLE: Final = ROOT / "docs/data/policies_judge.csv"
@@ -44,13 +44,13 @@ SHOWN: Final = {
 
 
 def overall(lines: Sequence[Sequence[str]]) -> list[dict[str, str]]:
-    """The rows over all cells of a table."""
+    """Return the rows of a table that are over all cells, by column."""
     heads, *rows = lines
     return [dict(zip(heads, line, strict=True)) for line in rows if line[0].startswith("all ")]
 
 
 def leaderboard(lines: Sequence[Sequence[str]]) -> str:
-    """The rows over all cells of a table, best utility first, as Markdown."""
+    """Return the rows of a table that are over all cells, best utility first, as Markdown."""
     text = ["| policy | " + " | ".join(SHOWN) + " |", "|---" * (len(SHOWN) + 1) + "|"]
     for each in sorted(overall(lines), key=lambda each: float(each["utility"])):
         figures = (
@@ -61,13 +61,13 @@ def leaderboard(lines: Sequence[Sequence[str]]) -> str:
 
 
 def between(page: str, board: str) -> str:
-    """The page with another leaderboard between its marks."""
+    """Return the page with this leaderboard between its marks."""
     before, _, after = page.split(MARK)
     return f"{before}{MARK}\n\n{board}\n{MARK}{after}"
 
 
 def write(folder: Path, kinds: Sequence[str], seeds: Sequence[int]) -> Iterator[Path]:
-    """One gzipped file of JSON lines for each kind, load and seed, at loads for the engine in blocks."""
+    """Write a gzipped file of JSON lines per kind, load and seed, at loads of the vLLM-like engine."""
     folder.mkdir(parents=True, exist_ok=True)
     for kind, load, seed in product(kinds, LOADS, seeds):
         path = folder / f"{kind}-{load:g}-{seed}.jsonl.gz"
@@ -78,7 +78,7 @@ def write(folder: Path, kinds: Sequence[str], seeds: Sequence[int]) -> Iterator[
 
 
 def lines_of(workload: Workload) -> Iterator[dict[str, Any]]:
-    """The requests of a workload, as README.md describes them."""
+    """Yield the requests of a workload as README.md describes them."""
     for each in workload.requests:
         yield {
             "id": each.request_id,
@@ -94,7 +94,7 @@ def lines_of(workload: Workload) -> Iterator[dict[str, Any]]:
 
 
 def draw(lines: Sequence[Sequence[str]], path: Path) -> None:
-    """Each policy of a table at its ratios of mean and p99 TTFT; the places on the dial are joined."""
+    """Draw each policy of a table at its ratios of mean and p99 TTFT, with a line through the dial."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -174,7 +174,7 @@ def main() -> None:
 def grouped(
     found: dict[Cell, dict[str, Figures]], by: str | None
 ) -> list[tuple[str, list[dict[str, Figures]]]]:
-    """All cells, and then those of each kind, load or engine."""
+    """Return all cells and, if asked for, the cells of each kind, load or engine."""
     groups = [("all", list(found.values()))]
     if by:
         cells = sorted(found, key=lambda cell: str(getattr(cell, by)))

@@ -1,15 +1,15 @@
-"""Policies in the cells of the arena, each over the best stock policy of its column.
+"""Runs policies in the cells of the arena and compares each with the best stock policy of each column.
 
-Every kind, load and seed runs on both simulated engines, with the step times of the evaluation and 50,000
-tokens of KV cache.  Cells in which arrival order has a mean TTFT below a second have no queue, so any order
-is right; they are counted and left out of the averages.  By this policies are chosen; it was written first:
+Every kind, load and seed runs on both simulated engines, with the step times of the evaluation and an arena
+of 50,000 tokens.  Cells in which arrival order has a mean TTFT below a second have no queue, so any order is
+right; they are counted and left out of the averages.  Policies are chosen by utility, defined beforehand:
 
     utility     geometric mean of mean TTFT, p99 TTFT, mean E2E, mean job time and share of requests that miss
-                2 s, each over the best stock policy's of that column; lower is better
+                2 s, each divided by the best stock policy's of that column; lower is better
 
-Names of tenants are not believed, as in the engines unless an operator says so (`tenants`).  A share is
-taken two points higher, so that 0 has a ratio.  `beaten` counts the cells in which one stock
-policy is better by more than 2 % in both mean and p99 TTFT.
+Names of tenants are ignored, as in the engines by default (`tenants`).  Two points are added to a share, so
+that a share of 0 has a ratio.  `beaten` counts the cells in which one stock policy is better by more than 2 %
+in both mean and p99 TTFT.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Figures = dict[str, float]
 
 
 def run_cell(job: tuple[Cell, Sequence[str]]) -> dict[str, Figures]:
-    """The figures of each policy in a cell; seconds and shares."""
+    """Return the figures of each policy in a cell: times in seconds, and shares."""
     cell, labels = job
     named = at_load(build(cell.kind, cell.seed, cell.arena_tokens), cell.load, cell.cache)
     workload = replace(named, requests=[replace(request, tenant="") for request in named.requests])
@@ -57,7 +57,7 @@ def run_cell(job: tuple[Cell, Sequence[str]]) -> dict[str, Figures]:
 
 
 def figures_of(run: dict[str, Any]) -> Figures:
-    """The columns of a run as `simulate` gives it."""
+    """Return the columns of a run, from the figures of `simulate`."""
     found = {
         "ttft": run["ttft_s"]["mean"],
         "p99": run["ttft_s"]["p99"],
@@ -73,7 +73,7 @@ def figures_of(run: dict[str, Any]) -> Figures:
 def run_all(
     kinds: Iterable[str], seeds: Iterable[int], labels: Sequence[str]
 ) -> dict[Cell, dict[str, Figures]]:
-    """All cells of some kinds and seeds, as many at a time as there are processors."""
+    """Run all cells of some kinds and seeds, as many at a time as there are processors."""
     cells = [Cell(*each) for each in product(kinds, LOADS, seeds, CACHES, ARENAS[:1])]
     with Pool() as pool:
         found = pool.map(run_cell, [(cell, labels) for cell in cells], chunksize=1)
@@ -81,12 +81,12 @@ def run_all(
 
 
 def has_queue(found: dict[str, Figures]) -> bool:
-    """Whether an order could matter in a cell."""
+    """Whether a cell has a queue, so that an order can matter."""
     return found["fcfs+lru"]["ttft"] >= 1.0
 
 
 def ratios(found: dict[str, Figures], label: str) -> Figures:
-    """Each column of a policy over that of the best stock policy in the same cell."""
+    """Divide each column of a policy by that of the best stock policy in the same cell."""
     own = found[label]
     over: Figures = {}
     for column in COLUMNS:
@@ -98,13 +98,13 @@ def ratios(found: dict[str, Figures], label: str) -> Figures:
 
 
 def is_beaten(found: dict[str, Figures], label: str) -> bool:
-    """Whether a stock policy is better in both mean and p99 TTFT."""
+    """Whether one stock policy is better by more than `MARGIN` in both mean and p99 TTFT."""
     mean, p99 = (found[label][column] * (1.0 - MARGIN) for column in ("ttft", "p99"))
     return any(found[stock]["ttft"] < mean and found[stock]["p99"] < p99 for stock in STOCK)
 
 
 def row(cells: Sequence[dict[str, Figures]], label: str) -> dict[str, float]:
-    """A policy over several cells: geometric means of the ratios, their utility, and shares in time."""
+    """Return a policy's row over several cells: geometric means of ratios, utility, shares in time."""
     over = [ratios(found, label) for found in cells]
     line = {
         column: float(np.exp(np.mean([np.log(each[column]) for each in over if column in each])))
@@ -126,7 +126,7 @@ def row(cells: Sequence[dict[str, Figures]], label: str) -> dict[str, float]:
 def table(
     groups: Iterable[tuple[str, Sequence[dict[str, Figures]]]], labels: Sequence[str]
 ) -> list[list[str]]:
-    """Rows of text, headed."""
+    """Return the table as rows of text, the heading first."""
     lines: list[list[str]] = []
     for name, cells in groups:
         for label in labels:

@@ -1,13 +1,13 @@
-"""Kinds of traffic, as people serve it today: what the default order is tuned and judged on.
+"""Kinds of traffic, as people serve it today, on which the default policy is tuned and judged.
 
-Each kind is a generator of its own: `build(kind, seed)` draws about 800 requests, arriving one a second on
-average where they are alone, one session a second where they are turns.  `at_load` then brings them to a load
-relative to what the engine itself gets through, so that a kind's loads mean the same on every engine:
+Each kind has a generator of its own.  `build(kind, seed)` draws about 800 requests; on average one request a
+second arrives or, in kinds with sessions, one session.  `at_load` then scales the arrivals to a load relative
+to the engine's capacity, so that a load means the same on every engine:
 
     capacity    requests a second of a client that keeps 48 outstanding, in arrival order
-    load 1.2    they arrive 1.2 times as fast as that
+    load 1.2    requests arrive 1.2 times as fast as that
 
-Seeds of `TUNING` are to try things on; those of `JUDGING` are for tables, and nothing is chosen by them.
+Seeds of `TUNING` are for experiments.  Those of `JUDGING` are for tables, and nothing is chosen by them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ JUDGING: Final = (901, 902, 903)
 
 REQUESTS: Final = 800
 OUTSTANDING: Final = 48
-"""Of the client that measures capacity."""
+"""Number of requests that the client that measures capacity keeps outstanding."""
 SEATS: Final = 128
 ARENAS: Final = (50_000, 160_000)
 LOADS: Final = (0.8, 1.1, 1.5)
 CLOSED_LOOP: Final = 2.0
-"""Loads of sessions are so many times as high: a session that waits asks nothing, so queues stay short."""
+"""Factor on loads of sessions, whose queues would stay short: a session that waits sends no request."""
 
 
 class _Draw:
@@ -49,24 +49,24 @@ class _Draw:
         self._clock = 0.0
 
     def text(self, tokens: int) -> bytes:
-        """A text that nothing else begins like."""
+        """Draw a text whose beginning no other text has."""
         self._texts += 1
         return unique_tokens(f"{self.kind}/{self.seed}/{self._texts}", self._texts, max(1, tokens))
 
     def length(self, median: float, sigma: float, least: int, most: int) -> int:
-        """Log-normal, clipped."""
+        """Draw a log-normal length in tokens, clipped to `least` and `most`."""
         return min(max(round(self.rng.lognormvariate(log(median), sigma)), least), most)
 
     def texts(self, count: int, median: float, sigma: float, least: int, most: int) -> list[bytes]:
         return [self.text(self.length(median, sigma, least, most)) for _ in range(count)]
 
     def zipf(self, count: int, exponent: float = 1.0) -> Callable[[], int]:
-        """Draws places of a list of `count`, the first most often."""
+        """Return a function that draws places in a list of `count`, the first ones most often."""
         weights = list(accumulate((rank + 1.0) ** -exponent for rank in range(count)))
         return lambda: self.rng.choices(range(count), cum_weights=weights)[0]
 
     def start(self) -> float:
-        """When the next request, or session, comes."""
+        """Draw the time at which the next request or session arrives, in seconds."""
         self._clock += self.rng.expovariate(1.0)
         return self._clock
 
@@ -82,7 +82,7 @@ class _Draw:
         after: str | None = None,
         think_s: float = 0.0,
     ) -> str:
-        """Add a request; its id."""
+        """Add a request; return its id."""
         name = f"{self.kind}-{len(self.requests)}"
         self.requests.append(
             SimRequest(
@@ -111,7 +111,7 @@ def _rag(draw: _Draw) -> None:
 
 
 def _chat(draw: _Draw) -> None:
-    """Conversations of people with a few apps; a turn comes when the answer before it has been read."""
+    """Conversations of people with a few apps; a turn arrives when the answer before it has been read."""
     systems = draw.texts(6, 400, 0.5, 100, 1200)
     while len(draw.requests) < REQUESTS:
         text = draw.rng.choice(systems)
@@ -126,7 +126,7 @@ def _chat(draw: _Draw) -> None:
 
 
 def _agents(draw: _Draw) -> None:
-    """Tool-calling agents; one step in some hands its context to several sub-agents and waits for one."""
+    """Agents with tools; one step in four gives its context to several sub-agents and waits for the last."""
     tools = draw.texts(4, 2500, 0.4, 1000, 5000)
     while len(draw.requests) < REQUESTS:
         session = f"agents-{len(draw.requests)}"
@@ -145,7 +145,7 @@ def _agents(draw: _Draw) -> None:
 
 
 def _step(draw: _Draw, text: bytes, at_s: float, session: str, after: str | None) -> tuple[str, bytes]:
-    """One call of an agent: the answer asks for a tool, whose result is part of the next prompt."""
+    """One request of an agent: its answer calls a tool, whose result is part of the next prompt."""
     answer = draw.length(60, 0.6, 10, 300)
     think_s = draw.rng.lognormvariate(log(0.3), 1.0) if after else 0.0
     name = draw.ask(text, answer, at_s, session=session, after=after, think_s=think_s)
@@ -153,7 +153,7 @@ def _step(draw: _Draw, text: bytes, at_s: float, session: str, after: str | None
 
 
 def _mixed(draw: _Draw) -> None:
-    """Short interactive requests, and a batch of long ones that comes in heaps."""
+    """Short interactive requests, and long ones of a batch that arrive several at a time."""
     system = draw.text(300)
     batch_system = draw.text(800)
     while len(draw.requests) < REQUESTS:
@@ -168,7 +168,7 @@ def _mixed(draw: _Draw) -> None:
 
 
 def _flips(draw: _Draw) -> None:
-    """Templates whose answers are short for a while and then long, and the other way round."""
+    """Templates whose answers alternate between short and long for a while each."""
     templates = draw.texts(24, 1200, 0.5, 300, 3000)
     pick = draw.zipf(24, 0.8)
     for position in range(REQUESTS):
@@ -179,7 +179,7 @@ def _flips(draw: _Draw) -> None:
 
 
 def _lora(draw: _Draw) -> None:
-    """Adapters, each with prompts of its own; equal texts are not shared among them."""
+    """LoRA adapters, each with a system prompt and a namespace of its own."""
     systems = draw.texts(10, 500, 0.6, 100, 1500)
     pick = draw.zipf(10)
     for _ in range(REQUESTS):
@@ -189,13 +189,13 @@ def _lora(draw: _Draw) -> None:
 
 
 def _alone(draw: _Draw) -> None:
-    """Nothing shared at all."""
+    """Prompts that share nothing."""
     for _ in range(REQUESTS):
         draw.ask(draw.text(draw.length(600, 1.1, 32, 8000)), draw.length(150, 0.8, 8, 800), draw.start())
 
 
 def _documents(draw: _Draw) -> None:
-    """Long documents, each with a handful of questions that come near each other."""
+    """Long documents, each with some questions that arrive close to each other."""
     documents = draw.texts(160, 5500, 0.5, 1500, 14000)
     near: list[int] = []
     fresh = iter(range(160))
@@ -216,7 +216,7 @@ def _templates(draw: _Draw) -> None:
 
 
 def _code(draw: _Draw) -> None:
-    """Completions in editors: the file above the cursor, a bit further each time."""
+    """Completions in editors: each prompt is the file above the cursor, a bit longer each time."""
     while len(draw.requests) < REQUESTS:
         text = draw.text(draw.length(1800, 0.6, 200, 6000))
         session = f"code-{len(draw.requests)}"
@@ -243,7 +243,7 @@ KINDS: Final[dict[str, Callable[[_Draw], None]]] = {
 
 
 def build(kind: str, seed: int, arena_tokens: int = ARENAS[0]) -> Workload:
-    """The requests of a kind, arriving one a second; the same for the same arguments on every machine."""
+    """Draw the requests of a kind at load 1; equal arguments give equal requests on every machine."""
     draw = _Draw(kind, seed)
     KINDS[kind](draw)
     requests = sorted(with_answers(draw.requests, 1), key=lambda each: each.arrival_s)
@@ -259,7 +259,7 @@ def build(kind: str, seed: int, arena_tokens: int = ARENAS[0]) -> Workload:
 
 
 def capacity(workload: Workload, cache: str, tier: Tier | None = None) -> float:
-    """Times as fast as they do that the requests of `build` could arrive if none were to wait."""
+    """Return the engine's capacity, as a multiple of the rate at which the workload's requests arrive."""
     at_once = [replace(each, arrival_s=0.0, think_s=0.0) for each in workload.requests]
     flood = replace(workload, requests=at_once, client_concurrency=OUTSTANDING)
     done = simulate(flood, "fcfs+lru", cache, cost=cost_model_for("w1c"), tier=tier)
@@ -268,7 +268,7 @@ def capacity(workload: Workload, cache: str, tier: Tier | None = None) -> float:
 
 
 def at_load(workload: Workload, load: float, cache: str, tier: Tier | None = None) -> Workload:
-    """The same requests at a load; what they think between turns stays as it is."""
+    """Return the same requests at a load; the times to think between turns stay as they are."""
     factor = load * capacity(workload, cache, tier)
     if any(each.session for each in workload.requests):
         factor *= CLOSED_LOOP

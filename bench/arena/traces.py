@@ -1,10 +1,10 @@
-"""Fetches public traces into a folder and checks that they are what was measured.
+"""Fetches public traces into a folder and checks that they are the ones of the project's figures.
 
     python -m bench.arena.traces FOLDER [--only mooncake-conversation ...]
     peek simulate --trace FOLDER/mooncake-conversation.jsonl --policy fcfs+lru --policy peek
 
-Each comes from one commit of its publisher and has one checksum; nothing else is kept.  None is part of the
-project, each has its own licence.
+Each trace comes from one commit of its publisher, and only a file with the right checksum is kept.  No trace
+is part of the project, and each has its own licence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _AZURE: Final = (
 
 
 class Trace(NamedTuple):
-    """A file: where it is published, what it must be, and under which licence."""
+    """A published file: its URL, its checksum and its licence."""
 
     url: str
     sha256: str
@@ -62,11 +62,11 @@ CHUNK: Final = 1 << 20
 
 
 class WrongChecksum(Exception):
-    """What came is not what was measured."""
+    """A fetched file is not the one of the project's figures."""
 
 
 def fetch(name: str, trace: Trace, folder: Path) -> Path:
-    """A trace in a folder, fetched if it is not there; `WrongChecksum` and `OSError` leave nothing there."""
+    """Return the path of a trace, fetched if needed; after `WrongChecksum` or `OSError` no new file stays."""
     path = folder / name
     if path.exists() and digest_of(path) == trace.sha256:
         return path
