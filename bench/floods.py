@@ -40,7 +40,7 @@ FLOODS = {
 
 
 def waits(engine: str, workload: Workload, label: str, who: str = "other") -> tuple[float, float]:
-    """Return mean and longest TTFT, in seconds, of the requests whose ids begin with `who`."""
+    """Return mean and longest TTFT, in seconds, of all requests with an id that begins with `who`."""
     played, _ = play(engine, workload, label, CostModel())
     ttft = [j.first_token_s - j.arrival_s for j in played.jobs.values() if j.request_id.startswith(who)]
     return float(np.mean(ttft)), max(ttft)

@@ -85,7 +85,7 @@ class TraceOptions:
 def trace_command(options: TraceOptions) -> None:
     """Turn a log of requests into a trace for `peek simulate --trace`.
 
-    The trace holds times, lengths and salted block hashes; nothing of what was asked or answered.
+    The trace holds times, lengths and salted block hashes; no text of prompts or answers.
     """
     source, target, tokenizer = options.source, options.target, options.tokenizer
     check_choice("--format", options.form, KINDS)

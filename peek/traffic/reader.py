@@ -320,7 +320,7 @@ class Reader:
         return sum(each.requests for each in self.formats)
 
     def line(self, content: bytes, number: int = 0, is_last: bool = False) -> Iterator[Event]:
-        """Yield the events of one line.  `WorkloadError` for a broken one, of which no event is yielded."""
+        """Yield the events of one line; `WorkloadError` if it is broken, or at an export's first bad row."""
         for place, inner in enumerate(self._unwrapping.lines(content)):
             name = f"{self._file}:{number}" + (f".{place}" if place else "")
             yield from self._of(inner._replace(name=name, is_last=is_last), number)
