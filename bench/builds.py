@@ -33,8 +33,8 @@ def expose(build: Path, folder: Path) -> Path:
         (folder / path.name).symlink_to(path.resolve())
     for path in (build / "peek").iterdir():
         (folder / "peek" / path.name).symlink_to(path.resolve())
-    if not (build / "peek" / "timing").exists():  # an older checkout is measured by this one's timing
-        (folder / "peek" / "timing").symlink_to(ROOT / "peek" / "timing")
+    if not any((build / "peek").glob("timing*")):  # an older checkout is measured by this one's timing
+        (folder / "peek" / "timing.py").symlink_to(ROOT / "peek" / "timing.py")
     return folder
 
 

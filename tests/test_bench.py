@@ -12,6 +12,7 @@ from support.batch_files import json_rows, write
 from support.fixtures import Capsys
 
 import peek
+from bench.builds import ROOT, expose
 from peek.cli.main import main
 from peek.simulation.caches import RadixCache
 from peek.timing import Bench, Rig, Rounds, aligned, best_of, readable
@@ -116,3 +117,16 @@ def test_what_waits_and_what_is_cached() -> None:
 def test_times_as_text() -> None:
     assert [readable(each) for each in (0.0123, 0.000456, 1.5e-6)] == ["12.30 ms", "456 us", "1.50 us"]
     assert aligned([("a", "b"), ("long", "1")], "<>") == ["a     b", "long  1"]
+
+
+def test_a_build_without_timing_is_measured_by_this_ones(tmp_path: Path) -> None:
+    for name, modules in (("old", ["__init__.py"]), ("new", ["__init__.py", "timing.py"])):
+        package = tmp_path / name / "peek"
+        package.mkdir(parents=True)
+        (tmp_path / name / "peek__mypyc.so").touch()
+        for module in modules:
+            (package / module).touch()
+        exposed = expose(tmp_path / name, tmp_path / f"exposed-{name}")
+        own = (exposed / "peek" / "timing.py").resolve()
+        assert own == ((package if name == "new" else ROOT / "peek") / "timing.py").resolve()
+        assert own.exists()
