@@ -761,3 +761,12 @@ def test_trace_refuses_a_target_that_cannot_be_before_it_reads(tmp_path: Path, c
     code = main(["trace", str(log), str(tmp_path / "nowhere" / "out.jsonl")])
     shown = capsys.readouterr()
     assert_one_line_error(code, shown.out, shown.err, code, "nowhere")
+
+
+def test_a_block_that_the_trace_itself_tells_has_to_fit_the_engines(tmp_path: Path, capsys: Capsys) -> None:
+    trace = tmp_path / "t.jsonl"
+    row = {"timestamp": 0, "input_length": 12, "output_length": 1, "hash_ids": [1], "block_tokens": 12}
+    trace.write_text(json.dumps(row) + "\n")
+    code = main(["simulate", "--trace", str(trace), "--cache", "blocks", "--policy", "peek"])
+    shown = capsys.readouterr()
+    assert_one_line_error(code, shown.out, shown.err, 2, "12 does not divide the block of 16 tokens")
