@@ -1,4 +1,4 @@
-"""The prompt of a call, as far as a router or a gateway sees it."""
+"""Finds the prompt of a call, for routers and gateways in front of an engine."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ FIELDS: Final = (
     "chat_template",
     "chat_template_kwargs",
 )
-"""What is read of a request that is an object: an OpenAI request of vLLM or of `ray.serve.llm`."""
+"""Attributes that are read of a request object: an OpenAI request of vLLM or of `ray.serve.llm`."""
 
 PARAMETERS: Final = ("vllm_xargs", "custom_params")
-"""Where a body has parameters of ours: in vLLM, in SGLang."""
+"""Fields of a body that may hold `peek`'s own parameters: in vLLM, in SGLang."""
 
 TOKEN_KWARGS: Final = ("prompt_token_ids", "request_token_ids")
 MOST_TOKENS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 class Prompt(NamedTuple):
-    """What is seen of a call.
+    """The prompt of a call, and what else a router needs of it.
 
     Attributes:
-        key: of the prompt.
-        most_tokens: that its answer may have, 0 if the call does not say.
-        parameters: in its body, where it may name its session.
+        key: key of the prompt.
+        most_tokens: most tokens that the answer may have, 0 if the call does not say.
+        parameters: the body's own parameters, which may name a session.
     """
 
     key: PromptKey
@@ -47,11 +47,11 @@ class Prompt(NamedTuple):
 
 
 def prompt_of(args: Sequence[Any], kwargs: Mapping[str, Any], namespace: str = "") -> Prompt | None:
-    """The prompt of a call, None if there is none to be seen.
+    """Find the prompt of a call; None if the call shows none.
 
-    It is looked for in the keywords `prompt_token_ids` and `request_token_ids`, then in each argument: the
-    body of an OpenAI request as a mapping or an object, a text, or token ids.  `namespace` is added to its
-    own.
+    The keywords `prompt_token_ids` and `request_token_ids` come first, then each argument.  An argument may
+    be the body of an OpenAI request, as a mapping or an object, a text, or token ids.  `namespace` is added
+    to the prompt's own namespace.
     """
     for name in TOKEN_KWARGS:
         if name in kwargs:

@@ -7,7 +7,7 @@ same calls:
     add, cancel                         which requests came, and which were given up
     dispatch, take                      which requests to send now, and where
     place                               for hosts that cannot hold a request: where to send it at once
-    other_load, other_prompt            what others do there, routers that have a planner of their own
+    other_load, other_prompt            what routers with planners of their own do at these replicas
     started, finished                   what became of the requests that were sent
 
 Each request waits at a *home*, the replica where it costs all requests the least time
@@ -302,7 +302,7 @@ class FleetPlanner:
         """Where to send a request now: for hosts that cannot hold one.  Arguments and cost of `add`.
 
         Args:
-            at: the replica that the host has chosen, paused or not; "" to have one chosen.
+            at: the replica that the host has chosen, paused or not; "" lets the planner choose.
 
         Raises `NoReplica` if none is accepting, `UnknownReplica`, `DuplicateRequest`, `InvalidKey`; nothing
         has changed then.
@@ -327,14 +327,14 @@ class FleetPlanner:
         return replica.name
 
     def other_load(self, name: str, requests: int, tokens: int) -> None:
-        """Others have that much at a replica now, which replaces what was said before.  O(1).
+        """Set the load that other routers have at a replica, in place of the earlier one.  O(1).
 
-        It is load, takes seats, and queues there as far as windows go.
+        It counts as backlog, takes seats, and counts as queued for the windows.
 
         Args:
-            name: the replica.
-            requests: sent there by others, not ended.
-            tokens: that these have to compute and decode.
+            name: name of the replica.
+            requests: number of the others' requests that have not ended there.
+            tokens: tokens that these requests have to compute and decode.
 
         Raises `UnknownReplica`, `InvalidConfig`.
         """
@@ -347,9 +347,9 @@ class FleetPlanner:
             self._hear_from(replica)
 
     def other_prompt(self, request: PendingRequest, name: str) -> None:
-        """Others have sent a request to a replica: its prompt is held there, its session at home.  O(k).
+        """Note a request that another router sent to a replica, for its prompt and its session.  O(k).
 
-        `other_load` tells of the load.  Raises `UnknownReplica`, `InvalidKey`.
+        Its load comes with `other_load`.  Raises `UnknownReplica`, `InvalidKey`.
         """
         key = pack(request.key)
         replica = self._replica(name)

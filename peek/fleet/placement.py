@@ -296,7 +296,7 @@ class Placement:
             self._stats.sessions_moved += 1
 
     def note(self, request: PendingRequest, key: bytes, replica: Replica) -> bool:
-        """A request of anybody went to a replica: whether its session moved there.  O(len(key)) likewise."""
+        """Note where any router's request went; return whether its session moved.  O(len(key)) likewise."""
         if 2 * len(self._replicas) > self.asked_whole:  # soon it may be too large to be asked whole
             numbers = self._beginnings.numbers(key, request.namespace)
             self._beginnings.note(numbers, replica.name)

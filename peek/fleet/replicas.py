@@ -75,7 +75,7 @@ class Replica:
         decode_tokens: tokens of the answers of the requests sent there.
         under_way: tickets of the requests sent there, by id.
         unstarted: how many of them have no first token.
-        other_requests, other_tokens: what others have sent there, see `FleetPlanner.other_load`.
+        other_requests, other_tokens: the load of other routers, see `FleetPlanner.other_load`.
     """
 
     def __init__(

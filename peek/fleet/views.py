@@ -160,7 +160,7 @@ class ReplicaView:
         self._note(namespace, key if self._guesses else b"")
 
     def learn(self, request_id: str, key: bytes, namespace: str) -> None:
-        """A prompt that others sent there: a guessed cache is taken to hold it.  O(len(key))."""
+        """Note a prompt that another router sent there: a guessed cache counts it as held.  O(len(key))."""
         if self._guesses:
             self.history.note(request_id, key, namespace)
             self._note(namespace, key)

@@ -1,13 +1,12 @@
-"""Ray Serve (2.60): each request goes where its prompt is cached or least is to do, see `fleet_options`::
+"""Ray Serve 2.60: routers that send a request where its prompt is cached, or where least work waits::
 
     from peek.adapters.ray_serve import fleet_options
 
     @serve.deployment(num_replicas=4, **fleet_options(max_ongoing_requests=256))
     class Model: ...
 
-The parts: `routing` is what Ray's router of each handle does, `decider` its planner, `exchange` how the
-routers of a deployment hear of each other, `classes` what Ray is given, `settings` the options and what
-depends on how Ray is built.
+`routing` is the router of each handle, `decider` its planner.  The routers of a deployment share loads through
+`exchange`.  `classes` has what a deployment is given, `settings` the options and Ray's internals.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a deployment names: `fleet_options`, or the classes `FleetRouter` and `FleetExchangeActor` in a file.
+"""What a deployment is given: `fleet_options`, or the classes `FleetRouter` and `FleetExchangeActor` by name.
 
 The classes are made on first use, so that importing this module does not import Ray.
 """
@@ -46,21 +46,22 @@ def __getattr__(name: str) -> Any:
 
 
 def fleet_options(**options: Any) -> dict[str, Any]:
-    """Arguments for `serve.deployment`, or fields of `deployment_config` in `ray.serve.llm`.
+    """Return arguments for `serve.deployment`, or fields of `deployment_config` in `ray.serve.llm`.
 
-    On a version of Ray that peek was not tried on only `max_ongoing_requests` comes back, and an error in the
-    log says so.
+    On a version of Ray that `peek` was not tested on, only `max_ongoing_requests` is returned, and an error in
+    the log says so.
 
     Args:
-        **options: of the routers:
+        **options: options of the routers:
 
-            max_ongoing_requests: how many a replica takes; Ray is told, too.
-            seats: how many of these its engine computes at once, its max_num_seqs; the rest of the room is
-                for requests of whose prompt it holds half.  What finds none waits in its router.
-            policy: the order of the requests that wait for one replica there, a label.
-            cache_tokens: prefix cache of a replica.
+            max_ongoing_requests: requests that a replica takes; passed to Ray, too.
+            seats: requests that its engine computes at once, its max_num_seqs.  Places beyond the seats go to
+                requests of which the replica holds half the prompt.  A request without a place waits in its
+                router.
+            policy: label of the order in which requests wait there for one replica.
+            cache_tokens: size of a replica's prefix cache, tokens.
             stickiness: see `FleetConfig`.
-            decode_tokens: tokens that an answer is expected to have, where the request allows as many.
+            decode_tokens: expected length of an answer, tokens; at most what the request allows.
 
     Raises `InvalidConfig` for an unknown option or value.
     """

@@ -1,6 +1,7 @@
-"""Which replica a router sends a request to, and when: its own planner decides, and knows what others do.
+"""Decides where and when one router sends its requests, with a planner of its own.
 
-A request goes at once while its home has a seat free, or room and half of its prompt; else it waits here.
+A request goes at once if its home has a free seat, or if its home has room and holds half of its prompt.
+Otherwise it waits here.  The planner also knows the loads and prompts of the deployment's other routers.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import islice
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -23,31 +23,31 @@ from peek.request import PendingRequest
 logger = logging.getLogger("ray.serve.peek")
 
 ASIDE_S: Final = 60.0
-"""How long Ray's own rule decides after an error of ours."""
+"""Seconds for which Ray's own rule decides after an internal error."""
 
 REST_S: Final = 0.1
-"""How long a replica that refused a request is left alone, the first time; then twice as long each time."""
+"""Seconds for which a replica gets nothing after its first refusal; each further refusal doubles them."""
 
 LONGEST_REST_S: Final = 1.6
-"""The longest such rest."""
+"""Upper bound of such a rest, in seconds."""
 
 LONGEST_REQUEST_S: Final = 3600.0
-"""After that long a request whose end was never told counts as ended."""
+"""Seconds after which a request counts as ended although Ray never told its end."""
 
 MOST_UNTOLD: Final = 1000
-"""Prompts that are kept for the other routers while they cannot be told."""
+"""Most prompts that are kept for the other routers while the exchange is away."""
 
 
 class Asked(NamedTuple):
-    """A request, as routers tell each other of it.
+    """A request as routers describe it to each other.
 
     Attributes:
         key: packed symbols of the prompt.
-        num_tokens: length of the prompt.
-        namespace: what keeps it from sharing.
-        decode_tokens: that its answer is expected to have.
-        session: the conversation that it is a turn of, "" where nobody says.
-        replica: where it went, "" before.
+        num_tokens: length of the prompt, tokens.
+        namespace: requests of different namespaces share no KV.
+        decode_tokens: expected length of the answer, tokens.
+        session: name of the conversation that it belongs to, "" if unknown.
+        replica: name of the replica that it was sent to, "" before that.
     """
 
     key: bytes
@@ -59,13 +59,13 @@ class Asked(NamedTuple):
 
 
 Loads = dict[str, tuple[int, int]]
-"""Requests and their tokens, by replica; at `WAITING` those that wait."""
+"""Number of requests and their tokens by replica; under `WAITING`, of requests that wait in the router."""
 
 WAITING: Final = ""
 
 
 class Sent(NamedTuple):
-    """A request of this router at a replica: its number, where, and since when."""
+    """A request that this router has sent: its number, the replica, and when it was sent."""
 
     serial: int
     replica: str
@@ -73,18 +73,18 @@ class Sent(NamedTuple):
 
 
 class Decider:
-    """A planner, and what one router knows of the replicas.  No I/O; all calls from one thread.
+    """A planner, and what one router knows of the replicas.  Does no I/O; call it from one thread.
 
-    After an error of ours it decides nothing for `ASIDE_S`, then it begins anew.
+    After an internal error it decides nothing for `ASIDE_S`; then it starts with a new planner.
 
     Args:
         options: see `fleet_options`.
         clock: seconds.
 
     Attributes:
-        name: of this router.
-        fallbacks: errors of ours.
-        by_rays_rule: requests that Ray's own rule was left to.
+        name: name of this router.
+        fallbacks: number of internal errors.
+        by_rays_rule: number of requests that were left to Ray's own rule.
     """
 
     def __init__(self, options: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
@@ -98,18 +98,18 @@ class Decider:
         self._serial = 0
         self._replicas: set[str] = set()
         self._resting: dict[str, float] = {}
-        """Replicas that are left alone, and until when."""
+        """Resting replicas, and when each rest ends."""
         self._rest_s: dict[str, float] = {}
-        """How long the last rest of a replica was that has answered nothing since."""
+        """Length of a replica's last rest, until the replica completes a request."""
         self._waiting: dict[int, tuple[Asked, Callable[[Sent | None], None]]] = {}
         self._under_way: dict[int, Sent] = {}
         self._others: Loads = {}
         self._theirs = 0
-        """Requests that the other routers have, those that wait included."""
+        """Number of the other routers' requests, including waiting ones."""
         self._untold: deque[Asked] = deque(maxlen=MOST_UNTOLD)
 
     def status(self) -> dict[str, Any]:
-        """Whether the planner decides, what it did, and the load of each replica."""
+        """Return whether the planner decides, its counters, and the load of each replica."""
         replicas = [] if self._fleet is None else self._fleet.status()
         return {
             "active": self._fleet is not None,
@@ -124,16 +124,16 @@ class Decider:
     # -- requests --------------------------------------------------------------------------------------
 
     def ask(self, asked: Asked, ready: Callable[[Sent | None], None], age_s: float = 0.0) -> int:
-        """A request comes.
+        """Take a new request.
 
         Args:
             asked: the request.
-            ready: called as soon as it may go, before this returns or later: where it goes, or None where
-                Ray's own rule is to choose.
-            age_s: how long ago it came.
+            ready: called once the request may go, before this method returns or later.  Its argument says
+                where the request goes; None leaves the choice to Ray's own rule.
+            age_s: seconds since the request arrived.
 
         Returns:
-            Its number.
+            The request's number, for `give_up`.
         """
         self._serial += 1
         serial = self._serial
@@ -156,7 +156,7 @@ class Decider:
         return serial
 
     def note(self, asked: Asked, replica: str) -> Sent | None:
-        """Ray's own rule has chosen a replica; None if there is no need to tell when the request ends."""
+        """Count a request that Ray's own rule sent to `replica`; None if the planner does not know the replica."""
         self._serial += 1
         if self._fleet is not None and replica in self._replicas:
             with suppress(PeekError), self._contained(PeekError):
@@ -166,7 +166,7 @@ class Decider:
         return None
 
     def _is_quiet(self) -> bool:
-        """Whether a new request finds a seat free wherever it goes: then it need not be put in any order."""
+        """Whether every replica has a free seat for a new request, so that no order is needed."""
         at_work = len(self._under_way) + self._theirs
         accepting = len(self._replicas) - len(self._resting)
         return len(self._waiting) == 1 and accepting > 0 and at_work < seats_of(self._options)
@@ -175,14 +175,14 @@ class Decider:
         return f"{self.name}#{serial}"
 
     def _send(self) -> None:
-        """Send what may go now."""
+        """Send the waiting requests that may go now."""
         if self._fleet is not None and self._waiting:
             with self._contained():
                 for request, replica in self._fleet.dispatch(self._clock()):
                     self._answer(int(request.rpartition("#")[2]), replica)
 
     def _answer(self, serial: int, replica: str) -> None:
-        """A request waits no longer: it goes to a replica, or by Ray's own rule."""
+        """End a request's wait: it goes to `replica`, or by Ray's own rule if that is ""."""
         asked, ready = self._waiting.pop(serial)
         self.by_rays_rule += not replica
         ready(self._keep(serial, asked, replica) if replica else None)
@@ -203,7 +203,7 @@ class Decider:
         )
 
     def end(self, sent: Sent, computed: bool) -> None:
-        """A request has left its replica: its prompt was `computed`, or it was refused or given up."""
+        """Note that a request has left its replica; not `computed` if it was refused or cancelled."""
         if self._under_way.pop(sent.serial, None) is None:
             return
         if computed and self._rest_s.pop(sent.replica, 0.0):
@@ -212,7 +212,7 @@ class Decider:
         self._send()
 
     def give_up(self, serial: int) -> None:
-        """Who asked went away while the request waited, or just when it was sent."""
+        """Drop a request whose client went away while it waited, or just when it was sent."""
         if self._waiting.pop(serial, None) is not None:
             self._take_off(serial, "")
         elif serial in self._under_way:
@@ -228,7 +228,7 @@ class Decider:
     # -- replicas --------------------------------------------------------------------------------------
 
     def set_replicas(self, names: Iterable[str]) -> None:
-        """Which replicas there are; one that is gone ends what it has."""
+        """Set the deployment's replicas; the requests of a replica that left end by themselves."""
         there = set(names)
         for name in sorted(self._replicas - there):
             self._drop(name, False)
@@ -246,7 +246,7 @@ class Decider:
                 self._fleet.other_load(name, *self._others.get(name, (0, 0)))
 
     def lose(self, name: str) -> None:
-        """A replica is dead; Ray tells what becomes of the requests that it had."""
+        """Drop a dead replica; Ray tells the end of each of its requests."""
         if name in self._replicas:
             self._drop(name, True)
             self._send()
@@ -263,10 +263,10 @@ class Decider:
                     self._fleet.leave(name)
 
     def rest(self, name: str) -> float:
-        """A replica refused a request: it is full with what is not known here, and left alone for a while.
+        """Leave a replica alone for a while: it refused a request, so it has more than is known here.
 
         Returns:
-            For how long; then `tick` is to be called.
+            Seconds until the rest ends and the caller has to call `tick`.
         """
         if self._fleet is None or name not in self._replicas:
             return 0.0
@@ -284,7 +284,7 @@ class Decider:
     # -- other routers ---------------------------------------------------------------------------------
 
     def loads(self) -> Loads:
-        """What this router has under way at each replica that it has sent something to, and what waits."""
+        """Return this router's own load by replica, and its waiting requests."""
         found = {WAITING: (len(self._waiting), 0)} if self._waiting else {}
         for each in [] if self._fleet is None else self._fleet.status():
             if each.under_way and each.name in self._replicas:
@@ -293,13 +293,13 @@ class Decider:
         return found
 
     def take_sent(self) -> list[Asked]:
-        """What was sent since the last call, the newest."""
+        """Return the newest requests sent since the last call."""
         sent = list(self._untold)
         self._untold.clear()
         return sent
 
     def set_others(self, loads: list[Loads]) -> None:
-        """What the other routers have under way now."""
+        """Replace the loads of the other routers."""
         others: Loads = {}
         for name, (requests, tokens) in [item for each in loads for item in each.items()]:
             had = others.get(name, (0, 0))
@@ -318,10 +318,10 @@ class Decider:
         self._send()
 
     def _share(self) -> int:
-        """Of the seats of each replica, those that are for others while there are too few; -1 if not.
+        """Return how many seats of each replica are left to the other routers; -1 if there are enough seats.
 
-        The routers share seats by what they have.  Else one that has all seats would take each that gets free
-        before the others hear of it.
+        When seats are too few, each router gets its share by its number of requests.  Otherwise a router that
+        holds all seats would take each free seat before the others hear of it.
         """
         mine = len(self._under_way) + len(self._waiting)
         seats = seats_of(self._options)
@@ -330,7 +330,7 @@ class Decider:
         return seats - max(1, -(-seats * mine // (mine + self._theirs)))
 
     def hear(self, asked: Asked) -> None:
-        """Another router has sent a request."""
+        """Note a request that another router has sent."""
         if self._fleet is not None and asked.replica in self._replicas:
             self._serial += 1
             with suppress(PeekError), self._contained(PeekError):
@@ -339,14 +339,14 @@ class Decider:
     # -- when something goes wrong ---------------------------------------------------------------------
 
     def tick(self) -> None:
-        """What time brings: rests end, requests whose end was never told, the end of standing aside."""
+        """End rests, requests whose end was never told, and the time after an internal error, as they are due."""
         now = self._clock()
         rested = [name for name, until in self._resting.items() if until <= now]
         for name in rested:
             self._use_again(name)
-        for sent in list(islice(self._under_way.values(), 1)):
-            if now - sent.since_s > LONGEST_REQUEST_S:
-                self.end(sent, False)
+        oldest = next(iter(self._under_way.values()), None)
+        if oldest is not None and now - oldest.since_s > LONGEST_REQUEST_S:
+            self.end(oldest, False)
         if self._fleet is None and now >= self._aside_until:
             self._fleet = FleetPlanner(fleet_config(self._options))
             for name in sorted(self._replicas):
@@ -357,7 +357,7 @@ class Decider:
 
     @contextmanager
     def _contained(self, *theirs: type[Exception]) -> Iterator[None]:
-        """An error, other than `theirs`, which single requests make, sets the planner aside."""
+        """Set the planner aside on an error, except on `theirs`, which a single request can cause."""
         try:
             yield
         except theirs:

@@ -1,8 +1,8 @@
-"""What the routers of one deployment tell each other: what each has at the replicas, what prompts it sent.
+"""How the routers of one deployment share their loads and the prompts that they sent.
 
-`classes.FleetExchangeActor` makes an actor of `Exchange`, one for a deployment.  Each router calls it a few
-times a second, off the path of its requests.  What it says replaces what it said before, so nothing has to be
-made up for when a call is lost, or the actor is a new one.  A router that gets no answer goes on alone.
+`classes.FleetExchangeActor` makes `Exchange` an actor, one for each deployment.  Each router calls it a few
+times a second, off the path of its requests.  A router's loads replace its earlier ones, so a lost call or a
+new actor needs no repair.  A router that gets no answer goes on alone.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from peek.adapters.ray_serve.decider import Asked, Decider, Loads
 logger = logging.getLogger("ray.serve.peek")
 
 EXCHANGE_S: Final = 0.25
-"""How old what a router knows of the others may be, while it has requests under way."""
+"""Seconds between two calls of a router that has requests under way."""
 
 IDLE_S: Final = 1.0
-"""The same while it has none; without an answer for that long it forgets their loads."""
+"""Seconds between two calls of an idle router; also how long a call may take before it counts as failed."""
 
 LEASE_S: Final = 3.0
-"""A router that has not called for that long has died, or has nothing any more."""
+"""Seconds without a call after which a router's loads are forgotten."""
 
 LONGEST_PAUSE_S: Final = 5.0
-"""Between two tries to reach the exchange; the pauses double up to this."""
+"""Most seconds between two attempts to reach the exchange; the pause doubles up to this."""
 
 PROMPT_BYTES: Final = 4 << 20
-"""Prompts that the exchange remembers: the first that a new router hears."""
+"""Bytes of prompts that the exchange remembers, for routers that are new."""
 
 AT_ONCE: Final = 32
-"""Prompts that a router takes in before it lets its own requests through."""
+"""Prompts of others that a router notes before it lets its own requests run."""
 
 
 class Exchange:
-    """Of each router the loads it told last, and the newest prompts of all.
+    """The latest loads of each router, and the newest prompts of all routers.
 
     Args:
         clock: seconds.
@@ -52,21 +52,22 @@ class Exchange:
         self._sent: deque[tuple[str, Asked]] = deque()
         self._bytes = 0
         self._count = 0
-        """Prompts that were ever told."""
+        """Number of prompts told so far, including forgotten ones."""
 
     async def swap(
         self, router: str, loads: Loads, sent: list[Asked], heard: int
     ) -> tuple[list[Loads], list[Asked], int]:
-        """A router says what it has now, and what it sent since its last call.
+        """Take a router's loads and new prompts; return those of the other routers.
 
         Args:
-            router: its name.
-            loads: of its own requests under way.
-            sent: its requests since then.
-            heard: what the last call returned, 0 before.
+            router: name of the router.
+            loads: its requests under way and waiting.
+            sent: requests that it sent since its last call.
+            heard: the number that its last call returned, 0 at first.
 
         Returns:
-            The loads of the others, what they sent meanwhile as far as it is remembered, and `heard`.
+            The loads of the other routers, the remembered prompts that they sent since `heard`, and the
+            number to pass as `heard` next time.
         """
         now = self._clock()
         self._loads[router] = (now, loads)
@@ -83,7 +84,7 @@ class Exchange:
         return [each for name, (_, each) in self._loads.items() if name != router], news, self._count
 
     async def status(self) -> dict[str, Any]:
-        """What each router told last, and how many prompts are remembered."""
+        """Return the latest loads of each router, and the number of remembered prompts."""
         return {
             "routers": {name: each for name, (_, each) in self._loads.items()},
             "prompts": len(self._sent),
@@ -91,18 +92,18 @@ class Exchange:
 
 
 class ExchangeClient:
-    """One router's calls of the exchange.  All of it runs in the router's event loop.
+    """One router's connection to the exchange; runs in the router's event loop.
 
     Args:
-        decider: knows what is new, and is told what others say.
-        find: the exchange as it is now, or None; may block, is called in a thread.
+        decider: gives what is new here, and takes what the other routers say.
+        find: returns the exchange, or None; may block, so it is called in a thread.
     """
 
     def __init__(self, decider: Decider, find: Callable[[], Any]) -> None:
         self.routers = 1
-        """Those that this one hears of, itself included."""
+        """Number of routers that this one knows of, itself included."""
         self.failures = 0
-        """Times that the exchange could not be reached."""
+        """Number of times that the exchange could not be reached."""
         self._decider = decider
         self._find = find
         self._told = False
@@ -111,7 +112,7 @@ class ExchangeClient:
         self._task = in_no_context(self._keep())
 
     def want(self, wanted: bool) -> None:
-        """Whether there is a replica to route to: without one there is nothing to exchange."""
+        """Start or stop the calls: without a replica there is nothing to exchange."""
         if wanted:
             self._wanted.set()
         else:
@@ -159,10 +160,10 @@ class ExchangeClient:
 
 
 def _size(asked: Asked) -> int:
-    """Bytes, about."""
+    """Approximate bytes of a remembered prompt."""
     return len(asked.key) + 200
 
 
 def in_no_context(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """A task that belongs to no request: with a request Ray cancels the calls made in its context."""
+    """Start a task outside any request's context, since Ray cancels the calls of a request with the request."""
     return contextvars.Context().run(asyncio.get_running_loop().create_task, work)

@@ -1,4 +1,4 @@
-"""What Ray Serve's router of each handle does with a request: find the prompt, choose the replica."""
+"""The router of each Ray Serve handle: finds a request's prompt and chooses its replica."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ else:
 
 
 class FleetRouting(_Base):  # type: ignore[misc]
-    """The part of `classes.FleetRouter` that is not Ray's.
+    """The part of `classes.FleetRouter` that does not come from Ray.
 
-    A subclass may say what a prompt is: `prompt_of`.
+    A subclass may override `prompt_of` to find prompts elsewhere.
     """
 
     def initialize_state(self, **options: Any) -> None:
-        """Called by Ray with `request_router_kwargs`, see `fleet_options`; `InvalidConfig`."""
+        """Set the router up; Ray calls this with `request_router_kwargs`.  `InvalidConfig` as `fleet_options`."""
         self._options = checked(options)
         self._decider: Decider | None = None
         self._exchange: ExchangeClient | None = None
         self._exporting: Any = None
         self._sent: dict[str, list[Sent]] = {}
-        """By Ray's internal request id, which several calls of one request have in common."""
+        """By Ray's internal request id, which the calls of one request share."""
         self._ids: dict[str, Any] = {}
-        """Ray's ids of the replicas, by the name that the planner has for them."""
+        """Ray's ids of the replicas, by the planner's names for them."""
         self._blind = False
         self._statements = Statements()
         self._aside = why_stand_aside()
@@ -53,7 +53,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
             )
 
     def prompt_of(self, pending_request: Any) -> Prompt | None:
-        """The prompt of a request of Ray's, None if there is none to be seen."""
+        """Return the prompt of a request of Ray's, None if it shows none."""
         metadata = pending_request.metadata
         return prompt_of(pending_request.args, pending_request.kwargs, metadata.multiplexed_model_id)
 
@@ -81,7 +81,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
         return replica
 
     async def _decision(self, decider: Decider, asked: Asked, age_s: float) -> Sent | None:
-        """Where a request goes, as soon as it may; None: by Ray's own rule."""
+        """Wait until a request may go; return where it goes, None for Ray's own rule."""
         decision: asyncio.Future[Sent | None] = asyncio.get_running_loop().create_future()
         serial = decider.ask(
             asked, lambda sent: None if decision.done() else decision.set_result(sent), age_s
@@ -93,7 +93,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
             raise
 
     def _was_refused(self, decider: Decider, pending_request: Any) -> None:
-        """The replica that was chosen did not take the request, or died."""
+        """Note that the chosen replica refused the request, or died."""
         sent = getattr(pending_request, "peek_sent", None)
         if sent is not None:
             rest_s = decider.rest(sent.replica)
@@ -124,7 +124,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
         return Asked(key.key, key.num_tokens, key.namespace, decode_tokens, session)
 
     def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
-        """Called by Ray when a request has left a replica, however it ended."""
+        """Note that a request has left a replica; Ray calls this however the request ended."""
         super().on_request_completed(replica_id, internal_request_id)
         mine = self._sent.get(internal_request_id, [])
         for sent in mine:
@@ -139,7 +139,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
     # -- replicas --------------------------------------------------------------------------------------
 
     def update_replicas(self, replicas: list[Any]) -> None:
-        """Called by Ray when replicas have come or gone; in the router's event loop, from the beginning."""
+        """Set the replicas; Ray calls this in the router's event loop at start and at each change."""
         super().update_replicas(replicas)
         if self._exporting is None:
             self._exporting = in_no_context(self._export())
@@ -154,7 +154,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
         self._exchange.want(bool(replicas))
 
     def on_replica_actor_died(self, replica_id: Any) -> None:
-        """Called by Ray when a call has found a replica dead."""
+        """Drop a replica; Ray calls this when a call has found it dead."""
         super().on_replica_actor_died(replica_id)
         if self._decider is not None:
             self._decider.lose(replica_id.unique_id)
@@ -162,7 +162,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
     # -- metrics ---------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """What this router knows: loads and counters of its planner, what it fell back on, and the others."""
+        """Return the loads and counters of this router, and how many routers it knows of."""
         decider, exchange = self._decider, self._exchange
         if decider is None or exchange is None:
             return {"active": False, "replicas": {}}
@@ -170,7 +170,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
         return {**decider.status(), **others}
 
     async def _export(self) -> None:
-        """Once a second, as metrics of Ray's, which puts `ray_` before their names."""
+        """Export the status once a second as metrics of Ray, which puts `ray_` before their names."""
         name = self._deployment_id.name
         try:
             metrics = RouterMetrics(self._deployment_id.app_name, name)
@@ -207,7 +207,7 @@ COUNTERS: Final = {
 
 
 class RouterMetrics:
-    """Exports what a router tells.
+    """Exports a router's status as metrics of Ray.
 
     Args:
         application, deployment: whose router it is.
@@ -229,7 +229,7 @@ class RouterMetrics:
         self._replicas: set[str] = set()
 
     def tell(self, status: dict[str, Any]) -> None:
-        """Export a status; counters by what they have grown."""
+        """Export a status; counters grow by the difference to the last one."""
         for field, gauge in self._gauges.items():
             gauge.set(float(status.get(field, 0)), self._labels)
         for name in self._replicas | set(status["replicas"]):  # one that is gone has nothing

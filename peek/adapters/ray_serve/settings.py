@@ -1,4 +1,4 @@
-"""Options of the routers, and what depends on how Ray 2.60 is built."""
+"""Options of the routers, and everything that depends on the internals of Ray 2.60."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ GONE: Final = {
     "retry_after_s": "Ray's own `backpressure_config` of the deployment says it",
     "max_request_s": "Ray tells when a request ends",
 }
-"""Options that there were, and what is to be done instead."""
+"""Options of earlier versions, and what replaces each."""
 
 
 def checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """All options; `InvalidConfig`."""
+    """Return all options, with defaults; `InvalidConfig` for an unknown, former or invalid one."""
     for name in options:
         if name in GONE:
             raise InvalidConfig(f"option {name!r} is gone: {GONE[name]}")
@@ -49,15 +49,15 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def seats_of(options: Mapping[str, Any]) -> int:
-    """Requests that a replica computes at once."""
+    """Return how many requests a replica computes at once."""
     return int(min(options["seats"], options["max_ongoing_requests"]))
 
 
 def fleet_config(options: Mapping[str, Any]) -> FleetConfig:
-    """The fleet that the options ask for.
+    """Return the fleet's settings for these options.
 
-    Ray does not tell of first tokens: what is at a replica counts as queued there until it ends.  What waits
-    is bounded by Ray.
+    Ray does not report first tokens, so a request counts as queued at its replica until it ends.  Ray itself
+    bounds how many requests wait.
     """
     return FleetConfig(
         order=PeekConfig.from_label(options["policy"]),
@@ -80,7 +80,7 @@ ACTOR_NAME: Final = "peek_exchange"
 
 
 def why_stand_aside() -> str:
-    """Why this Ray's own router is to decide, "" if it need not."""
+    """Return why Ray's own router has to decide with this version of Ray; "" if it need not."""
     try:
         found = version("ray")
     except PackageNotFoundError:
@@ -91,9 +91,9 @@ def why_stand_aside() -> str:
 
 
 def find_exchange(deployment_id: Any) -> Any:
-    """The exchange of a deployment, None if there is none; asks Ray's registry of names.
+    """Find the exchange of a deployment in Ray's registry of names; None if there is none.
 
-    While a rolling update has two of them all routers that look find the same one.
+    A rolling update has two of them for a while; all routers then find the same one.
     """
     import ray
     from ray.serve._private.constants import SERVE_DEPLOYMENT_ACTOR_PREFIX, SERVE_NAMESPACE
@@ -114,5 +114,5 @@ def find_exchange(deployment_id: Any) -> Any:
 
 
 def bypasses_the_router() -> bool:
-    """Whether `ray.serve.llm` streams directly: it then only asks where a request might go."""
+    """Whether `ray.serve.llm` streams directly, so that its requests never reach this router."""
     return os.environ.get("RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING") == "1"
