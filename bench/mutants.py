@@ -357,7 +357,7 @@ def main() -> None:
 
 def report(sample: list[Mutant], done: dict[str, list[str]], known: dict[str, str]) -> None:
     """Print the mutants that were not caught, with those known as equivalent, and the share caught."""
-    outcomes = [(done[place_of(mutant)], mutant.name) for mutant in sample]
+    outcomes = [(done[place_of(mutant)], f"{mutant.block[0]} {mutant.name}") for mutant in sample]
     missed = [(row, name) for row, name in outcomes if row[0] != "caught"]
     for row, name in missed:
         print(f"{'equivalent' if name in known else row[0]:10}  {row[1]}  {known.get(name, '')}")

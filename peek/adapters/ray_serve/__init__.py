@@ -5,8 +5,8 @@
     @serve.deployment(num_replicas=4, **fleet_options(max_ongoing_requests=256))
     class Model: ...
 
-`routing` is the router of each handle, `decider` its planner.  The routers of a deployment share loads through
-`exchange`.  `classes` has what a deployment is given, `settings` the options and Ray's internals.
+`routing` is the router of each handle, `decider` its planner.  The routers of a deployment share loads
+through `exchange`.  `classes` has what a deployment is given, `settings` the options and Ray's internals.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def __getattr__(name: str) -> Any:
 def fleet_options(**options: Any) -> dict[str, Any]:
     """Return arguments for `serve.deployment`, or fields of `deployment_config` in `ray.serve.llm`.
 
-    On a version of Ray that `peek` was not tested on, only `max_ongoing_requests` is returned, and an error in
-    the log says so.
+    On a version of Ray that `peek` was not tested on it returns only `max_ongoing_requests` and logs an
+    error.
 
     Args:
         **options: options of the routers:

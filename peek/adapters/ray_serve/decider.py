@@ -156,7 +156,7 @@ class Decider:
         return serial
 
     def note(self, asked: Asked, replica: str) -> Sent | None:
-        """Count a request that Ray's own rule sent to `replica`; None if the planner does not know the replica."""
+        """Count a request that Ray's own rule sent to `replica`; None if that replica is unknown."""
         self._serial += 1
         if self._fleet is not None and replica in self._replicas:
             with suppress(PeekError), self._contained(PeekError):
@@ -339,7 +339,7 @@ class Decider:
     # -- when something goes wrong ---------------------------------------------------------------------
 
     def tick(self) -> None:
-        """End rests, requests whose end was never told, and the time after an internal error, as they are due."""
+        """End rests, the time after an error, and a request whose end was never told, once they are due."""
         now = self._clock()
         rested = [name for name, until in self._resting.items() if until <= now]
         for name in rested:

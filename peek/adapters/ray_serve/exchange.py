@@ -165,5 +165,5 @@ def _size(asked: Asked) -> int:
 
 
 def in_no_context(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Start a task outside any request's context, since Ray cancels the calls of a request with the request."""
+    """Start a task outside any request's context: Ray cancels a request's calls together with it."""
     return contextvars.Context().run(asyncio.get_running_loop().create_task, work)

@@ -32,7 +32,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
     """
 
     def initialize_state(self, **options: Any) -> None:
-        """Set the router up; Ray calls this with `request_router_kwargs`.  `InvalidConfig` as `fleet_options`."""
+        """Set the router up; Ray passes `request_router_kwargs`.  `InvalidConfig` as of `fleet_options`."""
         self._options = checked(options)
         self._decider: Decider | None = None
         self._exchange: ExchangeClient | None = None
