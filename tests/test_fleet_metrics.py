@@ -54,9 +54,7 @@ class Scraped:
 
 def test_limits_of_buckets_are_round_so_that_queries_can_name_them() -> None:
     assert sorted(set(DECISION_SECONDS)) == list(DECISION_SECONDS)
-    assert {f"{limit:e}".rstrip("0123456789").partition("e")[0] for limit in DECISION_SECONDS} <= {
-        f"{digits:e}".rstrip("0123456789").partition("e")[0] for digits in (1.0, 2.5, 5.0)
-    }
+    assert {f"{limit:.3e}".partition("e")[0] for limit in DECISION_SECONDS} == {"1.000", "2.500", "5.000"}
 
 
 @pytest.fixture

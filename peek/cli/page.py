@@ -73,7 +73,7 @@ def page(found: Checked) -> str:
     panels: tuple[Column, ...] = (
         ("Mean time to first token", Figure("ttft_s.mean"), seconds_text),
         ("99th percentile of it", Figure("ttft_s.p99"), seconds_text),
-        (f"Requests within {within}", Figure("goodput.0.share", True, True), percent_text),
+        (f"Requests within {within}", Figure("goodput.0.share"), percent_text),
     )
     drawn = "".join(f"<figure>{_bars(found, *panel)}</figure>" for panel in panels)
     answer = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(found["sentence"]))
