@@ -1,14 +1,17 @@
 # ruff: noqa: T201
-"""What a router of peek's costs a request, and what it brings, beside Ray's power of two choices.
+"""Measures what a `peek` router costs and saves a request, beside Ray's power of two choices.
 
     PYTHONPATH=tests OMP_NUM_THREADS=1 python tests/ray_serve/bench_handles.py [cost crowd families ...]
 
-`cost`: replicas that answer at once: a handle's first request, one after the other, eight at once, in turns.
-The others ask replicas that compute one prompt after another, by the token, and keep the newest prompts:
-`crowd` is 100 users of one prompt of 16,384 tokens, all at once; `families` 48 prompts of 1,024 tokens,
-which come when they like, through one handle; `handles` the same through two, `alone` through two whose
-exchange is stopped, `killed` through one while a replica is killed.  `flood` is 800 requests at once for 160
-prompts, more than the caches hold.
+In `cost` replicas answer at once; it times a handle's first request, requests one by one, and eight at once.
+In the other cases a replica computes one prompt at a time, in modelled time, and caches the newest prompts:
+
+    crowd       100 users of one prompt of 16,384 tokens, all at once
+    families    60 requests a second for 48 prompts of 1,024 tokens, through one handle
+    handles     the same, through two handles
+    alone       the same, through two handles while the exchange is stopped
+    killed      as `families`, while a replica is killed
+    flood       800 requests at once for 160 prompts, which are more than the caches hold
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from peek.adapters.ray_serve import fleet_options, settings
 REPLICAS = 4
 TOKEN_S, ANSWER_S, SEATS = 1e-4, 0.2, 32
 CACHE_TOKENS = 18_000
+SIZES = {"max_ongoing_requests": 64, "seats": SEATS}
 CASES = ("cost", "crowd", "families", "handles", "alone", "killed", "flood")
 
 
@@ -191,7 +195,7 @@ async def case_of(case: str, said: Any) -> None:
         if case == "alone" and router == "stock":
             continue
         name = f"{case}-{router}"
-        options = {"cache_tokens": CACHE_TOKENS, "decode_tokens": 128, **said.options}
+        options = {**SIZES, "cache_tokens": CACHE_TOKENS, "decode_tokens": 128, **said.options}
         handles = [deployed(Paced, router, name, options, said.ordered)]
         if case in ("handles", "alone"):
             handles.append(serve.get_deployment_handle("Paced", name))
