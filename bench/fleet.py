@@ -32,7 +32,8 @@ from peek.fleet import FleetConfig, FleetPlanner
 from peek.simulation.cells import cell
 from peek.simulation.fleet import ROUTERS, FleetShape, simulate_fleet
 from peek.simulation.routers import PeekRouter
-from peek.simulation.workload import SYMBOL_BYTES, Workload, faster, unique_tokens
+from peek.simulation.workload import Workload, faster, unique_tokens
+from peek.trie.keys import SYMBOL_BYTES
 
 PREFIX: Final = 4096 * SYMBOL_BYTES
 """Bytes of the prefix that a group of prompts shares in W1 C and D."""

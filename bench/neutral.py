@@ -28,7 +28,8 @@ from bench.builds import require_compiled
 from peek.simulation.cells import cell
 from peek.simulation.engines import Job
 from peek.simulation.simulate import simulate
-from peek.simulation.workload import SYMBOL_BYTES, Workload
+from peek.simulation.workload import Workload
+from peek.trie.keys import SYMBOL_BYTES
 
 BLOCK_TOKENS: Final = 16
 MODEL, CARD = "Qwen/Qwen3-32B", "h100_sxm"

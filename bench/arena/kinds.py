@@ -22,7 +22,8 @@ from typing import Final
 from peek.simulation.cost import cost_model_for
 from peek.simulation.engines import Tier
 from peek.simulation.simulate import simulate
-from peek.simulation.workload import SYMBOL_BYTES, SimRequest, Workload, unique_tokens, with_answers
+from peek.simulation.workload import SimRequest, Workload, unique_tokens, with_answers
+from peek.trie.keys import SYMBOL_BYTES
 
 TUNING: Final = (11, 12, 13)
 JUDGING: Final = (901, 902, 903)

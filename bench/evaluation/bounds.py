@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from peek.simulation.engines import Job
-from peek.simulation.workload import SYMBOL_BYTES, Workload
+from peek.simulation.workload import Workload
+from peek.trie.keys import SYMBOL_BYTES
 
 BLOCK_TOKENS = 16
 NEVER = 1 << 60

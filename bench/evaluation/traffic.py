@@ -22,7 +22,8 @@ from typing import Any
 
 from bench.evaluation.plans import NAMED
 from peek.simulation.cells import draw_groups
-from peek.simulation.workload import SYMBOL_BYTES, SimRequest, Workload, unique_tokens
+from peek.simulation.workload import SimRequest, Workload, unique_tokens
+from peek.trie.keys import SYMBOL_BYTES
 
 
 @dataclass(frozen=True)

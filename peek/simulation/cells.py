@@ -21,7 +21,8 @@ from typing import Final
 from peek.errors import WorkloadError
 from peek.simulation.cost import arena_for
 from peek.simulation.trace import TraceRow, iter_rows
-from peek.simulation.workload import SYMBOL_BYTES, SimRequest, Workload, pack_tokens, unique_tokens
+from peek.simulation.workload import SimRequest, Workload, pack_tokens, unique_tokens
+from peek.trie.keys import SYMBOL_BYTES
 
 LOADS: Final = ("moderate", "heavy")
 ENGINES: Final = ("sglang", "vllm")
@@ -122,10 +123,10 @@ def cell(
             that is absent, malformed or too short.
     """
     client = engine if client is None else client
-    choices = (name, CELL_NAMES), (load, LOADS), (engine, ENGINES), (client, ENGINES)
-    for what, (value, valid) in zip(("workload", "load", "engine", "client"), choices, strict=True):
-        if value not in valid:
-            raise WorkloadError(f"unknown {what} {value!r}; valid: {', '.join(valid)}")
+    _check_choice("workload", name, CELL_NAMES)
+    _check_choice("load", load, LOADS)
+    _check_choice("engine", engine, ENGINES)
+    _check_choice("client", client, ENGINES)
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise WorkloadError(f"seed is {seed!r}, not an integer")
     if name in _SHARED_PREFIX:
@@ -133,6 +134,11 @@ def cell(
     if name in _SINGLETONS:
         return _singleton_workload(name, load, seed)
     return _agentic_workload(name, load, seed, trace, client)
+
+
+def _check_choice(what: str, value: str, valid: tuple[str, ...]) -> None:
+    if value not in valid:
+        raise WorkloadError(f"unknown {what} {value!r}; valid: {', '.join(valid)}")
 
 
 def _shared_prefix_workload(name: str, load: str, seed: int, engine: str) -> Workload:
@@ -146,15 +152,13 @@ def _shared_prefix_workload(name: str, load: str, seed: int, engine: str) -> Wor
     arrival_s = 0.0
     requests = []
     for position, group in enumerate(groups):
-        own = (_QUESTION_TABLE[(group + 5 * number) % len(_QUESTION_TABLE)] for number in range(8))
-        lengths = _FIXED_QUESTIONS if spec.mixed else tuple(own)
+        lengths = _FIXED_QUESTIONS if spec.mixed else _question_lengths(group)
         question = rng.randrange(len(lengths))
         arrival_s += rng.expovariate(rate) if rate else 0.0
         if (group, question) not in prompts:  # equal prompts share one object
             prompts[group, question] = _prompt(spec, seed, group, question, lengths[question])
         key = prompts[group, question]
-        middle = (group + 0.5) / spec.groups  # the group's place among all groups, from 0 to 1
-        output = next(tokens for share, tokens in _DECODE_MIX if middle < share) if spec.mixed else 128
+        output = _mixed_output(group, spec.groups) if spec.mixed else 128
         requests.append(SimRequest(f"{name}-{position}", arrival_s, key, len(key) // SYMBOL_BYTES, output))
     return Workload(
         name=name, load=load, seed=seed, requests=tuple(requests), warmup=spec.warmup, max_running=cap,
@@ -186,6 +190,18 @@ def draw_groups(rng: Random, groups: int, count: int) -> list[int]:
     total = cumulative[-1]
     # The upper bound is the last index, since random() * total may round up to total.
     return [by_rank[bisect_right(cumulative, rng.random() * total, 0, groups - 1)] for _ in range(count)]
+
+
+def _question_lengths(group: int) -> tuple[int, ...]:
+    """Return the token counts of a group's eight questions."""
+    size = len(_QUESTION_TABLE)
+    return tuple(_QUESTION_TABLE[(group + 5 * question) % size] for question in range(8))
+
+
+def _mixed_output(group: int, groups: int) -> int:
+    """Return the output tokens of a group: the mix's value at the middle of its share of all groups."""
+    middle = (group + 0.5) / groups
+    return next(tokens for share, tokens in _DECODE_MIX if middle < share)
 
 
 def _agentic_workload(

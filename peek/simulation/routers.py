@@ -16,7 +16,7 @@ from zlib import crc32
 
 from peek.fleet import FleetConfig, FleetPlanner, RoutedHistory
 from peek.request import PendingRequest
-from peek.simulation.workload import SYMBOL_BYTES
+from peek.trie.keys import SYMBOL_BYTES
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView

@@ -20,8 +20,7 @@ from typing import Final
 import numpy as np
 
 from peek.request import PendingRequest
-from peek.trie.keys import SYMBOL_BYTES as SYMBOL_BYTES
-from peek.trie.keys import heads_of, match_span
+from peek.trie.keys import SYMBOL_BYTES, heads_of, match_span
 
 VOCABULARY: Final = 150_000
 """Upper bound of synthetic token ids, not included."""
