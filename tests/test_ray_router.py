@@ -63,6 +63,36 @@ def under_way(decider: Decider) -> dict[str, int]:
 # -- one router -------------------------------------------------------------------------------------------
 
 
+def test_requests_that_come_together_are_ordered_together() -> None:
+    turns: list[Callable[[], None]] = []
+    decider = Decider(checked({"seats": 4, "cache_tokens": 7000}), Clock(), turns.append)
+    decider.set_replicas(["r0", "r1"])
+    for number in range(4):
+        placed(decider, asked(100 + number))  # one replica's seats could take them all: no order is needed
+    answers = [ask(decider, asked(number % 4, number)) for number in range(16)]
+    assert not any(answers)
+    assert len(turns) == 1
+    turns.pop()()
+    went = [number % 4 for number, answer in enumerate(answers) if answer]
+    assert len(went) > len(set(went)), "whole families go, not one of each"
+    assert not turns
+
+
+def test_of_requests_that_end_together_the_seats_are_filled_together() -> None:
+    turns: list[Callable[[], None]] = []
+    decider = Decider(checked({"seats": 2}), Clock(), turns.append)
+    decider.set_replicas(["r0"])
+    first = [placed(decider, asked(number)) for number in (1, 2)]
+    waits = [ask(decider, asked(number)) for number in (3, 4)]
+    turns.pop()()
+    assert not any(waits)
+    for sent in first:
+        decider.end(sent, True)
+    assert len(turns) == 1
+    turns.pop()()
+    assert all(waits)
+
+
 def test_a_family_stays_together_and_families_spread() -> None:
     decider, _ = decider_of(4)
     homes: dict[int, set[str]] = {}

@@ -80,6 +80,8 @@ class Decider:
     Args:
         options: see `fleet_options`.
         clock: seconds.
+        later: runs what it is given once, after all that this turn of the event loop brings; so requests that
+            come together are ordered together.  The default runs it at once.
 
     Attributes:
         name: name of this router.
@@ -87,12 +89,19 @@ class Decider:
         by_rays_rule: number of requests that were left to Ray's own rule.
     """
 
-    def __init__(self, options: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        clock: Callable[[], float] = time.monotonic,
+        later: Callable[[Callable[[], None]], object] = lambda send: send(),
+    ) -> None:
         self.name = uuid4().hex[:12]
         self.fallbacks = 0
         self.by_rays_rule = 0
         self._options = options
         self._clock = clock
+        self._later = later
+        self._sends_later = False
         self._fleet: FleetPlanner | None = FleetPlanner(fleet_config(options))
         self._aside_until = 0.0
         self._serial = 0
@@ -152,7 +161,7 @@ class Decider:
         except PeekError as error:
             logger.error("a request that peek cannot place goes by Ray Serve's own rule: %s", error)
             self._answer(serial, "")
-        self._send()
+        self._send_later()
         return serial
 
     def note(self, asked: Asked, replica: str) -> Sent | None:
@@ -174,8 +183,14 @@ class Decider:
     def _name_of(self, serial: int) -> str:
         return f"{self.name}#{serial}"
 
+    def _send_later(self) -> None:
+        if self._waiting and not self._sends_later:
+            self._sends_later = True
+            self._later(self._send)
+
     def _send(self) -> None:
         """Send the waiting requests that may go now."""
+        self._sends_later = False
         if self._fleet is not None and self._waiting:
             with self._contained():
                 for request, replica in self._fleet.dispatch(self._clock()):
@@ -209,7 +224,7 @@ class Decider:
         if computed and self._rest_s.pop(sent.replica, 0.0):
             self._use_again(sent.replica)
         self._take_off(sent.serial, sent.replica if computed else "")
-        self._send()
+        self._send_later()
 
     def give_up(self, serial: int) -> None:
         """Drop a request whose client went away while it waited, or just when it was sent."""

@@ -147,7 +147,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
             return
         if self._decider is None or self._exchange is None:
             deployment_id = self._deployment_id
-            self._decider = Decider(self._options)
+            self._decider = Decider(self._options, later=asyncio.get_running_loop().call_soon)
             self._exchange = ExchangeClient(self._decider, lambda: find_exchange(deployment_id))
         self._ids = {each.replica_id.unique_id: each.replica_id for each in replicas}
         self._decider.set_replicas(self._ids)
