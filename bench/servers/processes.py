@@ -105,9 +105,13 @@ class Server:
                 return
         raise Failed(f"{self._log}: the server is never idle")
 
+    def page(self) -> str:
+        """Its metrics, as Prometheus reads them."""
+        return self._ask("/metrics")
+
     def metrics(self, *names: str) -> list[float]:
         """Of each of these counters what it has counted; 0 if there is none."""
-        text = self._ask("/metrics")
+        text = self.page()
         return [counted(text, name) for name in names]
 
     def cpu_s(self) -> float:

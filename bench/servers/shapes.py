@@ -98,7 +98,7 @@ def tensors(shape: Shape) -> dict[str, tuple[int, ...]]:
     return sizes
 
 
-def write_weights(path: Path, shape: Shape, seed: int = 0) -> None:
+def write_weights(path: Path, sizes: dict[str, tuple[int, ...]], seed: int = 0) -> None:
     """Random weights of float32 as a safetensors file: eight bytes of length, a JSON header, the data.
 
     Wide enough apart that an answer hangs on the whole prompt.  The engines' own dummy weights are so small
@@ -107,7 +107,6 @@ def write_weights(path: Path, shape: Shape, seed: int = 0) -> None:
     drawn = np.random.default_rng(seed)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    sizes = tensors(shape)
     for name, size in sizes.items():
         begin, end = end, end + 4 * int(np.prod(size))
         header[name] = {"dtype": "F32", "shape": list(size), "data_offsets": [begin, end]}
@@ -126,7 +125,7 @@ def write_model(folder: Path, shape: Shape) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(configuration(shape), indent=1))
     if shape.device == "cpu":
-        write_weights(folder / "model.safetensors", shape)
+        write_weights(folder / "model.safetensors", tensors(shape))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer(shape.vocabulary)))
     special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
     chat = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
