@@ -187,19 +187,19 @@ def parser() -> argparse.ArgumentParser:
     )
     add = partial(made.add_argument, metavar="X")
     add("--listen", default="0.0.0.0:9002", help="address for ext_proc, default %(default)s")
-    add("--endpoint", action="append", default=[], help="host:port of an engine; may be given again")
+    add("--endpoint", action="append", default=[], help="host:port of an engine, repeatable")
     add(
         "--endpoints-file",
         default="",
-        help="host:port in each line, or Envoy's EDS in JSON; read once a second",
+        help="file with host:port in each line, or Envoy's EDS in JSON; read once a second",
     )
-    add("--metrics-port", type=int, default=9090, help="of /metrics, 0: none, default %(default)s")
+    add("--metrics-port", type=int, default=9090, help="port of /metrics, 0: none, default %(default)s")
     helps = {
         "cache_tokens": "prefix cache of an engine, in tokens of four bytes",
         "seats": "requests that an engine computes at once; 0: not known",
-        "stickiness": "what a token counts at most that is computed in a second place",
-        "decode_tokens": "expected of an answer",
-        "deadline_s": "seconds that a decision may take; later the fewest requests decide",
+        "stickiness": "upper bound of the weight of a token to compute at a busy engine",
+        "decode_tokens": "expected tokens of an answer",
+        "deadline_s": "seconds that a decision may take; after that the fewest requests decide",
     }
     for each in fields(Options):
         default: Any = each.default
