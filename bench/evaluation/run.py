@@ -123,15 +123,13 @@ def parse() -> argparse.Namespace:
         parser.add_argument(
             f"--{part}", type=kind, nargs="*", default=[], help=f"only these of the plan's {part}"
         )
-    parser.add_argument("--again", nargs="*", default=[], help="forget what was run of these policies")
+    parser.add_argument("--again", nargs="*", default=[], help="run these policies again")
     parser.add_argument("--out", type=Path, default=Path("build/eval.csv"))
     parser.add_argument("--data", type=Path, default=None, help="folder with the recorded traffic")
     parser.add_argument("--python", action="append", default=[], metavar="ENGINE=PATH")
-    parser.add_argument(
-        "--whole", action="store_true", help="begin only if every engine and recording is there"
-    )
+    parser.add_argument("--whole", action="store_true", help="begin only with every engine and recording")
     parser.add_argument("--jobs", type=int, default=1, help="engines at a time")
-    parser.add_argument("--minutes", type=float, default=600.0, help="start no run after so many minutes")
+    parser.add_argument("--minutes", type=float, default=600.0, help="start no run after this many minutes")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -56,18 +56,18 @@ print(json.dumps({"distribution": name, "version": found, "peek": library(), "ba
 def options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
-        "--python", action="append", default=[], help="ENGINE=PATH, for each that is measured"
+        "--python", action="append", default=[], help="ENGINE=PATH of its Python, for each engine"
     )
     parser.add_argument(
-        "--shape", choices=SHAPES, default="small", help="model and pool; all but small: a GPU"
+        "--shape", choices=SHAPES, default="small", help="model and pool; all but small need a GPU"
     )
     parser.add_argument("--cell", action="append", help="default: all")
     parser.add_argument("--arm", action="append", help="default: all but SGLang's hrrn")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="rounds of each cell")
     parser.add_argument("--quick", action="store_true", help="two cells, two rounds")
-    parser.add_argument("--beside", action="store_true", help="the arms of a round at the same time")
+    parser.add_argument("--beside", action="store_true", help="run the arms of a round at the same time")
     parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--limit-s", type=float, default=240.0, help="of one run")
+    parser.add_argument("--limit-s", type=float, default=240.0, help="most seconds of one run")
     parser.add_argument("--out", type=Path, default=Path("build/servers.json"))
     chosen = parser.parse_args(arguments)
     if chosen.quick:

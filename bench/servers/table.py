@@ -154,8 +154,8 @@ def said(rows: Sequence[Run]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+", help="what bench.servers.run wrote")
-    parser.add_argument("--store", type=Path, help="write the rows there")
+    parser.add_argument("runs", type=Path, nargs="+", help="files of bench.servers.run")
+    parser.add_argument("--store", type=Path, help="file to write the rows to")
     chosen = parser.parse_args()
     rows = rows_of([run for path in chosen.runs for run in json.loads(path.read_text())])
     print(f"{table(rows)}\n\n{said(rows)}")
