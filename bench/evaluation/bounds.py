@@ -1,8 +1,7 @@
-"""An offline bound: the hit that the best possible eviction reaches in the order of a finished run.
+"""An offline bound: the hit of the best possible eviction in the order of a finished run.
 
 Belady's rule (drop what is needed furthest in the future) on blocks of 16 tokens, with the whole arena as
-cache: nothing is held back for running requests and their answers, so no eviction policy can do better
-in this order.
+cache.  Nothing is held back for running requests and answers, so no eviction policy can do better then.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ NEVER = 1 << 60
 
 
 def belady_hit(workload: Workload, jobs: Sequence[Job]) -> float:
-    """Cached / prompt tokens behind the warm-up.  O(n log n) for n blocks of prompts."""
+    """Return cached / prompt tokens of the requests after the warm-up.  O(n log n) for n blocks."""
     ordered = sorted(jobs, key=lambda job: job.admitted_s)
     prompts = _chained(ordered)
-    uses: defaultdict[int, deque[int]] = defaultdict(deque)  # block -> requests that still want it
+    uses: defaultdict[int, deque[int]] = defaultdict(deque)  # block -> requests that will use it
     for index, blocks in enumerate(prompts):
         for block in blocks:
             uses[block].append(index)
@@ -48,7 +47,7 @@ def belady_hit(workload: Workload, jobs: Sequence[Job]) -> float:
 
 
 def _chained(jobs: Sequence[Job]) -> list[list[int]]:
-    """Each prompt as block numbers; a block's number stands for all of the prompt up to its end."""
+    """Return each prompt as block numbers; a block's number stands for the whole prompt up to its end."""
     known: dict[tuple[int, bytes], int] = {}
     step = BLOCK_TOKENS * SYMBOL_BYTES
     prompts = []

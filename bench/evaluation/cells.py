@@ -1,8 +1,7 @@
-"""The stored runs as the report sees them, stream by stream, beside the paper; and how figures are written.
+"""The stored runs as the report uses them, stream by stream, beside the paper; and how figures are written.
 
-Means are over the seeds that every policy of a stream has.  The paper's are three-seed means from its
-appendix tables, which paper.json has by engine family, stream and policy, each as `Figures`; what a table
-lacks is absent.
+Means are over the seeds that every policy of a stream has.  The paper's figures are three-seed means from its
+appendix tables, as far as these go; paper.json has them by engine family, stream and policy.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ TRAFFIC_NAMES = {
     "map": "100 prefixes",
     "batch": "Batch",
 }
-"""Of what is not the paper's; its cells are named after themselves."""
+"""Names of streams that are not the paper's; its cells are named after themselves."""
 FORMS = {
     "window": "client window",
     "dp": "DP={}",
@@ -51,11 +50,11 @@ FORMS = {
     "vllm": "rounds wait",
     "": "first {:,} rows",
 }
-"""A stream's form, its number apart."""
+"""A stream's form in words, with a place for its number."""
 
 
 def title(stream: str) -> str:
-    """`w1c:heavy:window` as "W1 C heavy, client window"."""
+    """Return the title of a stream: "W1 C heavy, client window" for `w1c:heavy:window`."""
     kind, load, form, number = parts_of(stream)
     cell = kind[3:] if "-" in kind else kind[2:].upper()
     name = TRAFFIC_NAMES.get(kind) or " ".join(filter(None, (kind[:2].upper(), cell, load)))
@@ -70,17 +69,17 @@ def title(stream: str) -> str:
 
 
 def percent(value: float) -> str:
-    """A share with one digit: 0.9034 -> 90.3."""
+    """Write a share in per cent with one digit: 0.9034 -> 90.3."""
     return f"{100.0 * value:.1f}"
 
 
 def change(ratio: float) -> str:
-    """What is so many times another, as signed per cent."""
+    """Write a ratio as a signed change in per cent."""
     return f"{100.0 * (ratio - 1.0):+.0f} %"
 
 
 def seconds(value: float) -> str:
-    """With as many digits as matter."""
+    """Write seconds with as many digits as matter."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.3f}"
 
 
@@ -95,14 +94,14 @@ WRITTEN: dict[str, Callable[[float], str]] = {
 
 
 def code(names: Iterable[str]) -> list[str]:
-    """Each as code."""
+    """Return each name as code."""
     return [f"`{name}`" for name in names]
 
 
 class Figures(NamedTuple):
-    """What the paper's tables have: requests/s, hit in %, mean TTFT and E2E in seconds, TPOT and ITL in ms.
+    """Figures as in the paper's tables: requests/s, hit in %, mean TTFT and E2E in s, TPOT and ITL in ms.
 
-    It states ITL for W1 only, and TPOT everywhere.
+    The paper states ITL for W1 only, and TPOT everywhere.
     """
 
     rps: float
@@ -114,14 +113,14 @@ class Figures(NamedTuple):
 
 
 class Versus(NamedTuple):
-    """A policy's figure as so many times that of `other`: the means', and seed by seed."""
+    """Ratio of a policy's figure to that of `other`: of the means, and of each seed."""
 
     other: str
     ratio: float
     seeds: list[float]
 
     def __str__(self) -> str:
-        """Per cent of change, with the smallest and the largest of any seed."""
+        """Write the change in per cent, with the smallest and the largest of any seed."""
         if len(self.seeds) < 2:
             return change(self.ratio)
         low, high = (f"{100 * (bound - 1):+.0f}" for bound in (min(self.seeds), max(self.seeds)))
@@ -129,7 +128,7 @@ class Versus(NamedTuple):
 
 
 class Cell:
-    """What was run of one stream on one engine; `runs` has the records by policy and seed."""
+    """The runs of one stream on one engine; `runs` has the records by policy and seed."""
 
     def __init__(self, engine: str, stream: str) -> None:
         self.engine, self.stream = engine, stream
@@ -138,31 +137,31 @@ class Cell:
         self.runs: dict[str, dict[int, Record]] = {}
 
     def add(self, record: Record) -> None:
-        """One more run; means that were asked for before do not know of it."""
+        """Add a run, before any mean is asked for."""
         self.runs.setdefault(record["policy"], {})[record["seed"]] = record
 
     @cached_property
     def seeds(self) -> list[int]:
-        """Seeds under which all policies were run: every mean is over the same ones."""
+        """Seeds under which all policies were run; every mean is over these."""
         return sorted(set.intersection(*(set(by_seed) for by_seed in self.runs.values())))
 
     def has(self, *policies: str) -> bool:
-        """Whether all of these were run, under some seed that every policy has."""
+        """Whether all of these policies were run, under some seed that every policy has."""
         return bool(self.runs) and all(policy in self.runs for policy in policies) and bool(self.seeds)
 
     def mean(self, policy: str, figure: str) -> float:
-        """Of a policy that was run, over `seeds`."""
+        """Return the mean over `seeds` of a policy that was run."""
         by_seed = self.runs[policy]
         return fmean(by_seed[seed][figure] for seed in self.seeds)
 
     def written(self, policy: str, form: str) -> str:
-        """`form` with the means it names, as in "{hit}, {ttft}"; "not run" where the policy was not."""
+        """Fill the means that `form` names, as in "{hit}, {ttft}"; "not run" if the policy was not."""
         if not self.has(policy):
             return "not run"
         return re.sub(r"{(\w+)}", lambda name: WRITTEN[name[1]](self.mean(policy, name[1])), form)
 
     def figures(self, policy: str) -> Figures | None:
-        """Our figures as the paper states its own; None if the policy was not run."""
+        """Return our figures in the paper's form; None if the policy was not run."""
         if not self.has(policy):
             return None
         names = ("rps", "hit", "ttft", "e2e", "tpot_ms", "itl_ms")
@@ -170,18 +169,18 @@ class Cell:
         return Figures(rps, 100.0 * hit, *times)
 
     def paper(self, policy: str) -> Figures | None:
-        """The paper's, None where it states none.  Variants of a cell have the cell's."""
+        """Return the paper's figures, None if it states none.  Variants of a cell have the cell's."""
         kind, load, form, _ = parts_of(self.stream)
         name = self.stream if form in ("dp", *FAMILY.values()) else f"{kind}:{load}"
         found = PAPER[FAMILY[self.engine]].get(name, {}).get(policy)
         return Figures(*found) if found else None
 
     def ratio(self, policy: str, other: str, figure: str = "ttft") -> float:
-        """How many times `other`'s mean `policy`'s is."""
+        """Return the mean of `policy` divided by that of `other`."""
         return self.mean(policy, figure) / self.mean(other, figure)
 
     def against(self, figure: str, among: Sequence[str] = STOCKS) -> Versus | None:
-        """`peek` against the one of these policies with the smallest mean; None if either was not run."""
+        """Compare `peek` with the policy that has the smallest mean; None if either was not run."""
         ran = [policy for policy in among if self.has(policy)]
         if not self.has("peek") or not ran:
             return None
@@ -189,7 +188,7 @@ class Cell:
         return Versus(best, self.ratio("peek", best, figure), self.by_seed("peek", best, figure))
 
     def by_seed(self, policy: str, other: str, figure: str) -> list[float]:
-        """How many times `other`'s figure `policy`'s is, seed by seed."""
+        """Return the figure of `policy` divided by that of `other`, for each seed."""
         ours, theirs = self.runs[policy], self.runs[other]
         return [ours[seed][figure] / theirs[seed][figure] for seed in self.seeds]
 
@@ -205,10 +204,10 @@ class Results:
             self.ran.setdefault(key, Cell(*key)).add(record)
 
     def cell(self, engine: str, stream: str) -> Cell:
-        """One without runs if there were none."""
+        """Return a cell, without runs if there were none."""
         return self.ran.get((engine, stream)) or Cell(engine, stream)
 
     def cells(self, streams: Iterable[str], engines: Sequence[str], *policies: str) -> Iterator[Cell]:
-        """Those in which something, and all of `policies`, was run; stream by stream."""
+        """Yield the cells in which something, and all of `policies`, was run, stream by stream."""
         every = (self.cell(engine, stream) for stream in streams for engine in engines)
         return (cell for cell in every if cell.has(*policies))

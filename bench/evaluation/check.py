@@ -1,12 +1,11 @@
-"""Compares a quick run with the stored reference: exit status 1 if `peek` or anything else is not what it
-was.
+"""Compares a quick run with the reference: exit status 1 if a figure moved, a lead is lost or runs lack.
 
     python -m bench.evaluation.check build/eval.csv            compare
     python -m bench.evaluation.check bench/evaluation/results.csv --store    make these the reference
 
-Two things are compared: the figures of every run (`TOLERANCE`), and whether `peek` still beats longest prefix
-match without its limit wherever it does in the reference.  An engine that was not there is named and not
-compared; the simulated engines, and all runs of an engine that was there, must be.
+It compares the figures of every run (`TOLERANCE`), and checks that `peek` still beats longest prefix match
+without its limit wherever it does in the reference.  An engine that is absent is named and not compared.  The
+simulated engines, and all runs of a present engine, are required.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from bench.evaluation.results import KEYS, RESULTS, read
 
 REFERENCE = Path(__file__).with_name("reference.json")
 TOLERANCE = {"hit": 0.03, "ttft": 0.05, "ttft_p99": 0.05}
-"""A hit may move by so much, the others by this part of the reference."""
+"""Most that a hit may move, in absolute terms, and another figure, as a part of the reference."""
 OURS, RIVAL = "peek", "lpm-nolimit+lru"
 
 Figures = dict[str, dict[str, float]]
-"""Of each run, by a readable name that begins with the engine's and ends with the policy's."""
+"""Figures of each run, by a readable name that begins with the engine and ends with the policy."""
 
 
 def figures(path: Path) -> Figures:
-    """What is compared of the quick plan's runs in a results file."""
+    """Return the compared figures of the quick plan's runs in a results file."""
     wanted = set(runs_of(QUICK))
     runs = {tuple(record[key] for key in KEYS): record for record in read(path)}
     name = "{engine} | {stream} | {seed} | {policy}"
@@ -43,7 +42,7 @@ def figures(path: Path) -> Figures:
 
 
 def moved(found: Figures, reference: Figures) -> Iterator[str]:
-    """A line for every figure that is not what it was."""
+    """Yield a line for every figure that has moved."""
     for name in reference.keys() & found.keys():
         for figure, tolerance in TOLERANCE.items():
             was, is_now = reference[name][figure], found[name][figure]
@@ -53,7 +52,7 @@ def moved(found: Figures, reference: Figures) -> Iterator[str]:
 
 
 def wins(of: Figures) -> set[tuple[str, str]]:
-    """Where, and in which figure, `OURS` is ahead of `RIVAL`."""
+    """Return the runs and figures in which `OURS` is ahead of `RIVAL`."""
     pairs = ((name, name.removesuffix(OURS) + RIVAL) for name in of if name.endswith(f"| {OURS}"))
     return {
         (name, figure)
@@ -65,7 +64,7 @@ def wins(of: Figures) -> set[tuple[str, str]]:
 
 
 def compare(found: Figures, reference: Figures) -> int:
-    """Print what differs, and the verdict as the last line; the exit status."""
+    """Print what differs, and the verdict as the last line; return the exit status."""
     absent = Counter(name.split(" | ")[0] for name in reference if name not in found)
     begun = {*(name.split(" | ")[0] for name in found), *SIMULATED}
     faults = [*moved(found, reference)]

@@ -1,13 +1,12 @@
-"""Fits what is free of the model, for one real engine, on one cell: the KV arena and the speed of prefill.
+"""Fits two constants of the model, for one real engine, on one cell: the KV arena and the speed of prefill.
 
     PYTHONPATH=.:tests/sglang python -m bench.evaluation.fit --engine sglang     (in the engine's environment)
 
-Two constants: the arena in tokens and `mfu`, the part of the peak that prefill reaches.  W1 A heavy is played
-under the stock and the published policy at the points of `GRID`, over the paper's seeds; each figure of
-`FITTED` is taken as a power law of both constants, which evens out the noise between runs, and the constants
-are those with the least squares of relative distance from the paper.  They then hold for every other W1 and
-W2 cell, every policy and the engine's simulated twin, and `mfu` for every stream.  What they do not explain
-is a table of the report.
+The constants are the arena in tokens, and `mfu`, the part of the peak that prefill reaches.  W1 A heavy is
+played under the stock and the published policy at the points of `GRID`, over the paper's seeds.  Each figure
+of `FITTED` is taken as a power law of both constants, which evens out the noise between runs.  The result has
+the least squares of relative distance from the paper.  Both constants then hold for every other W1 and W2
+cell, every policy and the simulated twin, `mfu` for every stream.  The report has the residuals.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ GRID = {
     "sglang": ((36_000, 40_000, 44_000), (0.40, 0.46, 0.52)),
     "vllm": ((36_000, 40_000, 44_000), (0.52, 0.60, 0.68)),
 }
-"""Arenas in tokens and mfu; the answer must lie inside."""
+"""Arenas in tokens, and mfu; the result must lie inside."""
 FITTED = ("hit", "rps")
 
 
 def played(engine: str, arena_tokens: int, mfu: float) -> list[float]:
-    """The figures of `FITTED`, first the stock policy's, then the published one's; means over the seeds."""
+    """Return the figures of `FITTED`, of the stock policy, then of the published one; means over seeds."""
     family = FAMILY[engine]
     found = []
     for policy in (stock_of(engine), FULL_STACK):
@@ -56,7 +55,7 @@ def played(engine: str, arena_tokens: int, mfu: float) -> list[float]:
 
 
 def goals(engine: str) -> list[float]:
-    """The paper's figures, in the order of `played`."""
+    """Return the paper's figures, in the order of `played`."""
     cell = Cell(engine, STREAM[FAMILY[engine]])
     return [getattr(cell.paper(policy), name) for policy in (stock_of(engine), FULL_STACK) for name in FITTED]
 
@@ -64,7 +63,7 @@ def goals(engine: str) -> list[float]:
 def nearest(
     points: Sequence[tuple[float, float]], figures: Sequence[Sequence[float]], goal: Sequence[float]
 ) -> list[float]:
-    """Where the power laws through `figures` at `points` come closest to `goal`, in relative squares."""
+    """Return where the power laws through `figures` at `points` come closest to `goal` (relative squares)."""
     terms = np.column_stack([np.ones(len(points)), np.log(points)])
     laws, *_ = np.linalg.lstsq(terms, np.log(figures), rcond=None)
     place, *_ = np.linalg.lstsq(laws[1:].T, np.log(goal) - laws[0], rcond=None)
@@ -72,7 +71,7 @@ def nearest(
 
 
 def fit(engine: str) -> dict[str, Any]:
-    """What fit.json has of an engine."""
+    """Return an engine's entry of fit.json."""
     family = FAMILY[engine]
     points = list(product(*GRID[family]))
     arena_tokens, mfu = nearest(points, [played(engine, *point) for point in points], goals(engine))

@@ -1,9 +1,9 @@
-"""The whole tables of the evaluation: files in docs/data, and on a terminal.
+"""The complete tables of the evaluation: files in docs/data, and on a terminal.
 
     python -m bench.evaluation.listing losses              every figure that `peek` loses
     python -m bench.evaluation.listing cells sglang w1c    rows that have these words
 
-The pages have the summaries and link to the files.
+The pages have summaries and link to the files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MEANS = (
     "cpu_us",
 )  # fmt: skip
 SPREAD = ("ttft", "ttft_p99")
-"""Figures whose smallest and largest of any seed are there, too."""
+"""Figures that are listed with their smallest and largest value of any seed."""
 PAPER = ("rps", "hit", "ttft", "e2e", "tpot", "itl")
 Row = list[str]
 
@@ -36,7 +36,7 @@ Row = list[str]
 
 
 def cells(fresh: Results, paper: Results) -> Iterator[Row]:
-    """A line for each policy of each cell: first the fresh seeds, then the paper's with its figures."""
+    """Yield a row for each policy of each cell: first the fresh seeds, then the paper's with its figures."""
     yield [
         *("engine", "stream", "seeds", "policy"),
         *MEANS,
@@ -55,7 +55,7 @@ def cells(fresh: Results, paper: Results) -> Iterator[Row]:
 
 
 def cell_row(cell: Cell, policy: str, which: str) -> Row:
-    """In the columns of `cells`; what there is none of is empty."""
+    """Return a row in the columns of `cells`; an absent figure is empty."""
     runs = [cell.runs[policy][seed] for seed in cell.seeds]
     means = [written(cell.mean(policy, name)) if name in runs[0] else "" for name in MEANS]
     ends = [written(pick(run[name] for run in runs)) for name in SPREAD for pick in (min, max)]
@@ -71,15 +71,15 @@ def cell_row(cell: Cell, policy: str, which: str) -> Row:
 
 
 def written(value: float) -> str:
-    """With four digits."""
+    """Write a number with four digits."""
     return f"{value:.4g}"
 
 
-# -- losses, and those whom others crowd out ------------------------------------------------------------
+# -- losses, and requests that others crowd out ---------------------------------------------------------
 
 
 def losses(fresh: Results, paper: Results) -> Iterator[Row]:
-    """Every lost figure: against the best stock policy, then against the engines' default."""
+    """Yield every lost figure: against the best stock policy, then against the engines' default."""
     del paper
     yield [
         *("against", "stream", "engine", "figure", "peek_s", "other_s"),
@@ -99,7 +99,7 @@ def losses(fresh: Results, paper: Results) -> Iterator[Row]:
 
 
 def crowded_out(fresh: Results, paper: Results) -> Iterator[Row]:
-    """TTFT of those whom others crowd out, and of all, under every policy."""
+    """Yield the TTFT of requests that others crowd out, and of all, under every policy."""
     del paper
     figures = ("watched", "watched_p99", "ttft", "ttft_p99")
     yield ["stream", "engine", "policy", *figures]
@@ -115,7 +115,7 @@ def crowded_out(fresh: Results, paper: Results) -> Iterator[Row]:
 
 
 def batches(fresh: Results, paper: Results) -> Iterator[Row]:
-    """Each batch under each policy; throughput as so many times that of arrival order."""
+    """Yield each batch under each policy; throughput is divided by that of arrival order."""
     del paper
     yield ["batch", "engine", "policy", "throughput", "hit", "e2e", "e2e_p99"]
     for cell in fresh.cells((*plans.BATCH, *plans.CONTROL), plans.SIMULATED, *plans.OFFLINE):
@@ -126,7 +126,7 @@ def batches(fresh: Results, paper: Results) -> Iterator[Row]:
 
 
 def streams(fresh: Results, paper: Results) -> Iterator[Row]:
-    """What the streams of traffic.py are made of."""
+    """Yield the contents of the streams of traffic.py."""
     del fresh, paper
     yield ["stream", "who", "a second", "prefixes x tokens", "own tokens", "answer"]
     for kind, found in TRAFFIC.items():
@@ -160,7 +160,7 @@ LISTINGS: dict[str, Callable[[Results, Results], Iterable[Row]]] = {
 
 
 def parted(runs: Iterable[dict[str, object]]) -> tuple[Results, Results]:
-    """The runs on fresh seeds, and those on the paper's."""
+    """Return the runs on fresh seeds, and the runs on the paper's."""
     records = list(runs)
     return (
         Results(run for run in records if run["seed"] not in SEEDS),
@@ -169,14 +169,14 @@ def parted(runs: Iterable[dict[str, object]]) -> tuple[Results, Results]:
 
 
 def as_csv(rows: Iterable[Row]) -> str:
-    """The text of a file."""
+    """Return the text of a CSV file."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
 def chosen(rows: Iterable[Row], words: Iterable[str]) -> list[Row]:
-    """The head, and the rows that have all of these words."""
+    """Return the heading, and the rows that have all of these words."""
     head, *others = rows
     wanted = [word.lower() for word in words]
     return [head, *(row for row in others if all(word in " ".join(row).lower() for word in wanted))]

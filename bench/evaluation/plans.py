@@ -1,4 +1,4 @@
-"""What is run: sweeps over streams, policies, seeds and engines.  `quick` is for CI, `full` is the report."""
+"""The runs of the evaluation: sweeps over streams, policies, seeds and engines; `quick` for CI, `full`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import product
 
 SEEDS = (42, 142, 242)
-"""The paper's: for what stands beside its figures."""
+"""The paper's seeds, for what is compared with its figures."""
 FRESH = (611, 6121, 61121)
-"""For every comparison with `peek`.  Nothing is ever tuned on them."""
+"""Seeds of every comparison with `peek`.  Nothing is ever tuned on them."""
 SIMULATED = ("simulated-radix", "simulated-blocks")
 REAL = ("sglang", "vllm")
 ALL = (*REAL, *SIMULATED)
@@ -20,37 +20,37 @@ NAMES = {
     "simulated-blocks": "simulated, blocks",
 }
 FAMILY = {"simulated-radix": "sglang", "sglang": "sglang", "simulated-blocks": "vllm", "vllm": "vllm"}
-"""Engine -> whose rates, caps, and fitted constants."""
+"""By engine: the family whose rates, caps and fitted constants it has."""
 BASELINE = {"sglang": "lpm+lru", "vllm": "fcfs+lru"}
 """The paper's "stock": LPM (0.5.9) on SGLang, FCFS with prefix caching (0.19.1) on vLLM.
 
-Only for what stands beside the paper's figures: SGLang itself runs LPM on request only.
+Only for comparison with the paper's figures: SGLang itself runs LPM on request only.
 """
 DEFAULT = "fcfs+lru"
-"""What both engines run where nobody chooses: arrival order, with prefix caching."""
+"""Both engines' default: arrival order, with prefix caching."""
 
 STOCK = ("fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "dfs-weight+lru", "hrrn+lru", "spf+lru")
-"""What a user can pick today; vLLM itself has the first only, the others are orders laid over it."""
+"""Orders that a user can pick today; vLLM itself has the first only, the others are laid over it."""
 LIMITED = ("hrrn-limit+lru",)
 STOCKS = (*STOCK, *LIMITED)
 FULL_STACK = "clpm+gm+dl+pe"
 PUBLISHED = ("fcfs+pe", "lpm+pe", "clpm", "clpm+gm", "clpm+gm+dl", "clpm+gm+pe", FULL_STACK)
 SHORT = ("fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "spf+lru", FULL_STACK, "peek")
 LADDER = ("fcfs+lru", "lpm+lru", "lpm-nolimit+lru", FULL_STACK, "peek")
-"""Of the curves over the load."""
+"""Policies of the curves over the load."""
 OFFLINE = ("fcfs+lru", "lpm-nolimit+lru", "fcfs+pe", "fcfs+lru, reordered", "fcfs+pe, reordered", "peek")
 """Arrival order, the best stock order, eviction only, reordering only, both; and `peek` online."""
 POLICIES = (*STOCKS, "k-lpm+lru", *PUBLISHED, "peek", *OFFLINE[3:5])
-"""All of them, in the order in which tables have them."""
+"""All policies, in the order of the tables."""
 
 W1_HEAVY = ("w1a:heavy", "w1b:heavy", "w1c:heavy", "w1d:heavy")
 WINDOW = tuple(f"{cell}:window" for cell in W1_HEAVY)
 PAPER_W1 = {"sglang": tuple(f"{cell}:window450" for cell in W1_HEAVY), "vllm": WINDOW}
-"""What stands beside the paper's heavy W1 cells.
+"""Streams that are compared with the paper's heavy W1 cells.
 
-Its E2E times throughput says how many requests its clients had outstanding: on vLLM 164 to 172 in each cell,
-near the cap of 210 that it states; on SGLang 338 to 415 under stock, above the cap of 256 that it states.
-450 was chosen there among 350 to 512, by TTFT and E2E of these four cells on the simulated twin.
+Its E2E times throughput gives the outstanding requests of its clients: on vLLM 164 to 172 in each cell, near
+its stated cap of 210; on SGLang 338 to 415 under stock, above its stated cap of 256.  450 was chosen there
+among 350 to 512, by TTFT and E2E of these four cells on the simulated twin.
 """
 W1_MODERATE = ("w1a:moderate", "w1b:moderate", "w1c:moderate", "w1d:moderate")
 W2 = ("w2b:moderate", "w2b:heavy")
@@ -60,12 +60,12 @@ W4_HEAVY = {engine: tuple(f"{cell}:heavy:{engine}" for cell in ("w4", "w4-shared
 """At the rates of the paper's runs on that engine."""
 W5 = ("w5-long:heavy", "w5-short:heavy", "w5-long:moderate", "w5-short:moderate")
 W5_WINDOW = tuple(f"{stream}:window" for stream in W5[:2])
-"""What stands beside the paper's W5: its E2E times throughput is near its cap, too."""
+"""Streams that are compared with the paper's W5: its E2E times throughput is near its cap, too."""
 COLD = tuple(f"cold-behind-hot:new:arena{size}" for size in (100, 200, 400))
 AGENTS = tuple(f"agents-with-tools:new:arena{size}" for size in (100, 200, 400))
 FLOODS = ("flood-one-prefix:new", "flood-four-prefixes:new", "flood-small-groups:new")
 NAMED = "named"
-"""The load of a stream whose requests say whose they are."""
+"""The load of a stream whose requests name their tenant."""
 FLOODS_NAMED = tuple(stream.replace("new", NAMED) for stream in FLOODS)
 TENANTS = tuple(f"tenants:{NAMED}:arena{size}" for size in (100, 200))
 LIVE = tuple(f"live:new:arena{size}" for size in (100, 200))
@@ -86,7 +86,7 @@ OVER_LOAD = {
     **{cell: (*(f"{cell}:heavy:rate{rate}" for rate in RATES), f"{cell}:heavy") for cell in CURVES},
     "w3c": (*(f"w3c:heavy:clients{count}" for count in (45, 90)), "w3c:heavy"),
 }
-"""Of each curve its streams, the lightest first; W3 is a closed loop, so its load is how many ask."""
+"""By curve: its streams, the lightest first.  W3 is a closed loop, so its load is its number of clients."""
 BATCHES = {
     "prefix": (512, 1024, 2048, 4096),
     "groups": (20, 50, 100, 200),
@@ -106,21 +106,21 @@ BATCH_SWEEPS = {
 """The streams of each sweep."""
 BATCH = tuple(stream for streams in BATCH_SWEEPS.values() for stream in streams)
 CONTROL = ("batch:offline:prefix0",)
-"""Nothing shared."""
+"""A batch without shared prefixes."""
 
 SHARED = (*W1_HEAVY, *WINDOW, *W1_MODERATE, *W2, *W3)
 QUIET = (*W4, *W5, *NEW, *FLOODS_NAMED, *RECORDED)
 HEADLINE = (*SHARED, *QUIET)
-"""Every stream that `peek` is judged by."""
+"""Every stream by which `peek` is judged."""
 
 
 def stock_of(engine: str) -> str:
-    """The policy that the paper calls stock on an engine of this family."""
+    """Return the policy that the paper calls stock on an engine of this family."""
     return BASELINE[FAMILY[engine]]
 
 
 def parts_of(stream: str) -> tuple[str, str, str, int]:
-    """Cell or recording, load, form, and the form's number: `w1c:heavy:arena40` has form "arena" and 40."""
+    """Return cell or recording, load, form, and the form's number: "arena" and 40 for `w1c:heavy:arena40`."""
     kind, load, form = [*stream.split(":"), "", ""][:3]
     word = form.rstrip("0123456789")
     return kind, load, word, int(form[len(word) :] or 0)
@@ -136,19 +136,19 @@ class Sweep:
     seeds: tuple[int, ...] = FRESH
 
     def runs(self) -> Iterator[tuple[str, str, int, str]]:
-        """(engine, stream, seed, policy) of each."""
+        """Yield (engine, stream, seed, policy) of each run."""
         return product(self.engines, self.streams, self.seeds, self.policies)
 
 
 def of_paper(engine: str, streams: tuple[str, ...], *more: str) -> Sweep:
-    """What stands beside the paper's figures on one engine."""
+    """Return the runs that are compared with the paper's figures on one engine."""
     return Sweep(streams, (stock_of(engine), FULL_STACK, *more), (engine,), SEEDS)
 
 
 GUARDED = ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", "spf+lru", "clpm", FULL_STACK, "peek")
-"""What `peek` could be taken for: a check that cannot tell it from one of these is none."""
+"""Policies that a check must be able to tell from `peek`."""
 GUARDED_STREAMS = (*W1_HEAVY, "w1c:moderate", "w1a:heavy:window")
-QUICK = (  # all of it is in `FULL`, too: the reference of CI is taken from the stored runs
+QUICK = (  # a part of `FULL`: the reference of CI is taken from the stored runs
     Sweep(GUARDED_STREAMS, GUARDED, SIMULATED, FRESH[:1]),
     Sweep(
         (COLD[0], TENANTS[0], "w5-short:heavy"), ("fcfs+lru", "lpm-nolimit+lru", "peek"), SIMULATED, FRESH[:1]
@@ -156,7 +156,7 @@ QUICK = (  # all of it is in `FULL`, too: the reference of CI is taken from the 
     Sweep(("w1a:heavy", "w1c:heavy"), ("lpm-nolimit+lru", FULL_STACK, "peek"), REAL, FRESH[:1]),
 )
 LATTICE = ("clpm", "clpm+gm", "clpm+gm+dl", "clpm+gm+pe")
-FULL = (  # what matters most first: a run that is cut short has the most of it
+FULL = (  # what matters most comes first, for a run that is cut short
     of_paper("sglang", PAPER_W1["sglang"], "lpm+pe", *LATTICE),
     of_paper("vllm", PAPER_W1["vllm"], "fcfs+pe", *LATTICE),
     Sweep((*W1_HEAVY, *WINDOW, "w1c:moderate"), SHORT, REAL),
@@ -184,10 +184,10 @@ PLANS = {"quick": QUICK, "full": FULL}
 GIVES_UP = [
     ("sglang", stream, "spf+lru") for stream in (AGENTS[1], *SESSIONS, TRACE_STARTS[0], "azure-code:1.0")
 ]
-"""Where an engine ends with an error of its own, out of memory for the batch that it chose."""
+"""Runs in which an engine ends with an error: out of memory for the batch that it chose."""
 
 
 def runs_of(plan: Iterable[Sweep]) -> list[tuple[str, str, int, str]]:
-    """(engine, stream, seed, policy) of a plan, in its order, each once, without what `GIVES_UP` names."""
+    """Return (engine, stream, seed, policy) of a plan, in its order, each once, without `GIVES_UP`."""
     runs = dict.fromkeys(run for sweep in plan for run in sweep.runs())
     return [run for run in runs if (run[0], run[1], run[3]) not in GIVES_UP]

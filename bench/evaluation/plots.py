@@ -1,4 +1,4 @@
-"""Figures of the pages, as SVG files 7.2 inches wide (text stays text, and can be read at 700 pixels)."""
+"""Figures of the pages, as SVG files 7.2 inches wide; text stays text, readable at 700 pixels."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ COLORS = {
 }
 MEAN, TAIL = "#d9480f", "#1f2937"
 REACH = 2.0
-"""The front shows policies within so many times of the best; the others are named below."""
+"""The front shows policies up to this many times the best; it names the others below."""
 FARTHEST = 3.2
-"""Times the best stock policy's; what is beyond is drawn as an arrow."""
+"""Largest ratio to the best stock policy that is drawn; an arrow stands for a larger one."""
 CURVES = {"ttft": "mean TTFT, s", "e2e": "mean E2E, s", "rps": "requests/s"}
 mpl.rc("svg", fonttype="none", hashsalt="peek")
 mpl.rc("font", size=8)
@@ -57,7 +57,7 @@ mpl.rc("grid", color="#e5e7eb")
 
 
 def draw(results: Results, folder: Path, engines: Sequence[str]) -> None:
-    """The four figures of the first page, and the curves over the load; `engines`: of the first and third."""
+    """Draw the four figures of the first page, and the curves over the load; `engines`: not of the map."""
     folder.mkdir(parents=True, exist_ok=True)
     front(results, folder / "evaluation-front.svg", engines)
     heat(results, folder / "evaluation-map.svg")
@@ -68,7 +68,7 @@ def draw(results: Results, folder: Path, engines: Sequence[str]) -> None:
 
 
 def curves_file(engine: str, figure: str) -> str:
-    """The name of a figure over the load."""
+    """Return the file name of a figure over the load."""
     return f"evaluation-load-{engine.removeprefix('simulated-')}-{figure}.svg"
 
 
@@ -80,7 +80,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def standing(cells: Sequence[Cell], policy: str, figure: str, seed: int | None = None) -> float:
-    """Geometric mean over cells of a policy's figure, as so many times the best stock policy's."""
+    """Return the geometric mean over cells of a policy's figure divided by the best stock policy's."""
     ratios = []
     for cell in cells:
         best = min(cell.mean(other, figure) for other in STOCKS if cell.has(other))
@@ -90,7 +90,7 @@ def standing(cells: Sequence[Cell], policy: str, figure: str, seed: int | None =
 
 
 def front(results: Results, path: Path, engines: Sequence[str]) -> None:
-    """Where each policy stands between mean and p99 over all streams that share; small dots are seeds."""
+    """Draw each policy by mean and p99 over all streams that share; small dots are seeds."""
     figure, axes = plt.subplots(1, len(engines), figsize=(WIDTH, 3.4), squeeze=False)
     for axis, engine in zip(axes[0], engines, strict=True):
         cells = list(results.cells(SHARED, (engine,), *SHORT))
@@ -116,7 +116,7 @@ def front(results: Results, path: Path, engines: Sequence[str]) -> None:
 
 
 def heat(results: Results, path: Path) -> None:
-    """`peek` against the best stock policy over load and arena: colour and first figure mean, second p99."""
+    """Draw `peek` against the best stock policy over load and arena: mean (colour, number) and p99."""
     figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 3.1))
     for axis, engine in zip(axes, SIMULATED, strict=True):
         values = [[float("nan")] * len(MAP_LOADS) for _ in MAP_ARENAS]
@@ -139,7 +139,7 @@ def heat(results: Results, path: Path) -> None:
 
 
 def ranks(results: Results, path: Path, engines: Sequence[str]) -> None:
-    """Of each stream, `peek` against the best stock policy in mean and p99; lines span the seeds."""
+    """Draw `peek` against the best stock policy of each stream, in mean and p99; lines span the seeds."""
     shown = [
         stream for stream in HEADLINE if any(results.cell(engine, stream).has("peek") for engine in engines)
     ]
@@ -171,7 +171,7 @@ def ranks(results: Results, path: Path, engines: Sequence[str]) -> None:
 
 
 def cost(results: Results, path: Path, engines: Sequence[str]) -> None:
-    """CPU time of a scheduling decision, mean (bar) and p99 (mark), over the heavy W1 cells."""
+    """Draw the CPU time of a scheduling decision over the heavy W1 cells: mean (bar) and p99 (mark)."""
     figure, axes = plt.subplots(1, len(engines), figsize=(WIDTH, 2.4), squeeze=False)
     for axis, engine in zip(axes[0], engines, strict=True):
         cells = list(results.cells(W1_HEAVY, (engine,), "peek"))
@@ -190,12 +190,12 @@ def cost(results: Results, path: Path, engines: Sequence[str]) -> None:
 
 
 def a_run(cell: Cell, policy: str) -> dict[str, Any]:
-    """Any run of a policy, empty if there is none."""
+    """Return any run of a policy, empty if there is none."""
     return next(iter(cell.runs.get(policy, {}).values()), {})
 
 
 def curves(results: Results, path: Path, engine: str, name: str, label: str) -> None:
-    """A figure over the load, a panel for each cell; bands are seeds, crosses the paper's."""
+    """Draw a figure over the load, a panel for each cell; bands span the seeds, crosses are the paper's."""
     figure, axes = plt.subplots(2, 4, figsize=(WIDTH, 4.0))
     for axis, (kind, streams) in zip(axes.flat, OVER_LOAD.items(), strict=False):
         cells = [results.cell(engine, stream) for stream in streams]

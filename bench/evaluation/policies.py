@@ -1,6 +1,6 @@
-"""Policies that exist only for the evaluation, and how a label becomes a planner.
+"""Policies that exist only for the evaluation, and planners by label.
 
-Most labels are the library's own.  The others are k-LPM and orders of a batch that was reordered before it
+Most labels are the library's own.  The others are k-LPM, and orders of a batch that was reordered before it
 was sent (`fcfs+lru, reordered`).
 """
 
@@ -18,7 +18,7 @@ from peek.request import PendingRequest
 K = 8
 K_LPM = "k-lpm+lru"
 REORDERED = ", reordered"
-"""Ends the label of a policy whose batch is put in order by `peek.offline` first."""
+"""End of the label of a policy whose batch is first put in order by `peek.offline`."""
 
 
 class EngineMissing(Exception):
@@ -26,9 +26,9 @@ class EngineMissing(Exception):
 
 
 class KLongestPrefix(AdmissionPolicy):
-    """k-LPM: of every k admissions the first is the oldest request, the others longest prefix first.
+    """k-LPM: of every k admissions the first is the oldest request, the others are longest prefix first.
 
-    Admissions are counted across cycles, by who of the last order has left.
+    Requests that have left since the last order count as admitted, across cycles.
     """
 
     def __init__(self) -> None:
@@ -51,17 +51,17 @@ class KLongestPrefix(AdmissionPolicy):
 
 
 def base_of(label: str) -> str:
-    """The library's label that a variant starts from; one that is no variant is its own."""
+    """Return the library's label from which a variant starts; a label that is no variant is its own."""
     return "lpm-nolimit+lru" if label == K_LPM else label.removesuffix(REORDERED)
 
 
 def config_of(label: str) -> PeekConfig:
-    """The settings behind a label of the evaluation."""
+    """Return the settings of a label of the evaluation."""
     return PeekConfig.from_label(base_of(label))
 
 
 def planner_for(label: str, *, blocks: bool, timer: Callable[[], float] | None = None) -> Planner | None:
-    """The planner behind a label, None for a stock engine; `blocks`: vLLM's kind of cache."""
+    """Return the planner of a label, None for a stock engine; `blocks`: whether the cache is vLLM's kind."""
     config = config_of(label)
     if config.is_stock:
         return None

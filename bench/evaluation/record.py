@@ -1,7 +1,7 @@
 """One run of one policy over one stream on one engine, as a flat record.
 
-Four engines, one cost model: `sglang` and `vllm` are the real schedulers and caches, `simulated-radix` and
-`simulated-blocks` their fast twins.  An engine that is not installed raises `EngineMissing`.
+Four engines with one cost model: `sglang` and `vllm` are the real schedulers and caches, `simulated-radix`
+and `simulated-blocks` their fast twins.  An engine that is not installed raises `EngineMissing`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from peek.simulation.simulate import figures, radix_kind
 from peek.simulation.workload import Workload
 
 BESIDE = ("cli", "fleet", "offline", "testing", "__main__.py")
-"""Parts of the library that no run looks at."""
+"""Parts of the library that no run uses."""
 
 
 class Readings(list[float]):
-    """CPU seconds at the beginning and the end of each scheduling decision; a planner's timer."""
+    """CPU seconds at the beginning and the end of each scheduling decision; serves as a planner's timer."""
 
     def __call__(self) -> float:
         self.append(time.process_time())
@@ -42,7 +42,7 @@ class Readings(list[float]):
 
 
 def time_calls(owner: Any, name: str) -> Readings:
-    """From now on, of each call of this method of `owner`."""
+    """Replace a method of `owner` by one that is timed; return its readings, one pair for each call."""
     decide, readings = getattr(owner, name), Readings()
 
     def measured(*args: Any, **kwargs: Any) -> Any:
@@ -56,7 +56,7 @@ def time_calls(owner: Any, name: str) -> Readings:
 
 
 def cost_for(workload: Workload, engine: str, mfu: float | None = None) -> CostModel:
-    """Step times: the cell's hardware and model, with the engine's fitted `mfu` unless one is given."""
+    """Return step times: the cell's hardware and model, with the engine's fitted `mfu` or a given one."""
     model = cost_model_for(workload.name)
     if mfu is None:
         mfu = fitted(FAMILY[engine]).mfu
@@ -64,7 +64,7 @@ def cost_for(workload: Workload, engine: str, mfu: float | None = None) -> CostM
 
 
 def play(engine: str, workload: Workload, label: str, cost: CostModel) -> tuple[SimEngine, Readings]:
-    """An engine that has run, and when its scheduling decisions began and ended."""
+    """Return an engine that has run, and when its scheduling decisions began and ended."""
     played: SimEngine
     if engine not in SIMULATED:
         played = real = _real_engine(engine)(as_tokens(workload), label, cost)
@@ -80,7 +80,7 @@ def play(engine: str, workload: Workload, label: str, cost: CostModel) -> tuple[
 
 
 def _real_engine(engine: str) -> Any:
-    """The class that plays the engine's own scheduler; it needs the engine and its lab in tests/."""
+    """Return the class that plays the engine's own scheduler; needs the engine and its lab in tests/."""
     try:
         return import_module(f"bench.evaluation.{engine}_engine").RealEngine
     except ImportError as error:
@@ -88,13 +88,13 @@ def _real_engine(engine: str) -> Any:
 
 
 def version_of(engine: str) -> str:
-    """Of the engine's package, or of this library where it is simulated."""
+    """Return the version of the engine's package, or of this library for a simulated one."""
     return peek.__version__ if engine in SIMULATED else str(import_module(f"{engine}.version").__version__)
 
 
 @cache
 def library() -> str:
-    """This library's version and a digest of the sources that decide a run, as in `0.1.0+1a2b3c4d`."""
+    """Return this library's version and a digest of the sources that decide a run, as `0.1.0+1a2b3c4d`."""
     home = Path(peek.__file__).parent
     sources = sorted(path for path in home.rglob("*.py") if path.relative_to(home).parts[0] not in BESIDE)
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources))
@@ -104,7 +104,7 @@ def library() -> str:
 def record(
     engine: str, stream: str, workloads: Sequence[Workload], label: str, mfu: float | None = None
 ) -> dict[str, Any]:
-    """Play every replica; the figures of all requests together."""
+    """Play every replica; return the figures of all requests together."""
     if label.endswith(REORDERED):
         workloads = [reordered(workload, engine) for workload in workloads]
     jobs: list[Job] = []
@@ -125,7 +125,7 @@ def record(
 
 
 def _flat(found: dict[str, Any]) -> dict[str, Any]:
-    """A run's `figures`, by the names that the report uses."""
+    """Return a run's `figures` under the report's names."""
     return {
         "hit": found["cache_hit"],
         "ideal": found["ideal_hit"],
@@ -143,7 +143,7 @@ def _flat(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measured(workload: Workload, jobs: Sequence[Job], kind: str) -> dict[str, float]:
-    """Time between two tokens of an answer, over all tokens behind the warm-up; TTFT of what is watched."""
+    """Return the time between two tokens of an answer, after warm-up, and the TTFT of watched requests."""
     behind = {request.request_id for request in workload.requests[workload.warmup :]}
     answers = [job for job in jobs if job.request_id in behind and job.generated > 1]
     gaps = sum(job.generated - 1 for job in answers)
@@ -157,7 +157,7 @@ def _measured(workload: Workload, jobs: Sequence[Job], kind: str) -> dict[str, f
 
 
 def _together(workloads: Sequence[Workload]) -> Workload:
-    """The replicas' requests in one workload, in order of their numbers."""
+    """Return the replicas' requests in one workload, in order of their numbers."""
     parts = [request for workload in workloads for request in workload.requests]
     if len(workloads) > 1:
         parts.sort(key=lambda request: int(request.request_id.rpartition("-")[2]))

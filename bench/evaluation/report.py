@@ -2,7 +2,7 @@
 
     python -m bench.evaluation.report [bench/evaluation/results.csv] [--into docs]
 
-No figure in the pages is typed in: pages/ has the prose, with a {name} where something computed goes.
+No figure in the pages is typed in: pages/ has the prose, with a {name} in place of each computed text.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from bench.evaluation.results import RESULTS, fitted, read
 from bench.servers import table as measured
 
 SERVERS = Path(__file__).resolve().parents[2] / "docs" / "data" / "servers.csv"
-"""What `make bench-servers` measured last and `make bench-servers-store` put there."""
+"""Runs that `make bench-servers` measured last and `make bench-servers-store` stored."""
 PAGES = Path(__file__).with_name("pages")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 README = DOCS.parent / "README.md"
 WRITTEN = ("evaluation", "evaluation_method", "evaluation_losses", "evaluation_cells")
 PAPER_GROUPS = {"W2": plans.W2, "W3": plans.W3, "W4": plans.W4, "W5": plans.W5_WINDOW}
-"""What of the paper stands beside ours, the heavy W1 cells apart."""
+"""Streams that are compared with the paper, without the heavy W1 cells."""
 
 
 def constants(servers: Path = SERVERS) -> dict[str, str]:
-    """What the pages name and no run on the modelled clock decides."""
+    """Return the texts of the pages that depend on no run."""
     rows = measured.read(servers)
     return {
         "servers": measured.table(rows, ("ttft", "ttft_p99", "rps", "cpu_s")),
@@ -48,12 +48,12 @@ def constants(servers: Path = SERVERS) -> dict[str, str]:
 
 
 def bullets(sentences: Iterator[str]) -> str:
-    """A list of sentences."""
+    """Return a list of sentences in Markdown."""
     return "\n".join(f"- {line}" for line in sentences) or "Not run."
 
 
 def computed(everything: Results, fresh: Results, paper: Results) -> dict[str, str]:
-    """What the pages name and the runs decide."""
+    """Return the texts of the pages that depend on the runs."""
     engines = verdicts.engines_shown(fresh)
 
     def losses(streams: Iterable[str]) -> str:
@@ -94,12 +94,12 @@ def computed(everything: Results, fresh: Results, paper: Results) -> dict[str, s
 
 
 def filled(name: str, parts: dict[str, str]) -> str:
-    """A page with every {name} filled in."""
+    """Return a page with every {name} filled in."""
     return re.sub(r"\{(\w+)\}", lambda found: parts[found[1]].strip("\n"), (PAGES / f"{name}.md").read_text())
 
 
 def pages(runs: Path) -> dict[str, str]:
-    """All pages, the files of whole tables and the readme, by their names seen from docs/."""
+    """Return all pages, the files of complete tables and the readme, by their paths from docs/."""
     records = read(runs)
     fresh, paper = listing.parted(records)
     parts = constants() | computed(Results(records), fresh, paper)

@@ -1,4 +1,4 @@
-"""Runs as they are stored: one line of a CSV file each, with what it was made with."""
+"""The file of stored runs: one CSV line for each, with the versions that made it."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import Any, NamedTuple
 from bench.evaluation.plans import Sweep, runs_of
 
 FIT = Path(__file__).with_name("fit.json")
-"""The constants that are fitted to the paper's figures, see fit.py."""
+"""The constants fitted to the paper's figures, see fit.py."""
 RESULTS = Path(__file__).with_name("results.csv")
-"""What the pages are made of."""
+"""The runs from which the pages are made."""
 
 Record = dict[str, Any]
 """One run of one policy over one stream on one engine, as `record.py` makes it."""
 
 KEYS = ("engine", "stream", "seed", "policy")
-"""What makes a run, as in `Sweep.runs`."""
+"""Columns that identify a run, as in `Sweep.runs`."""
 FACTS = ("version", "peek", "fit")
-"""What a run was made with: the engine's version, this library's with its sources' digest, the `Fit`."""
+"""What made a run: the engine's version, this library's with its sources' digest, the `Fit`."""
 FIGURES = (
     "hit", "ideal", "belady", "rps", "ttft", "ttft_p50", "ttft_p99", "e2e", "e2e_p99", "tpot_ms", "itl_ms",
     "wait_max", "preemptions", "unfinished", "watched", "watched_p99", "cpu_us", "cpu_us_p99",
 )  # fmt: skip
-"""Of a run: shares, requests/s, seconds, ms, counts, and CPU time in microseconds; empty where there is none.
+"""Figures of a run: shares, requests/s, seconds, ms, counts, and CPU time in microseconds.
 
-`watched`: mean TTFT of the requests that a stream keeps apart.
+An absent figure is empty.  `watched`: mean TTFT of the requests that a stream keeps apart.
 """
 COLUMNS = (*KEYS, *FACTS, *FIGURES)
 DIGITS = 5
 
 
 class Fit(NamedTuple):
-    """What is fitted for an engine family."""
+    """The fitted constants of an engine family."""
 
     arena_tokens: int
     mfu: float
@@ -45,13 +45,13 @@ class Fit(NamedTuple):
 
 
 def fitted(family: str) -> Fit:
-    """As fit.json has it."""
+    """Return the constants from fit.json."""
     found = json.loads(FIT.read_text())[family]
     return Fit(found["arena_tokens"], found["mfu"])
 
 
 def read(path: Path) -> list[Record]:
-    """The runs of a results file, none if it is not there."""
+    """Return the runs of a results file, none if there is no file."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -65,22 +65,22 @@ def _record(row: dict[str, str]) -> Record:
 
 
 def line_of(record: Record) -> str:
-    """A run as a line of a results file."""
+    """Return a run as a line of a results file."""
     values = (record.get(name, "") for name in COLUMNS)
     cells = [f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value) for value in values]
     return ",".join(f'"{cell}"' if "," in cell else cell for cell in cells) + "\n"
 
 
 def write(path: Path, records: Iterable[Record]) -> None:
-    """All of them, in a fixed order."""
+    """Write all runs in a fixed order."""
     ordered = sorted(records, key=lambda record: [record[key] for key in KEYS])
     path.write_text(",".join(COLUMNS) + "\n" + "".join(map(line_of, ordered)))
 
 
 def missing(records: Iterable[Record], plan: Iterable[Sweep], fits: dict[str, str]) -> list[tuple[Any, ...]]:
-    """The runs (`KEYS`) of a plan, in its order, that are not among `records` or were made with another fit.
+    """Return the runs (`KEYS`) of a plan, in its order, that `records` lack or have with another fit.
 
-    `fits`: of each engine that counts, the fit as text.
+    `fits`: by engine that counts, its fit as text.
     """
     done = {tuple(run[key] for key in KEYS) for run in records if run["fit"] == fits.get(run["engine"])}
     return [run for run in runs_of(plan) if run[0] in fits and run not in done]

@@ -1,12 +1,12 @@
-"""Runs policies over request streams on real and simulated engines; a CSV file with one line a run.
+"""Runs policies over request streams on real and simulated engines; writes a CSV file with one line a run.
 
     python -m bench.evaluation.run --plan quick --out build/eval.csv [--python vllm=PATH] [--data FOLDER]
 
-Every engine runs in a process of its own, `--jobs` of them at a time: a real one in the interpreter given
-with `--python ENGINE=PATH`, or in this one if it is installed here; otherwise it is left out with a line that
-says so, and with `--whole` nothing is begun.  Runs that are in the output already, made with the present fit,
-are not repeated, unless their policy is named with `--again`.  The last line says whether all of the plan is
-there.  All figures but `cpu_us` come from virtual time and are the same on every machine.
+Every engine runs in a process of its own, `--jobs` of them at a time.  A real engine runs in the interpreter
+given with `--python ENGINE=PATH`, or in this one if it is installed here.  Otherwise a line names it as left
+out, and with `--whole` nothing is begun.  Runs that are in the output already, made with the present fit, are
+not repeated, unless `--again` names their policy.  The last line says whether the whole plan is there.  All
+figures but `cpu_us` come from virtual time and are the same on every machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DONE = "{engine:16} {stream:28} {seed:5} {policy:24} hit {hit:.3f}  ttft {ttft:8
 
 
 def wanted(arguments: argparse.Namespace, *engines: str) -> list[tuple[Any, ...]]:
-    """(engine, stream, seed, policy) of what the plan wants of these engines and the output lacks."""
+    """Return (engine, stream, seed, policy) of the plan's runs on these engines that the output lacks."""
     fits = {engine: str(fitted(FAMILY[engine])) for engine in engines}
     only = [arguments.streams, arguments.seeds, arguments.policies]
     return [
@@ -47,7 +47,7 @@ def wanted(arguments: argparse.Namespace, *engines: str) -> list[tuple[Any, ...]
 
 
 def run_here(engine: str, arguments: argparse.Namespace, deadline: float) -> bool:
-    """All wanted runs of an engine, in this process, as long as there is time; whether none failed."""
+    """Make all wanted runs of an engine, in this process, while there is time; return whether none failed."""
     absent: set[str] = set()
     well = True
     for (_, stream, seed), runs in groupby(wanted(arguments, engine), key=lambda run: run[:3]):
@@ -71,14 +71,14 @@ def run_here(engine: str, arguments: argparse.Namespace, deadline: float) -> boo
                 print(f"failed: {engine} {stream} {seed} {run[3]}: {error!r}", flush=True)
                 well = False
                 continue
-            with arguments.out.open("a") as file:  # one write: others append to it, too
+            with arguments.out.open("a") as file:  # one write: other processes append, too
                 file.write(line_of(entry))
             print(f"{DONE.format(**entry)}  ({time.perf_counter() - started:.1f} s)", flush=True)
     return well
 
 
 def interpreters(arguments: argparse.Namespace) -> dict[str, str]:
-    """Of each engine that was asked for and is there, what runs it."""
+    """Return the interpreter of each engine that was asked for and is there."""
     given = dict(text.split("=", 1) for text in arguments.python)
     found = {}
     for engine in arguments.engines.split(","):
@@ -93,7 +93,7 @@ def interpreters(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def run_apart(engine: str, python: str, deadline: float) -> int:
-    """The same command for one engine, where its lab in tests/ can be imported; the exit status."""
+    """Run the same command for one engine, with its lab in tests/ importable; return the exit status."""
     left = max(0.0, (deadline - time.monotonic()) / 60.0)
     command = [python, "-m", "bench.evaluation.run", *sys.argv[1:]]
     command += ["--engines", engine, "--minutes", str(left), "--here"]  # the last of an option counts
@@ -103,7 +103,7 @@ def run_apart(engine: str, python: str, deadline: float) -> int:
 
 
 def begin(arguments: argparse.Namespace, engines: dict[str, str]) -> None:
-    """Refuse what cannot be whole; then an output without what is to be run again, or has another fit."""
+    """Refuse a `--whole` run that lacks something; drop outdated runs, and the ones to repeat."""
     if arguments.whole:
         absent = [engine for engine in arguments.engines.split(",") if engine not in engines]
         absent += recordings({run[1] for run in wanted(arguments, *engines)}, arguments.data)
@@ -123,15 +123,13 @@ def parse() -> argparse.Namespace:
         parser.add_argument(
             f"--{part}", type=kind, nargs="*", default=[], help=f"only these of the plan's {part}"
         )
-    parser.add_argument("--again", nargs="*", default=[], help="forget what was run of these policies")
+    parser.add_argument("--again", nargs="*", default=[], help="run these policies again")
     parser.add_argument("--out", type=Path, default=Path("build/eval.csv"))
     parser.add_argument("--data", type=Path, default=None, help="folder with the recorded traffic")
     parser.add_argument("--python", action="append", default=[], metavar="ENGINE=PATH")
-    parser.add_argument(
-        "--whole", action="store_true", help="begin only if every engine and recording is there"
-    )
+    parser.add_argument("--whole", action="store_true", help="begin only with every engine and recording")
     parser.add_argument("--jobs", type=int, default=1, help="engines at a time")
-    parser.add_argument("--minutes", type=float, default=600.0, help="start no run after so many minutes")
+    parser.add_argument("--minutes", type=float, default=600.0, help="start no run after this many minutes")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 

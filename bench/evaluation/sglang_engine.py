@@ -29,11 +29,11 @@ STOCK = {
 }
 """SGLang's own policies, by its names."""
 UNLIMITED = ("lpm-nolimit+lru", "hrrn+lru")
-"""Without its limit of 128 waiting, beyond which it keeps arrival order."""
+"""Without SGLang's limit of 128 waiting requests, above which it keeps arrival order."""
 
 
 class RealEngine(VirtualSglang):
-    """`VirtualSglang` for every label of the evaluation; `options`: further ones of the adapter."""
+    """`VirtualSglang` for every label of the evaluation; `options`: more options of the adapter."""
 
     def __init__(self, workload: Workload, label: str, cost: CostModel, **options: Any) -> None:
         name, seats = STOCK.get(label, "fcfs"), workload.max_running
@@ -42,9 +42,9 @@ class RealEngine(VirtualSglang):
         context = context_tokens(workload)
         world = make_world(workload.arena_tokens, policy=name, max_running=seats, context=context)
         own = world.policy
-        if label in UNLIMITED:  # SGLang has no switch for it
+        if label in UNLIMITED:  # SGLang has no option for it
             own._determine_active_policy = lambda _queue: own.policy
-        if label not in STOCK:  # `peek` as its plug-in puts it there; a variant brings its planner
+        if label not in STOCK:  # `peek` as its plug-in attaches it; a variant brings its planner
             beside = attach(world, base_of(label), **{"tenants": "named", **options})
             if base_of(label) != label:
                 beside.adapter.planner = planner_for(label, blocks=False)

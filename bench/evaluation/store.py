@@ -1,8 +1,8 @@
-"""Makes a full run the stored results, if it is one.
+"""Stores the results of a run, if it is a full one.
 
     python -m bench.evaluation.store build/eval-full.csv [--into bench/evaluation/results.csv]
 
-A run that lacks an engine, recorded data or anything else of the full plan replaces nothing: exit status 1.
+A run that lacks an engine, recorded data or anything else of the full plan is not stored: exit status 1.
 """
 
 from __future__ import annotations

@@ -2,19 +2,19 @@
 
     w1c:heavy                the paper's cell, open loop; W1 and W2 with the arena that was fitted
     w1c:heavy:window         the same, with the cell's cap on requests that the client has outstanding
-    w1c:heavy:window400      the same, with 400 of them
+    w1c:heavy:window400      the same, with a cap of 400
     w1c:heavy:arena50        the same with a KV arena of 50,000 tokens
     w2b:heavy:rate80         the same with arrivals at 80 % of the cell's rate
     w3c:heavy:clients90      a closed loop of 90 requests
     w3c:heavy:dp2            two replicas; the hash of the prompt's head picks one
     w4:heavy:sglang          the SGLang form of the client (rounds do not wait for answers); also `:vllm`
-    mooncake-conversation:0.06    a recorded trace, so many times as fast as recorded
+    mooncake-conversation:0.06    a recorded trace at 0.06 times its recorded rate
     mooncake-conversation:0.06:1000    its first 1,000 rows
     agents-1:32k             the first request (or first 4) of recorded coding-agent sessions
     azure-code:1.0           recorded arrivals and lengths, prompts that share nothing
-    map:80:arena200, ...     what traffic.py has
+    map:80:arena200, ...     the streams of traffic.py
 
-Recorded data is not part of the project; `RecordingMissing` says what to get where.
+Recorded data is not part of the project; `RecordingMissing` says what to get, and where.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ REPLICA_HEAD = 256
 
 
 def build(name: str, seed: int, engine: str, data: Path | None) -> list[Workload]:
-    """The workloads of a stream, one for each replica.
+    """Return the workloads of a stream, one for each replica.
 
     Args:
         name: as in the module's description.
-        seed: of the draws; recorded traces draw nothing, except the session starts of `agents`.
-        engine: whose column of rates and caps, "sglang" or "vllm".
+        seed: seed of the draws; recorded traces draw nothing but the session starts of `agents`.
+        engine: family whose rates and caps count, "sglang" or "vllm".
         data: folder with the recorded data.
     """
     kind, load, form, number = parts_of(name)
@@ -73,7 +73,7 @@ def build(name: str, seed: int, engine: str, data: Path | None) -> list[Workload
 
 
 def recordings(names: Iterable[str], data: Path | None) -> list[str]:
-    """What these streams need of recorded data and `data` lacks."""
+    """Return the recorded data that these streams need and `data` lacks."""
     kinds = {parts_of(name)[0] for name in names}
     needed = {"mooncake-conversation" if kind.startswith("w4") else kind for kind in kinds}
     absent = []
@@ -86,16 +86,16 @@ def recordings(names: Iterable[str], data: Path | None) -> list[str]:
 
 
 def reordered(workload: Workload, engine: str) -> Workload:
-    """The same batch in the order of `peek.offline.reorder`, for an engine of this family."""
+    """Return the same batch in the order of `peek.offline.reorder`, for an engine of this family."""
     keys = [request.key for request in workload.requests]
     order = reorder(keys, cache_tokens=workload.arena_tokens, engine=FAMILY[engine]).order
     return replace(workload, requests=tuple(workload.requests[place] for place in order))
 
 
 def as_tokens(workload: Workload) -> Workload:
-    """The same requests with a token id for each token, as engines want them.
+    """Return the same requests with a token id for each token, as engines need them.
 
-    A block's name fixes its ids; what is beyond the last whole block is the request's own.
+    A block's name fixes its ids; tokens beyond the last whole block are the request's own.
     """
     if workload.unit_tokens == 1:
         return workload
@@ -111,12 +111,12 @@ def as_tokens(workload: Workload) -> Workload:
 
 
 def context_tokens(workload: Workload) -> int:
-    """Tokens that a real engine must allow a request; never fewer than 16,384."""
+    """Return the tokens that a real engine must allow a request, at least 16,384."""
     return max(16384, longest(workload.requests))
 
 
 def _replicas(workload: Workload) -> list[Workload]:
-    """Two replicas, each with the cell's arena and client cap; a group always goes to the same one."""
+    """Return two replicas, each with the cell's arena and client cap; a group always goes to the same one."""
     parts: list[list[SimRequest]] = [[], []]
     for request in workload.requests:
         parts[zlib.crc32(request.key[:REPLICA_HEAD]) % 2].append(request)

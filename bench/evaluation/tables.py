@@ -21,9 +21,9 @@ PAIRS = {
     "PE added to cLPM+GM": ("clpm+gm+pe", "clpm+gm"),
     "PE added to cLPM+GM+DL": (FULL_STACK, "clpm+gm+dl"),
 }
-"""Who is compared with whom; a label that begins with "+" goes behind the engine's stock order."""
+"""Pairs of compared policies; a label that begins with "+" is appended to the engine's stock order."""
 CROWDS = (*plans.COLD, *plans.TENANTS, *plans.FLOODS, *plans.FLOODS_NAMED)
-"""Where somebody crowds out others."""
+"""Streams in which some requests crowd out others."""
 GROUPS = {
     "W1, open loop": (*plans.W1_HEAVY, *plans.W1_MODERATE),
     "W1, client window": plans.WINDOW,
@@ -35,21 +35,21 @@ GROUPS = {
     "live mix": plans.LIVE,
     "recorded traffic": plans.RECORDED,
 }
-"""What the summary puts together."""
+"""Groups of streams in the summary."""
 LOSS = 0.02
-"""A figure that is so much worse than the best stock policy's is a loss."""
+"""A figure is a loss if it is worse than the best stock policy's by more than this part."""
 FIGURES = ("ttft", "ttft_p99")
-"""What `peek` is judged by in every cell."""
+"""The figures by which `peek` is judged in every cell."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
 def spread(values: Sequence[float]) -> str:
-    """Per cent of change: the median, and the range if there are several."""
+    """Write changes in per cent: the median, and the range if there are several."""
     if not values:
         return "not run"
     if len(values) == 1:
@@ -59,7 +59,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def summary(results: Results, engines: Sequence[str]) -> str:
-    """`peek` against the best stock policy of each cell and figure, group by group, on all engines."""
+    """Compare `peek` with the best stock policy of each cell and figure, by group, on all engines."""
     rows = []
     for name, streams in GROUPS.items():
         cells = list(results.cells(streams, engines, "peek", DEFAULT))
@@ -81,11 +81,11 @@ HEADLINE = {
     "recorded traffic": plans.RECORDED,
     "nothing shared (W5)": plans.W5,
 }
-"""What the readme shows."""
+"""Groups of streams in the readme."""
 
 
 def headline(results: Results, engines: Sequence[str]) -> str:
-    """`peek` on all engines together: against the default, and against the best stock policy."""
+    """Compare `peek` on all engines together with the default, and with the best stock policy."""
     rows = []
     for name, streams in HEADLINE.items():
         cells = list(results.cells(streams, engines, "peek", DEFAULT))
@@ -124,7 +124,7 @@ class Compared(NamedTuple):
 def compared(
     results: Results, streams: Iterable[str], engines: Sequence[str], among: Sequence[str] = STOCKS
 ) -> Iterator[Compared]:
-    """Mean and p99 TTFT of every cell in which `peek` and one of `among` were run."""
+    """Yield mean and p99 TTFT of every cell in which `peek` and one of `among` were run."""
     for cell in results.cells(streams, engines, "peek"):
         for figure in FIGURES:
             versus = cell.against(figure, among)
@@ -133,7 +133,7 @@ def compared(
 
 
 def by_kind(every: Iterable[Compared]) -> dict[str, list[Compared]]:
-    """The figures of each kind of cell."""
+    """Group the figures by kind of cell."""
     kinds: dict[str, list[Compared]] = {}
     for each in every:
         kinds.setdefault(each.kind, []).append(each)
@@ -141,7 +141,7 @@ def by_kind(every: Iterable[Compared]) -> dict[str, list[Compared]]:
 
 
 def losses(every: Iterable[Compared]) -> str:
-    """A row for each kind of cell with a loss; then how many are lost in all, and the kinds without one."""
+    """Return a row for each kind of cell with a loss, the number of losses, and the kinds without one."""
     kinds = by_kind(every)
     rows = []
     for kind, found in kinds.items():
@@ -158,7 +158,7 @@ def losses(every: Iterable[Compared]) -> str:
 
 
 def losses_named(every: Iterable[Compared]) -> str:
-    """For mean and p99 a line: how many are lost, and each kind of cell with a loss."""
+    """Return a line for mean and p99 each: the number of lost figures, and each kind of cell with a loss."""
     every = list(every)
     lines = []
     for figure, name in zip(FIGURES, ("Mean", "p99"), strict=True):
@@ -170,13 +170,13 @@ def losses_named(every: Iterable[Compared]) -> str:
 
 
 def lost_of(some: Sequence[Compared]) -> str:
-    """How many of these are lost, and by how much."""
+    """Write how many of these are lost, and by how much."""
     lost = [each.versus.ratio for each in some if each.lost]
     return f"{len(lost)} of {len(some)}{', ' if lost else ''}{changes(lost)}"
 
 
 def kept_apart(results: Results, engines: Sequence[str]) -> str:
-    """Mean TTFT of those whom others crowd out, under `peek`, and divided by that under other policies."""
+    """Return the mean TTFT of crowded-out requests under `peek`, and divided by that under other policies."""
     others = ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", FULL_STACK)
     kinds: dict[str, dict[str, list[Cell]]] = {}
     for cell in results.cells(CROWDS, engines, "peek"):
@@ -202,17 +202,17 @@ def kept_apart(results: Results, engines: Sequence[str]) -> str:
 
 
 def span(values: Sequence[float], form: Callable[[float], str]) -> str:
-    """The smallest and the largest, once where they look alike; nothing of nothing."""
+    """Write the smallest and the largest value, once if they look alike; "" without values."""
     return " to ".join(dict.fromkeys(form(end) for end in (min(values), max(values)))) if values else ""
 
 
 def changes(values: Sequence[float]) -> str:
-    """The smallest and the largest change, in per cent."""
+    """Write the smallest and the largest change, in per cent."""
     return f"{span(values, lambda value: f'{100 * (value - 1):+.0f}')} %" if values else ""
 
 
 def residuals(results: Results, groups: dict[str, dict[str, tuple[str, ...]]]) -> str:
-    """How far we are from the paper's figures, stock and published, by engine and group of cells."""
+    """Return the distance from the paper's figures, stock and published, by engine and group of cells."""
     rows = []
     for engine, named in groups.items():
         for name, streams in named.items():
@@ -234,7 +234,7 @@ def residuals(results: Results, groups: dict[str, dict[str, tuple[str, ...]]]) -
 
 
 def ablation(results: Results) -> str:
-    """What each step of the published policy does in the paper's tables and here, over the heavy W1 cells."""
+    """Compare the effect of each step of the published policy in the paper and here, over heavy W1 cells."""
     rows = []
     for engine, streams in plans.PAPER_W1.items():
         for question in PAIRS:
@@ -254,7 +254,7 @@ def ablation(results: Results) -> str:
 
 
 def pair_of(cell: Cell, question: str) -> list[str]:
-    """The two policies of one of `PAIRS` on the cell's engine."""
+    """Return the two policies of one of `PAIRS` on the cell's engine."""
     order = cell.stock.split("+")[0]
     return [order + name if name.startswith("+") else name for name in PAIRS[question]]
 
@@ -265,7 +265,7 @@ def ttft_falls(pair: Sequence[Figures]) -> bool:
 
 
 def effect(pairs: Sequence[Sequence[Figures]]) -> str:
-    """Range of the change of mean TTFT."""
+    """Write the range of the change of mean TTFT."""
     if not pairs:
         return "not run"
     ratios = [added.ttft / base.ttft for added, base in pairs]
@@ -273,7 +273,7 @@ def effect(pairs: Sequence[Sequence[Figures]]) -> str:
 
 
 def offline(results: Results) -> str:
-    """Throughput of the batches as so many times that of arrival order, a row for each sweep and engine."""
+    """Return the throughput of the batches divided by that of arrival order, by sweep and engine."""
     rows, shown = [], plans.OFFLINE[1:]
     for name, streams in {**plans.BATCH_SWEEPS, "nothing shared": plans.CONTROL}.items():
         for engine in SIMULATED:
@@ -285,7 +285,7 @@ def offline(results: Results) -> str:
 
 
 def bounds(results: Results) -> str:
-    """Hit of stock and `peek`, of the best possible eviction in the same orders, and of an infinite cache."""
+    """Return the hit of stock and `peek`, of the best eviction in their orders, and of an infinite cache."""
     rows = []
     for stream in (*plans.W1_HEAVY, *plans.W2):
         cells = list(results.cells((stream,), SIMULATED, "peek", "fcfs+lru"))
@@ -301,7 +301,7 @@ def bounds(results: Results) -> str:
 
 
 def coverage(results: Results, planned: dict[str, int]) -> str:
-    """What is stored, engine by engine, with what it was made with."""
+    """Write how many runs are stored of each engine, and the engine's version."""
     said = []
     for engine, count in planned.items():
         runs = [run for run in results.records if run["engine"] == engine]
@@ -311,7 +311,7 @@ def coverage(results: Results, planned: dict[str, int]) -> str:
 
 
 def gives_up() -> str:
-    """What is not in the plan since an engine ends in it."""
+    """Write which runs are not in the plan because an engine ends in them."""
     pairs = dict.fromkeys((policy, engine) for engine, _, policy in plans.GIVES_UP)
     return "; ".join(
         f"`{policy}` on {NAMES[engine]} in "
@@ -323,7 +323,7 @@ def gives_up() -> str:
 
 
 def arenas() -> str:
-    """What a card leaves of each pairing, see `peek.simulation.cost`."""
+    """Return the tokens that a card leaves for KV with each model, see `peek.simulation.cost`."""
     names = {"w1": "W1, W2", "w3": "W3", "w4": "W4", "w5": "W5"}
     rows = []
     for kind, name in names.items():
@@ -334,6 +334,6 @@ def arenas() -> str:
 
 
 def fits(fitted: dict[str, tuple[int, float]]) -> str:
-    """The constants of each family."""
+    """Return the fitted constants of each family."""
     rows = [[NAMES[family], f"{arena:,}", f"{mfu:.3f}"] for family, (arena, mfu) in fitted.items()]
     return table(["engine", "KV arena, tokens", "mfu"], rows)

@@ -1,15 +1,15 @@
-"""Traffic that the paper does not have, as data: who calls, how often, and what prompts have in common.
+"""Traffic that the paper does not have, as data: its clients, their rates, and what prompts have in common.
 
     cold-behind-hot    requests of one hot prefix never stop; sessions that share nothing wait behind them
     agents-with-tools  sessions that grow by a tool's answer at a time, with a pause while the tool runs
     tenants            a bulk job, a chat and a search of unequal weight, each with prefixes of its own
     live               apps whose favourites change, conversations, bursts about new documents, and strangers
-    flood-*            others send prompts that nobody shares, and one tenant floods
+    flood-*            others send prompts that share nothing, and one tenant floods
     map                100 prefixes of 4,096 tokens; the load is what arrival order could just serve
-    batch              a batch that is known beforehand, so many prompts at a time
+    batch              a batch that is known beforehand, with a number of prompts at a time
 
-A stream's form changes one number: `map:80:arena200`, `batch:offline:groups50`.  Under the load `named`
-every source is a tenant, whom the engine is told of; under `new` nobody is named.
+A stream's form changes one number: `map:80:arena200`, `batch:offline:groups50`.  Under the load `named` every
+source is a tenant that its requests name; under `new` no request names one.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from peek.trie.keys import SYMBOL_BYTES
 
 @dataclass(frozen=True)
 class Source:
-    """One kind of caller.
+    """One kind of client.
 
     Attributes:
-        name: what its requests' ids begin with.
+        name: beginning of its requests' ids.
         per_s: requests, or first requests of sessions, a second; arrivals are Poisson.  0: all at once.
-        burst: how many come at a time.
-        own: tokens of a prompt that nobody shares.
+        burst: requests that come at a time.
+        own: tokens of a prompt that no other prompt shares.
         output: tokens of an answer.
-        prefixes: how many prefixes its prompts begin with, of which each request takes one.
-        prefix: their tokens.
-        head: tokens that stand before all of its prefixes.
-        pick: which one: "turn" (in turn), "uniform" or "zipf" (exponent 1).
-        drift_s: after so many seconds each prefix is asked for as the one before it was; 0: never.
-        sigma: spread of the logarithm of their lengths.
-        copies: instead of `prefixes`, every so many requests share a new one.
+        prefixes: number of prefixes, of which each request takes one.
+        prefix: tokens of a prefix.
+        head: tokens in front of all of its prefixes.
+        pick: how a request's prefix is chosen: "turn" (in turn), "uniform" or "zipf" (exponent 1).
+        drift_s: seconds after which each prefix gets the popularity of the one before it; 0: never.
+        sigma: spread of the logarithm of the prefixes' lengths.
+        copies: instead of `prefixes`, this many requests share each new one.
         turns: requests of a session; the next one waits for the answer.
         turn: tokens that each turn adds to the prompt.
-        pause_s: median of the time between answer and next turn; its logarithm has a spread of 1.
+        pause_s: median of the seconds between answer and next turn; its logarithm has a spread of 1.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Traffic:
         arena: KV arena in tokens.
         seats: the engine's cap on running requests.
         jobs: the client's cap on outstanding requests, None for none.
-        watched: whose TTFT is kept apart, by the source's name.
+        watched: name of the source whose TTFT is kept apart.
     """
 
     sources: tuple[Source, ...]
@@ -143,14 +143,14 @@ TRAFFIC = {
 """By the kind of a stream."""
 
 SERVED_PER_S = {50: 1.5, 100: 2.4, 200: 4.2, 400: 6.8}
-"""Requests a second of `map` that arrival order serves with an arena of so many thousand tokens.
+"""Requests a second of `map` that arrival order serves, by arena in thousands of tokens.
 
-The throughput of `fcfs+lru` where all come at once (`map:flash`), the lower of both simulated engines'.
+The throughput of `fcfs+lru` if all come at once (`map:flash`), the lower of both simulated engines'.
 """
 
 
 def workload(kind: str, load: str, form: str, number: int, seed: int) -> Workload:
-    """One of `TRAFFIC`, with the number that `form` names changed; `load` is per cent for `map`."""
+    """Return one of `TRAFFIC`, with the number that `form` names changed; `load` is per cent for `map`."""
     traffic = _changed(TRAFFIC[kind], form, number)
     if kind == "map":
         served = 0.0 if load == "flash" else SERVED_PER_S[traffic.arena // 1000]
@@ -159,9 +159,9 @@ def workload(kind: str, load: str, form: str, number: int, seed: int) -> Workloa
 
 
 def mixed(traffic: Traffic, kind: str, load: str, seed: int) -> Workload:
-    """The requests of all sources, whose tenants they are where the load is `NAMED`.
+    """Return the requests of all sources; with the load `NAMED`, each source is a tenant.
 
-    A tenth of the requests is warm-up, of a batch and of what is watched nothing.
+    A tenth of them is warm-up; none of a batch, and none where a source is watched.
     """
     rng = Random(seed)
     requests: list[SimRequest] = []
@@ -187,7 +187,7 @@ def _changed(traffic: Traffic, form: str, number: int) -> Traffic:
 
 
 def _with(traffic: Traffic, **changes: Any) -> Traffic:
-    """With another first source."""
+    """Return the same traffic with another first source."""
     first, *others = traffic.sources
     return replace(traffic, sources=(replace(first, **changes), *others))
 
@@ -195,9 +195,9 @@ def _with(traffic: Traffic, **changes: Any) -> Traffic:
 def _requests(
     source: Source, traffic: Traffic, rng: Random, texts: str, first: int, tenant: str
 ) -> Iterator[SimRequest]:
-    """Those of one source, session by session; draws arrivals, then prefixes, then pauses.
+    """Return the requests of one source, session by session; draws arrivals, then prefixes, then pauses.
 
-    `texts` tells its texts from other sources', and its names begin at `first`.
+    `texts` keeps its texts apart from other sources'; its names begin at `first`.
     """
     starts = list(_starts(source, traffic, rng))
     picked = _picked(source, starts, rng)
@@ -236,7 +236,7 @@ def _starts(source: Source, traffic: Traffic, rng: Random) -> Iterator[float]:
 
 
 def _picked(source: Source, starts: list[float], rng: Random) -> list[int]:
-    """The number of each request's prefix."""
+    """Return the number of each request's prefix."""
     count = len(starts)
     if source.copies:
         return [number // source.copies for number in range(count)]
@@ -250,7 +250,7 @@ def _picked(source: Source, starts: list[float], rng: Random) -> list[int]:
 
 
 def _lengths(source: Source, rng: Random) -> dict[int, int]:
-    """Of the prefixes, where they differ: log-normal, with the stated length as its mean."""
+    """Return the prefixes' lengths, where they differ: log-normal, with the stated length as mean."""
     if not source.sigma:
         return {}
     middle = log(source.prefix) - source.sigma**2 / 2.0

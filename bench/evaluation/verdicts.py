@@ -11,11 +11,11 @@ from bench.evaluation.plans import FULL_STACK, NAMES, REAL, SIMULATED
 from bench.evaluation.tables import GROUPS
 
 NEAR = 0.15
-"""What is called near the paper."""
+"""Distance, as a part, up to which a figure is called near the paper's."""
 
 
 def made(results: Results, planned: int) -> str:
-    """Which library the figures are of, and how much of the plan there is."""
+    """Write which library made the figures, and how much of the plan there is."""
     libraries = []
     for is_ours in (True, False):
         found = {run["peek"] for run in results.records if (run["policy"] == "peek") is is_ours}
@@ -29,20 +29,20 @@ def made(results: Results, planned: int) -> str:
 
 
 def engines_shown(results: Results) -> Sequence[str]:
-    """The real engines if `peek` was run on both over the heavy W1 cells, else their simulated twins."""
+    """Return the real engines if `peek` was run on both over the heavy W1 cells, else their twins."""
     ran = {cell.engine for cell in results.cells(plans.W1_HEAVY, REAL, "peek")}
     return REAL if len(ran) == len(REAL) else SIMULATED
 
 
 def answers(results: Results, engines: Sequence[str]) -> Iterator[str]:
-    """The outcome in a few lines, an engine each where engines differ."""
+    """Yield the outcome in a few lines, one for each engine where engines differ."""
     for engine in engines:
         yield from against_published(results, engine)
     yield from crowded_out(results, engines)
 
 
 def against_published(results: Results, engine: str) -> Iterator[str]:
-    """The same cells against the published policy."""
+    """Compare the same cells with the published policy."""
     cells = list(results.cells(plans.SHARED, (engine,), "peek", FULL_STACK))
     means, tails = ([cell.ratio("peek", FULL_STACK, name) for cell in cells] for name in ("ttft", "ttft_p99"))
     if cells:
@@ -53,12 +53,12 @@ def against_published(results: Results, engine: str) -> Iterator[str]:
 
 
 def shorter(ratios: Sequence[float]) -> str:
-    """In how many cells the figure is smaller."""
+    """Write in how many cells the figure is smaller."""
     return f"{sum(ratio < 1.0 for ratio in ratios)} of {len(ratios)}"
 
 
 def crowded_out(results: Results, engines: Sequence[str]) -> Iterator[str]:
-    """What becomes of those that are kept apart, against arrival order."""
+    """Yield what happens to requests that are kept apart, against arrival order."""
     streams = GROUPS["cold sessions, floods, tenants"]
     cells = list(results.cells(streams, engines, "peek", "fcfs+lru", "lpm-nolimit+lru"))
     if cells:
@@ -72,12 +72,12 @@ def crowded_out(results: Results, engines: Sequence[str]) -> Iterator[str]:
 
 
 def extremes(ratios: Sequence[float]) -> str:
-    """From the best to the worst change."""
+    """Write the range from the best to the worst change."""
     return f"{change(min(ratios))} to {change(max(ratios))}"
 
 
 def near_paper(results: Results) -> Iterator[str]:
-    """Of the heavy W1 cells, how much is within `NEAR` of the paper, and what is farthest; hit in points."""
+    """Yield how many figures of the heavy W1 cells are within `NEAR` of the paper's; hits in points."""
     names = {"rps": "throughput", "ttft": "TTFT", "e2e": "E2E", "tpot": "TPOT"}
     for engine, streams in plans.PAPER_W1.items():
         found: list[tuple[float, str]] = []
@@ -102,7 +102,7 @@ def near_paper(results: Results) -> Iterator[str]:
 
 
 def twins(results: Results) -> Iterator[str]:
-    """How far the simulated engines are from the real ones, over every stream and policy both ran."""
+    """Yield how far the simulated engines are from the real ones, over all streams and policies of both."""
     for real, twin in zip(REAL, SIMULATED, strict=True):
         pairs = [
             (run, theirs)
@@ -123,5 +123,5 @@ def twins(results: Results) -> Iterator[str]:
 
 
 def span(values: Sequence[float]) -> str:
-    """The smallest and the largest."""
+    """Write the smallest and the largest value."""
     return f"{min(values):.2f} to {max(values):.2f}"

@@ -1,7 +1,7 @@
-"""Puts the bundle together on the GPU host: `python -m bench.servers.bundle_install PIECES SITE`.
+"""Assembles the bundle on the GPU host: `python -m bench.servers.bundle_install PIECES SITE`.
 
 Joins the pieces of `bundle_pack.py`, checks their sums, unpacks them into SITE and imports what the
-comparison needs.  Afterwards `PYTHONSAFEPATH=1 PYTHONPATH=SITE:. python -m bench.servers.run ...` runs.
+comparison needs.  Afterwards `PYTHONSAFEPATH=1 PYTHONPATH=SITE:. python -m bench.servers.run ...` works.
 Exit status 1, with the reason, if anything is missing.
 """
 
@@ -48,7 +48,7 @@ print("vllm", vllm.__version__, "torch", torch.__version__, "peek", peek.__versi
 
 
 def join(pieces: Path, whole: Path) -> None:
-    """Write the pieces one behind another, each checked."""
+    """Write the pieces one after another, and check each."""
     with whole.open("wb") as sink:
         for name, wanted in json.loads((pieces / "pieces.json").read_text()).items():
             path = pieces / name
@@ -70,14 +70,14 @@ def unpack(whole: Path, site: Path) -> None:
 
 
 def lacking(environ: dict[str, str]) -> list[str]:
-    """What the bundle leaves to the host and is not there."""
+    """Return the missing packages that the bundle leaves to the host."""
     finds = "import importlib.util, sys; print(*[n for n in sys.argv[1:] if not importlib.util.find_spec(n)])"
     command = [sys.executable, "-c", finds, *HOST_HAS]
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.split()
 
 
 def differing(site: Path) -> list[str]:
-    """Sources of `peek` that are not those of this checkout: the results would be another version's."""
+    """Return sources of `peek` that differ from this checkout's: results would be of another version."""
     sources = {path.relative_to(ROOT) for path in (ROOT / "peek").rglob("*.py")}
     _, other, absent = filecmp.cmpfiles(ROOT, site, map(str, sources), shallow=False)
     return sorted(other + absent)

@@ -1,10 +1,10 @@
 """Packs what a GPU host without a network needs: `python3.12 -m bench.servers.bundle_pack FOLDER`.
 
 vLLM 0.22.1 is built for torch 2.11 and CUDA 13.  The bundle is a folder of importable packages for Python
-3.12 on x86-64, trimmed of what this comparison never loads, packed and cut into pieces that a transfer of
-64 MiB takes.  `bundle_install.py` puts it together again.  Needs pip, a C compiler and a network.
+3.12 on x86-64, without what this comparison never loads.  It is packed and cut into pieces below 64 MiB, the
+limit of a transfer; `bundle_install.py` joins them.  Needs pip, a C compiler and a network.
 
-What the host has already (torch, triton, transformers and what comes with them) is not packed;
+What the host has already (torch, triton, transformers and their dependencies) is not packed;
 `bundle_install.py` checks that it is there.
 """
 
@@ -66,7 +66,7 @@ PLATFORMS: Final = (
 def install(site: Path) -> None:
     """Unpack all wheels into `site`.
 
-    One command for all of a kind: pip replaces whole folders, and several wheels have their part of
+    One command for all of a kind: pip replaces whole folders, and several wheels have a part of
     `opentelemetry`.
     """
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(site), "--upgrade"]
@@ -82,7 +82,7 @@ def install(site: Path) -> None:
 def install_peek(site: Path) -> None:
     """Compile `peek` from the checkout and put it beside the packages.
 
-    Not on the host, which may lack a compiler and where mypy would check the adapter against vLLM's types.
+    Not on the host: it may lack a compiler, and mypy would check the adapter against vLLM's types there.
     """
     with tempfile.TemporaryDirectory(prefix="peek-wheel-") as folder:
         source = Path(folder, "source")
@@ -97,7 +97,7 @@ def install_peek(site: Path) -> None:
 
 
 def trim(site: Path) -> None:
-    """Take away what is never loaded; a name that has gone is an error, for then the list is out of date."""
+    """Remove what is never loaded; a name that is gone is an error, since the list is then out of date."""
     for name in TRIMMED:
         path = site / name
         if path.is_dir():
@@ -107,7 +107,7 @@ def trim(site: Path) -> None:
 
 
 def pack(site: Path, folder: Path) -> None:
-    """`site.tar.xz` in numbered pieces, and `pieces.json` with their checksums."""
+    """Write `site.tar.xz` in numbered pieces, and `pieces.json` with their checksums."""
     whole = folder / "site.tar.xz"
     with tarfile.open(whole, "w:xz", preset=3) as archive:
         archive.add(site, "site")

@@ -1,4 +1,4 @@
-"""What the clients send: data sets that the engines' own clients make, with sizes that follow the shape."""
+"""The clients' traffic: data sets that the engines' own clients make, with sizes that follow the shape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rate: TypeAlias = "float | None"
 PREFIXES: Final = 20
 EACH: Final = 8
 EACH_BY_RATE: Final = 6
-"""Requests of a prefix; fewer where a rate, and no server, says how long a run is."""
+"""Requests of a prefix; fewer where a rate, not a server, determines how long a run takes."""
 
 ANSWER: Final = 8
 CHUNK: Final = 32
@@ -31,7 +31,7 @@ class Cell:
         data: the client's name of the data set.
         load: the rate as a share of what the default served of the burst; 0: all at once.
         window: the client's `--max-concurrency`; 0: none.
-        replays: it sends a file of sessions at the times of the file.
+        replays: whether it sends a file of sessions at the times of the file.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Cell:
     replays: bool = False
 
     def sizes(self, shape: Shape) -> dict[str, str | int | float]:
-        """The client's options that say what is sent."""
+        """Return the client's options for what is sent."""
         prefix, own, each = shape.prefix, shape.prefix // 16, EACH_BY_RATE if self.load else EACH
         found: dict[str, str | int | float] = {"dataset_name": self.data}
         if self.data == "prefix_repetition":
@@ -91,10 +91,10 @@ CELLS: Final = {
 
 
 def write_sessions(path: Path, shape: Shape, rate: float, seed: int) -> None:
-    """Sessions that grow turn by turn, as a trace in Mooncake's format, times in seconds.
+    """Write sessions that grow turn by turn, as a trace in Mooncake's format, times in seconds.
 
-    Twelve system prompts of a prefix; each turn adds a sixteenth of one.  Sessions begin at random, and a
-    turn follows the one before after a pause for reading.  `rate`: requests a second in the mean.
+    There are twelve system prompts of a prefix; each turn adds a sixteenth of one.  Sessions begin at random,
+    and a turn follows the one before after a pause for reading.  `rate`: requests a second in the mean.
     """
     drawn = Random(seed)
     length = SESSIONS * TURNS / rate

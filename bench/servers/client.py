@@ -1,8 +1,8 @@
 """Runs an engine's own benchmark client again and again in one process: `python client.py ENGINE`.
 
-In the engine's environment, beside nothing of this package.  Reads a line of JSON for each run, `arguments`
-of the client and the file for its `result`, and writes a line when it is done: "done", or what went wrong.
-One process, because a client takes a quarter of a minute to import.
+It runs in the engine's environment, without this package.  It reads a line of JSON for each run, with
+`arguments` of the client and the file for its `result`.  Then it writes a line: "done", or the error.  One
+process, because a client takes a quarter of a minute to import.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run_vllm(arguments: list[str], result: Path) -> None:
 def run_sglang(arguments: list[str], result: Path) -> None:
     try:
         importlib.import_module("datasets")
-    except ImportError:  # the client imports it for a data set that is not asked for
+    except ImportError:  # the client imports it for a data set that is not used here
         stand_in: Any = ModuleType("datasets")
         stand_in.load_dataset = None
         sys.modules["datasets"] = stand_in
@@ -53,7 +53,7 @@ def main(engine: str) -> None:
         said = "done"
         try:
             RUN[engine](order["arguments"], Path(order["result"]))
-        except (Exception, SystemExit) as error:  # whatever it is, the caller must hear of it
+        except (Exception, SystemExit) as error:  # the caller must learn of any error
             said = f"{type(error).__name__}: {error}"
         print(json.dumps(said), file=answers, flush=True)
 

@@ -1,4 +1,4 @@
-"""The servers, as the readme starts them, their arms, their clients' command lines and their counters."""
+"""The servers as the readme starts them: their arms, their clients' command lines and their counters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.servers.cells import Cell, Rate
 from bench.servers.shapes import Shape
 
 MODEL: Final = "m"
-"""The name that the server goes by."""
+"""The name under which the server serves the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,9 @@ class Arm:
     """One way to run an engine's server.
 
     Attributes:
-        flags: of the server's command.
-        environ: what is set before the command.
-        usual: it is measured without being asked for.
+        flags: flags of the server's command.
+        environ: variables for the command.
+        usual: whether it is measured by default.
     """
 
     name: str
@@ -34,9 +34,8 @@ class Engine:
     """What differs between the engines.
 
     Attributes:
-        distribution: whose version is the engine's; the first that is installed.
-        arms: the first is what the engine does by default, the last is `peek`.
-        program: the server, as arguments of the environment's Python or a script beside it.
+        distribution: names of its package; the first installed one gives the version.
+        arms: the first is the engine's default, the last is `peek`.
         cached, prompts: its counters of prompt tokens found in the cache, and of all.
         reset: the path that empties the cache.
     """
@@ -73,11 +72,11 @@ ENGINES: Final = {
         "/flush_cache",
     ),
 }
-"""vLLM has no setting of its own that orders a queue without priorities from the client: two arms."""
+"""vLLM has no setting that orders a queue without priorities from the client, hence two arms."""
 
 
 def server(engine: str, arm: Arm, python: Path, model: Path, shape: Shape, port: int) -> list[str]:
-    """The command of a server: the readme's, with sizes."""
+    """Return the command of a server: the readme's, with sizes."""
     cpu, where = shape.device == "cpu", ["--host", "127.0.0.1", "--port", str(port)]
     if engine == "vllm":
         command = [str(python), "-m", "vllm.entrypoints.cli.main", "serve", str(model), *arm.flags]
@@ -101,7 +100,7 @@ def server(engine: str, arm: Arm, python: Path, model: Path, shape: Shape, port:
 
 
 def environment(shape: Shape) -> dict[str, str]:
-    """What a server has besides `Arm.environ`: no network, one thread on a CPU."""
+    """Return a server's variables besides `Arm.environ`: no network, one thread on a CPU."""
     common = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_SERVER_DEV_MODE": "1"}
     if shape.device != "cpu":
         return common
@@ -112,7 +111,7 @@ def environment(shape: Shape) -> dict[str, str]:
 def client(
     engine: str, cell: Cell, shape: Shape, port: int, seed: int, model: Path, trace: Path, rate: Rate
 ) -> list[str]:
-    """The arguments of the engine's own client: of `vllm bench serve`, or of `sglang.benchmark.serving`.
+    """Return the arguments of the engine's own client, `vllm bench serve` or `sglang.benchmark.serving`.
 
     Args:
         trace: the file of sessions, for the cell that replays one.

@@ -1,4 +1,4 @@
-"""An engine's server and its client, each in a process of its own, and what the server has counted."""
+"""An engine's server and its client, each in a process of its own, and the server's counters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 START_S: Final = 300.0
-"""Seconds that a server has until it answers."""
+"""Seconds within which a server must answer."""
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -28,10 +28,10 @@ class Failed(Exception):
 
 
 def free_port() -> int:
-    """One below those that the kernel gives out by itself.
+    """Return a port below the ones that the kernel assigns by itself.
 
     While a server starts, its libraries (gloo's listeners, connections) take ports of the kernel's choice;
-    one of them may be the port that its HTTP server binds last.
+    one of these could be the port that its HTTP server binds last.
     """
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
@@ -42,24 +42,24 @@ def free_port() -> int:
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    """This process's, without what would choose a policy, and with `more`."""
+    """Return this process's variables without `PEEK_*`, which could choose a policy, and with `more`."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PEEK_")} | more
 
 
 def seconds_of(stat: str) -> tuple[int, float]:
-    """Session and CPU seconds of a process by its `/proc/N/stat`; its name may have blanks and brackets."""
+    """Return session and CPU seconds of a process from its `/proc/N/stat`, whose name may have blanks."""
     fields = stat.rpartition(")")[2].split()
     return int(fields[3]), (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def counted(text: str, name: str) -> float:
-    """The sum over all labels of a metric on a page of Prometheus."""
+    """Return the sum over all labels of a metric on a page of Prometheus."""
     lines = (line for line in text.splitlines() if line.startswith(name))
     return sum(float(line.rpartition(" ")[2]) for line in lines if line[len(name)] in " {")
 
 
 class Server:
-    """A server that was started; `close` it."""
+    """A server that was started; call `close` in the end."""
 
     def __init__(
         self, command: Sequence[str], folder: Path, environ: Mapping[str, str], port: int, reset: str
@@ -79,10 +79,10 @@ class Server:
             return str(answer.read().decode())
 
     def wait(self) -> None:
-        """Until it answers.
+        """Wait until it answers.
 
         Raises:
-            Failed: with the end of its log.
+            Failed: it does not answer; with the end of its log.
         """
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline and self._process.poll() is None:
@@ -95,7 +95,7 @@ class Server:
         raise Failed(f"{self._log}: the server does not answer:\n{self._log.read_text()[-2000:]}")
 
     def empty(self) -> None:
-        """Empty the cache; refused while a batch is under way, as it is for a moment after its answers."""
+        """Empty the cache; the server refuses this during a batch, and for a moment after its answers."""
         for _ in range(100):
             try:
                 self._ask(self._reset, post=True)
@@ -106,16 +106,16 @@ class Server:
         raise Failed(f"{self._log}: the server is never idle")
 
     def page(self) -> str:
-        """Its metrics, as Prometheus reads them."""
+        """Return its metrics as the text that Prometheus reads."""
         return self._ask("/metrics")
 
     def metrics(self, *names: str) -> list[float]:
-        """Of each of these counters what it has counted; 0 if there is none."""
+        """Return the value of each of these counters; 0 if there is none."""
         text = self.page()
         return [counted(text, name) for name in names]
 
     def cpu_s(self) -> float:
-        """Processor seconds of all its processes until now."""
+        """Return the processor seconds of all its processes until now."""
         total = 0.0
         for path in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):
@@ -130,7 +130,7 @@ class Server:
 
 
 class Client:
-    """An engine's benchmark client, kept for many runs; `close` it."""
+    """An engine's benchmark client, kept for many runs; call `close` in the end."""
 
     def __init__(self, engine: str, python: Path, folder: Path, environ: Mapping[str, str]) -> None:
         self._log = folder / "client.log"
@@ -142,10 +142,10 @@ class Client:
             )  # fmt: skip
 
     def run(self, arguments: Sequence[str], result: Path, limit_s: float) -> dict[str, Any]:
-        """What the client saved of one run.
+        """Return what the client saved of one run.
 
         Raises:
-            Failed: the client ended, or took longer than `limit_s`.
+            Failed: the client ended, reported an error, or took longer than `limit_s`.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None

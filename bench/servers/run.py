@@ -1,12 +1,12 @@
-"""Stock servers beside `peek`, on real engines with their own benchmark clients, in turns.
+"""Compares stock servers with `peek`, on real engines with their own benchmark clients, in turns.
 
     python -m bench.servers.run --python vllm=ENV/bin/python --python sglang=ENV/bin/python
 
 For each engine the servers of all arms start once.  In each round of each cell every arm gets the same
 requests on an emptied cache, one arm after another, and another arm begins in the next round.  On a machine
-whose load changes from minute to minute, `--beside` lets the arms run at the same time instead: all see the
-same load, and each other's.  Each result is written as soon as it is there.  Exit status 1 if a request
-failed, or if `peek` fell back to the engine's own order.
+with changing load, `--beside` runs the arms at the same time instead: all are under the same load, and each
+other's.  Each result is written at once.  Exit status 1 if a request failed, or if `peek` fell back to the
+engine's own order.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ print(json.dumps({"distribution": name, "version": found, "peek": library(), "ba
 def options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
-        "--python", action="append", default=[], help="ENGINE=PATH, for each that is measured"
+        "--python", action="append", default=[], help="ENGINE=PATH of its Python, for each engine"
     )
     parser.add_argument(
-        "--shape", choices=SHAPES, default="small", help="model and pool; all but small: a GPU"
+        "--shape", choices=SHAPES, default="small", help="model and pool; all but small need a GPU"
     )
     parser.add_argument("--cell", action="append", help="default: all")
     parser.add_argument("--arm", action="append", help="default: all but SGLang's hrrn")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="rounds of each cell")
     parser.add_argument("--quick", action="store_true", help="two cells, two rounds")
-    parser.add_argument("--beside", action="store_true", help="the arms of a round at the same time")
+    parser.add_argument("--beside", action="store_true", help="run the arms of a round at the same time")
     parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--limit-s", type=float, default=240.0, help="of one run")
+    parser.add_argument("--limit-s", type=float, default=240.0, help="most seconds of one run")
     parser.add_argument("--out", type=Path, default=Path("build/servers.json"))
     chosen = parser.parse_args(arguments)
     if chosen.quick:
@@ -79,18 +79,18 @@ def options(arguments: list[str]) -> argparse.Namespace:
 
 
 def in_turn(arms: list[str], turn: int) -> list[str]:
-    """The arms of a round: each is first, and last, equally often."""
+    """Return the arms of a round in order: each is first, and last, equally often."""
     turn %= len(arms)
     return [*arms[turn:], *arms[:turn]]
 
 
 def arms_of(engine: Engine, wanted: list[str] | None) -> list[Arm]:
-    """Those that were asked for, in the engine's order; without a wish the usual ones."""
+    """Return the arms that were asked for, in the engine's order; by default the usual ones."""
     return [arm for arm in engine.arms if (arm.usual if wanted is None else arm.name in wanted)]
 
 
 def device_of(shape: Shape) -> str:
-    """What the servers run on."""
+    """Return the device of the servers."""
     if shape.device == "cpu":
         return f"{len(os.sched_getaffinity(0))} CPU cores"
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -98,7 +98,7 @@ def device_of(shape: Shape) -> str:
 
 
 def described(engine: Engine, python: Path, folder: Path) -> dict[str, str]:
-    """Versions.  Where no distribution is called `vllm`, which `vllm serve` asks for, `folder` gets one."""
+    """Return versions.  If no distribution is named `vllm`, which `vllm serve` needs, `folder` gets one."""
     command = [str(python), "-c", ABOUT, ROOT, *engine.distribution]
     said = subprocess.run(
         command, cwd=folder, env=clean_environment(), check=True, capture_output=True, text=True
@@ -113,7 +113,7 @@ def described(engine: Engine, python: Path, folder: Path) -> dict[str, str]:
 
 
 class Line(NamedTuple):
-    """A server, its port, the client that sends to it, and the file for what comes of it."""
+    """A server, its port, the client that sends to it, and the file for its results."""
 
     server: Server
     port: int
@@ -122,7 +122,7 @@ class Line(NamedTuple):
 
 
 class Session:
-    """One engine: its servers and who sends to them."""
+    """One engine: its servers and their clients."""
 
     def __init__(self, chosen: argparse.Namespace, engine: Engine, folder: Path) -> None:
         self._chosen, self._engine, self._folder = chosen, engine, folder
@@ -136,7 +136,7 @@ class Session:
 
     @contextmanager
     def started(self, arms: Sequence[Arm]) -> Iterator[None]:
-        """The servers of these arms and what sends to them: a client each, or one for all in turns."""
+        """Run the servers of these arms and their clients: one for each, or one for all in turns."""
         path = os.pathsep.join(filter(None, [str(self._folder), os.environ.get("PYTHONPATH", "")]))
         environ = {**environment(self._shape), "PYTHONPATH": path, "HOME": str(self._folder)}
         with ExitStack() as stack:
@@ -158,7 +158,7 @@ class Session:
             yield
 
     def measure(self, cell: Cell, rate: float | None, turn: int, arm: str) -> Run:
-        """One run of one arm."""
+        """Return one run of one arm."""
         running, port, sender, result = self._lines[arm]
         running.empty()
         names = (self._engine.cached, self._engine.prompts, FALLBACKS)
@@ -183,11 +183,11 @@ class Session:
         return [cell for cell in CELLS[self._engine.name] if not wanted or cell.name in wanted]
 
     def runs(self) -> Iterator[Run]:
-        """All runs, of all arms in turn; on a GPU, where two servers have no room, arm after arm."""
+        """Yield all runs, of all arms in turn; on a GPU, which has no room for two servers, arm after arm."""
         arms, capacity = arms_of(self._engine, self._chosen.arm), None
         for group in [arms] if self._shape.device == "cpu" else [[arm] for arm in arms]:
             with self.started(group):
-                # warms all up; what the default serves of it gives the rates
+                # warms all up; the throughput of the default gives the rates
                 heated = [self.measure(CELLS[self._engine.name][0], None, -1, arm.name) for arm in group]
                 capacity = capacity or heated[0]["rps"]
                 for cell in self.cells():
@@ -208,21 +208,21 @@ class Session:
 
 
 def line(run: Run) -> str:
-    """What is said of a run as soon as it is done."""
+    """Return a line about a run that has ended."""
     which = " ".join(str(run[name]) for name in ("engine", "cell", "round", "arm"))
     times = f"TTFT {run['ttft']:.0f} ms, p99 {run['ttft_p99']:.0f} ms, {run['rps']:.2f} requests/s"
     return f"{which}: {times}, CPU {run['cpu_s']:.1f} s, cached {cached(run):.0f} %"
 
 
 def save(path: Path, runs: list[Run]) -> None:
-    """All runs; whole at any time."""
+    """Write all runs; the file is complete at any time."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps(runs, indent=0))
     new.replace(path)
 
 
 def main(chosen: argparse.Namespace) -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the servers would outlive this process
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the servers would outlive this process
     begin, runs = time.monotonic(), list[Run]()
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     for name, engine in ENGINES.items():

@@ -1,6 +1,6 @@
-"""Models and pools that the servers are measured with: a small one for a CPU, Qwen2.5's for a GPU.
+"""Models and pools of the measured servers: a small model for a CPU, Qwen2.5's sizes for a GPU.
 
-What is measured is the work of such a model, never what it says: its weights are random.
+Only the work of such a model is measured, not its answers: its weights are random.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SHAPES: Final = {
 
 
 def configuration(shape: Shape) -> dict[str, Any]:
-    """What `config.json` says of the shape."""
+    """Return the contents of `config.json` for a shape."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -78,7 +78,7 @@ def configuration(shape: Shape) -> dict[str, Any]:
 
 
 def tensors(shape: Shape) -> dict[str, tuple[int, ...]]:
-    """The sizes of all weights, by name."""
+    """Return the sizes of all weights, by name."""
     wide, head = shape.hidden, shape.hidden // shape.heads
     sizes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (shape.vocabulary, wide),
@@ -99,10 +99,10 @@ def tensors(shape: Shape) -> dict[str, tuple[int, ...]]:
 
 
 def write_weights(path: Path, sizes: dict[str, tuple[int, ...]], seed: int = 0) -> None:
-    """Random weights of float32 as a safetensors file: eight bytes of length, a JSON header, the data.
+    """Write random float32 weights as a safetensors file: eight bytes of length, a JSON header, the data.
 
-    Wide enough apart that an answer hangs on the whole prompt.  The engines' own dummy weights are so small
-    that it hangs on the last token alone, and a wrong KV block would not show.
+    They are spread widely enough that an answer depends on the whole prompt.  With the engines' own dummy
+    weights it depends on the last token alone, and a wrong KV block would not show.
     """
     drawn = np.random.default_rng(seed)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -121,7 +121,7 @@ def write_weights(path: Path, sizes: dict[str, tuple[int, ...]], seed: int = 0) 
 
 
 def write_model(folder: Path, shape: Shape) -> None:
-    """The configuration, and weights where the engine is not to draw them itself (on a GPU it does)."""
+    """Write the configuration, the tokenizer, and weights unless the engine draws them (on a GPU)."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(configuration(shape), indent=1))
     if shape.device == "cpu":
@@ -135,7 +135,7 @@ def write_model(folder: Path, shape: Shape) -> None:
 
 
 def tokenizer(vocabulary: int) -> dict[str, Any]:
-    """A tokenizer whose tokens are words between spaces: a text that was decoded has its tokens again."""
+    """Return a tokenizer with words between spaces as tokens: a decoded text has the same tokens again."""
     names = ["<unk>", "<s>", "</s>", *(f"w{place}" for place in range(vocabulary - 3))]
     added = [
         {"id": place, "content": name, "special": True, "normalized": False}

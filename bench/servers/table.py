@@ -1,7 +1,7 @@
 """The table of measured servers: `python -m bench.servers.table RUNS.json ... [--store RUNS.csv]`.
 
-Every figure is `peek`'s divided by another arm's of the same round, so of the same requests: the lowest,
-the median and the highest of the rounds.
+Every figure is `peek`'s divided by another arm's of the same round, so of the same requests.  A cell shows
+the lowest, the median and the highest of the rounds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SAVED: Final = {
     "rps": ("request_throughput",),
     "wall_s": ("duration",),
 }
-"""Our names of what the clients save; theirs differ.  Times in ms but for `wall_s`."""
+"""Names of figures here, with the clients' names for them.  Times in ms but for `wall_s`."""
 
 TEXTS: Final = ("engine", "version", "peek", "backend", "device", "shape", "manner", "cell", "arm")
 NUMBERS: Final = (
@@ -50,14 +50,14 @@ ENGINES: Final = {"vllm": "vLLM", "sglang": "SGLang"}
 
 
 def figures_of(saved: dict[str, Any]) -> Run:
-    """What is kept of a client's results."""
+    """Return the kept figures of a client's results."""
     found = {ours: saved[next(name for name in names if name in saved)] for ours, names in SAVED.items()}
     answers = {"failed": sum(map(bool, saved["errors"])), "answers": saved["generated_texts"]}
     return {ours: round(value, 4) for ours, value in found.items()} | answers
 
 
 def rows_of(runs: Sequence[Run]) -> list[Run]:
-    """The runs as they are stored; `same` counts the answers that another arm of the round has, too."""
+    """Return the runs as they are stored; `same` counts answers that another arm of the round has, too."""
     first: dict[tuple[Any, ...], list[str]] = {}
     for run in runs:
         if run["arm"] != PEEK:
@@ -90,7 +90,7 @@ def read(path: Path) -> list[Run]:
 
 
 def pairs(rows: Sequence[Run]) -> Iterator[tuple[Run, Run]]:
-    """Each run of `peek` with each other arm's of the same round, in the order of the rows."""
+    """Yield each run of `peek` with each other arm's of the same round, in the order of the rows."""
     ours = {_round(row): row for row in rows if row["arm"] == PEEK}
     for row in rows:
         if row["arm"] != PEEK and _round(row) in ours:
@@ -98,17 +98,17 @@ def pairs(rows: Sequence[Run]) -> Iterator[tuple[Run, Run]]:
 
 
 def cached(run: Run) -> float:
-    """Per cent of the prompts' tokens."""
+    """Return the cached tokens in per cent of the prompts' tokens."""
     return 100.0 * float(run["cached"]) / float(run["prompts"])
 
 
 def spread(values: Sequence[float]) -> str:
-    """Lowest, median and highest in one word: it is read across a row."""
+    """Write lowest, median and highest in one word, to read across a row."""
     return "-".join(f"{value:.2f}" for value in (min(values), median(values), max(values)))
 
 
 def table(rows: Sequence[Run], columns: Sequence[str] = tuple(RATIOS)) -> str:
-    """The ratios of every cell against every other arm; cached tokens as a share of the prompts'."""
+    """Return the ratios of every cell to every other arm; cached tokens as a share of the prompts'."""
 
     def place(pair: tuple[Run, Run]) -> tuple[str, str, str]:
         return pair[1]["engine"], pair[1]["cell"], pair[1]["arm"]
@@ -127,14 +127,14 @@ def table(rows: Sequence[Run], columns: Sequence[str] = tuple(RATIOS)) -> str:
 
 
 def model_said(name: str) -> str:
-    """A shape in words."""
+    """Describe a shape in words."""
     shape = SHAPES[name]
     millions = sum(map(prod, tensors(shape).values())) / 1e6
     return f"{millions:,.1f} M parameters, a pool of {shape.pool:,} tokens, {shape.seats} at once"
 
 
 def said(rows: Sequence[Run]) -> str:
-    """What was measured, and whether the answers were the same; of one round at least."""
+    """Describe what was measured, and whether the answers were the same; for at least one round."""
     engines = dict.fromkeys(f"{ENGINES[row['engine']]} {row['version']}" for row in rows)
     libraries = dict.fromkeys(f"`{row['peek']}` ({row['backend']})" for row in rows)
     devices = dict.fromkeys(f"{row['device']}, arms {row['manner']}" for row in rows)
@@ -154,8 +154,8 @@ def said(rows: Sequence[Run]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+", help="what bench.servers.run wrote")
-    parser.add_argument("--store", type=Path, help="write the rows there")
+    parser.add_argument("runs", type=Path, nargs="+", help="files of bench.servers.run")
+    parser.add_argument("--store", type=Path, help="file to write the rows to")
     chosen = parser.parse_args()
     rows = rows_of([run for path in chosen.runs for run in json.loads(path.read_text())])
     print(f"{table(rows)}\n\n{said(rows)}")

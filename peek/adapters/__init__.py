@@ -1,1 +1,1 @@
-"""Adapters wire the core into engines; each translates at the door and is imported on its own."""
+"""Adapters wire the core into engines.  Each translates the engine's objects and is imported on its own."""

@@ -1,4 +1,4 @@
-"""Whether and how an adapter is asked for: engine options first, then the environment."""
+"""Settings of an adapter: the engine's own options come first, then the environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peek.errors import InvalidConfig
 from peek.settings import require_flag, require_one_of
 
 KNOWN_VARIABLES: Final = ("PEEK_POLICY", "PEEK_CONFIG", *VARIABLES)
-"""What the environment may say to an adapter."""
+"""Environment variables that an adapter reads for its settings."""
 
 OTHER_VARIABLES: Final = (
     "PEEK_PURE",
@@ -24,7 +24,7 @@ OTHER_VARIABLES: Final = (
     "PEEK_REPLACE_SCHEDULE_POLICY",
     "PEEK_METRICS_DIR",
 )
-"""Names of the build, the tests, one engine only, and between processes."""
+"""Variables of the build, of the tests, of SGLang only, and between processes, in this order."""
 
 
 MODES: Final = ("on", "off", "shadow")
@@ -35,32 +35,32 @@ off     the engine has its own objects back; nothing is planned"""
 TENANTS: Final = ("none", "namespace", "named")
 
 _MOST: Final = 1_000_000
-"""Calls, or admissions with their reasons: more is a slip of the pen, and would fill the memory."""
+"""Upper bound of a whole-number option: a larger value is taken for a typing error, and could fill memory."""
 
 OFF: Final = "off"
-"""The policy that is none."""
+"""Name of the policy that switches `peek` off."""
 _STOCK: Final = "fcfs+lru"
 
 _OF_TRACES: Final = ("trace_file", "trace_mib", "control_file", "control_every")
-"""Options that count without a policy, too."""
+"""Options that also count without a policy."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What an operator asked of an adapter.
+    """Settings of one adapter.
 
     Attributes:
         config: the policy and what goes with it.
         strict: re-raise internal errors, for tests; otherwise they leave the engine in its own order.
         mode: "on", "shadow" (plan and count, never reorder) or "off".
-        control_file: a file that says the mode while the engine runs, "" for none.
-        control_every: calls of the scheduler between two looks at it.
-        explain: how many admissions to keep with the reason for their place (a sample is logged); 0 for none.
-        tenants: the account of a request (the option `tenant_lead`): "none", one for all; "namespace",
-            that of its LoRA adapter, extra key or cache salt; "named", that of the tenant it names,
-            for servers behind a gateway that writes the name itself.
+        control_file: a file that sets the mode while the engine runs, "" for none.
+        control_every: calls of the scheduler between two looks at that file.
+        explain: number of admissions kept with the reason for their place (a sample is logged); 0 for none.
+        tenants: the tenant of a request (option `tenant_lead`).  "none": one for all.  "namespace": its LoRA
+            adapter, extra key or cache salt.  "named": the one it names, behind a gateway that writes the
+            name itself.
         trace_file: where to write a trace of what is served, as salted hashes; "" for nowhere.
-        trace_mib: what it may take, in MiB.
+        trace_mib: most MiB that the trace may take.
     """
 
     config: PeekConfig
@@ -84,20 +84,20 @@ class Settings:
         _require_whole("trace_mib", self.trace_mib, 1)
 
     def in_force(self) -> dict[str, Any]:
-        """Every option that is in force, with its value."""
+        """Return every option in force with its value."""
         own = {name: value for name, value in vars(self).items() if name != "config"}
         return {**self.config.as_dict(), **own}
 
     def __str__(self) -> str:
-        """Every option that is in force, on one line."""
+        """Return every option in force on one line."""
         return " ".join(f"{name}={value}" for name, value in self.in_force().items())
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> Settings:
-        """From JSON-like options: those of `PeekConfig.from_dict`, and the attributes.
+        """Make settings from JSON-like options: those of `PeekConfig.from_dict`, and the attributes above.
 
-        The policy "off" is none at all, whatever else is said.  `InvalidConfig` for an unknown name or value,
-        and for an option that the policy does not have.
+        With the policy "off", only the options of the trace and the control file count.  Raises
+        `InvalidConfig` for an unknown name or value, and for an option that the policy does not have.
         """
         names = [field.name for field in fields(cls) if field.name != "config"]
         if options.get("policy") == OFF:
@@ -119,17 +119,16 @@ def _require_whole(name: str, value: object, least: int) -> None:
 
 
 def requested_settings(options: Any) -> Settings:
-    """The settings in force.
+    """Return the settings in force.
 
     Args:
-        options: what the engine's own configuration holds under "peek"; None or empty looks at the
-            environment.
+        options: the value of "peek" in the engine's own configuration; None or empty reads the environment.
 
     Returns:
-        Settings whose `config.is_stock` is true when nothing was asked for.
+        Settings; their `config.is_stock` is true if nothing was asked for.
 
     Raises:
-        InvalidConfig: an unknown name or value; a mistake in a setting must not pass for stock.
+        InvalidConfig: an unknown name or value.  A mistake never passes for stock.
     """
     if options is not None and not isinstance(options, Mapping):
         raise InvalidConfig(
@@ -141,11 +140,11 @@ def requested_settings(options: Any) -> Settings:
 
 
 def settings_from(environ: Mapping[str, str]) -> Settings:
-    """The settings that an environment asks for.
+    """Return the settings that an environment asks for.
 
-    `PEEK_CONFIG` holds the options as JSON, or `@` and the name of a file that does; its policy may stand in
-    `PEEK_POLICY`.  Without it `PEEK_POLICY` or the paper's `PEEK_ONLINE_*` variables count.  `InvalidConfig`
-    names the variable.
+    `PEEK_CONFIG` holds the options as JSON, or `@` and the name of a JSON file; the policy may be in
+    `PEEK_POLICY` instead.  Without `PEEK_CONFIG`, `PEEK_POLICY` or the paper's `PEEK_ONLINE_*` variables
+    count.  `PEEK_POLICY=off` overrides everything.  `InvalidConfig` names the variable.
     """
     text = environ.get("PEEK_CONFIG", "").strip()
     if environ.get("PEEK_POLICY", "") == OFF:
@@ -166,18 +165,20 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
 
 
 def check_environment() -> None:
-    """`InvalidConfig` for a mistake in the settings of the environment, or of `--additional-config`.
+    """Raise `InvalidConfig` for a mistake in the environment's settings or in `--additional-config`.
 
-    Called by vLLM in each of its processes, before it loads a model (`vllm.general_plugins`).  vLLM hands no
-    configuration over there, so this looks at the command line; `LLM(additional_config=...)` is checked when
-    the scheduler is made.
+    vLLM calls this in each of its processes before it loads a model (`vllm.general_plugins`).  It passes no
+    configuration, so this reads the command line.  `LLM(additional_config=...)` is checked when the scheduler
+    is made.
     """
     settings_from(os.environ)
     requested_settings(_on_command_line(sys.argv))
 
 
 def _on_command_line(arguments: Sequence[str]) -> Any:
-    """What the last `--additional-config` holds under "peek"; None if that is no JSON, as vLLM will say."""
+    """Return "peek" of the last `--additional-config`; None if there is none or it is no JSON (vLLM reports
+    that).
+    """
     text = ""
     for name, following in zip(arguments, [*arguments[1:], ""], strict=True):
         flag, has_value, value = name.partition("=")
@@ -210,7 +211,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def misspelled(environ: Mapping[str, str]) -> dict[str, str]:
-    """Names in an environment that begin like ours and are none, each with the known name nearest to it."""
+    """Return variables that begin with `PEEK_` but are unknown, each with the most similar known name."""
     known = (*KNOWN_VARIABLES, *OTHER_VARIABLES)
     found = sorted(name for name in environ if name.upper().startswith("PEEK_") and name not in known)
     return {name: (get_close_matches(name.upper(), known, 1, 0.0) or [""])[0] for name in found}

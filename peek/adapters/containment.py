@@ -1,10 +1,10 @@
-"""Contain what goes wrong, so that no error of `peek` reaches an engine.
+"""Contains failures, so that no error of `peek` reaches an engine.
 
-log_or_raise what becomes of any error that is caught
-Shield       every call into an adapter: the first error takes the adapter away
-Quarantine   one request that cannot be translated: it keeps its place, all others are planned
-Agreement    an engine that finds something else in its cache than expected: no error, and plans are useless
-require      an engine that lacks what an adapter needs: named before anything is touched
+log_or_raise  what happens to any error that is caught
+Shield        wraps every call into an adapter; the first error disables the adapter
+Quarantine    a request that cannot be translated keeps its place; all others are planned
+Agreement     detects that the engine finds other prefixes in its cache than expected
+require       names what an engine lacks, before anything is touched
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ logger = logging.getLogger("peek")
 
 
 def log_or_raise(strict: bool, message: str, *details: object) -> None:
-    """In an `except` block: log the error with its traceback; raise it again if `strict`, for tests."""
+    """Log the error that an `except` block handles, with its traceback; re-raise it if `strict`."""
     if strict:
         raise  # noqa: PLE0704
     logger.exception(message, *details)
 
 
 class Shield:
-    """Stands between an engine and one adapter: logs the first error with its traceback, and counts it.
+    """Wraps the calls into one adapter; after the first error, which it logs, it calls nothing any more.
 
     Args:
-        strict: raise what goes wrong, for tests.
-        fallbacks: errors caught by the shields before this one.
+        strict: raise errors, for tests.
+        fallbacks: errors caught by earlier shields.
         then: what follows an error, for the log.
 
     Attributes:
-        active: False once something went wrong; nothing is called any more.
-        fallbacks: errors caught so far.
+        active: False after an error.
+        fallbacks: errors caught so far, earlier shields' included.
     """
 
     def __init__(self, strict: bool, fallbacks: int = 0, then: str = "") -> None:
@@ -49,7 +49,7 @@ class Shield:
         self._then = then
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """`function(...)`, or None if the shield is down or goes down now."""
+        """Call `function`; return None if it fails, or an earlier call failed."""
         if not self.active:
             return None
         try:
@@ -65,7 +65,7 @@ class Shield:
             return None
 
     def undo(self, restore: Callable[[], None]) -> None:
-        """Run what puts the engine's own objects back.  Works when the shield is down; logs what fails."""
+        """Call `restore`, which puts the engine's own objects back, even after an error; log its failure."""
         try:
             restore()
         except Exception:
@@ -73,13 +73,13 @@ class Shield:
 
 
 class Quarantine:
-    """Waiting requests that cannot be translated.  They keep their own places in the queue.
+    """Waiting requests that cannot be translated; they keep their own places in the queue.
 
-    Engines take in requests that an adapter does not understand: image pads wider than a token, an id that
-    is waiting already, a negative token.
+    Engines accept requests that an adapter cannot translate: image pads wider than a token, the id of a
+    request that waits already, a negative token.
 
     Attributes:
-        total: requests kept apart so far.
+        total: requests quarantined so far.
     """
 
     def __init__(self, strict: bool) -> None:
@@ -89,18 +89,18 @@ class Quarantine:
         self._told: set[str] = set()
 
     def __contains__(self, request_id: object) -> bool:
-        """Whether a waiting request is kept apart."""
+        """Whether a waiting request is in quarantine."""
         return request_id in self._kept
 
     def __len__(self) -> int:
-        """Waiting requests that are kept apart."""
+        """Number of waiting requests in quarantine."""
         return len(self._kept)
 
     def accepts(self, request_id: str, translate: Callable[[], None]) -> bool:
-        """Run `translate`, which hands a request to the planner; keep it apart if that raises.
+        """Call `translate`, which gives a request to the planner; quarantine the request if that raises.
 
-        `translate` must leave planner and adapter as they were when it raises.  Each kind of error is logged
-        once, by its type and the request's id: messages may carry what a prompt says.
+        When `translate` raises, it must leave planner and adapter unchanged.  Each kind of error is logged
+        once, by its type and the request's id only: its message may contain text of a prompt.
         """
         try:
             translate()
@@ -122,33 +122,33 @@ class Quarantine:
         return True
 
     def let_go(self, request_id: str) -> None:
-        """A request left the queue."""
+        """Forget a request that left the queue."""
         self._kept.discard(request_id)
 
 
 FIRST: Final = 64
-"""Admissions that are all compared: a mismatch shows within seconds of a start."""
+"""The first admissions are all compared: a mismatch shows within seconds of a start."""
 EVERY: Final = 100
-"""Later one admission in so many is compared: a patch may come at run time, and looking costs."""
+"""Of later admissions one in so many is compared: an engine may be patched at run time; comparing costs."""
 
 WINDOW: Final = 16
-"""The last comparisons that count."""
+"""Number of the latest comparisons that count."""
 LASTING: Final = 12
-"""So many of them must differ: single ones do, as the cache moves between a look and an admission."""
+"""A mismatch is lasting if so many of them differ: a few do, as the cache moves before an admission."""
 
 
 class Agreement:
-    """Compare a sample of the cached tokens that were expected with those that the engine found.  O(1) each.
+    """Compares expected cached tokens with what the engine found, for a sample of admissions.  O(1) each.
 
-    An adapter knows by heart how an engine matches prefixes.  A version or patch may give that another
-    meaning under the same names: nothing fails then, and plans are made for a cache that does not exist.
+    An adapter relies on how an engine matches prefixes.  If a version or patch changes that under the same
+    names, nothing fails, but plans are made for a cache that does not exist.
 
     Args:
-        slack: tokens by which the two may differ and still agree.
+        slack: difference in tokens that still counts as agreement.
 
     Attributes:
-        compared, differed: comparisons in which something was expected or found, and those that differed.
-        lasting: most of the last comparisons differed; stays True.
+        compared, differed: comparisons with a token expected or found, and how many of them differed.
+        lasting: whether `LASTING` of the last `WINDOW` comparisons differed; stays True.
     """
 
     def __init__(self, slack: int = 0) -> None:
@@ -161,7 +161,7 @@ class Agreement:
         self._expected = self._found = 0
 
     def wants(self) -> bool:
-        """Count one more admission; say whether it belongs to the sample."""
+        """Count one more admission; return whether it belongs to the sample."""
         self._seen += 1
         return self._seen <= FIRST or self._seen % EVERY == 0
 
@@ -185,7 +185,7 @@ class Agreement:
 
 
 def require(owner: object, paths: Iterable[str], engine: str) -> None:
-    """`EngineMismatch` naming the first dotted path under `owner` that this version of `engine` lacks."""
+    """Raise `EngineMismatch` for the first dotted path under `owner` that this version of `engine` lacks."""
     for path in paths:
         target: Any = owner
         for name in path.split("."):

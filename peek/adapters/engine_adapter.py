@@ -1,4 +1,4 @@
-"""What the adapters of both engines do alike: one planner, requests handed to it, admissions learned from.
+"""What both engines' adapters have in common: the planner, tenants' charges, statements of requests.
 
 An engine's own adapter derives from `EngineAdapter` and knows the engine's queue, requests and cache.
 """
@@ -29,22 +29,22 @@ TESTED: Final = {
     "vllm": ("0.19.1", "0.24.0", "0.32.0", "0.33.0"),
     "sglang": ("0.5.9", "0.5.17", "0.5.23"),
 }
-"""Versions that the tests of the adapters run on."""
+"""Versions on which the adapters' tests run."""
 
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """The engine, model and rank that an adapter stands beside, for the log and the labels of the metrics.
+    """The engine, model and rank beside which an adapter stands, for the log and the labels of the metrics.
 
     Attributes:
-        engine, version: "vllm" or "sglang", and which.
-        model: the name it is served under, "" if unknown.
+        engine, version: "vllm" or "sglang", and its version.
+        model: the name under which the model is served, "" if unknown.
         cache: the kind of prefix cache, in words.
         dp_rank, tp_rank: data-parallel and tensor-parallel rank.
-        speaks: whether this rank exports metrics: one of each tensor-parallel group does.
-        ranks: schedulers that must come to the same order, 0 if unknown.
-        agree: makes one mode of what each of several ranks has read, when all of them call it; None if they
-            cannot.
+        speaks: whether this rank exports metrics; one of each tensor-parallel group does.
+        ranks: number of schedulers that must reach the same order, 0 if unknown.
+        agree: takes the mode that this rank has read, returns one mode for all ranks.  Every rank must call
+            it. None if the ranks cannot agree.
         logger: the engine's logger that log lines go through, "" where the root logger shows them.
     """
 
@@ -65,7 +65,7 @@ class EngineInfo:
 
 
 def version_of(*packages: str) -> str:
-    """The version of the first of these packages that is installed."""
+    """Return the version of the first of these packages that is installed."""
     for name in packages:
         try:
             return version(name)
@@ -75,19 +75,19 @@ def version_of(*packages: str) -> str:
 
 
 LOOKS: Final = 16
-"""Running requests that are looked at in a step while no account needs all of them: each in its turn."""
+"""Running requests looked at in one step, in turn, while only one tenant has been seen."""
 
 
 class Generated:
-    """Charge the tokens of running requests to their tenants, and tell the lengths of complete answers.
+    """Charges tenants for generated tokens, and reports the lengths of complete answers.
 
-    Tenants take no turns before a second one has been seen; till then each request is looked at now and
-    then.  Keeps no request alive, only what it has generated until it has been looked at once more.
+    Charging begins with the second tenant seen.  Requests are referenced weakly; of a request that is gone,
+    its output is kept until the next look.
 
     Args:
         charge: `charge(tenant, tokens)`.
-        answered: `answered(tokens, request_id)`, of an answer that is complete.
-        outputs: what a request has generated so far; grows in place.
+        answered: `answered(tokens, request_id)`, called for each complete answer.
+        outputs: returns the tokens that a request has generated so far; the object grows in place.
     """
 
     def __init__(
@@ -104,18 +104,18 @@ class Generated:
         self._running: OrderedDict[str, tuple[ref[Any], Sized, str, int]] = OrderedDict()
 
     def seen(self, tenant: str) -> None:
-        """A request of this tenant has arrived.  O(1)."""
+        """Note that a request of this tenant arrived.  O(1)."""
         if self._first is None:
             self._first = tenant
         self._several |= tenant != self._first
 
     def runs(self, request: Any, request_id: str, tenant: str) -> None:
-        """A request was admitted.  O(1)."""
+        """Note that a request was admitted.  O(1)."""
         answer = self._outputs(request)
         self._running[request_id] = (ref(request), answer, tenant, len(answer))
 
     def count(self) -> None:
-        """Charge what has come since the last call; once a step.  O(running), O(1) with one tenant."""
+        """Charge the tokens generated since the last call; once a step.  O(running), O(1) with one tenant."""
         for _ in range(len(self._running) if self._several else min(LOOKS, len(self._running))):
             request_id, (where, answer, tenant, before) = self._running.popitem(last=False)
             request, now = where(), len(answer)
@@ -128,24 +128,24 @@ class Generated:
 
 
 def _has_ended(request: Any) -> bool:
-    """Ask the request: vLLM's method is `is_finished`, SGLang's is `finished`."""
+    """Whether a request has ended: `is_finished` of vLLM, `finished` of SGLang."""
     ended = getattr(request, "is_finished", None) or request.finished
     return bool(ended())
 
 
 def first_text(candidates: Iterable[object]) -> str:
-    """The first candidate that is a text with something in it, "" without."""
+    """Return the first candidate that is a non-empty string, "" if none is."""
     return next((text for text in candidates if isinstance(text, str) and text), "")
 
 
 LONGEST_SESSION: Final = 256
-"""Characters of a session's name: names are kept, and anybody can send long ones."""
+"""Most characters of a session's name: names are kept, and any client can send long ones."""
 
 SESSION: Final = "peek_session"
-"""The name of a request's session among the parameters in its body: a text or a number."""
+"""The parameter of a request's body that names its session: a text or a number."""
 
 TTFT_TARGET: Final = "peek_ttft_target_s"
-"""The name of a request's target there: seconds to its first token, a number or the text of one."""
+"""The parameter that states its target: seconds to the first token, a number or the text of one."""
 
 
 class Stated(NamedTuple):
@@ -159,18 +159,18 @@ NOTHING: Final = Stated()
 
 
 class Statements:
-    """Read what requests state.  The first value of each name that cannot be used is logged."""
+    """Reads what requests state; logs the first unusable value of each name."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
 
     def of(self, parameters: object, sessions: Iterable[object] = ()) -> Stated:
-        """What a request states; a value that cannot be used counts as not given.  Raises nothing, O(1).
+        """Return what a request states; an unusable value counts as not given.  O(1), raises nothing.
 
         Args:
-            parameters: those in its body, anything but a dict for none.
-            sessions: what the engine has for a session; the first text that is not too long counts where
-                the body names none.
+            parameters: those of its body; anything but a dict counts as none.
+            sessions: the engine's own candidates for a session.  The first text that is not too long counts
+                if the body names no session.
         """
         theirs = first_text(_session(text) for text in sessions if isinstance(text, str))
         if not isinstance(parameters, dict):
@@ -229,7 +229,7 @@ def _shown(value: object) -> str:
 
 
 def found_in(view: Any, namespace: str, key: bytes) -> tuple[int, int]:
-    """How many symbols of a key a cache holds now, and the tokens that this is worth.  O(symbols found)."""
+    """Return how many symbols of a key a cache holds now, and the tokens they save.  O(symbols found)."""
     matched, cursor = view.advance(view.root(namespace), memoryview(key).cast("i"), 0)
     worth = getattr(view, "worth", None)
     return matched, int(matched * view.unit_tokens if worth is None else worth(cursor, matched))
@@ -239,18 +239,18 @@ class EngineAdapter:
     """One planner beside one scheduler of an engine.
 
     Args:
-        settings: what was asked for; not stock.
-        shield: stands before whatever the engine calls back.
-        outputs: what a request has generated so far; grows in place.
-        make: makes the planner out of the arguments that both engines' have in common.
+        settings: settings of the adapter, not stock.
+        shield: wraps whatever the engine calls back.
+        outputs: returns the tokens that a request has generated so far; the object grows in place.
+        make: makes the planner, from the arguments that both engines' planners have in common.
 
     Attributes:
-        planner: the planner; `Attachment` puts an `ObservedPlanner` around it.
+        planner: the planner; `Attachment` wraps it in an `ObservedPlanner`.
         quarantine: requests that could not be translated.
         agreement: whether the engine finds in its cache what the adapter expects.
         reordered: cycles that changed the order of the engine's queue.
         cached_real: prompt tokens of admitted requests that the engine found in its cache.
-        protected_evictions: candidates for eviction passed over because a waiting request needs them.
+        protected_evictions: times that an eviction candidate was found to be needed by a waiting request.
         statements: reads the sessions and targets that requests state.
     """
 
@@ -291,16 +291,16 @@ class EngineAdapter:
         self._generated.seen(pending.tenant)
 
     def _note_cached(self, found: int, expected: Callable[[], int] | None) -> None:
-        """Count what the engine found in its cache for an admitted request.
+        """Count the tokens that the engine found in its cache for an admitted request.
 
-        `expected` is asked only if the admission belongs to the sample; None where nothing was expected.
+        `expected` is called only if the admission belongs to the sample; None where nothing was expected.
         """
         self.cached_real += found
         if expected is not None and self.agreement.wants():
             self.agreement.note(expected(), found)
 
     def _demand(self, node_id: int) -> float:
-        """How much the queue needs something cached; counts what is needed."""
+        """Return the demand for a cached node or block; count it in `protected_evictions` if above 0."""
         demand = float(self.planner.eviction_score(node_id))
         self.protected_evictions += demand > 0.0
         return demand

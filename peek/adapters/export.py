@@ -1,12 +1,11 @@
-"""How numbers get from the process of an engine's scheduler to its `/metrics`.
+"""Carries numbers from the process of an engine's scheduler to the `/metrics` of its server.
 
-Through files of `prometheus_client`'s multi-process format, read when `/metrics` is asked for.  A number is
-current the moment it is written, at the price of a memory write, and outlives a scheduler that is started
-anew.
+They go through files in `prometheus_client`'s multi-process format, read when `/metrics` is scraped.  A
+number is current once it is written, at the cost of a memory write, and outlives a restarted scheduler.
 
-SGLang serves such files itself.  vLLM does where it runs several API servers; where it runs one, our own
-collector in that process reads them: `offer`, an entry point in the group `vllm.general_plugins`, puts it
-there and names the folder to the processes that vLLM starts.
+SGLang serves such files itself; so does vLLM with several API servers.  With one API server, a collector of
+`peek` in that process reads them.  `offer`, an entry point in the group `vllm.general_plugins`, registers it
+and names the folder to the processes that vLLM starts.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from weakref import finalize
 
 ENGINES_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 OUR_FOLDER: Final = "PEEK_METRICS_DIR"
-"""Set by `offer` for the processes started from here."""
+"""Set by `offer` for the processes that this one starts."""
 
 _file_numbers = count()
 
 
 def folder() -> str | None:
-    """Where to write; None where nothing reads it."""
+    """Return the folder to write to, None if nothing reads it."""
     return os.environ.get(ENGINES_FOLDER) or os.environ.get(OUR_FOLDER)
 
 
 def offer() -> None:
-    """Show on this process's `/metrics` what the processes started from here write.  Once; files come later.
+    """Show on this process's `/metrics` what the processes that it starts will write.  Works once.
 
-    Called by vLLM in each of its processes, whether `peek` is configured or not: it names a folder that does
-    not exist before something is written.
+    vLLM calls this in each of its processes, whether or not `peek` is configured.  Therefore the folder is
+    only named here, and made at the first write.
     """
     if folder() is not None:
         return
@@ -59,13 +58,13 @@ def _clean_up(path: Path, owner: int) -> None:
 
 
 class FolderCollector:
-    """A `prometheus_client` collector of what is in a folder now."""
+    """A `prometheus_client` collector of the files that are in a folder at the time of a scrape."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def collect(self) -> Iterable[Any]:
-        """The metrics of all files together: counters are added up, of gauges the latest counts."""
+        """Return the metrics of all files: counters added up, gauges with their latest value."""
         if not self._path.is_dir():
             return ()
         from prometheus_client.multiprocess import MultiProcessCollector
@@ -75,11 +74,11 @@ class FolderCollector:
 
 
 class SeriesFiles:
-    """Series of one scheduler, a file for each kind of metric.  Needs `prometheus_client`.
+    """The series of one scheduler, in one file for each kind of metric.  Needs `prometheus_client`.
 
     Args:
         path: the folder, made if it is missing.
-        labels: what all series are labelled with.
+        labels: labels of all series.
     """
 
     def __init__(self, path: str, labels: Mapping[str, str]) -> None:
@@ -98,7 +97,7 @@ class SeriesFiles:
             finalize(self, file.close)
 
     def write(self, kind: str, metric: str, text: str, sample: str, value: float, **labels: str) -> None:
-        """Give a sample of a metric a value.  O(1)."""
+        """Set a sample of a metric to a value.  O(1)."""
         place = (sample, *labels.values())
         key = self._keys.get(place)
         if key is None:

@@ -1,6 +1,6 @@
-"""The metrics of a fleet: names, meanings, and a collector for a process that serves `/metrics`.
+"""The metrics of a fleet, and a collector for a process that serves `/metrics`.
 
-`FleetMetrics` is a collector of `prometheus_client`, read when it is scraped::
+`FleetMetrics` is a collector of `prometheus_client`, read at each scrape::
 
     metrics = FleetMetrics(fleet)
     REGISTRY.register(metrics)
@@ -8,7 +8,7 @@
         fleet.add(request)
         sent = fleet.dispatch(now)
 
-Scrapes come in threads of their own, so whatever is done with the fleet is done in `deciding` or `changing`.
+Scrapes run in threads of their own, so every use of the fleet must be inside `deciding` or `changing`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ COUNTERS: Final = {
     "steals": _counter("steals", "Times an idle replica took over others' requests"),
     "stolen": _counter("stolen_requests", "Requests taken over"),
 }
-"""By the name of the field of `FleetStats`."""
+"""By field of `FleetStats`."""
 
 FALLBACKS: Final = _counter("fallbacks", "Internal errors after which the host's own rule decides")
 DECISIONS: Final = Metric(
@@ -65,7 +65,7 @@ REPLICA: Final = {
     "backlog": _gauge("backlog_tokens", "Tokens that a replica has to compute and decode", "replica"),
     "accepting": _gauge("accepting", "1 if a replica is sent requests", "replica"),
 }
-"""By the name of the field of `ReplicaStatus`."""
+"""By field of `ReplicaStatus`."""
 
 METRICS: Final = (
     *COUNTERS.values(),
@@ -83,11 +83,11 @@ class FleetMetrics:
     """A `prometheus_client` collector of one fleet.
 
     Args:
-        fleet: the fleet; from now on changed inside `deciding` and `changing` only.
-        timer: seconds, for the time of decisions.
+        fleet: the fleet; from now on used inside `deciding` and `changing` only.
+        timer: seconds, for the durations of decisions.
 
     Attributes:
-        fallbacks: internal errors of the fleet's driver, which counts them.
+        fallbacks: internal errors, counted by the fleet's driver.
         active: whether the fleet decides.
     """
 
@@ -95,14 +95,14 @@ class FleetMetrics:
         self.fallbacks = 0
         self.active = True
         self.changing = Lock()
-        """Held while the fleet is changed or read."""
+        """Lock that is held while the fleet is changed or read."""
         self._fleet = fleet
         self._timer = timer
         self._decisions = Tally(DECISION_SECONDS)
 
     @contextmanager
     def deciding(self) -> Iterator[None]:
-        """One decision: arrivals or news, and what is sent in consequence.  A microsecond or two more."""
+        """Wrap and time one decision: arrivals or news, and what is sent in consequence.  Adds 1-2 us."""
         with self.changing:
             started = self._timer()
             try:
@@ -111,12 +111,12 @@ class FleetMetrics:
                 self._decisions.note(self._timer() - started)
 
     def fell_back(self) -> None:
-        """The host's own rule decides from now on."""
+        """Note that the host's own rule decides from now on."""
         self.fallbacks += 1
         self.active = False
 
     def collect(self) -> Iterator[Any]:
-        """Called for each scrape, from any thread.  O(replicas)."""
+        """Yield the metrics; called at each scrape, from any thread.  O(replicas)."""
         from prometheus_client.core import HistogramMetricFamily
 
         with self.changing:
@@ -142,7 +142,7 @@ class FleetMetrics:
 
 
 def serve_metrics(collector: Any, port: int) -> None:
-    """`/metrics` of this process on a port, unless it is 0; it needs `prometheus_client`."""
+    """Serve `/metrics` of this process on a port, unless it is 0.  Needs `prometheus_client`."""
     if port:
         from prometheus_client import CollectorRegistry, start_http_server
 
@@ -152,7 +152,7 @@ def serve_metrics(collector: Any, port: int) -> None:
 
 
 def imbalance(replicas: list[ReplicaStatus]) -> float:
-    """The longest backlog over the mean; 1 for even ones, and where there is nothing to do."""
+    """Return the longest backlog over the mean; 1 if all are equal, or there is nothing to do."""
     backlogs = [each.backlog for each in replicas]
     return max(backlogs) * len(backlogs) / sum(backlogs) if sum(backlogs) > 0 else 1.0
 

@@ -1,7 +1,7 @@
-"""The KV events that vLLM and SGLang publish, read into an `EventView`.  Needs `pyzmq` and `msgspec`.
+"""Reads the KV events that vLLM and SGLang publish into an `EventView`.  Needs `pyzmq` and `msgspec`.
 
-An engine that is told to (`--kv-events-config`) publishes over ZMQ which blocks it stores and removes, in
-numbered batches.  `KvEvents` listens to one of them (one data-parallel rank: each has a socket of its own)::
+With `--kv-events-config` an engine publishes over ZMQ which blocks it stores and removes, in numbered
+batches.  A `KvEvents` listens to one socket; each data-parallel rank has its own::
 
     view = EventView(capacity=400_000)
     events = KvEvents("tcp://host:5557", view, replay_endpoint="tcp://host:5558")
@@ -9,13 +9,13 @@ numbered batches.  `KvEvents` listens to one of them (one data-parallel rank: ea
     ...
     events.poll()  # before `dispatch`, or some times a second
 
-There is no thread: `poll` takes what has come and returns.  In asyncio a task calls it and sleeps between.
+There is no thread: `poll` takes what has come and returns.  In asyncio a task calls it and sleeps in between.
 
-Lost batches, and those before the first one, are asked for again where the engine has a replay socket and
-still remembers them.  Otherwise the view goes on without them.  It may then lack blocks that are there, until
-they are stored anew, and have some that are gone, which are stored anew once a request was sent there for
-them. Emptying the view would forget the most used blocks, which are hence never stored again.  A number that
-goes back, in a later batch, means that the engine was started anew: the view is emptied.
+Lost batches, and those before the first one received, are asked for again if the engine has a replay socket
+and remembers them.  Otherwise the view goes on without them.  It may then lack blocks until they are stored
+anew, and hold gone blocks until a request for them was sent there.  It is not emptied: that would lose the
+most used blocks, which are never stored again.  A later batch with a lower number means that the engine
+restarted; then the view is emptied.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from peek.trie.keys import pack
 __all__ = ["EventReader", "KvEvents", "namespace_of"]
 
 END: Final = (-1).to_bytes(8, "big", signed=True)
-"""The number of the message behind the last replayed batch."""
+"""Number of the message behind the last replayed batch."""
 
 REPLAY_S: Final = 5.0
-"""How long an engine may take to answer; it does so between two batches."""
+"""Seconds to wait for the next replayed batch; an engine replays between publishing two batches."""
 
 
 class KvEvents:
-    """One engine's event socket.  For one thread at a time.
+    """One engine's event socket.  Use it from one thread at a time.
 
     Args:
-        endpoint: where the engine publishes, as ZMQ is to connect to it.
+        endpoint: ZMQ address at which the engine publishes.
         view, symbols, namespace: see `EventReader`.
-        replay_endpoint: where it replays, if it does.
-        topic: the engine's.
-        most_held: batches that are kept while a replay is under way.
+        replay_endpoint: ZMQ address at which it replays, None if it does not.
+        topic: the engine's topic.
+        most_held: batches kept while a replay is under way; more are dropped.
         clock: seconds.
 
     Attributes:
-        reader: what applies the events.
-        batches: applied so far.
-        next_batch: the number of the next one.
-        lost: batches that never came, those before the first one included.
-        restarts: times the engine was found to be started anew.
+        reader: applies the events.
+        batches: number of batches applied.
+        next_batch: number of the next batch.
+        lost: batches that never came, including those before the first one.
+        restarts: restarts of the engine that were noticed.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class KvEvents:
         self._clock = clock
         self.next_batch = 0
         self._last_s = 0.0
-        """The engine's time of the last batch applied."""
+        """The engine's time of the last batch applied, seconds."""
         self._held: deque[tuple[int, tuple[float, list[Any]]]] = deque()
         self._replay: Any = None
         self._replay_ends = 0.0
         self._asked = 0
-        """The first batch that is asked for."""
+        """Number of the first batch that a replay was asked for."""
         self._socket: Any = zmq.Context.instance().socket(zmq.SUB)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.set_hwm(100_000)  # as many as the engines keep for a slow reader
@@ -104,7 +104,7 @@ class KvEvents:
             self._ask_again()
 
     def poll(self, most: int = 1_000) -> int:
-        """Take what has come, up to `most` messages, and return at once: how many batches were applied."""
+        """Take up to `most` messages without waiting for any; return the number of batches applied."""
         before = self.batches
         for _ in range(most):
             frames = self._receive(self._socket)
@@ -123,7 +123,7 @@ class KvEvents:
         return self.batches - before
 
     def close(self) -> None:
-        """Listen no more; the view stays as it is."""
+        """Close the sockets; the view stays as it is."""
         self._held.clear()
         self._end_replay()
         self._socket.close()
@@ -138,7 +138,7 @@ class KvEvents:
     # -- batches -------------------------------------------------------------------------------------
 
     def _published(self, frames: list[bytes]) -> None:
-        """A batch has come by the event socket: a topic, a number, a batch."""
+        """Take a message of the event socket: a topic, a number, a batch."""
         try:
             number, batch = self._read(frames)
         except Exception:
@@ -146,7 +146,7 @@ class KvEvents:
             return
         if number < self.next_batch:
             if batch[0] <= self._last_s:
-                return  # was replayed already
+                return  # already replayed
             self.restarts += 1
             self.reader.view.clear()
             self.next_batch = 0
@@ -158,12 +158,12 @@ class KvEvents:
             self._go_on()
 
     def _read(self, frames: list[bytes]) -> tuple[int, tuple[float, list[Any]]]:
-        """The number of a batch, and the engine's time of it with its events."""
+        """Return a batch's number, and the engine's time of it with its events."""
         published_s, events, *_ = self._decode(frames[-1])
         return int.from_bytes(frames[-2], "big"), (float(published_s), list(events))
 
     def _go_on(self) -> None:
-        """Take what is held, up to where a batch is missing that can be asked for."""
+        """Apply the held batches, up to the first gap that a replay may fill."""
         while self._held:
             if self._held[0][0] > self.next_batch and self._replay_endpoint is not None:
                 self._ask_again()
@@ -171,7 +171,7 @@ class KvEvents:
             self._take(*self._held.popleft())
 
     def _take(self, number: int, batch: tuple[float, list[Any]]) -> None:
-        """The next batch, or a later one if those between are lost."""
+        """Apply the next batch, or a later one if the batches between them are lost."""
         if number < self.next_batch:
             return
         self.lost += number - self.next_batch
@@ -183,7 +183,7 @@ class KvEvents:
     # -- replay --------------------------------------------------------------------------------------
 
     def _ask_again(self) -> None:
-        """Ask for all batches from the next one on."""
+        """Ask for a replay of all batches from the next one on."""
         self._replay = self._zmq.Context.instance().socket(self._zmq.DEALER)
         self._replay.setsockopt(self._zmq.LINGER, 0)  # the engine may not answer
         self._replay.set_hwm(0)  # the answer is as long as what the engine remembers
@@ -193,7 +193,7 @@ class KvEvents:
         self._replay_ends = self._clock() + REPLAY_S
 
     def _replayed(self, frames: list[bytes]) -> None:
-        """An answer: an empty frame, a topic in newer versions, a number, a batch."""
+        """Take a message of the replay socket: an empty frame, in newer versions a topic, number, batch."""
         if frames[-2:-1] == [END]:
             self._end_replay()
             return
@@ -202,7 +202,7 @@ class KvEvents:
         except Exception:
             self.reader.leave_out()
             return
-        while self._held and self._held[0][0] < number:  # the engine has forgotten what we have
+        while self._held and self._held[0][0] < number:  # the engine no longer remembers these
             self._take(*self._held.popleft())
         self._take(number, batch)
         self._replay_ends = self._clock() + REPLAY_S
@@ -211,7 +211,7 @@ class KvEvents:
         if self._replay is not None:
             self._replay.close()
             self._replay = None
-        if self._held and self.next_batch == self._asked:  # it is not to be had
+        if self._held and self.next_batch == self._asked:  # the engine did not replay it
             self._take(*self._held.popleft())
         self._go_on()
 
@@ -235,27 +235,27 @@ FIELDS: Final = {
     "BlockRemoved": ("block_hashes", "medium"),
     "AllBlocksCleared": (),
 }
-"""What stands where in events that are published as arrays (vLLM before 0.24, SGLang before 0.5.23)."""
+"""Fields of events that are published as arrays (vLLM before 0.24, SGLang before 0.5.23), in order."""
 
 WHOLE_PROMPT: Final = (None, "full_attention", "mla_attention")
-"""Kinds of caches in which a block is of use with all blocks before it."""
+"""Kinds of KV groups in which a block is of use only with all blocks before it."""
 
 
 class EventReader:
-    """Events of one engine, applied to a view; no I/O.
+    """Applies one engine's events to a view; no I/O.
 
-    Only the engine's own memory counts (medium `GPU`, which vLLM says on a CPU, too).  Of a model with
-    several kinds of caches the first kind with full attention counts, so a hit may be shorter than the view
-    says. Blocks behind images or embeddings are left out: their content is not in the tokens.
+    Only the engine's own memory counts: medium `GPU`, which vLLM also reports on a CPU.  Of a model with
+    several KV groups, the first one with full attention counts, so a hit may be shorter than the view says.
+    Blocks behind images or embeddings are left out: their content is not in the tokens.
 
     Args:
-        view: what to keep current.
-        symbols: packed symbols of the tokens of some whole blocks; None: each token is one, `unit_tokens` of
-            the fleet is 1.  Must not depend on what comes before.
-        namespace: `PendingRequest.namespace` of requests with this LoRA name and cache salt, None for none.
+        view: the view to keep current.
+        symbols: returns packed symbols for the tokens of some whole blocks, independent of what precedes
+            them. None makes each token a symbol, for a fleet whose `unit_tokens` is 1.
+        namespace: returns `PendingRequest.namespace` for a LoRA name and a cache salt, either may be None.
 
     Attributes:
-        faults: events that could not be read, and were left out; the first is logged.
+        faults: unreadable events, which were left out; the first is logged.
     """
 
     def __init__(
@@ -269,10 +269,10 @@ class EventReader:
         self._symbols: Callable[[list[int]], bytes] = pack if symbols is None else symbols
         self._namespace = namespace
         self._group: int | None = None
-        """Of several kinds of caches the one that counts."""
+        """Number of the KV group that counts, None until it is known."""
 
     def apply(self, events: Sequence[Any]) -> None:
-        """Events in their order, as decoded from msgpack.  One that cannot be read is left out."""
+        """Apply events in their order, as decoded from msgpack; an unreadable one is left out."""
         for event in events:
             try:
                 self._apply(_as_mapping(event))
@@ -280,7 +280,7 @@ class EventReader:
                 self.leave_out()
 
     def leave_out(self) -> None:
-        """Count what could not be read; for `except` blocks."""
+        """Count an unreadable event; call it in an `except` block."""
         self.faults += 1
         if self.faults == 1:
             logger.exception("a KV event could not be read; it and others like it are left out")
@@ -330,14 +330,14 @@ class EventReader:
 
 
 def _as_mapping(event: Any) -> Mapping[str, Any]:
-    """An event by the names of its fields."""
+    """Return an event as a mapping with its fields' names."""
     if isinstance(event, dict):
         return event
     return {"type": event[0], **dict(zip(FIELDS[event[0]], event[1:], strict=False))}
 
 
 def _hashes(hashes: Any) -> list[object]:
-    """`TypeError` for what is no list of hashes."""
+    """Return block hashes as a list; `TypeError` if one is neither an int nor bytes."""
     for each in hashes:
         if type(each) not in (int, bytes):
             raise TypeError(f"block hash {each!r}")

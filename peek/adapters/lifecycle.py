@@ -1,10 +1,10 @@
-"""How an engine's adapter lives: made, watched, switched, taken away and made anew.
+"""The life of an engine's adapter: it is made, observed, switched, removed after an error, and made anew.
 
-An `Attachment` holds the adapter of one scheduler.  Both engines are attached to in the same way:
+An `Attachment` holds the adapter of one scheduler.  Both engines use it in the same way:
 
-    at start    find out why to stand aside, make the adapter, say so in the log
+    at start    check for a reason to stand aside, make the adapter, log the result
     `working`   read once in each call of the engine: the adapter, or None where the engine's own order stands
-    `call`      every call into the adapter
+    `call`      wraps every call into the adapter
 
 After an error the engine gets its own objects back, and a new adapter is made when the back-off is over.
 """
@@ -35,14 +35,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 FIRST_WAIT: Final = 1000
-"""Calls of the engine until the first new attempt: seconds to minutes of work, in which a fault may pass."""
+"""Calls of the engine before the first new attempt: seconds to minutes of work, in which a fault may pass."""
 
 LONGEST_WAIT: Final = 64_000
-"""Calls of the engine between two attempts, at most; each failure costs a traceback in the log."""
+"""Most calls of the engine between two attempts; each failure costs a traceback in the log."""
 
 
 TRACING: Final = {"": None, "trace": True, "no-trace": False}
-"""What may stand behind the mode in a control file."""
+"""What may follow the mode in a control file."""
 
 
 class BackOff:
@@ -52,8 +52,8 @@ class BackOff:
     is a recovery, after which the wait is `FIRST_WAIT` again.
 
     Attributes:
-        wait: calls from the next error to the attempt after it.
-        retries, recoveries: attempts made, and those that worked.
+        wait: calls between the next error and the attempt after it.
+        retries, recoveries: number of attempts, and of recoveries.
     """
 
     def __init__(self) -> None:
@@ -65,16 +65,16 @@ class BackOff:
 
     @property
     def then(self) -> str:
-        """What follows the next error, in words."""
+        """What follows the next error, in words, for the log."""
         return f" and tries again after {self.wait} calls"
 
     def failed(self) -> None:
-        """Something went wrong: the wait begins."""
+        """Note an error and begin the wait."""
         self._left, self._to_prove = self.wait, 0
         self.wait = min(2 * self.wait, LONGEST_WAIT)
 
     def due(self) -> bool:
-        """Count one more call of an engine in its own order; True when it is time to try again."""
+        """Count one more call of an engine in its own order; return True when it is time to try again."""
         self._left -= 1
         if self._left > 0:
             return False
@@ -83,7 +83,7 @@ class BackOff:
         return True
 
     def worked(self) -> bool:
-        """Count one more call in which all went well; True when that makes the attempt a recovery."""
+        """Count one more call without an error; return True when that makes the attempt a recovery."""
         if self._to_prove == 0:
             return False
         self._to_prove -= 1
@@ -95,17 +95,17 @@ class BackOff:
 
 
 class Switch:
-    """The mode in force: a control file says it, looked at every so many calls.
+    """The mode in force, as a control file says; the file is looked at every `every` calls.
 
     Args:
         start: the mode without a file.
-        path: the file; it may come and go.
-        every: calls between two looks; each is one `stat`.
-        agree: with several ranks: makes one mode of what each has read; called at each look, in all of them.
+        path: the file; it may appear and disappear.
+        every: calls between two looks; each look is one `stat`.
+        agree: makes one mode of what each of several ranks has read; all ranks call it at each look.
 
     Attributes:
         mode: as of the last look; see `peek.adapters.activation.MODES`.
-        traces: whether the file wants a trace written; None where it does not say.
+        traces: whether the file asks for a trace, None if it does not say.
     """
 
     def __init__(self, start: str, path: str, every: int, agree: Callable[[str], str] | None = None) -> None:
@@ -120,7 +120,7 @@ class Switch:
         self._seen: object = None
 
     def look(self) -> str:
-        """Count one more call; the mode in force.  A file that says no mode is warned of and ignored."""
+        """Count one more call; return the mode in force.  A file without a valid mode is only logged."""
         self._left -= 1
         if self._left > 0:
             return self.mode
@@ -160,14 +160,14 @@ class Switch:
             self._refuse(mark, "says %r; valid: on, off, shadow; behind it trace, no-trace", word)
 
     def _refuse(self, mark: object, what: str, *details: object) -> None:
-        """Say once what is wrong with the file as it is."""
+        """Log once what is wrong with the file in its present state."""
         if self._seen != mark:
             self._seen = mark
             logger.warning(f"peek: control file %s {what}; still %s", self._path, *details, self._word)
 
 
 class LogForwarder(logging.Handler):
-    """Hand records to a logger of the engine's, unless the root logger has handlers that show them."""
+    """Passes records to a logger of the engine, unless the root logger has handlers, which show them."""
 
     def __init__(self, target: str) -> None:
         super().__init__()
@@ -179,9 +179,9 @@ class LogForwarder(logging.Handler):
 
 
 def forward_log(engine_logger: str) -> None:
-    """From now on show our log lines where those of `engine_logger` go, from its level on.  Once a process.
+    """From now on show `peek`'s log lines where those of `engine_logger` go, from its level on.  Works once.
 
-    SGLang gives the root logger a handler, which shows ours too; vLLM gives one to its own logger only.
+    SGLang gives the root logger a handler, which also shows these; vLLM gives one to its own logger only.
     """
     if any(isinstance(handler, LogForwarder) for handler in logger.handlers):
         return
@@ -192,7 +192,7 @@ def forward_log(engine_logger: str) -> None:
 
 
 def warn_of_misspelled() -> None:
-    """Log each environment variable that looks like one of ours and is read by nothing."""
+    """Log each environment variable that begins with `PEEK_` and is read by nothing."""
     for name, meant in misspelled(os.environ).items():
         logger.warning(
             "peek: nothing reads %s; is %s meant? (known: %s)", name, meant, ", ".join(KNOWN_VARIABLES)
@@ -203,20 +203,20 @@ class Attachment(Generic[A]):
     """One adapter, if there is a reason to have one.
 
     Args:
-        settings: what was asked for.
-        why_stand_aside: why this engine cannot be served, None if it can.
+        settings: settings of the adapter.
+        why_stand_aside: returns why this engine cannot be served, None if it can.
         make: makes the adapter, given the shield for whatever the engine calls back.
-        about: which engine it is.
-        make_shadow: makes the engine's part of a shadow, or says why it cannot; None without one.
+        about: returns which engine it is.
+        make_shadow: makes the engine's part of a shadow, or returns why it cannot; None for no shadow.
 
     Attributes:
-        adapter: None where the engine runs as it would without `peek`.
-        shield: catches what goes wrong in the adapter.
+        adapter: None while the engine runs as it would without `peek`.
+        shield: catches errors of the adapter.
         back_off: when an adapter that failed is made anew.
         aside: why this engine is not served, "" if it is.
         about: which engine it is.
         seen: what was observed of its planners.
-        foretold: the shadows, one at work while the mode is "shadow".
+        foretold: the shadows, of which one runs while the mode is "shadow".
         mode: "on", "shadow" or "off".
     """
 
@@ -267,7 +267,7 @@ class Attachment(Generic[A]):
             self._attach()
 
     def _recording(self) -> Recording:
-        """The trace: one for each queue, falsy while none is written."""
+        """Return the trace, one for each queue; it is falsy while none is written."""
         name, rank = self.settings.trace_file, self.about.dp_rank
         if not name or not self.about.speaks:
             return Recording("", 1)
@@ -277,7 +277,7 @@ class Attachment(Generic[A]):
 
     @property
     def working(self) -> A | None:
-        """The adapter if it works, else None; to be read once in each call of the engine."""
+        """The adapter if it works, else None; read it once in each call of the engine."""
         mode = self._asked()
         if mode != self.mode:
             self._turn(mode)
@@ -296,15 +296,15 @@ class Attachment(Generic[A]):
         return self.adapter
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """`function(...)`, a method of the adapter; None if it fails or has failed before."""
+        """Call `function`, a method of the adapter; return None if it fails or an earlier call failed."""
         return self.shield.call(function, *args, **kwargs)
 
     def observe(self, event: str, *args: Any) -> None:
-        """Call the method `event` of the shadow, if there is one: something that the engine does."""
+        """Call the method `event` of the shadow, if there is one: the engine has done something."""
         self.foretold.tell(event, *args)
 
     def count(self) -> None:
-        """Pass the counters on; once a step."""
+        """Pass the counters on to the metrics; once a step."""
         if self._metrics is None:
             return
         own = {
@@ -320,7 +320,7 @@ class Attachment(Generic[A]):
             self._without_metrics()
 
     def _without_metrics(self) -> None:
-        """Go on without metrics, which are no reason to stop planning.  Called while an error is handled."""
+        """Go on planning without metrics.  Call it while an error is handled."""
         log_or_raise(self.settings.strict, "peek: metrics are no longer passed on")
         self._metrics = None
 
@@ -331,7 +331,7 @@ class Attachment(Generic[A]):
 
     @property
     def state(self) -> str:
-        """Why it is active or not, in a few words."""
+        """The mode, or why `peek` is not active, in a few words."""
         if self.aside or self.mode == "off":
             return self.aside or "off"
         if self.adapter is None or not self.shield.active:
@@ -340,11 +340,9 @@ class Attachment(Generic[A]):
         return f"{self.mode}, foretells no hits: {why_not}" if why_not else self.mode
 
     def explain(self, request_id: str) -> dict[str, Any] | None:
-        """Why a request stands where it stands, or stood when it was admitted (option `explain`).
+        """Return why a request has, or had when it was admitted, its place (option `explain`); see `facts`.
 
-        Its place in the plan and by arrival (first is 1), what is cached of it, its cluster, its lane, how
-        long it waited, and the reason in words; no prompt.  None if nothing is known of it.  For debugging:
-        O(waiting).
+        None if nothing is known of it.  The answer has nothing of the prompt.  For debugging: O(waiting).
         """
         if self.adapter is None:
             return self.seen.decisions.of(request_id)
@@ -353,14 +351,14 @@ class Attachment(Generic[A]):
         return explained
 
     def announce(self, k: int, tell: Callable[[list[Upcoming], list[str]], object]) -> None:
-        """Have who is up soon told with each new plan, in the engine's own thread: changes only.
+        """With each new plan, call `tell` in the engine's own thread if the next requests have changed.
 
-        For who prefetches.  One listener, the last one.  Not in shadow.  O(k) a plan.
+        It is for prefetching.  There is one listener, the last one, and none in shadow mode.  O(k) a plan.
 
         Args:
-            k: how many of the first; those that the engine admits at once are among them.
-            tell: `tell(news, gone)`: those that are new among the first `k`, or need something else, and the
-                ids of those that are there no more.  If it raises, it is logged and told no more.
+            k: length of the plan's head that is announced; requests that the engine admits at once are in it.
+            tell: `tell(news, gone)`: the requests of the head that are new or need something else, and the
+                ids that left it.  If it raises, the error is logged and `tell` is not called again.
         """
         self.seen.announcer = Announcer(k, tell)
 
@@ -377,7 +375,7 @@ class Attachment(Generic[A]):
         return Switch(self.settings.mode, path, self.settings.control_every, about.agree) if path else None
 
     def _asked(self) -> str:
-        """The mode that the control file asks for; counts one more call."""
+        """Count one more call; return the mode that the control file asks for."""
         if self._switch is None:
             return self.mode
         try:
@@ -405,7 +403,7 @@ class Attachment(Generic[A]):
     # -- the adapter -------------------------------------------------------------------------------
 
     def _attach(self) -> None:
-        """Make a new adapter behind a new shield, so that nothing of one that failed is called again."""
+        """Make a new adapter behind a new shield, so that nothing of a failed one is called again."""
         self.shield = Shield(self.settings.strict, self.shield.fallbacks, self.back_off.then)
         adapter = self.adapter = self.shield.call(self._made)
         if adapter is not None:
@@ -447,7 +445,7 @@ class Attachment(Generic[A]):
         self.count()
 
     def _give_up(self, adapter: A) -> None:
-        """The engine's cache is not what the adapter takes it for: its own order stands, for good."""
+        """Stand aside for good: the engine's cache does not behave as the adapter expects."""
         about = self.about
         tested = ", ".join(TESTED.get(about.engine, ())) or "no version"
         self.aside = f"{about.engine} does not match prefixes as peek expects ({adapter.agreement})"

@@ -1,13 +1,12 @@
-"""A waiting queue between two looks at it: who came, who left, and how it is put in order.
+"""Finds what has changed in an SGLang queue between two looks, and reorders the queue.
 
-The queue is a list that an engine (SGLang) appends to and takes out of, and that it replaces by a shorter one
-after each prefill batch; it moves nothing.  So the queue is what it was, less those who left, with those who
-came behind.  `Line` keeps a copy: comparing two lists of the same objects takes a nanosecond each, however
-little has changed.
+The queue is a list.  SGLang appends to it, removes requests, and replaces it by a shorter list after each
+prefill batch, but never moves a request.  So the queue is its last state without the requests that left, then
+the new ones.  `Line` keeps a copy: comparing two lists of the same objects costs 1 ns per request.
 
-In order, a queue has a *head*, the requests that the next batch may admit, as the plan has them.  Behind it
-stand all others in the order in which the engine put them into the queue; a request that leaves the head
-without being admitted goes back to its place there.
+A queue in order begins with a *head*, the requests that the next batch may admit, in the plan's order.  All
+others follow in the order in which SGLang queued them.  A request that leaves the head without being admitted
+goes back to its place there.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 MOST_GONE: Final = 32
-"""Requests that are found missing one by one; with more it is cheaper to look at each that is there."""
+"""Missing requests that are found one by one; with more, a look at each present request is cheaper."""
 
 _STRIDE: Final = 256
 """Places that are compared at a time where two lists differ."""
@@ -26,12 +25,12 @@ _STRIDE: Final = 256
 class Line:
     """A copy of the queue as it was last seen, and of its order.
 
-    It holds on to the engine's requests: `left` and `forget` have to be called when they are gone.
+    It keeps the engine's requests alive: call `left` or `forget` when they are gone.
 
     Attributes:
-        requests: the queue, first to go first.
-        head: how many of the first stand as planned.
-        known: whether this is the queue; if not, it is empty.
+        requests: the queue, first to go first; empty if it is not `known`.
+        head: number of requests at the front that stand as planned.
+        known: whether the copy is valid.
     """
 
     def __init__(self) -> None:
@@ -39,7 +38,7 @@ class Line:
         self.head = 0
         self.known = False
         self._numbers: dict[Any, int] = {}
-        """By request, in the order in which the engine put them into the queue."""
+        """By request: its number in the order in which the engine queued the requests."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -48,7 +47,7 @@ class Line:
     # -- what has changed --------------------------------------------------------------------------
 
     def begin(self, queue: list[Any]) -> None:
-        """The queue as it is now, all of it as planned.  O(queue)."""
+        """Copy the queue as it is now, all of it as planned.  O(queue)."""
         self.requests = list(queue)
         self.head = len(queue)
         self.known = True
@@ -58,14 +57,14 @@ class Line:
             self._numbers[request] = self._next() if number is None else number
 
     def forget(self) -> None:
-        """Nothing is known of the queue."""
+        """Drop the copy."""
         self.requests = []
         self._numbers = {}
         self.head = 0
         self.known = False
 
     def left(self, requests: Iterable[Any]) -> None:
-        """These left the queue, the others may or may not.  O(head + requests x log(queue))."""
+        """Remove requests that left the queue; others may have left too.  O(head + requests x log(queue))."""
         gone = {request for request in requests if request in self._numbers}
         if not gone:
             return
@@ -79,10 +78,10 @@ class Line:
             del self._numbers[request]
 
     def follow(self, queue: list[Any]) -> tuple[list[Any], list[Any]] | None:
-        """Who left since the last look, and who came; the copy is that of `queue` then.
+        """Bring the copy up to `queue`; return the requests that left and those that came since.
 
-        A nanosecond for each that waits, O(queue) at C speed for each that left without `left`.  None where
-        too much is different; nothing is known then.
+        1 ns per waiting request, and O(queue) at C speed for each departure that `left` did not report.
+        Returns None, and drops the copy, if too much differs.
         """
         if not self.known:
             return None
@@ -104,7 +103,7 @@ class Line:
             del self._numbers[request]
             self.head -= same < self.head
         arrived = mine[known:]
-        if gone and not set(gone).isdisjoint(arrived):  # somebody else has moved them
+        if gone and not set(gone).isdisjoint(arrived):  # other code has moved them
             self.forget()
             return None
         for request in arrived:
@@ -114,10 +113,10 @@ class Line:
     # -- its order ---------------------------------------------------------------------------------
 
     def put(self, queue: list[Any], planned: list[Any]) -> bool:
-        """Bring `queue`, which is as `requests`, into order behind a planned head; whether anything moved.
+        """Reorder `queue`, which equals the copy, to begin with `planned`; return whether anything moved.
 
-        O(head), and for each that comes into the head or leaves it O(log(queue)) and moving the others by
-        one place.  O(n log n) where that is most of the queue.
+        O(head), and for each request that enters or leaves the head O(log(queue)) and a shift of the list.
+        O(n log n) if these are more than an eighth of the queue.
         """
         mine, size = self.requests, self.head
         if size <= len(planned) and mine[: len(planned)] == planned:
@@ -146,7 +145,7 @@ class Line:
         return moved
 
     def _place_behind(self, request: Any) -> int:
-        """The place of a request behind the head, where it stands or belongs.  O(log(queue))."""
+        """Return the index behind the head at which a request stands or belongs.  O(log(queue))."""
         numbers = self._numbers
         return bisect_left(self.requests, numbers[request], self.head, key=numbers.__getitem__)
 
@@ -156,7 +155,7 @@ class Line:
 
 
 def _first_difference(one: list[Any], other: list[Any], start: int) -> int:
-    """The first place from `start` on where two lists are not the same, or where one of them ends."""
+    """Return the first index from `start` on where two lists differ or one of them ends."""
     end = min(len(one), len(other))
     while start < end and one[start : start + _STRIDE] == other[start : start + _STRIDE]:
         start += _STRIDE

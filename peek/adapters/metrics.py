@@ -1,4 +1,4 @@
-"""The metrics of an adapter: their names and what they mean, and how they are kept current."""
+"""The metrics of an adapter: their names and meanings, and how they are kept current."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Metric:
     """One metric by its Prometheus name; a counter's series end in `_total`.
 
     Attributes:
-        labels: besides `LABELS`.
-        bounds: of a histogram's buckets.
+        labels: labels besides `LABELS`.
+        bounds: upper bounds of a histogram's buckets.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Metric:
 
 
 LABELS: Final = ("engine", "model_name", "dp_rank", "tp_rank")
-"""What every series is labelled with; the engine is `vllm` or `sglang`."""
+"""Labels of every series; `engine` is `vllm` or `sglang`."""
 
 METRICS: Final = (
     Metric("peek_cycles", "counter", "Plans made"),
@@ -78,7 +78,7 @@ _BY_NAME: Final = {metric.name: metric for metric in METRICS}
 
 
 def snapshot(adapter: EngineAdapter) -> dict[str, float]:
-    """All counters of an adapter by name, since it was made."""
+    """Return all counters of an adapter by name, since it was made."""
     totals = adapter.planner.totals()
     return {
         "peek_cycles": totals["plans"],
@@ -99,19 +99,19 @@ def snapshot(adapter: EngineAdapter) -> dict[str, float]:
 
 
 class EngineMetrics:
-    """Keeps the series of one attachment current; does nothing where they are not read.
+    """Keeps the series of one attachment current; does nothing if nothing reads them.
 
     Args:
         about: which engine, for the labels.
-        settings: what is in force.
-        seen: for the histograms.
+        settings: settings in force.
+        seen: observations, for the histograms.
     """
 
     def __init__(self, about: EngineInfo, settings: Settings, seen: Observations) -> None:
         self._seen = seen
         self._adapter: EngineAdapter | None = None
         self._before: dict[str, float] = {}
-        """Counters of the adapters before this one."""
+        """Counters of the earlier adapters."""
         self._counters: dict[str, float] = {}
         self._gauges: tuple[object, ...] = ()
         self._state = ""
@@ -138,7 +138,7 @@ class EngineMetrics:
         )
 
     def update(self, adapter: EngineAdapter | None, state: str, active: bool, more: dict[str, float]) -> None:
-        """Called once a step, and when the state changes; O(metrics).
+        """Write what has changed; called once a step, and when the state changes.  O(metrics).
 
         Args:
             adapter: None while there is none.

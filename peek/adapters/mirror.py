@@ -1,16 +1,15 @@
-"""Which of the blocks that waiting requests need are in vLLM's pool, as small integers.
+"""Mirrors which blocks that waiting requests need are in vLLM's pool, with small integers for blocks.
 
-vLLM names a block by a 32-byte hash that chains in all before it (LoRA, cache salt and multimodal
-content included).  `BlockMirror` interns the hashes of waiting requests as symbols, so that the pending
-tree compares integers, and keeps the pool's state per symbol, which the pool's own insertions and
-removals keep current.  A walk then reads states instead of making a Python call per block.
+vLLM names a block by a 32-byte hash that covers all blocks before it, and LoRA, cache salt and multimodal
+content.  `BlockMirror` interns the hashes of waiting requests as symbols, so that the pending tree compares
+integers.  For each symbol it keeps the pool's state, updated by the pool's own insertions and removals.  A
+walk then reads states and makes no Python call per block.
 
-Two things keep it cheap.  A block's state is asked for when a walk first reaches it, and chains end at
-the first missing block, so most are never asked for.  And a request whose first block no other needs
-and the pool does not hold can neither hit nor share: that one block is its whole key until either
-changes, when it is `outgrown`.
+Two things keep this cheap.  A block's state is looked up only when a walk reaches it; chains end at the first
+missing block, so most never are.  A request whose first block is neither needed by another request nor in the
+pool can neither hit nor share.  That block is its whole key until this changes; then it is `outgrown`.
 
-A symbol lives as long as a waiting request needs it; its number is used again.
+A symbol lives as long as a waiting request needs it; then its number is used again.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _ABSENT: Final = 1
 _CACHED: Final = 2
 
 _MOST_CHANGES: Final = 65536
-"""Changes that are remembered until a walk: half a MiB."""
+"""Most changes that are remembered until a walk: half a MiB."""
 
 
 class BlockMirror:
@@ -36,7 +35,7 @@ class BlockMirror:
 
     Args:
         unit_tokens: tokens per block.
-        is_cached: asks the pool whether it caches the block of a key.
+        is_cached: looks up whether the pool caches the block of a key.
         key_suffix: what the pool appends to a block hash to make its key.
     """
 
@@ -46,7 +45,7 @@ class BlockMirror:
         self.version: i64 = 0
         """Grows when an answer of `advance` may have changed."""
         self.symbols: dict[bytes, int] = {}
-        """The pool keys that waiting requests need."""
+        """By pool key that a waiting request needs: its symbol."""
         self._is_cached = is_cached
         self._suffix = key_suffix
         self._keys: list[bytes] = []
@@ -58,7 +57,7 @@ class BlockMirror:
         self._changes_from: i64 = 0
 
     def __len__(self) -> int:
-        """Symbols in use."""
+        """Number of symbols in use."""
         return len(self.symbols)
 
     # -- CacheView ---------------------------------------------------------------------------------
@@ -78,7 +77,7 @@ class BlockMirror:
         return -1  # demand is looked up by symbol, see `PendingTree.owner`
 
     def changed_since(self, version: int) -> list[int] | None:
-        """Symbols whose answers may have changed since a `version`; None if that may be any."""
+        """Return the symbols whose answers may have changed since `version`; None if any may have."""
         if version < self._changes_from:
             return None
         return self._changes[version - self._changes_from :]
@@ -90,7 +89,7 @@ class BlockMirror:
         self.version += 1
 
     def _forget_changes(self) -> None:
-        """Any answer may be another one since the version before this."""
+        """Note that any answer may have changed since the version before this one."""
         self.version += 1
         self._changes = []
         self._changes_from = self.version
@@ -105,7 +104,7 @@ class BlockMirror:
     # -- waiting requests --------------------------------------------------------------------------
 
     def intern(self, request_id: str, hashes: list[bytes], usable: int) -> bytes:
-        """The packed symbols of a request's first `usable` >= 1 blocks, or of one if no other matters."""
+        """Return packed symbols of a request's `usable` >= 1 blocks, or of the first if no other matters."""
         first = hashes[0] + self._suffix
         symbol = self.symbols.get(first, -1)
         if symbol >= 0:
@@ -121,9 +120,9 @@ class BlockMirror:
         return pack([symbol])
 
     def intern_all(self, hashes: list[bytes], usable: int) -> bytes:
-        """The packed symbols of a request's first `usable` blocks.  O(usable).
+        """Return the packed symbols of a request's first `usable` blocks.  O(usable).
 
-        What is no hash raises before anything has changed.
+        Something that is not a hash raises before anything has changed.
         """
         symbols: list[int] = []
         table = self.symbols
@@ -137,18 +136,18 @@ class BlockMirror:
         return pack(symbols)
 
     def alone(self, request_id: str) -> bytes:
-        """A key that no other request has, for one whose blocks cannot be shared."""
+        """Return a key that no other request has, for a request whose blocks cannot be shared."""
         symbol = self._new_symbol(b"alone:" + request_id.encode())
         self._lone[symbol] = request_id
         return pack([symbol])
 
     @property
     def lone_requests(self) -> int:
-        """Requests that can neither hit nor share, as far as is known."""
+        """Number of requests that can neither hit nor share, as far as is known."""
         return len(self._lone)
 
     def pop_outgrown(self) -> list[str]:
-        """Requests interned by their first block for which the others matter now; told once."""
+        """Return, once, the requests interned by their first block whose other blocks matter now."""
         if not self._outgrown:
             return []
         outgrown = self._outgrown
@@ -160,11 +159,11 @@ class BlockMirror:
             self._outgrown.append(self._lone.pop(symbol))
 
     def symbol_of(self, key: bytes) -> int:
-        """The symbol of a pool key, of any KV cache group; -1 if no waiting request needs it."""
+        """Return the symbol of a pool key of any KV cache group; -1 if no waiting request needs it."""
         return self.symbols.get(key, -1)
 
     def wanted(self) -> Container[bytes]:
-        """The pool keys, of any KV cache group, that waiting requests need; stays current."""
+        """Return the pool keys, of any KV cache group, that waiting requests need; it stays current."""
         return self.symbols
 
     def _new_symbol(self, key: bytes) -> int:
@@ -180,9 +179,9 @@ class BlockMirror:
         return symbol
 
     def release(self, key: bytes, is_needed: Callable[[int], bool]) -> None:
-        """A request is gone: forget those of its symbols that no other needs.
+        """Forget the symbols of a departed request that no other request needs.  O(symbols forgotten).
 
-        Symbols are chained, so what is needed is a prefix of the key.  O(symbols forgotten).
+        Symbols are chained, so the needed ones are a prefix of the key.
         """
         at: i64 = len(key) - SYMBOL_BYTES
         while at >= 0:
@@ -199,7 +198,7 @@ class BlockMirror:
     # -- the pool ----------------------------------------------------------------------------------
 
     def block_cached(self, key: bytes) -> None:
-        """The pool caches a block."""
+        """Note that the pool caches a block."""
         symbol = self.symbols.get(key, -1)
         if symbol < 0:
             return
@@ -209,14 +208,14 @@ class BlockMirror:
         self._outgrow(symbol)
 
     def block_gone(self, key: bytes) -> None:
-        """The pool let go of a block; it may have another of that key."""
+        """Note that the pool dropped a block; it may have another one of that key."""
         symbol = self.symbols.get(key, -1)
         if symbol >= 0 and self._state[symbol] == _CACHED:
             self._state[symbol] = _UNKNOWN
             self._note_change(symbol)
 
     def reset(self) -> None:
-        """The pool's table was replaced: ask about every symbol anew.  O(symbols)."""
+        """Look every symbol up anew: the pool's table was replaced.  O(symbols)."""
         self._forget_changes()
         for symbol in self.symbols.values():
             self._forget(symbol)
@@ -230,12 +229,11 @@ class BlockMirror:
 
 @final
 class OtherGroup:
-    """A group that does not need all blocks of a prefix.
+    """A KV cache group that does not need all blocks of a prefix (sliding window, Mamba).
 
     Args:
-        needed: cached blocks in a row in front of a point from which it can go on; fewer where the prefix
-            itself has fewer.
-        is_cached: asks the pool for the group's block of a key (one of full attention).
+        needed: cached blocks in a row that it needs in front of a point; all blocks of a shorter prefix.
+        is_cached: looks up the group's block for the key of a full-attention block.
     """
 
     def __init__(self, needed: int, is_cached: Callable[[bytes], bool]) -> None:
@@ -246,11 +244,11 @@ class OtherGroup:
 
 @final
 class GroupMirror(BlockMirror):
-    """`CacheView` of what all groups together can use.
+    """`CacheView` of the prefixes that all groups together can use.
 
     Args:
-        unit_tokens, is_cached, key_suffix: those of the full-attention group, see `BlockMirror`.
-        others: the groups that a prefix must suit besides.
+        unit_tokens, is_cached, key_suffix: of the full-attention group, see `BlockMirror`.
+        others: the other groups that a prefix must suit.
         dropped: blocks at the end of a match that the engine computes anew (1 with EAGLE).
     """
 
@@ -272,7 +270,7 @@ class GroupMirror(BlockMirror):
         return [0] * (1 + len(self._others))
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
-        """A cursor holds the last point where all agree, then the blocks in a row of each other group."""
+        """A cursor holds the last point where all groups agree, then each other group's blocks in a row."""
         assert isinstance(cursor, list)
         place: list[int] = cursor[:]
         symbols = edge_bytes(segment)
@@ -290,7 +288,7 @@ class GroupMirror(BlockMirror):
         return at >> 2, place
 
     def _others_agree(self, place: list[int], symbol: int, depth: i64) -> bool:
-        """Whether all other groups can go on behind `symbol`, the prefix's last; counts it in `place`."""
+        """Whether all other groups can go on after `symbol`, the prefix's last; updates `place`."""
         agree = True
         row: i64 = 0
         for group in self._others:
@@ -306,7 +304,7 @@ class GroupMirror(BlockMirror):
         return agree
 
     def changed_since(self, version: int) -> list[int] | None:
-        """None: a change reaches all that is below it, by way of the cursor."""
+        """None: a change affects everything below it, through the cursor."""
         return None
 
     def _other_holds(self, group: OtherGroup, symbol: int) -> bool:
@@ -317,7 +315,7 @@ class GroupMirror(BlockMirror):
         return state == _CACHED
 
     def worth(self, cursor: object, matched: int) -> int:
-        """Tokens that need not be computed where a match ends at `cursor`."""
+        """Return the tokens that need not be computed where a match ends at `cursor`."""
         assert isinstance(cursor, list)
         usable: i64 = cursor[0] - self._dropped
         return usable * self.unit_tokens if usable > 0 else 0
@@ -352,7 +350,7 @@ class GroupMirror(BlockMirror):
         self._changed(key)
 
     def _changed(self, key: bytes) -> None:
-        """A block of some group came or went: ask about its symbol anew."""
+        """Look a symbol up anew, since a block of some group came or went."""
         symbol = self.symbol_of(key)
         if symbol < 0:
             return

@@ -1,7 +1,7 @@
-"""What an operator wants to know of a planner at work: how long plans take, what they gain, why they decide.
+"""Observes a planner at work: how long plans take, what they gain, why they decide.
 
-An `ObservedPlanner` stands in the place of an adapter's planner, so adapters of both engines are observed in
-the same way and know nothing of it.  What it sees outlives the adapter, in `Observations`.
+An `ObservedPlanner` takes the place of an adapter's planner, so both engines' adapters are observed in the
+same way without knowing it.  What it sees is kept in `Observations`, which outlive the adapter.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ logger = logging.getLogger("peek")
 PLAN_SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 PLACES: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 TOKENS: Final = (-16384, -4096, -1024, -256, -64, -0.001, 0, 64, 256, 1024, 4096, 16384)
-"""Whole numbers; 0 has a narrow bucket of its own, so that a quantile drawn through it is 0."""
+"""Values are whole numbers; 0 has a narrow bucket of its own, so that a quantile in it is 0."""
 
 IN_SHADOW: Final = "in shadow the order of arrival stands"
 
 LINES_A_SECOND: Final = 10
-"""Admissions that are logged in any one second: enough to read, too few to slow an engine or fill a disk."""
+"""Most admissions logged in one second: enough to read, too few to slow an engine or fill a disk."""
 
 _LANES: Final = {CACHE_LANE: "cache", FAIR_LANE: "fair"}
 
 
 class Tally:
-    """A histogram: how many values lie up to each bound, and their sum.  O(log bounds) a value.
+    """A histogram: number of values up to each bound, and their sum.  O(log bounds) a value.
 
     Attributes:
-        counts: values per bound, above the bound before it; one more for those above all.
-        total: how many values.
+        counts: values per bound, above the bound before it; the last counts values above all bounds.
+        total: number of values.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -62,10 +62,10 @@ class Tally:
 
 
 class Decisions:
-    """The last admissions with their facts.  A sample is logged: the first of each second.
+    """The last admissions with their facts; the first `LINES_A_SECOND` of each second are logged.
 
     Args:
-        keep: how many; 0 keeps and logs none.
+        keep: number of admissions to keep; 0 keeps and logs none.
         clock: seconds; never goes back.
     """
 
@@ -79,7 +79,7 @@ class Decisions:
         self._left_out = 0
 
     def note(self, decision: dict[str, Any]) -> None:
-        """One request was admitted."""
+        """Note one admission."""
         self._last.append(decision)
         now = self._clock()
         if now - self._second >= 1.0:
@@ -98,22 +98,22 @@ class Decisions:
         logger.info("peek: admitted %s", json.dumps(decision))
 
     def all(self) -> list[dict[str, Any]]:
-        """Oldest first."""
+        """Return the decisions, oldest first."""
         return list(self._last)
 
     def of(self, request_id: str) -> dict[str, Any] | None:
-        """The last decision on a request, None if it is not among those kept."""
+        """Return the last decision on a request, None if it is not among the kept ones."""
         found: Iterable[dict[str, Any]] = (d for d in reversed(self._last) if d["request_id"] == request_id)
         return next(iter(found), None)
 
 
 class Announcer:
-    """Tells who is up soon, and only what has changed.
+    """Announces the next requests of each plan, only when they change.
 
     Args:
-        k: how many of the first of each plan.
-        tell: `tell(news, gone)`: those that are new among the first `k`, or need something else by now,
-            in the order of the plan, and the ids of those that are no more among them.
+        k: length of the plan's head that is announced.
+        tell: `tell(news, gone)`: the requests of the head that are new or need something else, in the plan's
+            order, and the ids that left it.
     """
 
     def __init__(self, k: int, tell: Callable[[list[Upcoming], list[str]], object]) -> None:
@@ -123,7 +123,7 @@ class Announcer:
         self._told: dict[str, Upcoming] = {}
 
     def note(self, upcoming: list[Upcoming]) -> None:
-        """The first of a new plan.  O(k)."""
+        """Take the head of a new plan.  O(k)."""
         now = {each.request_id: each for each in upcoming}
         news = [each for each in upcoming if self._told.get(each.request_id) != each]
         gone = [request_id for request_id in self._told if request_id not in now]
@@ -136,12 +136,12 @@ class Observations:
     """What was seen of the planners of one attachment.
 
     Attributes:
-        plan_s: seconds on the planner's timer, each plan.
-        gains: places that an admitted request had moved forward: earlier arrivals that still waited.
-        surprises: prompt tokens of an admitted request found in the cache, less those the plan expected.
-        shadow_reordered: plans in shadow that differ from the order of arrival.
-        decisions: the last `explain` admissions and why.
-        announcer: is told of new plans that are in force; None if nobody asks.
+        plan_s: seconds of each plan, on the planner's timer.
+        gains: earlier arrivals that still waited at each admission: the places that a request moved forward.
+        surprises: prompt tokens of an admitted request found in the cache, less the expected ones.
+        shadow_reordered: plans in shadow mode that differ from arrival order.
+        decisions: the last `explain` admissions, with reasons.
+        announcer: receives new plans that are in force; None without a listener.
     """
 
     def __init__(self, explain: int = 0) -> None:
@@ -153,7 +153,7 @@ class Observations:
         self.announcer: Announcer | None = None
 
     def announce(self, plan: Plan | LazyPlan, planner: Planner) -> None:
-        """A new plan is in force.  A listener that fails is logged, and asked no more."""
+        """Announce a new plan that is in force.  A listener that fails is logged and dropped."""
         announcer = self.announcer
         if announcer is None:
             return
@@ -166,21 +166,21 @@ class Observations:
 
 
 class ObservedPlanner:
-    """A `Planner` whose calls are observed; whatever is not named here is the planner's own.
+    """A `Planner` whose calls are observed; what is not defined here is the planner's own.
 
     An arrival and an admission cost O(log waiting) more.
 
     Attributes:
-        shadow: plan and count as ever, but answer that there is nothing to say: arrival order, no demand.
+        shadow: plan and count as usual, but answer with arrival order and no demand.
     """
 
     def __init__(self, planner: Planner, seen: Observations) -> None:
         self.observed = planner
         self._seen = seen
         self._numbers: dict[str, int] = {}
-        """Waiting requests, by rank of arrival."""
+        """Waiting requests, by number of arrival."""
         self._in_order: SortedList[int] = SortedList()
-        """The ranks of those that are not held."""
+        """The numbers of the requests that are not held."""
         self._arrivals = 0
         self.shadow = False
         self._now = 0.0
@@ -239,7 +239,7 @@ class ObservedPlanner:
         return cost
 
     def hold(self, request_id: str) -> None:
-        """`Planner.hold`; nothing overtakes it meanwhile."""
+        """`Planner.hold`; while it is held, no request counts as overtaking it."""
         self.observed.hold(request_id)
         self._in_order.remove(self._numbers[request_id])
 
@@ -263,7 +263,7 @@ class ObservedPlanner:
         return self._answer
 
     def lazy_plan(self, cache: CacheView, now: float) -> LazyPlan:
-        """`Planner.lazy_plan`; in shadow the whole plan is made, to know whether it differs."""
+        """`Planner.lazy_plan`; in shadow mode the whole plan is made, to know whether it differs."""
         if self.shadow:
             answer = self.plan(cache, now)
             if self._shadow_lazy[0] is not answer:
@@ -275,7 +275,7 @@ class ObservedPlanner:
         return plan
 
     def _note(self, plan: Plan | LazyPlan, now: float) -> bool:
-        """Whether this plan is a new one; one that stands is the same object."""
+        """Return whether this plan is new; a standing plan is the same object."""
         if plan is self._last:
             return False
         self._last = plan
@@ -284,7 +284,7 @@ class ObservedPlanner:
         return True
 
     def explain(self, request_id: str) -> dict[str, Any] | None:
-        """Why a request that waits, or was admitted of late, stands or stood where it does.  O(waiting)."""
+        """Return why a waiting or recently admitted request has or had its place.  O(waiting)."""
         if request_id not in self.observed:
             return self._seen.decisions.of(request_id)
         return {**self._facts(self.observed.request(request_id)), "uncached": None}
@@ -298,13 +298,13 @@ class ObservedPlanner:
 def facts(
     request: PendingRequest, cluster: Cluster | None, plan: Plan | LazyPlan | None, now: float, earlier: int
 ) -> dict[str, Any]:
-    """What a plan knew of a waiting request; nothing of its prompt.  O(place in the plan).
+    """Return what a plan knew of a waiting request, without its prompt.  O(place in the plan).
 
     Args:
-        cluster: what it shares a prefix with, None for nothing.
-        plan: the last one, None before the first.
-        now: the time it was made at, on the clock of `arrival_time`.
-        earlier: requests that arrived before it and still wait.
+        cluster: the request's cluster, None if it shares nothing.
+        plan: the last plan, None before the first.
+        now: seconds when the plan was made, on the clock of `arrival_time`.
+        earlier: number of requests that arrived before it and still wait.
     """
     places = enumerate(plan or (), 1)
     place = next((number for number, name in places if name == request.request_id), None)

@@ -1,8 +1,8 @@
-"""A planner for each priority, under vLLM's `--scheduling-policy priority`.
+"""One planner for each priority, for vLLM's `--scheduling-policy priority`.
 
-What the operator set stands: a request of a smaller number goes first, whatever it shares.  Among equals the
-order is the planner's.  Each priority has a planner of its own, so that the fair lane's bound holds among
-equals; together they answer as one does.
+The operator's priorities stand: a request with a smaller number goes first, whatever it shares.  Among equal
+priorities the planner decides.  A planner for each lets the fair lane's bound hold among equals.  Together
+they answer as one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from peek.trie.pending_tree import Cluster
 
 
 class PriorityPlanners:
-    """Answer as one `Planner`, with one behind it for each priority that requests wait with.
+    """Answers as one `Planner`, with one behind it for each priority that waiting requests have.
 
     Its methods are those of `Planner`; only their costs differ.
 
     Args:
-        make: a new planner.
-        priority_of: the priority of a waiting request, by its id.
+        make: returns a new planner.
+        priority_of: returns the priority of a waiting request, by its id.
     """
 
     def __init__(self, make: Callable[[], Planner], priority_of: Callable[[str], int]) -> None:
@@ -43,7 +43,7 @@ class PriorityPlanners:
         self.config: PeekConfig = model.config
         self.evicts = model.evicts
         self._past = model.totals()
-        """Counters of planners that no request waits with any more."""
+        """Counters of planners for priorities without waiting requests."""
 
     # -- all priorities ----------------------------------------------------------------------------
 
@@ -55,17 +55,17 @@ class PriorityPlanners:
 
     @property
     def held(self) -> dict[str, PendingRequest]:
-        """O(held)."""
+        """Held requests of all priorities.  O(held)."""
         planners = self._planners.values()
         return {name: request for planner in planners for name, request in planner.held.items()}
 
     def generated(self, tenant: str, tokens: int) -> None:
-        """Charge the accounts of every priority."""
+        """Charge the tenant's accounts of every priority."""
         for planner in self._planners.values():
             planner.generated(tenant, tokens)
 
     def answered(self, tokens: int, request_id: str = "") -> None:
-        """Tell every priority."""
+        """Pass the length of an answer to every priority's planner."""
         for planner in self._planners.values():
             planner.answered(tokens, request_id)
 
@@ -74,12 +74,12 @@ class PriorityPlanners:
         return any(planner.needs(symbol) for planner in self._planners.values())
 
     def eviction_score(self, node_id: int, idle_s: float = 0.0) -> float:
-        """The largest need of any priority.  O(priorities)."""
+        """Return the largest score of any priority.  O(priorities)."""
         scores = (planner.eviction_score(node_id, idle_s) for planner in self._planners.values())
         return max(scores, default=0.0)
 
     def totals(self) -> dict[str, int | float]:
-        """Sums over all priorities, past ones included."""
+        """Return sums over all priorities, past ones included."""
         totals = self._past
         for planner in self._planners.values():
             totals = _sum(totals, planner.totals())
@@ -88,7 +88,7 @@ class PriorityPlanners:
     # -- one request -------------------------------------------------------------------------------
 
     def add(self, request: PendingRequest, held: bool = False) -> None:
-        """To the planner of its priority."""
+        """Add a request to the planner of its priority."""
         priority = self._priority_of(request.request_id)
         planner = self._planners.get(priority) or self._make()
         planner.add(request, held)
@@ -96,7 +96,7 @@ class PriorityPlanners:
         self._where[request.request_id] = priority
 
     def remove(self, request_id: str, admitted: bool = True, uncached_tokens: int | None = None) -> int:
-        """Drops the planner of a priority that no request waits with any more."""
+        """`Planner.remove`; drops the planner of a priority without waiting requests."""
         planner = self._planner_of(request_id)
         cost = planner.remove(request_id, admitted, uncached_tokens)
         priority = self._where.pop(request_id)
@@ -137,16 +137,16 @@ class PriorityPlanners:
     # -- one cycle ---------------------------------------------------------------------------------
 
     def order_matters(self, cache: BlockMirror) -> bool:
-        """O(priorities)."""
+        """`Planner.order_matters`.  O(priorities)."""
         waiting = {planner: len(planner) - len(planner.held) for planner in self._planners.values()}
         if cache.lone_requests != sum(waiting.values()):
             return any(planner.order_matters(cache) for planner in waiting)
-        # None of them can hit or share, so this is all that a planner asks the cache.
+        # No request can hit or share, so a planner asks the cache for nothing but this.
         lone: Any = SimpleNamespace
         return any(planner.order_matters(lone(lone_requests=n)) for planner, n in waiting.items())
 
     def plan(self, cache: BlockMirror, now: float) -> Plan:
-        """The plans of all priorities, smallest number first."""
+        """Return the plans of all priorities in one, smallest number first."""
         parts = [self._planners[priority].plan(cache, now) for priority in sorted(self._planners)]
         if len(parts) == len(self._parts) and all(map(is_, parts, self._parts)):
             return self._plan
@@ -161,7 +161,7 @@ class PriorityPlanners:
         return self._plan
 
     def lazy_plan(self, cache: BlockMirror, now: float) -> LazyPlan:
-        """The whole plan, worked out at once."""
+        """Return the whole plan, worked out at once."""
         plan = self.plan(cache, now)
         if plan is not self._lazy[0]:
             self._lazy = (plan, LazyPlan.of(plan))

@@ -1,11 +1,11 @@
-"""A trace from inside an engine: what its scheduler served, as rows of salted block hashes.
+"""Records from inside an engine what its scheduler serves, as a trace of salted block hashes.
 
-Operations to support: note that a request came, note that it ended, write one row for it.  Goals: never
-disturb the engine, never fill a disk, and leave nothing by which a prompt can be read.
+Operations: note that a request came, note that it ended, write a row for it.  Goals: never disturb the
+engine, never fill a disk, and write nothing from which a prompt can be read.
 
-A prompt is hashed when it comes and forgotten; the salt is drawn at the start and never written.  A row is
-one `write`, so nothing is lost when the process is killed.  The file is turned over at half of what it may
-take: what is older than the file before goes.  Whatever goes wrong is logged once and ends the recording.
+A prompt is hashed when it comes and then forgotten.  The salt is drawn at the start and never written.  A row
+is one `write`, so a killed process loses none.  At half of its allowed size the file becomes `path.1`, in
+place of an older one.  Any error is logged once and ends the recording.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from peek.trie.keys import pack
 logger = logging.getLogger("peek")
 
 MOST_OPEN: Final = 100_000
-"""Requests that have come and not ended, at most; the oldest are forgotten."""
+"""Most requests that have come and not ended; the oldest are forgotten."""
 
 MIB: Final = 2**20
 
 
 class Asked(NamedTuple):
-    """A request as an engine's scheduler knows it; `tokens` are all of its prompt."""
+    """A request as an engine's scheduler knows it; `tokens` are its whole prompt."""
 
     name: str
     at_s: float
@@ -45,11 +45,11 @@ class Recorder:
     """Writes a trace in Mooncake's format, times in milliseconds since 1970.
 
     Args:
-        path: of the file; an older one there is kept as `path.1`, beside which a third never stands.
-        most_bytes: what both may take.
+        path: the file; an existing one becomes `path.1`, and replaces an older `path.1`.
+        most_bytes: most bytes that both files may take.
 
     Attributes:
-        rows, dropped: written, and requests forgotten before they ended.
+        rows, dropped: rows written; requests forgotten before they ended, or with too long a row.
 
     Cost: two to three microseconds for each block of 16 tokens when a request comes, a write when it ends.
     """
@@ -66,14 +66,14 @@ class Recorder:
         self._file = self._opened()
 
     def _opened(self) -> int:
-        """A new, empty file that only its owner reads."""
+        """Open a new, empty file that only its owner may read."""
         if os.path.exists(self._path):
             os.replace(self._path, f"{self._path}.1")
         self._size = 0
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
 
     def came(self, asked: Asked) -> None:
-        """Note a request, once; one of the same name that has not ended stands."""
+        """Note a request; ignored if one of the same name has not ended."""
         if asked.name in self._open:
             return
         key = pack(list(asked.tokens) or [0])
@@ -94,11 +94,11 @@ class Recorder:
             self.dropped += 1
 
     def now(self) -> float:
-        """Seconds since 1970."""
+        """Return seconds since 1970."""
         return self._clock()
 
     def ended(self, name: str, output_tokens: int) -> None:
-        """Write the row of a request; of one that is not known, nothing."""
+        """Write the row of a request; an unknown one is ignored."""
         row = self._open.pop(name, None)
         if row is None:
             return
@@ -114,7 +114,7 @@ class Recorder:
             self.dropped += 1
 
     def forget(self, name: str) -> None:
-        """A request has gone and was not served."""
+        """Forget a request that left without being served."""
         self._open.pop(name, None)
 
     def close(self) -> None:
@@ -126,13 +126,13 @@ class Recording:
     """A recorder that can be switched, and that never raises.
 
     Args:
-        path: of the file, "" for no recording at all.
-        most_mib: MiB that it may take.
+        path: the file, "" for no recording at all.
+        most_mib: most MiB that it may take.
         strict: raise errors all the same, for tests.
 
     Attributes:
-        wanted: whether one is to be written.
-        served: what follows requests where an engine does not tell when they end; the adapter's.
+        wanted: whether a trace is to be written.
+        served: the adapter's follower of requests, for an engine that does not say when they end.
     """
 
     def __init__(self, path: str, most_mib: int, strict: bool = False) -> None:
@@ -147,7 +147,7 @@ class Recording:
         return self.wanted and bool(self._path)
 
     def tell(self, what: Callable[[Recorder], None]) -> None:
-        """Let `what` tell the recorder, which is made when it is first told something."""
+        """Call `what` with the recorder, which is made at the first call; nothing if none is written."""
         if not self:
             return
         try:

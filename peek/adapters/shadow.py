@@ -1,11 +1,11 @@
-"""What the order of `peek` would have found in the cache, foretold while the engine keeps its own.
+"""Estimates the hits that `peek`'s order would have brought, while the engine keeps its own order.
 
-Beside the real engine a virtual one runs in the same time (`peek.simulation.live`): it gets the requests as
-they arrive, and orders its own queue with a planner of its own, against its own cache of the real one's
-size.  Since its order saves work it may be well ahead of the real engine, so it goes by time and not by
-steps: its steps take as long as the real engine's are seen to take for as much work.
+A virtual engine runs beside the real one in the same time (`peek.simulation.live`).  It gets the requests as
+they arrive and orders its own queue with its own planner, against its own cache of the real one's size.
+Since its order saves work, it may get well ahead of the real engine.  So it goes by time, not by steps: its
+steps take as long as the real engine is seen to take for as much work.
 
-What counts is a pair: of each request what the real engine found in its cache, and what the virtual one did.
+The result is a pair for each request: what the real engine found in its cache, and what the virtual one did.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from peek.simulation.workload import SimRequest
 logger = logging.getLogger("peek")
 
 MOST_STEPS: Final = 32
-"""Virtual steps to one real step: what a planner in front of the engine could gain, and more."""
+"""Most virtual steps for one real step: more than a planner in front of the engine could gain."""
 
 MOST_GHOSTS: Final = 2000
 """Requests that only the virtual engine still has, above the number that the real one has."""
@@ -37,18 +37,18 @@ _FAILED: Final = "peek: the shadow failed, and foretells nothing more; nothing e
 
 
 class AnswerLengths:
-    """How long the answers of an engine are, to guess the next one's."""
+    """Lengths of an engine's recent answers, to guess that of the next one."""
 
     def __init__(self, keep: int = 256) -> None:
         self._last: deque[tuple[int, bool]] = deque(maxlen=keep)
         self._turn = 0
 
     def note(self, tokens: int, allowed: int) -> None:
-        """An answer ended after so many of the tokens that it was allowed."""
+        """Note an answer of `tokens` tokens, of which `allowed` were allowed."""
         self._last.append((tokens, tokens >= allowed))
 
     def guess(self, allowed: int) -> int:
-        """As long as one of the last ones, each in its turn; one that was cut off says nothing but that."""
+        """Return the length of a recent answer, each in turn; `allowed` if it was cut off or none known."""
         if not self._last:
             return allowed
         self._turn = (self._turn + 1) % len(self._last)
@@ -58,7 +58,7 @@ class AnswerLengths:
 
 @dataclass(slots=True)
 class _Pair:
-    """One request in both engines; -1 is not known yet."""
+    """One request in both engines: its cached tokens in each, -1 while unknown."""
 
     name: str
     prompt: int
@@ -69,19 +69,18 @@ class _Pair:
 
 
 class Shadow:
-    """The virtual engine and the account, told things by an engine's own part (`VllmShadow`, `SglangShadow`).
+    """The virtual engine and the account; `VllmShadow` or `SglangShadow` reports to it what an engine does.
 
-    O(log n) an arrival; memory for the requests that either engine has, at most `MOST_GHOSTS` and twice those
-    of the real one, and for the cache's symbols.
+    O(log n) an arrival.  Memory: for the requests that either engine has, at most `MOST_GHOSTS` and twice the
+    real engine's, and for the cache's symbols.
 
     Args:
-        make: a new virtual engine with these step times.
+        make: returns a new virtual engine with these step times.
 
     Attributes:
-        steps: how long the real engine's steps take.
-        requests, prompt_tokens: how many requests both engines have admitted.
-        hit_tokens: of their prompts, what the virtual engine found in its cache.
-        stock_hit_tokens: of their prompts, what the real engine found in its own.
+        steps: durations of the real engine's steps.
+        requests, prompt_tokens: requests that both engines have admitted, and the tokens of their prompts.
+        hit_tokens, stock_hit_tokens: what the virtual and the real engine found of these in their caches.
         restarts: times that the virtual engine fell too far behind and was made anew.
     """
 
@@ -101,7 +100,7 @@ class Shadow:
         self._ghosts = 0
 
     def __contains__(self, request_id: object) -> bool:
-        """Whether a request is here and the real engine has not ended it."""
+        """Whether a request is known here and has not ended in the real engine."""
         pair = self._pairs.get(request_id) if isinstance(request_id, str) else None
         return pair is not None and not pair.ended
 
@@ -117,11 +116,11 @@ class Shadow:
         namespace: str = "",
         stated: Stated = NOTHING,
     ) -> None:
-        """A request waits.
+        """Note a request that waits.
 
         Args:
             key: its whole units as packed symbols, see `peek.simulation.live`.
-            prompt, allowed: tokens of its prompt, and at most of its answer.
+            prompt, allowed: tokens of its prompt, and most tokens of its answer.
             at_s: when it arrived, on the clock of `step`.
             stated: its session and its target.
         """
@@ -144,16 +143,16 @@ class Shadow:
         )
 
     def admitted(self, request_id: str, cached: int) -> None:
-        """The real engine admitted it, so many prompt tokens were cached.  Only the first time counts."""
+        """Note that the real engine admitted it with `cached` cached prompt tokens; ignored a second time."""
         pair = self._pairs.get(request_id)
         if pair is not None and pair.real < 0:
             pair.real = cached
             self._settle(pair)
 
     def ended(self, request_id: str, output_tokens: int, answer: bytes = b"") -> None:
-        """The real engine is done with it; one that it had not admitted was withdrawn.
+        """Note that a request left the real engine; one that was not admitted was withdrawn.
 
-        `answer`: the symbols behind those of its key, as far as they are known.
+        `answer`: the symbols after those of its key, as far as they are known.
         """
         pair = self._pairs.get(request_id)
         if pair is None or pair.ended:
@@ -170,7 +169,7 @@ class Shadow:
             self._ghosts += 1
 
     def step(self, now: float) -> None:
-        """It is `now`: the virtual engine comes up to it, once enough is known of the real one's steps."""
+        """Advance the virtual engine to `now`, once enough is known of the real engine's steps."""
         if not self.steps.known:
             return
         self._engine.advance(now, MOST_STEPS)
@@ -205,7 +204,7 @@ class Shadow:
         return engine
 
     def _length_of(self, request: SimRequest) -> int:
-        """A guess."""
+        """Guess the length of a request's answer, tokens."""
         request_id = self._by_name.get(request.request_id)
         if request_id is None:
             return 1  # it was withdrawn
@@ -221,7 +220,7 @@ class Shadow:
         self._drop(request_id)
 
     def _start_anew(self) -> None:
-        """Forget all requests and go on with those that come."""
+        """Forget all requests and go on with new arrivals."""
         self.restarts += 1
         logger.warning("peek: the shadow fell behind and starts anew")
         self._engine = self._made()
@@ -230,7 +229,7 @@ class Shadow:
         self._ghosts = 0
 
     def counters(self) -> dict[str, float]:
-        """What to export."""
+        """Return the counters to export."""
         return {
             "peek_shadow_prompt_tokens": self.prompt_tokens,
             "peek_shadow_hit_tokens": self.hit_tokens,
@@ -238,7 +237,7 @@ class Shadow:
         }
 
     def __str__(self) -> str:
-        """What it has come to."""
+        """Return the account in words."""
         if not self.prompt_tokens:
             return "the shadow has seen no request through yet"
         ours, theirs = (100 * hit / self.prompt_tokens for hit in (self.hit_tokens, self.stock_hit_tokens))
@@ -249,16 +248,16 @@ class Shadow:
 
 
 class ShadowLifecycle:
-    """The shadows of one attachment, one after the other while the mode is "shadow"; dropped if they fail.
+    """The shadows of one attachment, one after the other while the mode is "shadow"; a failed one is dropped.
 
     Args:
-        strict: raise what goes wrong in one; otherwise it is logged, and there is none until the next switch.
-        make: makes one beside an adapter, or says why it cannot; None makes none.  Its `account` is a
-            `Shadow`, None before it has seen the engine at work; its methods are the events of `tell`.
+        strict: raise errors of a shadow.  Otherwise they are logged, and there is none until the next switch.
+        make: makes a shadow beside an adapter, or returns why it cannot; None makes none.  Its `account` is a
+            `Shadow`, None before it has seen the engine at work.  Its other methods are the events of `tell`.
 
     Attributes:
-        shadow: the one at work, None without.
-        why_not: why none is made beside the adapter that is followed, "" if one is or nothing is followed.
+        shadow: the present one, None without.
+        why_not: why none is made beside the followed adapter, "" if one is or none is followed.
     """
 
     def __init__(self, strict: bool, make: Callable[[Any], Any] | None) -> None:
@@ -267,10 +266,10 @@ class ShadowLifecycle:
         self._strict = strict
         self._make = make
         self._before: dict[str, float] = {}
-        """Counters of the shadows before this one."""
+        """Counters of the earlier shadows."""
 
     def follow(self, adapter: Any) -> None:
-        """From now on follow what this adapter stands beside; None: nothing."""
+        """From now on follow the engine of this adapter; None for none."""
         if self.shadow is not None:
             logger.info("peek: the shadow ends: %s", self.shadow.account or "the engine has not run")
             self._drop()
@@ -303,7 +302,7 @@ class ShadowLifecycle:
         self.shadow = None
 
     def counters(self) -> dict[str, float]:
-        """What to export, all shadows together; nothing before there was one."""
+        """Return the counters to export, of all shadows together; empty before the first one."""
         account: Shadow | None = None if self.shadow is None else self.shadow.account
         if account is None:
             return self._before

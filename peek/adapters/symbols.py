@@ -1,10 +1,10 @@
-"""What stands for a request's namespace and tokens in the planner: a string, and int32 symbols.
+"""Translates a request's namespace and tokens for the planner: to a string, and to int32 symbols.
 
-A namespace is one string for what keeps equal tokens apart in SGLang's caches.  An `Alphabet` has symbols for
-token ids that are wider than a symbol.
+A namespace is one string for everything that keeps equal tokens apart in SGLang's caches.  An `Alphabet` has
+symbols for token ids that are wider than a symbol.
 
-Where keys are made of pairs of neighbours (EAGLE), a prompt's symbols are its tokens from the second on, each
-standing for the pair that it ends; the first token goes into the namespace.  Then prompts share as many
+With EAGLE, cache keys are pairs of neighbouring tokens.  A prompt's symbols are then its tokens from the
+second on, each for the pair that it ends; the first token goes into the namespace.  So prompts share as many
 symbols as they share pairs.
 """
 
@@ -24,13 +24,13 @@ ALONE: Final = "alone:"
 """Starts the namespace of a request that shares with none and hits only what its session lends it."""
 
 OF_A_SESSION: Final = -1
-"""In place of a cache node: KV of streaming sessions, which is never evicted."""
+"""Node id of the KV of streaming sessions, which is never evicted."""
 
 
 def namespace_of(extra_key: str | None, cache_salt: str | None) -> str:
-    """The namespace of a request; empty for one with neither LoRA, extra key nor salt.
+    """Return the namespace of a request; "" for one without LoRA, extra key and salt.
 
-    An empty salt is none, as it is in SGLang's `RadixKey`.
+    An empty salt counts as none, as in SGLang's `RadixKey`.
     """
     if cache_salt:
         extra = "-" if extra_key is None else f"{len(extra_key)}:{extra_key}"
@@ -39,7 +39,7 @@ def namespace_of(extra_key: str | None, cache_salt: str | None) -> str:
 
 
 def owner_of(namespace: str) -> tuple[str | None, str | None]:
-    """`(extra_key, cache_salt)` of a namespace made by `namespace_of`."""
+    """Return `(extra_key, cache_salt)` of a namespace made by `namespace_of`."""
     if namespace.startswith("key:"):
         return namespace[4:], None
     if not namespace.startswith("salt:"):
@@ -52,12 +52,12 @@ def owner_of(namespace: str) -> tuple[str | None, str | None]:
 
 
 def behind(first: int, namespace: str) -> str:
-    """The namespace of prompts of pairs that start with the token `first`."""
+    """Return the namespace of prompts of pairs that start with the token `first`."""
     return f"behind:{first}:{namespace}"
 
 
 def first_of(namespace: str) -> tuple[int | None, str]:
-    """The first token of a namespace made by `behind`, None in any other, and the namespace without it."""
+    """Return the first token of a namespace made by `behind`, None of any other, and the rest of it."""
     if not namespace.startswith("behind:"):
         return None, namespace
     first, _, rest = namespace[len("behind:") :].partition(":")
@@ -65,11 +65,11 @@ def first_of(namespace: str) -> tuple[int | None, str]:
 
 
 FIRST_LETTER: Final = 3 << 29
-"""Ids from here on are numbered; no vocabulary reaches it, nor do the 30-bit pad values of old versions."""
+"""Wider ids get numbers from here on: above all vocabularies and the 30-bit pad values of old versions."""
 
 
 class Letter:
-    """One wide value and its symbol.  The symbol is free again when the letter is held no more."""
+    """One wide value and its symbol, which is free again when the letter is no longer referenced."""
 
     __slots__ = ("__weakref__", "_free", "symbol", "value")
 
@@ -83,11 +83,11 @@ class Letter:
 
 
 class Alphabet:
-    """Packs token ids of any width, and spells them again.
+    """Packs token ids of any width, and translates them back.
 
-    SGLang stands an image into a prompt as a run of values derived from the image's hash, up to 62 bits wide.
-    Ids below `FIRST_LETTER` are their own symbols; every other value gets a number from there on, equal
-    values the same one, for as long as its `Letter` is held.
+    SGLang puts an image into a prompt as a run of values derived from the image's hash, up to 62 bits wide.
+    An id below `FIRST_LETTER` is its own symbol.  Every other value gets a number from there on, equal values
+    the same one, while its `Letter` is referenced.
     """
 
     def __init__(self) -> None:
@@ -97,16 +97,16 @@ class Alphabet:
         self._made = 0
 
     def __len__(self) -> int:
-        """Letters in use."""
+        """Number of letters in use."""
         return len(self._by_value)
 
     def pack(self, tokens: Any) -> tuple[bytes, tuple[Letter, ...]]:
-        """Token ids as packed symbols, and the letters among them, which the caller holds on to.
+        """Return token ids as packed symbols, and the letters among them, which the caller keeps.
 
-        O(tokens), without a loop in Python but for each letter.
+        O(tokens); Python loops over the letters only.
 
         Raises:
-            InvalidKey: a value that is not an int of 64 bits, or nothing to pack.
+            InvalidKey: nothing to pack, a value that is not an int of 64 bits, or too many letters.
         """
         if isinstance(tokens, list):
             try:
@@ -130,9 +130,9 @@ class Alphabet:
         return symbols.astype("<i4").tobytes(), letters
 
     def known(self, tokens: Any) -> bytes:
-        """Token ids of 64 bits as packed symbols, up to the first wide one that has no letter.  O(tokens)."""
+        """Return 64-bit token ids as packed symbols, up to the first wide id without a letter.  O(tokens)."""
         if isinstance(tokens, list) and tokens:
-            with suppress(InvalidKey):  # where a wide one is among them
+            with suppress(InvalidKey):  # a wide id is among them
                 tokens = np.frombuffer(pack(tokens), dtype="<i4")
         wide = np.asarray(tokens, dtype=np.int64)
         apart = (wide < 0) | (wide >= FIRST_LETTER)
@@ -162,11 +162,11 @@ class Alphabet:
         return letter
 
     def value(self, symbol: int) -> int:
-        """The token id behind a symbol.  O(1)."""
+        """Return the token id of a symbol.  O(1)."""
         return symbol if symbol < FIRST_LETTER else self._by_symbol[symbol].value
 
     def spell(self, packed: bytes) -> array[int]:
-        """The token ids behind packed symbols, as int64.  O(tokens)."""
+        """Return the token ids of packed symbols, as int64.  O(tokens)."""
         wide = np.frombuffer(packed, dtype="<i4").astype(np.int64)
         if wide.size and int(wide.max()) >= FIRST_LETTER:
             for symbol in np.unique(wide[wide >= FIRST_LETTER]).tolist():

@@ -47,9 +47,9 @@ class BenchOptions:
     """The command line of `peek bench`."""
 
     source: Path | None = read_path("[IN]", "Requests as JSONL or a trace; without it they are drawn.", None)
-    waiting: int = count("Requests that wait; as many before them.", WAITING)
+    waiting: int = count("Requests that wait; as many came before them.", WAITING)
     policy: str = value("Policy, or module:Class of your own.", "peek", "LABEL")
-    rounds: int = count("Rounds of a measurement.", ROUNDS)
+    rounds: int = count("Rounds of each measurement.", ROUNDS)
     tokenizer: Path | None = tokenizer_path()
     as_json: bool = json_switch()
 

@@ -67,18 +67,18 @@ class CheckOptions:
 
     logs: list[Path] = read_path("LOG...", "Logs of one engine; .gz, .zst; -: stdin.")
     engine: str = value(f"{', '.join(ENGINES)}; auto: as the log says, else vllm.", AUTO, "NAME")
-    card: str = value("Accelerator, as h100.", DEFAULT_CARD)
+    card: str = value("Accelerator, such as h100.", DEFAULT_CARD)
     cards: int = number_of_cards()
-    model: str = value("Model, as llama-3.1-8b, or its config.json.", DEFAULT_MODEL)
+    model: str = value("Model, such as llama-3.1-8b, or its config.json.", DEFAULT_MODEL)
     memory_utilization: float = part_of_memory()
     arena_tokens: int | None = count("KV arena in tokens; else the log's, else the card's.")
     max_running: int | None = count("Requests that run at once; else the log's, else 256.")
     as_json: bool = json_switch()
     html: Path | None = value("Write a page with the answer.", None, "FILE", parse_target)
-    rate_scale: float = positive("Replay the requests so many times faster.", 1.0)
-    limit: int = count("Simulate so many requests, those of the busiest stretch.", LIMIT)
+    rate_scale: float = positive("Replay the requests this many times faster.", 1.0)
+    limit: int = count("Simulate this many requests, from the busiest stretch.", LIMIT)
     draws: int = value("Resamples of the arrivals for the spread; 0: none.", DRAWS, "INT", parse_seed)
-    seed: int = value("Of the resamples.", 42, "INT", parse_seed)
+    seed: int = value("Seed of the resamples.", 42, "INT", parse_seed)
     slo: list[Target] = value(
         "A target for goodput in place of 2 s and 10 s, repeatable.", [], "S[,MS]", parse_slo
     )

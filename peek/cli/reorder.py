@@ -54,7 +54,7 @@ RESULTS: Final = "results.jsonl"
 
 tokens_of_cache = partial(cli.count, "Tokens of the engine's KV cache.", CACHE_TOKENS)
 tokens_of_block = partial(cli.count, "Tokens of a cache block.", BLOCK_TOKENS)
-engine_name = partial(cli.value, f"What will run it: {', '.join(ENGINES)}.", "vllm")
+engine_name = partial(cli.value, f"Engine that will run the file: {', '.join(ENGINES)}.", "vllm")
 explain_switch = partial(cli.switch, "--explain", "Print groups, guard and expected hits.")
 
 
@@ -66,18 +66,18 @@ class ReorderOptions:
     """The command line of `peek reorder`."""
 
     source: Path = cli.read_path("IN", "Batch file: .jsonl, .gz, .zst, .parquet; -: stdin.")
-    target: Path = cli.written_path("OUT", "Where it goes, its .order file beside it; -: stdout.")
+    target: Path = cli.written_path("OUT", "Reordered file, its .order file beside it; -: stdout.")
     order: Path | None = cli.value(
-        "Order file for `peek restore`, not OUT's name.", None, "PATH", cli.parse_target
+        "Order file for `peek restore`, if not beside OUT.", None, "PATH", cli.parse_target
     )
     cache_tokens: int = tokens_of_cache()
     block_tokens: int = tokens_of_block()
     tokenizer: Path | None = cli.tokenizer_path()
     engine: str = engine_name()
-    replicas: int = cli.count("Write one file for each of so many replicas.", 1)
+    replicas: int = cli.count("Write one file for each of this many replicas.", 1)
     explain: bool = explain_switch()
     out_of_core: bool | None = cli.switch(
-        "--out-of-core/--in-memory", "Through DuckDB; by default for files of 2 GB and more.", None
+        "--out-of-core/--in-memory", "Use DuckDB; by default for files of 2 GB and more.", None
     )
 
 

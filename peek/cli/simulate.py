@@ -87,9 +87,9 @@ _MACHINE: Final = ("card", "cards", "model", "memory_utilization")
 _FLEET_ONLY: Final = ("router", "stale_s")
 
 
-number_of_cards = partial(count, "So many of them together, tensor parallel.", 1)
+number_of_cards = partial(count, "Number of accelerators, tensor parallel.", 1)
 part_of_memory = partial(
-    value, "Part of the memory for weights and KV cache.", UTILISATION, "FLOAT", parse_part
+    value, "Share of the memory for weights and KV cache.", UTILISATION, "FLOAT", parse_part
 )
 
 
@@ -106,32 +106,34 @@ class SimulateOptions:
         list(DEFAULT_POLICIES), "LABEL",
     )  # fmt: skip
     seed: list[int] = value("Seed of cell or sessions, repeatable.", [42], "INT", parse_seed)
-    arena_tokens: int | None = count("KV arena in tokens, not the workload's.")
+    arena_tokens: int | None = count("KV arena in tokens, in place of the workload's.")
     cache: str = value("Engine kind: radix (SGLang-like), blocks (vLLM-like).", "radix")
     as_json: bool = json_switch()
     plot: Path | None = value("Write a figure: .png, .svg or .pdf.", None)
     trace: Path | None = value("A Mooncake trace (JSONL, .gz too) in place of a cell.", None)
-    trace_block: int | None = count("Tokens per hash id, where the trace does not say; else 512.")
-    rate_scale: list[float] = positive("Replay the trace so many times faster, repeatable.", [1.0])
+    trace_block: int | None = count("Tokens per hash id if the trace does not say; else 512.")
+    rate_scale: list[float] = positive("Replay the trace this many times faster, repeatable.", [1.0])
     limit: int | None = count("Take only the first rows, or sessions.")
     sessions: Path | None = value("Recorded sessions (.gz, .xz too) as a closed loop.", None, "FILE")
-    session_rate: float = positive("Sessions a second, where the file has no times.", 1.0)
+    session_rate: float = positive("Sessions a second, if the file has no times.", 1.0)
     trace_file: Path | None = value("Mooncake's conversation trace, for w4 and w4-shared.", None)
-    card: str | None = value("Accelerator, as h100; with --model the arena follows from its memory.", None)
+    card: str | None = value(
+        "Accelerator, such as h100; with --model the arena follows from its memory.", None
+    )
     cards: int = number_of_cards()
-    model: str | None = value("Model, as llama-3.1-8b, or its config.json.", None)
+    model: str | None = value("Model, such as llama-3.1-8b, or its config.json.", None)
     memory_utilization: float = part_of_memory()
-    max_running: int | None = count("Requests that run at once, not the workload's.")
+    max_running: int | None = count("Requests that run at once, in place of the workload's.")
     per_request: Path | None = value("Write a CSV line for each request of each run; .gz too.", None, "FILE")
     slo: list[Target] = value(
         "Another target for goodput: seconds to the first token, milliseconds for each after it (100); "
         "repeatable.", [], "S[,MS]", parse_slo,
     )  # fmt: skip
     replicas: int | None = count(
-        "So many engines behind a router; a cell's requests then come so many times as fast."
+        "Number of engines behind a router; the requests of a cell then come as many times faster."
     )
     router: list[str] = value(f"Router, repeatable: {', '.join(ROUTERS)}.", list(DEFAULT_ROUTERS), "NAME")
-    stale_s: float = value("Seconds until a router hears of anything; --cache blocks.", 0.0, "FLOAT")
+    stale_s: float = value("Seconds until a router learns of a change; --cache blocks.", 0.0, "FLOAT")
 
     def is_given(self, name: str) -> bool:
         """Whether an option is on the command line, even with its default as value."""

@@ -52,10 +52,10 @@ _YEAR_S: Final = 366 * 86_400.0
 """Seconds, more than any log spans; a longer span shows that some times are wrong or of another clock."""
 
 
-field_path = partial(value, "Dotted path; not the usual places.", "", "PATH")
-unit_of_times = partial(value, f"Of numeric times: {', '.join(UNITS)}.", "", "UNIT")
+field_path = partial(value, "Dotted path of the field, in place of the usual ones.", "", "PATH")
+unit_of_times = partial(value, f"Unit of numeric times: {', '.join(UNITS)}.", "", "UNIT")
 rate_of_requests = partial(positive, "Requests a second, in place of the log's times.")
-unknown_tokens = partial(count, "Length of answers of which nobody tells it.", UNKNOWN_TOKENS)
+unknown_tokens = partial(count, "Tokens of an answer whose length is not in the log.", UNKNOWN_TOKENS)
 
 
 @dataclass(frozen=True)
@@ -65,18 +65,18 @@ class TraceOptions:
     source: Path = read_path("IN", "Requests as JSONL, or an engine's log; .gz, .zst; -: stdin.")
     target: Path = written_path("OUT", "The trace: .jsonl, .gz; -: stdout.")
     form: str = value(
-        "jsonl: only rows of requests; log: only servers' logs; auto: each line as what it is.",
+        "jsonl: only rows of requests; log: only servers' logs; auto: by each line.",
         "auto", "NAME", None, "--format",
     )  # fmt: skip
     time_field: str = field_path()
     prompt_field: str = field_path()
     output_field: str = field_path()
-    tenant_field: str = value("Dotted path of who asks; written as a hash.", "", "PATH")
+    tenant_field: str = value("Dotted path of the tenant's name; written as a hash.", "", "PATH")
     time_unit: str = unit_of_times()
-    block_tokens: int = count("Tokens of a block.", BLOCK_TOKENS)
+    block_tokens: int = count("Tokens per block.", BLOCK_TOKENS)
     tokenizer: Path | None = tokenizer_path()
     salt_file: Path | None = value(
-        "Secret for the hashes, so that traces can be joined; else a new one.", None, "PATH"
+        "File with the secret for the hashes, to join traces; else a new one is drawn.", None, "PATH"
     )
     rate: float | None = rate_of_requests()
     output_tokens: int = unknown_tokens()

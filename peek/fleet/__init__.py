@@ -1,4 +1,4 @@
-"""One queue in front of many replicas: an algorithm without I/O, and what it is made of."""
+"""One queue in front of many replicas: an algorithm without I/O, and its parts."""
 
 from peek.fleet.config import FleetConfig
 from peek.fleet.fleet_planner import FleetPlanner

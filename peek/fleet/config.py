@@ -16,23 +16,23 @@ class FleetConfig:
     """Settings of one `FleetPlanner`.
 
     Attributes:
-        order: of the requests that wait for one replica.
+        order: orders the requests that wait for one replica.
         unit_tokens: tokens per symbol of all keys.
-        stickiness: what a token counts at most that is computed in a second place.  It counts once at an idle
-            replica, and more with each request that would have to wait for it there.
-        seats: requests that a replica computes at once; one that has none free is left alone as long as
-            another has.  0: not known.
-        window_requests: requests that may queue at a replica before it is sent another of which it holds less
-            than half.  With few it stays open for long which goes next, and where: late binding, for hosts
-            that tell of first tokens.  With as many as `warm_requests` each goes to its home at once.
-        window_tokens: while fewer uncached tokens than that queue there, any number may.
-        warm_requests: requests that may queue there at most.
-        news_s: seconds until it is known here that a replica has computed a prompt.  What may queue grows by
-            what a replica computes in that time, `warm_requests` by its own number for each second.
-        tokens_per_s: prompt tokens that a replica of speed 1.0 computes in a second; of use with `news_s`.
-        max_waiting: requests that wait in the fleet; one more is refused.
-        asked_whole: replicas of a fleet that is asked whole for the home of a request; of a larger one a few
-            are asked (`peek.fleet.placement`).
+        stickiness: upper bound of the weight of a token to compute: 1.0 at an idle replica, more with each
+            request that would wait for it there.
+        seats: requests that a replica computes at once; 0: not known.  A replica without a free seat gets no
+            new request while another one has a seat.
+        window_requests: requests that may queue at a replica before it gets another one of which it holds
+            less than half.  With few, the next request and its replica stay open (late binding, for hosts
+            that report first tokens).  With as many as `warm_requests`, each goes to its home at once.
+        window_tokens: while fewer uncached tokens than this queue there, up to `warm_requests` may queue.
+        warm_requests: most requests that may queue there.
+        news_s: seconds until it is known here that a replica has computed a prompt.  The window grows by the
+            tokens computed in that time, `warm_requests` by its own number for each second.
+        tokens_per_s: prompt tokens per second of a replica of speed 1.0; used with `news_s`.
+        max_waiting: most requests that wait in the fleet; one more is refused.
+        asked_whole: most replicas of a fleet in which all are asked for the home of a request; in a larger
+            one a few are (`peek.fleet.placement`).
     """
 
     order: PeekConfig = field(default_factory=PeekConfig)

@@ -1,7 +1,6 @@
 """One queue in front of many replicas: where a request waits, what a replica gets next, which replica helps.
 
-`FleetPlanner` does no I/O and knows no clock.  Its driver, a router's actor or a simulated fleet, makes the
-same calls:
+`FleetPlanner` does no I/O and knows no clock.  Its driver, a router's actor or a simulated fleet, calls:
 
     join, pause, resume, leave, lost    which replicas there are
     add, cancel                         which requests came, and which were given up
@@ -11,10 +10,10 @@ same calls:
     started, finished                   what became of the requests that were sent
 
 Each request waits at a *home*, the replica where it costs all requests the least time
-(`peek.fleet.placement`).  A `Planner` per replica orders the requests that wait there.  A replica is sent at
-once what it mostly holds, and anything else only while little queues there: so waiting requests can still go
+(`peek.fleet.placement`).  A `Planner` per replica orders the requests that wait there.  A replica gets at
+once a request of which it holds half, any other only while little queues there.  So the rest can still go
 elsewhere.  A replica that runs out of work takes over a part of the longest backlog (`peek.fleet.stealing`).
-docs/fleet.md tells it at length.
+docs/fleet.md has the details.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ if TYPE_CHECKING:
     from peek.protocols import CacheView
 
 CACHE_TOKENS: Final = 200_000
-"""A replica's cache, where the host does not say how large it is."""
+"""Size of a replica's cache if the host does not give it."""
 
 
 @final
 class FleetPlanner:
     """One queue in front of many replicas.
 
-    For one thread at a time.  What a view raises goes to the caller; no request is lost by it or sent unseen,
-    and the next call goes on where that one ended.  Names of replicas and requests are the caller's.  Costs:
-    R replicas, k symbols of a key, n requests that wait for the replica in question.
+    For one thread at a time.  An error of a view goes to the caller; no request is lost by it or sent
+    unreported, and the next call continues there.  Names of replicas and requests are the caller's.  In
+    costs, R is the number of replicas, k of a key's symbols, n of the requests that wait for the replica.
 
     >>> fleet = FleetPlanner()
     >>> fleet.join("gpu0"); fleet.join("gpu1")
@@ -81,9 +80,9 @@ class FleetPlanner:
         self._ranked = False
         """Whether a priority other than 0 was ever given."""
         self._sent: list[tuple[str, str]] = []
-        """What was sent since the last answer."""
+        """Requests sent since the last answer, each with its replica."""
         self._waiting: i64 = 0
-        """Requests that wait, those without a home included."""
+        """Number of waiting requests, including ones without a home."""
 
     # -- replicas ------------------------------------------------------------------------------------
 
@@ -95,16 +94,16 @@ class FleetPlanner:
         view: CacheView | None = None,
         speed: float = 1.0,
     ) -> None:
-        """A replica is there, with an empty queue.  O(1), and `add` for each request that had no home.
+        """Add a replica with an empty queue.  O(1), plus `add` for each request without a home.
 
         Args:
-            name: not in the fleet yet.
-            cache_tokens: how much its prefix cache holds; of no use with a `view`.
-            view: its cache, as it is or as it was seconds ago, in symbols of the fleet's `unit_tokens`.
-                Without one it is guessed from what was sent there.
-            speed: how many times faster it works than a replica of speed 1.0.
+            name: a name that is not in the fleet yet.
+            cache_tokens: size of its prefix cache; unused with a `view`.
+            view: its cache, as it is or was seconds ago, in symbols of the fleet's `unit_tokens`.  Without
+                one it is guessed from the requests sent there.
+            speed: its speed as a multiple of a replica of speed 1.0.
 
-        Raises `InvalidConfig` for a name that is taken and for numbers and views that cannot be.
+        Raises `InvalidConfig` for a name that is taken, and for impossible numbers and views.
         """
         require_within("cache_tokens", cache_tokens, 0, 2**60)
         require_within("speed", speed, 1e-6, 1e6)
@@ -123,14 +122,14 @@ class FleetPlanner:
         self._placement.settle()
 
     def pause(self, name: str) -> None:
-        """Send it nothing until `resume`.  Its requests go on waiting, unless another replica is idle."""
+        """Send a replica nothing until `resume`.  Its requests wait on, unless another replica is idle."""
         replica = self._replica(name)
         replica.accepting = False
         self._loads.touch(replica)
         self._placement.changes += 1
 
     def resume(self, name: str) -> None:
-        """Send it requests again; `InvalidConfig` if it leaves."""
+        """Send a replica requests again; `InvalidConfig` if it leaves."""
         replica = self._replica(name)
         if replica.leaving:
             raise InvalidConfig(f"replica {name!r} leaves the fleet")
@@ -139,7 +138,7 @@ class FleetPlanner:
         self._hear_from(replica)
 
     def leave(self, name: str) -> None:
-        """Send it nothing any more; it is out of the fleet once its last request has ended.
+        """Send a replica nothing any more; it leaves the fleet once its last request has ended.
 
         Requests that wait for it get another home, each at the cost of `add`.
         """
@@ -153,14 +152,14 @@ class FleetPlanner:
         self._placement.settle()
 
     def lost(self, name: str, requeue: bool = True) -> list[str]:
-        """A replica is gone with all it had.  The cost of `add` for each request that waited or ran there.
+        """Remove a replica that is gone.  The cost of `add` for each request that waited or ran there.
 
         Args:
-            requeue: requests under way there wait again, in their old place by time of arrival.  False
+            requeue: whether requests under way there wait again, at their old place by arrival time.  False
                 forgets them: for hosts that place requests at once, and will place these anew.
 
         Returns:
-            Ids of the requests under way there.
+            Ids of the requests that were under way there.
         """
         replica = self._replica(name)
         replica.leaving = True
@@ -180,7 +179,7 @@ class FleetPlanner:
         return list(replica.under_way)
 
     def forget_caches(self) -> None:
-        """All replicas have emptied their prefix caches (new weights, say): sessions have no homes either.
+        """Note that all replicas have emptied their prefix caches (new weights).  Sessions lose their homes.
 
         O(prompts remembered).
         """
@@ -196,12 +195,12 @@ class FleetPlanner:
         return replica
 
     def _hear_from(self, replica: Replica) -> None:
-        """Something has changed there: it may be sent more, and look for work again."""
+        """Note a change at a replica: it may be sent more, and may help again."""
         replica.fruitless = -1
         self._loads.touch(replica)
 
     def _turn_out(self, replica: Replica) -> None:
-        """Requests that wait for a replica have no home any more."""
+        """Take the home from all requests that wait for a replica."""
         for request in replica.planner.requests():
             ticket = self._tickets[request.request_id]
             replica.release(ticket)
@@ -211,7 +210,7 @@ class FleetPlanner:
     # -- requests ------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Requests that wait.  O(1)."""
+        """Number of waiting requests.  O(1)."""
         return self._waiting
 
     def __contains__(self, request_id: object) -> bool:
@@ -219,7 +218,7 @@ class FleetPlanner:
         return request_id in self._tickets
 
     def home(self, request_id: str) -> str:
-        """The replica that a request waits for or was sent to, "" if there is none.
+        """Return the replica that a request waits for or was sent to, "" if there is none.
 
         O(1); `UnknownRequest`.
         """
@@ -227,11 +226,11 @@ class FleetPlanner:
         return "" if replica is None else replica.name
 
     def status(self) -> list[ReplicaStatus]:
-        """The load of every replica, in the order in which they joined.  O(R)."""
+        """Return the load of every replica, in the order in which they joined.  O(R)."""
         return [replica.status() for replica in self._replicas.values()]
 
     def check(self) -> None:
-        """Verify the bookkeeping; `AssertionError` names what is off.  O(requests + replicas)."""
+        """Verify the bookkeeping; `AssertionError` names the mismatch.  O(requests + replicas)."""
         tickets = self._tickets
         waiting = 0
         for ticket in tickets.values():
@@ -253,14 +252,14 @@ class FleetPlanner:
         return ticket
 
     def _find_sent(self, request_id: str, name: str) -> Ticket | None:
-        """The ticket of a request that is under way at a replica; None for any other.  O(1)."""
+        """Return the ticket of a request that is under way at a replica; None for any other.  O(1)."""
         ticket = self._tickets.get(request_id)
         if ticket is None or not ticket.sent or ticket.replica is None or ticket.replica.name != name:
             return None
         return ticket
 
     def _ticket_for(self, request: PendingRequest, decode_tokens: int, priority: int) -> Ticket:
-        """A ticket for a new request, not kept yet; fills its `num_tokens` if the key tells.  O(k)."""
+        """Make a ticket for a new request without keeping it; fills in `num_tokens` if it is 0.  O(k)."""
         if request.request_id in self._tickets:
             raise DuplicateRequest(f"request {request.request_id!r} waits or is under way already")
         require_within("decode_tokens", decode_tokens, 0, 2**40)
@@ -271,20 +270,19 @@ class FleetPlanner:
         return Ticket(request, key, decode_tokens, priority)
 
     def add(self, request: PendingRequest, decode_tokens: int = 0, priority: int = 0) -> str:
-        """A request waits from now on.  O(k) for each replica that is asked what it holds.
+        """Add a request that waits.  O(k) for each replica that is asked what it holds.
 
-        Those are all, or a few of a fleet of more than `asked_whole`, see `peek.fleet.placement`.
+        All replicas are asked, or a few of more than `asked_whole`, see `peek.fleet.placement`.
 
         Args:
             request: its key is taken over.
-            decode_tokens: tokens that its answer is expected to have; they count as load.
-            priority: of the requests that wait for one replica the smaller number goes first.
+            decode_tokens: expected tokens of its answer; they count as load.
+            priority: among requests that wait for one replica, the smaller number goes first.
 
         Returns:
             Its home, "" while there is no replica.
 
-        Raises `QueueFull`, `DuplicateRequest` if it waits or is under way, `InvalidKey`; nothing has
-        changed then.
+        Raises `QueueFull`, `DuplicateRequest` if it waits or is under way, `InvalidKey`; nothing has changed.
         """
         if self._waiting >= self._max_waiting:
             self.stats.refused += 1
@@ -299,7 +297,7 @@ class FleetPlanner:
         return "" if ticket.replica is None else ticket.replica.name
 
     def place(self, request: PendingRequest, decode_tokens: int = 0, at: str = "") -> str:
-        """Where to send a request now: for hosts that cannot hold one.  Arguments and cost of `add`.
+        """Choose the replica to send a request to now, for hosts that cannot hold one.  Otherwise as `add`.
 
         Args:
             at: the replica that the host has chosen, paused or not; "" lets the planner choose.
@@ -357,10 +355,10 @@ class FleetPlanner:
         self._placement.note(request, key, replica)
 
     def cancel(self, request_id: str) -> str:
-        """A client went away or timed out: forget the request.  O(depth); `UnknownRequest`.
+        """Forget a request whose client went away or timed out.  O(depth); `UnknownRequest`.
 
         Returns:
-            The replica that the request was sent to and is still there, "" if it waited.
+            The replica at which the request still is, "" if it waited.
         """
         ticket = self._find(request_id)
         self.stats.cancelled += 1
@@ -372,7 +370,7 @@ class FleetPlanner:
         return ""
 
     def started(self, request_id: str, name: str) -> bool:
-        """The first token of a request came from a replica; False, and nothing else, if it is not there."""
+        """Note the first token of a request at a replica; return False if it is not there.  O(k)."""
         ticket = self._find_sent(request_id, name)
         if ticket is None:
             return False
@@ -383,7 +381,7 @@ class FleetPlanner:
         return True
 
     def finished(self, request_id: str, name: str) -> bool:
-        """A replica has answered a request; False, and nothing else, if it is not there.  O(depth)."""
+        """Note that a replica has answered a request; return False if it is not there.  O(depth)."""
         ticket = self._find_sent(request_id, name)
         if ticket is None:
             return False
@@ -392,7 +390,7 @@ class FleetPlanner:
         return True
 
     def _end(self, ticket: Ticket, computed: bool) -> str:
-        """A request that was sent is done or given up; the name of its replica."""
+        """Forget a sent request that has ended or was given up; return the name of its replica."""
         replica = ticket.replica
         assert replica is not None
         del self._tickets[ticket.request.request_id]
@@ -407,11 +405,10 @@ class FleetPlanner:
     # -- which request goes where --------------------------------------------------------------------
 
     def dispatch(self, now: float) -> list[tuple[str, str]]:
-        """Which requests to send now, and where: `(request id, replica)`, in the order in which they go.
+        """Return the requests to send now as `(request id, replica)`, in the order to send them.
 
-        Fills the replicas that have room or hold what a request needs, and lets idle ones help.  Each pair is
-        told once.  The cost of `take` for each replica that there is news of, and O(idle replicas) while any
-        request waits.
+        Fills replicas that have room or hold what a request needs, and lets idle ones help.  Returns each
+        pair once.  Costs a `take` for each replica with news, and O(idle replicas) while any request waits.
 
         Args:
             now: seconds, on the clock of `PendingRequest.arrival_time`.
@@ -436,10 +433,10 @@ class FleetPlanner:
         return self._take_sent()
 
     def take(self, name: str, now: float) -> list[str]:
-        """Which requests to send to one replica that asks, in their order; none: it is to wait.
+        """Return the requests to send to one replica that asks, in order; if none, it is to wait.
 
-        The cost of a lazy plan of those that wait for it, O(k) for each that is sent; O(n) of the longest
-        backlog more where none waits for it.  `UnknownReplica`.
+        The cost of a lazy plan of the requests that wait for it, and O(k) for each sent one.  If none waits
+        for it, also O(n) for the longest backlog.  `UnknownReplica`.
         """
         replica = self._replica(name)
         self._placement.settle()
@@ -448,13 +445,13 @@ class FleetPlanner:
         return [request_id for request_id, _ in self._take_sent()]
 
     def _take_sent(self) -> list[tuple[str, str]]:
-        """What was sent since the last answer; also by a call that a view or policy ended with an error."""
+        """Return what was sent since the last answer, also by a call that ended with an error."""
         sent = self._sent
         self._sent = []
         return sent
 
     def _has_room(self, replica: Replica) -> bool:
-        """Whether a replica may be sent a request that it does not hold: little queues there.  O(1)."""
+        """Whether a replica may get a request that it does not hold: little queues there.  O(1)."""
         queued: i64 = replica.unstarted + replica.other_requests
         if queued >= self._warm_requests:
             return False
@@ -463,14 +460,14 @@ class FleetPlanner:
         return float(replica.unstarted_tokens) < self._window_tokens + self._late_tokens * replica.speed
 
     def _may_send(self, replica: Replica) -> bool:
-        """Whether a request that waits for it may go, as far as can be told without a look.  O(1)."""
+        """Whether a request that waits for it may go, as far as is known without a look.  O(1)."""
         queued: i64 = replica.unstarted + replica.other_requests
         return self._has_room(replica) or (replica.due and queued < self._warm_requests)
 
     def _send(self, replica: Replica, now: float) -> None:
         """Send a replica the requests that wait for it, in the planned order, as far as its window allows.
 
-        Plans anew after requests that it did not hold: others may share what they bring.
+        Plans anew after requests that it did not hold: others may share their prefixes.
         """
         replica.due = False
         while len(replica.planner) > 0:
@@ -486,7 +483,7 @@ class FleetPlanner:
                 return
 
     def _pick(self, replica: Replica, plan: Iterable[str], picked: list[Ticket]) -> bool:
-        """Pick what a replica is sent of a plan; whether all was, and some of it brings a prefix there."""
+        """Pick what a replica is sent of a plan; return whether that is all, and some of it is new there."""
         brought = False
         for request_id in plan:
             if replica.unstarted + replica.other_requests >= self._warm_requests:
@@ -505,7 +502,7 @@ class FleetPlanner:
         return brought
 
     def _in_rank(self, plan: LazyPlan) -> list[str]:
-        """Smaller priorities first, among equals as planned.  O(n log n)."""
+        """Return a plan's requests, smaller priorities first, equal ones as planned.  O(n log n)."""
         whole = plan.rest(0)
         tickets = self._tickets
         order = [(tickets[whole[place]].priority, place) for place in range(len(whole))]
@@ -513,7 +510,7 @@ class FleetPlanner:
         return [whole[place] for _, place in order]
 
     def _help(self, thief: Replica, victim: Replica | None) -> bool:
-        """Let a replica for which no request waits take over some of another's backlog; whether it did."""
+        """Let a replica for which none waits take over a part of another's backlog; return whether it did."""
         if not self._has_room(thief):
             return False
         if victim is None or self._is_known_to_spare(thief, victim):
@@ -538,7 +535,7 @@ class FleetPlanner:
         return True
 
     def _is_known_to_spare(self, thief: Replica, victim: Replica) -> bool:
-        """Whether it took nothing from this one with as large a budget, and no request came since."""
+        """Whether the thief found nothing at this victim with as large a budget, and nothing came since."""
         if thief.fruitless != self._placement.changes or thief.spared is not victim:
             return False
         if needs_seats(victim, thief):

@@ -1,9 +1,9 @@
 """Where a request waits: the replica at which it costs all requests the least time.
 
-A small fleet is asked whole.  In a large one that would cost each arrival a look into every cache, so
-`Placement` asks a few: the replicas that were sent the longest beginnings of the prompt (`Beginnings`), the
-home of its session, and the replicas with the least to do (`Loads`).  A replica that is none of these lacks
-the prompt as far as the fleet knows, and has more to do than those that lack it, too.
+In a small fleet all replicas are asked.  In a large one that would cost each arrival a look into every cache,
+so `Placement` asks a few: the replicas that were sent the longest beginnings of the prompt (`Beginnings`),
+the home of its session, and the replicas with the least to do (`Loads`).  Any other replica lacks the prompt,
+as far as the fleet knows, and has more to do than some that lack it, too.
 """
 
 from __future__ import annotations
@@ -19,44 +19,43 @@ from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES
 
 MOVING: Final = 2.0
-"""What a token counts where a session would leave its home: it takes room in a second cache, too."""
+"""Factor of a token's weight where a session would leave its home: it takes room in a second cache, too."""
 
 STEP_TOKENS: Final = 150.0
-"""Prompt tokens that a replica computes in the time that one token of an answer takes."""
+"""Prompt tokens that a replica computes in the time of one token of an answer."""
 
 MOST_SESSIONS: Final = 100_000
-"""Sessions whose homes are remembered; those that were silent longest are forgotten."""
+"""Most sessions whose homes are remembered; the ones silent for longest are forgotten."""
 
 ASKED: Final = 12
-"""Replicas of a large fleet that are asked at most, and the home of the session."""
+"""Most replicas of a large fleet that are asked, the home of the session included."""
 
 LEAST_LOADED: Final = 6
-"""How many of those asked are the ones with the least to do; the others were sent such prompts."""
+"""How many of these are the ones with the least to do; the others were sent such prompts."""
 
 MOST_BEGINNINGS: Final = 1 << 18
-"""Beginnings of prompts that are remembered at least, and twice as many at most; some 200 bytes each."""
+"""Beginnings of prompts that are remembered: this many to twice as many, some 200 bytes each."""
 
 MOST_HOLDERS: Final = 64
-"""Replicas that are remembered for one beginning: the last that were sent it."""
+"""Most replicas that are remembered for one beginning: the last ones that were sent it."""
 
 
 @final
 class Beginnings:
-    """Which replicas were sent prompts that begin like another one: a guess at whom to ask, no promise.
+    """Which replicas were sent prompts with the same beginning: a guess at which to ask, no promise.
 
-    Of each prompt the beginnings of 1, 2, 3, 5, 8, 12, ... symbols are noted, each half as long again as the
-    one before, as numbers.  Two prompts meet at the longest of these that they share, at least two thirds of
-    what they share.
+    Of each prompt the beginnings of 1, 2, 3, 5, 8, 12, ... symbols are noted as numbers, each half as long
+    again as the one before.  Two prompts meet at the longest of these that they share, 2/3 of that or more.
     """
 
     def __init__(self) -> None:
         self.most: i64 = MOST_BEGINNINGS
         self._newer: dict[int, list[str]] = {}
-        """Names of replicas by beginning, the last to be sent it at the end."""
+        """By beginning: names of replicas, the last one that was sent it at the end."""
         self._older: dict[int, list[str]] = {}
 
     def numbers(self, key: bytes, namespace: str) -> list[int]:
-        """Numbers for the beginnings of a packed prompt, longest first.  O(len(key))."""
+        """Return numbers for the beginnings of a packed prompt, longest first.  O(len(key))."""
         found: list[int] = []
         length: i64 = 1
         most: i64 = len(key) // SYMBOL_BYTES
@@ -67,7 +66,7 @@ class Beginnings:
         return found
 
     def note(self, numbers: list[int], name: str) -> None:
-        """A replica was sent a prompt with these beginnings.  O(numbers)."""
+        """Note that a replica was sent a prompt with these beginnings.  O(numbers)."""
         for number in numbers:
             names = self._newer.get(number)
             if names is None:
@@ -84,43 +83,43 @@ class Beginnings:
             self._newer = {}
 
     def holders(self, number: int) -> list[str]:
-        """Names of replicas, some perhaps gone, that were sent a prompt with this beginning.  O(1)."""
+        """Return names of replicas, some perhaps gone, that were sent a prompt with this beginning.  O(1)."""
         names = self._newer.get(number)
         return self._older.get(number, []) if names is None else names
 
     def clear(self) -> None:
-        """All caches are empty."""
+        """Forget everything: all caches are empty."""
         self._newer.clear()
         self._older.clear()
 
 
 @final
 class Loads:
-    """The replicas by what they have to do, put in order again only where that has changed.
+    """The replicas sorted by what they have to do; only changed ones are sorted anew.
 
     Attributes:
-        news: replicas that may now be sent something, or take over something, that they could not before.
+        news: replicas that may now be sent or take over something that they could not before.
     """
 
     def __init__(self) -> None:
         self.news: dict[Replica, None] = {}
         self._changed: dict[Replica, None] = {}
         self._order: list[tuple[float, i64, Replica]] = []
-        """Those that accept requests, least backlog first, then the one whose place is the oldest."""
+        """Replicas that accept requests, least backlog first, among equals the one with the oldest place."""
         self._place: dict[Replica, tuple[float, i64, Replica]] = {}
         self._idle: dict[Replica, None] = {}
-        """Those that accept requests and for which none waits."""
+        """Replicas that accept requests and for which none waits."""
         self._paused: dict[Replica, None] = {}
-        """Those that accept none and for which some wait."""
+        """Replicas that accept no requests and for which some wait."""
         self._serial: i64 = 0
 
     def touch(self, replica: Replica) -> None:
-        """What a replica has to do, or whether it accepts requests, may have changed.  O(1)."""
+        """Note that a replica's work, or whether it accepts requests, may have changed.  O(1)."""
         self.news[replica] = None
         self._changed[replica] = None
 
     def drop(self, replica: Replica) -> None:
-        """A replica is gone.  O(R) moves of a pointer."""
+        """Remove a replica that is gone.  O(R) moves of a pointer."""
         self.news.pop(replica, None)
         self._changed.pop(replica, None)
         self._take_out(replica)
@@ -133,7 +132,7 @@ class Loads:
         self._paused.pop(replica, None)
 
     def _settle(self) -> None:
-        """O(log R) for each that has changed, and R moves of a pointer."""
+        """Sort changed replicas anew.  O(log R) each, and R moves of a pointer."""
         for replica in self._changed:
             self._take_out(replica)
             if replica.accepting:
@@ -148,17 +147,17 @@ class Loads:
         self._changed.clear()
 
     def least(self, count: i64) -> list[Replica]:
-        """Of those that accept requests the `count` with the smallest backlogs, in turn among equals."""
+        """Return the `count` accepting replicas with the smallest backlogs, in turn among equals."""
         self._settle()
         return [place[2] for place in self._order[:count]]
 
     def idle(self) -> list[Replica]:
-        """Those that accept requests and for which none waits, smallest backlog first."""
+        """Return the accepting replicas for which no request waits, smallest backlog first."""
         self._settle()
         return sorted(self._idle, key=by_backlog)
 
     def neediest(self) -> Replica | None:
-        """Whom to help: of those for which requests wait a paused one, then the one with the longest backlog.
+        """Return the replica to help, of those with waiting requests: a paused one, or the longest backlog.
 
         O(paused ones + those with a longer backlog for which none waits).
         """
@@ -194,10 +193,10 @@ def longest_first(replica: Replica) -> tuple[float, int]:
 class Placement:
     """Chooses the replica that each request waits for, its home; among equals each in turn.
 
-    The home is the replica with the least `cost`; where that has no seat free, the least of those at which
-    nobody waits.  What a second copy of a prefix costs is the time of those who wait where it is computed.
-    So an idle replica makes itself a copy as soon as waiting elsewhere takes longer, and under load a family
-    of prompts stays together.
+    The home is the replica with the least `cost`; if that has no free seat, the cheapest one with a free seat
+    and no queue.  A second copy of a prefix costs the time of the requests that wait where it is computed.
+    So an idle replica gets a copy as soon as waiting elsewhere takes longer, and under load a family of
+    prompts stays together.
 
     Args:
         replicas: by name.
@@ -206,8 +205,8 @@ class Placement:
 
     Attributes:
         loads: what each replica has to do.
-        most_sessions: of which the home is known, those whose last turn is the newest.
-        changes: grows whenever there may be something new to take over: a request waits, a replica pauses.
+        most_sessions: most sessions of which the home is known, the ones with the newest turns.
+        changes: grows when there may be something new to take over: a request waits, a replica pauses.
     """
 
     def __init__(self, replicas: dict[str, Replica], stats: FleetStats, asked_whole: i64) -> None:
@@ -219,15 +218,15 @@ class Placement:
         self.changes: i64 = 0
         self._beginnings = Beginnings()
         self._sessions: dict[tuple[str, str], str] = {}
-        """Where the last turn of each session of a namespace went, the newest at the end."""
+        """By namespace and session: the replica of the last turn, the newest at the end."""
         self._unplaced: dict[str, Ticket] = {}
         self._turn: i64 = 0
 
     def choose(self, ticket: Ticket) -> tuple[Replica | None, i64]:
-        """The home, None if there is no replica, and the prompt tokens that the request adds there.
+        """Return the home, None if there is no replica, and the prompt tokens that the request adds there.
 
-        A paused replica is no home unless all are paused, a leaving one never.  Asks R views, in a large
-        fleet `ASKED` and that of its session's home.
+        A paused replica is no home unless all are paused, a leaving one never.  Asks R views, at most `ASKED`
+        in a large fleet.
         """
         home = self._sessions.get((ticket.request.namespace, ticket.request.session), "")
         moves_from = home if home in self._replicas else ""
@@ -262,7 +261,7 @@ class Placement:
         return best, best_work
 
     def _candidates(self, ticket: Ticket, home: str) -> list[Replica]:
-        """The replicas to ask: all in turn, or a few of many."""
+        """Return the replicas to ask: all in turn, or a few of many."""
         if len(self._replicas) > self.asked_whole:
             least = self.loads.least(LEAST_LOADED)
             if least:
@@ -273,7 +272,7 @@ class Placement:
         return replicas[at:] + replicas[:at]
 
     def _few(self, ticket: Ticket, home: str, least: list[Replica]) -> list[Replica]:
-        """Those with the least to do, the session's home, and who was sent most of the prompt."""
+        """Return the replicas with the least to do, the session's home, and replicas sent such prompts."""
         chosen: dict[Replica, None] = dict.fromkeys(least)
         if home:
             chosen[self._replicas[home]] = None
@@ -291,12 +290,12 @@ class Placement:
         return list(chosen)
 
     def went(self, ticket: Ticket, key: bytes, replica: Replica) -> None:
-        """A request has got a home, or another one: so has its session.  O(len(key)) in a large fleet."""
+        """Note that a request and its session have a home, or another one.  O(len(key)) in a large fleet."""
         if self.note(ticket.request, key, replica):
             self._stats.sessions_moved += 1
 
     def note(self, request: PendingRequest, key: bytes, replica: Replica) -> bool:
-        """Note where any router's request went; return whether its session moved.  O(len(key)) likewise."""
+        """Note where any router's request went; return whether its session moved.  Costs as `went`."""
         if 2 * len(self._replicas) > self.asked_whole:  # soon it may be too large to be asked whole
             numbers = self._beginnings.numbers(key, request.namespace)
             self._beginnings.note(numbers, replica.name)
@@ -310,12 +309,12 @@ class Placement:
         return moved
 
     def forget_caches(self) -> None:
-        """No session has a home any more, and no replica holds anything."""
+        """Forget the homes of sessions, and which replica holds what."""
         self._sessions.clear()
         self._beginnings.clear()
 
     def wait(self, ticket: Ticket) -> None:
-        """A request waits, without a home until `settle`.  O(1)."""
+        """Note a request that waits, without a home until `settle`.  O(1)."""
         self.changes += 1
         ticket.replica = None
         self._unplaced[ticket.request.request_id] = ticket
@@ -334,7 +333,7 @@ class Placement:
             self.loads.touch(replica)
 
     def give_up(self, ticket: Ticket) -> None:
-        """A request no longer waits.  O(len(key))."""
+        """Remove a request that no longer waits.  O(len(key))."""
         if ticket.replica is None:
             del self._unplaced[ticket.request.request_id]
         else:
@@ -343,12 +342,12 @@ class Placement:
 
 
 def cost(replica: Replica, work: i64, moves: bool) -> float:
-    """What it costs all if a request that adds `work` tokens goes to a replica; `moves`: its session's home
-    is another.
+    """Return what all requests lose if one that adds `work` tokens goes to a replica, in tokens at speed 1.0.
 
         backlog + wait for a seat + weight x work
 
-    The first two are what the request waits for itself; the weight is what the others wait for it.  O(1).
+    The request itself waits for the first two; the others wait for the third.  `moves`: the home of its
+    session is another replica.  O(1).
     """
     backlog = replica.backlog
     if replica.is_full:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 DECODING: Final = 0.3
-"""What a token computed at a replica costs a request that decodes there, in parts of one that waits."""
+"""Cost of a computed token for a request that decodes at the replica, as a fraction of one that waits."""
 
 
 @final
@@ -27,12 +27,12 @@ class Ticket:
     Attributes:
         request: as given to `FleetPlanner.add`.
         key: its packed prompt; empty while it waits for a replica, whose planner then has it.
-        decode_tokens: tokens that its answer is expected to have.
-        priority: of the requests that wait for one replica the smaller number goes first.
+        decode_tokens: expected tokens of its answer.
+        priority: among requests that wait for one replica, the smaller number goes first.
         replica: the one it waits for or runs on; None while there is none.
         work: uncached prompt tokens that it counts with there.
-        sent: it has gone to its replica.
-        started: its first token is known.
+        sent: whether it has gone to its replica.
+        started: whether its first token is known.
     """
 
     __slots__ = ("decode_tokens", "key", "priority", "replica", "request", "sent", "started", "work")
@@ -53,23 +53,22 @@ class Replica:
     """One replica as the fleet sees it; only `FleetPlanner` changes it.
 
     Args:
-        name: the host's.
-        config: the order of the requests that wait for it.
-        told: its cache; None where it does not tell, and has to be guessed.
-        capacity: symbols its cache has room for.
-        unit_tokens: tokens per symbol.
-        speed: how many times faster it works than a replica of speed 1.0.
+        name: the host's name for it.
+        number: the order in which the replicas joined.
+        config: settings of the fleet.
+        told: its cache; None if it does not report it, which is then guessed.
+        cache_tokens: size of its cache.
+        speed: its speed as a multiple of a replica of speed 1.0.
 
     Attributes:
         planner: the requests that wait for it.
-        number: the order in which the replicas joined.
-        view: what its cache is taken to hold, prompts on their way there included.
-        tells: of first tokens.
-        accepting: it may be sent requests; False while it is paused or leaves.
-        leaving: it is gone once its last request has ended.
-        due: a request may wait for it of whose prompt it holds half.
+        view: what its cache is taken to hold, including prompts on their way there.
+        tells: whether it reports first tokens.
+        accepting: whether it may be sent requests; False while it is paused or leaves.
+        leaving: whether it goes once its last request has ended.
+        due: whether a request may wait for it of which it holds half.
         fruitless: `Placement.changes` when it last found nothing to take over; -1 after news from it.
-        spared, spared_budget: from which replica, and what that might have cost.
+        spared, spared_budget: the victim at that time, and the budget.
         waiting_tokens: uncached and decode tokens of the requests that wait for it.
         unstarted_tokens: uncached tokens of the requests sent there that have no first token.
         decode_tokens: tokens of the answers of the requests sent there.
@@ -108,20 +107,20 @@ class Replica:
 
     @property
     def backlog(self) -> float:
-        """Tokens it has to compute and decode, as a replica of speed 1.0 would count them.  O(1)."""
+        """Tokens it has to compute and decode, divided by its speed.  O(1)."""
         own: i64 = self.waiting_tokens + self.unstarted_tokens + self.decode_tokens
         return float(own + self.other_tokens) / self.speed
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was sent there that has not ended.  O(1)."""
+        """Whether every request sent there, also by other routers, has ended.  O(1)."""
         return not self.under_way and self.other_requests == 0
 
     @property
     def is_full(self) -> bool:
         """Whether all seats are taken: by requests that decode and one that is computed.  O(1).
 
-        Where the host does not tell of first tokens, by whatever was sent there.
+        If the host does not report first tokens, every request sent there takes one.
         """
         taken: i64 = len(self.under_way) + self.other_requests
         if self.tells and self.unstarted > 1:
@@ -130,13 +129,13 @@ class Replica:
 
     @property
     def weight(self) -> float:
-        """What a token counts that it computes: once, and again for each that waits for it there.  O(1)."""
+        """Weight of a token computed there: 1, and more for each request that waits or decodes.  O(1)."""
         queued: i64 = self.unstarted + len(self.planner) + self.other_requests
         decoding: i64 = len(self.under_way) - self.unstarted
         return min(self.stickiness, 1.0 + float(queued) + DECODING * float(decoding))
 
     def status(self) -> ReplicaStatus:
-        """Its load.  O(1)."""
+        """Return its load.  O(1)."""
         return ReplicaStatus(
             self.name,
             self.accepting,
@@ -147,16 +146,16 @@ class Replica:
         )
 
     def cold_tokens(self, request: PendingRequest, key: bytes) -> i64:
-        """Prompt tokens of a request that its cache lacks, at least 1.  O(shared part)."""
+        """Return the prompt tokens of a request that its cache lacks, at least 1.  O(shared part)."""
         view = self.view
         segment = memoryview(key).cast("i")
         held: i64 = view.advance(view.root(request.namespace), segment, 0)[0]
         return max(1, request.num_tokens - held * self.unit_tokens)
 
     def added_tokens(self, request: PendingRequest, key: bytes) -> i64:
-        """Prompt tokens that a request adds to its work, at least 1.  O(shared part).
+        """Return the prompt tokens that a request adds to its work, at least 1.  O(shared part).
 
-        A prefix that is cached, or that a request which waits for it has too, adds nothing.
+        A prefix adds nothing if it is cached, or if a request that waits for it has it, too.
         """
         cold = self.cold_tokens(request, key)
         shared: i64 = self.planner.shared_symbols(key, request.namespace)
@@ -165,7 +164,7 @@ class Replica:
     # -- the way of a request ------------------------------------------------------------------------
 
     def hold(self, ticket: Ticket, work: i64) -> None:
-        """A request waits for this replica from now on; it adds `work` prompt tokens.  O(len(key))."""
+        """Let a request wait for this replica; it adds `work` prompt tokens.  O(len(key))."""
         request = ticket.request
         request.key = ticket.key
         self.planner.add(request)
@@ -175,7 +174,7 @@ class Replica:
         self.waiting_tokens += work + ticket.decode_tokens
 
     def release(self, ticket: Ticket) -> None:
-        """A request no longer waits for this replica; its ticket has the key again.  O(len(key))."""
+        """Let a request no longer wait for this replica; its ticket gets the key back.  O(len(key))."""
         request_id = ticket.request.request_id
         ticket.key = self.planner.key_of(request_id)
         ticket.replica = None
@@ -183,7 +182,7 @@ class Replica:
         self.planner.remove(request_id, False)
 
     def pick(self, ticket: Ticket) -> None:
-        """A request that waits for this replica goes there; `drop` is to follow.  O(len(key)).
+        """Send a request that waits for this replica; `drop` must follow.  O(len(key)).
 
         In two steps, since a lazy plan stands only as long as nothing leaves the queue.
         """
@@ -195,11 +194,11 @@ class Replica:
         self.begin(ticket, work)
 
     def drop(self, ticket: Ticket) -> None:
-        """A request that was picked is out of the queue.  O(depth)."""
+        """Remove a request that was picked from the queue.  O(depth)."""
         self.planner.remove(ticket.request.request_id, True, ticket.work)
 
     def begin(self, ticket: Ticket, work: i64) -> None:
-        """A request goes to this replica, which has to compute `work` prompt tokens of it.  O(len(key))."""
+        """Note a request sent here; the replica must compute `work` prompt tokens of it.  O(len(key))."""
         request = ticket.request
         ticket.replica = self
         ticket.work = work
@@ -211,14 +210,14 @@ class Replica:
         self.view.send(request.request_id, ticket.key, request.namespace)
 
     def start(self, ticket: Ticket) -> None:
-        """The first token of a request is there: its prompt is in the cache.  O(len(key)), once."""
+        """Note the first token of a request: its prompt is in the cache.  O(len(key)), once."""
         if not ticket.started:
             self._leave_queue(ticket)
             request = ticket.request
             self.view.compute(request.request_id, ticket.key, request.namespace)
 
     def end(self, ticket: Ticket, computed: bool) -> None:
-        """A request sent here is done (`computed`), or given up.  O(len(key)) at most."""
+        """Remove a request sent here: it has ended (`computed`), or was given up.  O(len(key)) at most."""
         if computed:
             self.start(ticket)
         elif not ticket.started:
@@ -233,7 +232,7 @@ class Replica:
         self.unstarted_tokens -= ticket.work
 
     def check(self, tickets: dict[str, Ticket]) -> None:
-        """Each of its requests is here only, and every sum is that of its parts; `AssertionError`."""
+        """Verify that each request is here only, and each sum is that of its parts; `AssertionError`."""
         queue = [tickets[request.request_id] for request in self.planner.requests()]
         for ticket in queue:
             assert ticket.replica is self and not ticket.sent, "a request waits where it is not"

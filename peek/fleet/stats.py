@@ -21,10 +21,10 @@ class FleetStats:
         refused: requests that found the queue full.
         sticky: requests that went to a replica that had or expected half of their prompt or more.
         dispatched: times a request was sent to a replica; one that was requeued counts again.
-        finished: requests that ended.
+        finished: requests that were answered.
         cancelled: requests that were given up, waiting or under way.
         requeued: requests that came back from a replica that was lost.
-        moved: waiting requests whose replica left or was lost and that wait for another now.
+        moved: waiting requests that lost their home, since it left or was lost.
         sessions_moved: turns of a session that went elsewhere than the turn before.
         steals: times an idle replica took over requests of another.
         stolen: requests taken over.
@@ -44,7 +44,7 @@ class FleetStats:
         self.stolen: i64 = 0
 
     def as_dict(self) -> dict[str, int]:
-        """All counters by name."""
+        """Return all counters by name."""
         return {name: getattr(self, name) for name in _COUNTERS}
 
 

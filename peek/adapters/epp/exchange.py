@@ -1,9 +1,9 @@
-"""One request as Envoy tells of it over ext_proc: what comes in, and what is answered.
+"""One request as Envoy reports it over ext_proc, and the answers to Envoy's messages.
 
-The endpoint picker protocol of the Gateway API Inference Extension (its proposal 004): the picked endpoint is
-named in a header and in dynamic metadata, the data plane says which endpoints are candidates and which one
-served.  Bodies come whole (BUFFERED), or in pieces that have to be sent back (FULL_DUPLEX_STREAMED).  Those
-of answers need not come at all: the stream of messages stays open until the answer has ended.
+In the endpoint picker protocol of the Gateway API Inference Extension (its proposal 004) a header and dynamic
+metadata name the picked endpoint.  The data plane says which endpoints are candidates and which one served.
+Request bodies come whole (BUFFERED), or in pieces to send back (FULL_DUPLEX_STREAMED).  Bodies of answers
+need not come: the stream of messages stays open until the answer has ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SERVED: Final = "x-gateway-destination-endpoint-served"
 LB: Final = "envoy.lb"
 SUBSET_HINT: Final = "envoy.lb.subset_hint"
 UPSTREAM: Final = "upstream.address"
-"""An attribute that Envoy sends with an answer if it is asked to: who served."""
+"""An attribute that Envoy, if configured to, sends with an answer: the endpoint that served it."""
 
 SESSION: Final = "x-session-id"
 
@@ -34,11 +34,7 @@ NO_BODY, STREAMED, FULL_DUPLEX = 0, 1, 4
 
 
 class Exchange:
-    """One stream of messages.
-
-    Args:
-        picker: asked once.
-    """
+    """One stream of messages, for one request; `picker` is asked once."""
 
     def __init__(self, picker: Picker) -> None:
         from envoy.config.core.v3 import base_pb2
@@ -55,18 +51,18 @@ class Exchange:
         self._mode = -1
         """How the request's body comes, -1 where Envoy is too old to say."""
         self._answer_mode = -1
-        """Likewise that of the answer."""
+        """How the answer's body comes, likewise."""
         self._body = bytearray()
         self._good = False
-        """The answer has begun, and is none of an error."""
+        """Whether an answer has begun that is not an error."""
 
     def end(self, complete: bool = False) -> None:
-        """The stream is over, or the answer `complete`.  Where no body is sent here nobody tells which."""
+        """End the request: answered if no error, and `complete` or its answer's body does not come here."""
         if self._picked is not None:
             self._picker.ended(self._picked, self._good and (complete or self._answer_mode == NO_BODY))
 
     async def answer(self, message: Any) -> AsyncIterator[Any]:
-        """What to answer to a message; nothing while more is to come."""
+        """Yield the answers to a message; none while more messages must come first."""
         kind = message.WhichOneof("request")
         if kind in ("request_headers", "request_body", "request_trailers"):
             async for response in self._answer_request(kind, message):
@@ -108,7 +104,7 @@ class Exchange:
             self._subset = [name.strip() for name in names if name.strip()]
 
     async def _send_back(self, kind: str) -> AsyncIterator[Any]:
-        """All of a request that came in pieces: its headers with the endpoint, its body, its trailers."""
+        """Yield a request that came in pieces: its headers with the endpoint, its body, its trailers."""
         first = await self._pick("request_headers")
         yield first
         if first.HasField("immediate_response") or kind == "request_headers":
@@ -122,7 +118,7 @@ class Exchange:
             yield self._plain(kind)
 
     async def _pick(self, kind: str) -> Any:
-        """The endpoint, in an answer to a part of the request; 503 if there is none."""
+        """Return the endpoint, in an answer to a part of the request; 503 if there is none."""
         try:
             self._picked = await self._picker.pick(bytes(self._body), self._session, self._subset)
         except NoReplica as error:
@@ -167,7 +163,7 @@ class Exchange:
         return self._plain(kind)
 
     def _note_served(self, message: Any) -> None:
-        """Whether another endpoint served than was picked."""
+        """Report it if another endpoint served than was picked."""
         told = _field(message, LB, SERVED)
         served = told.string_value if told is not None else ""
         for attributes in message.attributes.values():
@@ -178,7 +174,7 @@ class Exchange:
     # -- messages ------------------------------------------------------------------------------------
 
     def _plain(self, kind: str) -> Any:
-        """The answer that changes nothing."""
+        """Return an answer that changes nothing."""
         response = self._proto.ProcessingResponse()
         getattr(response, kind).SetInParent()
         return response
@@ -192,7 +188,7 @@ class Exchange:
 
 
 def _field(message: Any, namespace: str, name: str) -> Any:
-    """A field of the metadata that came with a message, None if it did not."""
+    """Return a field of the metadata that came with a message, None if it is missing."""
     metadata = message.metadata_context.filter_metadata
     if namespace not in metadata or name not in metadata[namespace].fields:
         return None
@@ -200,7 +196,7 @@ def _field(message: Any, namespace: str, name: str) -> Any:
 
 
 def processing(picker: Picker) -> Any:
-    """The handler of the service's one call, `Process`."""
+    """Return the handler of the service's one call, `Process`."""
 
     async def process(requests: AsyncIterator[Any], _: Any) -> AsyncIterator[Any]:
         exchange = Exchange(picker)

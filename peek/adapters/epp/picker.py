@@ -1,8 +1,8 @@
-"""Which endpoint a request goes to: the planner's choice, else the one with the fewest requests.
+"""Chooses the endpoint of a request: the planner's choice, else the one with the fewest requests.
 
-A gateway sends a request on at once, so this is `FleetPlanner.place`: no queue, no help.  The planner runs in
-a thread of its own.  A call of it that takes longer than the deadline, and any error, is answered by least
-outstanding requests: for that request only, or for a while where the planner cannot be trusted any more.
+A gateway sends a request on at once, so this uses `FleetPlanner.place`: no queue, no help.  The planner runs
+in a thread of its own.  If a call of it misses the deadline, the fewest requests decide for that request.
+After an internal error, or a call that hangs, they decide for `ASIDE_S`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from peek.settings import require_within
 logger = logging.getLogger(__name__)
 
 ASIDE_S: Final = 60.0
-"""How long the fewest requests decide after an error of ours; then the planner begins anew."""
+"""Seconds for which the fewest requests decide after an internal error; then a new planner begins."""
 
 HUNG_S: Final = 5.0
-"""A call of the planner that takes longer never comes back."""
+"""Seconds after a missed deadline until a call of the planner counts as hung."""
 
 REST_S: Final = 1.0
-"""How long an endpoint is left alone that did not serve what it was sent; then twice as long each time."""
+"""Seconds for which an endpoint gets nothing after another one served its request; doubled each time."""
 
 LONGEST_REST_S: Final = 30.0
-"""The longest such rest."""
+"""Upper bound of such a rest, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Options:
     Attributes:
         cache_tokens: prefix cache of an endpoint; four bytes of a prompt count as a token.
         seats: requests that an endpoint computes at once, its max_num_seqs; 0: not known.
-        stickiness: that of `FleetConfig`.
-        decode_tokens: expected of an answer, where the request allows no fewer.
+        stickiness: as in `FleetConfig`.
+        decode_tokens: expected length of an answer, tokens, unless the request allows fewer.
         deadline_s: seconds that the planner may take for a request.
     """
 
@@ -68,7 +68,7 @@ class Options:
         self.fleet()
 
     def fleet(self) -> FleetConfig:
-        """Of the planner; `InvalidConfig`."""
+        """Return the planner's settings; `InvalidConfig`."""
         return FleetConfig(unit_tokens=BLOCK_TOKENS, stickiness=self.stickiness, seats=self.seats)
 
 
@@ -79,9 +79,9 @@ class Picked:
     Attributes:
         serial: its name for the planner.
         endpoint: where it is.
-        brain: whose planner chose; None where the fewest requests did.
-        began: its answer has begun.
-        ended: nothing is to be told of it any more.
+        brain: the planner that chose; None if the fewest requests did.
+        began: whether its answer has begun.
+        ended: whether it has ended; further news of it is ignored.
     """
 
     serial: str
@@ -92,11 +92,11 @@ class Picked:
 
 
 class Brain:
-    """A planner, its metrics, and the thread in which it is called, one call after another.
+    """A planner, its metrics, and the thread in which its calls run, one after another.
 
     Args:
         options: see `Options`.
-        loop: in which the answers are awaited.
+        loop: the event loop in which answers are awaited.
     """
 
     def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
@@ -109,7 +109,7 @@ class Brain:
         Thread(target=self._work, name="peek-planner", daemon=True).start()
 
     def call(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """Have a function called in the thread, behind what it was asked before; its answer."""
+        """Call a function in the thread, after earlier calls; return a future of its answer."""
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def answer(result: Any, error: Exception | None) -> None:
@@ -119,7 +119,7 @@ class Brain:
         return future
 
     def tell(self, failed: Callable[[Exception], None], function: Callable[..., None], *args: Any) -> None:
-        """Have a function called likewise; the loop hears of it only if it has `failed`."""
+        """Call a function in the thread, after earlier calls; `failed` is called in the loop if it raises."""
 
         def answer(_: None, error: Exception | None) -> None:
             if error is not None:
@@ -128,7 +128,7 @@ class Brain:
         self._calls.put((function, args, answer))
 
     def close(self) -> None:
-        """The thread ends behind what it was asked before."""
+        """End the thread after earlier calls."""
         self._calls.put(None)
 
     def _work(self) -> None:
@@ -139,13 +139,13 @@ class Brain:
                 result = function(*args)
             except Exception as raised:
                 error = raised
-            with suppress(RuntimeError):  # the loop is closed, nobody waits
+            with suppress(RuntimeError):  # the loop is closed
                 answer(result, error)
 
     # -- in the thread -------------------------------------------------------------------------------
 
     def place(self, serial: str, body: bytes, session: str, allowed: frozenset[str] | None) -> str:
-        """The endpoint for a request, of those `allowed`; `NoReplica`."""
+        """Return the endpoint for a request, one of `allowed` unless that is None; `NoReplica`."""
         request, decode_tokens = self._read(serial, body, session)
         with self.metrics.deciding():
             barred = []
@@ -161,7 +161,7 @@ class Brain:
                     self.fleet.resume(name)
 
     def _read(self, serial: str, body: bytes, session: str) -> tuple[PendingRequest, int]:
-        """A request as the planner knows it; one whose body cannot be read shares nothing."""
+        """Return a request for the planner, and its answer's tokens; an unreadable body shares nothing."""
         decode_tokens = self._options.decode_tokens
         parsed: Any = None
         prompt: Prompt | None = None
@@ -189,25 +189,25 @@ class Brain:
         return request, decode_tokens
 
     def started(self, serial: str, endpoint: str) -> None:
-        """A request's answer has begun."""
+        """Note that a request's answer has begun."""
         with self.metrics.changing:
             self.fleet.started(serial, endpoint)
 
     def ended(self, serial: str, endpoint: str) -> None:
-        """A request has its answer (`endpoint`), or was given up (""); unknown ones are ignored."""
+        """Note that a request was answered by `endpoint`, or given up (""); an unknown one is ignored."""
         with self.metrics.deciding():
             if serial in self.fleet and not self.fleet.finished(serial, endpoint):
                 self.fleet.cancel(serial)
 
     def join(self, endpoint: str) -> None:
-        """An endpoint is there, with an empty cache; also one that is about to leave."""
+        """Add an endpoint with an empty cache, even if it is about to leave."""
         with self.metrics.changing:
             if any(each.name == endpoint for each in self.fleet.status()):
                 self.fleet.lost(endpoint, requeue=False)
             self.fleet.join(endpoint, cache_tokens=self._options.cache_tokens)
 
     def leave(self, endpoint: str, lost: bool) -> None:
-        """An endpoint goes once its last request has ended, or is `lost` with what it had."""
+        """Remove an endpoint after its last request has ended, or at once if it is `lost`."""
         with self.metrics.changing:
             if any(each.name == endpoint for each in self.fleet.status()):
                 if lost:
@@ -226,7 +226,7 @@ def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -
 
 
 class Picker:
-    """Picks endpoints; a collector of `prometheus_client` of what it does.  All calls from one event loop.
+    """Picks endpoints; also a `prometheus_client` collector of its metrics.  Call it from one event loop.
 
     Args:
         options: see `Options`.
@@ -238,13 +238,13 @@ class Picker:
         self._clock = clock
         self._brain = Brain(options, asyncio.get_running_loop())
         self._endpoints: list[str] = []
-        """Those that may be picked."""
+        """Endpoints that may be picked."""
         self._loads: dict[str, int] = {}
-        """Requests at each endpoint that has some, also at those that may not be picked any more."""
+        """Number of requests at each endpoint that has any, also if it may no longer be picked."""
         self._resting: dict[str, float] = {}
-        """Endpoints that are left alone, and until when."""
+        """Resting endpoints, and when each rest ends."""
         self._rest_s: dict[str, float] = {}
-        """How long the last rest of an endpoint was that has served nothing since."""
+        """Length of an endpoint's last rest, until it serves a request."""
         self._serial = 0
         self._aside_until = 0.0
         self._late: tuple[asyncio.Future[Any], float] | None = None
@@ -252,22 +252,22 @@ class Picker:
         self._told: set[str] = set()
 
     def collect(self) -> Iterator[Any]:
-        """Called for each scrape, from any thread."""
+        """Yield the metrics; called at each scrape, from any thread."""
         yield from self._brain.metrics.collect()
 
     @property
     def endpoints(self) -> dict[str, int]:
-        """Requests at each endpoint that may be picked."""
+        """Number of requests at each endpoint that may be picked."""
         return {name: self._loads.get(name, 0) for name in self._endpoints}
 
     def close(self) -> None:
-        """The planner's thread ends."""
+        """End the planner's thread."""
         self._brain.close()
 
     # -- endpoints -----------------------------------------------------------------------------------
 
     def set_endpoints(self, endpoints: Iterable[str]) -> None:
-        """Which there are; one that is not among them any more gets nothing, and ends what it has."""
+        """Set the endpoints; one that is missing gets no new requests, and ends the ones it has."""
         there = list(dict.fromkeys(endpoints))
         for name in [name for name in self._endpoints if name not in there]:
             self._resting.pop(name, None)
@@ -278,7 +278,7 @@ class Picker:
         self._endpoints = there
 
     def tick(self) -> None:
-        """To be called about once a second: rests end, a planner that was set aside decides again."""
+        """End rests, and the time after an error, once they are due; call it about once a second."""
         now = self._clock()
         for name in [name for name, until in self._resting.items() if until <= now]:
             del self._resting[name]
@@ -294,7 +294,7 @@ class Picker:
     # -- requests ------------------------------------------------------------------------------------
 
     async def pick(self, body: bytes, session: str = "", subset: Iterable[str] | None = None) -> Picked:
-        """The endpoint for a request, of a `subset` where there is one.
+        """Return a request with its endpoint, one of `subset` if that is given.
 
         Waits for the planner, `deadline_s` at most.  `NoReplica` if there is no endpoint.
         """
@@ -313,7 +313,7 @@ class Picker:
         return picked
 
     def _least(self, allowed: frozenset[str] | None) -> str:
-        """The endpoint with the fewest requests; one that rests only if all do.  `NoReplica`."""
+        """Return the endpoint with the fewest requests, a resting one only if all rest; `NoReplica`."""
         names = [name for name in self._endpoints if allowed is None or name in allowed]
         if not names:
             raise NoReplica("the last endpoint went away")
@@ -324,7 +324,7 @@ class Picker:
     async def _planned(
         self, brain: Brain, serial: str, body: bytes, session: str, allowed: frozenset[str] | None
     ) -> str:
-        """The planner's choice, "" if it has none to give."""
+        """Return the planner's choice, "" if it gives none."""
         if self._aside_until or (self._late is not None and not self._late[0].done()):
             return ""
         call = brain.call(brain.place, serial, body, session, allowed)
@@ -350,9 +350,9 @@ class Picker:
         return ""
 
     def began(self, picked: Picked, served: str = "") -> None:
-        """A request's answer begins to come, from the endpoint that `served` it, "" if nobody tells.
+        """Note that a request's answer begins to come from the endpoint `served`, "" if that is unknown.
 
-        Where that is another than was picked, the one that was picked rests, and its cache counts as lost.
+        If another endpoint was picked, that one rests, and its cache counts as lost.
         """
         if picked.began or picked.ended:
             return
@@ -376,7 +376,7 @@ class Picker:
         self._count(served, 1)
 
     def ended(self, picked: Picked, answered: bool) -> None:
-        """A request has ended: it is `answered`, or its client or endpoint went away."""
+        """Note that a request has ended: `answered`, or its client or endpoint went away."""
         if not picked.ended:
             picked.ended = True
             self._take_off(picked, answered)
@@ -394,7 +394,7 @@ class Picker:
     # -- when something of ours goes wrong -----------------------------------------------------------
 
     def _tell(self, brain: Brain, function: Callable[..., None], *args: Any) -> None:
-        """News for a planner, unless it was set aside; nobody waits for it."""
+        """Pass news to a planner without waiting, unless it was set aside."""
         if brain is self._brain:
             brain.tell(partial(self._failed, brain), function, *args)
 
@@ -408,7 +408,7 @@ class Picker:
             logger.error("%s; the fewest requests decide meanwhile", text)
 
     def _set_aside(self, what: str, error: BaseException | None = None) -> None:
-        """The planner cannot be trusted: a new one takes over after `ASIDE_S`.  It knows nothing then."""
+        """Replace the planner by a new one without memory, which decides after `ASIDE_S`."""
         logger.error(
             "peek's planner %s; the fewest requests decide for %.0f s", what, ASIDE_S, exc_info=error
         )
@@ -425,6 +425,6 @@ class Picker:
 
 
 def _ignore(call: asyncio.Future[Any]) -> None:
-    """A late answer is of no use, nor is its error."""
+    """Take note of a late answer's error, so that asyncio does not log it."""
     if not call.cancelled():
         call.exception()

@@ -1,4 +1,4 @@
-"""The command `peek-epp`: a gRPC server that Envoy asks, the list of endpoints, `/metrics`."""
+"""The command `peek-epp`: a gRPC server for Envoy, the list of endpoints, `/metrics`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from peek.errors import InvalidConfig
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 1.0
-"""How often the list of endpoints is read, and names are looked up."""
+"""Seconds between two reads of the list of endpoints, names looked up anew."""
 
 GRACE_S: Final = 5.0
-"""How long requests under way may take after SIGTERM; others are refused."""
+"""Seconds that requests under way may take after SIGTERM; others are refused."""
 
 SWITCH_S: Final = 0.0005
-"""Python's switch interval: how long a thread keeps the interpreter while the other one waits."""
+"""Python's switch interval: seconds for which a thread keeps the interpreter while the other one waits."""
 
 SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 HEALTH: Final = "grpc.health.v1.Health"
@@ -40,17 +40,17 @@ SERVING: Final = b"\x08\x01"
 NOT_SERVING: Final = b"\x08\x02"
 
 NEEDED: Final = ("grpc", "envoy", "prometheus_client")
-"""What the extra brings."""
+"""Packages of the extra `[epp]`."""
 
 ADVICE: Final = "the packages of gRPC, Envoy's messages or Prometheus are missing: pip install 'peek-kv[epp]'"
 
 
 class EndpointList:
-    """Endpoints by flags and of a file, looked up anew at each `read`.
+    """Endpoints named by flags and by a file, looked up anew at each `read`.
 
     Args:
         named: `host:port` each; a name stands for all its addresses.
-        file: a list of such, a line each (`#` begins a comment), or Envoy's own in JSON (EDS).
+        file: a list of these, one in each line (`#` begins a comment), or Envoy's own in JSON (EDS).
     """
 
     def __init__(self, named: Sequence[str], file: str = "") -> None:
@@ -61,7 +61,7 @@ class EndpointList:
         self._told: set[str] = set()
 
     def read(self) -> list[str]:
-        """All of them as `ip:port`.  What cannot be read or looked up stays as it was, and is logged once."""
+        """Return all endpoints as `ip:port`.  A failed source, logged once, keeps what was known of it."""
         if self._file:
             try:
                 self._of_file = listed(Path(self._file).read_text(encoding="utf-8"))
@@ -85,7 +85,7 @@ class EndpointList:
 
 
 def listed(text: str) -> list[str]:
-    """The endpoints that a file names; `ValueError`."""
+    """Return the endpoints that a file's text names; `ValueError`."""
     if text.lstrip().startswith("{"):
         return _socket_addresses(json.loads(text))
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
@@ -93,7 +93,7 @@ def listed(text: str) -> list[str]:
 
 
 def _socket_addresses(node: Any) -> list[str]:
-    """Of Envoy's JSON, wherever in it they are."""
+    """Return the addresses anywhere in Envoy's JSON, as `host:port`."""
     found = []
     for name, value in node.items() if isinstance(node, dict) else enumerate(node):
         if name == "socket_address":
@@ -105,7 +105,7 @@ def _socket_addresses(node: Any) -> list[str]:
 
 
 def addresses(name: str) -> list[str]:
-    """`host:port` as `ip:port`, of a name all of them in order; `ValueError`, `OSError`."""
+    """Return `host:port` as `ip:port`, all addresses of a name in order; `ValueError`, `OSError`."""
     host, _, port = name.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"endpoint {name!r} is none; need host:port")
@@ -120,7 +120,7 @@ def addresses(name: str) -> list[str]:
 
 
 async def serve(picker: Picker, address: str) -> tuple[Any, int]:
-    """A gRPC server that has started, and its port; `RuntimeError` if the address is taken."""
+    """Start a gRPC server; return it and its port.  `RuntimeError` if the address is taken."""
     import grpc
     from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
 
@@ -148,7 +148,7 @@ async def serve(picker: Picker, address: str) -> tuple[Any, int]:
 
 
 async def follow(picker: Picker, endpoints: EndpointList) -> None:
-    """Read the list again and again; never ends."""
+    """Read the list of endpoints every `POLL_S`; never ends."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(POLL_S)
@@ -160,7 +160,7 @@ async def follow(picker: Picker, endpoints: EndpointList) -> None:
 
 
 async def run(arguments: argparse.Namespace) -> None:
-    """The server, until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT."""
     picker = Picker(Options(**{each.name: getattr(arguments, each.name) for each in fields(Options)}))
     endpoints = EndpointList(arguments.endpoint, arguments.endpoints_file)
     picker.set_endpoints(endpoints.read())
@@ -181,25 +181,25 @@ async def run(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         "peek-epp", description="Picks endpoints for Envoy, by the prefixes prompts share."
     )
     add = partial(made.add_argument, metavar="X")
     add("--listen", default="0.0.0.0:9002", help="address for ext_proc, default %(default)s")
-    add("--endpoint", action="append", default=[], help="host:port of an engine; may be given again")
+    add("--endpoint", action="append", default=[], help="host:port of an engine, repeatable")
     add(
         "--endpoints-file",
         default="",
-        help="host:port in each line, or Envoy's EDS in JSON; read once a second",
+        help="file with host:port in each line, or Envoy's EDS in JSON; read once a second",
     )
-    add("--metrics-port", type=int, default=9090, help="of /metrics, 0: none, default %(default)s")
+    add("--metrics-port", type=int, default=9090, help="port of /metrics, 0: none, default %(default)s")
     helps = {
         "cache_tokens": "prefix cache of an engine, in tokens of four bytes",
         "seats": "requests that an engine computes at once; 0: not known",
-        "stickiness": "what a token counts at most that is computed in a second place",
-        "decode_tokens": "expected of an answer",
-        "deadline_s": "seconds that a decision may take; later the fewest requests decide",
+        "stickiness": "upper bound of the weight of a token to compute at a busy engine",
+        "decode_tokens": "expected tokens of an answer",
+        "deadline_s": "seconds that a decision may take; after that the fewest requests decide",
     }
     for each in fields(Options):
         default: Any = each.default
@@ -209,7 +209,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run the command; its exit code."""
+    """Run the command; return its exit code."""
     arguments = parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     sys.setswitchinterval(SWITCH_S)

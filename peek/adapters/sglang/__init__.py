@@ -1,6 +1,6 @@
-"""SGLang adapter: installed, and `PEEK_POLICY=peek` in the environment of the server (0.5.11 and later).
+"""SGLang adapter.  Install `peek`, and set `PEEK_POLICY=peek` in the server's environment (0.5.11 and later).
 
-Before SGLang had plug-ins (0.5.9): `peek.adapters.sglang.Engine` in the place of `sglang.Engine`.  Importing
+For 0.5.9, which has no plug-ins, use `peek.adapters.sglang.Engine` in place of `sglang.Engine`.  Importing
 this package does not import SGLang.
 """
 
@@ -12,7 +12,7 @@ __all__ = ["Engine", "register"]
 
 
 def register() -> None:
-    """What SGLang calls in each process; does nothing unless `peek` is configured."""
+    """SGLang's plug-in entry point, called in each process; does nothing unless `peek` is configured."""
     from peek.adapters.sglang.plugin import register as hook
 
     hook()

@@ -1,11 +1,11 @@
 """One planner beside one SGLang `SchedulePolicy`.
 
-`SglangAdapter.order` stands in for `calc_priority`: it compares the waiting queue with what it was, plans,
-and puts those to the front that the next batch may admit.
+`SglangAdapter.order` takes the place of `calc_priority`.  It finds what has changed in the waiting queue,
+plans, and moves the requests that the next batch may admit to the front.
 
-There is no clock.  With tensor parallelism every rank runs a scheduler of its own, and all must come to
-the same order; wall time differs between ranks, work done does not.  So time is the prefill work
-admitted so far, in tokens, at a nominal speed.
+There is no clock.  With tensor parallelism every rank runs its own scheduler, and all must reach the same
+order.  Wall time differs between ranks; work done does not.  So time is the prefill work admitted so far, in
+tokens, at a nominal speed.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ from peek.trie.keys import SYMBOL_BYTES
 logger = logging.getLogger("peek")
 
 NOMINAL_TOKEN_S: Final = 1 / 6000
-"""Seconds a prompt token is taken to take; only where a policy speaks of seconds (`slo_s`)."""
+"""Nominal seconds for a prompt token; they matter only where a policy uses seconds (`slo_s`)."""
 
 SPARE: Final = 8
-"""Requests that stand as planned behind the last that a batch has room for: SGLang passes over some."""
+"""Requests in the plan's order after the last that a batch has room for: SGLang passes over some."""
 
 _BATCH: Final = (16384, 4096)
-"""Tokens that a batch computes and seats, where the scheduler is not known: SGLang's own defaults."""
+"""Tokens that a batch computes, and its seats, where the scheduler is not known: SGLang's own defaults."""
 
 _NEEDED: Final = ("policy", "tree_cache.page_size", "enable_priority_scheduling", "priority_sign")
 
 
 def schedule_policy(policy: Any) -> str:
-    """The `--schedule-policy` in force; SGLang itself falls back to fcfs without a prefix cache."""
+    """Return the `--schedule-policy` in force; without a prefix cache SGLang itself falls back to fcfs."""
     return str(getattr(policy.policy, "value", policy.policy))
 
 
@@ -71,9 +71,9 @@ class SglangAdapter(EngineAdapter):
 
     Args:
         policy: a `sglang.srt.managers.schedule_policy.SchedulePolicy`.
-        settings: what was asked for; not stock.
-        shield: stands before whatever SGLang's cache calls.
-        scheduler: the `Scheduler` that the policy is of, for what a batch has room for; None if not known.
+        settings: settings of the adapter, not stock.
+        shield: wraps whatever SGLang's cache calls.
+        scheduler: the policy's `Scheduler`, for the room in a batch; None if it is not known.
 
     Raises:
         EngineMismatch: this version of SGLang lacks something that is needed.
@@ -96,15 +96,15 @@ class SglangAdapter(EngineAdapter):
         self._waiting: dict[str, Waiting] = {}
         self._in_flight: dict[str, Waiting] = {}
         self._turns: dict[str, Waiting] = {}
-        """Of the waiting ones, the turns of streaming sessions."""
+        """The waiting requests that are turns of streaming sessions."""
         self._exact = not is_fed_from_elsewhere(cache)
-        """Whether SGLang finds what the view says, to the token: KV on the host counts at its share only."""
+        """Whether SGLang finds exactly the view's tokens: KV on the host counts at a share only."""
         self._apart: dict[int, tuple[ref[Any], str]] = {}
         """Requests in quarantine, by the `id` of the object: two may have one `rid`."""
         self._standing: Standing | None = None
         self._line = Line()
         self._told = False
-        """Whether `turned` was called since the last `order`: nobody was admitted unnoticed."""
+        """Whether `turned` was called since the last `order`: no request was admitted unnoticed."""
         self._arrivals = Arrivals(policy.enable_priority_scheduling)
         self._away = False
         """Whether the queue may be in another order than SGLang's own policy would see."""
@@ -134,17 +134,14 @@ class SglangAdapter(EngineAdapter):
     # -- one cycle ---------------------------------------------------------------------------------
 
     def order(self, queue: list[Any]) -> bool:
-        """Put `queue` in order, in place; False if SGLang's own policy should see to it.
+        """Put `queue` in order, in place; return False if SGLang's own policy should order it.
 
-        That is so, for a policy that lives on sharing, where nothing that waits is shared, cached or under
-        way, and with fewer than two waiting.
+        False if the plan stands aside: the policy needs sharing, and no waiting prompt is shared, cached or
+        under way.  Requests that the next batch may admit come first, in the plan's order; the others follow
+        as SGLang queued them.  By priority, or with requests in quarantine, all stand as planned.
 
-        First stand those that the next batch may admit, in the order of the plan, and behind them all others
-        as SGLang put them into the queue.  By priority, or around requests in quarantine, all stand as
-        planned.
-
-        O(in flight) while neither queue nor cache changes.  Else O(what has changed), what the plan costs as
-        far as it is asked for, and a nanosecond for each that waits; the whole plan where all stand by it.
+        O(in flight) while neither queue nor cache changes.  Otherwise O(changes), the plan as far as it is
+        needed, and 1 ns per waiting request; the whole plan where all stand by it.
         """
         self._settle()
         self._generated.count()
@@ -154,14 +151,14 @@ class SglangAdapter(EngineAdapter):
         told, self._told = self._told, False
         self._sync(queue, told)
         answer = self._ordered(queue)
-        if not told:  # nobody will say when they are gone
+        if not told:  # no call will report when they are gone
             self._line.forget()
         return answer
 
     def _ordered(self, queue: list[Any]) -> bool:
-        """`order`, for a queue that the planner knows."""
+        """`order`, for a queue that the planner knows.  Without a plan, the answer is `order_matters`."""
         planner = self.planner
-        # Eviction asks the last plan's view of the cache, also while the order does not matter.
+        # Eviction needs the last plan's view of the cache, also while the order does not matter.
         if not len(planner) or (len(planner) < 2 and not planner.evicts):
             answer = planner.order_matters(self.view) and not self._apart
             if len(planner):
@@ -189,7 +186,7 @@ class SglangAdapter(EngineAdapter):
         return self._away
 
     def _head_of(self, plan: LazyPlan) -> list[Any]:
-        """The first of a plan, as many as a batch has seats for or can compute, and `SPARE` more."""
+        """Return the head of a plan: what a batch has seats for and can compute, and `SPARE` more."""
         scheduler = self._scheduler
         running = getattr(getattr(scheduler, "running_batch", None), "reqs", ())
         seats = int(getattr(scheduler, "max_running_requests", None) or _BATCH[1]) - len(running)
@@ -212,20 +209,20 @@ class SglangAdapter(EngineAdapter):
         return planned
 
     def _request(self, request_id: str) -> Any:
-        """SGLang's request; an error, before the queue is touched, if it is gone and nobody said so."""
+        """Return SGLang's request; `EngineMismatch`, before the queue is touched, if it is gone unnoticed."""
         request = self._waiting[request_id].request()
         if request is None:
             raise EngineMismatch(f"request {request_id} has left the queue unnoticed")
         return request
 
     def _lay_out(self, queue: list[Any], planned: list[Any]) -> bool:
-        """Put the whole queue in the order of a plan, within priorities and around those in quarantine."""
+        """Put the whole queue in a plan's order, within priorities and around requests in quarantine."""
         ordered = planned
         places = queue
         if self.policy.enable_priority_scheduling:
             sign = self.policy.priority_sign
             ordered = sorted(planned, key=lambda request: request.priority * sign)
-            if self._apart:  # their own places are those that SGLang would give them
+            if self._apart:  # they keep the places that SGLang would give them
                 places = sorted(queue, key=lambda request: (request.priority * sign, entry_time(request)))
         if self._apart:
             ordered = self._with_apart(ordered, places)
@@ -236,15 +233,15 @@ class SglangAdapter(EngineAdapter):
         return moved
 
     def _look_up(self, rid: str) -> None:
-        """What a request that waits alone will hit: no plan is made for it.  O(its prompt)."""
+        """Look up what a request that waits alone will hit, as no plan is made for it.  O(its prompt)."""
         request = self.planner.request(rid)
         request.cached_len = found_in(self.view, request.namespace, self._waiting[rid].translated.key)[1]
 
     def turned(self, requests: list[Any], queue: list[Any]) -> None:
-        """SGLang has looked for prefills and put these into a batch; `queue` is left.  O(batch).
+        """Note that SGLang has put `requests` into a batch and left `queue`.  O(batch).
 
-        It does so in each turn of its loop.  Without this call the next `order` finds out, which on an idle
-        server may be never.
+        The hook calls this in each turn of SGLang's loop.  Otherwise only the next `order` would notice, and
+        an idle server may never call it.
         """
         self._told = True
         for request in requests:
@@ -252,14 +249,14 @@ class SglangAdapter(EngineAdapter):
         if queue:
             self._line.left(requests)
             return
-        for rid in list(self._waiting):  # aborted since the last `order`
+        for rid in list(self._waiting):  # aborted after the last `order`
             self._leave(rid)
         self._line.begin(queue)
 
     # -- what waits --------------------------------------------------------------------------------
 
     def _sync(self, queue: list[Any], told: bool) -> None:
-        """Tell the planner who left and who came since the last call; `told`, none was admitted unnoticed."""
+        """Tell the planner which requests left and came; `told`: none was admitted unnoticed."""
         news = self._line.follow(queue) if told and not self._apart else None
         if news is None:
             arrived = self._compare(queue)
@@ -271,7 +268,7 @@ class SglangAdapter(EngineAdapter):
         if self.policy.enable_priority_scheduling:
             arrived.sort(key=entry_time)
         for request in arrived:
-            # A name of its own: the `rid` may be the one of another request that waits.
+            # A name of its own: another waiting request may have the same `rid`.
             name = str(request.rid)
             if name in self.quarantine:
                 name += f" ({self.quarantine.total})"
@@ -279,14 +276,14 @@ class SglangAdapter(EngineAdapter):
                 self._apart[id(request)] = (ref(request), name)
 
     def _compare(self, queue: list[Any]) -> list[Any]:
-        """Find out who left by looking at each that is there; who came.  O(queue)."""
+        """Remove the requests that left, by looking at each present one; return the new ones.  O(queue)."""
         known = self._waiting.get
         others = []
         for request in queue:
             entry = known(request.rid)
             if entry is None or not entry.is_of(request):
                 others.append(request)
-        # Of the others some are apart, the rest are new, or retracted since: they were away.
+        # Of the others some are in quarantine, the rest are new or came back after a retraction.
         arrived = [request for request in others if not self._is_apart(request)]
         if len(queue) - len(others) != len(self._waiting):
             away = {id(request) for request in others}
@@ -307,18 +304,18 @@ class SglangAdapter(EngineAdapter):
             self.quarantine.let_go(self._apart.pop(key)[1])
 
     def _with_apart(self, planned: list[Any], places: list[Any]) -> list[Any]:
-        """The planned order around those in quarantine, which keep their places in `places`."""
+        """Return the planned order around the requests in quarantine, which keep their places in `places`."""
         others = iter(planned)
         return [request if self._is_apart(request) else next(others) for request in places]
 
     def _settle(self) -> None:
-        """Prefills that ended since the last cycle show their prefix to others now."""
+        """Note the prefills that ended since the last cycle: other requests can use their prefixes now."""
         for rid in [rid for rid, entry in self._in_flight.items() if entry.prefill_ended()]:
             self._end(rid)
         lends = self._door.lends
         if self._turns and lends is not None:
             for rid in [rid for rid, entry in self._turns.items() if entry.lent_anew(lends)]:
-                self._leave(rid)  # and arrives again, as it is now
+                self._leave(rid)  # it arrives again with its new key
                 self._told = False  # so that the queue is looked through
 
     def _end(self, rid: str) -> None:
@@ -333,7 +330,7 @@ class SglangAdapter(EngineAdapter):
             self._leave(rid)
 
     def _leave(self, rid: str) -> None:
-        """A request is out of the queue: in a batch, or aborted."""
+        """Remove a request that left the queue: it is in a batch, or was aborted."""
         entry = self._waiting.pop(rid)
         self._turns.pop(rid, None)
         self._standing = None
@@ -344,7 +341,7 @@ class SglangAdapter(EngineAdapter):
         request = entry.request()
         if request is not None:
             self._generated.runs(request, rid, self.planner.request(rid).tenant)
-        uncached = None  # of a request that is gone or retracted SGLang does not tell: the plan's expectation
+        uncached = None  # the plan's expectation: of a gone or retracted request SGLang does not say it
         if request is not None and not getattr(request, "retracted_stain", False):
             cached = int(request.cached_tokens)
             self._note_cached(cached, partial(self.planner.cached_len, rid) if self._exact else None)
@@ -362,7 +359,7 @@ class SglangAdapter(EngineAdapter):
         self._standing = None
 
     def _add(self, request: Any) -> None:
-        """Hand a request to the planner; everything is as it was if this raises."""
+        """Give a request to the planner; if this raises, nothing has changed."""
         rid = request.rid
         if rid in self._in_flight:
             if self._in_flight[rid].request() is not request:
@@ -387,7 +384,7 @@ class SglangAdapter(EngineAdapter):
         return self._shield.call(self._demand, node_id) or 0.0
 
     def _touch_needed(self, queue: list[Any]) -> None:
-        """The Rust core: what the head of the queue needs becomes the most recent.  O(matched tokens)."""
+        """For the Rust core: make what the queue's head needs the most recently used.  O(matched tokens)."""
         touched: set[tuple[str, bytes]] = set()
         for request in reversed(queue):
             translated = self._waiting[request.rid].translated
@@ -401,7 +398,7 @@ class SglangAdapter(EngineAdapter):
                 touch(self.policy.tree_cache, request, cached)
 
     def detach(self) -> None:
-        """Give the cache its own strategy back, and have nobody told of it any more.  O(1)."""
+        """Give the cache its own strategy back, and remove what its insertions report to.  O(1)."""
         self.policy.tree_cache.peek = None
         if self._stock_strategy is not None:
             stock, self._stock_strategy = self._stock_strategy, None

@@ -1,4 +1,4 @@
-"""Which prefix cache SGLang has: whether its matching is understood, how to read it, how it evicts.
+"""SGLang's prefix cache: whether its matching is understood, how to read it, how it evicts.
 
 Checked against 0.5.9, 0.5.17 and 0.5.23.
 """
@@ -26,7 +26,7 @@ _UNDERSTOOD = {
     "swa_radix_cache.SWARadixCache": "root_node",
     "unified_radix_cache.UnifiedRadixCache": "tree_core",
 }
-"""Classes under `sglang.srt.mem_cache`, and where each has its tree."""
+"""Classes under `sglang.srt.mem_cache`, and the attribute that holds the tree."""
 
 _MATCHING = (
     "match_prefix",
@@ -37,13 +37,13 @@ _MATCHING = (
     "_finalize_match_result",
     "maybe_bigram_convert",
 )
-"""What a subclass must leave alone to match as its base does."""
+"""Methods that a subclass must not override, in order to match as its base class does."""
 
 _COMPONENTS = {"FULL", "SWA", "MAMBA"}
 
 
 def why_not_understood(cache: Any) -> str | None:
-    """Why it cannot be told what `cache` would match, None if `make_view` can."""
+    """Return why matches of `cache` cannot be predicted, None if `make_view` can."""
     kind = type(cache)
     if getattr(cache, "disable", True):
         return "prefix caching is off"
@@ -61,12 +61,12 @@ def _path(kind: type) -> str:
 
 
 def _base_of(kind: type) -> type | None:
-    """The class of SGLang's own that a cache is of or derives from, None if that is not understood."""
+    """Return SGLang's own class that a cache is of or derives from, None if that is not understood."""
     return next((base for base in kind.__mro__ if _path(base) in _UNDERSTOOD), None)
 
 
 def _why_not_hybrid(cache: Any) -> str | None:
-    """The same, of a model with further kinds of KV cache; None for one without."""
+    """Return the same for a model with further kinds of KV cache; None for one without."""
     names = {component.name for component in getattr(cache, "tree_components", ())}
     if names - _COMPONENTS:
         return f"the model has a kind of KV cache that is not understood: {sorted(names - _COMPONENTS)}"
@@ -96,13 +96,13 @@ def _components(cache: Any) -> list[Any]:
 
 
 def _component(cache: Any, name: str) -> Any:
-    """The component of a `UnifiedRadixCache` by the name of its kind, None without."""
+    """Return the component of a `UnifiedRadixCache` by the name of its kind, None without."""
     parts = {kind.name: part for kind, part in getattr(cache, "components", {}).items()}
     return parts.get(name)
 
 
 def window_of(cache: Any) -> int:
-    """Tokens of sliding-window KV that must stand in front of where a prompt goes on; 0 without a window."""
+    """Return the tokens of sliding-window KV needed before the point where a prompt goes on; 0 if none."""
     part = _component(cache, "SWA")
     if part is not None:
         return int(part.sliding_window_size)
@@ -119,12 +119,12 @@ def is_bigram(cache: Any) -> bool:
 
 
 def tree_core(cache: Any) -> Any:
-    """What holds root and strategy: the cache itself, or the core of a `UnifiedRadixCache`."""
+    """Return what holds root and strategy: the cache itself, or the core of a `UnifiedRadixCache`."""
     return getattr(cache, "tree_core", cache)
 
 
 def shows_nodes(cache: Any) -> bool:
-    """Whether the tree is made of Python's nodes; the Rust core keeps its own to itself, and says so."""
+    """Whether the tree is made of Python nodes; the Rust core raises `NotImplementedError` instead."""
     try:
         return hasattr(tree_core(cache), "root_node")
     except NotImplementedError:
@@ -137,7 +137,7 @@ def takes_strategy(cache: Any) -> bool:
 
 
 def require_cache(cache: Any, evicts: bool) -> None:
-    """`EngineMismatch` naming what is needed of an understood cache and not there."""
+    """Raise `EngineMismatch` for a needed member that an understood cache lacks."""
     wanted = [] if shows_nodes(cache) else ["match_full_device_prefix", "match_prefix"]
     if evicts and shows_nodes(cache) and not is_hybrid(cache):
         wanted.append("eviction_strategy")
@@ -148,23 +148,22 @@ def require_cache(cache: Any, evicts: bool) -> None:
 
 
 MOST_TOKENS: Final = 1 << 22
-"""Of keys that are remembered until a walk: about 32 MiB."""
+"""Most tokens of the keys that are remembered until a walk: about 32 MiB."""
 
 
 class Insertions:
-    """The keys that have come into a cache, so that a walk need not ask about everything.
+    """The keys inserted into a cache, so that a walk need not look everything up again.
 
-    The hook around the `insert` of SGLang's classes tells `cache.peek`, which is this.  Until it has told of
-    one, nothing is known: where that hook does not stand, each walk asks anew.
-    After an error of ours the same holds, and SGLang's insertion goes on.
+    The hook around `insert` of SGLang's classes reports to `cache.peek`, which is this object.  Before its
+    first report, and after an internal error, nothing is known: each walk looks everything up.
 
     Args:
         cache: a prefix cache that gets nothing from the host or from elsewhere.
         door: makes the planner's keys.
-        size: tokens in the cache: those that could be evicted and those that are locked.
+        size: returns the tokens in the cache, evictable and locked.
 
     Attributes:
-        count: insertions so far.
+        count: number of insertions so far.
     """
 
     def __init__(self, cache: Any, door: Translator, size: Callable[[], int]) -> None:
@@ -180,7 +179,7 @@ class Insertions:
         cache.peek = self
 
     def begin(self, params: Any) -> tuple[Any, int] | None:
-        """What `note` takes once the insertion has ended.  O(1)."""
+        """Return the arguments of `note`, which follows the insertion.  O(1)."""
         try:
             return params.key, self._size()
         except Exception:
@@ -188,7 +187,7 @@ class Insertions:
             return None
 
     def note(self, key: Any, before: int) -> None:
-        """A key was inserted into a cache of `before` tokens.  O(1)."""
+        """Note that a key was inserted into a cache of `before` tokens.  O(1)."""
         try:
             tokens = len(key.token_ids)
             if self._tokens + tokens > MOST_TOKENS:
@@ -207,13 +206,13 @@ class Insertions:
 
     @property
     def version(self) -> tuple[int, int] | None:
-        """Insertions so far, and tokens that have left, but for a constant; None before the first.  O(1)."""
+        """Insertions so far, and tokens that have left, up to a constant; None before the first.  O(1)."""
         return (self.count, self._came - self._size()) if self.count else None
 
     def since(self, count: int) -> list[tuple[str, bytes]] | None:
-        """Namespaces and packed symbols of what came in since the `count`-th; None if not all are known.
+        """Return namespaces and packed symbols inserted since the `count`-th; None if not all are known.
 
-        O(tokens).  A key is cut where no waiting prompt goes on with it.  What was before is forgotten.
+        A key is cut where no waiting prompt goes on with it.  Earlier keys are forgotten.  O(tokens).
         """
         if count < self._first:
             return None
@@ -224,19 +223,19 @@ class Insertions:
         ]
 
     def _forget(self, count: int) -> None:
-        """Keys that came in before the `count`-th."""
+        """Forget the keys inserted before the `count`-th."""
         del self._keys[: count - self._first]
         self._first = count
         self._tokens = sum(len(key.token_ids) for key in self._keys)
 
 
 def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
-    """A read-only `CacheView` of SGLang's prefix cache, for keys that `door` has made."""
+    """Return a read-only `CacheView` of SGLang's prefix cache, for keys that `door` makes."""
     core = tree_core(cache)
     hybrid = is_hybrid(cache)
     insertions = None
     told = type(cache).insert is getattr(_base_of(type(cache)), "insert", None)
-    if told and not hybrid and not is_fed_from_elsewhere(cache):  # else something may come in unnoticed
+    if told and not hybrid and not is_fed_from_elsewhere(cache):  # otherwise KV may come in unnoticed
         insertions = Insertions(cache, door, lambda: int(core.evictable_size() + core.protected_size()))
     if not shows_nodes(cache):
         return CoreView(_core_match(core), door, insertions)
@@ -270,7 +269,7 @@ def _never_on_host(node: Any) -> bool | None:
 
 
 def _what_it_holds(cache: Any) -> Callable[[Any], int]:
-    """For a node: whether it holds the sliding window's KV, and a state to go on from."""
+    """Return a function that says whether a node holds sliding-window KV, and a state to go on from."""
     window, state = _component(cache, "SWA"), _component(cache, "MAMBA")
     if window is None and state is None:
         if hasattr(cache, "mamba_lru_list"):
@@ -300,9 +299,9 @@ def _core_match(core: Any) -> Any:
 
 
 def lender_of(cache: Any) -> Callable[[Any, int], int] | None:
-    """What tells the tokens that a request's streaming session lends it, of so many that may be matched.
+    """Return `lent(request, limit)`: tokens, at most `limit`, that a request's streaming session lends it.
 
-    SGLang asks a request's own session first, and the tree only if that holds nothing: then the answer is -1.
+    SGLang asks a request's own session first; if that holds nothing, the answer is -1 and the tree is asked.
     Reads only; SGLang's own match lends the record.  None for a cache without such sessions.
     """
     sessions: Any = getattr(cache, "session", None)
@@ -315,7 +314,7 @@ def lender_of(cache: Any) -> Callable[[Any, int], int] | None:
             return -1
         kv = sessions.slots[request.session.session_id].kv
         length = min(int(kv.kv_committed_len), limit)
-        # Where a sliding window has let go of more than that, SGLang goes back to a whole page.
+        # If a sliding window has dropped more than that, SGLang goes back to a whole page.
         return length - length % page if page > 1 and kv.max_evicted_seqlen > length else length
 
     return lent
@@ -325,13 +324,13 @@ def lender_of(cache: Any) -> Callable[[Any, int], int] | None:
 
 
 class DemandStrategy:
-    """An `EvictionStrategy` in front of another: what waiting requests need goes last.
+    """An `EvictionStrategy` in front of another one: what waiting requests need is evicted last.
 
-    A strategy ranks evictable leaves, the lowest goes first.  Without demand a cache evicts as before.
+    A strategy ranks evictable leaves; the lowest is evicted first.  Without demand a cache evicts as before.
 
     Args:
         inner: the strategy that SGLang was configured with.
-        demand: the need for a cached node by its id; 0.0 if no request waits for it.  O(levels).
+        demand: returns the demand for a cached node by its id; 0.0 if no request waits for it.  O(levels).
     """
 
     def __init__(self, inner: Any, demand: Callable[[int], float]) -> None:
@@ -339,12 +338,12 @@ class DemandStrategy:
         self._demand = demand
 
     def get_priority(self, node: Any) -> tuple[float, Any]:
-        """What SGLang asks for every leaf when it evicts."""
+        """Return the rank of a leaf; SGLang calls this for every leaf when it evicts."""
         return self._demand(node.id), self.inner.get_priority(node)
 
 
 def set_strategy(cache: Any, strategy: Any) -> Any:
-    """Have the cache evict by `strategy`; returns the one it had."""
+    """Make the cache evict by `strategy`; return the former one."""
     core = tree_core(cache)
     inner, core.eviction_strategy = core.eviction_strategy, strategy
     for component in getattr(core, "components", ()):  # 0.5.23 keeps a bound method of the old one
@@ -359,5 +358,5 @@ def touch(cache: Any, request: Any, cached: int) -> None:
     from sglang.srt.mem_cache.radix_cache import RadixKey
 
     tokens = request.origin_input_ids + request.output_ids
-    limit = cached + is_bigram(cache)  # so many pairs have one token more
+    limit = cached + is_bigram(cache)  # n pairs have n + 1 tokens
     cache.touch_prefix(RadixKey(tokens, request.extra_key, limit=limit, cache_salt=request.cache_salt))

@@ -1,7 +1,6 @@
-"""`python -m peek.adapters.sglang.launch_server ...`: `python -m sglang.launch_server ...`, with `peek`.
+"""`python -m peek.adapters.sglang.launch_server ...` is `python -m sglang.launch_server ...` with `peek`.
 
-For SGLang before 0.5.11, which has no plug-ins; later versions find `peek` themselves, and this is the same
-as SGLang's own.
+For SGLang before 0.5.11, which has no plug-ins.  Later versions load `peek` themselves; there both are equal.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How SGLang finds `peek`: an entry point where it has plug-ins, a scheduler process before that.
+"""How SGLang loads `peek`: through an entry point where it has plug-ins, else in its own scheduler process.
 
-`register` is named in the entry-point group `sglang.srt.plugins` (0.5.11 and later), which SGLang calls in
-each of its processes.  It does nothing unless `peek` is configured.  For 0.5.9 there are
-`run_scheduler_process` and an `Engine` that starts such processes.
+`register` is an entry point in the group `sglang.srt.plugins` (0.5.11 and later), which SGLang calls in each
+of its processes.  It does nothing unless `peek` is configured.  For 0.5.9 there are `run_scheduler_process`
+and an `Engine` that starts such processes.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from peek.errors import InvalidConfig, PeekError
 logger = logging.getLogger("peek")
 
 REPLACED: Final = ("fcfs", "lpm")
-"""Values of `--schedule-policy` that `peek` takes the place of without being told to."""
+"""Values of `--schedule-policy` that `peek` always replaces."""
 
 REPLACE_ANY: Final = "PEEK_REPLACE_SCHEDULE_POLICY"
-"""The variable that tells it to take the place of any other, too."""
+"""The variable that makes it replace any other value, too."""
 
 # -- the scheduler -----------------------------------------------------------------------------------
 
 
 def why_stand_aside(policy: Any, scheduler: Any = None) -> str | None:
-    """Why SGLang's own order stays, None if there is no reason.
+    """Return why SGLang's own order stays, None if there is no reason.
 
     Args:
         policy: a `SchedulePolicy`.
-        scheduler: the `Scheduler` that the policy is of, None if that is not known.
+        scheduler: the policy's `Scheduler`, None if it is not known.
     """
     if setting_of(scheduler, "disaggregation_mode") == "decode":
         return "a decode worker's requests wait with their KV, and have no prefill to order by"
@@ -54,7 +54,7 @@ def why_stand_aside(policy: Any, scheduler: Any = None) -> str | None:
 
 
 def sglang_info(policy: Any, scheduler: Any) -> EngineInfo:
-    """Of a `SchedulePolicy` of SGLang and the scheduler that it is of, None if unknown."""
+    """Describe SGLang, given a `SchedulePolicy` and its scheduler, None if unknown."""
     cache = getattr(policy, "tree_cache", None)
     core = type(getattr(cache, "tree_core", cache)).__name__
     kind = type(cache).__name__
@@ -75,7 +75,7 @@ def sglang_info(policy: Any, scheduler: Any) -> EngineInfo:
 
 
 def _parallel() -> Any:
-    """SGLang's record of this process's ranks, where it has one (0.5.23)."""
+    """Return SGLang's record of this process's ranks, None before 0.5.23."""
     try:
         from sglang.srt.runtime_context import get_parallel
     except ImportError:
@@ -84,7 +84,7 @@ def _parallel() -> Any:
 
 
 def _first(places: list[Any], name: str) -> int | None:
-    """The first of these objects' attributes that is a number."""
+    """Return the first of these objects' attributes that is a number."""
     for place in places:
         try:
             value = getattr(place, name, None)
@@ -96,7 +96,7 @@ def _first(places: list[Any], name: str) -> int | None:
 
 
 def ranks_of_one_queue(arguments: Any) -> int:
-    """How many schedulers these `ServerArgs` start for each queue; 0 without them, when it cannot be told."""
+    """Return how many schedulers these `ServerArgs` start for each queue; 0 without them: unknown."""
     if arguments is None:
         return 0
     ranks = int(getattr(arguments, "tp_size", 1) or 1) * int(getattr(arguments, "pp_size", 1) or 1)
@@ -106,13 +106,13 @@ def ranks_of_one_queue(arguments: Any) -> int:
 
 
 def mode_agreement(scheduler: Any) -> Callable[[str], str] | None:
-    """A function that each rank calls with its own word, and that gives all of them the first rank's.
+    """Return a function that each rank calls with its own mode, and that returns the first rank's to all.
 
-    It is a broadcast over SGLang's own group of the tensor-parallel ranks, on the CPU: all of them must come
-    to the call, and wait for the slowest.  They do, since they order the same queue equally often.
+    It is a broadcast on the CPU over SGLang's own group of tensor-parallel ranks.  All of them must call it,
+    and wait for the slowest.  They do, since they order the same queue equally often.
 
-    None with one rank, and where that group is not all ranks of a queue: pipeline stages and
-    context-parallel ranks schedule at different times.
+    None with one rank, and if that group is not all ranks of a queue: pipeline stages and context-parallel
+    ranks schedule at different times.
     """
     group = getattr(scheduler, "attn_tp_cpu_group", None)
     arguments = getattr(scheduler, "server_args", None)
@@ -138,12 +138,12 @@ def mode_agreement(scheduler: Any) -> Callable[[str], str] | None:
 
 
 def attach(policy: Any, settings: Settings, scheduler: Any = None) -> Attachment[SglangAdapter]:
-    """What stands beside one `SchedulePolicy`.
+    """Return the attachment of one `SchedulePolicy`.
 
     Args:
-        policy: it.
-        settings: what was asked for.
-        scheduler: the `Scheduler` that the policy is of, for the log, the labels and the other ranks.
+        policy: the policy.
+        settings: settings of the adapter.
+        scheduler: the policy's `Scheduler`, for the log, the labels and the other ranks.
     """
     return Attachment(
         settings,
@@ -161,14 +161,14 @@ def attach(policy: Any, settings: Settings, scheduler: Any = None) -> Attachment
 
 
 def after_policy(settings: Settings, _found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) -> None:
-    """The hook behind `Scheduler.init_schedule_policy`: attaches, so that the log says what is replaced."""
+    """Hook after `Scheduler.init_schedule_policy`: attach, so that the log says what is replaced."""
     scheduler.policy.peek = attach(scheduler.policy, settings, scheduler)
 
 
 def around_order(stock: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """The hook around `SchedulePolicy.calc_priority(waiting_queue, ...)`.
+    """Hook around `SchedulePolicy.calc_priority(waiting_queue, ...)`.
 
-    Arguments go on as they came: SGLang's own names must not meet ours.
+    Arguments are passed on as they came: SGLang's names must not clash with names here.
     """
     attachment = getattr(policy, "peek", None)
     if attachment is None:
@@ -189,7 +189,7 @@ def around_order(stock: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def record(attachment: Any, event: str, queue: Any) -> None:
-    """Tell the trace, if one is written, what a method of `Served` tells of the waiting queue."""
+    """Report the waiting queue to a method of `Served`, if a trace is written."""
     recording = attachment.recording
     if recording:
         recording.served = recording.served or Served()
@@ -197,9 +197,9 @@ def record(attachment: Any, event: str, queue: Any) -> None:
 
 
 def after_prefill(found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) -> None:
-    """The hook behind `Scheduler.get_new_batch_prefill`: what was admitted is told at once.
+    """Hook after `Scheduler.get_new_batch_prefill`: report at once what was admitted.
 
-    An idle scheduler does not ask for an order; counters would stand still and differ between ranks.
+    An idle scheduler does not ask for an order; its counters would stand still and differ between ranks.
     """
     attachment: Attachment[SglangAdapter] | None = getattr(scheduler.policy, "peek", None)
     if attachment is None:
@@ -215,7 +215,7 @@ def after_prefill(found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) ->
 
 
 def around_insert(stock: Any, cache: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """The hook around `insert(params)` of a prefix cache: what comes in is told to who asked."""
+    """Hook around `insert(params)` of a prefix cache: report the inserted key to `Insertions`."""
     insertions: Any = getattr(cache, "peek", None)
     began = None if insertions is None else insertions.begin(*args, **kwargs)
     try:
@@ -225,8 +225,8 @@ def around_insert(stock: Any, cache: Any, /, *args: Any, **kwargs: Any) -> Any:
             insertions.note(*began)
 
 
-# What is called when a scheduler has its policy, when it sorts, when it has looked for prefills, and for
-# every key that enters a cache of which that can be told.
+# Called when a scheduler has made its policy, when it sorts, when it has looked for prefills, and for every
+# key that is inserted into a cache.
 STARTS: Final = "sglang.srt.managers.scheduler.Scheduler.init_schedule_policy"
 SORTS: Final = "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority"
 SEARCHES: Final = "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill"
@@ -237,7 +237,7 @@ INSERTS: Final = (
 
 
 def hooks(settings: Settings) -> list[tuple[str, str, Callable[..., Any]]]:
-    """All that stands in SGLang's own methods: the method, where ("after" or "around"), and the hook."""
+    """Return all hooks in SGLang's own methods: the method, where ("after" or "around"), and the hook."""
     return [
         (STARTS, "after", partial(after_policy, settings)),
         (SORTS, "around", around_order),
@@ -250,8 +250,8 @@ def hooks(settings: Settings) -> list[tuple[str, str, Callable[..., Any]]]:
 
 
 def configured() -> Settings | None:
-    """What the environment asks for, None where it asks for nothing.  `InvalidConfig`."""
-    asks_to_replace()  # a mistake there is one at start, too
+    """Return what the environment asks for, None if it asks for nothing.  `InvalidConfig`."""
+    asks_to_replace()  # a mistake there also ends the start
     settings = requested_settings(None)
     if settings.config.is_stock and not settings.trace_file:
         logger.info("peek: not configured (set PEEK_POLICY); stock order")
@@ -260,7 +260,7 @@ def configured() -> Settings | None:
 
 
 def asks_to_replace() -> bool:
-    """Whether the environment wants any `--schedule-policy` replaced.  `InvalidConfig`."""
+    """Whether the environment asks to replace any `--schedule-policy`.  `InvalidConfig`."""
     value = os.environ.get(REPLACE_ANY, "")
     if value not in ("", "0", "1"):
         raise InvalidConfig(f"{REPLACE_ANY} is {value!r}; valid: 0, 1")
@@ -268,9 +268,9 @@ def asks_to_replace() -> bool:
 
 
 def configured_or_exit() -> Settings | None:
-    """`configured`, where a mistake must stop the process.
+    """`configured`; a mistake ends the process.
 
-    SGLang logs what a plug-in raises and serves on, in its own order; it lets `SystemExit` pass.
+    SGLang logs an error of a plug-in and serves on in its own order, but lets `SystemExit` pass.
     """
     try:
         return configured()
@@ -282,7 +282,7 @@ def configured_or_exit() -> Settings | None:
 def register() -> None:
     """Entry point of `sglang.srt.plugins`: put the hooks into this process, once.
 
-    SGLang calls it in the process that starts the others first, so a mistake in a setting ends the server
+    SGLang first calls it in the process that starts the others.  So a mistake in a setting ends the server
     before a model is loaded.
     """
     settings = configured_or_exit()
@@ -315,7 +315,7 @@ def stand(target: str, where: str, hook: Callable[..., Any]) -> None:
 
 
 def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:
-    """SGLang's own `run_scheduler_process`, in a process whose policies have a planner beside them."""
+    """Run SGLang's own `run_scheduler_process` with the hooks in its process."""
     from sglang.srt.managers import scheduler
 
     settings = configured_or_exit()
@@ -326,11 +326,11 @@ def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:
 
 
 def engine_class() -> Any:
-    """A subclass of `sglang.srt.entrypoints.engine.Engine` that starts such processes."""
+    """Return a subclass of `sglang.srt.entrypoints.engine.Engine` that starts such processes."""
     from sglang.srt.entrypoints.engine import Engine
 
     class PeekEngine(Engine):  # type: ignore[misc]
-        """SGLang's engine; `peek` is active in its schedulers if the environment asks for it."""
+        """SGLang's engine, with `peek` in its schedulers if the environment asks for it."""
 
         run_scheduler_process_func = staticmethod(run_scheduler_process)
 

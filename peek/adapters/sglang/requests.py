@@ -1,6 +1,6 @@
-"""SGLang's requests: what they tell, how the planner knows them, and what is remembered of them.
+"""SGLang's requests: reading them, translating them for the planner, and what is remembered of them.
 
-Nothing here keeps a request alive.  Checked against 0.5.9, 0.5.17 and 0.5.23.
+Nothing here keeps a request alive but `Served`.  Checked against 0.5.9, 0.5.17 and 0.5.23.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from peek.errors import InvalidKey
 from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES, heads_of
 
-# -- what a request tells -----------------------------------------------------------------------------
+# -- reading a request --------------------------------------------------------------------------------
 
 
 def prompt_of(request: Any) -> tuple[Any, int]:
-    """A request's tokens, to read (with those generated before a retraction), and how many may match."""
+    """Return a request's tokens (read only; with those before a retraction), and how many may match."""
     tokens = request.origin_input_ids
     if len(request.output_ids):
         tokens = tokens + request.output_ids
@@ -36,14 +36,14 @@ def prompt_of(request: Any) -> tuple[Any, int]:
 
 
 def request_namespace(request: Any) -> str:
-    """What keeps a request's tokens apart from the same tokens of others."""
+    """Return what keeps a request's tokens apart from equal tokens of others."""
     if getattr(request, "positional_embed_overrides", None) is not None:
         return ALONE + str(request.rid)
     return namespace_of(request.extra_key, getattr(request, "cache_salt", None))
 
 
 def outputs_of(request: Any) -> Sized:
-    """Tokens generated so far; grows in place."""
+    """Return the tokens generated so far; the object grows in place."""
     generated: Sized = request.output_ids
     return generated
 
@@ -52,14 +52,14 @@ _TENANTS: Final = {"none": (), "named": ("routing_key",), "namespace": ("extra_k
 
 
 def tenant_of(request: Any, tenants: str) -> str:
-    """The tenant of a request by the option `tenants`: none, its routing key, or its namespace."""
+    """Return the tenant of a request by the option `tenants`: none, its routing key, or its namespace."""
     return first_text(getattr(request, name, None) for name in _TENANTS[tenants])
 
 
 def stated_by(request: Any, tenants: str, statements: Statements) -> Stated:
-    """What a request states in `custom_params`; else its session is SGLang's own, or its routing key.
+    """Return what a request states in `custom_params`; else its session is SGLang's own, or its routing key.
 
-    By the option `tenants` a routing key may name the tenant, and is no session then.
+    With the option `tenants` "named" the routing key is the tenant, and no session.
     """
     own = getattr(getattr(request, "session", None), "session_id", None)
     key = None if tenants == "named" else getattr(request, "routing_key", None)
@@ -75,7 +75,7 @@ def is_turn(request: Any) -> bool:
 
 def was_admitted(request: Any, outputs_before: int) -> bool:
     """Whether a request that left the waiting queue went into a batch; False if it was aborted."""
-    if is_turn(request):  # one that waits may have been lent its session's row
+    if is_turn(request):  # a waiting turn may have been lent its session's row
         return request.already_computed > 0 or len(request.output_ids) > outputs_before
     row = getattr(request, "req_pool_idx", None)
     if row is None:
@@ -84,11 +84,11 @@ def was_admitted(request: Any, outputs_before: int) -> bool:
 
 
 def entry_time(request: Any) -> float:
-    """When the request entered the waiting queue, on the engine's clock; it breaks ties inside a priority."""
+    """Return when the request entered the waiting queue, on the engine's clock; breaks ties in a priority."""
     return float(request.time_stats.wait_queue_entry_time)
 
 
-# -- how the planner knows it -------------------------------------------------------------------------
+# -- translating it -----------------------------------------------------------------------------------
 
 
 class Translated:
@@ -107,15 +107,15 @@ class Translated:
         self.lent = -1
         """Tokens that the request's session lends it in place of the cache; -1 if the cache is asked."""
         self.blank = 1
-        """Symbols of the key of a request that is alone."""
+        """Length of the key of a request without symbols."""
 
     @property
     def key(self) -> bytes:
-        """What the planner takes; a request without symbols is alone in its namespace."""
+        """The planner's key; a request without symbols is alone in its namespace."""
         return self.symbols or bytes(SYMBOL_BYTES * self.blank)
 
     def pending(self, rid: str, arrival: float, tenant: str, stated: Stated) -> PendingRequest:
-        """The request as the planner sees it."""
+        """Return the request for the planner."""
         return PendingRequest(
             rid,
             self.key,
@@ -134,13 +134,13 @@ class Translator:
 
     Args:
         page_tokens: the cache's page size.
-        bigram: whether the cache's keys are pairs of neighbours, of which a prompt has one less than tokens.
-        lends: what tells the tokens that a request's streaming session lends, see `lender_of`; None without.
+        bigram: whether the cache's keys are pairs of neighbours; a prompt has one pair less than tokens.
+        lends: returns the tokens that a request's streaming session lends, see `lender_of`; None without.
 
     Attributes:
         alphabet: the letters of waiting prompts and of cached ones.
         pages: the table of pages, None for pages of one token.
-        lent: tokens that sessions lend, by the namespaces of the requests that they lend them to.
+        lent: tokens that sessions lend, by the namespace of the request.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Translator:
         self.pages = PageTable(page_tokens) if page_tokens > 1 else None
 
     def translate(self, request: Any) -> Translated:
-        """O(tokens).  `release` it later; nothing is kept if this raises.
+        """Translate a request; call `release` later.  If this raises, nothing is kept.  O(tokens).
 
         Raises:
             InvalidKey: a token id below 0, or one that is no int.
@@ -184,7 +184,7 @@ class Translator:
         return made
 
     def known(self, tokens: Any, extra_key: str | None, cache_salt: str | None) -> tuple[str, bytes]:
-        """Namespace and packed symbols of a key of the cache, as far as a waiting prompt may have them.
+        """Return namespace and packed symbols of a cache key, as far as a waiting prompt may have them.
 
         O(tokens); nothing is kept.
         """
@@ -197,7 +197,7 @@ class Translator:
         return namespace, symbols if self.pages is None else self.pages.known(symbols)
 
     def release(self, made: Translated) -> None:
-        """It is compared with others no more.  O(pages)."""
+        """Drop what is kept of a request that is no longer compared.  O(pages)."""
         if made.lent >= 0:
             self.lent.pop(made.namespace, None)
         if self.pages is not None:
@@ -207,7 +207,7 @@ class Translator:
 # -- what is remembered of it -------------------------------------------------------------------------
 
 TIE_S: Final = 1e-9
-"""Between two arrivals at one point of the clock, where their order counts: far below any work done."""
+"""Seconds between two arrivals at one time, where their order counts: far less than any work takes."""
 
 
 class Waiting:
@@ -221,21 +221,21 @@ class Waiting:
     def __init__(self, request: Any, translated: Translated) -> None:
         self.request: ref[Any] = ref(request)
         self.translated = translated
-        self.output_ids = request.output_ids  # grows in place: tells of a prefill when the request is gone
+        self.output_ids = request.output_ids  # grows in place: shows a prefill even if the request is gone
         self.outputs = len(request.output_ids)
 
     def is_of(self, request: Any) -> bool:
-        """Whether this is `request` as it was then; one that has generated since was away."""
+        """Whether this is `request` in its state then; a request that has generated since has been away."""
         return len(request.output_ids) == self.outputs and self.request() is request
 
     def lent_anew(self, lends: Callable[[Any, int], int]) -> bool:
-        """Of a turn of a streaming session: whether the session lends something else than it did."""
+        """Whether the session of a turn lends another number of tokens than before."""
         request = self.request()
         made = self.translated
         return request is not None and lends(request, made.limit) != made.lent
 
     def was_admitted(self) -> bool:
-        """Of a request that left the queue."""
+        """Whether a request that left the queue was admitted."""
         request = self.request()
         if request is None:
             return len(self.output_ids) > self.outputs
@@ -250,20 +250,20 @@ class Waiting:
 
 
 class Arrivals:
-    """When requests arrived, on the adapter's clock; a retracted one arrived when it did first.
+    """Arrival times on the adapter's clock; a retracted request keeps its first one.
 
-    Under priority scheduling ties are the engine's to break, by its entry time.  Some versions renew that
-    after a retraction, and then the request arrives again; no two arrivals are equal there.
+    Under priority scheduling the engine's entry time breaks ties, so no two arrivals are equal there.  Some
+    versions renew that time after a retraction; the request then arrives again.
     """
 
     def __init__(self, by_priority: bool) -> None:
         self._by_priority = by_priority
         self._count = 0
         self._known: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
-        """By request: its arrival, and the engine's entry time then."""
+        """By request: its arrival, and the engine's entry time at that moment."""
 
     def of(self, request: Any, now: float) -> float:
-        """The arrival of a request that enters the queue now.  O(1)."""
+        """Return the arrival of a request that enters the queue now.  O(1)."""
         entered = entry_time(request)
         known = self._known.get(request)
         if known is not None and (not self._by_priority or known[1] == entered):
@@ -275,16 +275,16 @@ class Arrivals:
 
 
 class Standing:
-    """Tells a list that has not changed since it was put in order, in O(1).
+    """Recognises a queue that has not changed since it was put in order, in O(1).
 
-    SGLang appends to its queue, takes out of it, and moves nothing.  So it is the same while it is as long as
-    it was, with the same first and last: for each request that left, one came, as the last.  A retracted
-    request comes back with more output than it had.
+    SGLang appends to its queue and removes from it, but moves nothing.  So it is unchanged if its length,
+    first and last are: for each request that left, one came, as the last.  A retracted request has more
+    output.
 
     Args:
         queue: the queue, in order.
-        view: the cache it was ordered by.
-        answer: what `order` said.
+        view: the cache for which it was ordered.
+        answer: the answer of `order`.
     """
 
     __slots__ = ("_first", "_last", "_list", "_outputs", "_version", "answer")
@@ -298,7 +298,7 @@ class Standing:
         self._version: object = getattr(view, "version", None)
 
     def is_of(self, queue: list[Any], view: object) -> bool:
-        """Whether queue and cache are as they were; False where the cache cannot tell."""
+        """Whether queue and cache are unchanged; False if the cache has no version."""
         if self._version is None or (id(queue), len(queue)) != self._list:
             return False
         outputs = len(queue[-1].output_ids)
@@ -309,14 +309,14 @@ class Standing:
 # -- for the trace ------------------------------------------------------------------------------------
 
 LONGEST_WAIT_S: Final = 86_400.0
-"""Seconds: a longer one is of another clock."""
+"""Seconds; a longer wait means that the request's time is from another clock."""
 
 LOOK_EVERY: Final = 32
 """Turns of the scheduler between two looks for requests that have ended."""
 
 
 class Served:
-    """Tells a recorder of requests, seen in the waiting queue and looked at until they have ended."""
+    """Reports requests to a recorder, from when they are seen in the waiting queue until they have ended."""
 
     def __init__(self) -> None:
         self._held: dict[str, Any] = {}
@@ -324,7 +324,7 @@ class Served:
         self._statements = Statements()
 
     def saw(self, queue: list[Any], recorder: Recorder) -> None:
-        """Note those that are new; O(waiting)."""
+        """Note the new requests.  O(waiting)."""
         for request in queue:
             rid = str(request.rid)
             if rid not in self._held:
@@ -339,7 +339,7 @@ class Served:
         return Asked(rid, at_s, request.origin_input_ids, request_namespace(request), stated.session, tenant)
 
     def turned(self, queue: list[Any], recorder: Recorder) -> None:
-        """Once a turn of the scheduler: write those that have ended; O(held) every so many turns."""
+        """Write the requests that have ended; once a turn.  O(held) every `LOOK_EVERY` turns."""
         self._turns += 1
         if self._turns % LOOK_EVERY or not self._held:
             return

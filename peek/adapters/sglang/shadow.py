@@ -1,7 +1,7 @@
-"""The shadow beside an SGLang scheduler: tells `peek.adapters.shadow` what it does.
+"""The shadow beside an SGLang scheduler: reports to `peek.adapters.shadow` what the scheduler does.
 
-SGLang asks for an order only when it may admit, so the shadow looks at the scheduler in each turn of its
-loop, right after it has looked for prefills.  It reads and changes nothing.
+SGLang asks for an order only when it may admit.  So the shadow looks at the scheduler in each turn of its
+loop, right after the search for prefills.  It reads and changes nothing.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from peek.simulation.cost import chunk_pairs
 from peek.simulation.live import Limits, LiveRadix, folded, page_names
 
 SWEEP_EVERY: Final = 64
-"""Turns between two looks for requests that left the queue otherwise than into a batch: O(queue) each."""
+"""Turns between two looks for requests that left the queue without entering a batch; each is O(queue)."""
 
 RECOUNT_EVERY: Final = 16
-"""Decode steps between two counts of the running requests' tokens; between them each step adds one each."""
+"""Decode steps between two counts of the running requests' tokens; in between each step adds one each."""
 
 UNLIMITED: Final = 2**31
 
 
 def setting_of(scheduler: Any, name: str) -> Any:
-    """A server argument, None where the scheduler or this version does not have it."""
+    """Return a server argument, None where the scheduler or this version does not have it."""
     return getattr(getattr(scheduler, "server_args", None), name, None)
 
 
 def why_no_shadow(policy: Any, scheduler: Any = None) -> str | None:
-    """Why the virtual engine is not like this one, None if it is."""
+    """Return why the virtual engine differs from this one, None if it does not."""
     cache = policy.tree_cache
     if setting_of(scheduler, "enable_streaming_session"):
         return "streaming sessions keep KV of their own"
@@ -49,7 +49,7 @@ def why_no_shadow(policy: Any, scheduler: Any = None) -> str | None:
 
 
 class _Here:
-    """A request that SGLang has not ended; it is not kept alive."""
+    """A request that has not ended; it is not kept alive."""
 
     __slots__ = ("admitted", "output_ids", "request", "rest")
 
@@ -66,15 +66,15 @@ class _Here:
 
 
 class SglangShadow:
-    """What happens in the scheduler of `policy`, told to a `Shadow`.  O(what changed + running) a turn.
+    """Reports what happens in the scheduler of `policy` to a `Shadow`.  O(changes + running) a turn.
 
     Args:
         token_s: nominal seconds of a prompt token on the clock of the adapter's planner.
-        statements: reads what requests state; the adapter's, so that its lines come once.
+        statements: reads what requests state; the adapter's own, so that each value is logged once.
         clock: seconds; never goes back.
 
     Attributes:
-        account: None before the first turn, which tells the scheduler's limits.
+        account: None before the first turn, which shows the scheduler's limits.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class SglangShadow:
         self._turns = 0
         self._went_on = False
         self._decoding = (0, 0, 0)
-        """Requests, their tokens, and decode steps since these were counted."""
+        """Decoding requests, their tokens, and decode steps since these were counted."""
 
     def _begin(self, scheduler: Any) -> Shadow:
         limits = Limits(
@@ -113,16 +113,16 @@ class SglangShadow:
     # -- events ------------------------------------------------------------------------------------
 
     def looked_at(self, queue: list[Any]) -> None:
-        """SGLang is about to order its queue; its own policy may move what has arrived."""
+        """Note new requests before SGLang orders its queue: its own policy may move them."""
         if self.account is not None:
             self._arrivals(self.account, queue, self.clock())
 
     def turned(self, scheduler: Any, batch: Any, running: Any) -> None:
-        """SGLang has looked for prefills.
+        """Note that SGLang has looked for prefills.
 
         Args:
             batch: what it found, None if it goes on decoding.
-            running: the batch that decodes, None where the scheduler still has it.
+            running: the batch that decodes, None if it is still the scheduler's.
         """
         account = self.account or self._begin(scheduler)
         now = self.clock()
@@ -140,7 +140,7 @@ class SglangShadow:
         self._note_step(account, now, batch, scheduler.running_batch if running is None else running)
 
     def _arrivals(self, account: Shadow, queue: list[Any], now: float) -> None:
-        """Note what stands behind the last one known; retracted requests are known and stand among them."""
+        """Note the requests behind the last known one; retracted requests among them are known already."""
         new = []
         for request in reversed(queue):
             entry = self._here.get(request.rid)
@@ -200,7 +200,7 @@ class SglangShadow:
         self._went_on = tokens > 0
 
     def _decoded(self, requests: list[Any]) -> tuple[int, int]:
-        """How many decode, and the tokens that they have together."""
+        """Return how many requests decode, and how many tokens they have together."""
         count, kv_tokens, age = self._decoding
         if count != len(requests) or age >= RECOUNT_EVERY:
             count, age = len(requests), 0

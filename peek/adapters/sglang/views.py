@@ -1,19 +1,18 @@
-"""`CacheView`s over SGLang's radix trees, without touching them.
+"""`CacheView`s over SGLang's radix trees, which they leave unchanged.
 
-`match_prefix` splits the node in which a match ends and refreshes the recency of all it passes.
+SGLang's `match_prefix` splits the node in which a match ends, and refreshes the recency of all nodes passed.
 `NodeView` only reads Python's nodes: `node.children`, `node.key`, and what KV a node has.  A node's tokens
 are packed once and kept as long as node and key live, with their letters.
 
-Covers `RadixCache` (0.5.9 to 0.5.23) and `UnifiedRadixCache` with its Python core; keys of single tokens
-and of pairs (see `symbols`); and hybrid models, where a prompt can go on from some places only:
+It covers `RadixCache` (0.5.9 to 0.5.23) and `UnifiedRadixCache` with its Python core.  Keys are of single
+tokens or of pairs (see `symbols`).  In a hybrid model a prompt can go on only
 
  - behind `window` tokens that have their sliding-window KV, or an unbroken run of them from the start,
  - behind a whole node that holds the state of the recurrent layers.
 
-`CoreView` is of `UnifiedRadixCache`'s Rust core, which shows no nodes.  It has
-`match_full_device_prefix(key)`, which neither splits nor touches.  So an edge is asked for by the whole
-prompt up to its end: one call per pending edge on which the cache has followed so far, O(prompt) each in
-native code.
+`CoreView` is for `UnifiedRadixCache`'s Rust core, which shows no nodes.  It uses
+`match_full_device_prefix(key)`, which neither splits nor touches nodes, with the whole prompt up to an edge's
+end.  That is one call per pending edge that the cache has followed so far, O(prompt) each in native code.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ from peek.trie.keys import SYMBOL_BYTES, match_span, pack, symbol_at
 from peek.trie.tree_view import edge_bytes
 
 _HOST_COST: Final = 0.5
-"""What a token on the host is worth less than one on the device: it is loaded, which is not free."""
+"""How much less a token on the host is worth than one on the device: it has to be loaded."""
 
 HAS_WINDOW: Final = 1
 HAS_STATE: Final = 2
 
 _WHOLE: Final[i64] = 1 << 60
-"""The run of sliding-window KV in front of the first token: nothing is missing there."""
+"""The run of sliding-window KV in front of the first token, where nothing is missing."""
 
 
 @final
 class PageTable:
     """Interns pages of packed int32 tokens.
 
-    Equal pages of waiting requests get equal symbols; a symbol's number is used again when the last request
+    Equal pages of waiting requests get equal symbols.  A symbol's number is used again when the last request
     that has it is gone.
 
     Args:
@@ -58,11 +57,11 @@ class PageTable:
         self._free: list[int] = []
 
     def __len__(self) -> int:
-        """Pages in use."""
+        """Number of pages in use."""
         return len(self._symbols)
 
     def intern(self, tokens: bytes) -> bytes:
-        """The packed symbols of whole pages of packed tokens.  O(pages)."""
+        """Return the packed symbols of whole pages of packed tokens.  O(pages)."""
         symbols: list[int] = []
         at: i64 = 0
         while at < len(tokens):
@@ -76,7 +75,7 @@ class PageTable:
         return pack(symbols)
 
     def known(self, tokens: bytes) -> bytes:
-        """The same up to the first page that no request has; nothing is interned.  O(pages)."""
+        """Return the same up to the first page that no request has; intern nothing.  O(pages)."""
         symbols: list[int] = []
         at: i64 = 0
         while at + self._page_bytes <= len(tokens):
@@ -99,7 +98,7 @@ class PageTable:
         return symbol
 
     def release(self, symbols: bytes) -> None:
-        """One request less has these pages.  O(pages)."""
+        """Drop one request's use of these pages.  O(pages)."""
         at: i64 = 0
         while at < len(symbols):
             symbol = symbol_at(symbols, at)
@@ -111,18 +110,18 @@ class PageTable:
             at += SYMBOL_BYTES
 
     def page(self, symbol: int) -> bytes:
-        """The packed tokens of a page."""
+        """Return the packed tokens of a page."""
         return self._pages[symbol]
 
 
 class RadixView:
-    """What both views answer alike.
+    """What both views have in common.
 
     Args:
         page_tokens: SGLang's page size.
         pages: the table of pages, None for pages of one token.
         alphabet: packs and spells tokens.
-        insertions: notes what comes in (`Insertions`); None where it may come in unnoticed.
+        insertions: notes what is inserted (`Insertions`); None where KV may come in unnoticed.
         lent: tokens that a request's session lends it, by the request's own namespace; see `Translator`.
     """
 
@@ -143,7 +142,7 @@ class RadixView:
 
     @property
     def version(self) -> object:
-        """Insertions so far, and how much has gone; None if that cannot be told.  O(1).
+        """Insertions so far, and how much has left; None if that is unknown.  O(1).
 
         A split changes no answer.
         """
@@ -169,7 +168,7 @@ class RadixView:
         return self._start(first, extra_key, salt)
 
     def _start(self, first: object, extra_key: str | None, salt: str | None) -> object:
-        """The cursor in front of all keys of a namespace, behind the token `first` where keys are pairs."""
+        """Return the cursor before all keys of a namespace, after the token `first` if keys are pairs."""
         raise NotImplementedError
 
 
@@ -181,7 +180,7 @@ class NodePlace:
     """A cursor: `at` bytes into the packed key of `node`, behind `host` tokens that are on the host.
 
     Attributes:
-        size: the length of that key then; a split leaves the node the end of it.
+        size: the length of that key when it was read; after a split the node keeps the key's end.
         run: tokens with sliding-window KV since the last one without.
         best: symbols up to the last place from which a hybrid model can go on.
     """
@@ -248,7 +247,7 @@ class NodeView(RadixView):
     # -- CacheView ---------------------------------------------------------------------------------
 
     def inserted_since(self, version: Any) -> list[tuple[str, bytes]] | None:
-        """None after a reset, too, when a cursor in front of the first symbol is old."""
+        """See `CacheView`; also None after a reset, which makes every cursor old."""
         root = self._root()
         stood = root is self._last_root
         self._last_root = root
@@ -295,7 +294,7 @@ class NodeView(RadixView):
         return int(node.id)
 
     def parent_id(self, node_id: int) -> int:
-        """The parent of a cached node, 0 for a root."""
+        """Return the parent of a cached node, 0 for a root."""
         node = self._by_id.get(node_id)
         if node is None or node.parent is None or node.parent.parent is None:
             return 0
@@ -303,7 +302,7 @@ class NodeView(RadixView):
         return int(node.parent.id)
 
     def worth(self, cursor: object, matched: int) -> int:
-        """Tokens that a match of `matched` symbols saves, those on the host at their share."""
+        """Return the tokens that a match of `matched` symbols saves; those on the host count in part."""
         if cursor is None:
             return matched * self.unit_tokens
         if isinstance(cursor, int):
@@ -316,7 +315,7 @@ class NodeView(RadixView):
     # -- SGLang's nodes ----------------------------------------------------------------------------
 
     def _reach(self, place: NodePlace, symbols: i64, position: i64, ended: bool) -> None:
-        """`symbols` more of a node match, up to `position`; `ended`: the node's last one among them."""
+        """Note that `symbols` more of a node match, up to `position`; `ended`: its last one is among them."""
         node: Any = place.node
         if self._holds is None:
             if self._on_host(node):
@@ -333,9 +332,9 @@ class NodeView(RadixView):
             place.best = position
 
     def _fresh(self, place: NodePlace) -> bytes:
-        """Move a cursor to where its symbols stand now; the packed symbols of its node's key.
+        """Move a cursor to where its symbols are now; return the packed symbols of its node's key.
 
-        A split leaves the end of the key to the node, and what is in front of it to a new parent.  O(splits).
+        A split leaves the end of the key to the node, and gives its beginning to a new parent.  O(splits).
         """
         at, size = place.at, place.size
         tokens = self._tokens_of(place)
@@ -355,13 +354,13 @@ class NodeView(RadixView):
             behind -= len(tokens)
 
     def _tokens_of(self, place: NodePlace) -> bytes:
-        """The packed symbols of the key of a cursor's node."""
+        """Return the packed symbols of the key of a cursor's node."""
         packed = self._packed_key(place)
         place.size = len(packed)
         return packed
 
     def _packed_key(self, place: NodePlace) -> bytes:
-        """A split gives a node another key object."""
+        """Return the same from memory, unless the node has another key object since a split."""
         node: Any = place.node
         key: Any = node.key
         known = self._packed.get(node)
@@ -395,7 +394,7 @@ class NodeView(RadixView):
         return node.children.get(plain if owner is None else (owner, plain))
 
     def _pairs(self, first: object, tokens: bytes, plain: object) -> object:
-        """A token or a page of them as pairs with their left neighbours; the first stands behind `tokens`."""
+        """Return a token, or a page of them, as pairs with their left neighbours; it follows `tokens`."""
         left = first
         if len(tokens):
             left = self._alphabet.value(int(symbol_at(tokens, len(tokens) - SYMBOL_BYTES)))
@@ -408,7 +407,7 @@ class NodeView(RadixView):
         return tuple(pairs)
 
     def _common(self, tokens: bytes, at: i64, symbols: bytes, done: i64) -> i64:
-        """Bytes of `symbols[done:]` whose tokens stand at `tokens[at:]`."""
+        """Return how many bytes of `symbols[done:]` equal the tokens at `tokens[at:]`."""
         pages = self._pages
         if pages is None:
             return match_span(symbols, done, tokens, at)
@@ -445,7 +444,7 @@ class CoreView(RadixView):
 
     Args:
         match: `(tokens, extra_key, cache_salt) -> (tokens matched, node)`, read-only.
-        door: the `Translator` that has made the keys that the view is asked for.
+        door: the `Translator` that made the keys that the view is asked for.
         insertions: see `RadixView`.
     """
 
@@ -488,7 +487,7 @@ class CoreView(RadixView):
 
     @property
     def worth(self) -> Callable[[object, int], int] | None:
-        """See `CacheView`; None, which spares a walk the calls, where nothing is lent."""
+        """See `CacheView`; None if nothing is lent, which spares a walk the calls."""
         return self._worth if self._lent else None
 
     def _worth(self, cursor: object, matched: int) -> int:

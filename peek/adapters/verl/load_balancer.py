@@ -1,4 +1,4 @@
-"""A load balancer for verl's rollout servers: `FleetPlanner` behind verl's own `router_class` seam.
+"""A load balancer for verl's rollout servers: `FleetPlanner` behind verl's own `router_class` option.
 
 In the YAML file that `rollout.router_config_path` names:
 
@@ -8,8 +8,8 @@ In the YAML file that `rollout.router_config_path` names:
     metrics_port: 9400        # where the actor serves /metrics; 0: nowhere
 
 verl makes an actor of the class.  `acquire_server` is asynchronous: a request that is held back waits in it.
-verl tells when a request ends and not when its prompt is computed, so what is at a server counts as queued
-until it ends; hence windows of the size of a batch.  After an internal error verl's own balancer decides.
+verl reports when a request ends, not when its prompt is computed.  So a request counts as queued to its end,
+and windows are as large as a batch.  After an internal error verl's own balancer decides.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OPTIONS: Final = {
     "max_waiting": 100_000,
     "metrics_port": 0,
 }
-"""What the YAML file may say besides `router_class`, and what holds where it does not."""
+"""Options of the YAML file besides `router_class`, with their defaults."""
 
 
 class FleetLoadBalancer:
@@ -49,7 +49,7 @@ class FleetLoadBalancer:
 
     Args:
         servers: handles by server id; may be empty.
-        options: the YAML file, see `OPTIONS`.
+        options: contents of the YAML file, see `OPTIONS`.
         clock: seconds.
 
     Raises `InvalidConfig` for an unknown option or value.
@@ -81,7 +81,7 @@ class FleetLoadBalancer:
         serve_metrics(self._metrics, self._options["metrics_port"])
         self._servers: dict[str, Any] = {}
         self._under_way: dict[str, dict[str, list[str]]] = {}
-        """By server and verl's request id: ids of ours."""
+        """By server and verl's request id: request ids of the planner."""
         self._waiting: dict[str, asyncio.Future[str]] = {}
         self._serial = 0
         self._stock: Any = None
@@ -92,7 +92,7 @@ class FleetLoadBalancer:
     async def acquire_server(
         self, request_id: str, prompt_ids: list[int] | None = None, **_: Any
     ) -> tuple[str, Any]:
-        """The server for a request, and its handle; waits until there is room for it.
+        """Return the server for a request, and its handle, once there is room for it.
 
         `RuntimeError` if there is no server, `QueueFull` if too many wait.
         """
@@ -127,7 +127,7 @@ class FleetLoadBalancer:
                 now = self._clock()
                 try:
                     self._fleet.add(PendingRequest(ours, prompt_ids, now, session=request_id), tokens)
-                except InvalidKey:  # a prompt that is none: it shares nothing
+                except InvalidKey:  # not a prompt: it shares nothing
                     self._fleet.add(PendingRequest(ours, [self._serial], now), tokens)
                 self._send()
         except QueueFull:
@@ -142,7 +142,7 @@ class FleetLoadBalancer:
                 self._send()
 
     def release_server(self, server_id: str, request_id: str | None = None) -> None:
-        """A request has ended at a server; unknown ones are ignored."""
+        """Note that a request has ended at a server; unknown ones are ignored."""
         at_server = self._under_way.get(server_id, {})
         name = request_id if request_id is not None else next(iter(at_server), "")
         ours = at_server.get(name)
@@ -162,11 +162,11 @@ class FleetLoadBalancer:
             self._fall_back()
 
     def require_acquire_fields(self) -> list[str]:
-        """What `acquire_server` is to be told."""
+        """Return the arguments that `acquire_server` needs."""
         return ["prompt_ids"]
 
     def require_release_fields(self) -> list[str]:
-        """What `release_server` is to be told."""
+        """Return the arguments that `release_server` needs."""
         return ["request_id"]
 
     def _send(self) -> None:
@@ -180,7 +180,7 @@ class FleetLoadBalancer:
     # -- servers ---------------------------------------------------------------------------------------
 
     def add_servers(self, servers: Mapping[str, Any]) -> None:
-        """Servers that are there from now on; one that is there already gets its new handle."""
+        """Add servers; a known one gets its new handle."""
         for server, handle in servers.items():
             if server not in self._servers:
                 self._under_way[server] = {}
@@ -194,7 +194,7 @@ class FleetLoadBalancer:
                 self._send()
 
     def remove_servers(self, server_ids: list[str]) -> None:
-        """Servers that are gone; their requests wait for another, unknown ids are ignored."""
+        """Remove servers; requests waiting for them get another, or `RuntimeError` if none is left."""
         for server in server_ids:
             if server in self._servers:
                 del self._servers[server], self._under_way[server]
@@ -207,25 +207,25 @@ class FleetLoadBalancer:
                 self._send()
         else:
             for ours, future in self._waiting.items():
-                if not future.done():  # else it finds its server gone
+                if not future.done():  # otherwise it finds its server gone
                     with self._metrics.changing:
                         self._fleet.cancel(ours)
                     future.set_exception(RuntimeError(NO_SERVERS))
 
     def get_all_servers(self) -> list[str]:
-        """Ids of all servers."""
+        """Return the ids of all servers."""
         return list(self._servers)
 
     def get_inflight_count(self, server_id: str) -> int:
-        """Requests at a server, 0 for an unknown one."""
+        """Return the number of requests at a server, 0 for an unknown one."""
         return sum(map(len, self._under_way.get(server_id, {}).values()))
 
     def get_total_inflight(self) -> int:
-        """Requests at all servers; those held back here are not among them."""
+        """Return the number of requests at all servers, without the ones held back here."""
         return sum(map(self.get_inflight_count, self._servers))
 
     def get_status(self) -> dict[str, Any]:
-        """The load, as verl's own balancer tells it, the number that wait here, the fleet's counters."""
+        """Return the load as verl's own balancer does, the number waiting here, and the fleet's counters."""
         return {
             "servers": {server: self.get_inflight_count(server) for server in self._servers},
             "total_inflight": self.get_total_inflight(),
@@ -236,7 +236,7 @@ class FleetLoadBalancer:
         }
 
     def clear_sticky_cache(self) -> dict[str, Any]:
-        """The servers' caches are empty or about to be (new weights): requests may go anywhere."""
+        """Forget the servers' caches, which are or will be empty (new weights): requests may go anywhere."""
         with self._metrics.changing:
             self._fleet.forget_caches()
         loads = {server: self.get_inflight_count(server) for server in self._servers}
@@ -245,7 +245,7 @@ class FleetLoadBalancer:
     # -- when something of ours goes wrong -------------------------------------------------------------
 
     def _fall_back(self) -> None:
-        """From now on verl's own balancer decides, also for the requests that wait."""
+        """Let verl's own balancer decide from now on, also for the requests that wait."""
         from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
         logger.exception("peek's load balancer failed; verl's own decides from now on")

@@ -1,8 +1,8 @@
 """vLLM adapter: `--scheduler-cls peek.adapters.vllm.Scheduler`.
 
-`Scheduler` is vLLM's synchronous or asynchronous scheduler with a planner beside it, whichever the engine's
-own setting asks for; `PeekScheduler` and `PeekAsyncScheduler` are the two by name.  The classes are made on
-first use, so that importing this package does not import vLLM.  They do nothing until asked to: by
+`Scheduler` is vLLM's synchronous or asynchronous scheduler, as the engine's own setting asks, with a planner
+beside it.  `PeekScheduler` and `PeekAsyncScheduler` are the two by name.  The classes are made on first use,
+so that importing this package does not import vLLM.  They do nothing unless `peek` is configured: by
 `PEEK_POLICY=peek` in the environment, or `--additional-config '{"peek": {"policy": "peek"}}'`.
 """
 
@@ -17,7 +17,7 @@ __all__ = ["PeekAsyncScheduler", "PeekScheduler", "Scheduler"]
 class Scheduler:
     """Constructs `PeekAsyncScheduler` where the engine schedules asynchronously, else `PeekScheduler`.
 
-    vLLM settles `async_scheduling` before it makes its scheduler.
+    vLLM decides on `async_scheduling` before it makes its scheduler.
     """
 
     def __new__(cls, vllm_config: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,9 @@
 """One planner beside one vLLM scheduler.
 
-`VllmAdapter` looks at the scheduler before and after each `schedule()`: it tells the planner which requests
-wait, puts the waiting queue into the planner's order, and learns what was admitted and what it cost.  Only
-requests that simply wait, be it for a grammar, take part.  What was preempted, waits for remote KV or
-streaming input, or holds KV keeps its place in the queue.
+`VllmAdapter` looks at the scheduler before and after each `schedule()`.  It tells the planner which requests
+wait, puts the waiting queue into the planner's order, and learns what was admitted and at what cost.  Only
+requests that simply wait, also for a grammar, take part.  Any other keeps its place in the queue: it was
+preempted, waits for remote KV or streaming input, or holds KV.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES
 
 _BLOCKS_A_STEP: Final = 2**16
-"""Blocks of prompts that are translated in one step: about 20 ms."""
+"""Most blocks of prompts that are translated in one step: about 20 ms."""
 
 _BLOCKS_AN_ARRIVAL: Final = 32
-"""What an arrival costs besides its blocks, in blocks."""
+"""Cost of an arrival besides its blocks, in blocks."""
 
 
 class VllmAdapter(EngineAdapter):
@@ -48,8 +48,8 @@ class VllmAdapter(EngineAdapter):
 
     Args:
         scheduler: a `vllm.v1.core.sched.scheduler.Scheduler`, fully constructed.
-        settings: what was asked for; not stock.
-        shield: stands before whatever vLLM's block pool calls.
+        settings: settings of the adapter, not stock.
+        shield: wraps whatever vLLM's block pool calls.
         clock: seconds on the clock of `Request.arrival_time`.
     """
 
@@ -69,9 +69,9 @@ class VllmAdapter(EngineAdapter):
         self.mirror = layout.mirror(self._pool)
         self.agreement = Agreement(slack=self.mirror.unit_tokens - 1)
         self._known: dict[str, Any] = {}
-        """vLLM's requests that the planner has."""
+        """vLLM's requests that the planner has, by id."""
         self._keys: dict[str, bytes] = {}
-        """Keys of those that are in plans."""
+        """Keys of the requests that are in plans, by id."""
         compiles = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         self._waits = (RequestStatus.WAITING, compiles)
         self._blocked = Blocked(scheduler, compiles)
@@ -91,7 +91,7 @@ class VllmAdapter(EngineAdapter):
         self._attached = True
 
     def _make_planner(self, config: PeekConfig, **options: Any) -> Planner | PriorityPlanners:
-        """One planner, or one for each priority where vLLM schedules by priority."""
+        """Return one planner, or one for each priority where vLLM schedules by priority."""
         from vllm.v1.core.sched.request_queue import SchedulingPolicy
 
         make = partial(Planner, config, chained=True, **options)
@@ -104,8 +104,8 @@ class VllmAdapter(EngineAdapter):
     def before_schedule(self) -> None:
         """Bring the planner up to date and the queue into its order.
 
-        O(requests that entered or left) while every seat is taken, nothing that waits is shared or cached,
-        or nothing has changed since the last plan.
+        O(requests that entered or left) while every seat is taken, no waiting prompt is shared or cached, or
+        nothing has changed since the last plan.
         """
         self.sync()
         planner = self.planner
@@ -144,9 +144,9 @@ class VllmAdapter(EngineAdapter):
                 self._remove(request_id, None)
 
     def _take_back(self, waiting: Any) -> None:
-        """Put what vLLM (up to 0.30) keeps in a second list, though it only waits, to the head of the queue.
+        """Move simply waiting requests from the second list of vLLM (up to 0.30) to the head of the queue.
 
-        That list is looked at first, so it would be admitted in this order anyway.  O(the list).
+        vLLM looks at that list first, so it would admit them in this order anyway.  O(the list).
         """
         apart = getattr(self.scheduler, "skipped_waiting", None)
         if apart:
@@ -159,7 +159,7 @@ class VllmAdapter(EngineAdapter):
         waiting.settle()
 
     def _holds_none(self) -> bool:
-        """In shadow vLLM's own order stands, also of what cannot run."""
+        """Whether nothing is held: in shadow mode vLLM's own order stands, also of what cannot run."""
         return bool(getattr(self.planner, "shadow", False))
 
     def _full(self) -> bool:
@@ -183,9 +183,9 @@ class VllmAdapter(EngineAdapter):
         gone.clear()
 
     def _let_in(self, waiting: Any) -> None:
-        """Translate what has entered, first come first, as far as one step can bear.
+        """Translate the requests that entered, in that order, up to `_BLOCKS_A_STEP`.
 
-        The rest stand behind those in the plan, in the order they came.
+        The others stand behind the plan's requests, as they entered.
         """
         left = _BLOCKS_A_STEP
         while waiting.entered and left > 0:
@@ -200,7 +200,7 @@ class VllmAdapter(EngineAdapter):
                 waiting.keep_place(request)
 
     def _place(self, waiting: Any, request: Any) -> int:
-        """Have a request planned, or held while it cannot run; returns what that took, in blocks."""
+        """Plan a request, or hold it while it cannot run; return the cost in blocks."""
         request_id = request.request_id
         known, held = request_id in self._known, request_id in self._blocked
         blocked = self._blocked.blocks(request) and not self._holds_none()
@@ -220,7 +220,7 @@ class VllmAdapter(EngineAdapter):
         return 0 if known and not held else _BLOCKS_AN_ARRIVAL + len(request.block_hashes)
 
     def _add(self, request: Any, held: bool) -> None:
-        """Translate a request and hand it to the planner; if anything raises, nothing has changed."""
+        """Translate a request and give it to the planner; if this raises, nothing has changed."""
         key, tail = (b"", 0) if held else self._translate(request)
 
         try:
@@ -250,7 +250,7 @@ class VllmAdapter(EngineAdapter):
         self._plans_no_more(request_id)
 
     def _resume(self, request: Any) -> None:
-        """Translate a held request and have it planned again; if anything raises, nothing has changed."""
+        """Translate a held request and plan it again; if this raises, nothing has changed."""
         key, tail = self._translate(request)
         try:
             self.planner.resume(request.request_id, key, tail)
@@ -261,7 +261,7 @@ class VllmAdapter(EngineAdapter):
         self._plans(request, key)
 
     def _plans(self, request: Any, key: bytes) -> None:
-        """A request is in plans from now on."""
+        """Note that a request is in plans from now on."""
         self._keys[request.request_id] = key
         self._blocked.planned(request, 1)
 
@@ -270,7 +270,7 @@ class VllmAdapter(EngineAdapter):
         self.mirror.release(self._keys.pop(request_id), self.planner.needs)
 
     def _translate(self, request: Any) -> tuple[bytes, int]:
-        """The key of a request, and the symbols of its prompt behind it."""
+        """Return the key of a request, and the number of symbols of its prompt after the key."""
         usable = self._usable(request)
         if usable > 0 and not getattr(request, "skip_reading_prefix_cache", False):
             key = self.mirror.intern(request.request_id, request.block_hashes, usable)
@@ -280,7 +280,7 @@ class VllmAdapter(EngineAdapter):
         return key, usable - len(key) // SYMBOL_BYTES
 
     def _usable(self, request: Any) -> int:
-        """Blocks that could be found in the cache: the engine always computes the last token."""
+        """Return the blocks that could be found in the cache: the engine always computes the last token."""
         prompt_blocks = (int(request.num_tokens) - 1) // self.mirror.unit_tokens
         return min(prompt_blocks, len(request.block_hashes))
 
@@ -298,7 +298,7 @@ class VllmAdapter(EngineAdapter):
         del self._known[request_id]
 
     def detach(self) -> None:
-        """Leave the scheduler with objects of vLLM's own classes again.  Between steps only; O(n) once."""
+        """Give the scheduler objects of vLLM's own classes back.  Between steps only.  O(n) once."""
         if self._attached:
             self._attached = False
             self.scheduler.waiting.release()
@@ -307,7 +307,7 @@ class VllmAdapter(EngineAdapter):
     # -- after schedule() --------------------------------------------------------------------------
 
     def after_schedule(self, output: Any) -> None:
-        """Learn what was admitted and what it cost.  O(admitted + those that entered or left)."""
+        """Learn what was admitted and at what cost.  O(admitted + entered + left)."""
         self.reordered += self.scheduler.waiting.overtook
         self.scheduler.waiting.overtook = False
         self._take_back(self.scheduler.waiting)
@@ -320,10 +320,10 @@ class VllmAdapter(EngineAdapter):
         self._expected.clear()
 
     def _expect(self, request: Any) -> None:
-        """vLLM is about to look for the prompt of a request: note what is cached of it.  O(blocks found).
+        """Note the cached tokens of a request just before vLLM looks for its prompt.  O(blocks found).
 
-        A plan is older than that: what goes before in the same step is in the cache by now.  Nothing is noted
-        while the pool is not watched, or of a request that is known by its first block only.
+        A plan is older: what goes first in the same step is in the cache by now.  Nothing is noted while the
+        pool is not watched, or of a request that is known by its first block only.
         """
         request_id = request.request_id
         key = self._keys.get(request_id)
@@ -347,10 +347,10 @@ class VllmAdapter(EngineAdapter):
     # -- eviction ----------------------------------------------------------------------------------
 
     def _choose(self, in_order: Iterator[Any], count: int) -> list[Any] | None:
-        """The blocks that no waiting request needs first; None while nothing is planned."""
+        """Return the blocks that no waiting request needs first; None while nothing is planned."""
         if not self._keys:
             return None
-        # No more blocks than the mirror knows can be needed, so one that is not is found if there is one.
+        # Only blocks that the mirror knows can be needed: one more finds an unneeded block if there is one.
         return least_needed(self._pool, in_order, count, self._score, len(self.mirror) + 1)
 
     def _score(self, key: bytes) -> float:

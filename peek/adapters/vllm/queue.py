@@ -1,9 +1,9 @@
-"""vLLM's waiting queue, in the planner's order: what is in it, what cannot run, and what goes next.
+"""vLLM's waiting queue in the planner's order: its requests, the ones that cannot run, and the next one.
 
-vLLM looks at a waiting queue through a dozen methods and admits a few requests a step.  `PlannedQueue` (first
-come, first served) therefore looks up in the plan only what vLLM asks for: a step costs what it admits,
-however many wait.  `RankedQueue` (`--scheduling-policy priority`) lays a plan out when it comes; docs/vllm.md
-says what that costs.  `Blocked` knows which requests vLLM's scan would pass over, whatever their place.
+vLLM uses a waiting queue through a dozen methods and admits a few requests a step.  So `PlannedQueue` (first
+come, first served) looks up in the plan only what vLLM asks for: a step costs what it admits, however many
+wait.  `RankedQueue` (`--scheduling-policy priority`) lays out each new plan; docs/vllm.md says what that
+costs.  `Blocked` knows which requests vLLM's scan would pass over, whatever their place.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class TrackedQueue:
 
     Attributes:
         members: the requests in the queue, by id.
-        entered: what has entered, or come back, until the adapter takes note of it, in that order.
-        gone: what has left and not come back, likewise.
-        guard: calls into the plan and `looked`; answers None where that fails.
-        looked: told which request vLLM is shown, before it looks into its cache for it.
-        overtook: whether a plan had a request taken out before one that had entered earlier, since the
-            adapter last cleared it.
+        entered: requests that entered or came back since the adapter last took note, in that order.
+        gone: requests that left since then and did not come back.
+        guard: calls the plan and `looked`; returns None if that fails.
+        looked: called with the request that vLLM is shown, before vLLM looks into its cache for it.
+        overtook: whether a plan had a request taken out before one that entered earlier; the adapter clears
+            it.
     """
 
     def __init__(self, requests: Iterable[Any] = ()) -> None:
@@ -49,23 +49,23 @@ class TrackedQueue:
         self.looked: Callable[[Any], None] = _nothing
         self.overtook = False
         self._held: dict[str, Any] = {}
-        """Requests that cannot run for now."""
+        """Requests that cannot run for now, by id."""
         self._strays: list[Any] = []
-        """Second requests of one id: none is lost, and `len` tells the adapter."""
+        """Further requests with an id that is in the queue: none is lost; the adapter sees them by `len`."""
         self._passed = 0
-        """Held requests that vLLM's scan has taken out and not yet put back."""
+        """Number of held requests that vLLM's scan has taken out and not yet put back."""
         self._next: Any = None
-        """What was asked for last: vLLM looks, makes room, and then takes out what it has seen."""
+        """The last answer of `peek_request`: vLLM looks, makes room, and then takes out that request."""
         for request in requests:
             self.add_request(request)
 
-    # -- what the kinds of queue do in their own ways ----------------------------------------------
+    # -- what the kinds of queue do differently ----------------------------------------------------
 
     def settle(self) -> None:
-        """Between steps: what was held, was taken out and was not put back has left."""
+        """Between steps: treat held requests that were taken out and not put back as gone."""
 
     def put_back(self, requests: list[Any]) -> list[Any]:
-        """Put back the held ones of `requests`, the last one taken out first; returns the others."""
+        """Put the held ones of `requests` back, the last one taken out first; return the others."""
         return requests
 
     def _insert(self, request: Any, at_head: bool) -> None:
@@ -106,13 +106,13 @@ class TrackedQueue:
         came_back = self.gone.get(name) is request
         if came_back:
             del self.gone[name]
-        if not came_back or name not in self._held:  # to be passed over is no news of a held one
+        if not came_back or name not in self._held:  # a held request that was only passed over is no news
             self._held.pop(name, None)
             self.entered[name] = request
         return True
 
     def peek_request(self) -> Any:
-        """What goes next; the same until something enters or leaves."""
+        """Return the next request; the same one until something enters or leaves."""
         if self._next is None:
             self._next = self._find_next()
         return self._next
@@ -152,33 +152,33 @@ class TrackedQueue:
         return len(self.members) + len(self._strays) - self._passed
 
     def __getitem__(self, place: int) -> Any:
-        """The request at a place, as of vLLM's own queue, which is a deque.  O(n)."""
+        """Return the request at a place, as vLLM's own queue, a deque, does.  O(n)."""
         return list(self)[place]
 
 
 class PlannedQueue(TrackedQueue):
-    """First come, first served, until a plan says otherwise.  O(1) a call but for what the plan works out.
+    """First come, first served, until a plan says otherwise.  O(1) a call plus what the plan works out.
 
-    Requests that take part in plans go in the order of the last plan, and behind these the ones it does not
-    know, by entry.  One that takes part in none (`keep_place`) is up when as many have left as stood before
-    it.  What vLLM puts at the head stays there until it takes part.  What cannot run (`hold`) comes last:
-    vLLM's scan passes over all of these and puts them back in one go, two assignments each.
+    Requests that take part in plans go in the order of the last plan; requests that it does not know follow,
+    by entry.  A request outside plans (`keep_place`) is up when as many have left as stood before it.  What
+    vLLM puts at the head stays there until it takes part.  What cannot run (`hold`) comes last: vLLM's scan
+    passes over all of these and puts them back at once, two assignments each.
     """
 
     def __init__(self, requests: Iterable[Any] = ()) -> None:
         self._head: OrderedDict[str, Any] = OrderedDict()
         self._body: OrderedDict[str, Any] = OrderedDict()
         self._numbers: dict[str, int] = {}
-        """By entry; what is put at the head gets numbers before all others."""
+        """By entry; requests put at the head get smaller numbers than all others."""
         self._entries = 0
         self._left = 0
         self._turns: list[tuple[int, str]] = []
-        """A heap of those that keep their places, and of some that did."""
+        """A heap of the requests that keep their places, and of some that did."""
         self._held_numbers: SortedList[int] = SortedList()
         self._departed: list[int] = []
-        """Of these, the numbers of those that have left; only while a request keeps its place."""
+        """The numbers of held requests that have left; only while a request keeps its place."""
         self._line: list[Any] | None = []
-        """The held ones as they stand; None if it is to be made anew."""
+        """The held requests in order; None if it must be made anew."""
         self._plan: LazyPlan | None = None
         self._at = 0
         super().__init__(requests)
@@ -186,20 +186,20 @@ class PlannedQueue(TrackedQueue):
     # -- plans -------------------------------------------------------------------------------------
 
     def follow(self, plan: LazyPlan | None) -> None:
-        """Go on in the order of this plan; None for the order of entry.  O(1)."""
+        """Follow the order of this plan; None for the order of entry.  O(1)."""
         self._plan = plan
         self._at = 0
         self._next = None
 
     def keep_place(self, request: Any) -> None:
-        """A member takes part in no plan.  O(log n)."""
+        """Let a member take part in no plan.  O(log n)."""
         name = request.request_id
         self._next = None
         if self._let_go(name) or self._body.pop(name, None) is not None:
             heapq.heappush(self._turns, (self._numbers[name], name))
 
     def take_part(self, request: Any) -> None:
-        """A member takes part in plans.  O(1), O(log n) for one that was held."""
+        """Let a member take part in plans.  O(1); O(log n) if it was held."""
         name = request.request_id
         self._next = None
         if name not in self._body:
@@ -209,7 +209,7 @@ class PlannedQueue(TrackedQueue):
             self._body.move_to_end(name, last=False)
 
     def hold(self, request: Any) -> None:
-        """A member cannot run for now: it comes last until it takes part again.  O(log n)."""
+        """Put a member that cannot run for now last, until it takes part again.  O(log n)."""
         name = request.request_id
         self._next = None
         if name not in self._held:
@@ -220,7 +220,7 @@ class PlannedQueue(TrackedQueue):
             self._line = None
 
     def release(self) -> None:
-        """Move what is held to the head, where vLLM would have it.  O(held)."""
+        """Move held requests to the head, where vLLM would have them.  O(held)."""
         self.settle()
         self._next = None
         for name, request in [*self._held.items()]:
@@ -252,7 +252,7 @@ class PlannedQueue(TrackedQueue):
         return requests
 
     def _let_go(self, name: str) -> bool:
-        """Whether it was held; it is no more, and stands nowhere yet."""
+        """Hold a member no longer, without a new place; return whether it was held."""
         if self._held.pop(name, None) is None:
             return False
         self._held_numbers.remove(self._numbers[name])
@@ -266,7 +266,7 @@ class PlannedQueue(TrackedQueue):
         if at_head:
             self._head[name] = request
             self._head.move_to_end(name, last=False)
-            self._left -= 1  # it goes before all that are here, and they wait as long again
+            self._left -= 1  # it goes before all present requests, which wait for one more
             self._numbers[name] = self._left
         else:
             self._body[name] = request
@@ -292,7 +292,7 @@ class PlannedQueue(TrackedQueue):
         return self._line[self._passed]
 
     def _find_name(self) -> str | None:
-        """The next of those that are neither at the head nor held."""
+        """Return the next of the requests that are neither at the head nor held."""
         turn = self._next_turn()
         if turn is not None and self._is_up(self._numbers[turn], self._left):
             return turn
@@ -300,11 +300,11 @@ class PlannedQueue(TrackedQueue):
         return next(iter(self._body), turn) if planned is None else planned
 
     def _is_up(self, number: int, left: int) -> bool:
-        """Whether all that stood before a number have left, or are held."""
+        """Whether all requests with a smaller number have left, or are held."""
         return number - self._held_numbers.bisect_left(number) <= left
 
     def _next_turn(self) -> str | None:
-        """The first of those that keep their places."""
+        """Return the first of the requests that keep their places."""
         turns = self._turns
         while turns:
             if self._keeps_place(*turns[0]):
@@ -321,7 +321,7 @@ class PlannedQueue(TrackedQueue):
         return self._numbers.get(name) == number and not elsewhere
 
     def _next_planned(self) -> str | None:
-        """The first in the plan that is still here."""
+        """Return the plan's first request that is still here."""
         plan = self._plan
         while plan is not None and (name := self.guard(plan.at, self._at)) is not None:
             if name in self._body:
@@ -350,14 +350,14 @@ class PlannedQueue(TrackedQueue):
                 self._head.pop(name, None)
             return
         self._line = None
-        if self._turns:  # nothing that stood before it moves up
+        if self._turns:  # requests that keep their places do not move up
             self._departed.append(number)
         else:
             self._held_numbers.remove(number)
             self._left += 1
 
     def __iter__(self) -> Iterator[Any]:
-        """First to go first.  O(n), and works the whole plan out."""
+        """First to go first.  Works the whole plan out.  O(n)."""
         names = [] if self._plan is None else self.guard(self._plan.rest, self._at) or []
         planned = [name for name in names if name in self._body]
         known = set(planned)
@@ -369,7 +369,7 @@ class PlannedQueue(TrackedQueue):
         return iter(order + held[self._passed :])
 
     def _with_turns(self, names: list[str], turns: list[tuple[int, str]]) -> list[str]:
-        """Both together, as `_find_name` would name one after the other."""
+        """Merge both, in the order in which `_find_name` would return them."""
         order: list[str] = []
         at, left = 0, self._left + len(self._head)
         for name in names:
@@ -383,14 +383,14 @@ class PlannedQueue(TrackedQueue):
 class RankedQueue(TrackedQueue):
     """By priority, and among equals in the order that was placed last.  O(log n) a call.
 
-    What has entered since stands behind those of its priority, and what was preempted before them.  Before
-    anything is placed the order is vLLM's own.  What is in no plan keeps its place among all, also what is
-    held: vLLM passes over it where it stands.
+    Requests that entered since stand behind others of their priority, and preempted ones before them.  Before
+    a plan is placed the order is vLLM's own.  A request in no plan keeps its place among all, also a held
+    one: vLLM passes over it where it stands.
     """
 
     def __init__(self, requests: Iterable[Any] = ()) -> None:
         self._items: dict[str, tuple[int, int, Any]] = {}
-        """Priority, rank and request; equal ranks sort as vLLM's requests do."""
+        """By id: priority, rank and request; equal ranks sort as vLLM's requests do."""
         self._order: SortedList[tuple[int, int, Any]] = SortedList()
         self._ranks: dict[str, int] = {}
         super().__init__(requests)
@@ -415,17 +415,17 @@ class RankedQueue(TrackedQueue):
         self._order = SortedList(self._items.values())
 
     def keep_place(self, request: Any) -> None:
-        """A member is not held.  O(1)."""
+        """Hold a member no longer.  O(1)."""
         self._held.pop(request.request_id, None)
 
     take_part = keep_place
 
     def hold(self, request: Any) -> None:
-        """A member cannot run for now.  O(1)."""
+        """Mark a member that cannot run for now.  O(1)."""
         self._held[request.request_id] = request
 
     def release(self) -> None:
-        """Hold nothing any more.  O(held)."""
+        """Hold no request any more.  O(held)."""
         self._held.clear()
 
     def _insert(self, request: Any, at_head: bool) -> None:
@@ -454,7 +454,7 @@ class RankedQueue(TrackedQueue):
 
 
 def tracked_queue(stock: Any) -> Any:
-    """A queue of vLLM's own kind, with the same requests, that records changes and follows plans."""
+    """Return a queue of vLLM's own kind with the same requests, which records changes and follows plans."""
     from vllm.v1.core.sched.request_queue import PriorityRequestQueue, RequestQueue
 
     if isinstance(stock, PriorityRequestQueue):
@@ -465,12 +465,12 @@ def tracked_queue(stock: Any) -> Any:
 class Blocked:
     """The waiting requests that vLLM's scan would pass over, whatever their place, and when that ends.
 
-    A request waits for its grammar to be compiled, or for one of the slots of LoRA adapters.  While a slot
-    is free, the adapters that have waited longest contend for it in the plan, one more than there are free
-    slots: the plan decides among them, and an adapter that loses costs what its own requests cost.
+    A request waits for its grammar to be compiled, or for one of the slots of LoRA adapters.  While slots are
+    free, the adapters that have waited longest contend in the plan, one more than there are free slots.  The
+    plan decides among them.  An adapter that loses costs what its own requests cost.
 
     Args:
-        scheduler: vLLM's.
+        scheduler: vLLM's scheduler.
         compiles: the status of a request whose grammar vLLM has not seen compiled.
     """
 
@@ -478,10 +478,10 @@ class Blocked:
         self._scheduler = scheduler
         self._compiles = compiles
         self._held: dict[int, dict[str, Any]] = {}
-        """What is held, by LoRA adapter; 0 for a grammar."""
+        """Held requests, by LoRA adapter; 0 for a grammar."""
         self._group: dict[str, int] = {}
         self._contending: dict[int, int] = {}
-        """Requests in plans, by LoRA adapter."""
+        """Number of requests in plans, by LoRA adapter."""
         self._running: set[int] = set()
 
     def __contains__(self, request_id: object) -> bool:
@@ -495,7 +495,7 @@ class Blocked:
             self._running = {lora_of(request) for request in self._scheduler.running} - {0}
 
     def blocks(self, request: Any) -> bool:
-        """Whether a request that waits cannot run as far as is known.  O(adapters in plans)."""
+        """Whether a waiting request cannot run, as far as is known.  O(adapters in plans)."""
         if request.status == self._compiles and not _is_compiled(request):
             return True
         lora = lora_of(request) if self._scheduler.lora_config else 0
@@ -511,14 +511,14 @@ class Blocked:
         return sum(lora not in self._running for lora in self._contending)
 
     def hold(self, request: Any) -> None:
-        """A request is in no plan because it cannot run.  O(1)."""
+        """Note that a request is in no plan because it cannot run.  O(1)."""
         compiles = request.status == self._compiles and not _is_compiled(request)
         lora = 0 if compiles else lora_of(request)
         self._held.setdefault(lora, {})[request.request_id] = request
         self._group[request.request_id] = lora
 
     def let_go(self, request_id: str) -> None:
-        """A request left, or is in plans again.  O(1)."""
+        """Note that a request left, or is in plans again.  O(1)."""
         lora = self._group.pop(request_id, None)
         if lora is not None:
             del self._held[lora][request_id]
@@ -526,7 +526,7 @@ class Blocked:
                 del self._held[lora]
 
     def planned(self, request: Any, change: int) -> None:
-        """One more, or one fewer, of its LoRA adapter is in plans.  O(1)."""
+        """Note that one more (`change` 1) or one fewer (-1) of its LoRA adapter is in plans.  O(1)."""
         lora = lora_of(request)
         if lora:
             count = self._contending.get(lora, 0) + change
@@ -536,7 +536,7 @@ class Blocked:
                 self._contending.pop(lora, None)
 
     def freed(self) -> list[Any]:
-        """Held requests that could run now.  O(grammars + adapters + these)."""
+        """Return the held requests that could run now.  O(grammars + adapters + these)."""
         if not self._held:
             return []
         ready = [request for request in self._held.get(0, {}).values() if _is_compiled(request)]
@@ -554,18 +554,18 @@ class Blocked:
         return min(float(request.arrival_time) for request in self._held[lora].values())
 
     def all(self) -> list[Any]:
-        """All that are held.  O(those)."""
+        """Return all held requests.  O(held)."""
         groups = [self._held.get(0, {}), *(group for lora, group in self._held.items() if lora)]
         return [request for group in groups for request in group.values()]
 
 
 def lora_of(request: Any) -> int:
-    """The number of a request's LoRA adapter, 0 without one."""
+    """Return the number of a request's LoRA adapter, 0 without one."""
     return 0 if request.lora_request is None else int(request.lora_request.lora_int_id)
 
 
 def _is_compiled(request: Any) -> bool:
-    """Whether vLLM would find the grammar compiled, or failed.  Asked of vLLM itself, this may wait."""
+    """Whether vLLM would find the grammar compiled, or failed.  vLLM's own property may block."""
     wanted = request.structured_output_request
     if wanted is None:
         return False

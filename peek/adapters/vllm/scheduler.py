@@ -1,8 +1,8 @@
-"""The scheduler classes to hand to vLLM's `--scheduler-cls`, made from vLLM's own.
+"""The scheduler classes for vLLM's `--scheduler-cls`, derived from vLLM's own.
 
-`scheduler_class(base)` derives from the stock class, plans around `schedule()`, and tells the trace, where
-one is written, of requests that come and go.  The base is a parameter because vLLM has two, for synchronous
-and asynchronous scheduling, and because it is imported only when an engine asks for it.
+`scheduler_class(base)` plans around `schedule()`, and reports requests that come and go to the trace, if one
+is written.  The base is a parameter because vLLM has two, for synchronous and asynchronous scheduling, and
+because it is imported only when an engine asks for it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from peek.errors import InvalidConfig
 
 
 def attach(scheduler: Any, vllm_config: Any) -> Attachment[VllmAdapter]:
-    """What stands beside a scheduler that is fully constructed.
+    """Return the attachment of a fully constructed scheduler.
 
-    Raises `InvalidConfig` for a mistake in the settings: that is the user's to mend before the engine
-    serves.  Anything else that goes wrong leaves the engine stock.
+    Raises `InvalidConfig` for a mistake in the settings, which the user must mend before the engine serves.
+    Any other error leaves the engine stock.
     """
     additional = getattr(vllm_config, "additional_config", None)
     settings = requested_settings(additional.get("peek") if isinstance(additional, dict) else None)
@@ -40,7 +40,7 @@ def attach(scheduler: Any, vllm_config: Any) -> Attachment[VllmAdapter]:
 
 
 def vllm_info(scheduler: Any, vllm_config: Any) -> EngineInfo:
-    """Of a vLLM scheduler that is fully constructed."""
+    """Describe a fully constructed vLLM scheduler."""
     names = getattr(getattr(vllm_config, "model_config", None), "served_model_name", "") or ""
     parallel = getattr(vllm_config, "parallel_config", None)
     groups = getattr(getattr(scheduler, "kv_cache_config", None), "kv_cache_groups", ())
@@ -56,7 +56,7 @@ def vllm_info(scheduler: Any, vllm_config: Any) -> EngineInfo:
 
 
 def require_ordinary_model(vllm_config: Any) -> None:
-    """`InvalidConfig` for a model that vLLM has a scheduler of its own for, which these do not replace."""
+    """Raise `InvalidConfig` for a model for which vLLM has another scheduler, which these do not replace."""
     if getattr(vllm_config, "diffusion_config", None) is not None:
         raise InvalidConfig(
             "peek's scheduler is not for diffusion models, vLLM has one of its own: leave out --scheduler-cls"
@@ -64,7 +64,7 @@ def require_ordinary_model(vllm_config: Any) -> None:
 
 
 def asked(request: Any, at_s: float) -> Asked:
-    """A request of vLLM's for the trace; its own time of arrival is on the same clock."""
+    """Return a vLLM request for the trace; its own time of arrival is on the same clock."""
     stated = Statements().of(parameters_of(request))
     return Asked(
         request.request_id,
@@ -77,10 +77,10 @@ def asked(request: Any, at_s: float) -> Asked:
 
 
 def scheduler_class(name: str, base: Any) -> Any:
-    """A subclass of `base` (vLLM's Scheduler or AsyncScheduler) that plans before it schedules."""
+    """Return a subclass of `base` (vLLM's Scheduler or AsyncScheduler) that plans before it schedules."""
 
     class PlannedScheduler(base):  # type: ignore[misc]
-        """vLLM's scheduler; `peek` is what stands beside it."""
+        """vLLM's scheduler; its `peek` is the attachment."""
 
         def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
             require_ordinary_model(vllm_config)

@@ -36,7 +36,7 @@ _NEEDED = (
 
 
 def require_seams(scheduler: object) -> None:
-    """`EngineMismatch` naming the first attribute that this version of vLLM does not have."""
+    """Raise `EngineMismatch` for the first attribute that this version of vLLM does not have."""
     require(scheduler, _NEEDED, "vLLM")
 
 
@@ -44,17 +44,17 @@ def require_seams(scheduler: object) -> None:
 
 
 KNOWN = ("FullAttentionManager", "SlidingWindowManager", "MambaManager")
-"""The managers of vLLM whose way to match a prefix is known here."""
+"""vLLM's managers whose way of matching a prefix is known here."""
 
 
 @dataclass
 class Layout:
-    """What of each KV cache group a prefix needs.
+    """What each KV cache group needs of a prefix.
 
     Attributes:
         unit_tokens: tokens of a block, and of a block hash.
         full: the groups that need all blocks before a point.
-        others: groups that need so many blocks in a row in front of it.
+        others: the other groups, each with the number of blocks in a row that it needs before a point.
         dropped: blocks at the end of a match that vLLM computes anew.
     """
 
@@ -64,7 +64,7 @@ class Layout:
     dropped: int = 0
 
     def mirror(self, pool: Any) -> BlockMirror:
-        """The mirror that suits it."""
+        """Return a mirror for this layout."""
         suffixes = [group_suffix(group) for group in self.full]
         if len(self.full) == 1 and not self.others and not self.dropped:
             return BlockMirror(self.unit_tokens, hash_lookup(pool), suffixes[0])
@@ -76,7 +76,7 @@ class Layout:
 
 
 def why_stand_aside(scheduler: Any) -> str | None:
-    """Why the engine's own order stays, None if there is no reason."""
+    """Return why the engine's own order stays, None if there is no reason."""
     if not scheduler.kv_cache_manager.enable_caching:
         return "prefix caching is off"
     layout = layout_of(scheduler)
@@ -84,7 +84,7 @@ def why_stand_aside(scheduler: Any) -> str | None:
 
 
 def layout_of(scheduler: Any) -> Layout | str:
-    """The layout, or why there is none that the adapter knows."""
+    """Return the layout, or why the adapter knows none."""
     coordinator = scheduler.kv_cache_manager.coordinator
     managers = coordinator.single_type_managers
     if len(managers) != len(scheduler.kv_cache_config.kv_cache_groups) or not managers:
@@ -139,23 +139,23 @@ def _drops_a_block(coordinator: Any) -> bool:
 
 
 def give_back(thing: Any) -> None:
-    """An object of the pool is of vLLM's own class again, if ours stands before that.  O(1)."""
+    """Give an object of the pool its vLLM class back, if it has a derived one.  O(1)."""
     if type(thing).__module__ == __name__:
         thing.__class__ = type(thing).__base__
 
 
 _QUIET_STEPS: Final = 16
-"""Steps in a row in which no block can matter, until the pool is no longer watched: waking reads all."""
+"""Steps in a row without a block that can matter, until the pool is not watched: waking is O(symbols)."""
 
 
 class PoolWatch:
     """Tells a mirror what changes in a pool's hash table, but only while its blocks can matter.
 
-    Asleep, each arrival still asks for its first block.  A first block that is cached later, by a request
-    that was running already or shares with none, goes unnoticed by those that wait.
+    Asleep, each arrival still looks its first block up.  If that is cached later, by a request that was
+    running already or shares with none, the waiting request does not learn of it.
 
     Args:
-        shield: stands before what the pool calls.
+        shield: wraps what the pool calls.
     """
 
     def __init__(self, pool: Any, mirror: BlockMirror, shield: Shield) -> None:
@@ -168,11 +168,11 @@ class PoolWatch:
 
     @property
     def watches(self) -> bool:
-        """Whether the mirror hears of every block."""
+        """Whether the mirror learns of every block."""
         return self._pool.cached_block_hash_to_block is self._table
 
     def update(self, matters: bool) -> None:
-        """Watch or sleep; once a step.  O(1), O(symbols) when it wakes or the prefix cache was reset."""
+        """Watch or sleep; once a step.  O(1); O(symbols) when it wakes or the prefix cache was reset."""
         table = self._pool.cached_block_hash_to_block
         if matters:
             self._quiet_steps = 0
@@ -190,7 +190,7 @@ class PoolWatch:
             give_back(table)
 
     def _watched(self, stock: Any) -> type:
-        """A class for the pool's table, that tells the mirror of the keys it wants.
+        """Return a class for the pool's table that tells the mirror of the keys it wants.
 
         vLLM makes a new table, of its own class, when the prefix cache is reset.
         """
@@ -215,7 +215,7 @@ class PoolWatch:
 
 
 def group_suffix(group: int) -> bytes:
-    """What the pool appends to a block hash to make its key in a KV cache group; always of one length."""
+    """Return the 4 bytes that the pool appends to a block hash for its key in a KV cache group."""
     from vllm.v1.core.kv_cache_utils import make_block_hash_with_group_id
 
     suffix = bytes(make_block_hash_with_group_id(b"", group))
@@ -225,7 +225,7 @@ def group_suffix(group: int) -> bytes:
 
 
 def hash_lookup(pool: Any) -> Callable[[bytes], bool]:
-    """A function that asks the pool whether it caches the block of a key."""
+    """Return a function that looks up whether the pool caches the block of a key."""
 
     def is_cached(key: Any) -> bool:
         return pool.cached_block_hash_to_block.get_one_block(key) is not None
@@ -234,7 +234,7 @@ def hash_lookup(pool: Any) -> Callable[[bytes], bool]:
 
 
 def group_lookup(pool: Any, suffixes: list[bytes]) -> Callable[[bytes], bool]:
-    """The same for the block that a key names, but in each of these groups, whatever group the key is of."""
+    """Return the same for the key's block in each of these groups, whatever group the key is of."""
 
     def is_cached(key: Any) -> bool:
         block_hash, table = key[: -len(suffixes[0])], pool.cached_block_hash_to_block
@@ -244,14 +244,14 @@ def group_lookup(pool: Any, suffixes: list[bytes]) -> Callable[[bytes], bool]:
 
 
 def install_free_queue(pool: Any, choose: Callable[[Iterator[Any], int], list[Any] | None]) -> None:
-    """Have `choose(free blocks in eviction order, count)` pick the blocks that are handed out.
+    """Let `choose(free blocks in eviction order, count)` pick the blocks that are handed out.
 
-    When it returns None, vLLM's own choice stands: the front of the queue.
+    If it returns None, vLLM's own choice stands: the front of the queue.
     """
     stock: Any = type(pool.free_block_queue)
 
     class DemandFreeQueue(stock):  # type: ignore[misc]
-        """vLLM's free queue with another idea of what goes first."""
+        """vLLM's free queue with another order of eviction."""
 
         def popleft(self) -> Any:
             return self.popleft_n(1)[0] if self.num_free_blocks else super().popleft()
@@ -276,7 +276,7 @@ def install_free_queue(pool: Any, choose: Callable[[Iterator[Any], int], list[An
 def least_needed(
     pool: Any, in_order: Iterator[Any], count: int, score: Callable[[bytes], float], scan_limit: int
 ) -> list[Any]:
-    """So many of the free blocks, those that no waiting request needs first; for `install_free_queue`."""
+    """Return `count` free blocks, those that no waiting request needs first; for `install_free_queue`."""
 
     def block_score(block_id: int) -> float:
         key = pool.blocks[block_id].block_hash
@@ -287,7 +287,7 @@ def least_needed(
 
 
 def restore_stock(scheduler: Any) -> None:
-    """Queue, hash table and free queue of vLLM's own classes again, with what they hold now."""
+    """Give queue, hash table and free queue vLLM's own classes back, with their present contents."""
     from vllm.v1.core.sched.request_queue import create_request_queue
 
     waiting = create_request_queue(scheduler.policy)
@@ -307,7 +307,7 @@ TENANT: Final = "peek_tenant"
 
 
 def tenant_of(request: Any, tenants: str) -> str:
-    """The tenant of a request by the option `tenants`: none, the one that it names, or its namespace."""
+    """Return the tenant of a request by the option `tenants`: none, the one it names, or its namespace."""
     if tenants == "none":
         return ""
     if tenants == "namespace":
@@ -316,19 +316,19 @@ def tenant_of(request: Any, tenants: str) -> str:
 
 
 def parameters_of(request: Any) -> object:
-    """`vllm_xargs` of a body, which are the `extra_args` of `SamplingParams`; None for pooling requests."""
+    """Return `vllm_xargs` of a body, the `extra_args` of `SamplingParams`; None for pooling requests."""
     return getattr(request.sampling_params, "extra_args", None)
 
 
 def heads_of(request: Any, block_tokens: int) -> tuple[bytes, ...]:
-    """Hashes that name the beginnings of a request's prompt for good; symbols are used again.  O(1)."""
+    """Return hashes that permanently name the beginnings of a request's prompt; symbols are reused.  O(1)."""
     hashes = request.block_hashes
     counts = [tokens // block_tokens for tokens in HEADS]
     return tuple([hashes[n - 1] for n in counts if 0 < n <= len(hashes)])
 
 
 def namespace_of(request: Any) -> str:
-    """What keeps a request's blocks from others': its LoRA and cache salt, both part of the block hashes."""
+    """Return what keeps a request's blocks apart: LoRA and cache salt, both part of the block hashes."""
     lora = getattr(request.lora_request, "lora_name", None) or ""
     salt = request.cache_salt or ""
     return f"{lora}/{salt}" if lora or salt else ""

@@ -1,6 +1,6 @@
-"""The shadow beside a vLLM scheduler: tells `peek.adapters.shadow` what it does.
+"""The shadow beside a vLLM scheduler: reports to `peek.adapters.shadow` what the scheduler does.
 
-Reads the tracked waiting queue before the adapter does and the scheduler's output after it; changes nothing.
+It reads the waiting queue before the adapter does, and the scheduler's output after it, and changes nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from peek.simulation.live import Limits, LiveBlocks, folded
 
 
 def why_no_shadow(scheduler: Any) -> str | None:
-    """Why the virtual engine is not like this one, None if it is."""
+    """Return why the virtual engine differs from this one, None if it does not."""
     from vllm.v1.core.sched.request_queue import SchedulingPolicy
 
     if scheduler.policy != SchedulingPolicy.FCFS:
@@ -29,11 +29,11 @@ def why_no_shadow(scheduler: Any) -> str | None:
 
 
 class VllmShadow:
-    """What happens in `scheduler`, told to a `Shadow`.  O(what changed + running) a step.
+    """Reports what happens in `scheduler` to a `Shadow`.  O(changes + running) a step.
 
     Args:
         clock: seconds on the clock of `Request.arrival_time`; read at each call.
-        statements: reads what requests state; the adapter's, so that its lines come once.
+        statements: reads what requests state; the adapter's own, so that each value is logged once.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class VllmShadow:
             self._arrive(request)
 
     def before_schedule(self) -> None:
-        """Before the adapter's own, which forgets what came and went."""
+        """Report arrivals and departures; call it before the adapter's own, which forgets them."""
         waiting = self._scheduler.waiting
         for request in waiting.entered.values():
             self._arrive(request)
@@ -84,14 +84,14 @@ class VllmShadow:
         self.account.arrived(request_id, key, prompt, allowed, arrival, stated=stated)
 
     def _names(self, request: Any, start: int, stop: int | None) -> bytes:
-        """The symbols of some of its blocks; none where it does not look into the cache."""
+        """Return the symbols of some of its blocks; none if it does not read the cache."""
         if getattr(request, "skip_reading_prefix_cache", False):
             return b""
         hashes = request.block_hashes[start:stop]
         return folded([int.from_bytes(name[:8], "little", signed=True) for name in hashes])
 
     def after_schedule(self, output: Any) -> None:
-        """The step that vLLM has put together begins now."""
+        """Report the step that vLLM has put together, which begins now."""
         for admitted in output.scheduled_new_reqs:
             self.account.admitted(admitted.req_id, int(admitted.num_computed_tokens))
         for request_id in output.finished_req_ids:
