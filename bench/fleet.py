@@ -4,6 +4,7 @@
     python -m bench.fleet --cells zipf --seeds 42 --policies fcfs+lru peek
     python -m bench.fleet --decisions           the time that decisions of `FleetPlanner` take
     python -m bench.fleet --large               large fleets: homes chosen among a few replicas or among all
+    python -m bench.fleet --shards              very large fleets: one planner, or several for a share each
 
 The engines are simulated, vLLM-like, in modelled time.  All figures depend on the arguments alone, except the
 times of decisions, which are processor time of this machine.  Most cells are a load of the paper on several
@@ -21,6 +22,7 @@ from random import Random
 from statistics import mean, median
 from time import thread_time
 from typing import Final
+from zlib import crc32
 
 from bench.arena.kinds import at_load, build
 from bench.builds import require_compiled
@@ -31,7 +33,7 @@ from peek import PendingRequest
 from peek.fleet import FleetConfig, FleetPlanner
 from peek.simulation.cells import cell
 from peek.simulation.fleet import ROUTERS, FleetShape, simulate_fleet
-from peek.simulation.routers import PeekRouter
+from peek.simulation.routers import HASHED_TOKENS, Arrival, PeekRouter, Router, Site
 from peek.simulation.workload import Workload, faster, unique_tokens
 from peek.trie.keys import SYMBOL_BYTES
 
@@ -200,6 +202,123 @@ def large(seed: int) -> None:
             print(f"| {' | '.join(row)} |", flush=True)
 
 
+# -- several planners -----------------------------------------------------------------------------------
+
+EXCHANGE_S: Final = 0.25
+"""Seconds between two exchanges of loads."""
+
+UNEVEN: Final = 1.25
+"""Ratio of two planners' loads from which replicas change hands."""
+
+MUCH: Final = 1000.0
+"""Tokens to compute for each of its replicas below which a planner needs no other."""
+
+SHARDED: Final = ((64, 1), (64, 4), (1_000, 1), (1_000, 4), (1_000, 16), (10_000, 16), (10_000, 64))
+"""Pairs of a number of replicas and a number of planners."""
+
+
+class ShardedRouter(Router):
+    """Several planners, each with replicas of its own, for the prompts with a hash of their first tokens.
+
+    A few times a second the planners tell each other their loads, in tokens to compute for each of their
+    replicas.  The one with the least then gives replicas with nothing to do to the one with the most.
+    """
+
+    def __init__(self, planners: int) -> None:
+        super().__init__()
+        self.decided_s = 0.0
+        """Processor time of all planners."""
+        self.given = 0
+        """Number of times that a replica has changed hands."""
+        self._shards = [PeekRouter(early=True) for _ in range(planners)]
+        self._of: dict[str, PeekRouter] = {}
+        self._stirred: dict[PeekRouter, None] = {}
+        """Planners with news since they last said what to send."""
+        self._exchanged_s = 0.0
+
+    def joined(self, site: Site) -> None:
+        super().joined(site)
+        self._shards[site.name % len(self._shards)].joined(site)
+
+    def arrived(self, arrival: Arrival) -> None:
+        head = arrival.key[: SYMBOL_BYTES * HASHED_TOKENS // self.sites[0].unit_tokens]
+        shard = self._shards[crc32(head, crc32(arrival.namespace.encode())) % len(self._shards)]
+        self._of[arrival.request_id] = shard
+        self._stirred[shard] = None
+        began = thread_time()
+        shard.arrived(arrival)
+        self.decided_s += thread_time() - began
+
+    def ready(self, now: float) -> list[tuple[str, int]]:
+        began = thread_time()
+        if len(self._shards) > 1 and now >= self._exchanged_s + EXCHANGE_S:
+            self._exchanged_s = now
+            self._exchange()
+        sent = [each for shard in self._stirred for each in shard.ready(now)]
+        self._stirred.clear()
+        self.decided_s += thread_time() - began
+        return sent
+
+    def _exchange(self) -> None:
+        """Let the planners with the least to do give replicas to those with the most."""
+        known = [shard.fleet.status() for shard in self._shards]
+        status = [[each for each in replicas if each.accepting] for replicas in known]
+        loads = [sum(each.backlog for each in replicas) / len(replicas) for replicas in status]
+        order = sorted(range(len(loads)), key=loads.__getitem__)
+        for poor, rich in zip(order, order[: len(order) // 2 - 1 : -1], strict=False):
+            if loads[rich] < max(MUCH, UNEVEN * loads[poor]):
+                return
+            even = (loads[poor] + loads[rich]) / 2
+            most = min(round(len(status[rich]) * (loads[rich] / even - 1.0)), len(status[poor]) // 4)
+            leaving = {each.name for each in known[rich]}  # it may still have a request there
+            free = [each for each in status[poor] if each.name not in leaving]
+            for each in sorted(free, key=lambda each: each.backlog)[:most]:
+                self.given += 1
+                self._shards[poor].fleet.leave(each.name)
+                self._shards[rich].joined(self.sites[int(each.name)])
+            self._stirred[self._shards[rich]] = None
+
+    def started(self, request_id: str, name: int) -> None:
+        shard = self._of[request_id]
+        self._stirred[shard] = None
+        shard.started(request_id, name)
+
+    def finished(self, request_id: str, name: int) -> None:
+        shard = self._of.pop(request_id)
+        self._stirred[shard] = None
+        shard.finished(request_id, name)
+
+
+def shared_prompts(replicas: int, turns: int, seed: int) -> Workload:
+    """Draw requests for prompts that are four times what the caches hold, or sessions of so many turns."""
+    source = Source(
+        "user", 8.0 * replicas / turns, 128, 32, prefixes=50 * replicas, prefix=1024, pick="zipf",
+        turns=turns, turn=160, pause_s=1.0,
+    )  # fmt: skip
+    return mixed(
+        Traffic((source,), arena=12_000, seats=16, count=16 * replicas // turns), "shared", "new", seed
+    )
+
+
+def sharded(seed: int) -> None:
+    """Print what several planners cost beside one."""
+    print("| load | replicas | planners | hit | mean TTFT, s | p99, s | req/s | us a request | given |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for turns, load in ((1, "prompts"), (4, "sessions")):
+        for replicas, planners in SHARDED:
+            workload = shared_prompts(replicas, turns, seed)
+            router = ShardedRouter(planners)
+            shape = FleetShape("peek-early", (1.0,) * replicas)
+            run = simulate_fleet(workload, "peek", shape, router=router)
+            ttft = run["ttft_s"]
+            print(
+                f"| {load} | {replicas:,} | {planners} | {run['cache_hit']:.3f} | {ttft['mean']:.3f} | "
+                f"{ttft['p99']:.2f} | {run['throughput_rps']:.0f} | "
+                f"{1e6 * router.decided_s / len(workload.requests):.0f} | {router.given} |",
+                flush=True,
+            )
+
+
 # -- decisions ------------------------------------------------------------------------------------------
 
 
@@ -263,7 +382,11 @@ def main() -> None:
     parser.add_argument("--policies", nargs="*", default=["peek"], help="of the engines behind each router")
     parser.add_argument("--decisions", action="store_true")
     parser.add_argument("--large", action="store_true")
+    parser.add_argument("--shards", action="store_true")
     arguments = parser.parse_args()
+    if arguments.shards:
+        sharded(arguments.seeds[0])
+        return
     if arguments.decisions:
         print("| replicas | waiting | arrival, µs | news, µs | p99 | sent | µs in all for each sent |")
         print("|---|---|---|---|---|---|---|")

@@ -102,7 +102,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("simulate --stale-s 1", 2, "--stale-s '1.0 needs --replicas'"),
     ("simulate --replicas 2 --router best", 2, "\"'best'\" round-robin peek"),
     ("simulate --replicas 0", 2, "--replicas '0 is'"),
-    ("simulate --replicas 257", 2, "257 256"),
+    ("simulate --replicas 16385", 2, "16385 16384"),
     ("simulate --replicas 2 --stale-s 1", 2, "--stale-s 1.0 '--cache blocks'"),
     ("simulate --replicas 2 --cache blocks --stale-s -1", 2, "stale_s -1"),
     ("simulate --trace-block 512", 2, "--trace-block 512"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.fleets import NaiveCacheOf
 
+from bench.fleet import ShardedRouter, shared_prompts
 from peek.errors import InvalidConfig, WorkloadError
 from peek.simulation.cells import cell
 from peek.simulation.fleet import ROUTERS, FleetShape, simulate_fleet
@@ -257,3 +258,14 @@ def test_the_fleets_planner_hears_of_first_tokens() -> None:
     assert not router.fleet._replicas["0"].tells
     router.started("a", 0)
     assert router.fleet._replicas["0"].tells
+
+
+def test_several_planners_with_a_share_of_the_replicas_each() -> None:
+    shape = FleetShape("peek-early", [1.0] * 16)
+    workload = shared_prompts(16, 2, 42)
+    one = simulate_fleet(workload, "peek", shape)
+    assert alike(simulate_fleet(workload, "peek", shape, router=ShardedRouter(1))) == alike(one)
+    router = ShardedRouter(4)
+    run = simulate_fleet(faster(workload, 8.0), "peek", shape, router=router)
+    assert run["requests"] == one["requests"]
+    assert router.given, "a planner with little to do gives replicas to one that has too much"

@@ -276,7 +276,7 @@ ROUTERS: Final[dict[str, Callable[[], Router]]] = {
 }
 """Makers of routers by name; `--router` takes these names."""
 
-MOST_REPLICAS: Final = 256
+MOST_REPLICAS: Final = 16_384
 
 
 @dataclass(frozen=True)
