@@ -1,4 +1,4 @@
-"""What `bench.neutral` gives to another simulator, and what the page says of its answers."""
+"""What `bench.neutral` gives to other simulators, and what the page says of their answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import neutral
+from bench.neutral import aisimulate
 from peek.simulation.cells import cell
 from peek.simulation.workload import SimRequest, pack_tokens
 
@@ -38,7 +38,7 @@ def test_rows_for_it_share_the_blocks_that_prompts_share(one: list[int], other: 
         for name, ids in (("a", one), ("b", other))
     ]
     workload = replace(BASE, requests=requests)
-    first, second = (row["hash_ids"] for row in neutral.rows(workload, ["a", "b"]))
+    first, second = (row["hash_ids"] for row in aisimulate.rows(workload, ["a", "b"]))
     blocks = [[tuple([7, *ids][at : at + 16]) for at in range(0, 1 + len(ids), 16)] for ids in (one, other)]
     for depth in range(min(map(len, blocks))):
         assert (first[depth] == second[depth]) == (blocks[0][: depth + 1] == blocks[1][: depth + 1])
