@@ -128,7 +128,8 @@ def theirs(folder: Path) -> Served:
     """Read the figures of the last run, by a clock without the time that this machine needed."""
     told = json.loads((folder / "metrics.json").read_text())
     steps, requests = (
-        [json.loads(line) for line in (folder / f"{name}.jsonl").open()] for name in ("iteration", "request")
+        [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("iteration", "request")
     )
     forward_s = np.cumsum([step["forward_latency"] for step in steps])
     clock_s = np.cumsum([step["forward_latency"] + step["cpu_overhead"] for step in steps])
