@@ -55,6 +55,20 @@ def test_blis_agrees_as_the_page_says() -> None:
         assert by_mean(served, "mean_s") == by_mean(served, "blis_mean_s")
 
 
+def test_sglangs_simulator_agrees_as_the_page_says() -> None:
+    """docs/simulator.md: equal hits under `peek`, stock up to 2.3 points above; `peek` first, `fcfs` last."""
+    found = table("neutral_sglang.csv")
+    assert len(found) == 12
+    for row in found:
+        low, high = (-0.01, 0.01) if row["policy"] == "peek" else (0.0, 2.3)
+        assert low <= round(gap(row, "sglang"), 2) <= high
+    for name in {row["cell"] for row in found}:
+        served = [row for row in found if row["cell"] == name]
+        for column in ("mean_s", "sglang_mean_s"):
+            first, *_, last = by_mean(served, column)
+            assert (first, last) == ("peek", "fcfs")
+
+
 @given(st.lists(st.integers(0, 2), max_size=50), st.lists(st.integers(0, 2), max_size=50))
 def test_rows_for_it_share_the_blocks_that_prompts_share(one: list[int], other: list[int]) -> None:
     requests = [

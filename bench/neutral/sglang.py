@@ -24,7 +24,7 @@ import csv
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -54,12 +54,6 @@ POLICIES: Final = {
 }
 """`--schedule-policy` of SGLang, or `peek` for the plug-in, and our label for the same."""
 
-REQUESTS, ANSWER_TOKENS = 400, 16
-"""Number of requests of a cell, from the first, and length of their answers in tokens.
-
-The scheduler is real, so each step takes its time: a decode step as long as any other.
-"""
-
 MODEL: Final = "Qwen--Qwen3-32B_config.json"
 CONFIG: Final = {
     "platform": {"accelerator": {"name": "h100_sxm", "hbm_capacity_gb": 80}},
@@ -68,9 +62,12 @@ CONFIG: Final = {
 }
 
 
-def short(workload: Workload) -> Workload:
-    """Return the first `REQUESTS` requests, all there at once, with answers of `ANSWER_TOKENS`."""
-    first = [replace(each, output_tokens=ANSWER_TOKENS) for each in workload.requests[:REQUESTS]]
+def short(workload: Workload, requests: int, answer_tokens: int) -> Workload:
+    """Return the first requests, all there at once, with answers of that length.
+
+    The scheduler is real, so each step takes its time: a decode step as long as any other.
+    """
+    first = [replace(each, output_tokens=answer_tokens) for each in workload.requests[:requests]]
     return at_once(replace(workload, requests=first))
 
 
@@ -139,9 +136,8 @@ def theirs(folder: Path) -> Served:
     )
 
 
-def run(cells: Sequence[str], policies: Sequence[str], seed: int, out: Any) -> None:
-    """Serve the cells under each policy, here and there; write a row for each to the CSV writer `out`."""
-    workloads = [short(load(name, seed, "radix")) for name in cells]
+def run(workloads: Sequence[Workload], policies: Iterable[str]) -> Iterator[tuple[str, str, Served, Served]]:
+    """Serve the workloads under each policy; yield both names, and what came of it here and there."""
     for policy in policies:
         with tempfile.TemporaryDirectory() as name:
             started = engine(Path(name), policy, workloads[0])
@@ -149,8 +145,7 @@ def run(cells: Sequence[str], policies: Sequence[str], seed: int, out: Any) -> N
                 for workload in workloads:
                     started.loop.run_until_complete(serve(started, workload))
                     here, _ = ours(workload, POLICIES[policy], "radix")
-                    figures = [f"{value:.4g}" for value in (*here, *theirs(Path(name)))]
-                    out.writerow([workload.name, policy, *figures])
+                    yield workload.name, policy, here, theirs(Path(name))
             finally:
                 started.shutdown()
 
@@ -161,12 +156,19 @@ def main() -> None:
     parser.add_argument("--cells", nargs="*", default=CELLS)
     parser.add_argument("--policies", nargs="*", default=POLICIES)
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--requests", type=int, default=400)
+    parser.add_argument("--answer", type=int, default=16, help="length of an answer in tokens")
     parser.add_argument("--csv", type=Path, default=Path("/dev/stdout"))
     arguments = parser.parse_args()
+    loads = [load(name, arguments.seed, "radix") for name in arguments.cells]
+    workloads = [short(each, arguments.requests, arguments.answer) for each in loads]
+    if len({(each.arena_tokens, each.max_running) for each in workloads}) > 1:
+        parser.error("these cells differ in arena or seats, which an engine has for as long as it runs")
     with arguments.csv.open("w", buffering=1) as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow(["cell", "policy", *Served._fields, *(f"sglang_{name}" for name in Served._fields)])
-        run(arguments.cells, arguments.policies, arguments.seed, out)
+        for name, policy, here, there in run(workloads, arguments.policies):
+            out.writerow([name, policy, *(f"{value:.4g}" for value in (*here, *there))])
 
 
 if __name__ == "__main__":  # the spawned processes import this file
