@@ -1,7 +1,8 @@
 """Checks our simulated SGLang on SGLang's own simulator: real scheduler and cache, predicted step times.
 
-The simulator is `tools/sglang-simulator` of `sgl-project/sglang` on GitHub, here at commit 0b6108346cea.  Its
-step times are those of `aiconfigurator`: Qwen3-32B on one H100, by the tables for SGLang 0.5.12.
+The simulator is `tools/sglang-simulator` of `sgl-project/sglang` on GitHub.  The tables were made with its
+parts for an engine without a host tier, the hooks of the scheduler as of commit 0b6108346cea.  Its step
+times are those of `aiconfigurator`: Qwen3-32B on one H100, by the tables for SGLang 0.5.12.
 
     make .venv-sglang-0.5.23/.stamp-peek SGLANG_ENV=.venv-sglang-
     .venv-sglang-0.5.23/bin/python -m pip install --no-deps \\
@@ -9,8 +10,9 @@ step times are those of `aiconfigurator`: Qwen3-32B on one H100, by the tables f
     PYTHONPATH=SGLANG/tools/sglang-simulator/src \\
         .venv-sglang-0.5.23/bin/python -m bench.neutral.sglang [--csv FILE]
 
-Release 0.5.23 renamed what that commit reads: `len(req.prefix_indices)` is `req.prefix_len`, and
-`req.extend_range.length` is `req.extend_len`.  `aiconfigurator` 0.10.0 has no `_nearest_1d_point_helper`.
+Release 0.5.23 renamed what that commit reads, and the copy that ran was changed so:
+`len(req.prefix_indices)` is `req.prefix_len`, and `req.extend_range.length` is `req.extend_len`.
+`aiconfigurator` 0.10.0 has no `_nearest_1d_point_helper`.
 
 All requests are there at once.  The simulator's clock adds the time that the scheduler needs on this machine.
 With all requests at once that time changes no decision, so it is taken out again.
