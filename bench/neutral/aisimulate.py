@@ -2,7 +2,7 @@
 
     python3 -m venv build/aisimulate
     build/aisimulate/bin/pip install aisimulate==0.13.0.dev202610270000000085
-    python -m bench.neutral [--aisimulate build/aisimulate/bin/aisimulate] [--csv FILE]
+    python -m bench.neutral.aisimulate [--aisimulate build/aisimulate/bin/aisimulate] [--csv FILE]
 
 `aisimulate` serves requests in arrival order, and requests of one time in the order of its input.  So all
 requests of a load arrive at once, our simulated engine serves them under a policy, and `aisimulate` gets them
@@ -19,15 +19,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from bench.arena.kinds import at_load, build
 from bench.builds import require_compiled
-from peek.simulation.cells import cell
-from peek.simulation.engines import Job
-from peek.simulation.simulate import simulate
+from bench.neutral.loads import SEED, Served, at_once, load, ours
 from peek.simulation.workload import Workload
 from peek.trie.keys import SYMBOL_BYTES
 
@@ -51,35 +47,6 @@ engine:
       scheduler: {{max_sequences: {seats}}}
       kv_cache: {{block_size: {block}, capacity: {{type: fixed, blocks: {blocks}}}}}
 """
-
-
-class Served(NamedTuple):
-    """Hit as a share of prompt tokens; mean TTFT and time until the last answer ends, in seconds."""
-
-    hit: float
-    mean_s: float
-    makespan_s: float
-
-
-def load(name: str, seed: int) -> Workload:
-    """Make the workload of a cell or kind, without later turns of sessions."""
-    kind = name.removeprefix("kind:")
-    base = cell(name, "heavy", seed, "vllm") if kind == name else at_load(build(kind, seed), 1.1, "blocks")
-    return replace(base, requests=[each for each in base.requests if each.after is None], warmup=0)
-
-
-def at_once(workload: Workload) -> Workload:
-    """Return the same requests with all arrivals at 0."""
-    return replace(workload, requests=[replace(each, arrival_s=0.0) for each in workload.requests])
-
-
-def ours(workload: Workload, policy: str) -> tuple[Served, list[str]]:
-    """Serve a workload on our simulated engine; return its figures, and ids in the order of admission."""
-    jobs: list[Job] = []
-    run = simulate(workload, policy, "blocks", watch=jobs.extend)
-    order = [job.request_id for job in sorted(jobs, key=lambda job: (job.admitted_s, job.first_token_s))]
-    makespan_s = max(job.finished_s for job in jobs)
-    return Served(run["cache_hit"], run["ttft_s"]["mean"], makespan_s), order
 
 
 def rows(workload: Workload, order: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -121,7 +88,8 @@ def theirs(program: Path, workload: Workload, order: Sequence[str]) -> Served:
     if told["completed_requests"] != len(order):
         raise SystemExit(f"{told['completed_requests']} of {len(order)} requests were served")
     reused = told["first_admission_prefix_cache_reused_ratio"]
-    return Served(reused, told["mean_ttft_ms"] / 1e3, told["duration_ms"] / 1e3)
+    mean_s, p99_s = told["mean_ttft_ms"] / 1e3, told["p99_ttft_ms"] / 1e3
+    return Served(reused, mean_s, p99_s, told["duration_ms"] / 1e3)
 
 
 def main() -> None:
@@ -130,12 +98,12 @@ def main() -> None:
     parser.add_argument("--aisimulate", type=Path, default=Path("build/aisimulate/bin/aisimulate"))
     parser.add_argument("--cells", nargs="*", default=CELLS)
     parser.add_argument("--policies", nargs="*", default=POLICIES)
-    parser.add_argument("--seed", type=int, default=901)
+    parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--csv", type=argparse.FileType("w"), default=sys.stdout)
     arguments = parser.parse_args()
     writer = csv.writer(arguments.csv, lineterminator="\n")
-    columns = ("hit", "mean_s", "makespan_s")
-    writer.writerow(["cell", "arrive", "policy", *columns, *(f"aisimulate_{name}" for name in columns)])
+    columns = [*Served._fields, *(f"aisimulate_{name}" for name in Served._fields)]
+    writer.writerow(["cell", "arrive", "policy", *columns])
     for name in arguments.cells:
         timed = load(name, arguments.seed)
         for arrive, workload in (("over time", timed), ("at once", at_once(timed))):
