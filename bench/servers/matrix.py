@@ -32,7 +32,7 @@ from bench.servers.processes import Server, counted, free_port
 from bench.servers.run import FALLBACKS, described
 from bench.servers.shapes import SHAPES, write_model, write_weights
 
-SHAPE: Final = replace(SHAPES["small"], pool=2_048, seats=4, step=512)
+SHAPE: Final = replace(SHAPES["small"], pool=2_560, seats=4, step=512)
 FAMILIES, EACH, PREFIX, OWN, ANSWER = 6, 8, 256, 32, 6
 RANK: Final = 8
 """Of the LoRA adapter."""
@@ -82,6 +82,7 @@ EXAMPLE: Final = "ExampleConnector"
 HOST: Final = 64 << 20
 """Bytes of KV in host memory."""
 
+TWO_CORES: Final = (("SGLANG_CPU_OMP_THREADS_BIND", "0|1"),)
 NGRAM: Final = json.dumps({"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3})
 FEATURES: Final = {
     "vllm": (
@@ -127,10 +128,12 @@ FEATURES: Final = {
         ),
         Feature("sessions in the radix cache", "--enable-session-radix-cache"),
         Feature("prefill worker", "--disaggregation-mode prefill --disaggregation-transfer-backend fake"),
-        Feature("two tensor-parallel ranks", "--tp-size 2"),
-        Feature("two pipeline stages", "--pp-size 2"),
-        Feature("two data-parallel ranks", "--dp-size 2"),
-        Feature("data-parallel attention", "--tp-size 2 --dp-size 2 --enable-dp-attention"),
+        Feature("two tensor-parallel ranks", "--tp-size 2", environ=TWO_CORES),
+        Feature("two pipeline stages", "--pp-size 2", environ=TWO_CORES),
+        Feature("two data-parallel ranks", "--dp-size 2", environ=TWO_CORES),
+        Feature(
+            "data-parallel attention", "--tp-size 2 --dp-size 2 --enable-dp-attention", environ=TWO_CORES
+        ),
     ),
 }
 """What a CPU may run, one by one."""
@@ -262,10 +265,10 @@ COLUMNS: Final = (
 
 
 def rows(pythons: Mapping[str, Path], wanted: str) -> Iterator[Body]:
-    """The rows of these engines whose names contain `wanted`."""
+    """Yield the rows of these engines whose names match `wanted`."""
     for name, python in pythons.items():
         for feature in FEATURES[name]:
-            if wanted in feature.name:
+            if re.search(wanted, feature.name):
                 with tempfile.TemporaryDirectory(prefix="peek-matrix-") as folder:
                     described(ENGINES[name], python, Path(folder))
                     yield row(ENGINES[name], python, Path(folder), feature)
@@ -274,7 +277,7 @@ def rows(pythons: Mapping[str, Path], wanted: str) -> Iterator[Body]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--python", action="append", default=[], help="ENGINE=PATH, for each that is run")
-    parser.add_argument("--feature", default="", help="only rows that have this in their names")
+    parser.add_argument("--feature", default="", help="only rows whose names match this expression")
     parser.add_argument("--csv", type=argparse.FileType("w"), default=sys.stdout)
     chosen = parser.parse_args()
     pythons = {name: Path(path).absolute() for name, path in (each.split("=", 1) for each in chosen.python)}

@@ -1,8 +1,8 @@
 """Chooses the endpoint of a request: the planner's choice, else the one with the fewest requests.
 
 A gateway sends a request on at once, so this uses `FleetPlanner.place`: no queue, no help.  The planner runs
-in a thread of its own.  If a call of it misses the deadline, the fewest requests decide for that request.
-After an internal error, or a call that hangs, they decide for `ASIDE_S`.
+in a thread of its own.  If a call of it misses the deadline, the fewest requests decide for that request, and
+the planner hears where it went.  After an internal error, or a call that hangs, they decide for `ASIDE_S`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Picked:
     Attributes:
         serial: its name for the planner.
         endpoint: where it is.
-        brain: the planner that chose; None if the fewest requests did.
+        brain: the planner that knows of it; None if none does.
         began: whether its answer has begun.
         ended: whether it has ended; further news of it is ignored.
     """
@@ -159,6 +159,12 @@ class Brain:
             finally:
                 for name in barred:
                     self.fleet.resume(name)
+
+    def went(self, serial: str, body: bytes, session: str, endpoint: str) -> None:
+        """Note that a request went to `endpoint` without a choice of the planner's."""
+        request, decode_tokens = self._read(serial, body, session)
+        with self.metrics.changing, suppress(PeekError):  # the endpoint has gone, or it is no request
+            self.fleet.place(request, decode_tokens, endpoint)
 
     def _read(self, serial: str, body: bytes, session: str) -> tuple[PendingRequest, int]:
         """Return a request for the planner, and its answer's tokens; an unreadable body shares nothing."""
@@ -283,7 +289,7 @@ class Picker:
         for name in [name for name, until in self._resting.items() if until <= now]:
             del self._resting[name]
             self._tell(self._brain, self._brain.join, name)
-        if self._late is not None and not self._late[0].done() and now - self._late[1] > HUNG_S:
+        if self._late is not None and self._is_late() and now - self._late[1] > HUNG_S:
             self._set_aside("has hung")
         if self._aside_until and now >= self._aside_until:
             self._aside_until = 0.0
@@ -309,8 +315,15 @@ class Picker:
             self._tell(brain, brain.ended, serial, "")
             endpoint = ""
         picked = Picked(serial, endpoint, brain) if endpoint else Picked(serial, self._least(allowed), None)
+        if not endpoint and self._is_late():
+            picked.brain = brain
+            self._tell(brain, brain.went, serial, body, session, picked.endpoint)
         self._count(picked.endpoint, 1)
         return picked
+
+    def _is_late(self) -> bool:
+        """Whether a call of the planner has missed its deadline and is not back yet."""
+        return self._late is not None and not self._late[0].done()
 
     def _least(self, allowed: frozenset[str] | None) -> str:
         """Return the endpoint with the fewest requests, a resting one only if all rest; `NoReplica`."""
@@ -325,7 +338,7 @@ class Picker:
         self, brain: Brain, serial: str, body: bytes, session: str, allowed: frozenset[str] | None
     ) -> str:
         """Return the planner's choice, "" if it gives none."""
-        if self._aside_until or (self._late is not None and not self._late[0].done()):
+        if self._aside_until or self._is_late():
             return ""
         call = brain.call(brain.place, serial, body, session, allowed)
         try:
