@@ -48,7 +48,7 @@ export PROMETHEUS
 
 .DELETE_ON_ERROR:
 .PHONY: help venv build demo test test-compiled test-interpreted explore mutants prometheus test-vllm test-sglang test-verl test-ray-serve test-epp \
-  arena bench bench-against bench-servers bench-servers-store soak soak-vllm soak-sglang eval eval-full eval-policy eval-store eval-report docs tables wheels check format clean
+  arena bench bench-against bench-servers bench-servers-store bench-routers soak soak-vllm soak-sglang eval eval-full eval-policy eval-store eval-report docs tables wheels check format clean
 
 help:
 	@echo 'make demo    build, then simulate the main workload under six policies'
@@ -64,6 +64,7 @@ help:
 	@echo 'make bench   benchmarks, on the compiled build, and how much slower the pure one is'
 	@echo 'make bench-against BASE=../other    the benchmarks on this build and on another checkout, in turns'
 	@echo 'make bench-servers    real servers, stock beside peek, under the engines'"'"' own clients (under 25 minutes)'
+	@echo 'make bench-routers    others'"'"' routers beside peek-epp, in front of four real vLLM servers (about 40 minutes)'
 	@echo 'make arena   every policy on ten kinds of traffic: leaderboard, table and figure of docs/policies.md'
 	@echo 'make soak    does memory stay flat, is the tree equal to its twin?  millions of operations (about five minutes)'
 	@echo 'make soak-vllm soak-sglang    50,000 requests through each engine'"'"'s real scheduler (minutes)'
@@ -252,6 +253,24 @@ bench-servers: $(BUILT) $(foreach engine,$(SERVERS_ENGINES),$(lastword $(subst =
 bench-servers-store: $(BUILT)
 	$(BIN)/python -m bench.servers.table build/servers.json --store docs/data/servers.csv
 	$(MAKE) eval-report
+
+# Others' routers from PyPI, plain Envoy and peek-epp, in front of four real vLLM servers: about 40 minutes.  The rows
+# become docs/data/fleet_rivals.csv, `python -m bench.routers.table` their table in docs/fleet.md.
+ROUTERS ?= sglang-router vllm-router ai-dynamo
+ROUTER_ENV ?= $(CURDIR)/.venv-router-
+ROUTERS_VLLM ?= 0.32.0
+ROUTERS_ARGS ?=
+
+.PRECIOUS: $(ROUTER_ENV)%/.stamp-deps
+$(ROUTER_ENV)%/.stamp-deps: bench/routers/requirements/%.txt
+	@test -x '$(ROUTER_ENV)$*/bin/python' || $(PYTHON) -m venv '$(ROUTER_ENV)$*'
+	@'$(ROUTER_ENV)$*/bin/python' -m pip install --quiet --no-deps --requirement $<
+	@touch $@
+
+bench-routers: $(BUILT) $(EPP_ENV)/.stamp-peek $(VLLM_ENV)$(ROUTERS_VLLM)/.stamp-peek $(ROUTERS:%=$(ROUTER_ENV)%/.stamp-deps)
+	PYTHONPATH='$(CURDIR)/tests:$(CURDIR)/tests/epp' OMP_NUM_THREADS=1 $(EPP_ENV)/bin/python -m bench.routers.run \
+	  --vllm '$(VLLM_ENV)$(ROUTERS_VLLM)/bin/python' $(foreach router,$(ROUTERS),--python '$(router)=$(ROUTER_ENV)$(router)/bin/python') \
+	  --out build/routers.csv $(ROUTERS_ARGS)
 
 # Every policy of the leaderboard on ten kinds of traffic; its table, figure and page.  Five to eight minutes.
 arena: $(BUILT)

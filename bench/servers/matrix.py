@@ -29,7 +29,7 @@ from urllib.request import Request, urlopen
 
 from bench.servers.engines import ENGINES, MODEL, Engine, environment, server
 from bench.servers.processes import Server, counted, free_port
-from bench.servers.run import FALLBACKS, described
+from bench.servers.run import FALLBACKS, describe
 from bench.servers.shapes import SHAPES, write_model, write_weights
 
 SHAPE: Final = replace(SHAPES["small"], pool=2_560, seats=4, step=512)
@@ -270,7 +270,7 @@ def rows(pythons: Mapping[str, Path], wanted: str) -> Iterator[Body]:
         for feature in FEATURES[name]:
             if re.search(wanted, feature.name):
                 with tempfile.TemporaryDirectory(prefix="peek-matrix-") as folder:
-                    described(ENGINES[name], python, Path(folder))
+                    describe(ENGINES[name], python, Path(folder))
                     yield row(ENGINES[name], python, Path(folder), feature)
 
 

@@ -97,7 +97,7 @@ def device_of(shape: Shape) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[0]
 
 
-def described(engine: Engine, python: Path, folder: Path) -> dict[str, str]:
+def describe(engine: Engine, python: Path, folder: Path) -> dict[str, str]:
     """Return versions.  If no distribution is named `vllm`, which `vllm serve` needs, `folder` gets one."""
     command = [str(python), "-c", ABOUT, ROOT, *engine.distribution]
     said = subprocess.run(
@@ -132,7 +132,7 @@ class Session:
         self._trace = folder / "sessions.jsonl"
         self._lines: dict[str, Line] = {}
         write_model(self._model, self._shape)
-        self.about = {**described(engine, self._python, folder), "device": device_of(self._shape)}
+        self.about = {**describe(engine, self._python, folder), "device": device_of(self._shape)}
 
     @contextmanager
     def started(self, arms: Sequence[Arm]) -> Iterator[None]:

@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,14 @@ class Rig:
     Args:
         folder: for files and logs.
         edit: changes the configuration of Envoy, a text.
+        flags: of the picker.
     """
 
-    def __init__(self, folder: Path, edit: Callable[[str], str] = lambda text: text) -> None:
+    def __init__(
+        self, folder: Path, edit: Callable[[str], str] = lambda text: text, flags: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
+        self._flags = flags
         *ports, self._metrics = (free_port() for _ in range(len(PORTS) + 4))
         self.ports = dict(zip(PORTS, ports, strict=False))
         self.engines = [f"127.0.0.1:{port}" for port in ports[len(PORTS) :]]
@@ -67,6 +71,7 @@ class Rig:
             "picker": [
                 *(sys.executable, "-m", "peek.adapters.epp.server", "--endpoints-file", "engines.json"),
                 *("--listen", f"127.0.0.1:{self.ports['picker']}", "--metrics-port", str(self._metrics)),
+                *self._flags,
             ],
         }.get(name, [sys.executable, str(HERE / "engine.py"), name.rpartition(":")[2]])
         with (self.folder / f"{name}.log").open("ab") as log:
