@@ -28,14 +28,14 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from bench.servers.engines import ENGINES, MODEL, Engine, environment, server
-from bench.servers.processes import Server, counted, free_port
+from bench.servers.processes import Failed, Server, counted, free_port
 from bench.servers.run import FALLBACKS, describe
 from bench.servers.shapes import SHAPES, write_model, write_weights
 
 SHAPE: Final = replace(SHAPES["small"], pool=2_560, seats=4, step=512)
 FAMILIES, EACH, PREFIX, OWN, ANSWER = 6, 8, 256, 32, 6
 RANK: Final = 8
-"""Of the LoRA adapter."""
+"""Of each LoRA adapter."""
 
 SURPRISE: Final = "peek_cached_tokens_surprise"
 
@@ -69,8 +69,8 @@ def prioritized(number: int) -> Body:
     return {"priority": number % 3}
 
 
-def half_adapted(number: int) -> Body:
-    return {"model": "adapter"} if number % 2 else {}
+def adapted(number: int) -> Body:
+    return {"model": f"adapter{number % 2}"}
 
 
 def embedded(_: int) -> Body:
@@ -92,8 +92,9 @@ FEATURES: Final = {
         Feature("priorities", "--scheduling-policy priority", prioritized),
         Feature(
             "LoRA",
-            f"--enable-lora --max-lora-rank {RANK} --lora-modules adapter={{row}}/adapter",
-            half_adapted,
+            f"--enable-lora --max-lora-rank {RANK} --lora-modules "
+            "adapter0={row}/adapter0 adapter1={row}/adapter1",
+            adapted,
         ),
         Feature("structured output", body=lambda _: {"structured_outputs": {"choice": ["w7 w8", "w9"]}}),
         Feature("embeddings", "--runner pooling", embedded, EMBEDDINGS),
@@ -117,7 +118,9 @@ FEATURES: Final = {
         Feature("pages of 16", "--page-size 16"),
         Feature("mixed chunks", "--enable-mixed-chunk"),
         Feature("priorities", "--enable-priority-scheduling", prioritized),
-        Feature("LoRA", "--enable-lora --lora-paths adapter={row}/adapter", half_adapted),
+        Feature(
+            "LoRA", "--enable-lora --lora-paths adapter0={row}/adapter0 adapter1={row}/adapter1", adapted
+        ),
         Feature("structured output", "--grammar-backend xgrammar", lambda _: {"regex": "(w7 w8|w9)"}),
         Feature("embeddings", "--is-embedding", embedded, EMBEDDINGS),
         Feature("speculation: n-grams", "--speculative-algorithm NGRAM"),
@@ -139,7 +142,7 @@ FEATURES: Final = {
 """What a CPU may run, one by one."""
 
 
-def write_adapter(folder: Path) -> None:
+def write_adapter(folder: Path, seed: int) -> None:
     """A LoRA adapter of random weights for the queries and values of all layers."""
     folder.mkdir()
     words = {"peft_type": "LORA", "r": RANK, "lora_alpha": 2 * RANK, "target_modules": ["q_proj", "v_proj"]}
@@ -151,7 +154,7 @@ def write_adapter(folder: Path) -> None:
             of = f"base_model.model.model.layers.{layer}.self_attn.{which}_proj"
             sizes[f"{of}.lora_A.weight"] = (RANK, SHAPE.hidden)
             sizes[f"{of}.lora_B.weight"] = (SHAPE.hidden, RANK)
-    write_weights(folder / "adapter_model.safetensors", sizes)
+    write_weights(folder / "adapter_model.safetensors", sizes, seed)
 
 
 def requests(feature: Feature) -> list[Body]:
@@ -219,24 +222,26 @@ def serve(engine: Engine, python: Path, folder: Path, feature: Feature, arm: str
         running.close()
 
 
-def why(failed: BaseException) -> str:
-    """The line of a log that says why a server did not start."""
-    lines = [line.strip() for line in str(failed).splitlines()]
-    errors = [line for line in lines if re.search(r"\b\w*(Error|Exception)\b: ", line)]
-    return re.sub(r"^.*?(\w*(Error|Exception): )", r"\1", (errors or lines)[-1])[:160]
+def why(log: Path) -> str:
+    """The line of a log that says why a server did not start: the first error that it names."""
+    found = re.search(r"\b(\w*(?:Error|Exception): .+)", log.read_text())
+    return found[1][:160] if found else "its log names no error"
 
 
 def row(engine: Engine, python: Path, folder: Path, feature: Feature) -> Body:
     """Serve a feature with both arms side by side."""
     write_model(folder / "model", SHAPE)
-    write_adapter(folder / "adapter")
+    for seed in (0, 1):
+        write_adapter(folder / f"adapter{seed}", seed)
     found: Body = {"engine": engine.name, "feature": feature.name}
     arms = engine.arms[0].name, engine.arms[-1].name
     with ThreadPoolExecutor(2) as pool:
         running = [pool.submit(serve, engine, python, folder, feature, arm) for arm in arms]
     for arm, served in zip(arms, running, strict=True):
         if (failed := served.exception()) is not None:
-            return found | {"state": f"{arm} does not start: {why(failed)}"}
+            if not isinstance(failed, Failed):
+                raise failed
+            return found | {"state": f"{arm} does not start: {why(folder / arm / 'server.log')}"}
     stock, peek = (each.result() for each in running)
     alike = sum(one == other for one, other in zip(stock.answers, peek.answers, strict=True))
     right = up_to(peek.page, SURPRISE, "0.0") - up_to(peek.page, SURPRISE, "-0.001")
