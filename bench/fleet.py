@@ -213,8 +213,14 @@ UNEVEN: Final = 1.25
 MUCH: Final = 1000.0
 """Tokens to compute for each of its replicas below which a planner needs no other."""
 
-SHARDED: Final = ((64, 1), (64, 4), (1_000, 1), (1_000, 4), (1_000, 16), (10_000, 16), (10_000, 64))
-"""Pairs of a number of replicas and a number of planners."""
+SHARDED: Final = (
+    *(
+        ("prompts", 1, *sizes)
+        for sizes in ((64, 1), (64, 4), (1_000, 1), (1_000, 4), (1_000, 16), (10_000, 16))
+    ),
+    *(("sessions", 4, *sizes) for sizes in ((1_000, 1), (1_000, 4), (1_000, 16))),
+)
+"""A load, its turns of a session, a number of replicas, and a number of planners."""
 
 
 class ShardedRouter(Router):
@@ -304,19 +310,18 @@ def sharded(seed: int) -> None:
     """Print what several planners cost beside one."""
     print("| load | replicas | planners | hit | mean TTFT, s | p99, s | req/s | us a request | given |")
     print("|---|---|---|---|---|---|---|---|---|")
-    for turns, load in ((1, "prompts"), (4, "sessions")):
-        for replicas, planners in SHARDED:
-            workload = shared_prompts(replicas, turns, seed)
-            router = ShardedRouter(planners)
-            shape = FleetShape("peek-early", (1.0,) * replicas)
-            run = simulate_fleet(workload, "peek", shape, router=router)
-            ttft = run["ttft_s"]
-            print(
-                f"| {load} | {replicas:,} | {planners} | {run['cache_hit']:.3f} | {ttft['mean']:.3f} | "
-                f"{ttft['p99']:.2f} | {run['throughput_rps']:.0f} | "
-                f"{1e6 * router.decided_s / len(workload.requests):.0f} | {router.given} |",
-                flush=True,
-            )
+    for load, turns, replicas, planners in SHARDED:
+        workload = shared_prompts(replicas, turns, seed)
+        router = ShardedRouter(planners)
+        shape = FleetShape("peek-early", (1.0,) * replicas)
+        run = simulate_fleet(workload, "peek", shape, router=router)
+        ttft = run["ttft_s"]
+        print(
+            f"| {load} | {replicas:,} | {planners} | {run['cache_hit']:.3f} | {ttft['mean']:.3f} | "
+            f"{ttft['p99']:.2f} | {run['throughput_rps']:.0f} | "
+            f"{1e6 * router.decided_s / len(workload.requests):.0f} | {router.given} |",
+            flush=True,
+        )
 
 
 # -- decisions ------------------------------------------------------------------------------------------

@@ -223,9 +223,10 @@ def serve(engine: Engine, python: Path, folder: Path, feature: Feature, arm: str
 
 
 def why(log: Path) -> str:
-    """The line of a log that says why a server did not start: the first error that it names."""
-    found = re.search(r"\b(\w*(?:Error|Exception): .+)", log.read_text())
-    return found[1][:160] if found else "its log names no error"
+    """The line of a log that says why a server did not run: the first error that it names."""
+    errors = re.findall(r"\b(\w*(?:Error|Exception): .+)", log.read_text())
+    named = [each for each in errors if not re.search(r"Consider increasing|See root cause above", each)]
+    return named[0][:160] if named else "its log names no error"
 
 
 def row(engine: Engine, python: Path, folder: Path, feature: Feature) -> Body:
@@ -239,9 +240,9 @@ def row(engine: Engine, python: Path, folder: Path, feature: Feature) -> Body:
         running = [pool.submit(serve, engine, python, folder, feature, arm) for arm in arms]
     for arm, served in zip(arms, running, strict=True):
         if (failed := served.exception()) is not None:
-            if not isinstance(failed, Failed):
+            if not isinstance(failed, (Failed, OSError)):
                 raise failed
-            return found | {"state": f"{arm} does not start: {why(folder / arm / 'server.log')}"}
+            return found | {"state": f"{arm} does not run: {why(folder / arm / 'server.log')}"}
     stock, peek = (each.result() for each in running)
     alike = sum(one == other for one, other in zip(stock.answers, peek.answers, strict=True))
     right = up_to(peek.page, SURPRISE, "0.0") - up_to(peek.page, SURPRISE, "-0.001")
