@@ -223,10 +223,10 @@ def serve(engine: Engine, python: Path, folder: Path, feature: Feature, arm: str
 
 
 def why(log: Path) -> str:
-    """The line of a log that says why a server did not run: the first error that it names."""
-    errors = re.findall(r"\b(\w*(?:Error|Exception): .+)", log.read_text())
+    """The line of a log that says why a server did not run: the last error that it names."""
+    errors = re.findall(r"\b((?:\w+Error|\w*Exception): .+)", log.read_text())
     named = [each for each in errors if not re.search(r"Consider increasing|See root cause above", each)]
-    return named[0][:160] if named else "its log names no error"
+    return named[-1][:160] if named else "its log names no error"
 
 
 def row(engine: Engine, python: Path, folder: Path, feature: Feature) -> Body:
