@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import os
@@ -24,6 +25,7 @@ sys.path.append(str(ROOT))  # behind everything: `peek` stays the one that is te
 from bench.servers import table
 from bench.servers.cells import CELLS, CHUNK, SESSIONS, TURNS, write_sessions
 from bench.servers.engines import ENGINES, client, server
+from bench.servers.matrix import COLUMNS, FEATURES, requests, up_to
 from bench.servers.processes import Failed, Server, counted, free_port, seconds_of
 from bench.servers.run import arms_of, in_turn, line, options
 from bench.servers.shapes import SHAPES, configuration, tensors, tokenizer, write_model
@@ -241,3 +243,41 @@ def test_a_port_is_none_that_the_kernel_gives_out() -> None:
     ports = {free_port() for _ in range(50)}
     assert len(ports) > 40
     assert all(1024 <= port < first for port in ports)
+
+
+# -- features -----------------------------------------------------------------------------------------
+
+
+def test_the_table_of_features_is_whole_and_says_what_the_pages_say() -> None:
+    """docs/vllm.md and docs/sglang.md: which run, all answers alike, which predictions are right."""
+    with (ROOT / "docs/data/engine_features.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert tuple(rows[0]) == COLUMNS
+    named = [(engine, feature.name) for engine, features in FEATURES.items() for feature in features]
+    assert [(row["engine"], row["feature"]) for row in rows] == named
+    for engine, ran, right in (("vllm", 13, "480 of 480"), ("sglang", 13, "576 of 576")):
+        mine = [row for row in rows if row["engine"] == engine and row["answers alike"]]
+        assert [row["answers alike"] for row in mine] == ["48 of 48"] * ran
+        assert {row["fallbacks"] for row in mine} == {"0"}
+        pairs = [
+            list(map(int, row["predictions right"].split(" of ")))
+            for row in mine
+            if "Connector" not in row["feature"]
+        ]
+        assert " of ".join(str(sum(column)) for column in zip(*pairs, strict=True)) == right
+
+
+@pytest.mark.parametrize("feature", [*FEATURES["vllm"], *FEATURES["sglang"]], ids=lambda each: each.name)
+def test_both_servers_of_a_row_get_the_same_requests(feature: Any) -> None:
+    sent = requests(feature)
+    assert sent == requests(feature)
+    assert len(sent) == 48
+    prompts = [each.get("prompt") or each["input"] for each in sent]
+    assert len({tuple(each[:256]) for each in prompts}) == 6
+    assert len({tuple(each) for each in prompts}) == 48
+
+
+def test_a_bucket_is_counted_over_all_labels() -> None:
+    page = 'a_bucket{le="0.0",x="1"} 3.0\na_bucket{le="0.0",x="2"} 2.0\na_bucket{le="+Inf",x="1"} 9.0\n'
+    assert up_to(page, "a", "0.0") == 5.0
+    assert up_to(page, "b", "0.0") == 0.0
