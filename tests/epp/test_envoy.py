@@ -170,8 +170,8 @@ async def test_without_an_endpoint_there_is_a_503(to: Rig, client: aiohttp.Clien
 
 @behind()
 async def test_a_client_that_leaves_frees_its_slot(to: Rig, client: aiohttp.ClientSession) -> None:
+    await eventually(lambda: under_way(to, client, 0))  # what the rig asked to see whether it answers
     task = asyncio.create_task(to.ask(client, PROMPT, pause_s=60))
-
     await eventually(lambda: under_way(to, client, 1))
     task.cancel()
     await eventually(lambda: under_way(to, client, 0))
