@@ -35,7 +35,7 @@ def constants(servers: Path = SERVERS) -> dict[str, str]:
     """Return the texts of the pages that depend on no run."""
     rows = measured.read(servers)
     return {
-        "servers": measured.table(rows, ("ttft", "ttft_p99", "rps", "cpu_s")),
+        "servers": measured.table(rows, ("ttft", "ttft_p99", "cpu_s")),
         "servers_said": measured.said(rows),
         "seeds": ", ".join(map(str, plans.FRESH)),
         "paper_seeds": ", ".join(map(str, plans.SEEDS)),
