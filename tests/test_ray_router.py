@@ -536,6 +536,24 @@ async def test_without_replicas_nobody_is_asked_and_without_an_actor_it_is_looke
     assert client.failures >= 2
 
 
+@in_a_loop
+async def test_a_client_ends_when_it_is_cancelled_just_as_its_answer_comes() -> None:
+    asked_for: list[asyncio.Future[Any]] = []
+
+    def swap(*_: Any) -> asyncio.Future[Any]:
+        asked_for.append(asyncio.get_running_loop().create_future())
+        return asked_for[-1]
+
+    decider, _ = decider_of()
+    client = ExchangeClient(decider, lambda: SimpleNamespace(swap=SimpleNamespace(remote=swap)))
+    client.want(True)
+    await until(lambda: bool(asked_for))
+    asked_for[0].set_result(([], [], 0))
+    client._task.cancel()
+    await until(client._task.done)
+    assert client._task.cancelled()
+
+
 # -- options and prompts ----------------------------------------------------------------------------------
 
 

@@ -142,11 +142,15 @@ class ExchangeClient:
 
     async def _swap_with(self, exchange: Any) -> None:
         said = (self._decider.loads(), self._decider.take_sent(), self._heard)
-        call = exchange.swap.remote(self._decider.name, *said)
+        # Not `wait_for`: before Python 3.12 it can swallow this task's cancellation.
+        answer = asyncio.ensure_future(exchange.swap.remote(self._decider.name, *said))
         try:
-            others, sent, self._heard = await asyncio.wait_for(call, IDLE_S)
-        except asyncio.TimeoutError:
-            raise ConnectionError(f"no answer within {IDLE_S:g} s") from None
+            await asyncio.wait([answer], timeout=IDLE_S)
+            if not answer.done():
+                raise ConnectionError(f"no answer within {IDLE_S:g} s")
+            others, sent, self._heard = answer.result()
+        finally:
+            answer.cancel()
         if self._told:
             self._told = False
             logger.info("a router hears of the others again")
