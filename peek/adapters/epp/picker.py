@@ -289,7 +289,8 @@ class Picker:
         for name in [name for name, until in self._resting.items() if until <= now]:
             del self._resting[name]
             self._tell(self._brain, self._brain.join, name)
-        if self._late is not None and self._is_late() and now - self._late[1] > HUNG_S:
+        late_since = self._late_since()
+        if late_since is not None and now - late_since > HUNG_S:
             self._set_aside("has hung")
         if self._aside_until and now >= self._aside_until:
             self._aside_until = 0.0
@@ -314,16 +315,18 @@ class Picker:
         if endpoint and endpoint not in self._endpoints:  # it has gone meanwhile
             self._tell(brain, brain.ended, serial, "")
             endpoint = ""
-        picked = Picked(serial, endpoint, brain) if endpoint else Picked(serial, self._least(allowed), None)
-        if not endpoint and self._is_late():
-            picked.brain = brain
-            self._tell(brain, brain.went, serial, body, session, picked.endpoint)
-        self._count(picked.endpoint, 1)
-        return picked
+        knows = bool(endpoint)
+        if not endpoint:
+            endpoint = self._least(allowed)
+            if self._late_since() is not None:
+                knows = True
+                self._tell(brain, brain.went, serial, body, session, endpoint)
+        self._count(endpoint, 1)
+        return Picked(serial, endpoint, brain if knows else None)
 
-    def _is_late(self) -> bool:
-        """Whether a call of the planner has missed its deadline and is not back yet."""
-        return self._late is not None and not self._late[0].done()
+    def _late_since(self) -> float | None:
+        """Return when a call of the planner that is not back yet missed its deadline; None if none did."""
+        return None if self._late is None or self._late[0].done() else self._late[1]
 
     def _least(self, allowed: frozenset[str] | None) -> str:
         """Return the endpoint with the fewest requests, a resting one only if all rest; `NoReplica`."""
@@ -338,7 +341,7 @@ class Picker:
         self, brain: Brain, serial: str, body: bytes, session: str, allowed: frozenset[str] | None
     ) -> str:
         """Return the planner's choice, "" if it gives none."""
-        if self._aside_until or self._is_late():
+        if self._aside_until or self._late_since() is not None:
             return ""
         call = brain.call(brain.place, serial, body, session, allowed)
         try:
