@@ -82,7 +82,7 @@ VARIANTS: Final[dict[str, list[Edit]]] = {
         ("answers", "        expected = self.expected(request_id)\n", "        return False\n"),
     ],
     "sessions not known": _constant("sessions", "PART", "0.0"),
-    "all of a session's time": _constant("sessions", "PART", "1.0"),
+    "all of a session's waiting": _constant("sessions", "PART", "1.0"),
     "no turns for overdue requests": [("__init__", "float = 500_000.0", "float = 1e18")],
     "power 4": _power("4.0"),
     "power 5": _power("5.0"),

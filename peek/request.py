@@ -64,7 +64,8 @@ class PendingRequest:
         heads: hashable names of the prompt's beginnings, shortest first, for learning answer lengths.  Needed
             where equal symbols may mean something else later.  Otherwise the planner makes them for a policy
             that reads them.
-        session: a str, the conversation or job that the request is a turn of; "" if not known.
+        session: a str, the conversation or job that the request is a turn of; "" if not known.  The planner
+            then infers it for a policy that reads `heads` (`peek.trie.continuations`).
         ttft_target_s: seconds after its arrival within which its first token is wanted; None for no target of
             its own.
 

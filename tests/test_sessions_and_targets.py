@@ -32,39 +32,50 @@ def asks(name: str, at_s: float = 0.0, tokens: int = 100, **more: Any) -> Pendin
 
 @given(
     turns=st.lists(
-        st.tuples(st.sampled_from(["", "a", "b"]), st.sampled_from(["", "lora"]), st.floats(0.0, 1e4)),
+        st.tuples(
+            st.sampled_from(["", "a", "b"]),
+            st.sampled_from(["", "lora"]),
+            st.floats(0.0, 1e4),
+            st.floats(-1.0, 500.0),
+        ),
         max_size=30,
     )
 )
-def test_a_later_turn_counts_as_older_by_a_part_of_its_session(turns: list[tuple[str, str, float]]) -> None:
+def test_a_later_turn_counts_as_older_by_a_part_of_what_its_session_waited(
+    turns: list[tuple[str, str, float, float]],
+) -> None:
     sessions = Sessions()
-    began: dict[tuple[str, str], float] = {}
-    for number, (session, namespace, at_s) in enumerate(turns):
+    waited: dict[tuple[str, str], float] = {}
+    for number, (session, namespace, at_s, wait_s) in enumerate(turns):
         request = asks(f"r{number}", at_s, session=session, namespace=namespace)
-        sessions.arrived(request)
-        start = began.setdefault((session, namespace), at_s) if session else at_s
-        assert sessions.since(request) == at_s - PART * min(max(0.0, at_s - start), LONGEST_S)
+        before = waited.get((session, namespace), 0.0) if session else 0.0
+        assert sessions.since(request) == at_s - PART * before
         assert at_s - PART * LONGEST_S <= sessions.since(request) <= at_s
-    assert len(sessions) == len(began)
+        sessions.admitted(request, at_s + wait_s)
+        waited[session, namespace] = min(before + max(0.0, (at_s + wait_s) - at_s), LONGEST_S)
+    assert len(sessions) == len({name for name in waited if name[0]})
 
 
 def test_old_sessions_are_forgotten() -> None:
     sessions = Sessions()
     for number in range(65536 + 10):
-        sessions.arrived(asks("r", float(number), session=f"s{number}"))
-        sessions.arrived(asks("r", float(number), session="kept"))
+        sessions.admitted(asks("r", float(number), session=f"s{number}"), 1e5)
+        sessions.admitted(asks("r", float(number), session="kept"), 1e5)
     assert len(sessions) == 65536
     assert sessions.since(asks("r", 1e5, session="s3")) == 1e5
     assert sessions.since(asks("r", 1e5, session="kept")) < 1e5
 
 
-def test_of_two_alike_the_later_turn_goes_first() -> None:
+def test_of_two_alike_the_turn_of_a_session_that_has_waited_goes_first() -> None:
     planner = Planner(PeekConfig())
-    planner.add(asks("first turn", 0.0, session="talk"))
-    planner.remove("first turn")
-    planner.add(asks("other", 100.0))
-    planner.add(asks("second turn", 101.0, session="talk"))
-    assert planner.plan(cache_of([]), 110.0) == ["second turn", "other"]
+    for name, arrived_s, admitted_s in (("has waited", 0.0, 50.0), ("has not", 51.0, 51.0)):
+        planner.add(asks(f"first, {name}", arrived_s, session=name))
+        assert planner.plan(cache_of([]), admitted_s) == [f"first, {name}"]
+        planner.remove(f"first, {name}")
+    planner.add(asks("has not", 100.0, session="has not"))
+    planner.add(asks("other", 101.0))
+    planner.add(asks("has waited", 102.0, session="has waited"))
+    assert planner.plan(cache_of([]), 110.0) == ["has waited", "has not", "other"]
 
 
 # -- targets -------------------------------------------------------------------------------------------

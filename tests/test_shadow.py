@@ -275,7 +275,7 @@ def test_the_virtual_planner_knows_sessions_and_targets(monkeypatch: pytest.Monk
         shadow.arrived(name, pack_tokens(range(8)), 130, 4, 0.0, stated=stated)
     shadow.step(1e-9)
     heard = shadow._engine.planner.requests()
-    assert [(request.session, request.ttft_target_s) for request in heard] == [("s", 2.5), ("", None)]
+    assert [(request.session, request.ttft_target_s) for request in heard] == [("s", 2.5), ("~2", None)]
 
 
 def test_lengths_of_answers() -> None:

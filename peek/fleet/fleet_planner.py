@@ -31,6 +31,7 @@ from peek.fleet.stealing import Raid, budget, needs_seats
 from peek.request import PendingRequest
 from peek.settings import require_within
 from peek.trie.cache_answers import block_symbols_of, unit_tokens_of
+from peek.trie.continuations import Continuations
 from peek.trie.keys import pack
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class FleetPlanner:
         """By name, in the order in which they joined."""
         self._placement = Placement(self._replicas, self.stats, settings.asked_whole)
         self._loads = self._placement.loads
+        self._continuations = Continuations(settings.unit_tokens)
         self._joined: i64 = 0
         self._tickets: dict[str, Ticket] = {}
         """All requests that wait or are under way, by id."""
@@ -259,7 +261,7 @@ class FleetPlanner:
         return ticket
 
     def _ticket_for(self, request: PendingRequest, decode_tokens: int, priority: int) -> Ticket:
-        """Make a ticket for a new request without keeping it; fills in `num_tokens` if it is 0.  O(k)."""
+        """Make a ticket for a new request without keeping it; fills in what it does not say.  O(k)."""
         if request.request_id in self._tickets:
             raise DuplicateRequest(f"request {request.request_id!r} waits or is under way already")
         require_within("decode_tokens", decode_tokens, 0, 2**40)
@@ -267,6 +269,8 @@ class FleetPlanner:
         key = pack(request.key)
         if request.num_tokens == 0:
             request.num_tokens = ((len(key) >> 2) + request.tail) * self.config.unit_tokens
+        if not request.session:
+            request.session = self._continuations.session_of(request.request_id, key, request.namespace)
         return Ticket(request, key, decode_tokens, priority)
 
     def add(self, request: PendingRequest, decode_tokens: int = 0, priority: int = 0) -> str:

@@ -18,6 +18,7 @@ from peek.planner.stats import PlannerStats
 from peek.policy.base import AdmissionPolicy, Cycle, Iterated, Listed, RequestStream
 from peek.policy.lanes import Lanes
 from peek.request import PendingRequest
+from peek.trie.continuations import Continuations
 from peek.trie.keys import heads_of
 from peek.trie.pending_tree import PendingTree
 
@@ -35,7 +36,7 @@ class PolicyCalls:
     Raises `InvalidConfig` for objects of another kind.
     """
 
-    __slots__ = ("_lanes", "_placed", "_stats", "_strict", "policy")
+    __slots__ = ("_continuations", "_lanes", "_placed", "_stats", "_strict", "policy")
 
     def __init__(self, policy: object, lanes: object, stats: PlannerStats, strict: bool) -> None:
         if not isinstance(policy, AdmissionPolicy):
@@ -47,6 +48,7 @@ class PolicyCalls:
         self._stats = stats
         self._strict = strict
         self._placed: i64 = 0
+        self._continuations = Continuations()
 
     @property
     def reads_tree(self) -> bool:
@@ -59,7 +61,10 @@ class PolicyCalls:
         """Tell the policy that a request of `tree` begins to wait.  O(1) besides the policy's own cost."""
         policy = self.policy
         if policy.reads_heads and not request.heads and not tree.chained and request.request_id in tree:
-            request.heads = heads_of(tree.key_of(request.request_id))
+            key = tree.key_of(request.request_id)
+            request.heads = heads_of(key)
+            if not request.session:
+                request.session = self._continuations.session_of(request.request_id, key, request.namespace)
         try:
             policy.arrived(request)
         except Exception as error:

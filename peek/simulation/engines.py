@@ -24,9 +24,11 @@ from peek.planner import Plan, Planner
 from peek.simulation.caches import BlockCache, HostTier, RadixCache, RadixNode, SymbolTable
 from peek.simulation.cost import StepTimes, chunk_pairs
 from peek.simulation.workload import SimRequest, Workload, pending
+from peek.trie.continuations import Continuations
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView
+    from peek.request import PendingRequest
 
 
 class Job:
@@ -144,6 +146,7 @@ class SimEngine(ABC):
         self._arrivals: list[tuple[float, int, SimRequest]] = []
         self._followers: dict[str, list[SimRequest]] = {}
         self._held_back: deque[SimRequest] = deque()
+        self._continuations = Continuations(workload.unit_tokens)
         self._outstanding: int = 0
         self._finished: int = 0
         self._rank: int = 0
@@ -294,7 +297,7 @@ class SimEngine(ABC):
         for job in self._just_admitted.values():
             planner.remove(job.request_id, True, job.last_uncached)
         for job in self._just_arrived:
-            planner.add(pending(job.request, self.planner_key(job), job.arrival_s, self.workload.unit_tokens))
+            planner.add(self._pending(job))
         self._just_admitted.clear()
         self._just_arrived.clear()
         if self.waiting:
@@ -302,6 +305,14 @@ class SimEngine(ABC):
             if plan is not self._placed:
                 self._placed = plan
                 self.waiting = [self.jobs[name] for name in plan]
+
+    def _pending(self, job: Job) -> PendingRequest:
+        """Translate a job for the planner, which gets it as an adapter would give it."""
+        request = pending(job.request, self.planner_key(job), job.arrival_s, self.workload.unit_tokens)
+        if not request.session:
+            key, namespace = job.request.key, request.namespace
+            request.session = self._continuations.session_of(job.request_id, key, namespace)
+        return request
 
     def view(self) -> CacheView:
         """Return the cache view that the planner reads."""

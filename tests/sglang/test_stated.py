@@ -53,19 +53,35 @@ def test_the_planner_knows_what_a_request_states(page_size: int) -> None:
         "own": ("own", 3.0),
         "by id": ("id", None),
         "routed": ("key", None),
-        "none": ("", None),
+        "none": ("~none", None),
     }
     assert beside.shield.fallbacks == 0
 
 
-def test_a_routing_key_that_names_the_tenant_is_no_session() -> None:
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_a_prompt_that_goes_on_from_another_is_of_its_session(page_size: int) -> None:
+    world = make_world(8000, page_size=page_size)
+    beside = attach(world)
+    turns = [A + [9] * 32]
+    queue = []
+    for name in ("first", "second", "third"):
+        queue.append(make_request(name, turns[-1]))
+        turns.append(turns[-1] + [len(turns)] * 300)
+    queue.append(make_request("other", A + [8] * 400))
+    world.policy.calc_priority(queue)
+    sessions = [known(beside, name)[0] for name in ("first", "second", "third", "other")]
+    assert sessions == ["~first", "~first", "~first", "~other"]
+    assert beside.shield.fallbacks == 0
+
+
+def test_a_routing_key_that_names_the_tenant_makes_no_session() -> None:
     world = make_world(4000)
     beside = attach(world, tenants="named")
     queue = [make_request(f"r{i}", [*A, i]) for i in range(2)]
     for request in queue:
         request.routing_key = "team"
     world.policy.calc_priority(queue)
-    assert known(beside, "r0") == ("", None)
+    assert known(beside, "r0") == ("~r0", None)
     assert beside.adapter.planner.request("r0").tenant == "team"
 
 
@@ -79,7 +95,7 @@ def test_a_retracted_request_states_the_same() -> None:
     assert "first" not in beside.adapter.planner
     world.policy.calc_priority([other, first])
     assert known(beside, "first") == SAID
-    assert known(beside, "other") == ("", None)
+    assert known(beside, "other") == ("~other", None)
 
 
 def test_a_value_that_cannot_be_used_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -89,7 +105,7 @@ def test_a_value_that_cannot_be_used_is_told_of_once(caplog: pytest.LogCaptureFi
     queue = [saying(f"r{i}", [*A, i], wrong) for i in range(3)]
     with caplog.at_level(logging.WARNING, "peek"):
         world.policy.calc_priority(queue)
-    assert [known(beside, f"r{i}") for i in range(3)] == [("", None)] * 3
+    assert [known(beside, f"r{i}") for i in range(3)] == [(f"~r{i}", None) for i in range(3)]
     told = [message for message in caplog.messages if "is ignored" in message]
     assert len(told) == 2
     assert "peek_session is ['chat']," in told[0]

@@ -14,7 +14,6 @@ from peek.adapters.vllm import PeekScheduler
 
 SAYS = {"peek_session": "chat-7", "peek_ttft_target_s": "2.5"}
 SAID = ("chat-7", 2.5)
-NOTHING = ("", None)
 
 
 def saying(name: str, tokens: list[int], extra_args: Any, **more: Any) -> Any:
@@ -49,10 +48,23 @@ def test_the_planner_knows_what_a_request_states() -> None:
     assert told == {
         "both": SAID,
         "number": ("7", 3.0),
-        "other": NOTHING,
-        "none": NOTHING,
-        "pools": NOTHING,
+        "other": ("~other", None),
+        "none": ("~none", None),
+        "pools": ("~pools", None),
     }
+    assert engine.peek.shield.fallbacks == 0
+
+
+def test_a_prompt_that_goes_on_from_another_is_of_its_session() -> None:
+    engine = busy()
+    turns = [A + [9] * 5]
+    for name in ("first", "second", "third"):
+        engine.add_request(make_request(name, turns[-1]))
+        turns.append(turns[-1] + [len(turns)] * 300)
+    engine.add_request(make_request("other", A + [8] * 400))
+    engine.peek.adapter.before_schedule()
+    sessions = [known(engine, name)[0] for name in ("first", "second", "third", "other")]
+    assert sessions == ["~first", "~first", "~first", "~other"]
     assert engine.peek.shield.fallbacks == 0
 
 
@@ -104,7 +116,7 @@ def test_a_value_that_cannot_be_used_is_told_of_once(caplog: pytest.LogCaptureFi
                 saying(f"r{i}", [*A, i], {"peek_session": ["chat"], "peek_ttft_target_s": "soon"})
             )
         engine.peek.adapter.before_schedule()
-    assert [known(engine, f"r{i}") for i in range(3)] == [NOTHING] * 3
+    assert [known(engine, f"r{i}") for i in range(3)] == [(f"~r{i}", None) for i in range(3)]
     told = [message for message in caplog.messages if "is ignored" in message]
     assert len(told) == 2
     assert "peek_session is ['chat']," in told[0]

@@ -16,6 +16,7 @@ from peek.adapters.sglang.views import PageTable
 from peek.adapters.symbols import ALONE, Alphabet, Letter, behind, namespace_of
 from peek.errors import InvalidKey
 from peek.request import PendingRequest
+from peek.trie.continuations import Continuations
 from peek.trie.keys import SYMBOL_BYTES, heads_of
 
 # -- reading a request --------------------------------------------------------------------------------
@@ -94,13 +95,25 @@ def entry_time(request: Any) -> float:
 class Translated:
     """What is kept of a request while it is compared with others."""
 
-    __slots__ = ("blank", "heads", "lent", "letters", "limit", "namespace", "num_tokens", "symbols")
+    __slots__ = (
+        "blank",
+        "heads",
+        "lent",
+        "letters",
+        "limit",
+        "namespace",
+        "num_tokens",
+        "session",
+        "symbols",
+    )
 
     def __init__(self, namespace: str, num_tokens: int) -> None:
         self.namespace = namespace
         self.num_tokens = num_tokens
         self.symbols = b""
         self.heads: tuple[object, ...] = ()
+        self.session = ""
+        """The session that the prompt seems to belong to."""
         self.letters: tuple[Letter, ...] = ()
         self.limit = 0
         """Tokens that may be matched."""
@@ -124,7 +137,7 @@ class Translated:
             self.num_tokens,
             tenant=tenant,
             heads=self.heads,
-            session=stated.session,
+            session=stated.session or self.session,
             ttft_target_s=stated.ttft_target_s,
         )
 
@@ -151,6 +164,7 @@ class Translator:
         self.lends = lends
         self.lent: dict[str, int] = {}
         self.alphabet = Alphabet()
+        self.continuations = Continuations()
         self.pages = PageTable(page_tokens) if page_tokens > 1 else None
 
     def translate(self, request: Any) -> Translated:
@@ -173,6 +187,7 @@ class Translator:
             if any(letter.value < 0 for letter in made.letters) or tokens[0] < 0:
                 raise InvalidKey("a token id is below 0")
             made.heads = heads_of(symbols)
+            made.session = self.continuations.session_of(str(request.rid), symbols, made.namespace)
             if made.lent < 0:
                 if self.bigram:
                     made.namespace = behind(tokens[0], made.namespace)

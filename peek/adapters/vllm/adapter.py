@@ -34,7 +34,8 @@ from peek.config import PeekConfig
 from peek.errors import EngineMismatch
 from peek.planner import LazyPlan, Planner
 from peek.request import PendingRequest
-from peek.trie.keys import SYMBOL_BYTES
+from peek.trie.continuations import REACH_TOKENS, STEP_TOKENS, Continuations
+from peek.trie.keys import SYMBOL_BYTES, pack
 
 _BLOCKS_A_STEP: Final = 2**16
 """Most blocks of prompts that are translated in one step: about 20 ms."""
@@ -70,6 +71,7 @@ class VllmAdapter(EngineAdapter):
         self.agreement = Agreement(slack=self.mirror.unit_tokens - 1)
         self._known: dict[str, Any] = {}
         """vLLM's requests that the planner has, by id."""
+        self._continuations = Continuations()
         self._keys: dict[str, bytes] = {}
         """Keys of the requests that are in plans, by id."""
         compiles = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
@@ -234,7 +236,7 @@ class VllmAdapter(EngineAdapter):
                 tail=tail,
                 tenant=tenant_of(request, self._tenants),
                 heads=heads_of(request, self.mirror.unit_tokens),
-                session=stated.session,
+                session=stated.session or self._session_of(request),
                 ttft_target_s=stated.ttft_target_s,
             )
             self._hand_over(pending, held)
@@ -244,6 +246,14 @@ class VllmAdapter(EngineAdapter):
         self._known[request.request_id] = request
         if not held:
             self._plans(request, key)
+
+    def _session_of(self, request: Any) -> str:
+        """Return the session that a prompt seems to go on with.  O(REACH_TOKENS)."""
+        tokens = request.prompt_token_ids or ()
+        skipped = max(0, len(tokens) - REACH_TOKENS - STEP_TOKENS)
+        last = list(tokens[skipped:])
+        name, namespace = request.request_id, namespace_of(request)
+        return self._continuations.session_of(name, pack(last), namespace, skipped) if last else ""
 
     def _hold(self, request_id: str) -> None:
         self.planner.hold(request_id)

@@ -98,12 +98,13 @@ class PeekPolicy(AdmissionPolicy):
         self.accounts = TenantAccounts(settings.tenant_lead)
         self._takes_turns: bool = settings.tenant_lead != inf
         self._frontier: Frontier | None = None
+        self._now: float = 0.0
+        """Time of the last order, in seconds; what is admitted since then was admitted at that time."""
 
     # -- events ------------------------------------------------------------------------------------
 
     def arrived(self, request: PendingRequest) -> None:
         self.answers.arrived(request, request.heads)
-        self.sessions.arrived(request)
         self.targets.arrived(request)
         self.overdue.arrived(request)
         if self._takes_turns:
@@ -121,6 +122,7 @@ class PeekPolicy(AdmissionPolicy):
         if admitted:
             self.targets.charge(request, cost_tokens)
             self.answers.admitted(request)
+            self.sessions.admitted(request, self._now)
             self.overdue.charge(request, cost_tokens)
             return
         self.answers.withdrawn(request.request_id)
@@ -171,6 +173,7 @@ class PeekPolicy(AdmissionPolicy):
     def _best_first(self, cycle: Cycle, most: int) -> RequestStream:
         """The order by index, behind requests in time, with turns for overdue requests; see `_ordered`."""
         tree = cycle.tree
+        self._now = cycle.now
         self.overdue.price(tree.n_namespaces > 1)
         frontier = self._frontier
         if frontier is None or not frontier.is_of(tree):

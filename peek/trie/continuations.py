@@ -1,0 +1,139 @@
+"""Sessions of requests that name none: a prompt that goes on from an earlier one is the session's next turn.
+
+The next turn of a conversation, or of an agent, sends the whole prompt of the turn before, its answer, and
+something new.  `Continuations` remembers how prompts ended.  A prompt that has the same end at the same
+place, and goes on behind it, belongs to the earlier one's session.  To find it, a few symbols are compared at
+each `STEP_TOKENS` of the prompt's last `REACH_TOKENS`, where an earlier prompt can have ended.
+
+Only an end is compared, not what is before it.  So two prompts that differ there may be taken for turns of
+one session, and a client can make up a prompt that is.  It gains what naming a session gains.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from peek.trie.keys import SYMBOL_BYTES
+
+STEP_TOKENS: Final = 64
+"""Tokens between the places at which a prompt is looked up.  More would make more prompts of a template end
+behind the same place, fewer would make the search longer."""
+
+REACH_TOKENS: Final = 4096
+"""Most tokens that a turn adds to the one before: an answer, and a tool's result or a user's question."""
+
+MOST_NEXT: Final = 16
+"""Most prompts that go on from one.  Sub-agents do; where a template was sent alone, all who use it do."""
+
+MOST_ALIKE: Final = 16
+"""Most prompts that are remembered by one piece, as those of a template and a few words; the newest stay."""
+
+MOST_PROMPTS: Final = 65536
+"""Most places of which prompts are remembered, the newest half at least; some 500 bytes a prompt."""
+
+INFERRED: Final = "~"
+"""Starts the name of an inferred session; the id of its first request follows."""
+
+
+@final
+class _End:
+    """How a prompt ended: its symbols behind the last place, and its session."""
+
+    __slots__ = ("next", "session", "tail")
+
+    def __init__(self, tail: bytes, session: str) -> None:
+        self.tail = tail
+        self.session = session
+        self.next: i64 = 0
+        """Prompts that went on from it."""
+
+
+@final
+class Continuations:
+    """Remembers how prompts ended, and names the sessions of prompts that go on from them.
+
+    Args:
+        unit_tokens: tokens per symbol.
+    """
+
+    __slots__ = ("_most", "_newer", "_older", "_reach", "_step")
+
+    def __init__(self, unit_tokens: i64 = 1) -> None:
+        self._step: i64 = max(1, STEP_TOKENS // unit_tokens)
+        self._reach: i64 = REACH_TOKENS // unit_tokens
+        self._most: i64 = MOST_PROMPTS // 2
+        self._newer: dict[int, list[_End]] = {}
+        self._older: dict[int, list[_End]] = {}
+
+    def __len__(self) -> int:
+        """Number of places, and symbols before them, that are remembered."""
+        return len(self._newer) + len(self._older)
+
+    def session_of(self, request_id: str, key: bytes, namespace: str = "", skipped: i64 = 0) -> str:
+        """Return the session of a prompt and remember how it ends.  O(REACH_TOKENS / STEP_TOKENS).
+
+        Args:
+            request_id: names the session if the prompt begins one.
+            key: the packed prompt, or its last REACH_TOKENS + STEP_TOKENS.  Equal symbols must mean the same
+                as long as the process lives.
+            namespace: a prompt goes on from none of another namespace.
+            skipped: symbols of the prompt before `key`.
+
+        Returns:
+            The session's name; "" for a prompt that is too short to be remembered.
+        """
+        step = self._step
+        length: i64 = skipped + len(key) // SYMBOL_BYTES
+        place: i64 = length // step * step
+        if place < skipped + step:
+            return ""
+        own = self._name(key, place - skipped, place, namespace)
+        last: i64 = max(skipped + step, length - self._reach)
+        session = self._gone_on(own, key, place - skipped)
+        at = place - step
+        while at >= last and not session:
+            name = self._name(key, at - skipped, at, namespace)
+            session = self._gone_on(name, key, at - skipped)
+            at -= step
+        session = session or INFERRED + request_id
+        self._remember(own, _End(key[(place - skipped) * SYMBOL_BYTES :], session))
+        return session
+
+    def _name(self, key: bytes, end: i64, place: i64, namespace: str) -> int:
+        """Name a place of a prompt and the symbols before it, those before `end` in `key`.  O(1)."""
+        return hash((namespace, place, key[(end - self._step) * SYMBOL_BYTES : end * SYMBOL_BYTES]))
+
+    def _gone_on(self, name: int, key: bytes, place: i64) -> str:
+        """Return the session of a prompt that ended behind a place and that `key` goes on from; "" if none.
+
+        Of several it is one from which the fewest have gone on, and of these the newest: conversations that
+        begin with the same words each keep a session.
+        """
+        ends = self._newer.get(name) or self._older.get(name)
+        if ends is None:
+            return ""
+        best: _End | None = None
+        start: i64 = place * SYMBOL_BYTES
+        for end in ends:
+            stop: i64 = start + len(end.tail)
+            goes_on = stop < len(key) and key[start:stop] == end.tail and end.next < MOST_NEXT
+            if goes_on and (best is None or end.next <= best.next):
+                best = end
+        if best is None:
+            return ""
+        best.next += 1
+        return best.session
+
+    def _remember(self, name: int, end: _End) -> None:
+        ends = self._newer.get(name)
+        if ends is None:
+            if len(self._newer) >= self._most:
+                self._older = self._newer
+                self._newer = {}
+            ends = self._older.pop(name, [])
+            self._newer[name] = ends
+        if len(ends) == MOST_ALIKE:
+            del ends[0]
+        ends.append(end)
