@@ -21,7 +21,7 @@ from peek.simulation.engines import (
     StepWork,
     Tier,
 )
-from peek.simulation.simulate import make_planner, radix_kind
+from peek.simulation.simulate import make_planner
 from peek.simulation.workload import SimRequest, Workload, pack_tokens, shared_symbols
 from peek.trie.keys import unpack
 
@@ -103,9 +103,8 @@ def engine_for(workload: Workload, kind: str, label: str | None = None, chunk: i
     planner = None if label is None else make_planner(config, kind, None)
     if kind == "blocks":
         return WatchedBlocks(workload, planner, CostModel(), max_batched_tokens=chunk)
-    kind, touch_limit = radix_kind(config.policy)
-    watched = WatchedShortest if kind is ShortestFirstEngine else WatchedRadix
-    return watched(workload, planner, CostModel(), None, chunk, touch_limit)
+    watched = WatchedShortest if config.policy == "spf" else WatchedRadix
+    return watched(workload, planner, CostModel(), None, chunk, config.policy)
 
 
 def assert_empty(engine: Watched) -> None:
@@ -180,22 +179,55 @@ def test_the_published_hook_looks_at_four_blocks_for_each_who_waits() -> None:
         assert engine._take(1) == [blocks[victim]]
 
 
-@pytest.mark.parametrize("waiting", [2, 3])
-def test_up_to_its_limit_a_cycle_refreshes_what_is_waited_for(waiting: int) -> None:
-    """SGLang's own cache-aware policies match every request that waits, if at most so many do."""
+@pytest.mark.parametrize(
+    ("policy", "waiting", "refreshed"),
+    [
+        ("lpm", 128, "every cycle"),
+        ("lpm", 129, "each 32nd"),
+        ("hrrn", 129, "every cycle"),
+        ("fcfs", 1, "each 32nd"),
+        ("peek", 1, "never"),
+    ],
+)
+def test_own_policies_of_sglang_refresh_what_is_waited_for(policy: str, waiting: int, refreshed: str) -> None:
     old, new = pack_tokens([1] * 8), pack_tokens([2] * 8)
     requests = [SimRequest(str(n), 0.0, old, 9, 1) for n in range(waiting)]
     workload = Workload(
         name="touch", load="heavy", seed=0, requests=requests, warmup=0, max_running=1, arena_tokens=160
     )
-    engine = WatchedRadix(workload, None, CostModel(), None, 8192, 2)
-    engine.cache.insert(old, "")
-    engine.cache.insert(new, "")
+    engine = WatchedRadix(workload, None, CostModel(), None, 8192, policy)
     engine.waiting.extend(map(engine.make_job, requests, [0.0] * waiting))
+    for cycle in range(66):
+        engine.cache.insert(old, "")
+        engine.cache.insert(new, "")
+        engine.plan()
+        engine.cache.evict(8)
+        held = [engine.cache.match(key, "", 8).depth for key in (old, new)]
+        refreshes = refreshed == "every cycle" or (refreshed == "each 32nd" and cycle % 32 == 0)
+        assert held == ([8, 0] if refreshes else [0, 8])
+
+
+def test_a_refresh_leaves_the_head_of_the_queue_longest() -> None:
+    keys = [pack_tokens([n] * 8) for n in range(130)]
+    requests = [SimRequest(str(n), 0.0, key, 9, 1) for n, key in enumerate(keys)]
+    workload = Workload(
+        name="touch", load="heavy", seed=0, requests=requests, warmup=0, max_running=1, arena_tokens=2000
+    )
+    engine = WatchedRadix(workload, None, CostModel(), None, 8192, "fcfs")
+    for key in keys:
+        engine.cache.insert(key, "")
+    engine.waiting.extend(map(engine.make_job, requests, [0.0] * 130))
     engine.plan()
-    engine.cache.evict(8)
-    held = [engine.cache.match(key, "", 8).depth for key in (old, new)]
-    assert held == ([8, 0] if waiting == 2 else [0, 8])
+    gone: list[int] = []
+    root = engine.cache.root("")
+    for _ in range(130):
+        engine.cache.evict(8)
+        gone += [
+            n
+            for n, key in enumerate(keys)
+            if n not in gone and engine.cache.advance(root, memoryview(key).cast("i"), 0)[0] == 0
+        ]
+    assert gone == [128, 129, *range(127, -1, -1)]
 
 
 def reusable(engine: Watched, position: int) -> int:

@@ -10,7 +10,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from bench.evaluation.results import fitted
 from bench.evaluation.streams import as_tokens, reordered
 from bench.evaluation.traffic import TRAFFIC
 from peek.simulation.cost import CostModel, cost_model_for
-from peek.simulation.engines import BlockEngine, Job, SimEngine
-from peek.simulation.simulate import figures, radix_kind
+from peek.simulation.engines import BlockEngine, Job, SimEngine, radix_engine
+from peek.simulation.simulate import figures
 from peek.simulation.workload import Workload
 
 BESIDE = ("cli", "fleet", "offline", "testing", "__main__.py")
@@ -72,9 +72,8 @@ def play(engine: str, workload: Workload, label: str, cost: CostModel) -> tuple[
     else:
         readings, blocks = Readings(), engine == "simulated-blocks"
         planner = planner_for(label, blocks=blocks, timer=readings)
-        kind, touch_limit = radix_kind(config_of(label).policy)
-        radix = partial(kind, touch_limit=touch_limit)
-        played = (BlockEngine if blocks else radix)(workload, planner, cost)
+        made = BlockEngine if blocks else radix_engine(config_of(label).policy)
+        played = made(workload, planner, cost)
     played.run()
     return played, readings
 

@@ -11,10 +11,12 @@ cache through `CacheView`.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -524,6 +526,24 @@ and minimum, and its decrease per decode step."""
 RETRACT_STEPS: Final = 20
 """Number of decode steps that retraction frees memory for."""
 
+TOUCHING: Final = {
+    "lpm": 128,
+    "lpm-nolimit": sys.maxsize,
+    "dfs-weight": sys.maxsize,
+    "hrrn": sys.maxsize,
+    "spf": sys.maxsize,
+}
+"""Longest queue that each cache-aware policy of SGLang matches in a cycle, in requests."""
+
+REFRESHING: Final = ("fcfs", "lpm")
+"""Policies whose order SGLang takes without a match; `lpm` of a queue that is too long to be matched."""
+
+REFRESHED: Final = 128
+"""First waiting requests whose cached prefixes SGLang then refreshes."""
+
+REFRESH_EVERY: Final = 32
+"""Cycles from one such refresh to the next."""
+
 
 class RadixEngine(SimEngine):
     """An SGLang-like engine: prefill batches before decode batches, a radix cache, retraction.
@@ -549,17 +569,19 @@ class RadixEngine(SimEngine):
         cost: StepTimes,
         progress: Callable[[int], None] | None = None,
         chunk_tokens: int = CHUNK_TOKENS,
-        touch_limit: int = 0,
+        policy: str = "",
     ) -> None:
         """Make an empty engine; the other arguments are those of `SimEngine`.
 
         Args:
             chunk_tokens: most prefill tokens of one batch.
-            touch_limit: length, in requests, up to which every cycle matches the whole queue.  SGLang's own
-                cache-aware policies do that, and so refresh the recency of the prefixes they match.
+            policy: name of a policy of SGLang's own, which also refreshes the recency of cached prefixes: of
+                the whole queue in each cycle (`TOUCHING`), else of its head now and then (`REFRESHING`).
         """
         super().__init__(workload, planner, cost, progress)
-        self.touch_limit = touch_limit
+        self._touch_limit: int = TOUCHING.get(policy, 0)
+        self._refreshes = policy in REFRESHING
+        self._refresh_cycles = 0
         self.unit: int = workload.unit_tokens
         self.cache: RadixCache = RadixCache(workload.unit_tokens)
         self.chunk_tokens: int = chunk_tokens
@@ -582,9 +604,17 @@ class RadixEngine(SimEngine):
 
     def plan(self) -> None:
         super().plan()
-        if len(self.waiting) <= self.touch_limit:
-            for job in self.waiting:
-                self.cache.match(job.key, job.request.namespace, self._match_limit(job))
+        if len(self.waiting) <= self._touch_limit:
+            self._touch(self.waiting)
+        elif self._refreshes:
+            if self._refresh_cycles % REFRESH_EVERY == 0:
+                self._touch(self.waiting[REFRESHED - 1 :: -1])  # the head last, so that it stays longest
+            self._refresh_cycles += 1
+
+    def _touch(self, jobs: list[Job]) -> None:
+        """Refresh the recency of what is cached of each job, in order."""
+        for job in jobs:
+            self.cache.match(job.key, job.request.namespace, self._match_limit(job))
 
     def step(self) -> StepWork:
         work = self._prefill_batch()
@@ -806,3 +836,8 @@ class ShortestFirstEngine(RadixEngine):
                 break
             reserved += work
         return min(remaining, budget - reserved)
+
+
+def radix_engine(policy: str) -> Callable[..., RadixEngine]:
+    """Return what makes a SGLang-like engine for a policy, from the arguments of `SimEngine`."""
+    return partial(ShortestFirstEngine if policy == "spf" else RadixEngine, policy=policy)

@@ -21,7 +21,7 @@ from peek.protocols import CacheView
 from peek.settings import require_one_of, require_within
 from peek.simulation.caches import SymbolTable
 from peek.simulation.cost import CostModel, Faster, StepTimes, cost_model_for
-from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine
+from peek.simulation.engines import BlockEngine, Job, SimEngine, radix_engine
 from peek.simulation.routers import (
     Arrival,
     CentralFifo,
@@ -39,7 +39,7 @@ from peek.simulation.routers import (
     session_hash,
     token_balance,
 )
-from peek.simulation.simulate import TARGETS, TOUCHING, PlanMeter, Target, figures, make_planner
+from peek.simulation.simulate import TARGETS, PlanMeter, Target, figures, make_planner
 from peek.simulation.workload import SimRequest, Workload
 from peek.trie.keys import pack
 
@@ -367,4 +367,4 @@ def _make_engine(
     cost = model if speed == 1.0 else Faster(model, speed)
     if cache == "blocks":
         return BlockEngine(limits, planner, cost, symbols=symbols)
-    return RadixEngine(limits, planner, cost, touch_limit=TOUCHING.get(config.policy, 0))
+    return radix_engine(config.policy)(limits, planner, cost)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -12,20 +11,11 @@ from peek.config import PeekConfig
 from peek.errors import WorkloadError
 from peek.planner import Planner
 from peek.simulation.cost import CostModel, cost_model_for
-from peek.simulation.engines import BlockEngine, Job, RadixEngine, ShortestFirstEngine, SimEngine, Tier
+from peek.simulation.engines import BlockEngine, Job, SimEngine, Tier, radix_engine
 from peek.simulation.workload import Workload, ideal_hit
 
 CACHES: Final = ("radix", "blocks")
 """Engine kinds by their cache: "radix" is SGLang-like, "blocks" vLLM-like."""
-
-TOUCHING: Final = {
-    "lpm": 128,
-    "lpm-nolimit": sys.maxsize,
-    "dfs-weight": sys.maxsize,
-    "hrrn": sys.maxsize,
-    "spf": sys.maxsize,
-}
-"""Longest queue that each cache-aware policy of SGLang matches in a cycle, in requests: `touch_limit`."""
 
 
 class Target(NamedTuple):
@@ -77,8 +67,7 @@ def simulate(
     else:
         if tier is not None:
             raise WorkloadError(f'cache {cache!r} has no tier; need "blocks"')
-        kind, touch_limit = radix_kind(config.policy)
-        engine = kind(workload, planner, model, progress, touch_limit=touch_limit)
+        engine = radix_engine(config.policy)(workload, planner, model, progress)
     jobs = engine.run()
     if watch is not None:
         watch(jobs)
@@ -90,12 +79,6 @@ def simulate(
         **figures(workload, jobs, targets, tier is not None),
         "plan_us": meter.figures(),
     }
-
-
-def radix_kind(policy: str) -> tuple[type[RadixEngine], int]:
-    """Return the class of SGLang-like engine for a policy, and its `touch_limit`."""
-    kind = ShortestFirstEngine if policy == "spf" else RadixEngine
-    return kind, TOUCHING.get(policy, 0)
 
 
 def make_planner(config: PeekConfig, cache: str, timer: Callable[[], float] | None) -> Planner:
