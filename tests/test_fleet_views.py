@@ -347,27 +347,6 @@ def test_it_is_a_cache_view() -> None:
     )
 
 
-def test_a_block_without_its_parent_counts_once_the_parent_is_there() -> None:
-    view = EventView(1_000)
-    view.stored([2, 3], 1, pack([7, 7, 8, 8]))
-    assert matched(view, [6, 6, 7, 7, 8, 8], "") == 0
-    view.stored([1], None, pack([6, 6]))
-    assert matched(view, [6, 6, 7, 7, 8, 8], "") == 6
-    view.removed([1])
-    assert matched(view, [6, 6, 7, 7, 8, 8], "") == 0
-    assert len(view) == 2
-
-
-def test_a_copy_more_has_to_be_removed_once_more() -> None:
-    view = EventView(1_000)
-    view.stored([1, 2], None, pack([6, 7]))
-    view.stored([2], 1, pack([7]))
-    view.removed([2])
-    assert matched(view, [6, 7], "") == 2
-    view.removed([2, 99])
-    assert matched(view, [6, 7], "") == 1
-
-
 def test_what_has_grown_least_recently_goes_where_removals_were_lost() -> None:
     view = EventView(5)
     for prompt in (1, 2):
@@ -380,6 +359,19 @@ def test_what_has_grown_least_recently_goes_where_removals_were_lost() -> None:
     view.stored([20], None, pack([2]))
     view.removed([20])
     assert matched(view, [2], "") == 0
+
+
+def test_a_block_of_three_copies_that_is_removed_and_told_again_joins_what_is_behind_it() -> None:
+    view = EventView(1_000)
+    view.stored([1, 2, 3], None, pack([6, 7, 8]))
+    found = []
+    for _ in range(2):
+        view.stored([2], 1, pack([7]))
+    for _ in range(3):
+        view.removed([2])
+        found.append(matched(view, [6, 7, 8], ""))
+    view.stored([2], 1, pack([7]))
+    assert [*found, matched(view, [6, 7, 8], "")] == [3, 3, 1, 3]
 
 
 def test_of_two_prompts_beside_it_the_one_with_more_in_common_counts() -> None:
