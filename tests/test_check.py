@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -27,6 +27,7 @@ from peek.simulation.answer import (
     OURS,
     Answer,
     Change,
+    Engine,
     answer,
     busiest,
     changes,
@@ -58,6 +59,12 @@ def traffic(
         name="t", load="trace", seed=0, requests=made, warmup=requests // 10, max_running=64,
         arena_tokens=arena, unit_tokens=UNIT,
     )  # fmt: skip
+
+
+def timed(workload: Workload, gaps: list[float]) -> Workload:
+    """The same requests, with these gaps between them."""
+    requests = zip(workload.requests, accumulate(gaps, initial=0.0), strict=True)
+    return replace(workload, requests=[replace(each, arrival_s=at_s) for each, at_s in requests])
 
 
 TRACES: dict[str, Workload] = {
@@ -130,6 +137,12 @@ def test_the_ten_traces_have_answers_of_each_kind() -> None:
     assert judged("many groups, small cache", "sglang").advised != "fcfs+lru"
 
 
+def answer_of(engine: Engine, draws: list[dict[str, dict[str, Any]]], best: str) -> Answer:
+    stock = list(engine.stock)
+    advised, ours = changes(draws, best, stock[:1]), changes(draws, OURS, stock)
+    return Answer(engine, TRACES["few groups"], draws, best, advised, ours)
+
+
 def run_of(ttft: float, hit: float = 0.5) -> dict[str, Any]:
     both = {"mean": ttft, "p99": 2.0 * ttft}
     goodput = [{"ttft_s": 2.0, "share": 0.5}, {"ttft_s": 10.0, "share": 0.5}]
@@ -138,9 +151,7 @@ def run_of(ttft: float, hit: float = 0.5) -> dict[str, Any]:
             "queue_wait_s": waits, "ideal_hit": 0.9}  # fmt: skip
 
 
-@given(
-    st.lists(st.tuples(*[st.floats(0.1, 50.0)] * 3), min_size=1, max_size=6),
-)
+@given(st.lists(st.tuples(*[st.floats(0.1, 50.0)] * 3), min_size=1, max_size=6))
 def test_a_gain_stands_in_every_draw(times: list[tuple[float, float, float]]) -> None:
     draws = [dict(zip(("a", "b", OURS), map(run_of, each), strict=True)) for each in times]
     (mean, *_) = changes(draws, OURS, ["a", "b"])
@@ -168,10 +179,7 @@ def test_what_is_said(stock: list[float], ours: float, verdict: str, said: str) 
     engine = replace(ENGINES["sglang"], title="It", stock={"a": "", "b": "--b"})
     runs = {"a": run_of(stock[0]), "b": run_of(stock[1]), OURS: run_of(ours)}
     best = "b" if stock[1] < stock[0] else "a"
-    found = Answer(
-        engine, TRACES["few groups"], [runs] * 3, best, changes([runs] * 3, best, ["a"]),
-        changes([runs] * 3, OURS, ["a", "b"]),
-    )  # fmt: skip
+    found = answer_of(engine, [runs] * 3, best)
     assert found.verdict == verdict
     assert said in said_of(found)
 
@@ -179,9 +187,7 @@ def test_what_is_said(stock: list[float], ours: float, verdict: str, said: str) 
 def test_a_gain_within_the_spread_is_none() -> None:
     engine = replace(ENGINES["vllm"], stock={"a": ""})
     draws = [{"a": run_of(3.0), OURS: run_of(ours)} for ours in (2.0, 3.5)]
-    found = Answer(
-        engine, TRACES["few groups"], draws, "a", changes(draws, "a", ["a"]), changes(draws, OURS, ["a"])
-    )
+    found = answer_of(engine, draws, "a")
     assert found.verdict == "nothing"
     assert "33 % shorter than under vLLM's default, which is within the spread" in said_of(found)
 
@@ -189,9 +195,7 @@ def test_a_gain_within_the_spread_is_none() -> None:
 def test_the_one_setting_of_an_engine_is_its_default() -> None:
     engine = replace(ENGINES["vllm"], stock={"a": ""})
     draws = [{"a": run_of(3.0), OURS: run_of(2.0)}] * 3
-    found = Answer(
-        engine, TRACES["few groups"], draws, "a", changes(draws, "a", ["a"]), changes(draws, OURS, ["a"])
-    )
+    found = answer_of(engine, draws, "a")
     assert found.verdict == "gain"
     assert said_of(found).startswith("Under `peek`, beside vLLM's default, the mean time")
 
@@ -225,18 +229,13 @@ def test_sizes_in_words() -> None:
 
 @given(st.lists(st.floats(0.0, 9.0), min_size=1, max_size=60), st.integers(0, 99))
 def test_a_resample_has_the_same_requests_at_other_gaps(gaps: list[float], seed: int) -> None:
-    workload = traffic(0, len(gaps) + 1, 3, 2, 1.0)
-    at_s, timed = 0.0, []
-    for request, gap in zip(workload.requests, [*gaps, 0.0], strict=True):
-        timed.append(replace(request, arrival_s=at_s))
-        at_s += gap
-    workload = replace(workload, requests=timed)
+    workload = timed(traffic(0, len(gaps) + 1, 3, 2, 1.0), gaps)
     drawn = resampled(workload, random.Random(seed))
     assert [replace(each, arrival_s=0.0) for each in drawn.requests] == [
         replace(each, arrival_s=0.0) for each in workload.requests
     ]
     assert drawn.requests[0].arrival_s == 0.0
-    exact = [later.arrival_s - sooner.arrival_s for sooner, later in pairwise(timed)]
+    exact = [later.arrival_s - sooner.arrival_s for sooner, later in pairwise(workload.requests)]
     for sooner, later in pairwise(drawn.requests):
         gap = later.arrival_s - sooner.arrival_s
         assert any(gap == pytest.approx(each, abs=1e-6) for each in exact)
@@ -244,29 +243,19 @@ def test_a_resample_has_the_same_requests_at_other_gaps(gaps: list[float], seed:
 
 def test_bursts_stay_bursts() -> None:
     """Successive gaps come together, as many as the root of their number."""
-    workload = traffic(0, 402, 3, 2, 1.0)
-    gaps = [float(i) for i in range(401)]
-    times = [sum(gaps[:i]) for i in range(402)]
-    workload = replace(
-        workload,
-        requests=[replace(each, arrival_s=at) for each, at in zip(workload.requests, times, strict=True)],
-    )
+    workload = timed(traffic(0, 402, 3, 2, 1.0), [float(i) for i in range(401)])
     drawn = resampled(workload, random.Random(1)).requests
     found = [round(later.arrival_s - sooner.arrival_s) for sooner, later in pairwise(drawn)]
     steps = [(later - sooner) % 401 == 1 for sooner, later in pairwise(found)]
     assert 1 - 22 / 400 <= sum(steps) / len(steps) < 1
 
 
-@given(st.lists(st.floats(0.0, 9.0), min_size=1, max_size=30), st.integers(1, 40))
+@given(st.lists(st.floats(0.0, 9.0), max_size=30), st.integers(1, 40))
 def test_the_busiest_stretch_is_the_shortest(gaps: list[float], limit: int) -> None:
-    workload = traffic(0, len(gaps), 3, 2, 1.0)
-    times = [sum(gaps[:i]) for i in range(len(gaps))]
-    workload = replace(
-        workload,
-        requests=[replace(each, arrival_s=at) for each, at in zip(workload.requests, times, strict=True)],
-    )
+    workload = timed(traffic(0, len(gaps) + 1, 3, 2, 1.0), gaps)
+    times = [each.arrival_s for each in workload.requests]
     kept = busiest(workload, limit).requests
-    size = min(limit, len(gaps))
+    size = min(limit, len(times))
     assert len(kept) == size
     spans = [times[i + size - 1] - times[i] for i in range(len(times) - size + 1)]
     assert kept[-1].arrival_s - kept[0].arrival_s == pytest.approx(min(spans))
@@ -294,6 +283,13 @@ def test_the_range_holds_what_further_arrivals_bring() -> None:
 # -- the command --------------------------------------------------------------------------------------------
 
 
+def checked(capsys: Capsys, *words: object) -> dict[str, Any]:
+    """What the command says as JSON."""
+    assert main(["check", *map(str, words), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SGLang's JSON log of a queue that is long."""
@@ -317,8 +313,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_log_is_answered(log: Path, capsys: Capsys) -> None:
     assert main(["check", str(log), "--draws", "3"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert main(["check", str(log), "--draws", "3", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = checked(capsys, log, "--draws", 3)
     assert found["sentence"] in shown
     for said in (
         "SGLang's log: 152 lines, 150 requests",
@@ -368,8 +363,7 @@ class Seen(HTMLParser):
 
 def test_the_page_is_one_file_without_a_prompt(log: Path, tmp_path: Path, capsys: Capsys) -> None:
     target = tmp_path / "page.html"
-    assert main(["check", str(log), "--draws", "2", "--json", "--html", str(target)]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = checked(capsys, log, "--draws", 2, "--html", target)
     text = target.read_text()
     seen = Seen()
     seen.feed(text)
@@ -389,8 +383,7 @@ def test_the_page_is_one_file_without_a_prompt(log: Path, tmp_path: Path, capsys
 
 
 def test_names_on_the_page_are_escaped(log: Path, capsys: Capsys) -> None:
-    assert main(["check", str(log), "--draws", "0", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = checked(capsys, log, "--draws", 0)
     made = page({**found, "log": {**found["log"], "files": ["<script>x"]}, "notes": ["<b>"]})
     seen = Seen()
     seen.feed(made)
@@ -400,19 +393,16 @@ def test_names_on_the_page_are_escaped(log: Path, capsys: Capsys) -> None:
 
 def test_several_logs_are_one(log: Path, tmp_path: Path, capsys: Capsys) -> None:
     lines = log.read_text().splitlines(keepends=True)
-    (tmp_path / "a.log").write_text("".join(lines[:60]))
-    (tmp_path / "b.log").write_text("".join(lines[60:]))
-    found = []
-    for words in ([str(log)], [str(tmp_path / "a.log"), str(tmp_path / "b.log")]):
-        assert main(["check", *words, "--draws", "1", "--json"]) == 0
-        found.append(json.loads(capsys.readouterr().out))
-    assert found[0]["changes"] == found[1]["changes"]
-    assert found[0]["log"]["formats"] == found[1]["log"]["formats"]
+    parts = [tmp_path / "a.log", tmp_path / "b.log"]
+    for path, part in zip(parts, (lines[:60], lines[60:]), strict=True):
+        path.write_text("".join(part))
+    one, two = checked(capsys, log, "--draws", 1), checked(capsys, *parts, "--draws", 1)
+    assert one["changes"] == two["changes"]
+    assert one["log"]["formats"] == two["log"]["formats"]
 
 
 def test_the_busiest_requests_are_simulated(log: Path, capsys: Capsys) -> None:
-    assert main(["check", str(log), "--draws", "0", "--json", "--limit", "40", "--engine", "vllm"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = checked(capsys, log, "--draws", 0, "--limit", 40, "--engine", "vllm")
     assert found["simulated"] == 40
     assert found["log"]["requests"] == 150
     assert found["engine"] == "vLLM"
@@ -429,8 +419,7 @@ def test_priorities_are_seen_and_said_not_to_be_heeded(level: str, tmp_path: Pat
         lines = (LOGS / name).read_text().replace("priority=None", "priority=-1").splitlines()
         lines = [each.replace('"priority": null', '"priority": -1') for each in lines]
     (tmp_path / "some.log").write_text("\n".join(lines) + "\n")
-    assert main(["check", str(tmp_path / "some.log"), "--draws", "0", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = checked(capsys, tmp_path / "some.log", "--draws", 0)
     asked = 2 if level == "body" else found["log"]["requests"]
     assert any(note.startswith(f"{asked} requests ask for a priority") for note in found["notes"])
 
@@ -470,9 +459,8 @@ def test_lengths_without_prompts_are_said_to_be_that(tmp_path: Path, capsys: Cap
     rows = "".join(f"2023-11-16 18:15:{10 + i}.5,374,44\n" for i in range(40))
     (tmp_path / "azure.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
     assert main(["check", str(tmp_path / "azure.csv"), "--draws", "0"]) == 0
-    assert "40 requests are lengths without prompts: taken as sharing nothing" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "40 requests are lengths without prompts: taken as sharing nothing" in shown
 
 
 @pytest.mark.parametrize(
