@@ -61,6 +61,18 @@ def runs_of(result: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return runs
 
 
+def simulated(capsys: Capsys, *words: object) -> dict[str, Any]:
+    """What `peek simulate` says as JSON, in this process."""
+    assert main(["simulate", "--json", *map(str, words)]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def rows_by_name(shown: str) -> dict[str, list[str]]:
+    """The words of each line, by the first."""
+    return {line.split()[0]: line.split() for line in shown.splitlines() if line}
+
+
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 requests of three conversations, two a second."""
@@ -97,21 +109,9 @@ def assert_shape(run: dict[str, Any], wanted: dict[str, Any]) -> None:
             assert not isinstance(value, bool)
 
 
-def test_goodput_of_the_targets_that_are_named(tmp_path: Path) -> None:
-    words = [
-        "simulate",
-        "--workload",
-        "w1a",
-        "--load",
-        "moderate",
-        "--policy",
-        "peek",
-        "--json",
-        "--slo",
-        "5",
-    ]
-    result = run(*words, "--slo", "0.5,40", "--replicas", "2", "--router", "peek", cwd=tmp_path)
-    (found,) = json.loads(result.stdout)["runs"]
+def test_goodput_of_the_targets_that_are_named(capsys: Capsys) -> None:
+    words = "--workload w1a --load moderate --policy peek --slo 5 --slo 0.5,40 --replicas 2 --router peek"
+    (found,) = simulated(capsys, *words.split())["runs"]
     targets = [(each["ttft_s"], each["tpot_ms"]) for each in found["goodput"]]
     assert targets == [(2, 100), (10, 100), (5, 100), (0.5, 40)]
     shares = [each["share"] for each in found["goodput"]]
@@ -221,8 +221,7 @@ def test_engine_kind_picks_its_column_of_the_cell(cache: str, requests: int, mon
     [([], 60, 29.5), (["--rate-scale", "2"], 60, 14.75), (["--limit", "20"], 20, 9.5)],
 )
 def test_trace_options(trace: Path, capsys: Capsys, words: list[str], requests: int, span_s: float) -> None:
-    assert main(["simulate", "--trace", str(trace), "--json", "--policy", "fcfs+lru", *words]) == 0
-    (only,) = json.loads(capsys.readouterr().out)["runs"]
+    (only,) = simulated(capsys, "--trace", trace, "--policy", "fcfs+lru", *words)["runs"]
     assert only["requests"] == only["finished"] == requests
     measured = requests - requests // 10
     arrivals_s = span_s * (measured - 1) / (requests - 1)  # arrivals are equally far apart
@@ -247,29 +246,16 @@ def talks(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokens = list(range(600))
         for turn in range(3):
             tokens = tokens + [1000 * session + turn] * 200
-            rows.append(
-                {"session": session, "turn": turn, "tokens": tokens, "output_length": 40, "gap_s": 0.2}
-            )
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            row = {"session": session, "turn": turn, "tokens": tokens, "output_length": 40, "gap_s": 0.2}
+            rows.append(json.dumps(row) + "\n")
+    path.write_text("".join(rows))
     return path
 
 
 @pytest.mark.parametrize("fleet", [[], ["--replicas", "2", "--router", "peek"]])
 def test_sessions_of_several_seeds(talks: Path, capsys: Capsys, fleet: list[str]) -> None:
-    words = [
-        "simulate",
-        "--sessions",
-        str(talks),
-        "--json",
-        "--cache",
-        "blocks",
-        "--session-rate",
-        "3",
-        *fleet,
-    ]
-    words += ["--policy", "fcfs+lru", "--policy", "peek", "--seed", "1", "--seed", "2", "--limit", "10"]
-    assert main(words) == 0
-    found = json.loads(capsys.readouterr().out)
+    words = "--cache blocks --session-rate 3 --policy fcfs+lru --policy peek --seed 1 --seed 2 --limit 10"
+    found = simulated(capsys, "--sessions", talks, *words.split(), *fleet)
     assert [(run["seed"], run["policy"]) for run in found["runs"]] == [
         (1, "fcfs+lru"), (1, "peek"), (2, "fcfs+lru"), (2, "peek")
     ]  # fmt: skip
@@ -301,20 +287,19 @@ def test_a_turn_of_a_session_waits_for_the_one_before(talks: Path, tmp_path: Pat
 
 
 def test_the_table_of_sessions_has_the_job_time(talks: Path, capsys: Capsys) -> None:
-    words = ["simulate", "--sessions", str(talks), "--arena-tokens", "5000", "--session-rate", "9"]
-    assert main([*words, "--json"]) == 0
-    runs = json.loads(capsys.readouterr().out)["runs"]
-    assert main(words) == 0
+    words = ["--sessions", str(talks), "--arena-tokens", "5000", "--session-rate", "9"]
+    runs = simulated(capsys, *words)["runs"]
+    assert main(["simulate", *words]) == 0
     shown = capsys.readouterr().out
     lines = shown.splitlines()
     assert [line.split()[-1] for line in lines[:3]] == ["job", "mean", "s"]
     assert max(map(len, lines)) <= 80
-    rows = {line.split()[0]: line.split() for line in lines if line}
+    rows = rows_by_name(shown)
     for run in runs:
         assert float(rows[run["policy"]][-1]) == pytest.approx(run["job_s"]["mean"], rel=0.01)
     said = " ".join(shown.split())
     assert "sessions talks, 9 a second, seed 42: 36 requests" in said
-    assert main([*words, "--policy", "fcfs+lru", "--policy", "lpm-nolimit+lru"]) == 0
+    assert main(["simulate", *words, "--policy", "fcfs+lru", "--policy", "lpm-nolimit+lru"]) == 0
     assert "the mean job time" in " ".join(capsys.readouterr().out.split())
     assert "--rate-scale" not in said
 
@@ -342,7 +327,7 @@ def test_table_in_a_pipe(tmp_path: Path, trace: Path, columns: str) -> None:
     assert "\x1b" not in result.stdout
     lines = result.stdout.splitlines()
     assert all(line == line.rstrip() and len(line) <= int(columns or 80) for line in lines)
-    words = {line.split()[0]: line.split() for line in lines if line}
+    words = rows_by_name(result.stdout)
     assert words["fcfs+lru"].count("x1.0") == 2
     assert len(words["peek"]) == len(words["policy"]) == 13
     assert words["ideal"][1] == "cache"
@@ -355,12 +340,11 @@ def test_table_in_a_pipe(tmp_path: Path, trace: Path, columns: str) -> None:
 
 
 def test_the_others_are_compared_with_the_first(trace: Path, capsys: Capsys) -> None:
-    words = ["simulate", "--trace", str(trace), "--arena-tokens", "6000", "--rate-scale", "8"]
+    words = ["--trace", str(trace), "--arena-tokens", "6000", "--rate-scale", "8"]
     words += ["--policy", "fcfs+lru", "--policy", "hrrn+lru"]
-    assert main([*words, "--json"]) == 0
-    first, other = json.loads(capsys.readouterr().out)["runs"]
-    assert main(words) == 0
-    rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
+    first, other = simulated(capsys, *words)["runs"]
+    assert main(["simulate", *words]) == 0
+    rows = rows_by_name(capsys.readouterr().out)
     ratios = (
         first["ttft_s"]["mean"] / other["ttft_s"]["mean"],
         other["throughput_rps"] / first["throughput_rps"],
@@ -435,8 +419,7 @@ def test_plot_is_written_beside_the_json(tmp_path: Path, trace: Path, capsys: Ca
     from matplotlib.image import imread
 
     path = tmp_path / "out.png"
-    assert main(["simulate", "--trace", str(trace), "--plot", str(path), "--json"]) == 0
-    json.loads(capsys.readouterr().out)
+    simulated(capsys, "--trace", trace, "--plot", path)
     pixels = np.asarray(imread(path))
     assert pixels.shape[0] > 500
     assert pixels.shape[1] > 1000
@@ -448,15 +431,13 @@ def test_plot_goes_through_a_link_and_never_over_the_trace(
 ) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "link.svg").symlink_to("real.svg")
-    words = ["simulate", "--policy", "peek", "--json", "--plot", str(tmp_path / "link.svg")]
-    assert main([*words, "--trace", str(trace)]) == 0
+    words = ["--policy", "peek", "--plot", str(tmp_path / "link.svg")]
+    simulated(capsys, *words, "--trace", trace)
     assert (tmp_path / "link.svg").is_symlink()
     assert b"</svg>" in (tmp_path / "real.svg").read_bytes()
-    capsys.readouterr()
     before = (tmp_path / "real.svg").read_bytes()
-    code = main([*words, "--trace", str(tmp_path / "real.svg")])
-    shown = capsys.readouterr()
-    assert_one_line_error(code, shown.out, shown.err, 2, "--plot", "link.svg", "is the same file as")
+    command = ["simulate", *words, "--trace", str(tmp_path / "real.svg")]
+    assert_refused(capsys, command, 2, "--plot", "link.svg", "is the same file as")
     assert (tmp_path / "real.svg").read_bytes() == before
 
 
@@ -464,15 +445,8 @@ def test_plot_without_matplotlib_says_what_to_install(tmp_path: Path, trace: Pat
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "matplotlib.py").write_text("raise ImportError('hidden')\n")
-    result = run(
-        "simulate",
-        "--trace",
-        trace,
-        "--plot",
-        "out.png",
-        cwd=tmp_path,
-        PYTHONPATH=f"{hidden}{os.pathsep}{HOME}",
-    )
+    path = f"{hidden}{os.pathsep}{HOME}"
+    result = run("simulate", "--trace", trace, "--plot", "out.png", cwd=tmp_path, PYTHONPATH=path)
     assert_one_line_error(result.returncode, result.stdout, result.stderr, 1, "pip install 'peek-kv[plot]'")
     assert not (tmp_path / "out.png").exists()
 
@@ -490,6 +464,13 @@ def assert_one_line_error(code: int, out: str, err: str, wanted: int, *named: st
         assert text in err
 
 
+def assert_refused(capsys: Capsys, command: list[str], wanted: int, *named: str) -> None:
+    """Of a command in this process."""
+    code = main(command)
+    shown = capsys.readouterr()
+    assert_one_line_error(code, shown.out, shown.err, wanted, *named)
+
+
 def test_exit_codes_of_the_process(tmp_path: Path) -> None:
     usage = run("simulate", "--policy", "lru", cwd=tmp_path)
     assert_one_line_error(usage.returncode, usage.stdout, usage.stderr, 2, "'lru'")
@@ -503,11 +484,8 @@ def planted_bug(*_: object) -> dict[str, Any]:
 
 def test_our_own_bug_is_one_line_too(monkeypatch: Patch, trace: Path, capsys: Capsys) -> None:
     monkeypatch.setattr("peek.cli.simulate.simulate", planted_bug)
-    code = main(["simulate", "--trace", str(trace)])
-    shown = capsys.readouterr()
-    assert_one_line_error(
-        code, shown.out, shown.err, 1, "internal error", "KeyError", "planted", "test_cli.py"
-    )
+    words = ["internal error", "KeyError", "planted", "test_cli.py"]
+    assert_refused(capsys, ["simulate", "--trace", str(trace)], 1, *words)
 
 
 def test_reader_that_has_seen_enough(tmp_path: Path, trace: Path) -> None:
@@ -589,12 +567,10 @@ def test_doctor(tmp_path: Path) -> None:
         ({"PEEK_POLICY": "clpm+gm+dl+pe"}, "clpm+gm+dl+pe"),
         ({"PEEK_POLICY": "fcfs+lru"}, "stock"),
         ({"PEEK_ONLINE_EVICTION": "1"}, "fcfs+pe"),
-        (
-            {"PEEK_ONLINE_CLPM": "1", "PEEK_ONLINE_CLPM_DYNAMIC_LANE": "1"},
-            "clpm:lanes=cycle,dynamic_share=true",
-        ),
+        ({"PEEK_ONLINE_CLPM": "1", "PEEK_ONLINE_CLPM_DYNAMIC_LANE": "1"},
+         "clpm:lanes=cycle,dynamic_share=true"),
     ],
-)
+)  # fmt: skip
 def test_doctor_tells_what_is_active(
     variables: dict[str, str], active: str, monkeypatch: Patch, capsys: Capsys
 ) -> None:
@@ -657,19 +633,12 @@ def test_the_module_is_the_command(tmp_path: Path) -> None:
     (entry,) = entry_points(group="console_scripts", name="peek")
     script = f"import sys; sys.argv[0] = 'peek'; from {entry.module} import {entry.attr} as m; sys.exit(m())"
     for words in (["--version"], ["simulate", "--help"], ["--guess"]):
-        ours, theirs = (
-            subprocess.run(
-                [sys.executable, *start, *words],
-                cwd=tmp_path,
-                env=environment(),
-                capture_output=True,
-                check=False,
-            )
-            for start in (["-m", "peek"], ["-c", script])
-        )
-        assert (ours.returncode, ours.stdout, ours.stderr) == (
-            theirs.returncode, theirs.stdout, theirs.stderr
-        )  # fmt: skip
+        results = []
+        for start in (["-m", "peek"], ["-c", script]):
+            command = [sys.executable, *start, *words]
+            done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, check=False)
+            results.append((done.returncode, done.stdout, done.stderr))
+        assert results[0] == results[1]
 
 
 def test_version_and_help(capsys: Capsys) -> None:
@@ -718,9 +687,9 @@ def test_a_wide_range_is_drawn_on_a_log_scale_with_plain_numbers() -> None:
 def test_the_figure_has_the_values_of_all_its_panels(tmp_path: Path, trace: Path, capsys: Capsys) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "out.svg"
-    assert main(["simulate", "--trace", str(trace), "--plot", str(path), "--json"]) == 0
+    runs = simulated(capsys, "--trace", trace, "--plot", path)["runs"]
     picture = path.read_text()
-    for run in json.loads(capsys.readouterr().out)["runs"]:
+    for run in runs:
         for column in map(column_of, report.PANELS):
             value = column.text(column.value(run))  # drawn as outlines, or as text, as matplotlib is set
             assert f"<!-- {value} -->" in picture or f">{value}<" in picture
@@ -733,12 +702,9 @@ def test_a_value_of_a_long_bar_of_hits_stands_inside_clear_of_the_ideal() -> Non
     assert said == {write(0.9): ((-5, 0), "right"), write(0.01): ((5, 0), "left")}
 
 
-def test_a_bar_draws_from_no_thread_of_its_own() -> None:
-    assert not reading.ProgressBar(10).live.auto_refresh
-
-
-def test_a_part_is_named_as_it_is_called() -> None:
+def test_a_bar_draws_from_no_thread_of_its_own_and_names_a_part_as_it_is_called() -> None:
     bar = reading.ProgressBar(10, "[red]my[/] trace")
+    assert not bar.live.auto_refresh
     assert bar.columns[0].render(bar.tasks[0]).plain == "[red]my[/] trace"
 
 
@@ -748,7 +714,7 @@ def test_the_panels_stand_two_by_two_with_names_at_the_left(
     figure = pytest.importorskip("matplotlib.figure").Figure
     seen: list[Any] = []
     monkeypatch.setattr(figure, "savefig", lambda self, *_, **__: seen.append(self))
-    assert main(["simulate", "--trace", str(trace), "--plot", str(tmp_path / "out.svg"), "--json"]) == 0
+    simulated(capsys, "--trace", trace, "--plot", tmp_path / "out.svg")
     places = [axes.get_subplotspec().get_geometry() for axes in seen[0].axes]
     assert places == [(2, 2, place, place) for place in range(4)]
     named = [any(label.get_text() for label in axes.get_yticklabels()) for axes in seen[0].axes]
@@ -758,15 +724,12 @@ def test_the_panels_stand_two_by_two_with_names_at_the_left(
 def test_trace_refuses_a_target_that_cannot_be_before_it_reads(tmp_path: Path, capsys: Capsys) -> None:
     log = tmp_path / "empty.log"
     log.write_text("")
-    code = main(["trace", str(log), str(tmp_path / "nowhere" / "out.jsonl")])
-    shown = capsys.readouterr()
-    assert_one_line_error(code, shown.out, shown.err, code, "nowhere")
+    assert_refused(capsys, ["trace", str(log), str(tmp_path / "nowhere" / "out.jsonl")], 1, "nowhere")
 
 
 def test_a_block_that_the_trace_itself_tells_has_to_fit_the_engines(tmp_path: Path, capsys: Capsys) -> None:
     trace = tmp_path / "t.jsonl"
     row = {"timestamp": 0, "input_length": 12, "output_length": 1, "hash_ids": [1], "block_tokens": 12}
     trace.write_text(json.dumps(row) + "\n")
-    code = main(["simulate", "--trace", str(trace), "--cache", "blocks", "--policy", "peek"])
-    shown = capsys.readouterr()
-    assert_one_line_error(code, shown.out, shown.err, 2, "12 does not divide the block of 16 tokens")
+    command = ["simulate", "--trace", str(trace), "--cache", "blocks", "--policy", "peek"]
+    assert_refused(capsys, command, 2, "12 does not divide the block of 16 tokens")
