@@ -42,90 +42,101 @@ from peek.offline.formats import (
 )
 
 HOME = Path(peek.__file__).resolve().parent.parent
+WAYS = ["--in-memory", "--out-of-core"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: Patch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def reorder(*words: object, cache: int = 500) -> int:
+    """From in.jsonl to out.jsonl."""
+    if "--out-of-core" in words:
+        pytest.importorskip("duckdb", reason="needs the extra peek-kv[offline]")
+    return main(["reorder", "in.jsonl", "out.jsonl", "--cache-tokens", str(cache), *map(str, words)])
+
+
+def restore(source: str = "out.jsonl", *words: str) -> int:
+    return main(["restore", source, "back.jsonl", "--order", "out.order", *words])
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
 @pytest.mark.parametrize("make", [json_rows, chat_rows])
-def test_there_and_back(tmp_path: Path, suffix: str, make: Any) -> None:
+def test_there_and_back(here: Path, suffix: str, make: Any) -> None:
     rows = make()
-    source, target = write(tmp_path / f"in{suffix}", rows), tmp_path / f"out{suffix}"
+    source, target = write(here / f"in{suffix}", rows), here / f"out{suffix}"
     assert main(["reorder", str(source), str(target), "--cache-tokens", "1000"]) == 0
     written = lines(target)
     assert written != rows
     assert sorted(written) == sorted(rows)
     results = results_of(written)
     random.Random(0).shuffle(results)  # runners do not keep the order
-    done = write(tmp_path / f"results{suffix}", results)
-    restored = tmp_path / "restored.jsonl"
-    assert main(["restore", str(done), str(restored), "--order", str(tmp_path / "out.order")]) == 0
-    assert lines(restored) == results_of(rows)
-    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(
-        [source.name, target.name, "out.order", done.name, restored.name]
-    )
+    done = write(here / f"results{suffix}", results)
+    assert restore(done.name) == 0
+    assert lines(here / "back.jsonl") == results_of(rows)
+    named = [source.name, target.name, "out.order", done.name, "back.jsonl"]
+    assert sorted(each.name for each in here.iterdir()) == sorted(named)
 
 
-def test_order_is_that_of_the_tokens(tmp_path: Path) -> None:
+def test_order_is_that_of_the_tokens(here: Path) -> None:
     rows = json_rows()
-    source = write(tmp_path / "in.jsonl", rows)
-    assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), "--cache-tokens", "1000"]) == 0
+    write(here / "in.jsonl", rows)
+    assert reorder(cache=1000) == 0
     prompts = [json.loads(each)["body"]["prompt"] for each in rows]
     blocks = [[tuple(p[i : i + 16]) for i in range(0, len(p), 16)] for p in prompts]
-    assert lines(tmp_path / "out.jsonl") == [rows[i] for i in naive_order(blocks)]
+    assert lines(here / "out.jsonl") == [rows[i] for i in naive_order(blocks)]
 
 
-def test_replicas(tmp_path: Path) -> None:
+def test_replicas(here: Path) -> None:
     rows = json_rows(900)
-    source = write(tmp_path / "in.jsonl", rows)
-    arguments = ["--cache-tokens", "1000", "--replicas", "3"]
-    assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), *arguments]) == 0
-    parts = [lines(tmp_path / f"out.{i}.jsonl") for i in range(3)]
+    write(here / "in.jsonl", rows)
+    assert reorder("--replicas", 3, cache=1000) == 0
+    parts = [lines(here / f"out.{i}.jsonl") for i in range(3)]
     assert sorted(chain.from_iterable(parts)) == sorted(rows)
-    order = [json.loads(line) for line in lines(tmp_path / "out.order")]
+    order = [json.loads(line) for line in lines(here / "out.order")]
     assert [rows[number - 1] for number, _ in order] == list(chain.from_iterable(parts))
 
 
-def test_explain(tmp_path: Path, capsys: Capsys) -> None:
-    source = write(tmp_path / "in.jsonl", json_rows())
-    out = str(tmp_path / "out.jsonl")
-    assert main(["reorder", str(source), out, "--cache-tokens", "1000", "--explain"]) == 0
+def test_explain(here: Path, capsys: Capsys) -> None:
+    source = write(here / "in.jsonl", json_rows())
+    assert reorder("--explain", cache=1000) == 0
     shown = capsys.readouterr().out
     assert "300 requests, 86,400 tokens" in shown
     assert "12 groups with 300 requests; 0 share nothing" in shown
     assert "requests share 256 tokens" in shown
     assert "\nreordered\n" in shown
-    assert main(["reorder", str(source), out, "--explain", "--cache-tokens", "1000000"]) == 0
+    assert reorder("--explain", cache=1_000_000) == 0
     assert "guard: gain" in capsys.readouterr().out
-    assert lines(tmp_path / "out.jsonl") == lines(source)
+    assert lines(here / "out.jsonl") == lines(source)
 
 
-def test_tokenizer(tmp_path: Path, capsys: Capsys) -> None:
+def test_tokenizer(here: Path, capsys: Capsys) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     rows = chat_rows()
-    source = write(tmp_path / "in.jsonl", rows)
+    write(here / "in.jsonl", rows)
     model = tokenizers.models.WordLevel({"[UNK]": 0, "<": 1, "system": 2, "question": 3}, unk_token="[UNK]")
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    for place in (tmp_path, tmp_path / "tokenizer.json"):
-        arguments = ["--tokenizer", str(place), "--explain", "--cache-tokens", "300"]
-        assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), *arguments]) == 0
+    tokenizer.save("tokenizer.json")
+    for place in (here, here / "tokenizer.json"):
+        assert reorder("--tokenizer", place, "--explain", cache=300) == 0
         n = sum(len(tokenizer.encode(text(each)).ids) for each in rows)
         assert f"200 requests, {n:,} tokens" in capsys.readouterr().out
-    (tmp_path / "bad.json").write_text("{}")
+    (here / "bad.json").write_text("{}")
     for bad in ("bad.json", "absent.json"):
-        arguments = ["--tokenizer", str(tmp_path / bad)]
-        assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), *arguments]) == 1
+        assert reorder("--tokenizer", bad) == 1
         assert bad in capsys.readouterr().err
 
 
-def test_tokenizer_of_mistral(tmp_path: Path, capsys: Capsys) -> None:
+def test_tokenizer_of_mistral(here: Path, capsys: Capsys) -> None:
     package = pytest.importorskip("mistral_common", reason="needs mistral-common")
     found = sorted(Path(package.__file__).parent.glob("data/tekken*.json"))
     if not found:
         pytest.skip("this mistral-common brings no tokenizer along")
-    source = write(tmp_path / "in.jsonl", chat_rows())
-    arguments = ["--tokenizer", str(found[0]), "--explain", "--cache-tokens", "3000"]
-    assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), *arguments]) == 0
+    write(here / "in.jsonl", chat_rows())
+    assert reorder("--tokenizer", found[0], "--explain", cache=3000) == 0
     shown = capsys.readouterr().out
     assert "groups with 200 requests; 0 share nothing" in shown
     assert "\nreordered\n" in shown
@@ -154,24 +165,24 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("way", ["--in-memory", "--out-of-core"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("line", "reason"), BAD)
 def test_bad_lines_are_named_and_the_rest_is_done(
-    tmp_path: Path, capsys: Capsys, line: str, reason: str, way: str
+    here: Path, capsys: Capsys, line: str, reason: str, way: str
 ) -> None:
-    if way == "--out-of-core":
-        pytest.importorskip("duckdb")
     good = json_rows(40)
-    source = write(tmp_path / "in.jsonl", [*good[:6], line, "", *good[6:]])
-    arguments = ["--cache-tokens", "1000", way]
-    assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), *arguments]) == 1
+    write(here / "in.jsonl", [*good[:6], line, "", *good[6:]])
+    assert reorder(way, cache=1000) == 1
     first, last = capsys.readouterr().err.splitlines()
     assert "line 7: " in first
     assert reason in first
     assert "1 bad line left out" in last
-    assert sorted(lines(tmp_path / "out.jsonl")) == sorted(good)
-    order = [json.loads(each)[0] for each in lines(tmp_path / "out.order")]
+    assert sorted(lines(here / "out.jsonl")) == sorted(good)
+    order = [json.loads(each)[0] for each in lines(here / "out.order")]
     assert sorted(order) == [1, 2, 3, 4, 5, 6, *range(9, 43)]
+
+
+HI = {"role": "user", "content": "hi"}
 
 
 @pytest.mark.parametrize(
@@ -183,13 +194,10 @@ def test_bad_lines_are_named_and_the_rest_is_done(
         ({"prompt": [[1, 2], [3]]}, [1, 2, 3]),
         ({"input": "embed me"}, "embed me"),
         ({"input": [1, 2]}, [1, 2]),
-        (
-            {"input": [{"role": "user", "content": "hi"}], "instructions": "be kind"},
-            "<system>\nbe kind\n<user>\nhi",
-        ),
+        ({"input": [HI], "instructions": "be kind"}, "<system>\nbe kind\n<user>\nhi"),
         ({"input": "hi", "instructions": "be kind"}, "<system>\nbe kind\nhi"),
         ({"prompt_token_ids": [1, 2], "system": "of a log"}, [1, 2]),
-        ({"messages": [{"role": "user", "content": "hi"}], "system": {"host": "a"}}, "<user>\nhi"),
+        ({"messages": [HI], "system": {"host": "a"}}, "<user>\nhi"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}, "<user>\nhi"),
     ],
 )
@@ -258,29 +266,27 @@ def anthropic_rows(count: int = 200) -> list[str]:
     ]  # fmt: skip
 
 
-def test_a_batch_for_anthropic_there_and_back(tmp_path: Path, capsys: Capsys) -> None:
-    rows = anthropic_rows()
-    source, target = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
-    assert main(["reorder", str(source), str(target), "--cache-tokens", "2000", "--explain"]) == 0
+def test_a_batch_for_anthropic_there_and_back(here: Path, capsys: Capsys) -> None:
+    write(here / "in.jsonl", anthropic_rows())
+    assert reorder("--explain", cache=2000) == 0
     assert "10 groups with 200 requests; 0 share nothing" in capsys.readouterr().out
-    written = lines(target)
+    written = lines(here / "out.jsonl")
     systems = [json.loads(row)["params"]["system"][0]["text"][0] for row in written]
     assert sum(a != b for a, b in pairwise(systems)) == 9, "a system prompt each, one behind the other"
     answers = [json.dumps({"custom_id": json.loads(row)["custom_id"], "result": {}}) for row in written]
-    done, restored = write(tmp_path / "results.jsonl", answers), tmp_path / "restored.jsonl"
-    assert main(["restore", str(done), str(restored), "--order", str(tmp_path / "out.order")]) == 0
-    assert [json.loads(row)["custom_id"] for row in lines(restored)] == [f"r{i}" for i in range(200)]
+    write(here / "done.jsonl", answers)
+    assert restore("done.jsonl") == 0
+    back = lines(here / "back.jsonl")
+    assert [json.loads(row)["custom_id"] for row in back] == [f"r{i}" for i in range(200)]
 
 
-@pytest.mark.parametrize("way", ["--in-memory", "--out-of-core"])
-def test_salts_share_nothing(tmp_path: Path, capsys: Capsys, way: str) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_salts_share_nothing(here: Path, way: str) -> None:
     """Two salts in turns under one prompt are two groups: put apart, or each evicts the other's."""
-    if way == "--out-of-core":
-        pytest.importorskip("duckdb", reason="needs the extra peek-kv[offline]")
     rows = [json_row(i, {"prompt": "x" * 6000 + f"{i}", "cache_salt": "ab"[i % 2]}) for i in range(40)]
-    source, target = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
-    assert main(["reorder", str(source), str(target), "--cache-tokens", "1600", way]) == 0
-    salts = [json.loads(row)["body"]["cache_salt"] for row in lines(target)]
+    write(here / "in.jsonl", rows)
+    assert reorder(way, cache=1600) == 0
+    salts = [json.loads(row)["body"]["cache_salt"] for row in lines(here / "out.jsonl")]
     assert salts in (["a"] * 20 + ["b"] * 20, ["b"] * 20 + ["a"] * 20)
 
 
@@ -290,55 +296,52 @@ def test_text_without_a_tokenizer() -> None:
     assert text_symbols("\ud800")
 
 
-def test_models_share_nothing(tmp_path: Path, capsys: Capsys) -> None:
+def test_models_share_nothing(here: Path, capsys: Capsys) -> None:
     prompt = own(random.Random(0), 64)
-    rows = [json_row(i, {"model": f"m{i}", "prompt": prompt}) for i in range(4)]
-    source = write(tmp_path / "in.jsonl", rows)
-    assert main(["reorder", str(source), str(tmp_path / "out.jsonl"), "--explain"]) == 0
+    write(here / "in.jsonl", [json_row(i, {"model": f"m{i}", "prompt": prompt}) for i in range(4)])
+    assert main(["reorder", "in.jsonl", "out.jsonl", "--explain"]) == 0
     assert "guard: no-sharing" in capsys.readouterr().out
 
 
 # -- restoring --------------------------------------------------------------------------------------------
 
 
-def reordered(folder: Path) -> tuple[list[str], list[str], list[str]]:
-    rows = json_rows(60)
-    source = write(folder / "in.jsonl", rows)
-    assert main(["reorder", str(source), str(folder / "out.jsonl"), "--cache-tokens", "500"]) == 0
-    order = ["--order", str(folder / "out.order")]
-    return rows, lines(folder / "out.jsonl"), order
+def reordered(folder: Path, rows: list[str]) -> list[str]:
+    write(folder / "in.jsonl", rows)
+    assert reorder() == 0
+    return lines(folder / "out.jsonl")
 
 
-def test_restore_by_position_is_asked_for(tmp_path: Path, capsys: Capsys) -> None:
+def test_restore_by_position_is_asked_for(here: Path, capsys: Capsys) -> None:
     """The requests have ids, so results without any may be in any order."""
-    rows, written, order = reordered(tmp_path)
-    done = write(tmp_path / "done.jsonl", [json.dumps(len(each)) for each in written])
-    words = ["restore", str(done), str(tmp_path / "back.jsonl"), *order]
-    assert main(words) == 1
+    rows = json_rows(60)
+    write(here / "done.jsonl", [json.dumps(len(each)) for each in reordered(here, rows)])
+    assert restore("done.jsonl") == 1
     (told,) = capsys.readouterr().err.splitlines()
     assert told.startswith(
-        f"peek: {done}: no result has a custom_id, though the requests have: --by-position"
+        "peek: done.jsonl: no result has a custom_id, though the requests have: --by-position"
     )
-    assert not (tmp_path / "back.jsonl").exists()
-    assert main([*words, "--by-position"]) == 0
-    assert lines(tmp_path / "back.jsonl") == [json.dumps(len(each)) for each in rows]
+    assert not (here / "back.jsonl").exists()
+    assert restore("done.jsonl", "--by-position") == 0
+    assert lines(here / "back.jsonl") == [json.dumps(len(each)) for each in rows]
 
 
-def test_ids_count_where_there_are_any(tmp_path: Path) -> None:
-    rows, written, order = reordered(tmp_path)
-    done = write(tmp_path / "done.jsonl", results_of(written)[::-1])
-    assert main(["restore", str(done), str(tmp_path / "back.jsonl"), *order, "--by-position"]) == 0
-    assert lines(tmp_path / "back.jsonl") == results_of(rows)
+def test_ids_count_where_there_are_any(here: Path) -> None:
+    rows = json_rows(60)
+    write(here / "done.jsonl", results_of(reordered(here, rows))[::-1])
+    assert restore("done.jsonl", "--by-position") == 0
+    assert lines(here / "back.jsonl") == results_of(rows)
 
 
 @pytest.mark.parametrize(
     ("done", "order"), [(["{"], ['[1, "a"]']), (["1", "2"], ['[1, "a"]']), (["1"], ["x"]), (["1"], ["[1]"])]
 )
-def test_restore_refuses(tmp_path: Path, capsys: Capsys, done: list[str], order: list[str]) -> None:
-    results, where = write(tmp_path / "done.jsonl", done), write(tmp_path / "x.order", order)
-    assert main(["restore", str(results), str(tmp_path / "back.jsonl"), "--order", str(where)]) == 1
+def test_restore_refuses(here: Path, capsys: Capsys, done: list[str], order: list[str]) -> None:
+    write(here / "done.jsonl", done)
+    write(here / "out.order", order)
+    assert restore("done.jsonl") == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
-    assert not (tmp_path / "back.jsonl").exists()
+    assert not (here / "back.jsonl").exists()
 
 
 # -- what can go wrong ------------------------------------------------------------------------------------
@@ -354,15 +357,14 @@ def test_restore_refuses(tmp_path: Path, capsys: Capsys, done: list[str], order:
     ],
 )
 def test_a_missing_package_is_named(
-    tmp_path: Path, monkeypatch: Patch, capsys: Capsys, package: str, words: str
+    here: Path, monkeypatch: Patch, capsys: Capsys, package: str, words: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
-    write(tmp_path / "in.jsonl", json_rows(5))
-    (tmp_path / "in.parquet").write_text("{}")
+    write(here / "in.jsonl", json_rows(5))
+    (here / "in.parquet").write_text("{}")
     assert main(["reorder", *words.split()]) == 1
     assert f" needs {package}: pip install 'peek-kv[offline]'" in capsys.readouterr().err
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(here.iterdir())) == 2
 
 
 def test_names() -> None:
@@ -372,7 +374,7 @@ def test_names() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
-@pytest.mark.parametrize("way", ["--in-memory", "--out-of-core"])
+@pytest.mark.parametrize("way", WAYS)
 def test_killed_in_the_middle(tmp_path: Path, way: str) -> None:
     """The old file stands, and the next run is not led astray by what is left."""
     if way == "--out-of-core":
@@ -410,24 +412,6 @@ def killed_while_it_writes(command: list[str], environ: dict[str, str], target: 
 def is_written(folder: Path) -> bool:
     """Whether a run in this folder is in the middle of its output."""
     return any(each.stat().st_size > 1000 for each in folder.glob("out.jsonl.gz.*.partial"))
-
-
-WAYS = ["--in-memory", "--out-of-core"]
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: Patch) -> Path:
-    pytest.importorskip("duckdb")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def reorder(*words: object) -> int:
-    return main(["reorder", "in.jsonl", "out.jsonl", "--cache-tokens", "500", *map(str, words)])
-
-
-def restore(source: str = "out.jsonl") -> int:
-    return main(["restore", source, "back.jsonl", "--order", "out.order"])
 
 
 # -- line ends --------------------------------------------------------------------------------------------
@@ -593,8 +577,7 @@ def test_results_that_do_not_match_are_named(
 ) -> None:
     assert callable(change)
     rows = json_rows(12)
-    write(here / "in.jsonl", rows)
-    assert reorder() == 0
+    reordered(here, rows)
     write(here / "done.jsonl", change(results_of(rows)))
     assert restore("done.jsonl") == 1
     shown = capsys.readouterr().err
@@ -623,15 +606,16 @@ def test_order_files_come_back(rows: list[tuple[int, str]]) -> None:
     assert read_order(lines_of(written), json.loads) == ([n for n, _ in rows], [i for _, i in rows])
 
 
-@pytest.mark.parametrize("line", [b"{", b"7", b"[1]", b'["1", "a"]', b"[1, 2]", b'[0, "a"]', b'[true, "a"]'])
-def test_what_is_no_order_file(line: bytes) -> None:
-    with pytest.raises(WorkloadError, match="line 2: not a line of an order file"):
+NO_LINES = [b"{", b"7", b"[1]", b'["1", "a"]', b"[1, 2]", b'[0, "a"]', b'[true, "a"]']
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [*((line, "line 2: not a line of an order file") for line in NO_LINES), (b'[1, "b"]\n', "twice")],
+)
+def test_what_is_no_order_file(line: bytes, said: str) -> None:
+    with pytest.raises(WorkloadError, match=said):
         read_order(lines_of([b'[1, "a"]\n', line]), json.loads)
-
-
-def test_a_line_number_twice() -> None:
-    with pytest.raises(WorkloadError, match="twice"):
-        read_order(lines_of([b'[1, "a"]\n', b'[1, "b"]\n']), json.loads)
 
 
 # -- what is told of it -----------------------------------------------------------------------------------
@@ -682,9 +666,7 @@ def test_bad_lines_are_not_echoed_in_full(
 
 
 def test_long_ids_of_results_are_not_echoed_in_full(here: Path, capsys: Capsys) -> None:
-    rows = [json_row(0, {"prompt": "x"}), json.dumps({"custom_id": LONG, "body": {"prompt": "y"}})]
-    write(here / "in.jsonl", rows)
-    assert reorder() == 0
+    reordered(here, [json_row(0, {"prompt": "x"}), json.dumps({"custom_id": LONG, "body": {"prompt": "y"}})])
     write(here / "done.jsonl", [json.dumps({"custom_id": LONG + "?"}), json.dumps({"custom_id": "r-0"})])
     assert restore("done.jsonl") == 1
     shown = capsys.readouterr().err.splitlines()
