@@ -14,7 +14,7 @@ from statistics import mean
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.fixtures import Capsys
 
@@ -251,6 +251,7 @@ def test_bursts_stay_bursts() -> None:
 
 
 @given(st.lists(st.floats(0.0, 9.0), max_size=30), st.integers(1, 40))
+@example([9.0, 1.0], 2)  # the last two
 def test_the_busiest_stretch_is_the_shortest(gaps: list[float], limit: int) -> None:
     workload = timed(traffic(0, len(gaps) + 1, 3, 2, 1.0), gaps)
     times = [each.arrival_s for each in workload.requests]
