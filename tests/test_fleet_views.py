@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fleets import ModelReplica, NaiveCacheOf, Prompt, common, tokens_of
+from support.fleets import ModelReplica, NaiveCacheOf, Prompt, tokens_of
 from support.listening import matched
 
 from peek import DualWalk, PendingRequest, PendingTree
@@ -18,16 +18,13 @@ from peek.fleet.stealing import Raid
 from peek.fleet.views import ReplicaView
 from peek.simulation.caches import NAMELESS, BlockCache, SymbolTable
 from peek.testing import check_cache_view
+from peek.testing.twins import common_length, longest
 from peek.trie.keys import pack
 
 SPACES = st.sampled_from(["", "lora"])
 KEYS = st.lists(st.integers(0, 2), min_size=1, max_size=6)
 PROMPTS = st.tuples(SPACES, KEYS)
 DOINGS = ["wait", "send", "compute", "give up", "leave", "forget", "tell", "walk"]
-
-
-def longest(prompts: list[Prompt], asked: Prompt) -> int:
-    return max((common(key, asked[1]) for space, key in prompts if space == asked[0]), default=0)
 
 
 STEPS = st.lists(
@@ -254,7 +251,7 @@ class Table:
         matched = 0
         while True:
             below = [(block, here) for block, (parent, here) in self.blocks.items() if parent == before]
-            reach = {block: common(here, key[matched:]) for block, here in below}
+            reach = {block: common_length(here, key[matched:]) for block, here in below}
             whole = [block for block, here in below if reach[block] == len(here)]
             if not whole:
                 return matched + max(reach.values(), default=0)

@@ -20,6 +20,7 @@ from peek.offline.formats import lines_of, result_ids
 from peek.offline.reordering import hit_ratio
 from peek.offline.replicas import _cuts
 from peek.offline.shape import contract, depth_first, shape_of
+from peek.testing.twins import common_length
 
 batches = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=30)
 
@@ -202,13 +203,6 @@ def test_waves_follow_the_engine() -> None:
 # -- replicas ---------------------------------------------------------------------------------------------
 
 
-def common(a: Prompt, b: Prompt) -> int:
-    n = 0
-    while n < min(len(a), len(b)) and a[n] == b[n]:
-        n += 1
-    return n
-
-
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("shape_name", ["groups", "filler", "one group", "rollouts", "unshared"])
 def test_replicas_get_equal_work(replicas: int, shape_name: str) -> None:
@@ -229,7 +223,7 @@ def test_replicas_get_equal_work(replicas: int, shape_name: str) -> None:
     work = []
     for share in shares:
         chain = [batch[index] for index in share.order]
-        kept = [min(common(a, b) // 16, (len(b) - 1) // 16) * 16 for a, b in pairwise(chain)]
+        kept = [min(common_length(a, b) // 16, (len(b) - 1) // 16) * 16 for a, b in pairwise(chain)]
         work.append(sum(map(len, chain)) - sum(kept))
     assert work == [share.uncached_tokens for share in shares]
     assert max(work) <= 1.05 * min(work)

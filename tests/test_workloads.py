@@ -6,6 +6,7 @@ import gzip
 import json
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 from random import Random
@@ -28,6 +29,7 @@ from peek.simulation.workload import (
     pack_tokens,
     shared_symbols,
 )
+from peek.testing.twins import common_length
 
 CONVERSATION = Path(__file__).resolve().parents[2] / "shared/data/mooncake/conversation_trace.jsonl.gz"
 WITHOUT_TRACE = [name for name in CELL_NAMES if not name.startswith("w4")]
@@ -38,13 +40,6 @@ def tokens(request: SimRequest) -> list[int]:
     return np.frombuffer(request.key, dtype="<i4").tolist()
 
 
-def naive_shared(left: list[int], right: list[int]) -> int:
-    shared = 0
-    while shared < min(len(left), len(right)) and left[shared] == right[shared]:
-        shared += 1
-    return shared
-
-
 def naive_ideal_hit(workload: Workload, include_warmup: bool) -> float:
     """The definition, O(N^2): every request against every earlier one."""
     hit = total = 0
@@ -53,7 +48,7 @@ def naive_ideal_hit(workload: Workload, include_warmup: bool) -> float:
             continue
         earlier = [r for r in workload.requests[:position] if r.namespace == request.namespace]
         held = [tokens(r) + np.frombuffer(r.answer, dtype="<i4").tolist() for r in earlier]
-        symbols = max((naive_shared(each, tokens(request)) for each in held), default=0)
+        symbols = max((common_length(each, tokens(request)) for each in held), default=0)
         hit += min(symbols * workload.unit_tokens, request.num_tokens - 1)
         total += request.num_tokens
     return hit / total if total else 0.0
@@ -112,15 +107,9 @@ def test_first_draws_of_seed_42_stay_as_they_are() -> None:
     ],
 )
 def test_sizes_caps_and_rates(
-    name: str,
-    engine: str,
-    groups: int,
-    prefix: int,
-    count: int,
-    warmup: int,
-    caps: tuple[int, int],
+    name: str, engine: str, groups: int, prefix: int, count: int, warmup: int, caps: tuple[int, int],
     rates: tuple[float, float],
-) -> None:
+) -> None:  # fmt: skip
     shortest, longest = (8, 14) if name in ("w2b", "w3b") else (10, 93)
     for load, cap, rate in zip(LOADS, caps, rates, strict=True):
         built = cell(name, load, 42, engine)
@@ -133,14 +122,9 @@ def test_sizes_caps_and_rates(
         assert all(fixed + shortest <= r.num_tokens <= fixed + longest for r in built.requests)
         assert all(len(r.key) == 4 * r.num_tokens for r in built.requests)
         span = built.requests[-1].arrival_s
-        if rate:
-            assert span == pytest.approx(count / rate, rel=0.15)
-            assert built.client_concurrency is None
-            assert built.arena_tokens == 50_000
-        else:
-            assert span == 0.0
-            assert built.client_concurrency == cap
-            assert built.arena_tokens == 28_000
+        assert span == pytest.approx(count / rate, rel=0.15) if rate else span == 0.0
+        limits = (built.client_concurrency, built.arena_tokens)
+        assert limits == ((None, 50_000) if rate else (cap, 28_000))
 
 
 @pytest.mark.parametrize("name", ["w1a", "w1c", "w2b", "w3b", "w3c"])
@@ -345,6 +329,11 @@ def test_too_few_sessions(tmp_path: Path) -> None:
 small_keys = st.lists(st.sampled_from([0, 1, 255, 256, 149_999]), max_size=6)
 
 
+def by_hand(requests: Sequence[SimRequest], warmup: int, unit: int = 1) -> Workload:
+    limits: dict[str, Any] = {"name": "small", "load": "trace", "seed": 0, "max_running": 1}
+    return Workload(requests=requests, warmup=warmup, arena_tokens=100, unit_tokens=unit, **limits)
+
+
 @st.composite
 def small_workloads(draw: st.DrawFn) -> Workload:
     unit = draw(st.sampled_from([1, 4]))
@@ -358,8 +347,7 @@ def small_workloads(draw: st.DrawFn) -> Workload:
         for i, (key, tail, namespace, answer) in enumerate(rows)
     ]  # fmt: skip
     warmup = draw(st.integers(0, len(requests)))
-    limits: dict[str, Any] = {"name": "small", "load": "trace", "seed": 0, "max_running": 1}
-    return Workload(requests=requests, warmup=warmup, arena_tokens=100, unit_tokens=unit, **limits)
+    return by_hand(requests, warmup, unit)
 
 
 @given(small_workloads(), st.booleans())
@@ -369,20 +357,17 @@ def test_ideal_hit_equals_its_naive_twin(workload: Workload, include_warmup: boo
 
 @given(small_keys, small_keys)
 def test_shared_symbols_equals_its_naive_twin(left: list[int], right: list[int]) -> None:
-    assert shared_symbols(pack_tokens(left), pack_tokens(right)) == naive_shared(left, right)
+    assert shared_symbols(pack_tokens(left), pack_tokens(right)) == common_length(left, right)
 
 
 def test_ideal_hit_by_hand() -> None:
     keys = [[1, 2, 3], [1, 2, 9], [1, 2, 3], [7]]
     requests = [SimRequest(str(i), float(i), pack_tokens(k), 4 * len(k), 1) for i, k in enumerate(keys)]
-    limits: dict[str, Any] = {"name": "", "load": "", "seed": 0, "max_running": 1, "arena_tokens": 1}
     # 0 + 8 + 11 (the last token is always computed) + 0 of 12 + 12 + 12 + 4
-    whole = Workload(requests=requests, warmup=0, unit_tokens=4, **limits)
-    assert ideal_hit(whole) == 19 / 40
-    late = Workload(requests=requests, warmup=2, unit_tokens=4, **limits)
+    assert ideal_hit(by_hand(requests, 0, 4)) == 19 / 40
+    late = by_hand(requests, 2, 4)
     assert (ideal_hit(late), ideal_hit(late, include_warmup=True)) == (11 / 16, 19 / 40)
-    assert ideal_hit(Workload(requests=requests, warmup=4, **limits)) == 0.0
-    assert ideal_hit(Workload(requests=(), warmup=0, **limits)) == 0.0
+    assert ideal_hit(by_hand(requests, 4)) == ideal_hit(by_hand((), 0)) == 0.0
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -407,15 +392,13 @@ def test_published_ideal_hit_of_w1d_stands_for_140_groups(seed: int) -> None:
 
 
 def test_rows_become_requests(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "small.jsonl",
-        [
-            {"timestamp": 1000, "input_length": 1024, "output_length": 5, "hash_ids": [900, 7]},
-            {"timestamp": 1500, "input_length": 1025, "output_length": 0, "hash_ids": [900, 7, 2**40]},
-            {"timestamp": 3000.5, "input_length": 511, "output_length": 9, "hash_ids": [4]},
-            {"timestamp": 3001, "input_length": 513, "output_length": 9, "hash_ids": [2**40, 4]},
-        ],
-    )
+    rows = [
+        {"timestamp": 1000, "input_length": 1024, "output_length": 5, "hash_ids": [900, 7]},
+        {"timestamp": 1500, "input_length": 1025, "output_length": 0, "hash_ids": [900, 7, 2**40]},
+        {"timestamp": 3000.5, "input_length": 511, "output_length": 9, "hash_ids": [4]},
+        {"timestamp": 3001, "input_length": 513, "output_length": 9, "hash_ids": [2**40, 4]},
+    ]
+    path = write(tmp_path / "small.jsonl", rows)
     built = read_mooncake(path)
     assert [tokens(r) for r in built.requests] == [[0, 1], [0, 1], [], [2]]  # full blocks only
     assert [r.num_tokens for r in built.requests] == [1024, 1025, 511, 513]
@@ -459,6 +442,13 @@ def changed(**fields: Any) -> str:
     return json.dumps(row(0, 600) | fields)
 
 
+def refused(path: Path | str, **options: Any) -> str:
+    """What is said of a trace that cannot be taken."""
+    with pytest.raises(WorkloadError) as caught:
+        read_mooncake(path, **options)
+    return str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -498,9 +488,7 @@ def changed(**fields: Any) -> str:
 def test_bad_row_names_file_line_and_reason(tmp_path: Path, line: str, reason: str) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text(f"{GOOD}\n\n{line}\n{GOOD}\n", encoding="utf-8")
-    with pytest.raises(WorkloadError) as caught:
-        read_mooncake(path)
-    message = str(caught.value)
+    message = refused(path)
     assert message.startswith(f"{path}, line 3: ")
     assert reason in message
     assert "\n" not in message
@@ -524,25 +512,20 @@ def test_bad_row_names_file_line_and_reason(tmp_path: Path, line: str, reason: s
 def test_bad_file_is_named(tmp_path: Path, content: bytes, name: str, reason: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(WorkloadError) as caught:
-        read_mooncake(path)
-    assert str(caught.value).startswith(str(path))
-    assert reason in str(caught.value)
+    said = refused(path)
+    assert said.startswith(str(path))
+    assert reason in said
 
 
 def test_unreadable_places(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="no such file"):
-        read_mooncake(tmp_path / "absent.jsonl")
-    with pytest.raises(WorkloadError, match="cannot read: Is a directory"):
-        read_mooncake(tmp_path)
-    with pytest.raises(WorkloadError, match="cannot read: embedded null"):
-        read_mooncake("a\0b")
+    assert "no such file" in refused(tmp_path / "absent.jsonl")
+    assert "cannot read: Is a directory" in refused(tmp_path)
+    assert "cannot read: embedded null" in refused("a\0b")
 
 
 def test_blocks_and_rates_that_a_trace_does_not_have(tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", [row(0, 600), row(9, 600)])
-    with pytest.raises(WorkloadError, match="makes 38 blocks of 16 tokens"):
-        read_mooncake(path, block_tokens=16)
+    assert "makes 38 blocks of 16 tokens" in refused(path, block_tokens=16)
     with pytest.raises(WorkloadError, match="arrival times grow"):
         at_rate(read_mooncake(path), 1e-320)
 

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
+
+from peek.testing.twins import common_length as common
 
 Prompt = tuple[str, list[int]]
 """Namespace and symbols."""
-
-
-def common(one: Sequence[int], other: Sequence[int]) -> int:
-    length = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        length += 1
-    return length
 
 
 def tokens_of(prompts: Iterable[Prompt], unit: int) -> int:
