@@ -62,30 +62,13 @@ def test_a_prompt_has_the_same_pairs_in_one_chunk_or_two(start: int, tokens: int
 
 
 @pytest.mark.parametrize(
-    ("model", "kv_bytes"),
-    [(QWEN25_32B, 262_144), (LLAMA31_70B, 327_680), (MISTRAL_24B, 163_840), (GEMMA2_27B, 376_832)],
-    ids=lambda value: value.name if isinstance(value, Model) else "",
-)
-def test_kv_bytes_of_a_token(model: Model, kv_bytes: int) -> None:
-    assert model.kv_bytes == kv_bytes
-
-
-@pytest.mark.parametrize(
     ("name", "kv_bytes"),
     [
-        ("qwen2.5-7b", 57_344),
-        ("qwen2.5-14b", 196_608),
-        ("qwen2.5-32b", 262_144),
-        ("qwen2.5-72b", 327_680),
-        ("qwen3-8b", 147_456),
-        ("qwen3-32b", 262_144),
-        ("llama-3.1-8b", 131_072),
-        ("llama-3.1-70b", 327_680),
-        ("mistral-7b", 131_072),
-        ("mistral-small-24b", 163_840),
-        ("gemma-2-27b", 376_832),
+        ("qwen2.5-7b", 57_344), ("qwen2.5-14b", 196_608), ("qwen2.5-32b", 262_144), ("qwen2.5-72b", 327_680),
+        ("qwen3-8b", 147_456), ("qwen3-32b", 262_144), ("llama-3.1-8b", 131_072), ("llama-3.1-70b", 327_680),
+        ("mistral-7b", 131_072), ("mistral-small-24b", 163_840), ("gemma-2-27b", 376_832),
     ],
-)
+)  # fmt: skip
 def test_kv_bytes_of_the_models_that_have_a_name(name: str, kv_bytes: int) -> None:
     """As the models' own `config.json` have it: 2 x layers x KV heads x head size x 2 bytes."""
     assert model_named(name).kv_bytes == kv_bytes
@@ -267,12 +250,8 @@ def test_an_arena_fits_the_card_and_a_thousand_more_would_not(utilisation: float
 # -- learned by watching ---------------------------------------------------------------------------------
 
 SEEN_STEPS = (
-    (16, 0.0, 16_000),
-    (60, 4e4, 30_000),
-    (300, 3e5, 20_000),
-    (1200, 1e6, 16_000),
-    (8000, 4e7, 1000),
-)
+    (16, 0.0, 16_000), (60, 4e4, 30_000), (300, 3e5, 20_000), (1200, 1e6, 16_000), (8000, 4e7, 1000),
+)  # fmt: skip
 
 
 def watched(true: CostModel, lag: int = 0, noise: float = 0.0, stall: float = 0.0) -> MeasuredSteps:
@@ -289,19 +268,16 @@ def watched(true: CostModel, lag: int = 0, noise: float = 0.0, stall: float = 0.
     return learned
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-def test_the_cost_model_is_found(lag: int) -> None:
+@pytest.mark.parametrize(
+    ("seen", "rel"),
+    [({"lag": 0}, 0.06), ({"lag": 1}, 0.06), ({"noise": 0.3, "stall": 2.0}, 0.12)],
+    ids=["at once", "late", "with noise and stalls"],
+)
+def test_the_cost_model_is_found(seen: dict[str, Any], rel: float) -> None:
     true = CostModel()
-    learned = watched(true, lag)
+    learned = watched(true, **seen)
     for step in SEEN_STEPS:
-        assert learned.step_s(*step) == pytest.approx(true.step_s(*step), rel=0.06), step
-
-
-def test_noise_and_stalls_do_not_matter() -> None:
-    true = CostModel()
-    learned = watched(true, noise=0.3, stall=2.0)
-    for step in SEEN_STEPS:
-        assert learned.step_s(*step) == pytest.approx(true.step_s(*step), rel=0.12), step
+        assert learned.step_s(*step) == pytest.approx(true.step_s(*step), rel=rel), step
 
 
 def test_nothing_is_known_at_first_and_idle_time_is_no_step() -> None:

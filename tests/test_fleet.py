@@ -540,13 +540,6 @@ def test_a_session_goes_where_its_first_round_went() -> None:
     assert fleet.stats.sticky == 1
 
 
-def test_a_namespace_shares_nothing_with_another() -> None:
-    fleet = fleet_of("a", "b")
-    first = fleet.add(ask("1", [5] * 3000))
-    assert fleet.add(ask("2", [5] * 3000, namespace="lora")) != first
-    assert fleet.add(ask("3", [5] * 3000)) == first
-
-
 def test_what_is_held_goes_at_once_and_the_rest_waits() -> None:
     fleet = fleet_of("a", order=PeekConfig.from_label("lpm-nolimit"), window_requests=2)
     for number in range(4):
