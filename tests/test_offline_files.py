@@ -16,9 +16,10 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.batch_files import chat_rows, json_rows, lines, results_of, write
@@ -32,6 +33,8 @@ from peek.cli.writing import write_whole
 from peek.offline.scale.duckdb_order import OutOfCoreOrder
 
 HOME = Path(peek.__file__).resolve().parent.parent
+COMMAND = [sys.executable, "-m", "peek"]
+ENVIRON = {**os.environ, "PYTHONPATH": str(HOME), "OPENBLAS_NUM_THREADS": "1"}
 WAYS = ["--in-memory", "--out-of-core"]
 ROWS = json_rows(60)
 
@@ -72,18 +75,20 @@ def restore(*words: object) -> int:
 
 
 def run(
-    *words: object, cwd: Path, feed: bytes = b"", limit: int | None = None, stdout: int = subprocess.PIPE
-) -> subprocess.CompletedProcess[bytes]:
-    """The command in a process of its own; `limit`: bytes that fit into a file."""
+    *words: object, cwd: Path, feed: bytes = b"", limit: int | None = None, memory: int | None = None,
+    stdout: int = subprocess.PIPE, timeout_s: float = 60.0,
+) -> subprocess.CompletedProcess[bytes]:  # fmt: skip
+    """The command in a process of its own; bytes that fit into a file are limited, or its memory."""
 
     def confine() -> None:
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        if memory is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
-    environ = {**os.environ, "PYTHONPATH": str(HOME)}
     return subprocess.run(
-        [sys.executable, "-m", "peek", *map(str, words)], cwd=cwd, env=environ, input=feed, stdout=stdout,
-        stderr=subprocess.PIPE, timeout=60, check=False, preexec_fn=confine
+        [*COMMAND, *map(str, words)], cwd=cwd, env=ENVIRON, input=feed, stdout=stdout,
+        stderr=subprocess.PIPE, timeout=timeout_s, check=False, preexec_fn=confine
     )  # fmt: skip
 
 
@@ -126,8 +131,7 @@ def test_a_link_is_followed(here: Path, way: str, exists: bool) -> None:
     (here / "out.jsonl").symlink_to("far/real.jsonl")
     (here / "out.order").symlink_to("far/real.order")
     assert reorder("in.jsonl", "out.jsonl", way) == 0
-    assert (here / "out.jsonl").is_symlink()
-    assert (here / "out.order").is_symlink()
+    assert all((here / name).is_symlink() for name in ("out.jsonl", "out.order"))
     assert sorted(lines(here / "far" / "real.jsonl")) == sorted(ROWS)
     assert names(here) == ["far", "in.jsonl", "out.jsonl", "out.order"]
     assert names(here / "far") == ["real.jsonl", "real.order"]
@@ -460,16 +464,12 @@ def test_the_files_of_a_run_are_renamed_together(here: Path, monkeypatch: Patch)
 
     monkeypatch.setattr(writing._Output, "publish", pausing)
 
-    def written(text: bytes) -> Callable[[], None]:
-        def work() -> None:
-            with write_whole(paths) as streams:
-                for stream in streams:
-                    stream.write(text)
+    def write_both(text: bytes) -> None:
+        with write_whole(paths) as streams:
+            for stream in streams:
+                stream.write(text)
 
-        return work
-
-    first = threading.Thread(target=written(b"1"), daemon=True)
-    second = threading.Thread(target=written(b"2"), daemon=True)
+    first, second = [threading.Thread(target=write_both, args=(text,), daemon=True) for text in (b"1", b"2")]
     first.start()
     assert between.wait(20)
     second.start()
@@ -489,10 +489,8 @@ def test_processes_that_write_one_file(here: Path) -> None:
     for number in range(4):
         rows = [line.replace('"r-', f'"run{number}-') for line in json_rows(400, seed=number)]
         write(here / f"in{number}.jsonl", rows)
-        way = WAYS[number % 2]
-        commands.append([sys.executable, "-m", "peek", "reorder", f"in{number}.jsonl", "out.jsonl", way])
-    environ = {**os.environ, "PYTHONPATH": str(HOME)}
-    processes = [subprocess.Popen(command, cwd=here, env=environ) for command in commands]
+        commands.append([*COMMAND, "reorder", f"in{number}.jsonl", "out.jsonl", WAYS[number % 2]])
+    processes = [subprocess.Popen(command, cwd=here, env=ENVIRON) for command in commands]
     assert [process.wait(60) for process in processes] == [0] * 4
     ids = [json.loads(line)["custom_id"] for line in lines(here / "out.jsonl")]
     assert ids == [json.loads(line)[1] for line in lines(here / "out.order")]
@@ -511,12 +509,11 @@ def test_a_rename_that_fails_brings_the_old_files_back(
         (here / name).write_text("old")
     before = contents(here)
     publish = writing._Output.publish
-    published: list[writing._Output] = []
+    number = count()
 
     def failing(output: writing._Output) -> None:
-        if len(published) == fails_at:
+        if next(number) == fails_at:
             raise OSError(28, "No space left on device")
-        published.append(output)
         publish(output)
 
     monkeypatch.setattr(writing._Output, "publish", failing)
@@ -641,20 +638,6 @@ def zst(path: Path, piece: bytes, times: int) -> Path:
     return path
 
 
-def limited(cwd: Path, megabytes: int, *words: str) -> subprocess.CompletedProcess[bytes]:
-    """The command in a process that has little memory."""
-    resource = pytest.importorskip("resource")
-
-    def confine() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
-
-    environ = {**os.environ, "PYTHONPATH": str(HOME), "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "peek", *words], cwd=cwd, env=environ, capture_output=True, timeout=300,
-        check=False, preexec_fn=confine
-    )  # fmt: skip
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [[], ["--out-of-core"]])
 def test_a_line_without_an_end(empty: Path, way: list[str]) -> None:
@@ -662,7 +645,8 @@ def test_a_line_without_an_end(empty: Path, way: list[str]) -> None:
     pytest.importorskip("duckdb")
     bomb = zst(empty / "in.jsonl.zst", b" " * (1 << 20), 2048)
     assert bomb.stat().st_size < 1 << 20
-    done = limited(empty, 1500, "reorder", "in.jsonl.zst", "out.jsonl", *way)
+    words = ["reorder", "in.jsonl.zst", "out.jsonl", *way]
+    done = run(*words, cwd=empty, memory=1500 << 20, timeout_s=300.0)
     assert done.returncode == 1
     assert done.stderr == b"peek: in.jsonl.zst: line 1 is longer than 256,000,000 bytes\n"
     assert [path.name for path in empty.iterdir()] == ["in.jsonl.zst"]
@@ -742,13 +726,12 @@ def run_rows(turn: int) -> list[str]:
     return [row.replace('"r-', f'"run{turn}-') for row in json_rows(1500, seed=turn)]
 
 
-def killed(empty: Path, job: str) -> list[list[object]]:
+def killed(empty: Path, job: str) -> list[list[Any]]:
     (empty / "killer.py").write_text(KILLER)
-    environ = {**os.environ, "PYTHONPATH": str(HOME)}
     command = [sys.executable, "killer.py", str(KILLS), job]
-    done = subprocess.run(command, cwd=empty, env=environ, capture_output=True, timeout=600, check=False)
+    done = subprocess.run(command, cwd=empty, env=ENVIRON, capture_output=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    states: list[list[object]] = json.loads(done.stdout)
+    states: list[list[Any]] = json.loads(done.stdout)
     assert len(states) == KILLS
     return states
 
@@ -762,8 +745,6 @@ def test_reorder_killed_at_any_moment(empty: Path) -> None:
     states = killed(empty, "reorder")
     assert sum(bool(was_killed) for was_killed, *_ in states) > 0
     for _, _, first, sizes in states:
-        assert isinstance(first, dict)
-        assert isinstance(sizes, dict)
         run_of_order = json.loads(first["out.order"])[1].partition("-")[0]
         assert sizes["out.order"] == 1500
         if first["out.jsonl"] is not None:
@@ -780,8 +761,6 @@ def test_restore_killed_at_any_moment(empty: Path) -> None:
         write(empty / "in.jsonl", run_rows(turn))
         assert main(["reorder", "in.jsonl", f"out{turn}.jsonl", *CACHE]) == 0
     for _, _, first, sizes in killed(empty, "restore"):
-        assert isinstance(first, dict)
-        assert isinstance(sizes, dict)
         assert sizes["back.jsonl"] == 1500
         assert json.loads(first["back.jsonl"])["custom_id"] in ("run0-0", "run1-0")
     left = [path for path in empty.iterdir() if path.name.startswith("back")]
