@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -125,6 +126,13 @@ ROWS = st.tuples(PROMPTS, st.integers(1, 12) | st.integers(30, 90), GAPS_S)
 """Prompt, output tokens, seconds after the request before."""
 
 
+def heavy(requests: Sequence[SimRequest], seats: int, arena: int, unit: int = 1) -> Workload:
+    return Workload(
+        name="by hand", load="heavy", seed=0, requests=requests, warmup=0, max_running=seats,
+        arena_tokens=arena, unit_tokens=unit,
+    )  # fmt: skip
+
+
 @st.composite
 def workloads(draw: st.DrawFn, roomy: bool = False) -> Workload:
     """Prompts of a group start alike; the arena has room for the largest request alone, or for all."""
@@ -140,10 +148,7 @@ def workloads(draw: st.DrawFn, roomy: bool = False) -> Workload:
         requests.append(SimRequest(str(len(requests)), at_s, key, tokens, output, "lora" * (question // 2)))
     sizes = [-(-(request.num_tokens + request.output_tokens + 1) // 16) * 16 for request in requests]
     arena = 2 * sum(sizes) if roomy else max(sizes) + draw(st.sampled_from([0, 5, 40, 160, 400, 1000]))
-    workload = Workload(
-        name="random", load="heavy", seed=0, requests=requests, warmup=0,
-        max_running=draw(st.integers(1, 6)), arena_tokens=arena, unit_tokens=unit,
-    )  # fmt: skip
+    workload = heavy(requests, draw(st.integers(1, 6)), arena, unit)
     client = draw(st.sampled_from([None, None, closed_loop, sessions]))
     return workload if client is None else client(draw, workload)
 
@@ -164,9 +169,7 @@ def sessions(draw: st.DrawFn, workload: Workload) -> Workload:
 
 def test_the_published_hook_looks_at_four_blocks_for_each_who_waits() -> None:
     requests = [SimRequest(str(n), 0.0, pack_tokens([n] * 32), 32, 1) for n in range(2)]
-    workload = Workload(
-        name="hook", load="heavy", seed=0, requests=requests, warmup=0, max_running=1, arena_tokens=160
-    )
+    workload = heavy(requests, seats=1, arena=160)
     for needed, victim in ((7, 7), (8, 0)):
         engine = engine_for(workload, "blocks", "fcfs+pe")
         engine.waiting.extend(requests)
@@ -192,10 +195,7 @@ def test_the_published_hook_looks_at_four_blocks_for_each_who_waits() -> None:
 def test_own_policies_of_sglang_refresh_what_is_waited_for(policy: str, waiting: int, refreshed: str) -> None:
     old, new = pack_tokens([1] * 8), pack_tokens([2] * 8)
     requests = [SimRequest(str(n), 0.0, old, 9, 1) for n in range(waiting)]
-    workload = Workload(
-        name="touch", load="heavy", seed=0, requests=requests, warmup=0, max_running=1, arena_tokens=160
-    )
-    engine = WatchedRadix(workload, None, CostModel(), None, 8192, policy)
+    engine = WatchedRadix(heavy(requests, seats=1, arena=160), None, CostModel(), None, 8192, policy)
     engine.waiting.extend(map(engine.make_job, requests, [0.0] * waiting))
     for cycle in range(66):
         engine.cache.insert(old, "")
@@ -210,10 +210,7 @@ def test_own_policies_of_sglang_refresh_what_is_waited_for(policy: str, waiting:
 def test_a_refresh_leaves_the_head_of_the_queue_longest() -> None:
     keys = [pack_tokens([n] * 8) for n in range(130)]
     requests = [SimRequest(str(n), 0.0, key, 9, 1) for n, key in enumerate(keys)]
-    workload = Workload(
-        name="touch", load="heavy", seed=0, requests=requests, warmup=0, max_running=1, arena_tokens=2000
-    )
-    engine = WatchedRadix(workload, None, CostModel(), None, 8192, "fcfs")
+    engine = WatchedRadix(heavy(requests, seats=1, arena=2000), None, CostModel(), None, 8192, "fcfs")
     for key in keys:
         engine.cache.insert(key, "")
     engine.waiting.extend(map(engine.make_job, requests, [0.0] * 130))
@@ -363,15 +360,11 @@ def run(
     label: str | None = None,
 ) -> Watched:  # fmt: skip
     """A finished engine, stock without a label; rows are prompt symbols, output tokens and arrival."""
-    requests = tuple(
+    requests = [
         SimRequest(str(number), at_s, pack_tokens(symbols), len(symbols), output)
         for number, (symbols, output, at_s) in enumerate(rows)
-    )
-    workload = Workload(
-        name="by hand", load="heavy", seed=0, requests=requests, warmup=0, max_running=seats,
-        arena_tokens=arena,
-    )  # fmt: skip
-    engine = engine_for(workload, kind, label, chunk)
+    ]
+    engine = engine_for(heavy(requests, seats, arena), kind, label, chunk)
     engine.run()
     assert_empty(engine)
     return engine

@@ -44,11 +44,15 @@ def asks(name: str, symbols: list[int], output: int = 4, at_s: float = 0.0, toke
 def three_tenants(cache: str) -> Workload:
     """A1 B1 C1 A2 B2 C2 A3 B3: a tenant's prompts differ at their end, the cache holds one of them."""
     shared, own, arena = {"blocks": (256, 32, 352), "radix": (1900, 100, 2200)}[cache]
-    requests = [
-        asks(name, ["ABC".index(name[0]) + 1] * shared + [10 + number] * own)
-        for number, name in enumerate(["A1", "B1", "C1", "A2", "B2", "C2", "A3", "B3"])
+    return workload(*of_tenants("ABCABCAB", shared, own), arena=arena, seats=1)
+
+
+def of_tenants(tenants: str, shared: int, own: int) -> list[SimRequest]:
+    """A request of each tenant, in this order."""
+    return [
+        asks(f"{name}{number}", ["ABC".index(name) + 1] * shared + [10 + number] * own)
+        for number, name in enumerate(tenants)
     ]
-    return workload(*requests, arena=arena, seats=1)
 
 
 def hit_tokens(run: dict[str, Any], of: Workload) -> int:
@@ -121,10 +125,8 @@ def test_figures_against_a_naive_twin(jobs: list[Job], warmup: int) -> None:
     found = figures(replace(workload(*(job.request for job in jobs)), warmup=warmup), jobs)
     counted = jobs[warmup:]
     assert (found["requests"], found["finished"]) == (len(jobs), len(jobs))
-    hit, prompt = (
-        sum(getattr(job, name) for job in counted) for name in ("cached_at_admission", "prompt_tokens")
-    )
-    assert found["cache_hit"] == hit / prompt
+    hit = sum(job.cached_at_admission for job in counted)
+    assert found["cache_hit"] == hit / sum(job.prompt_tokens for job in counted)
     span_s = max(job.finished_s for job in counted) - min(job.arrival_s for job in counted)
     assert found["throughput_rps"] == pytest.approx(len(counted) / span_s)
     for name, end in (("ttft_s", "first_token_s"), ("e2e_s", "finished_s")):
@@ -135,9 +137,8 @@ def test_figures_against_a_naive_twin(jobs: list[Job], warmup: int) -> None:
     assert found["slowdown"]["mean"] == pytest.approx(sum(slowed) / len(slowed))
     waits = [job.admitted_s - job.arrival_s for job in counted]
     assert found["queue_wait_s"] == pytest.approx({"p99": percentile(waits, 99), "max": max(waits)})
-    gaps = [
-        (job.finished_s - job.first_token_s) / (job.generated - 1) for job in counted if job.generated > 1
-    ]
+    several = [job for job in counted if job.generated > 1]
+    gaps = [(job.finished_s - job.first_token_s) / (job.generated - 1) for job in several]
     assert found["tpot_ms"]["mean"] == pytest.approx(1000 * sum(gaps) / len(gaps) if gaps else 0.0)
 
 
@@ -160,9 +161,8 @@ def test_goodput_is_who_met_both_parts_of_a_target() -> None:
         job.generated, job.cached_at_admission = job.output_tokens, 0
         job.finished_s = job.first_token_s + (0.15, 0.05)[number != 1] * (job.generated - 1) - 1e-9
         jobs.append(job)
-    found = figures(
-        workload(*(job.request for job in jobs)), jobs, [Target(3.5), Target(3.5, 200), Target(9)]
-    )
+    targets = [Target(3.5), Target(3.5, 200), Target(9)]
+    found = figures(workload(*(job.request for job in jobs)), jobs, targets)
     assert found["goodput"] == [
         {"ttft_s": 3.5, "tpot_ms": 100.0, "share": 0.5},
         {"ttft_s": 3.5, "tpot_ms": 200, "share": 0.75},
@@ -227,12 +227,8 @@ def test_what_the_cache_has_lost_is_loaded_from_a_tier() -> None:
 
 def test_what_is_loaded_makes_room_in_the_tier_first() -> None:
     """A tier for two prompts: while B is loaded C falls in, and A need not go."""
-    requests = [
-        asks(name, ["ABC".index(name[0]) + 1] * 256 + [10 + number] * 32)
-        for number, name in enumerate(["A1", "B1", "C1", "B2", "A2"])
-    ]
     jobs = list[Job]()
-    crowded = workload(*requests, arena=352, seats=1)
+    crowded = workload(*of_tenants("ABCBA", 256, 32), arena=352, seats=1)
     simulate(crowded, "fcfs+lru", "blocks", watch=jobs.extend, tier=Tier(2 * 288, 1e6))
     assert [job.cached_at_admission + job.loaded_at_admission for job in jobs] == [0, 0, 0, 256, 256]
 
@@ -304,11 +300,8 @@ def test_pages_of_512_tokens(cache: str, label: str) -> None:
 def test_units_that_do_not_divide_a_block(cache: str, unit: int, block: int) -> None:
     """Six equal symbols; blocks are made of whole units, at least 16 tokens."""
     same = [1, 2, 3, 4, 5, 6]
-    first, second = (
-        asks("a", [*same, *[7] * 4], 1, 0.0, 10 * unit),
-        asks("b", [*same, *[8] * 4], 1, 9.0, 10 * unit),
-    )
-    pair = workload(first, second, unit=unit)
+    asked = [asks(f"{last}", [*same, *[last] * 4], 1, at_s, 10 * unit) for last, at_s in ((7, 0.0), (8, 9.0))]
+    pair = workload(*asked, unit=unit)
     whole = unit if cache == "radix" else block
     assert hit_tokens(simulate(pair, "fcfs+lru", cache), pair) == 6 * unit // whole * whole
 
