@@ -249,28 +249,18 @@ def test_a_log_is_taken_whole(form: str) -> None:
     assert 0.0 <= span_s <= 15.0
     if shared:
         assert found.shared == shared
-        assert [each.prompt_tokens if isinstance(each, Measured) else 0 for each in found.arrivals[:1]] in (
-            [0],
-            [40],
-        )
+        first = found.arrivals[0]
+        assert (first.prompt_tokens if isinstance(first, Measured) else 0) in (0, 40)
     else:
         assert min(found.shared) >= 6, "the system prompt of 400 characters"
 
 
-PROMPTS_OF: dict[str, list[Any]] = {
-    "vllm 0.10, text": TEXT,
-    "vllm 0.32 debug": IDS,
-    "json array, pretty": IDS,
-}
-PROMPTS_OF |= {
-    form: IDS
-    for form in FORMS
-    if form.startswith("vllm") and form not in ("vllm 0.10, text", "vllm 0.33, bodies at info")
-}
-PROMPTS_OF |= {
-    form: [*IDS, "it's \"quoted\", (rid='x') text='y'\n"] for form in FORMS if form.startswith("sglang")
-}
-PROMPTS_OF |= {"openai completions, ids": IDS, "openai completions, text": TEXT, "csv of requests": TEXT}
+QUOTED = "it's \"quoted\", (rid='x') text='y'\n"
+PROMPTS_OF: dict[str, list[Any]] = {form: IDS for form in FORMS if form.startswith("vllm")}
+PROMPTS_OF |= {form: [*IDS, QUOTED] for form in FORMS if form.startswith("sglang")}
+PROMPTS_OF |= {"json array, pretty": IDS, "openai completions, ids": IDS}
+PROMPTS_OF |= dict.fromkeys(["vllm 0.10, text", "openai completions, text", "csv of requests"], TEXT)
+del PROMPTS_OF["vllm 0.33, bodies at info"]
 
 
 @pytest.mark.parametrize("form", PROMPTS_OF)
@@ -290,15 +280,11 @@ def test_allowed_answers_and_adapters_are_known(form: str) -> None:
 @pytest.mark.parametrize(
     ("form", "lengths"),
     [
-        ("vllm 0.24 debug", [3, 3, 3]),
-        ("vllm 0.32 debug", [3, 3, 3]),
-        ("sglang text", [6, 6, 6]),
-        ("sglang json, cri", [6, 6, 6]),
-        ("litellm", [5, 6, 7]),
-        ("envoy with bodies", [5, 6, 7]),
+        ("vllm 0.24 debug", [3, 3, 3]), ("vllm 0.32 debug", [3, 3, 3]), ("sglang text", [6, 6, 6]),
+        ("sglang json, cri", [6, 6, 6]), ("litellm", [5, 6, 7]), ("envoy with bodies", [5, 6, 7]),
         ("envoy with bodies, streamed", [7, 7, 7]),
     ],
-)
+)  # fmt: skip
 def test_answers_lengths_are_those_told(form: str, lengths: list[int]) -> None:
     assert [each.output_tokens for each in read(FORMS[form][0]).endings] == lengths
 
@@ -363,11 +349,8 @@ def test_a_log_without_prompts_says_what_is_missing(form: str) -> None:
 def test_what_is_cut_or_left_out_is_refused(content: str, said: str) -> None:
     found = read(content)
     assert any(said in each for each in found.broken)
-    assert (
-        len(found.arrivals) == content.count("\n") - 1
-        if "TIMESTAMP" in content[:9] and "cut" in said
-        else not found.arrivals
-    )
+    whole = content.count("\n") - 1 if "TIMESTAMP" in content[:9] and "cut" in said else 0
+    assert len(found.arrivals) == whole
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
@@ -454,11 +437,8 @@ def test_a_hole_in_an_engines_log_makes_no_other_request(form: str, at: int, siz
 
 @given(st.lists(st.sampled_from(WHOLE), min_size=2, max_size=4), st.randoms(use_true_random=False))
 def test_mixed_logs_are_read_line_by_line(forms: list[str], rnd: Any) -> None:
-    forms = [
-        each
-        for each in dict.fromkeys(forms)
-        if not re.search("csv|azure|burst|json (array|obj)|json in", each)
-    ]
+    not_by_line = "csv|azure|burst|json (array|obj)|json in"
+    forms = [each for each in dict.fromkeys(forms) if not re.search(not_by_line, each)]
     queues = [str(FORMS[form][0]).splitlines(keepends=True) for form in forms]
     count = sum(len(read(FORMS[form][0]).arrivals) for form in forms)
     mixed = []
@@ -475,12 +455,10 @@ def test_mixed_logs_are_read_line_by_line(forms: list[str], rnd: Any) -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ([4], "4"),
-        ([1, 2, 3], "1, 2, 3"),
-        ([1, 2, 3, 4], "1, 2, 3 and 1 more"),
+        ([4], "4"), ([1, 2, 3], "1, 2, 3"), ([1, 2, 3, 4], "1, 2, 3 and 1 more"),
         (list(range(9)), "0, 1, 2 and 6 more"),
     ],
-)
+)  # fmt: skip
 def test_a_few_of_many_lines_are_named(lines: list[int], said: str) -> None:
     assert _listed(lines) == said
 

@@ -77,9 +77,8 @@ PROMPTS = st.lists(
 def test_each_prompt_gets_its_own_answer(prompts: list[Any]) -> None:
     llm = Vllm()
     sampling = [f"s{place}" for place in range(len(prompts))]
-    loras = [
-        random.Random(place).choice([None, SimpleNamespace(lora_name="en")]) for place in range(len(prompts))
-    ]
+    adapters = [None, SimpleNamespace(lora_name="en")]
+    loras = [random.Random(place).choice(adapters) for place in range(len(prompts))]
     answers = generate_vllm(llm, prompts, sampling, lora_request=loras, use_tqdm=False)
     assert answers == list(zip(prompts, sampling, loras, strict=True))
     assert sorted(map(str, llm.asked)) == sorted(map(str, prompts))
@@ -171,10 +170,8 @@ def test_a_runner_that_fails_keeps_what_it_has(here: Path, capsys: Capsys) -> No
     assert "exit status 3" in err
     (kept,) = here.glob("out.jsonl.*.work")
     assert f"what there is of results is kept in {kept / 'results.jsonl'}" in err
-    assert (
-        main(["restore", str(kept / "results.jsonl"), "out.jsonl", "--order", str(kept / "ordered.order")])
-        == 1
-    )
+    words = [str(kept / "results.jsonl"), "out.jsonl", "--order", str(kept / "ordered.order")]
+    assert main(["restore", *words]) == 1
     assert len(lines(here / "out.jsonl")) == 7
 
 
@@ -190,9 +187,8 @@ def test_a_runner_that_leaves_some_out(here: Path, capsys: Capsys) -> None:
 def deep_chats(n: int = 120) -> list[str]:
     """One of two system prompts, then one of six documents, then a question."""
     rnd = random.Random(0)
-    text = {
-        name: "".join(rnd.choice("abcdef ") for _ in range(640)) for name in ("s0", "s1", *map(str, range(6)))
-    }
+    names = ["s0", "s1", *map(str, range(6))]
+    text = {name: "".join(rnd.choice("abcdef ") for _ in range(640)) for name in names}
     rows = []
     for number in range(n):
         system = {"role": "system", "content": text[f"s{rnd.randrange(2)}"]}

@@ -36,14 +36,10 @@ def mixed(rnd: random.Random) -> list[Prompt]:
     return batch
 
 
-def packed(batch: list[Prompt]) -> list[bytes]:
-    return [np.array(prompt, np.int32).tobytes() for prompt in batch]
-
-
 def collected(batch: list[Prompt], block: int, chunk: int = 64, names: list[str] | None = None) -> Any:
     duckdb = pytest.importorskip("duckdb", reason="needs the extra peek-kv[offline]")
     order = OutOfCoreOrder(duckdb.connect(), block)
-    keys = packed(batch)
+    keys = [np.array(prompt, np.int32).tobytes() for prompt in batch]
     for start in range(0, len(batch), chunk):
         n = len(keys[start : start + chunk])
         spaces = [""] * n if names is None else names[start : start + n]
@@ -88,13 +84,11 @@ def test_duckdb_and_namespaces() -> None:
 def test_the_command_gives_the_same_file_either_way(tmp_path: Path) -> None:
     pytest.importorskip("duckdb", reason="needs the extra peek-kv[offline]")
     source = write(tmp_path / "in.jsonl.gz", chat_rows(400))
+    both = []
     for way in ("--in-memory", "--out-of-core"):
         arguments = [way, "--replicas", "2", "--cache-tokens", "1000", "--explain"]
         assert main(["reorder", str(source), str(tmp_path / f"out{way}.jsonl"), *arguments]) == 0
-    both = [
-        [*lines(tmp_path / f"out{way}.0.jsonl"), *lines(tmp_path / f"out{way}.1.jsonl")]
-        for way in ("--in-memory", "--out-of-core")
-    ]
+        both.append([lines(tmp_path / f"out{way}.{replica}.jsonl") for replica in range(2)])
     assert both[0] == both[1]
     assert len(list(tmp_path.iterdir())) == 7
 

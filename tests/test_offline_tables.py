@@ -94,10 +94,8 @@ def test_rows_that_are_no_requests_are_left_out(here: Path, capsys: Capsys) -> N
 
 
 def test_a_table_is_traced(here: Path) -> None:
-    table_of(
-        [{"ts": 5 + i, "prompt": "ab" * 40, "usage": {"completion_tokens": 3}} for i in range(4)],
-        "in.parquet",
-    )
+    rows = [{"ts": 5 + i, "prompt": "ab" * 40, "usage": {"completion_tokens": 3}} for i in range(4)]
+    table_of(rows, "in.parquet")
     assert main(["trace", "in.parquet", "out.jsonl"]) == 0
     assert [json.loads(line)["output_length"] for line in lines(here / "out.jsonl")] == [3] * 4
 

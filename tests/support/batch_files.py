@@ -27,20 +27,12 @@ def chat_rows(n: int = 200) -> list[str]:
     """Chats under eight system prompts."""
     rnd = random.Random(6)
     systems = [" ".join(f"rule{rnd.randrange(10_000)}" for _ in range(120)) for _ in range(8)]
-    return [
-        json_row(
-            i,
-            {
-                "model": "m",
-                "messages": [
-                    {"role": "system", "content": rnd.choice(systems)},
-                    {"role": "user", "content": f"question {rnd.random()} ä"},
-                ],
-            },
-            "/v1/chat/completions",
-        )
-        for i in range(n)
-    ]
+    rows = []
+    for i in range(n):
+        system = {"role": "system", "content": rnd.choice(systems)}
+        user = {"role": "user", "content": f"question {rnd.random()} ä"}
+        rows.append(json_row(i, {"model": "m", "messages": [system, user]}, "/v1/chat/completions"))
+    return rows
 
 
 def write(path: Path, rows: list[str]) -> Path:

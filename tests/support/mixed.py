@@ -8,20 +8,7 @@ from dataclasses import dataclass
 PAD = 999
 """The token that stands for an image."""
 
-KINDS = (
-    "text",
-    "text",
-    "text",
-    "text",
-    "structured",
-    "structured",
-    "salted",
-    "salted",
-    "image",
-    "image",
-    "twin",
-    "again",
-)
+KINDS = (*["text"] * 4, *["structured"] * 2, *["salted"] * 2, *["image"] * 2, "twin", "again")
 """Of those that are to be served: a twin has the prompt of another, and who comes again its id, too."""
 
 BAD = ("spoilt", "toolong")

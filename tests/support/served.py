@@ -72,14 +72,10 @@ def started(server: S, command: list[str], here: Path, end_s: float, **environ: 
     """
     folder = server.log.parent
     path = [str(folder), str(here), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path), **environ}
     with server.log.open("w") as sink:
         process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **environ},
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            command, cwd=folder, env=env, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:
         _wait(process, server)
