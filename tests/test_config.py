@@ -50,14 +50,9 @@ CONTRACT: dict[str, tuple[type, type | None, str | None]] = {
     "peek": (PeekPolicy, None, None),
 }
 VARIABLES = (
-    "PEEK_ONLINE_SCHEDULER",
-    "PEEK_ONLINE_EVICTION",
-    "PEEK_ONLINE_CLPM",
-    "PEEK_ONLINE_CLPM_GROUP_MAJOR",
-    "PEEK_ONLINE_CLPM_DYNAMIC_LANE",
-    "PEEK_ONLINE_CLPM_BIGLANE_SHARE",
-    "PEEK_ONLINE_EVICTION_MODE",
-)
+    "PEEK_ONLINE_SCHEDULER", "PEEK_ONLINE_EVICTION", "PEEK_ONLINE_CLPM", "PEEK_ONLINE_CLPM_GROUP_MAJOR",
+    "PEEK_ONLINE_CLPM_DYNAMIC_LANE", "PEEK_ONLINE_CLPM_BIGLANE_SHARE", "PEEK_ONLINE_EVICTION_MODE",
+)  # fmt: skip
 ABSURD = [nan, inf, -inf, -1, 0, 0.0, "x", "0.3", True, None, [], 1j]
 
 
@@ -321,13 +316,10 @@ def test_a_dictionary_is_checked(options: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: ClpmScheduler(theta=0),
-        lambda: ClpmScheduler(tau=-1),
-        lambda: LongestPrefix(queue_limit=0),
-        lambda: Hrrn(queue_limit=-3),
-        lambda: DemandEviction("cluster", 0.0),
+        lambda: ClpmScheduler(theta=0), lambda: ClpmScheduler(tau=-1), lambda: LongestPrefix(queue_limit=0),
+        lambda: Hrrn(queue_limit=-3), lambda: DemandEviction("cluster", 0.0),
     ],
-)
+)  # fmt: skip
 def test_policies_check_their_arguments(build: object) -> None:
     with pytest.raises(InvalidConfig, match=r" is .*need"):
         build()

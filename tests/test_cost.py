@@ -126,15 +126,11 @@ def test_faster_hardware_is_faster(step: tuple[int, float, int]) -> None:
 @pytest.mark.parametrize(
     ("cell", "hardware", "model"),
     [
-        ("w1c", H100, QWEN25_32B),
-        ("w2b", H100, QWEN25_32B),
-        ("w3b", H100_TP2, LLAMA31_70B),
-        ("w4-shared", H100, MISTRAL_24B),
-        ("w5-long", H100, GEMMA2_27B),
-        ("some trace", H100, QWEN25_32B),
+        ("w1c", H100, QWEN25_32B), ("w2b", H100, QWEN25_32B), ("w3b", H100_TP2, LLAMA31_70B),
+        ("w4-shared", H100, MISTRAL_24B), ("w5-long", H100, GEMMA2_27B), ("some trace", H100, QWEN25_32B),
         ("", H100, QWEN25_32B),
     ],
-)
+)  # fmt: skip
 def test_the_papers_pairing(cell: str, hardware: Hardware, model: Model) -> None:
     cost = cost_model_for(cell)
     assert (cost.hardware, cost.model) == (hardware, model)

@@ -27,14 +27,8 @@ PROMPTS = st.tuples(SPACES, KEYS)
 DOINGS = ["wait", "send", "compute", "give up", "leave", "forget", "tell", "walk"]
 
 
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("note"), st.integers(0, 9), PROMPTS),
-        st.tuples(st.just("forget"), st.integers(0, 9), PROMPTS),
-        st.tuples(st.just("clear"), st.just(0), PROMPTS),
-    ),
-    max_size=40,
-)
+STEP = st.tuples(st.sampled_from(["note", "forget", "clear"]), st.integers(0, 9), PROMPTS)
+STEPS = st.lists(STEP, max_size=40)
 
 
 @given(capacity=st.integers(0, 15), steps=STEPS, asked=PROMPTS)
@@ -207,16 +201,8 @@ Event = tuple[str, str, list[int], int, int]
 """What happens, in which namespace, to which prompt, from which of its blocks to which."""
 
 TEXTS = st.lists(st.integers(0, 2), min_size=1, max_size=14)
-EVENTS = st.lists(
-    st.tuples(
-        st.sampled_from(["stored", "stored", "stored", "removed", "cleared"]),
-        SPACES,
-        TEXTS,
-        st.integers(0, 6),
-        st.integers(1, 7),
-    ),
-    max_size=30,
-)
+HAPPENINGS = st.sampled_from(["stored", "stored", "stored", "removed", "cleared"])
+EVENTS = st.lists(st.tuples(HAPPENINGS, SPACES, TEXTS, st.integers(0, 6), st.integers(1, 7)), max_size=30)
 
 
 class Table:
@@ -335,13 +321,7 @@ def test_it_is_a_cache_view() -> None:
     def change() -> None:
         play(view, twin, ("removed", "", next(changes), 1, 2), 2)
 
-    check_cache_view(
-        view,
-        lambda key, space: twin.match(key, space),
-        prompts=prompts,
-        namespaces=("", "lora"),
-        change=change,
-    )
+    check_cache_view(view, twin.match, prompts=prompts, namespaces=("", "lora"), change=change)
 
 
 def test_what_has_grown_least_recently_goes_where_removals_were_lost() -> None:

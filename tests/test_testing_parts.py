@@ -25,21 +25,19 @@ import peek, peek.testing
 """
 
 
+def ran(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+
 @pytest.mark.parametrize(
     "use",
     [
-        "check_policy(peek.FirstCome)",
-        "check_cache_view(None, None)",
-        "strategies.prompts()",
-        "strategies.queues()",
-        "strategies.caches([])",
-        "strategies.scenes()",
-        "strategies.histories()",
+        "check_policy(peek.FirstCome)", "check_cache_view(None, None)", "strategies.prompts()",
+        "strategies.queues()", "strategies.caches([])", "strategies.scenes()", "strategies.histories()",
     ],
-)
+)  # fmt: skip
 def test_what_draws_examples_says_that_hypothesis_is_missing(use: str) -> None:
-    script = WITHOUT.format(uses=f"peek.testing.{use}")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = ran(WITHOUT.format(uses=f"peek.testing.{use}"))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "peek.testing.hypotheses.MissingHypothesis: "
@@ -49,16 +47,13 @@ def test_what_draws_examples_says_that_hypothesis_is_missing(use: str) -> None:
 
 def test_the_twins_work_without_hypothesis() -> None:
     uses = "t = peek.testing.NaivePendingTree(); t.insert('a', [1]); print(t.scores())"
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT.format(uses=uses)], capture_output=True, text=True, check=False
-    )
+    done = ran(WITHOUT.format(uses=uses))
     assert (done.returncode, done.stdout) == (0, "{'a': 1}\n")
 
 
 def test_importing_the_library_imports_neither() -> None:
-    script = "import sys, peek; print({'hypothesis', 'peek.testing'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    done = ran("import sys, peek; print({'hypothesis', 'peek.testing'} & set(sys.modules))")
+    assert (done.returncode, done.stdout) == (0, "set()\n")
 
 
 ONCE = settings(max_examples=2000, phases=[Phase.generate], database=None)
@@ -126,9 +121,8 @@ SCENES: dict[str, Callable[[Scene], bool]] = {
 @pytest.mark.parametrize("kind", SCENES)
 def test_scenes_of_every_kind_are_drawn(kind: str) -> None:
     scene = find(strategies.scenes(0, under_way=True), SCENES[kind], settings=ONCE)
-    assert all(
-        fact.cached_len % scene.unit == 0 <= fact.cached_len <= fact.num_tokens for fact in scene.facts()
-    )
+    for fact in scene.facts():
+        assert fact.cached_len % scene.unit == 0 <= fact.cached_len <= fact.num_tokens
 
 
 @given(scene=strategies.scenes(one_namespace=True))
@@ -185,9 +179,8 @@ def test_a_replay_is_at_every_step_what_is_written_down(history: History) -> Non
 
 def test_a_replay_counts_the_work_and_forgets_what_left() -> None:
     replay = Replay()
-    replay.arrive(
-        [Arrival("a", (1, 2, 3)), Arrival("b", (1, 2, 4), 1.0, num_tokens=10), Arrival("c", (9,), 2.0)]
-    )
+    second = Arrival("b", (1, 2, 4), 1.0, num_tokens=10)
+    replay.arrive([Arrival("a", (1, 2, 3)), second, Arrival("c", (9,), 2.0)])
     assert [r.cached_len for r in replay.prepare((("", (1, 2)),), 5.0).queue] == [2, 2, 0]
     assert (replay.admit("b"), replay.work_done) == (8, 8)
     replay.arrive([Arrival("d", (9, 9), 3.0)])

@@ -14,12 +14,8 @@ from peek.testing.scenes import cache_of
 from peek.testing.twins import Place, common_length, longest
 
 CACHED = [
-    ("", (1, 2, 3, 4, 5, 6)),
-    ("", (1, 2, 3, 7, 8)),
-    ("", (1, 2)),
-    ("", (9,) * 8),
-    ("lora", (1, 2, 3, 4)),
-]
+    ("", (1, 2, 3, 4, 5, 6)), ("", (1, 2, 3, 7, 8)), ("", (1, 2)), ("", (9,) * 8), ("lora", (1, 2, 3, 4)),
+]  # fmt: skip
 KEYS = [list(symbols) for _, symbols in CACHED]
 NAMES = ("", "lora")
 

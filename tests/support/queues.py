@@ -18,25 +18,9 @@ from peek.testing.strategies import PIECES, caches, prompts, queues, scenes
 from peek.testing.twins import Place, longest, prefixes
 
 __all__ = [
-    "NAMESPACES",
-    "NOW",
-    "PIECES",
-    "PROMPTS",
-    "TAU",
-    "THETA",
-    "Arrival",
-    "Blocks",
-    "Fact",
-    "Scene",
-    "cache_of",
-    "caches",
-    "ids",
-    "longest",
-    "planner_of",
-    "queues",
-    "rows_of",
-    "scenes",
-]
+    "NAMESPACES", "NOW", "PIECES", "PROMPTS", "TAU", "THETA", "Arrival", "Blocks", "Fact", "Scene",
+    "cache_of", "caches", "ids", "longest", "planner_of", "queues", "rows_of", "scenes",
+]  # fmt: skip
 
 THETA = 32
 TAU = 32
