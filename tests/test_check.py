@@ -121,13 +121,6 @@ def test_runs_are_told_as_they_are_done() -> None:
     assert told == [1, 2, 3, 4, 5, 6]
 
 
-def test_the_page_does_not_replace_a_log(log: Path, capsys: Capsys) -> None:
-    before = log.read_bytes()
-    assert main(["check", str(log), "--html", str(log)]) == 2
-    assert "--html" in capsys.readouterr().err
-    assert log.read_bytes() == before
-
-
 def test_the_ten_traces_have_answers_of_each_kind() -> None:
     kinds = {judged(name, engine).verdict for name in TRACES for engine in ENGINES}
     assert kinds >= {"gain", "nothing"}
@@ -462,18 +455,3 @@ def test_lengths_without_prompts_are_said_to_be_that(tmp_path: Path, capsys: Cap
     assert main(["check", str(tmp_path / "azure.csv"), "--draws", "0"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "40 requests are lengths without prompts: taken as sharing nothing" in shown
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["--engine", "tgi"], 2, "'tgi' is unknown; valid: auto, vllm, sglang"),
-        (["--draws", "-1"], 2, "-1 is not in 0..1000"),
-        (["--time-unit", "h"], 2, "'h' is unknown; valid: s, ms, us, ns"),
-        (["--card", "abacus"], 2, "card 'abacus' is unknown"),
-        (["--html", "/nowhere/x.html"], 1, "no such folder"),
-    ],
-)
-def test_wrong_words_are_refused(log: Path, capsys: Capsys, words: list[str], code: int, said: str) -> None:
-    assert main(["check", str(log), *words]) == code
-    assert said in capsys.readouterr().err

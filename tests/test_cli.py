@@ -719,17 +719,3 @@ def test_the_panels_stand_two_by_two_with_names_at_the_left(
     assert places == [(2, 2, place, place) for place in range(4)]
     named = [any(label.get_text() for label in axes.get_yticklabels()) for axes in seen[0].axes]
     assert named == [True, False, True, False]
-
-
-def test_trace_refuses_a_target_that_cannot_be_before_it_reads(tmp_path: Path, capsys: Capsys) -> None:
-    log = tmp_path / "empty.log"
-    log.write_text("")
-    assert_refused(capsys, ["trace", str(log), str(tmp_path / "nowhere" / "out.jsonl")], 1, "nowhere")
-
-
-def test_a_block_that_the_trace_itself_tells_has_to_fit_the_engines(tmp_path: Path, capsys: Capsys) -> None:
-    trace = tmp_path / "t.jsonl"
-    row = {"timestamp": 0, "input_length": 12, "output_length": 1, "hash_ids": [1], "block_tokens": 12}
-    trace.write_text(json.dumps(row) + "\n")
-    command = ["simulate", "--trace", str(trace), "--cache", "blocks", "--policy", "peek"]
-    assert_refused(capsys, command, 2, "12 does not divide the block of 16 tokens")

@@ -15,6 +15,7 @@ import peek
 from peek.cli.main import main
 
 ROW = {"timestamp": 0, "input_length": 1500, "output_length": 4, "hash_ids": [1, 2, 3]}
+TURN = {**ROW, "session": "s", "turn": 0, "gap_s": 0}
 
 FILES: dict[str, str | bytes] = {
     "in.jsonl": "\n".join(json_rows(5)),
@@ -24,14 +25,14 @@ FILES: dict[str, str | bytes] = {
     "damaged.jsonl.gz": gzip.compress(b"x" * 1000)[:-20],
     "talk.jsonl": "".join(json.dumps({**ROW, "timestamp": 500 * turn}) + "\n" for turn in range(20)),
     "turns.jsonl": '{"session": "s", "turn": 0, "tokens": [1], "output_length": 2, "gap_s": 0}\n',
-    "timed.jsonl": json.dumps({**ROW, "session": "s", "turn": 0, "gap_s": 0}) + "\n",
-    "fives.jsonl": json.dumps(
-        {**ROW, "session": "s", "turn": 0, "gap_s": 0, "input_length": 15, "block_tokens": 5}
-    )
-    + "\n",
+    "timed.jsonl": json.dumps(TURN) + "\n",
+    "fives.jsonl": json.dumps({**TURN, "input_length": 15, "block_tokens": 5}) + "\n",
+    "twelves.jsonl": json.dumps({**ROW, "input_length": 36, "block_tokens": 12}) + "\n",
     "torn.jsonl": json.dumps(ROW) + '\n{"timestamp": 1,\n',
     "short.jsonl": json.dumps({**ROW, "hash_ids": [1]}) + "\n",
     "empty.jsonl": "",
+    "salt-0": " \n",
+    "salt-15": "tell nobody thi \n",
     "list.json": "[]",
     "bad.json": "{}",
     "moe.json": '{"num_experts": 8}',
@@ -63,36 +64,21 @@ REFUSED: list[tuple[str, int, str]] = [
     ("simulate --session-rate 2", 2, "'--session-rate: 2.0 needs --sessions'"),
     ("simulate --trace talk.jsonl --session-rate 2", 2, "'--session-rate: 2.0 needs --sessions'"),
     ("simulate --sessions turns.jsonl --session-rate 0", 2, "--session-rate \"'0'\""),
-    (
-        "simulate --sessions turns.jsonl --trace talk.jsonl",
-        2,
-        "'--trace: talk.jsonl is given together with --sessions, which replaces cell and trace'",
-    ),
-    (
-        "simulate --sessions turns.jsonl --workload w1a",
-        2,
-        "'--workload: w1a is given together with --sessions'",
-    ),
+    ("simulate --sessions turns.jsonl --trace talk.jsonl", 2,
+     "'--trace: talk.jsonl is given together with --sessions, which replaces cell and trace'"),
+    ("simulate --sessions turns.jsonl --workload w1a", 2,
+     "'--workload: w1a is given together with --sessions'"),
     ("simulate --sessions turns.jsonl --load heavy", 2, "'--load: heavy is given together with --sessions'"),
     ("simulate --sessions turns.jsonl --rate-scale 2", 2, "'--rate-scale: 2.0 is given together'"),
     ("simulate --sessions turns.jsonl --trace-block 2", 2, "'--trace-block: 2 is given together'"),
     ("simulate --sessions turns.jsonl --trace-file x", 2, "'--trace-file: x is given together'"),
     ("simulate --sessions turns.jsonl --limit 0", 2, "--limit '0 is not in 1..'"),
-    (
-        "simulate --sessions timed.jsonl --session-rate 2",
-        2,
-        "'--session-rate: 2.0 is of no use: timed.jsonl says when its sessions begin'",
-    ),
-    (
-        "simulate --sessions timed.jsonl --seed 0 --seed 1",
-        2,
-        "'--seed: 0, 1 is of no use: timed.jsonl says when its sessions begin'",
-    ),
-    (
-        "simulate --sessions fives.jsonl --cache blocks",
-        2,
-        "'--sessions: 5 does not divide the block of 16 tokens of --cache blocks'",
-    ),
+    ("simulate --sessions timed.jsonl --session-rate 2", 2,
+     "'--session-rate: 2.0 is of no use: timed.jsonl says when its sessions begin'"),
+    ("simulate --sessions timed.jsonl --seed 0 --seed 1", 2,
+     "'--seed: 0, 1 is of no use: timed.jsonl says when its sessions begin'"),
+    ("simulate --sessions fives.jsonl --cache blocks", 2,
+     "'--sessions: 5 does not divide the block of 16 tokens of --cache blocks'"),
     ("simulate --sessions turns.jsonl --per-request turns.jsonl", 2, "'is the same file as sessions'"),
     ("simulate --sessions turns.jsonl --session-rate 1e-320", 1, "'rate is 1e-320'"),
     ("simulate --sessions talk.jsonl", 1, "\"talk.jsonl, line 1: missing field 'session'\""),
@@ -116,6 +102,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("simulate --trace talk.jsonl --limit 0", 2, "--limit 0"),
     ("simulate --trace talk.jsonl --trace-block 0", 2, "--trace-block 0"),
     ("simulate --trace talk.jsonl --trace-block 5 --cache blocks", 2, "--trace-block 5 16"),
+    ("simulate --trace twelves.jsonl --cache blocks", 2, "'12 does not divide the block of 16 tokens'"),
     ("simulate --trace talk.jsonl --rate-scale 0", 2, "--rate-scale \"'0'\""),
     ("simulate --trace talk.jsonl --rate-scale nan", 2, "--rate-scale \"'nan'\""),
     ("simulate --trace talk.jsonl --rate-scale fast", 2, "--rate-scale \"'fast'\""),
@@ -131,11 +118,8 @@ REFUSED: list[tuple[str, int, str]] = [
     ("simulate --model bad.json", 1, "\"bad.json: hidden_size is 'None', not a size\""),
     ("simulate --model moe.json", 1, "'moe.json: has num_experts'"),
     ("simulate --trace talk.jsonl --per-request talk.jsonl", 2, "'is the same file as trace'"),
-    (
-        "simulate --trace talk.jsonl --per-request x --rate-scale 1 --rate-scale 2",
-        2,
-        "'takes one --rate-scale'",
-    ),
+    ("simulate --trace talk.jsonl --per-request x --rate-scale 1 --rate-scale 2", 2,
+     "'takes one --rate-scale'"),
     ("simulate --trace talk.jsonl --plot x.png --rate-scale 1 --rate-scale 2", 2, "'takes one --rate-scale'"),
     ("simulate --plot x.png --per-request x.png", 2, "'is the same file as --plot'"),
     ("simulate --per-request no/x.csv", 1, "'no such folder'"),
@@ -177,18 +161,27 @@ REFUSED: list[tuple[str, int, str]] = [
     ("batch in.jsonl.gz no/out -- true {in} {out}", 1, "'no such folder'"),
     ("trace here here", 2, "'here is the same file as IN'"),
     ("trace here out --salt-file out", 2, "'OUT out is the same file as --salt-file'"),
+    ("trace here out --salt-file salt-0", 1, "'salt-0: holds 0 bytes, need 16'"),
+    ("trace here out --salt-file salt-15", 1, "'salt-15: holds 15 bytes, need 16'"),
+    ("trace empty.jsonl nowhere/out.jsonl", 1, "nowhere"),
     ("trace here out.jsonl.zst", 2, "'out.jsonl.zst: traces are read plain or as .gz'"),
     ("trace here out --format csv", 2, "\"'csv' is unknown; valid: auto, jsonl, log\""),
     ("trace here out --time-unit min", 2, "\"'min' is unknown; valid: s, ms, us, ns\""),
     ("trace here out --block-tokens 0", 2, "'0 is not in 1..'"),
     ("trace here out --rate 0", 2, "\"'0' is not a finite number above 0\""),
+    ("check here --engine tgi", 2, "\"'tgi' is unknown; valid: auto, vllm, sglang\""),
+    ("check here --draws -1", 2, "'-1 is not in 0..1000'"),
+    ("check here --time-unit h", 2, "\"'h' is unknown; valid: s, ms, us, ns\""),
+    ("check here --card abacus", 2, "\"card 'abacus' is unknown\""),
+    ("check here --html nowhere/x.html", 1, "'no such folder'"),
+    ("check here --html here", 2, "--html"),
     ("bench -", 2, "'standard input cannot be read twice'"),
     ("bench --rounds 20000", 2, "'20000 is not in 1..10000'"),
     ("bench --waiting 0", 2, "'0 is not in 1..'"),
     ("bench --policy lru", 2, "\"'lru'\""),
     ("bench empty.jsonl", 1, "'empty.jsonl: holds no request that is understood'"),
     ("bench torn.jsonl", 1, "'torn.jsonl, line 2: not JSON'"),
-]
+]  # fmt: skip
 
 ABSENT = [
     "simulate --trace absent",

@@ -27,8 +27,8 @@ PROMPTS = st.tuples(SPACES, KEYS)
 DOINGS = ["wait", "send", "compute", "give up", "leave", "forget", "tell", "walk"]
 
 
-STEP = st.tuples(st.sampled_from(["note", "forget", "clear"]), st.integers(0, 9), PROMPTS)
-STEPS = st.lists(STEP, max_size=40)
+STEP = st.tuples(st.sampled_from([*["note"] * 6, "forget", "clear"]), st.integers(0, 9), PROMPTS)
+STEPS = st.lists(STEP, min_size=8, max_size=40)
 
 
 @given(capacity=st.integers(0, 15), steps=STEPS, asked=PROMPTS)

@@ -252,18 +252,13 @@ def test_params_of_sampling_are_no_request() -> None:
 
 def anthropic_rows(count: int = 200) -> list[str]:
     """Chats under ten system prompts of 2,000 characters, as a batch for Anthropic's API."""
-    return [
-        json.dumps({
-            "custom_id": f"r{i}",
-            "params": {
-                "model": "m",
-                "max_tokens": 9,
-                "system": [{"type": "text", "text": f"{i % 10}" * 2000}],
-                "messages": [{"role": "user", "content": f"question {i}"}]
-            }
-        })
-        for i in range(count)
-    ]  # fmt: skip
+    rows = []
+    for i in range(count):
+        system = [{"type": "text", "text": f"{i % 10}" * 2000}]
+        messages = [{"role": "user", "content": f"question {i}"}]
+        params = {"model": "m", "max_tokens": 9, "system": system, "messages": messages}
+        rows.append(json.dumps({"custom_id": f"r{i}", "params": params}))
+    return rows
 
 
 def test_a_batch_for_anthropic_there_and_back(here: Path, capsys: Capsys) -> None:
