@@ -175,8 +175,10 @@ class RadixMachine(RuleBasedStateMachine):
     @rule(place=PLACES, cut=st.integers(0, 7))
     def view(self, place: Place, cut: int) -> None:
         """A look changes nothing: the twin, which knows nothing of it, stays equal in all later rules."""
+        version = int(self.cache.version)
         cuts = [min(cut, len(place[1]))]
         assert walk(self.cache, place, cuts)[0] == self.twin.longest(place)
+        assert self.cache.version == version
 
 
 TestRadixMachine = RadixMachine.TestCase
@@ -198,21 +200,6 @@ Keys = list[tuple[int, ...]]
 KEY_LISTS = st.lists(KEYS, min_size=1, max_size=8)
 
 
-@given(keys=KEY_LISTS, walks=st.lists(PLACES, min_size=1, max_size=8))
-def test_a_walk_leaves_no_trace(keys: Keys, walks: list[Place]) -> None:
-    walked, _ = filled(*keys)
-    untouched, twin = filled(*keys)
-    version = int(walked.version)
-    for place in walks:
-        assert walk(walked, place)[0] == twin.longest(place)
-    assert walked.version == version
-    while twin.evict(1, lambda node: 0.0):
-        assert walked.evict(1) == untouched.evict(1) > 0
-        walked.check()
-        assert all(cached(walked, key) == cached(untouched, key) for key in keys)
-    assert walked.cached_tokens == 0
-
-
 @given(keys=KEY_LISTS, tokens=st.integers(1, 20), wanted=st.sampled_from([None, 0, 1]), unit=UNITS)
 def test_many_tokens_go_in_the_order_of_one_by_one(
     keys: Keys, tokens: int, wanted: int | None, unit: int
@@ -231,9 +218,13 @@ def test_what_is_not_locked_cannot_be_unlocked() -> None:
         cache.unlock(cache.match(packed([1, 2, 3]), "", 2))
 
 
-def test_an_empty_cache_is_a_cache_tree() -> None:
+def test_an_empty_cache_is_a_cache_tree_and_a_pool_of_blocks_a_view() -> None:
     assert isinstance(RadixCache(), CacheTree)
     assert walk(RadixCache(), ("unknown", (1, 2)))[0] == 0
+    pool = BlockCache(1, unit_tokens=32)
+    assert isinstance(pool, CacheView)
+    assert not isinstance(pool, CacheTree)
+    assert pool.unit_tokens == 32
 
 
 def test_symbols_of_generated_tokens_are_negative() -> None:
@@ -502,13 +493,6 @@ def test_the_search_ends_after_so_many_demanded_blocks() -> None:
 
     assert cache.take(1, score, 2) == blocks[:1]
     assert asked == [10, 11]
-
-
-def test_it_is_a_cache_view_but_no_tree() -> None:
-    cache = BlockCache(1, unit_tokens=32)
-    assert isinstance(cache, CacheView)
-    assert not isinstance(cache, CacheTree)
-    assert cache.unit_tokens == 32
 
 
 def test_a_block_turns_out_to_have_another_name() -> None:
