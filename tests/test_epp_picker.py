@@ -136,7 +136,9 @@ async def test_without_endpoints_there_is_none_to_pick() -> None:
 
 Step = tuple[str, int, int]
 KINDS = ["pick", "pick", "began", "ended", "gone", "elsewhere", "endpoints", "tick"]
-STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 7), st.integers(0, 7)), max_size=40)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(KINDS), st.integers(0, 7), st.integers(0, 7)), min_size=8, max_size=40
+)
 
 
 @settings(max_examples=60)

@@ -784,7 +784,7 @@ def test_a_view_that_fails_now_and_then_loses_no_request() -> None:
 
 
 @given(
-    families=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40)), min_size=1, max_size=80),
+    families=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40)), min_size=15, max_size=80),
     ended=st.lists(st.integers(0, 79), max_size=40),
     shared=st.integers(1, 30),
 )

@@ -200,9 +200,10 @@ def test_of_one_hot_branch_the_thief_takes_a_part() -> None:
 Event = tuple[str, str, list[int], int, int]
 """What happens, in which namespace, to which prompt, from which of its blocks to which."""
 
-TEXTS = st.lists(st.integers(0, 2), min_size=1, max_size=14)
-HAPPENINGS = st.sampled_from(["stored", "stored", "stored", "removed", "cleared"])
-EVENTS = st.lists(st.tuples(HAPPENINGS, SPACES, TEXTS, st.integers(0, 6), st.integers(1, 7)), max_size=30)
+TEXTS = st.lists(st.sampled_from([0, 0, 1, 2]), min_size=4, max_size=14)
+HAPPENINGS = st.sampled_from([*["stored"] * 7, *["removed"] * 5, "cleared"])
+HAPPENING = st.tuples(HAPPENINGS, SPACES, TEXTS, st.sampled_from([0, 0, 0, 1, 2, 3, 6]), st.integers(1, 7))
+EVENTS = st.lists(HAPPENING, min_size=8, max_size=30)
 
 
 class Table:
@@ -351,13 +352,6 @@ def test_a_block_of_three_copies_that_is_removed_and_told_again_joins_what_is_be
     assert [*found, matched(view, [6, 7, 8], "")] == [3, 3, 1, 3]
 
 
-def test_of_two_prompts_beside_it_the_one_with_more_in_common_counts() -> None:
-    view = EventView(100)
-    view.stored([1], None, pack([5, 0, 0]))
-    view.stored([2], None, pack([7, 4, 9]))
-    assert [matched(view, [7, 4, 8], ""), matched(view, [5, 0, 1], "")] == [2, 2]
-
-
 def test_blocks_of_another_size_are_left_out() -> None:
     view = EventView(100)
     view.stored([1], None, pack([5, 5]))
@@ -379,7 +373,9 @@ def test_symbols_that_do_not_fill_the_blocks(symbols: bytes) -> None:
 
 @given(
     hashes=st.lists(
-        st.tuples(st.integers(0, 4), st.none() | st.integers(0, 4), st.integers(0, 2)), max_size=20
+        st.tuples(st.integers(0, 4), st.none() | st.integers(0, 4), st.integers(0, 2)),
+        min_size=5,
+        max_size=20,
     )
 )
 def test_hashes_that_mean_anything_break_nothing(hashes: list[tuple[int, int | None, int]]) -> None:

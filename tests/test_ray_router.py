@@ -385,9 +385,8 @@ def test_a_router_that_tells_nobody_keeps_the_newest_prompts_only() -> None:
     assert decider.take_sent() == []
 
 
-PLAYS = st.lists(
-    st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.booleans(), st.sampled_from([0.0, 1.0, 4.0]))
-)
+PLAY = st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.booleans(), st.sampled_from([0.0, 1.0, 4.0]))
+PLAYS = st.lists(PLAY, min_size=4)
 
 
 @given(PLAYS, st.booleans())
