@@ -56,13 +56,14 @@ class ShortByOne(View):
         return matched, (cursor[0], (*cursor[1], *segment[:matched]))
 
 
+def wrong(name: str, **members: Any) -> type[View]:
+    """A view with other members."""
+    return type(name, (View,), members)
+
+
 def answering(name: str, change: Callable[[int, Any], Any]) -> type[View]:
     """A view that changes the right answers of `advance`."""
-
-    def advance(self: View, cursor: Any, segment: memoryview, offset: int) -> Any:
-        return change(*View.advance(self, cursor, segment, offset))
-
-    return type(name, (View,), {"advance": advance})
+    return wrong(name, advance=lambda self, *asked: change(*View.advance(self, *asked)))
 
 
 TooMany = answering("TooMany", lambda matched, behind: (matched + 1, behind))
@@ -79,9 +80,9 @@ class Raises(View):
         return answer
 
 
-class FromTheRoot(View):
-    def advance(self, cursor: Any, segment: memoryview, offset: int) -> Any:
-        return super().advance(self.root(cursor[0]), segment, offset)
+FromTheRoot = wrong(
+    "FromTheRoot", advance=lambda self, cursor, *asked: View.advance(self, self.root(cursor[0]), *asked)
+)
 
 
 class ByOffset(View):
@@ -105,9 +106,7 @@ class MovesItsCursor(View):
         return super().node_id(tuple(cursor))
 
 
-class OneNamespace(View):
-    def root(self, namespace: str) -> Any:
-        return "", ()
+OneNamespace = wrong("OneNamespace", root=lambda self, namespace: ("", ()))
 
 
 class Learns(View):
@@ -127,15 +126,13 @@ class Forgets(View):
         return super().node_id(cursor)
 
 
-class OfTheFirstSegment(View):
-    """Never looks further than four symbols at a time."""
-
-    def advance(self, cursor: Any, segment: memoryview, offset: int) -> Any:
-        return super().advance(cursor, segment[:4], offset)
-
-
-class TwoTokens(View):
-    unit_tokens = 2
+OfTheFirstSegment = wrong(
+    "OfTheFirstSegment",
+    advance=lambda self, cursor, segment, offset: View.advance(self, cursor, segment[:4], offset),
+)
+"""Never looks further than four symbols at a time."""
+TwoTokens = wrong("TwoTokens", unit_tokens=2)
+NoUnit = wrong("NoUnit", unit_tokens=0)
 
 
 class WholeBlocks(View):
@@ -150,9 +147,11 @@ class WholeBlocks(View):
         return matched, (namespace, path[: offset + matched])
 
 
-class NodeZero(View):
-    def node_id(self, cursor: Any) -> Any:
-        return super().node_id(cursor) - 1
+NodeZero = wrong("NodeZero", node_id=lambda self, cursor: View.node_id(self, cursor) - 1)
+NamedNodes = wrong("NamedNodes", node_id=lambda self, cursor: str(View.node_id(self, cursor)))
+Ring = wrong("Ring", parent_id=lambda self, node_id: View.parent_id(self, node_id) or node_id)
+Orphans = wrong("Orphans", parent_id=lambda self, node_id: 0)
+"""Says that every node hangs below a root."""
 
 
 class NewNodes(View):
@@ -163,31 +162,10 @@ class NewNodes(View):
         return self.count
 
 
-class NamedNodes(View):
-    def node_id(self, cursor: Any) -> Any:
-        return str(super().node_id(cursor))
-
-
-class Ring(View):
-    def parent_id(self, node_id: int) -> Any:
-        return super().parent_id(node_id) or node_id
-
-
-class Orphans(View):
-    """Says that every node hangs below a root."""
-
-    def parent_id(self, node_id: int) -> Any:
-        return 0
-
-
 class NoNodes:
     unit_tokens = 1
     root = View.root
     advance = View.advance
-
-
-class NoUnit(View):
-    unit_tokens = 0
 
 
 MUTANTS: dict[type[View], str] = {
