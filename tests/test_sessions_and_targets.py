@@ -56,11 +56,21 @@ def test_a_later_turn_counts_as_older_by_a_part_of_what_its_session_waited(
     assert len(sessions) == len({name for name in waited if name[0]})
 
 
+def test_a_request_that_waits_again_counts_once() -> None:
+    sessions = Sessions()
+    first, second = asks("first", 0.0, session="a"), asks("second", 100.0, session="a")
+    sessions.admitted(first, 10.0)
+    sessions.admitted(second, 130.0)
+    assert sessions.since(second) == 100.0 - PART * 10.0, "as if it had not been admitted yet"
+    sessions.admitted(second, 150.0)
+    assert sessions.since(asks("third", 200.0, session="a")) == 200.0 - PART * (10.0 + 50.0)
+
+
 def test_old_sessions_are_forgotten() -> None:
     sessions = Sessions()
     for number in range(65536 + 10):
         sessions.admitted(asks("r", float(number), session=f"s{number}"), 1e5)
-        sessions.admitted(asks("r", float(number), session="kept"), 1e5)
+        sessions.admitted(asks(f"k{number}", float(number), session="kept"), 1e5)
     assert len(sessions) == 65536
     assert sessions.since(asks("r", 1e5, session="s3")) == 1e5
     assert sessions.since(asks("r", 1e5, session="kept")) < 1e5

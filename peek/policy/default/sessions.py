@@ -35,24 +35,34 @@ class Sessions:
     __slots__ = ("_waited",)
 
     def __init__(self) -> None:
-        self._waited: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._waited: OrderedDict[tuple[str, str], tuple[float, str, float]] = OrderedDict()
+        """Of each session: its waiting before the request admitted last, that request, and with its waiting."""
 
     def __len__(self) -> int:
         """Number of sessions that are known."""
         return len(self._waited)
 
     def admitted(self, request: PendingRequest, now: float) -> None:
-        """Add a request's wait to its session's.  O(1)."""
+        """Add a request's wait to its session's; once, also if it was preempted and waited again.  O(1)."""
         if not request.session:
             return
+        before = self._before(request)
+        waited = min(before + max(0.0, now - request.arrival_time), LONGEST_S)
         name = (request.namespace, request.session)
-        waited = self._waited.pop(name, 0.0) + max(0.0, now - request.arrival_time)
-        self._waited[name] = min(waited, LONGEST_S)
+        self._waited[name] = (before, request.request_id, waited)
+        self._waited.move_to_end(name)
         if len(self._waited) > _MOST:
             self._waited.popitem(last=False)
 
     def since(self, request: PendingRequest) -> float:
         """Since when a request counts as waiting, in seconds; its arrival if it begins its session.  O(1)."""
+        return request.arrival_time - PART * self._before(request)
+
+    def _before(self, request: PendingRequest) -> float:
+        """Return the waiting of a request's session without its own, in seconds.  O(1)."""
         if not request.session:
-            return request.arrival_time
-        return request.arrival_time - PART * self._waited.get((request.namespace, request.session), 0.0)
+            return 0.0
+        known = self._waited.get((request.namespace, request.session))
+        if known is None:
+            return 0.0
+        return known[0] if known[1] == request.request_id else known[2]
