@@ -36,7 +36,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self._waited: OrderedDict[tuple[str, str], tuple[float, str, float]] = OrderedDict()
-        """Of each session: its waiting before the request admitted last, that request, and with its waiting."""
+        """Of each session: its waiting without the request admitted last, that request, and with it."""
 
     def __len__(self) -> int:
         """Number of sessions that are known."""
