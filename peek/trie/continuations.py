@@ -21,6 +21,9 @@ STEP_TOKENS: Final = 64
 """Tokens between the places at which a prompt is looked up.  More would make more prompts of a template end
 behind the same place, fewer would make the search longer."""
 
+PIECE_TOKENS: Final = 16
+"""Tokens before a place by which prompts are looked up: enough to tell texts apart, and soon compared."""
+
 REACH_TOKENS: Final = 4096
 """Most tokens that a turn adds to the one before: an answer, and a tool's result or a user's question."""
 
@@ -31,7 +34,7 @@ MOST_ALIKE: Final = 16
 """Most prompts that are remembered by one piece, as those of a template and a few words; the newest stay."""
 
 MOST_PROMPTS: Final = 65536
-"""Most places of which prompts are remembered, the newest half at least; some 500 bytes a prompt."""
+"""Most pieces by which prompts are remembered, the newest half at least; some 500 bytes a prompt."""
 
 INFERRED: Final = "~"
 """Starts the name of an inferred session; the id of its first request follows."""
@@ -39,11 +42,13 @@ INFERRED: Final = "~"
 
 @final
 class _End:
-    """How a prompt ended: its symbols behind the last place, and its session."""
+    """How a prompt ended: its last place, its symbols behind that, and its session."""
 
-    __slots__ = ("next", "session", "tail")
+    __slots__ = ("namespace", "next", "place", "session", "tail")
 
-    def __init__(self, tail: bytes, session: str) -> None:
+    def __init__(self, namespace: str, place: i64, tail: bytes, session: str) -> None:
+        self.namespace = namespace
+        self.place: i64 = place
         self.tail = tail
         self.session = session
         self.next: i64 = 0
@@ -58,17 +63,19 @@ class Continuations:
         unit_tokens: tokens per symbol.
     """
 
-    __slots__ = ("_most", "_newer", "_older", "_reach", "_step")
+    __slots__ = ("_most", "_newer", "_older", "_piece", "_reach", "_step")
 
     def __init__(self, unit_tokens: i64 = 1) -> None:
         self._step: i64 = max(1, STEP_TOKENS // unit_tokens)
+        self._piece: i64 = max(1, PIECE_TOKENS // unit_tokens) * SYMBOL_BYTES
         self._reach: i64 = REACH_TOKENS // unit_tokens
         self._most: i64 = MOST_PROMPTS // 2
-        self._newer: dict[int, list[_End]] = {}
-        self._older: dict[int, list[_End]] = {}
+        self._newer: dict[bytes, list[_End]] = {}
+        """By the symbols before the place."""
+        self._older: dict[bytes, list[_End]] = {}
 
     def __len__(self) -> int:
-        """Number of places, and symbols before them, that are remembered."""
+        """Number of pieces by which prompts are remembered."""
         return len(self._newer) + len(self._older)
 
     def session_of(self, request_id: str, key: bytes, namespace: str = "", skipped: i64 = 0) -> str:
@@ -89,36 +96,34 @@ class Continuations:
         place: i64 = length // step * step
         if place < skipped + step:
             return ""
-        own = self._name(key, place - skipped, place, namespace)
         last: i64 = max(skipped + step, length - self._reach)
-        session = self._gone_on(own, key, place - skipped)
-        at = place - step
+        session = ""
+        at = place
         while at >= last and not session:
-            name = self._name(key, at - skipped, at, namespace)
-            session = self._gone_on(name, key, at - skipped)
+            session = self._gone_on(key, namespace, at, (at - skipped) * SYMBOL_BYTES)
             at -= step
         session = session or INFERRED + request_id
-        self._remember(own, _End(key[(place - skipped) * SYMBOL_BYTES :], session))
+        end: i64 = (place - skipped) * SYMBOL_BYTES
+        self._remember(key[end - self._piece : end], _End(namespace, place, key[end:], session))
         return session
 
-    def _name(self, key: bytes, end: i64, place: i64, namespace: str) -> int:
-        """Name a place of a prompt and the symbols before it, those before `end` in `key`.  O(1)."""
-        return hash((namespace, place, key[(end - self._step) * SYMBOL_BYTES : end * SYMBOL_BYTES]))
-
-    def _gone_on(self, name: int, key: bytes, place: i64) -> str:
+    def _gone_on(self, key: bytes, namespace: str, place: i64, start: i64) -> str:
         """Return the session of a prompt that ended behind a place and that `key` goes on from; "" if none.
 
-        Of several it is one from which the fewest have gone on, and of these the newest: conversations that
-        begin with the same words each keep a session.
+        The place is byte `start` of `key`.  Of several prompts it is one from which the fewest have gone on,
+        and of these the newest: conversations that begin with the same words each keep a session.
         """
-        ends = self._newer.get(name) or self._older.get(name)
+        piece = key[start - self._piece : start]
+        ends = self._newer.get(piece)
+        if ends is None:
+            ends = self._older.get(piece)
         if ends is None:
             return ""
         best: _End | None = None
-        start: i64 = place * SYMBOL_BYTES
         for end in ends:
             stop: i64 = start + len(end.tail)
-            goes_on = stop < len(key) and key[start:stop] == end.tail and end.next < MOST_NEXT
+            fits = end.place == place and end.namespace == namespace and end.next < MOST_NEXT
+            goes_on = fits and stop < len(key) and key[start:stop] == end.tail
             if goes_on and (best is None or end.next <= best.next):
                 best = end
         if best is None:
@@ -126,14 +131,14 @@ class Continuations:
         best.next += 1
         return best.session
 
-    def _remember(self, name: int, end: _End) -> None:
-        ends = self._newer.get(name)
+    def _remember(self, piece: bytes, end: _End) -> None:
+        ends = self._newer.get(piece)
         if ends is None:
             if len(self._newer) >= self._most:
                 self._older = self._newer
                 self._newer = {}
-            ends = self._older.pop(name, [])
-            self._newer[name] = ends
+            ends = self._older.pop(piece, [])
+            self._newer[piece] = ends
         if len(ends) == MOST_ALIKE:
             del ends[0]
         ends.append(end)
