@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.queues import cache_of
 
 from peek import PeekConfig, PendingRequest, Planner
+from peek.fleet import FleetPlanner
 from peek.trie.continuations import (
     MOST_ALIKE,
     MOST_NEXT,
@@ -153,6 +154,18 @@ def test_a_planner_knows_the_next_turn_of_a_session_without_a_name() -> None:
     planner.add(PendingRequest("other", other, 100.0))
     planner.add(PendingRequest("second turn", first + text("more", 300), 101.0))
     assert planner.plan(cache_of([]), 110.0) == ["second turn", "other"]
+
+
+def test_a_fleet_knows_the_next_turn_of_a_session_without_a_name() -> None:
+    fleet = FleetPlanner()
+    for name in ("one", "other"):
+        fleet.join(name, cache_tokens=100_000)
+    first = text("first", 500)
+    for turn in range(5):
+        request = PendingRequest(f"turn {turn}", first + text("more", 300 * turn), float(turn))
+        fleet.place(request, at="one" if turn < 4 else "other")
+        assert request.session == "~turn 0"
+        assert fleet.stats.sessions_moved == (turn == 4)
 
 
 def test_a_name_that_is_given_stays() -> None:

@@ -539,7 +539,7 @@ REFRESHING: Final = ("fcfs", "lpm")
 """Policies whose order SGLang takes without a match; `lpm` of a queue that is too long to be matched."""
 
 REFRESHED: Final = 128
-"""First waiting requests whose cached prefixes SGLang then refreshes."""
+"""First waiting requests whose cached prefixes SGLang then refreshes (`_touch_waiting_prefixes`, 0.5.23)."""
 
 REFRESH_EVERY: Final = 32
 """Cycles from one such refresh to the next."""

@@ -8,7 +8,7 @@ not cached.  A piece is a request whose path is cached, or such a prefix with al
 
     index = age * (min(5, 1 + at_risk / work) / size ** 0.4) ** power
 
-    age      seconds that the piece's oldest request has waited; a little more for a later turn of a session
+    age      seconds that the piece's oldest request has waited; more for a turn of a session that has waited
     work     tokens to compute for all its requests, every uncached edge once, and the tokens by which their
              answers are expected to be longer than the mean answer of the namespace
     at_risk  cached tokens that its requests would have to compute if these were evicted: each cached edge
@@ -36,10 +36,10 @@ the others compete anew with the prefix paid.  Some engines show a prefix only w
 siblings of a prefill under way, or of one earlier in the order, go last.
 
 The parts are pure modules that know nothing of the planner.  The *frontier* keeps the pieces and their
-indices, *answers* learns how long answers will be, *sessions* knows when sessions began.  *targets* puts
-requests first that can still have their first token in time.  *overdue* gives turns to requests that arrival
-order would have served, *tenants* to tenants that have been served less.  `PeekPolicy` passes events to the
-parts and chains their orders.
+indices, *answers* learns how long answers will be, *sessions* knows how long sessions have waited.  *targets*
+puts requests first that can still have their first token in time.  *overdue* gives turns to requests that
+arrival order would have served, *tenants* to tenants that have been served less.  `PeekPolicy` passes events
+to the parts and chains their orders.
 """
 
 from __future__ import annotations
