@@ -18,7 +18,7 @@ from peek.request import PendingRequest
 
 PART: Final = 0.2
 """Part of a session's waiting that counts as age.  With it mean TTFT and job time are 1 % shorter on the
-kinds of `bench.arena`, and p99 is 4 % longer.  With all of the waiting they are another 1 % shorter, and p99 is
+kinds of `bench.arena`, and p99 is 4 % longer.  With all of the waiting they are another 1 % shorter, and p99
 another 5 % longer (`bench.ablation`)."""
 
 LONGEST_S: Final = 300.0
