@@ -20,9 +20,10 @@ from typing import Any
 
 from bench.builds import require_compiled
 from bench.evaluation.plans import SEEDS
-from bench.evaluation.record import cost_for, time_calls
+from bench.evaluation.record import time_calls
 from bench.evaluation.streams import as_tokens, build
 from peek.adapters.shadow import Shadow
+from peek.simulation.cost import cost_model_for
 from peek.simulation.engines import Job, SimEngine
 from peek.simulation.workload import Workload
 
@@ -43,7 +44,7 @@ class Played:
 def play(engine: str, workload: Workload, mode: str) -> Played:
     """Play a workload on the engine's own scheduler, with `peek` in this mode."""
     module: Any = import_module(f"bench.evaluation.{engine}_engine")
-    real: SimEngine = module.RealEngine(workload, "peek", cost_for(workload, engine), mode=mode)
+    real: SimEngine = module.RealEngine(workload, "peek", cost_model_for(workload.name), mode=mode)
     readings = time_calls(*real.decision)  # type: ignore[attr-defined]
     beside = real.scheduler.peek if engine == "vllm" else real.world.policy.peek  # type: ignore[attr-defined]
     spent = Spent(beside)

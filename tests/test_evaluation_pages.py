@@ -8,6 +8,7 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,14 +115,29 @@ def test_the_default_of_both_engines_is_arrival_order(engine: str) -> None:
     assert plans.stock_of(engine) == {"sglang": "lpm+lru", "vllm": "fcfs+lru"}[engine]
 
 
+POINTS = np.array([(mfu, mbu) for mfu in (0.4, 0.5, 0.6) for mbu in (0.7, 0.8)])
+
+
+def ratios(*laws: tuple[float, float, float]) -> np.ndarray:
+    """Ratios at `POINTS` of figures that go as mfu^a mbu^b and are 1 at (0.47, 0.72), or off by a factor."""
+    return np.array(
+        [[off * (mfu / 0.47) ** a * (mbu / 0.72) ** b for a, b, off in laws] for mfu, mbu in POINTS]
+    )
+
+
 def test_the_fit_finds_the_constants_of_exact_power_laws() -> None:
-    points = [(arena, mfu) for arena in (30.0, 40.0, 50.0) for mfu in (0.4, 0.5)]
+    found = nearest(POINTS, [ratios((0.7, 0.1, 1.0), (0.0, 0.9, 1.0)), ratios((0.2, 0.5, 1.0))])
+    assert found == pytest.approx([0.47, 0.72])
 
-    def figures(arena: float, mfu: float) -> list[float]:
-        return [2.0 * arena**0.7 * mfu**0.1, 3.0 * mfu**0.9, arena**0.2 * mfu**0.5]
 
-    found = nearest(points, [figures(*point) for point in points], figures(43.0, 0.47))
-    assert found == pytest.approx([43.0, 0.47])
+def test_sources_that_contradict_each_other_meet_half_way_however_many_figures_one_has() -> None:
+    few, many = ratios((1.0, 0.0, 1.1), (0.0, 1.0, 1.0)), ratios(*[(1.0, 0.0, 1 / 1.1), (0.0, 1.0, 1.0)] * 5)
+    assert nearest(POINTS, [few, many]) == pytest.approx([0.47, 0.72])
+
+
+def test_a_fit_outside_of_the_grid_is_refused() -> None:
+    with pytest.raises(SystemExit, match="outside of the grid"):
+        nearest(POINTS, [ratios((1.0, 0.0, 2.0), (0.0, 1.0, 1.0))])
 
 
 def test_a_run_comes_back_from_its_line(tmp_path: Path) -> None:

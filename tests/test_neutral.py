@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.neutral import aisimulate, blis, sglang
+from bench.neutral import aisimulate, blis, clock, sglang
 from peek.simulation.cells import cell
+from peek.simulation.cost import H100
 from peek.simulation.workload import SimRequest, pack_tokens
 
 DATA = Path(__file__).resolve().parents[1] / "docs" / "data"
@@ -53,6 +54,24 @@ def test_blis_agrees_as_the_page_says() -> None:
     for name in {row["cell"] for row in found}:
         served = [row for row in found if row["cell"] == name]
         assert by_mean(served, "mean_s") == by_mean(served, "blis_mean_s")
+
+
+def test_the_clock_agrees_with_both_sources_as_the_page_says() -> None:
+    """docs/simulator.md: steps within 8 % of the tables, throughput within 15 % of the paper's."""
+    found = table("neutral_clock.csv")
+    for source, count, most in (("tables", 12, 0.08), ("paper", 16, 0.15)):
+        off = [float(row["ours / theirs"]) - 1.0 for row in found if row["source"] == source]
+        assert len(off) == count
+        assert max(map(abs, off)) <= most
+
+
+def test_the_stored_tables_are_compared_with_the_clock_in_use() -> None:
+    for row in table("neutral_clock.csv"):
+        if row["source"] == "tables":
+            step = clock.Step(
+                row["figure"], int(row["requests"]), int(row["prompt_tokens"]), float(row["theirs"])
+            )
+            assert step.ours_s(H100) / step.seconds == pytest.approx(float(row["ours / theirs"]), abs=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,11 @@
-"""Fits two constants of the model, for one real engine, on one cell: the KV arena and the speed of prefill.
+"""Fits one constant, for one real engine, on one cell: the KV arena of W1 and W2.
 
     PYTHONPATH=.:tests/sglang python -m bench.evaluation.fit --engine sglang     (in the engine's environment)
 
-The constants are the arena in tokens, and `mfu`, the part of the peak that prefill reaches.  W1 A heavy is
-played under the stock and the published policy at the points of `GRID`, over the paper's seeds.  Each figure
-of `FITTED` is taken as a power law of both constants, which evens out the noise between runs.  The result has
-the least squares of relative distance from the paper.  Both constants then hold for every other W1 and W2
-cell, every policy and the simulated twin, `mfu` for every stream.  The report has the residuals.
+W1 A heavy is played under the stock and the published policy with the arenas of `GRID`, over the paper's
+seeds.  Each hit is taken as a power law of the arena, which evens out the noise between runs.  The result has
+the least squares of log ratios to the paper's hits.  It then holds for every other W1 and W2 cell, every
+policy and the simulated twin.  The clock is fitted apart (`bench.neutral.clock`).
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -29,56 +26,43 @@ from bench.evaluation.results import FIT
 from bench.evaluation.streams import build
 
 STREAM = {family: streams[0] for family, streams in PAPER_W1.items()}
-GRID = {
-    "sglang": ((36_000, 40_000, 44_000), (0.40, 0.46, 0.52)),
-    "vllm": ((36_000, 40_000, 44_000), (0.52, 0.60, 0.68)),
-}
-"""Arenas in tokens, and mfu; the result must lie inside."""
-FITTED = ("hit", "rps")
+GRID = (36_000, 40_000, 44_000)
+"""Arenas in tokens; the result must lie inside."""
 
 
-def played(engine: str, arena_tokens: int, mfu: float) -> list[float]:
-    """Return the figures of `FITTED`, of the stock policy, then of the published one; means over seeds."""
+def hits(engine: str, arena_tokens: int) -> list[float]:
+    """Return the hit of the stock policy, then of the published one, over the paper's; means of seeds."""
     family = FAMILY[engine]
+    cell = Cell(engine, STREAM[family])
     found = []
     for policy in (stock_of(engine), FULL_STACK):
-        cell = Cell(engine, STREAM[family])
         for seed in SEEDS:
             workloads = build(cell.stream, seed, family, None)
             sized = [replace(workload, arena_tokens=arena_tokens) for workload in workloads]
-            cell.add(record(engine, cell.stream, sized, policy, mfu))
-        ours = cell.figures(policy)
+            cell.add(record(engine, cell.stream, sized, policy))
+        ours, paper = cell.figures(policy), cell.paper(policy)
         assert ours is not None, "it was run"
-        found += [getattr(ours, figure) for figure in FITTED]
-    print(f"arena {arena_tokens}, mfu {mfu}: {' '.join(f'{value:.4g}' for value in found)}", flush=True)
+        assert paper is not None, "the paper has every heavy W1 cell"
+        found.append(ours.hit / paper.hit)
+    print(f"arena {arena_tokens}: {' '.join(f'{value:.4g}' for value in found)}", flush=True)
     return found
 
 
-def goals(engine: str) -> list[float]:
-    """Return the paper's figures, in the order of `played`."""
-    cell = Cell(engine, STREAM[FAMILY[engine]])
-    return [getattr(cell.paper(policy), name) for policy in (stock_of(engine), FULL_STACK) for name in FITTED]
+def nearest(points: np.ndarray, sources: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the constants at which the ratios of all sources, of equal weight each, come nearest to 1.
 
-
-def nearest(
-    points: Sequence[tuple[float, float]], figures: Sequence[Sequence[float]], goal: Sequence[float]
-) -> list[float]:
-    """Return where the power laws through `figures` at `points` come closest to `goal` (relative squares)."""
+    Args:
+        points: constants that were tried, a row for each point.
+        sources: for each source, ratios to its figures: a row for each point, a column for each figure.
+    """
     terms = np.column_stack([np.ones(len(points)), np.log(points)])
-    laws, *_ = np.linalg.lstsq(terms, np.log(figures), rcond=None)
-    place, *_ = np.linalg.lstsq(laws[1:].T, np.log(goal) - laws[0], rcond=None)
-    return [float(value) for value in np.exp(place)]
-
-
-def fit(engine: str) -> dict[str, Any]:
-    """Return an engine's entry of fit.json."""
-    family = FAMILY[engine]
-    points = list(product(*GRID[family]))
-    arena_tokens, mfu = nearest(points, [played(engine, *point) for point in points], goals(engine))
-    for value, tried in zip((arena_tokens, mfu), GRID[family], strict=True):
-        assert min(tried) <= value <= max(tried), f"{value:g} is outside of the grid {tried}"
-    constants = {"arena_tokens": int(round(arena_tokens, -3)), "mfu": round(mfu, 3)}
-    return {"engine": engine, "stream": STREAM[family], **constants}
+    weights = np.concatenate([np.full(each.shape[1], each.shape[1] ** -0.5) for each in sources])
+    laws, *_ = np.linalg.lstsq(terms, np.log(np.hstack(sources)) * weights, rcond=None)
+    place, *_ = np.linalg.lstsq(laws[1:].T, -laws[0], rcond=None)
+    found: np.ndarray = np.exp(place)
+    if (found < points.min(axis=0)).any() or (found > points.max(axis=0)).any():
+        raise SystemExit(f"{found} is outside of the grid")
+    return found
 
 
 def main() -> None:
@@ -87,10 +71,11 @@ def main() -> None:
     parser.add_argument("--engine", choices=sorted(FAMILY), required=True)
     engine = parser.parse_args().engine
     logging.disable(logging.WARNING)
-    known = json.loads(FIT.read_text()) if FIT.exists() else {}
-    known[FAMILY[engine]] = fit(engine)
+    ratios = np.array([hits(engine, arena) for arena in GRID])
+    (arena_tokens,) = nearest(np.array(GRID, float)[:, None], [ratios])
+    known = json.loads(FIT.read_text()) | {FAMILY[engine]: int(round(arena_tokens, -3))}
     FIT.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
-    print(json.dumps(known[FAMILY[engine]], indent=2))
+    print(json.dumps(known))
 
 
 if __name__ == "__main__":

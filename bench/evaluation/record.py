@@ -19,9 +19,9 @@ import numpy as np
 
 import peek
 from bench.evaluation.bounds import belady_hit
-from bench.evaluation.plans import FAMILY, SIMULATED, parts_of
+from bench.evaluation.plans import SIMULATED, parts_of
 from bench.evaluation.policies import REORDERED, EngineMissing, config_of, planner_for
-from bench.evaluation.results import fitted
+from bench.evaluation.results import fit_of
 from bench.evaluation.streams import as_tokens, reordered
 from bench.evaluation.traffic import TRAFFIC
 from peek.simulation.cost import CostModel, cost_model_for
@@ -53,14 +53,6 @@ def time_calls(owner: Any, name: str) -> Readings:
 
     setattr(owner, name, measured)
     return readings
-
-
-def cost_for(workload: Workload, engine: str, mfu: float | None = None) -> CostModel:
-    """Return step times: the cell's hardware and model, with the engine's fitted `mfu` or a given one."""
-    model = cost_model_for(workload.name)
-    if mfu is None:
-        mfu = fitted(FAMILY[engine]).mfu
-    return CostModel(replace(model.hardware, mfu=mfu), model.model)
 
 
 def play(engine: str, workload: Workload, label: str, cost: CostModel) -> tuple[SimEngine, Readings]:
@@ -100,21 +92,19 @@ def library() -> str:
     return f"{peek.__version__}+{digest.hexdigest()[:8]}"
 
 
-def record(
-    engine: str, stream: str, workloads: Sequence[Workload], label: str, mfu: float | None = None
-) -> dict[str, Any]:
+def record(engine: str, stream: str, workloads: Sequence[Workload], label: str) -> dict[str, Any]:
     """Play every replica; return the figures of all requests together."""
     if label.endswith(REORDERED):
         workloads = [reordered(workload, engine) for workload in workloads]
     jobs: list[Job] = []
     spent_us: list[float] = []
     for workload in workloads:
-        played, readings = play(engine, workload, label, cost_for(workload, engine, mfu))
+        played, readings = play(engine, workload, label, cost_model_for(workload.name))
         jobs += played.jobs.values()
         spent_us.extend(1e6 * np.diff(readings)[::2])
     whole = _together(workloads)
     entry = {"engine": engine, "stream": stream, "seed": whole.seed, "policy": label}
-    entry |= {"version": version_of(engine), "peek": library(), "fit": str(fitted(FAMILY[engine]))}
+    entry |= {"version": version_of(engine), "peek": library(), "fit": fit_of(engine)}
     entry |= _flat(figures(whole, jobs)) | _measured(whole, jobs, parts_of(stream)[0])
     if spent_us:
         entry["cpu_us"], entry["cpu_us_p99"] = np.mean(spent_us), np.percentile(spent_us, 99)

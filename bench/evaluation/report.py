@@ -18,7 +18,7 @@ from bench.evaluation import listing, plans, plots, tables, verdicts
 from bench.evaluation.cells import Results
 from bench.evaluation.check import TOLERANCE
 from bench.evaluation.plans import FULL, NAMES, SIMULATED, runs_of
-from bench.evaluation.results import RESULTS, fitted, read
+from bench.evaluation.results import RESULTS, fitted_arena, read
 from bench.servers import table as measured
 
 SERVERS = Path(__file__).resolve().parents[2] / "docs" / "data" / "servers.csv"
@@ -43,7 +43,7 @@ def constants(servers: Path = SERVERS) -> dict[str, str]:
         "moved": f"{100 * TOLERANCE['ttft']:.0f} %",
         "hit_moved": f"{100 * TOLERANCE['hit']:.0f} points",
         "arenas": tables.arenas(),
-        "fits": tables.fits({family: fitted(family) for family in ("sglang", "vllm")}),
+        "fits": tables.fits({family: fitted_arena(family) for family in ("sglang", "vllm")}),
     }
 
 

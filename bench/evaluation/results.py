@@ -6,12 +6,13 @@ import csv
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from bench.evaluation.plans import Sweep, runs_of
+from bench.evaluation.plans import FAMILY, Sweep, runs_of
+from peek.simulation.cost import H100
 
 FIT = Path(__file__).with_name("fit.json")
-"""The constants fitted to the paper's figures, see fit.py."""
+"""The arenas fitted to the paper's hits, by engine family, see fit.py."""
 RESULTS = Path(__file__).with_name("results.csv")
 """The runs from which the pages are made."""
 
@@ -21,7 +22,7 @@ Record = dict[str, Any]
 KEYS = ("engine", "stream", "seed", "policy")
 """Columns that identify a run, as in `Sweep.runs`."""
 FACTS = ("version", "peek", "fit")
-"""What made a run: the engine's version, this library's with its sources' digest, the `Fit`."""
+"""What made a run: the engine's version, this library's with its sources' digest, and `fit_of`."""
 FIGURES = (
     "hit", "ideal", "belady", "rps", "ttft", "ttft_p50", "ttft_p99", "e2e", "e2e_p99", "tpot_ms", "itl_ms",
     "wait_max", "preemptions", "unfinished", "watched", "watched_p99", "cpu_us", "cpu_us_p99",
@@ -34,20 +35,14 @@ COLUMNS = (*KEYS, *FACTS, *FIGURES)
 DIGITS = 5
 
 
-class Fit(NamedTuple):
-    """The fitted constants of an engine family."""
-
-    arena_tokens: int
-    mfu: float
-
-    def __str__(self) -> str:
-        return f"{self.arena_tokens}/{self.mfu}"
+def fitted_arena(family: str) -> int:
+    """Return the KV arena of W1 and W2 on engines of this family, in tokens, from fit.json."""
+    return int(json.loads(FIT.read_text())[family])
 
 
-def fitted(family: str) -> Fit:
-    """Return the constants from fit.json."""
-    found = json.loads(FIT.read_text())[family]
-    return Fit(found["arena_tokens"], found["mfu"])
+def fit_of(engine: str) -> str:
+    """Return what is fitted in an engine's runs: arena of W1 and W2, mfu and mbu, as `39000/0.75/0.8`."""
+    return f"{fitted_arena(FAMILY[engine])}/{H100.mfu}/{H100.mbu}"
 
 
 def read(path: Path) -> list[Record]:

@@ -28,7 +28,7 @@ from bench.builds import ROOT, require_compiled
 from bench.evaluation.plans import ALL, FAMILY, PLANS, REAL, SIMULATED
 from bench.evaluation.policies import EngineMissing
 from bench.evaluation.record import record
-from bench.evaluation.results import fitted, line_of, missing, read, write
+from bench.evaluation.results import fit_of, line_of, missing, read, write
 from bench.evaluation.streams import build, recordings
 from bench.recorded import RecordingMissing
 
@@ -37,7 +37,7 @@ DONE = "{engine:16} {stream:28} {seed:5} {policy:24} hit {hit:.3f}  ttft {ttft:8
 
 def wanted(arguments: argparse.Namespace, *engines: str) -> list[tuple[Any, ...]]:
     """Return (engine, stream, seed, policy) of the plan's runs on these engines that the output lacks."""
-    fits = {engine: str(fitted(FAMILY[engine])) for engine in engines}
+    fits = {engine: fit_of(engine) for engine in engines}
     only = [arguments.streams, arguments.seeds, arguments.policies]
     return [
         run
@@ -110,7 +110,7 @@ def begin(arguments: argparse.Namespace, engines: dict[str, str]) -> None:
         if absent:
             raise SystemExit(f"nothing begun: a whole run needs {', '.join(absent)}")
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    fits = {engine: str(fitted(FAMILY[engine])) for engine in ALL}
+    fits = {engine: fit_of(engine) for engine in ALL}
     known = (run for run in read(arguments.out) if run["fit"] == fits[run["engine"]])
     write(arguments.out, [run for run in known if run["policy"] not in arguments.again])
 

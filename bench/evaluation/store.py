@@ -12,8 +12,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from bench.evaluation.plans import ALL, FAMILY, FULL
-from bench.evaluation.results import RESULTS, fitted, missing, read, write
+from bench.evaluation.plans import ALL, FULL
+from bench.evaluation.results import RESULTS, fit_of, missing, read, write
 
 
 def main() -> int:
@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument("--into", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     records = read(arguments.run)
-    absent = missing(records, FULL, {engine: str(fitted(FAMILY[engine])) for engine in ALL})
+    absent = missing(records, FULL, {engine: fit_of(engine) for engine in ALL})
     if absent:
         gaps = Counter(engine for engine, *_ in absent)
         print(f"not stored, the full plan has more runs: {', '.join(f'{n} of {e}' for e, n in gaps.items())}")

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.evaluation.plans import FAMILY, parts_of
-from bench.evaluation.results import fitted
+from bench.evaluation.results import fitted_arena
 from bench.evaluation.traffic import TRAFFIC
 from bench.evaluation.traffic import workload as traffic
 from bench.recorded import RECORDED, RecordingMissing, file_of, longest, recorded
@@ -59,7 +59,7 @@ def build(name: str, seed: int, engine: str, data: Path | None) -> list[Workload
         return [cell(kind, load, seed, engine, trace=trace, client=form or None)]
     workload = cell(kind, load, seed, engine)
     if kind.startswith(("w1", "w2")):
-        workload = replace(workload, arena_tokens=fitted(engine).arena_tokens)
+        workload = replace(workload, arena_tokens=fitted_arena(engine))
     if form == "window":
         workload = replace(workload, client_concurrency=number or workload.max_running)
     elif form == "arena":

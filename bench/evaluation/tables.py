@@ -333,7 +333,8 @@ def arenas() -> str:
     return table(["cells", "model", "cards", f"tokens at {UTILISATION} of the card", "at 0.9"], rows)
 
 
-def fits(fitted: dict[str, tuple[int, float]]) -> str:
-    """Return the fitted constants of each family."""
-    rows = [[NAMES[family], f"{arena:,}", f"{mfu:.3f}"] for family, (arena, mfu) in fitted.items()]
-    return table(["engine", "KV arena, tokens", "mfu"], rows)
+def fits(arenas: dict[str, int]) -> str:
+    """Return the fitted arena of each family."""
+    return table(
+        ["engine", "KV arena, tokens"], [[NAMES[family], f"{arena:,}"] for family, arena in arenas.items()]
+    )

@@ -434,8 +434,8 @@ def save_plot(path: Path, batches: list[Batch]) -> None:
     """Draw all runs into the file `path`; several seeds become means with their range as a line."""
     from matplotlib import figure as drawing  # not pyplot, which has global state and may open windows
 
-    policies = [run["policy"] for run in batches[0].runs]
-    figure = drawing.Figure(figsize=(10.0, 2.0 + 0.58 * max(len(policies), 2)), dpi=150, layout="constrained")
+    names = [name_of(run) for run in batches[0].runs]
+    figure = drawing.Figure(figsize=(10.0, 2.0 + 0.58 * max(len(names), 2)), dpi=150, layout="constrained")
     first, heading = batches[0], batches[0].title
     if len(batches) > 1:
         seeds = ", ".join(str(batch.workload.seed) for batch in batches)
@@ -445,8 +445,8 @@ def save_plot(path: Path, batches: list[Batch]) -> None:
     drawn = [column for name in PANELS for column in _COLUMNS if column.figure == name]
     for number, column in enumerate(drawn):
         axes = figure.add_subplot(2, 2, number + 1)
-        values = [[column.value(batch.runs[row]) for batch in batches] for row in range(len(policies))]
-        _draw(axes, policies, values)
+        values = [[column.value(batch.runs[row]) for batch in batches] for row in range(len(names))]
+        _draw(axes, names, values)
         _scale(axes, column.figure, values)
         if column.figure == "cache_hit":
             _draw_ideal(axes, fmean(batch.runs[0]["ideal_hit"] for batch in batches))
@@ -459,15 +459,15 @@ def save_plot(path: Path, batches: list[Batch]) -> None:
         stream.write(picture.getbuffer())
 
 
-def _draw(axes: Axes, policies: list[str], values: list[list[float]]) -> None:
-    """Draw the bars of the policies from top to bottom, in the order of the command line."""
-    rows = list(range(len(policies)))
-    colors = [_PEEK if policy == "peek" else _OTHERS for policy in policies]
+def _draw(axes: Axes, names: list[str], values: list[list[float]]) -> None:
+    """Draw the bars of the runs from top to bottom, in the order of the command line."""
+    rows = list(range(len(names)))
+    colors = [_PEEK if name.split(", ")[-1] == OURS else _OTHERS for name in names]
     axes.barh(rows, [fmean(each) for each in values], height=0.7, color=colors)
     for row, each in enumerate(values):
         if len(each) > 1:
             axes.plot([min(each), max(each)], [row, row], color=_INK, linewidth=1.2)
-    axes.set_yticks(rows, policies)
+    axes.set_yticks(rows, names)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=8)

@@ -1,18 +1,18 @@
 """Step times of an engine: a roofline of named hardware and models, or a fit to a real engine's steps.
 
-    step = overhead + max(weights / bandwidth, flops / (peak x mfu)) + kv_read / bandwidth
+    step = overhead + max(weights / read, flops / (peak x mfu)) + kv / read,    read = bandwidth x mbu
 
 - weights: every step reads all parameters once, 2 bytes each.
 - flops: 2 x parameters per computed token, plus attention of every prefill token to its context.  That is
   4 x layers x heads x head_dim per (token, context token) pair, halved within a chunk by causality.
-- kv_read: decoding reads each running request's KV once a step, 2 x layers x kv_heads x head_dim x 2
+- kv: decoding reads each running request's KV once a step, 2 x layers x kv_heads x head_dim x 2
   bytes a token.
 
 Hardware figures are those of the vendor's data sheet (H100 SXM: 989 TFLOP/s dense bf16, 3.35 TB/s HBM3).
 NVLink traffic of tensor parallelism is part of `mfu`, not modelled apart.  Memory is what the driver reports.
-Model figures are those of the published `config.json`s and parameter counts.  `mfu`, the part of peak that
-prefill reaches, is the one free constant: 0.40 puts one prefill token of Qwen2.5-32B at 0.165 ms.  It is not
-tuned per cell (docs/simulator.md).
+Model figures are those of the published `config.json`s and parameter counts.  The parts of peak and bandwidth
+that are reached, `mfu` and `mbu`, are fitted to NVIDIA's tables of an H100 and to one cell of the paper, and
+then hold for every card, cell and policy (`bench.neutral.clock`, docs/simulator.md).
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Hardware:
         flops: dense bf16 peak, FLOP/s.
         bandwidth: memory bandwidth, bytes/s.
         memory_gib: memory that the driver reports, GiB.
-        mfu: part of `flops` that prefill reaches.
+        mfu: part of `flops` that prefill reaches (model FLOPs utilisation).
+        mbu: part of `bandwidth` that reading reaches (model bandwidth utilisation).
         overhead_s: launch and scheduling time of a step, seconds.
     """
 
@@ -54,7 +55,8 @@ class Hardware:
     flops: float
     bandwidth: float
     memory_gib: float
-    mfu: float = 0.40
+    mfu: float = 0.75
+    mbu: float = 0.80
     overhead_s: float = 0.0015
 
 
@@ -115,10 +117,11 @@ class CostModel:
         self.hardware = hardware
         self.model = model
         effective = hardware.flops * hardware.mfu
-        self._weights_s = model.parameters * BYTES_PER_VALUE / hardware.bandwidth
+        read = hardware.bandwidth * hardware.mbu
+        self._weights_s = model.parameters * BYTES_PER_VALUE / read
         self._token_s = 2.0 * model.parameters / effective
         self._pair_s = 4.0 * model.layers * model.heads * model.head_dim / effective
-        self._kv_s = model.kv_bytes / hardware.bandwidth
+        self._kv_s = model.kv_bytes / read
 
     def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
         """Return the seconds of one step.

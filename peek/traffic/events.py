@@ -38,7 +38,6 @@ class Measured(NamedTuple):
         prompt_tokens, output_tokens: lengths of prompt and answer, tokens; 0 for an unknown answer.
         hash_ids: a chained id for each block, also a partial one; None if what the prompt shares is unknown.
         block_tokens: tokens per block; 0 without `hash_ids`.
-        scope: name of the range within which equal ids mean equal blocks.
     """
 
     name: str
@@ -47,7 +46,6 @@ class Measured(NamedTuple):
     output_tokens: int
     hash_ids: Sequence[int] | None = None
     block_tokens: int = 0
-    scope: str = ""
     tenant: str = ""
     is_bare: bool = False
 

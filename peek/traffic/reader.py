@@ -166,7 +166,7 @@ class _Trace(Format):
             raise WorkloadError(f"{len(ids)} hash_ids for {prompt} tokens in blocks of {block!r}")
         self.requests += 1
         tenant = row.get("tenant", "")
-        yield Measured(name, at_s, prompt, _bounded(numbers[2]), ids, block, "", str(tenant))
+        yield Measured(name, at_s, prompt, _bounded(numbers[2]), ids, block, str(tenant))
 
 
 class _Sessions(Format):

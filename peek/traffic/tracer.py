@@ -180,8 +180,7 @@ class Tracer:
             parts, odd = divmod(size, self._block_tokens)
             if odd:
                 raise WorkloadError(f"has blocks of {size} tokens, and the others of {self._block_tokens}")
-            place = f"{size}/{event.scope}".encode("utf-8", "surrogatepass")
-            named = (b"%s/%d/%d" % (place, each, part) for each in event.hash_ids for part in range(parts))
+            named = (b"%d/%d/%d" % (size, each, part) for each in event.hash_ids for part in range(parts))
         ids = array("Q", map(self.hashing.id, islice(named, -(-tokens // self.block_tokens))))
         self._note(event, tokens, ids, 0, event.output_tokens)
         self.counts.answered += event.output_tokens > 0
