@@ -10,6 +10,8 @@ SEEDS = (42, 142, 242)
 """The paper's seeds, for what is compared with its figures."""
 FRESH = (611, 6121, 61121)
 """Seeds of every comparison with `peek`.  Nothing is ever tuned on them."""
+ONCE = FRESH[:1]
+"""Seeds where many streams stand side by side, or a simulated twin plays all of `FRESH`."""
 SIMULATED = ("simulated-radix", "simulated-blocks")
 REAL = ("sglang", "vllm")
 ALL = (*REAL, *SIMULATED)
@@ -149,11 +151,9 @@ GUARDED = ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", "spf+lru", "clpm", FULL_ST
 """Policies that a check must be able to tell from `peek`."""
 GUARDED_STREAMS = (*W1_HEAVY, "w1c:moderate", "w1a:heavy:window")
 QUICK = (  # a part of `FULL`: the reference of CI is taken from the stored runs
-    Sweep(GUARDED_STREAMS, GUARDED, SIMULATED, FRESH[:1]),
-    Sweep(
-        (COLD[0], TENANTS[0], "w5-short:heavy"), ("fcfs+lru", "lpm-nolimit+lru", "peek"), SIMULATED, FRESH[:1]
-    ),
-    Sweep(("w1a:heavy", "w1c:heavy"), ("lpm-nolimit+lru", FULL_STACK, "peek"), REAL, FRESH[:1]),
+    Sweep(GUARDED_STREAMS, GUARDED, SIMULATED, ONCE),
+    Sweep((COLD[0], TENANTS[0], "w5-short:heavy"), ("fcfs+lru", "lpm-nolimit+lru", "peek"), SIMULATED, ONCE),
+    Sweep(("w1a:heavy", "w1c:heavy"), ("lpm-nolimit+lru", FULL_STACK, "peek"), REAL, ONCE),
 )
 LATTICE = ("clpm", "clpm+gm", "clpm+gm+dl", "clpm+gm+pe")
 FULL = (  # what matters most comes first, for a run that is cut short
@@ -161,18 +161,18 @@ FULL = (  # what matters most comes first, for a run that is cut short
     of_paper("vllm", PAPER_W1["vllm"], "fcfs+pe", *LATTICE),
     Sweep((*W1_HEAVY, *WINDOW, "w1c:moderate"), SHORT, REAL),
     Sweep((*SHARED, *W4, *W5, *NEW, *SESSIONS), SHORT, SIMULATED),
-    Sweep(MAP, SHORT, SIMULATED),
-    Sweep(FLASH, ("fcfs+lru",), SIMULATED),
-    Sweep((*COLD, AGENTS[1], LIVE[0], *FLOODS, *TENANTS), SHORT, REAL),
-    Sweep(FLOODS_NAMED, ("fcfs+lru", "lpm-nolimit+lru", "peek")),
-    Sweep((*W5[:2], *W4_HEAVY["sglang"]), SHORT, ("sglang",)),
-    Sweep((*W5[:2], *W4_HEAVY["vllm"]), SHORT, ("vllm",)),
-    Sweep((*BATCH, *CONTROL), OFFLINE, SIMULATED),
+    Sweep(MAP, SHORT, SIMULATED, ONCE),
+    Sweep(FLASH, ("fcfs+lru",), SIMULATED, ONCE),
+    Sweep((*COLD, AGENTS[1], LIVE[0], *FLOODS, *TENANTS), SHORT, REAL, ONCE),
+    Sweep(FLOODS_NAMED, ("fcfs+lru", "lpm-nolimit+lru", "peek"), seeds=ONCE),
+    Sweep((*W5[:2], *W4_HEAVY["sglang"]), SHORT, ("sglang",), ONCE),
+    Sweep((*W5[:2], *W4_HEAVY["vllm"]), SHORT, ("vllm",), ONCE),
+    Sweep((*BATCH, *CONTROL), OFFLINE, SIMULATED, ONCE),
     Sweep(tuple(stream for curve in OVER_LOAD.values() for stream in curve), LADDER, SIMULATED),
-    Sweep(W1_MODERATE, SHORT, REAL),
-    Sweep((*W3, *W2), SHORT, REAL),
-    Sweep(W1_HEAVY, ("dfs-weight+lru", "k-lpm+lru", *LIMITED), ("sglang",)),
-    Sweep(SESSIONS, SHORT, REAL),
+    Sweep(W1_MODERATE, SHORT, REAL, ONCE),
+    Sweep((*W3, *W2), SHORT, REAL, ONCE),
+    Sweep(W1_HEAVY, ("dfs-weight+lru", "k-lpm+lru", *LIMITED), ("sglang",), ONCE),
+    Sweep(SESSIONS, SHORT, REAL, ONCE),
     Sweep((*TRACE_STARTS, "azure-code:1.0"), SHORT, seeds=(0,)),
     Sweep(TRACES, SHORT, SIMULATED, (0,)),
     of_paper("sglang", (*W2, *W3, *W5_WINDOW, *W4_HEAVY["sglang"])),
