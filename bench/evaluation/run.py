@@ -38,12 +38,14 @@ DONE = "{engine:16} {stream:28} {seed:5} {policy:24} hit {hit:.3f}  ttft {ttft:8
 def wanted(arguments: argparse.Namespace, *engines: str) -> list[tuple[Any, ...]]:
     """Return (engine, stream, seed, policy) of the plan's runs on these engines that the output lacks."""
     fits = {engine: fit_of(engine) for engine in engines}
-    only = [arguments.streams, arguments.seeds, arguments.policies]
-    return [
-        run
-        for run in missing(read(arguments.out), PLANS[arguments.plan], fits)
-        if all(not few or part in few for few, part in zip(only, run[1:], strict=True))
-    ]
+    absent = missing(read(arguments.out), PLANS[arguments.plan], fits)
+    return [run for run in absent if asked_for(arguments, *run[1:])]
+
+
+def asked_for(arguments: argparse.Namespace, stream: str, seed: int, policy: str) -> bool:
+    """Return whether a run is one of those that the command line names; it names all if it names none."""
+    named = ((arguments.streams, stream), (arguments.seeds, seed), (arguments.policies, policy))
+    return all(not few or part in few for few, part in named)
 
 
 def run_here(engine: str, arguments: argparse.Namespace, deadline: float) -> bool:
@@ -112,7 +114,15 @@ def begin(arguments: argparse.Namespace, engines: dict[str, str]) -> None:
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     fits = {engine: fit_of(engine) for engine in ALL}
     known = (run for run in read(arguments.out) if run["fit"] == fits[run["engine"]])
-    write(arguments.out, [run for run in known if run["policy"] not in arguments.again])
+    write(
+        arguments.out,
+        [
+            run
+            for run in known
+            if run["policy"] not in arguments.again
+            or not asked_for(arguments, run["stream"], run["seed"], run["policy"])
+        ],
+    )
 
 
 def parse() -> argparse.Namespace:
