@@ -168,7 +168,7 @@ FULL = (  # what matters most comes first, for a run that is cut short
     Sweep((*W5[:2], *W4_HEAVY["sglang"]), SHORT, ("sglang",), ONCE),
     Sweep((*W5[:2], *W4_HEAVY["vllm"]), SHORT, ("vllm",), ONCE),
     Sweep((*BATCH, *CONTROL), OFFLINE, SIMULATED, ONCE),
-    Sweep(tuple(stream for curve in OVER_LOAD.values() for stream in curve), LADDER, SIMULATED),
+    Sweep(tuple(stream for curve in OVER_LOAD.values() for stream in curve), LADDER, SIMULATED, ONCE),
     Sweep(W1_MODERATE, SHORT, REAL, ONCE),
     Sweep((*W3, *W2), SHORT, REAL, ONCE),
     Sweep(W1_HEAVY, ("dfs-weight+lru", "k-lpm+lru", *LIMITED), ("sglang",), ONCE),
