@@ -64,7 +64,8 @@ def bench_command(options: BenchOptions) -> None:
     if rounds > LARGEST_ROUNDS:
         raise typer.BadParameter(f"{rounds} is not in 1..{LARGEST_ROUNDS}", param_hint="--rounds")
     source = options.source
-    work = _drawn(2 * waiting) if source is None else _read(source, 2 * waiting, options.tokenizer)
+    bad = BadLines(source or STREAM)
+    work = _drawn(2 * waiting) if source is None else _read(source, 2 * waiting, options.tokenizer, bad)
     fitting = min(waiting, max(1, len(work.keys) // 2))
     bench = Bench(work.keys, fitting, policy, rounds, work.block_symbols)
     with ProgressBar(None, "measuring") as progress:
@@ -86,6 +87,7 @@ def bench_command(options: BenchOptions) -> None:
         print(json.dumps({**setting, "rows": [vars(figure) for figure in figures]}, indent=2))
     else:
         _print(setting, figures)
+    bad.complain()
 
 
 class _Work(NamedTuple):
@@ -103,8 +105,8 @@ def _drawn(count: int) -> _Work:
     return _Work([heads[head] + random_key(rng, 128) for head in drawn], DRAWN)
 
 
-def _read(source: Path, limit: int, tokenizer: Path | None) -> _Work:
-    """Read at most `limit` prompts from the start of a file."""
+def _read(source: Path, limit: int, tokenizer: Path | None, bad: BadLines) -> _Work:
+    """Read at most `limit` prompts from the start of a file; lines that hold none go to `bad`."""
     if source == STREAM:
         raise typer.BadParameter("standard input cannot be read twice", param_hint="IN")
     if _is_trace(source):
@@ -112,7 +114,7 @@ def _read(source: Path, limit: int, tokenizer: Path | None) -> _Work:
         dense: dict[int, int] = {}
         keys = [pack_tokens([dense.setdefault(each, len(dense)) for each in row.hash_ids]) for row in rows]
         return _Work(keys, f"{source}, a symbol is a block of {rows[0].block_tokens} tokens", 1)
-    lines = read_requests(source, load_tokenizer(tokenizer), BadLines(source))
+    lines = read_requests(source, load_tokenizer(tokenizer), bad)
     keys = [key for _, _, key in islice(lines, limit)]
     if not keys:
         raise WorkloadError(f"{source}: holds no request that is understood")

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from peek import __version__, backend
 from peek.cli.options import (
+    OfContext,
     check_choice,
     check_target,
     count,
@@ -62,7 +63,7 @@ AUTO: Final = "auto"
 
 
 @dataclass(frozen=True)
-class CheckOptions:
+class CheckOptions(OfContext):
     """The command line of `peek check`."""
 
     logs: list[Path] = read_path("LOG...", "Logs of one engine; .gz, .zst; -: stdin.")
@@ -191,10 +192,11 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> C
     targets = options.slo[:2] + list(TARGETS[len(options.slo[:2]) :])
     with ProgressBar((options.draws + 1) * (len(engine.stock) + 1), "simulating") as progress:
         found = answer(workload, engine, cost, Random(options.seed), options.draws, targets, progress.show)
+    cards = "one" if options.cards == 1 else options.cards
     taken = {
         "vLLM (--engine)": options.engine == AUTO and not facts.engine,
-        f"one {DEFAULT_CARD.upper()} (--card)": options.card == DEFAULT_CARD and options.cards == 1,
-        f"{DEFAULT_MODEL} (--model)": options.model == DEFAULT_MODEL,
+        f"{cards} {DEFAULT_CARD.upper()} (--card)": not options.is_given("card"),
+        f"{DEFAULT_MODEL} (--model)": not options.is_given("model"),
     }
     assumed = ", ".join(what for what, is_taken in taken.items() if is_taken)
     return Checked(_seen(options, reader, tracer, whole, bad), _notes(reader, tracer), found, cost, assumed)

@@ -22,6 +22,7 @@ import typer
 
 from peek import PRESETS, InvalidConfig, PeekError, WorkloadError, backend
 from peek.cli.options import (
+    OfContext,
     as_usage_error,
     check_choice,
     check_policies,
@@ -94,10 +95,9 @@ part_of_memory = partial(
 
 
 @dataclass(frozen=True)
-class SimulateOptions:
+class SimulateOptions(OfContext):
     """The command line of `peek simulate`."""
 
-    ctx: typer.Context
     workload: str = value(f"A cell of the paper: {', '.join(CELL_NAMES)}.", "w1c")
     load: str = value(f"Load of the cell: {', '.join(LOADS)}.", "heavy")
     policy: list[str] = value(
@@ -134,11 +134,6 @@ class SimulateOptions:
     )
     router: list[str] = value(f"Router, repeatable: {', '.join(ROUTERS)}.", list(DEFAULT_ROUTERS), "NAME")
     stale_s: float = value("Seconds until a router learns of a change; --cache blocks.", 0.0, "FLOAT")
-
-    def is_given(self, name: str) -> bool:
-        """Whether an option is on the command line, even with its default as value."""
-        source = self.ctx.get_parameter_source(name)
-        return source is not None and source.name == "COMMANDLINE"
 
     def refuse(self, names: Sequence[str], why: str) -> None:
         """Raise `BadParameter` if one of these options is on the command line."""
