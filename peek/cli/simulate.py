@@ -39,6 +39,7 @@ from peek.cli.options import (
 from peek.cli.reading import ProgressBar
 from peek.cli.report import Batch, as_json_text, check_plot, print_batches, save_plot
 from peek.cli.writing import write_whole
+from peek.simulation.answer import engine_of
 from peek.simulation.cells import CELL_NAMES, LOADS, cell
 from peek.simulation.cost import (
     UTILISATION,
@@ -72,9 +73,6 @@ DEFAULT_ROUTERS: Final = ("round-robin", "prefix-hash", "peek")
 DEFAULT_CARD: Final = "h100"
 DEFAULT_MODEL: Final = "qwen2.5-32b"
 LARGEST_CARDS: Final = 1024
-
-ENGINE_OF: Final = {"radix": "sglang", "blocks": "vllm"}
-"""Engine of each kind, whose rates and caps a cell takes."""
 
 PER_REQUEST_COLUMNS: Final = (
     "request_id", "tenant", "arrival_s", "admitted_s", "first_token_s", "finished_s",
@@ -298,7 +296,7 @@ def _cells(options: SimulateOptions) -> list[Workload]:
     check_choice("--load", options.load, LOADS)
     if trace_file is not None and not name.startswith("w4"):
         raise typer.BadParameter(f"{trace_file} is of no use to {name}", param_hint="--trace-file")
-    engine = ENGINE_OF[options.cache]
+    engine = engine_of(options.cache).name  # a cell takes its rates and caps
     try:
         cells = [cell(name, options.load, seed, engine, trace=trace_file) for seed in options.seed]
     except WorkloadError as error:
