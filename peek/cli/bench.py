@@ -30,7 +30,7 @@ from peek.cli.reading import (
     read_lines,
     read_requests,
 )
-from peek.offline.reordering import BLOCK_TOKENS
+from peek.offline.block_keys import BLOCK_TOKENS
 from peek.simulation.trace import iter_rows
 from peek.simulation.workload import pack_tokens
 from peek.timing import Bench, Figure, aligned, random_key, readable
