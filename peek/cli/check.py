@@ -40,9 +40,9 @@ from peek.cli.trace import (
     ESTIMATE,
     field_path,
     nothing_read,
-    pace,
     rate_of_requests,
     read_logs,
+    summary,
     unit_of_times,
     unknown_tokens,
     unread,
@@ -98,6 +98,7 @@ class Checked:
 
     Attributes:
         seen: the log's formats, counts and figures, by name.
+        summary: the counts in words, a line each.
         notes: warnings and advice, a sentence each.
         answer: answer of the simulation.
         cost: cost model of the machine.
@@ -105,6 +106,7 @@ class Checked:
     """
 
     seen: dict[str, Any]
+    summary: list[str]
     notes: list[str]
     answer: Answer
     cost: CostModel
@@ -199,7 +201,10 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> C
         f"{DEFAULT_MODEL} (--model)": not options.is_given("model"),
     }
     assumed = ", ".join(what for what, is_taken in taken.items() if is_taken)
-    return Checked(_seen(options, reader, tracer, whole, bad), _notes(reader, tracer), found, cost, assumed)
+    seen = _seen(options, reader, tracer, whole, bad)
+    tokens = "of prompts" + ESTIMATE * seen["tokens_are_estimated"]
+    said = summary(tracer.counts, tokens, "of unknown length")
+    return Checked(seen, said, _notes(reader, tracer), found, cost, assumed)
 
 
 def _workload(options: CheckOptions, tracer: Tracer) -> Workload:
@@ -228,13 +233,8 @@ def _seen(options: CheckOptions, reader: Reader, tracer: Tracer, whole: Workload
         "shared": ideal_hit(whole, include_warmup=True),
         "sessions": counts.sessions,
         "turns": counts.turns,
-        "answers": {
-            "told": counts.answered, "allowed": counts.allowed,
-            "unknown": counts.requests - counts.answered - counts.allowed,
-        },
-        "cached_says_the_log": (
-            counts.engine_cached_tokens / counts.engine_prompt_tokens if counts.engine_prompt_tokens else None
-        ),
+        "answers": {"told": counts.answered, "allowed": counts.allowed, "unknown": counts.unknown},
+        "cached_says_the_log": counts.cached,
         "lines_of_the_server": reader.own,
         "broken": bad,
         "not_understood": reader.not_understood(),
@@ -244,7 +244,7 @@ def _seen(options: CheckOptions, reader: Reader, tracer: Tracer, whole: Workload
 def _notes(reader: Reader, tracer: Tracer) -> list[str]:
     """Return warnings about the log, and advice."""
     counts = tracer.counts
-    said = [counts.doubt, reader.cut(), *reader.hints()]
+    said = [*counts.doubts, reader.cut(), *reader.hints()]
     if reader.is_lengths:
         said.append(f"{counts.alone:,} requests are lengths without prompts: taken as sharing nothing")
     if counts.span_s > 0.0 and counts.requests > 1000.0 * counts.span_s:
@@ -258,8 +258,6 @@ def _notes(reader: Reader, tracer: Tracer) -> list[str]:
             f"{counts.ranked:,} requests ask for a priority, which the model does not heed; "
             "nor do engines without --scheduling-policy priority or --enable-priority-scheduling"
         )
-    if counts.started_before:
-        said.append(f"{counts.started_before:,} answers to requests that are not in the log")
     return list(dict.fromkeys(filter(None, said)))
 
 
@@ -272,15 +270,10 @@ def _print(checked: Checked) -> None:
     for name, each in seen["formats"].items():
         bare = f", {each['without_prompt']:,} without a prompt" if each["without_prompt"] else ""
         say(f"{name}: {each['lines']:,} lines, {each['requests']:,} requests{bare}")
-    estimate = ESTIMATE * seen["tokens_are_estimated"]
-    say(f"{seen['requests']:,} requests, {seen['prompt_tokens']:,} tokens of prompts{estimate}")
-    say(pace(seen["span_s"], seen["requests"]))
+    for line in checked.summary:
+        say(line)
     turns = f"; {seen['turns']:,} of them are turns of {seen['sessions']:,} sessions" if seen["turns"] else ""
     say(f"{100.0 * seen['shared']:.1f} % of the tokens have come before in the same place{turns}")
-    told, allowed, unknown = seen["answers"].values()
-    say(f"answers: {told:,} told, {allowed:,} as long as allowed, {unknown:,} of unknown length")
-    if seen["cached_says_the_log"] is not None:
-        say(f"the log says that {100.0 * seen['cached_says_the_log']:.1f} % were cached")
     if seen["broken"]:
         say(f"broken lines, left out: {seen['broken']:,}")
     for note in (*unread(seen["not_understood"]), *checked.notes):

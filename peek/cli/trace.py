@@ -111,9 +111,11 @@ def trace_command(options: TraceOptions) -> None:
     with untimed([source]), write_whole([target]) as (stream,):
         for row in tracer.rows(options.output_tokens, options.rate):
             stream.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
-    _explain(tracer.counts, options, is_estimate=encode is None and tracer.counts.texts > 0)
-    for said in (*unread(reader.not_understood()), *reader.hints()):
-        print(said, file=sys.stderr)
+    counts = tracer.counts
+    estimate = ESTIMATE * (encode is None and counts.texts > 0)
+    size, unknown = f"in blocks of {options.block_tokens}{estimate}", f"taken as {options.output_tokens}"
+    said = [*summary(counts, size, unknown), *counts.doubts, *unread(reader.not_understood())]
+    print("\n".join([*said, *reader.hints()]), file=sys.stderr)
     bad.complain(reader.cut())
 
 
@@ -173,23 +175,18 @@ def _salt(path: Path | None) -> bytes:
     return salt
 
 
-def _explain(counts: Counts, options: TraceOptions, is_estimate: bool) -> None:
-    note = ESTIMATE * is_estimate
-    told, allowed = counts.answered, counts.allowed
-    unknown, size = counts.requests - told - allowed, options.block_tokens
+def summary(counts: Counts, tokens: str, unknown: str) -> list[str]:
+    """Write counts, a line each; `tokens` and `unknown` are the words behind tokens and unknown answers."""
+    known = f"{counts.answered:,} told, {counts.allowed:,} as long as allowed"
     said = [
-        f"{counts.requests:,} requests, {counts.prompt_tokens:,} tokens in blocks of {size}{note}",
+        f"{counts.requests:,} requests, {counts.prompt_tokens:,} tokens {tokens}",
         pace(counts.span_s, counts.requests),
-        f"length of answers: {told:,} told, {allowed:,} as allowed, {unknown:,} as {options.output_tokens}",
+        f"answers: {known}, {counts.unknown:,} {unknown}",
     ]
-    if counts.engine_prompt_tokens:
-        hit = 100.0 * counts.engine_cached_tokens / counts.engine_prompt_tokens
-        said.append(f"the log says that {hit:.1f} % of {counts.engine_prompt_tokens:,} tokens were cached")
-    if counts.doubt:
-        said.append(counts.doubt)
-    if counts.started_before:
-        said.append(f"{counts.started_before:,} answers to requests that are not in the log")
-    print("\n".join(said), file=sys.stderr)
+    if counts.cached is not None:
+        hit = f"{100.0 * counts.cached:.1f} % of {counts.engine_prompt_tokens:,} tokens"
+        said.append(f"the log says that {hit} were cached")
+    return said
 
 
 def pace(span_s: float, requests: int) -> str:
