@@ -17,37 +17,12 @@ import typer
 from rich.console import Console
 
 from peek import __version__, backend
-from peek.cli.options import (
-    OfContext,
-    check_choice,
-    check_target,
-    count,
-    json_switch,
-    parse_seed,
-    parse_slo,
-    parse_target,
-    positive,
-    read_path,
-    refuse_clashes,
-    tokenizer_path,
-    value,
-)
+from peek.cli import options as cli
+from peek.cli import trace
 from peek.cli.page import save_page
 from peek.cli.reading import ProgressBar, json_loads, load_tokenizer
 from peek.cli.report import Batch, print_batches, rounded, said_of
 from peek.cli.simulate import DEFAULT_CARD, DEFAULT_MODEL, arena_of, machine, number_of_cards, part_of_memory
-from peek.cli.trace import (
-    ESTIMATE,
-    field_path,
-    nothing_read,
-    rate_of_requests,
-    read_logs,
-    summary,
-    unit_of_times,
-    unknown_tokens,
-    unread,
-    untimed,
-)
 from peek.offline.formats import Encode
 from peek.simulation.answer import DRAWS, ENGINES, FIGURES, OURS, Answer, answer, busiest
 from peek.simulation.cost import CostModel
@@ -63,33 +38,33 @@ AUTO: Final = "auto"
 
 
 @dataclass(frozen=True)
-class CheckOptions(OfContext):
+class CheckOptions(cli.OfContext):
     """The command line of `peek check`."""
 
-    logs: list[Path] = read_path("LOG...", "Logs of one engine; .gz, .zst; -: stdin.")
-    engine: str = value(f"{', '.join(ENGINES)}; auto: as the log says, else vllm.", AUTO, "NAME")
-    card: str = value("Accelerator, such as h100.", DEFAULT_CARD)
+    logs: list[Path] = cli.read_path("LOG...", "Logs of one engine; .gz, .zst; -: stdin.")
+    engine: str = cli.value(f"{', '.join(ENGINES)}; auto: as the log says, else vllm.", AUTO, "NAME")
+    card: str = cli.value("Accelerator, such as h100.", DEFAULT_CARD)
     cards: int = number_of_cards()
-    model: str = value("Model, such as llama-3.1-8b, or its config.json.", DEFAULT_MODEL)
+    model: str = cli.value("Model, such as llama-3.1-8b, or its config.json.", DEFAULT_MODEL)
     memory_utilization: float = part_of_memory()
-    arena_tokens: int | None = count("KV arena in tokens; else the log's, else the card's.")
-    max_running: int | None = count("Requests that run at once; else the log's, else 256.")
-    as_json: bool = json_switch()
-    html: Path | None = value("Write a page with the answer.", None, "FILE", parse_target)
-    rate_scale: float = positive("Replay the requests this many times faster.", 1.0)
-    limit: int = count("Simulate this many requests, from the busiest stretch.", LIMIT)
-    draws: int = value("Resamples of the arrivals for the spread; 0: none.", DRAWS, "INT", parse_seed)
-    seed: int = value("Seed of the resamples.", 42, "INT", parse_seed)
-    slo: list[Target] = value(
-        "A target for goodput in place of 2 s and 10 s, repeatable.", [], "S[,MS]", parse_slo
+    arena_tokens: int | None = cli.count("KV arena in tokens; else the log's, else the card's.")
+    max_running: int | None = cli.count("Requests that run at once; else the log's, else 256.")
+    as_json: bool = cli.json_switch()
+    html: Path | None = cli.value("Write a page with the answer.", None, "FILE", cli.parse_target)
+    rate_scale: float = cli.positive("Replay the requests this many times faster.", 1.0)
+    limit: int = cli.count("Simulate this many requests, from the busiest stretch.", LIMIT)
+    draws: int = cli.value("Resamples of the arrivals for the spread; 0: none.", DRAWS, "INT", cli.parse_seed)
+    seed: int = cli.value("Seed of the resamples.", 42, "INT", cli.parse_seed)
+    slo: list[Target] = cli.value(
+        "A target for goodput in place of 2 s and 10 s, repeatable.", [], "S[,MS]", cli.parse_slo
     )
-    time_field: str = field_path()
-    prompt_field: str = field_path()
-    output_field: str = field_path()
-    time_unit: str = unit_of_times()
-    tokenizer: Path | None = tokenizer_path()
-    rate: float | None = rate_of_requests()
-    output_tokens: int = unknown_tokens()
+    time_field: str = trace.field_path()
+    prompt_field: str = trace.field_path()
+    output_field: str = trace.field_path()
+    time_unit: str = trace.unit_of_times()
+    tokenizer: Path | None = cli.tokenizer_path()
+    rate: float | None = trace.rate_of_requests()
+    output_tokens: int = trace.unknown_tokens()
 
 
 @dataclass(frozen=True)
@@ -155,15 +130,15 @@ def check_command(options: CheckOptions) -> None:
 
     All stock policies of the engine run on a model of it, on the recorded arrivals and on resamples.
     """
-    check_choice("--engine", options.engine, (AUTO, *ENGINES))
-    check_choice("--time-unit", options.time_unit, ("", *UNITS))
+    cli.check_choice("--engine", options.engine, (AUTO, *ENGINES))
+    cli.check_choice("--time-unit", options.time_unit, ("", *UNITS))
     if not 0 <= options.draws <= 1000:
         raise typer.BadParameter(f"{options.draws} is not in 0..1000", param_hint="--draws")
     cost = machine(options.card, options.cards, options.model)
     encode = load_tokenizer(options.tokenizer)
     if options.html is not None:
-        refuse_clashes([("LOG", path) for path in options.logs], [("--html", options.html)])
-        check_target(options.html)
+        cli.refuse_clashes([("LOG", path) for path in options.logs], [("--html", options.html)])
+        cli.check_target(options.html)
     checked = _checked(options, cost, encode)
     if options.html is not None:
         save_page(options.html, checked.as_json())
@@ -181,9 +156,9 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> C
         json_loads(),
     )
     tracer = Tracer(secrets.token_bytes(32), None, encode)
-    bad = sum(each.count for each in read_logs(options.logs, reader, tracer))
+    bad = sum(each.count for each in trace.read_logs(options.logs, reader, tracer))
     if not tracer.counts.requests:
-        raise nothing_read(options.logs, reader)
+        raise trace.nothing_read(options.logs, reader)
     whole = _workload(options, tracer)
     facts = reader.facts
     engine = ENGINES[options.engine if options.engine != AUTO else facts.engine or "vllm"]
@@ -202,13 +177,13 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> C
     }
     assumed = ", ".join(what for what, is_taken in taken.items() if is_taken)
     seen = _seen(options, reader, tracer, whole, bad)
-    tokens = "of prompts" + ESTIMATE * seen["tokens_are_estimated"]
-    said = summary(tracer.counts, tokens, "of unknown length")
+    tokens = "of prompts" + trace.ESTIMATE * seen["tokens_are_estimated"]
+    said = trace.summary(tracer.counts, tokens, "of unknown length")
     return Checked(seen, said, _notes(reader, tracer), found, cost, assumed)
 
 
 def _workload(options: CheckOptions, tracer: Tracer) -> Workload:
-    with untimed(options.logs):
+    with trace.untimed(options.logs):
         rows = [row_of(row) for row in tracer.rows(options.output_tokens, options.rate)]
     name = options.logs[0].name.partition(".")[0] if len(options.logs) == 1 else f"{len(options.logs)} logs"
     return at_rate(recorded(name, rows), options.rate_scale)
@@ -276,7 +251,7 @@ def _print(checked: Checked) -> None:
     say(f"{100.0 * seen['shared']:.1f} % of the tokens have come before in the same place{turns}")
     if seen["broken"]:
         say(f"broken lines, left out: {seen['broken']:,}")
-    for note in (*unread(seen["not_understood"]), *checked.notes):
+    for note in (*trace.unread(seen["not_understood"]), *checked.notes):
         say(f"! {note}")
     if checked.assumed:
         say(f"taken for granted: {checked.assumed}")
