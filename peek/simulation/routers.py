@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
@@ -353,3 +354,20 @@ class PeekRouter(Router):
         if self.fleet.finished(request_id, str(name)):
             self._answers += 1
             self._answered_tokens += self.requests.pop(request_id).output_tokens
+
+
+ROUTERS: Final[dict[str, Callable[[], Router]]] = {
+    "round-robin": partial(EarlyRouter, round_robin),
+    "least-outstanding": partial(EarlyRouter, least_outstanding),
+    "prefix-hash": partial(EarlyRouter, prefix_hash),
+    "token-balance": partial(EarlyRouter, token_balance),
+    "lmetric": partial(EarlyRouter, lmetric),
+    "ray-prefix": RayPrefix,
+    "session-hash": partial(EarlyRouter, session_hash),
+    "session-least": SessionLeast,
+    "llm-d": WeighedScores,
+    "central-fifo": CentralFifo,
+    "peek": PeekRouter,
+    "peek-early": partial(PeekRouter, early=True),
+}
+"""Makers of routers by name; `--router` takes these names."""
