@@ -53,6 +53,15 @@ def test_requests(tmp_path: Path, capsys: Capsys, count: int, waiting: int, cach
     assert found["prompts"].endswith("in.jsonl.gz, a symbol is a token")
 
 
+def test_bad_lines_are_named_and_the_rest_is_measured(tmp_path: Path, capsys: Capsys) -> None:
+    path = write(tmp_path / "in.jsonl", [*json_rows(4), "no JSON"])
+    assert main(["bench", str(path), "--rounds", "1", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["waiting"] == 2
+    assert f"{path}: line 5: not valid JSON" in err
+    assert err.splitlines()[-1] == f"peek: {path}: 1 bad line left out"
+
+
 def test_a_trace(tmp_path: Path, capsys: Capsys) -> None:
     row = {"timestamp": 1, "input_length": 1000, "output_length": 2, "hash_ids": [5, 9]}
     path = write(tmp_path / "t.jsonl", [json.dumps(row)] * 20)

@@ -404,6 +404,20 @@ def test_the_busiest_requests_are_simulated(log: Path, capsys: Capsys) -> None:
     assert busiest(TRACES["few groups"], 40).warmup == 4
 
 
+@pytest.mark.parametrize(
+    ("given", "assumed"),
+    [
+        ([], "one H100 (--card), qwen2.5-32b (--model)"),
+        (["--cards", 2], "2 H100 (--card), qwen2.5-32b (--model)"),
+        (["--card", "h100", "--model", "qwen2.5-32b"], ""),
+    ],
+)
+def test_only_what_nobody_told_is_assumed(
+    log: Path, capsys: Capsys, given: list[object], assumed: str
+) -> None:
+    assert checked(capsys, log, "--draws", 0, *given)["assumed"] == assumed
+
+
 @pytest.mark.parametrize("level", ["body", "json", "text"])
 def test_priorities_are_seen_and_said_not_to_be_heeded(level: str, tmp_path: Path, capsys: Capsys) -> None:
     if level == "body":

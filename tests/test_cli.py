@@ -656,7 +656,7 @@ def test_version_and_help(capsys: Capsys) -> None:
 
 def column_of(figure: str) -> Any:
     """The column of a figure that is drawn."""
-    return next(column for column in report._COLUMNS if column.figure == figure)
+    return next(column for column in report._COLUMNS if column.figure.name == figure)
 
 
 def drawn(values: list[list[float]], figure: str) -> Any:
@@ -691,7 +691,9 @@ def test_the_figure_has_the_values_of_all_its_panels(tmp_path: Path, trace: Path
     picture = path.read_text()
     for run in runs:
         for column in map(column_of, report.PANELS):
-            value = column.text(column.value(run))  # drawn as outlines, or as text, as matplotlib is set
+            value = column.text(
+                column.figure.value(run)
+            )  # drawn as outlines, or as text, as matplotlib is set
             assert f"<!-- {value} -->" in picture or f">{value}<" in picture
 
 

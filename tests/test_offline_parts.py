@@ -42,11 +42,12 @@ def test_keys_are_equal_exactly_where_prefixes_are(batch: list[Prompt], block: i
 @given(batches, st.integers(1, 4))
 def test_keys_of_a_batch(batch: list[Prompt], block: int) -> None:
     flat = np.array([token for prompt in batch for token in prompt], np.int32)
-    offsets = np.cumsum([0, *map(len, batch)])
+    lengths = np.array([*map(len, batch)], np.int64)
     names = ["", "x"] * len(batch)
-    keys, starts = batch_keys(flat, offsets, block, names[: len(batch)])
+    keys, starts, depths = batch_keys(flat, lengths, block, names[: len(batch)])
     found = [keys[a:b].tolist() for a, b in pairwise(starts)]
     assert found == [block_keys(p, block, name) for p, name in zip(batch, names, strict=False)]
+    assert depths.tolist() == [place + 1 for prompt in batch for place in range(len(prompt) // block)]
 
 
 def test_namespaces_have_keys_of_their_own() -> None:

@@ -136,7 +136,7 @@ def test_a_log_of_requests(tmp_path: Path, capsys: Capsys) -> None:
     assert rows[4]["tenant"] != rows[3]["tenant"]
     err = capsys.readouterr().err
     assert "5 requests, 95 tokens in blocks of 16 (four bytes" in err
-    assert "2 told, 2 as allowed, 1 as 33" in err
+    assert "2 told, 2 as long as allowed, 1 taken as 33" in err
     assert "80.0 % of 80 tokens were cached" in err
 
 

@@ -13,24 +13,9 @@ import numpy as np
 import typer
 
 from peek import WorkloadError, __version__, backend
-from peek.cli.options import (
-    STREAM,
-    check_policies,
-    count,
-    json_switch,
-    read_path,
-    tokenizer_path,
-    value,
-)
-from peek.cli.reading import (
-    BadLines,
-    ProgressBar,
-    json_loads,
-    load_tokenizer,
-    read_lines,
-    read_requests,
-)
-from peek.offline.reordering import BLOCK_TOKENS
+from peek.cli import options as cli
+from peek.cli import reading
+from peek.offline.block_keys import BLOCK_TOKENS
 from peek.simulation.trace import iter_rows
 from peek.simulation.workload import pack_tokens
 from peek.timing import Bench, Figure, aligned, random_key, readable
@@ -46,12 +31,14 @@ DRAWN: Final = "drawn: one of 100 prefixes of 2,048 tokens and 128 of its own"
 class BenchOptions:
     """The command line of `peek bench`."""
 
-    source: Path | None = read_path("[IN]", "Requests as JSONL or a trace; without it they are drawn.", None)
-    waiting: int = count("Requests that wait; as many came before them.", WAITING)
-    policy: str = value("Policy, or module:Class of your own.", "peek", "LABEL")
-    rounds: int = count("Rounds of each measurement.", ROUNDS)
-    tokenizer: Path | None = tokenizer_path()
-    as_json: bool = json_switch()
+    source: Path | None = cli.read_path(
+        "[IN]", "Requests as JSONL or a trace; without it they are drawn.", None
+    )
+    waiting: int = cli.count("Requests that wait; as many came before them.", WAITING)
+    policy: str = cli.value("Policy, or module:Class of your own.", "peek", "LABEL")
+    rounds: int = cli.count("Rounds of each measurement.", ROUNDS)
+    tokenizer: Path | None = cli.tokenizer_path()
+    as_json: bool = cli.json_switch()
 
 
 def bench_command(options: BenchOptions) -> None:
@@ -60,14 +47,15 @@ def bench_command(options: BenchOptions) -> None:
     Times are processor time of one thread.  The last requests wait; half of those before are in the cache.
     """
     policy, rounds, waiting = options.policy, options.rounds, options.waiting
-    check_policies([policy])
+    cli.check_policies([policy])
     if rounds > LARGEST_ROUNDS:
         raise typer.BadParameter(f"{rounds} is not in 1..{LARGEST_ROUNDS}", param_hint="--rounds")
     source = options.source
-    work = _drawn(2 * waiting) if source is None else _read(source, 2 * waiting, options.tokenizer)
+    bad = reading.BadLines(source or cli.STREAM)
+    work = _drawn(2 * waiting) if source is None else _read(source, 2 * waiting, options.tokenizer, bad)
     fitting = min(waiting, max(1, len(work.keys) // 2))
     bench = Bench(work.keys, fitting, policy, rounds, work.block_symbols)
-    with ProgressBar(None, "measuring") as progress:
+    with reading.ProgressBar(None, "measuring") as progress:
         figures = []
         for figure in bench.figures():
             figures.append(figure)
@@ -86,6 +74,7 @@ def bench_command(options: BenchOptions) -> None:
         print(json.dumps({**setting, "rows": [vars(figure) for figure in figures]}, indent=2))
     else:
         _print(setting, figures)
+    bad.complain()
 
 
 class _Work(NamedTuple):
@@ -103,16 +92,16 @@ def _drawn(count: int) -> _Work:
     return _Work([heads[head] + random_key(rng, 128) for head in drawn], DRAWN)
 
 
-def _read(source: Path, limit: int, tokenizer: Path | None) -> _Work:
-    """Read at most `limit` prompts from the start of a file."""
-    if source == STREAM:
+def _read(source: Path, limit: int, tokenizer: Path | None, bad: reading.BadLines) -> _Work:
+    """Read at most `limit` prompts from the start of a file; lines that hold none go to `bad`."""
+    if source == cli.STREAM:
         raise typer.BadParameter("standard input cannot be read twice", param_hint="IN")
     if _is_trace(source):
         rows = list(islice(iter_rows(source), limit))
         dense: dict[int, int] = {}
         keys = [pack_tokens([dense.setdefault(each, len(dense)) for each in row.hash_ids]) for row in rows]
         return _Work(keys, f"{source}, a symbol is a block of {rows[0].block_tokens} tokens", 1)
-    lines = read_requests(source, load_tokenizer(tokenizer), BadLines(source))
+    lines = reading.read_requests(source, reading.load_tokenizer(tokenizer), bad)
     keys = [key for _, _, key in islice(lines, limit)]
     if not keys:
         raise WorkloadError(f"{source}: holds no request that is understood")
@@ -120,11 +109,11 @@ def _read(source: Path, limit: int, tokenizer: Path | None) -> _Work:
 
 
 def _is_trace(source: Path) -> bool:
-    first = next(read_lines(source), None)
+    first = next(reading.read_lines(source), None)
     row = None
     if first is not None:
         with suppress(ValueError, RecursionError):
-            row = json_loads()(first.content)
+            row = reading.json_loads()(first.content)
     return isinstance(row, dict) and "hash_ids" in row
 
 

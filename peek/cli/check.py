@@ -17,36 +17,12 @@ import typer
 from rich.console import Console
 
 from peek import __version__, backend
-from peek.cli.options import (
-    check_choice,
-    check_target,
-    count,
-    json_switch,
-    parse_seed,
-    parse_slo,
-    parse_target,
-    positive,
-    read_path,
-    refuse_clashes,
-    tokenizer_path,
-    value,
-)
+from peek.cli import options as cli
+from peek.cli import trace
 from peek.cli.page import save_page
 from peek.cli.reading import ProgressBar, json_loads, load_tokenizer
 from peek.cli.report import Batch, print_batches, rounded, said_of
 from peek.cli.simulate import DEFAULT_CARD, DEFAULT_MODEL, arena_of, machine, number_of_cards, part_of_memory
-from peek.cli.trace import (
-    ESTIMATE,
-    field_path,
-    nothing_read,
-    pace,
-    rate_of_requests,
-    read_logs,
-    unit_of_times,
-    unknown_tokens,
-    unread,
-    untimed,
-)
 from peek.offline.formats import Encode
 from peek.simulation.answer import DRAWS, ENGINES, FIGURES, OURS, Answer, answer, busiest
 from peek.simulation.cost import CostModel
@@ -62,33 +38,33 @@ AUTO: Final = "auto"
 
 
 @dataclass(frozen=True)
-class CheckOptions:
+class CheckOptions(cli.OfContext):
     """The command line of `peek check`."""
 
-    logs: list[Path] = read_path("LOG...", "Logs of one engine; .gz, .zst; -: stdin.")
-    engine: str = value(f"{', '.join(ENGINES)}; auto: as the log says, else vllm.", AUTO, "NAME")
-    card: str = value("Accelerator, such as h100.", DEFAULT_CARD)
+    logs: list[Path] = cli.read_path("LOG...", "Logs of one engine; .gz, .zst; -: stdin.")
+    engine: str = cli.value(f"{', '.join(ENGINES)}; auto: as the log says, else vllm.", AUTO, "NAME")
+    card: str = cli.value("Accelerator, such as h100.", DEFAULT_CARD)
     cards: int = number_of_cards()
-    model: str = value("Model, such as llama-3.1-8b, or its config.json.", DEFAULT_MODEL)
+    model: str = cli.value("Model, such as llama-3.1-8b, or its config.json.", DEFAULT_MODEL)
     memory_utilization: float = part_of_memory()
-    arena_tokens: int | None = count("KV arena in tokens; else the log's, else the card's.")
-    max_running: int | None = count("Requests that run at once; else the log's, else 256.")
-    as_json: bool = json_switch()
-    html: Path | None = value("Write a page with the answer.", None, "FILE", parse_target)
-    rate_scale: float = positive("Replay the requests this many times faster.", 1.0)
-    limit: int = count("Simulate this many requests, from the busiest stretch.", LIMIT)
-    draws: int = value("Resamples of the arrivals for the spread; 0: none.", DRAWS, "INT", parse_seed)
-    seed: int = value("Seed of the resamples.", 42, "INT", parse_seed)
-    slo: list[Target] = value(
-        "A target for goodput in place of 2 s and 10 s, repeatable.", [], "S[,MS]", parse_slo
+    arena_tokens: int | None = cli.count("KV arena in tokens; else the log's, else the card's.")
+    max_running: int | None = cli.count("Requests that run at once; else the log's, else 256.")
+    as_json: bool = cli.json_switch()
+    html: Path | None = cli.value("Write a page with the answer.", None, "FILE", cli.parse_target)
+    rate_scale: float = cli.positive("Replay the requests this many times faster.", 1.0)
+    limit: int = cli.count("Simulate this many requests, from the busiest stretch.", LIMIT)
+    draws: int = cli.value("Resamples of the arrivals for the spread; 0: none.", DRAWS, "INT", cli.parse_seed)
+    seed: int = cli.value("Seed of the resamples.", 42, "INT", cli.parse_seed)
+    slo: list[Target] = cli.value(
+        "A target for goodput in place of 2 s and 10 s, repeatable.", [], "S[,MS]", cli.parse_slo
     )
-    time_field: str = field_path()
-    prompt_field: str = field_path()
-    output_field: str = field_path()
-    time_unit: str = unit_of_times()
-    tokenizer: Path | None = tokenizer_path()
-    rate: float | None = rate_of_requests()
-    output_tokens: int = unknown_tokens()
+    time_field: str = trace.field_path()
+    prompt_field: str = trace.field_path()
+    output_field: str = trace.field_path()
+    time_unit: str = trace.unit_of_times()
+    tokenizer: Path | None = cli.tokenizer_path()
+    rate: float | None = trace.rate_of_requests()
+    output_tokens: int = trace.unknown_tokens()
 
 
 @dataclass(frozen=True)
@@ -97,6 +73,7 @@ class Checked:
 
     Attributes:
         seen: the log's formats, counts and figures, by name.
+        summary: the counts in words, a line each.
         notes: warnings and advice, a sentence each.
         answer: answer of the simulation.
         cost: cost model of the machine.
@@ -104,6 +81,7 @@ class Checked:
     """
 
     seen: dict[str, Any]
+    summary: list[str]
     notes: list[str]
     answer: Answer
     cost: CostModel
@@ -152,15 +130,15 @@ def check_command(options: CheckOptions) -> None:
 
     All stock policies of the engine run on a model of it, on the recorded arrivals and on resamples.
     """
-    check_choice("--engine", options.engine, (AUTO, *ENGINES))
-    check_choice("--time-unit", options.time_unit, ("", *UNITS))
+    cli.check_choice("--engine", options.engine, (AUTO, *ENGINES))
+    cli.check_choice("--time-unit", options.time_unit, ("", *UNITS))
     if not 0 <= options.draws <= 1000:
         raise typer.BadParameter(f"{options.draws} is not in 0..1000", param_hint="--draws")
     cost = machine(options.card, options.cards, options.model)
     encode = load_tokenizer(options.tokenizer)
     if options.html is not None:
-        refuse_clashes([("LOG", path) for path in options.logs], [("--html", options.html)])
-        check_target(options.html)
+        cli.refuse_clashes([("LOG", path) for path in options.logs], [("--html", options.html)])
+        cli.check_target(options.html)
     checked = _checked(options, cost, encode)
     if options.html is not None:
         save_page(options.html, checked.as_json())
@@ -178,9 +156,9 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> C
         json_loads(),
     )
     tracer = Tracer(secrets.token_bytes(32), None, encode)
-    bad = sum(each.count for each in read_logs(options.logs, reader, tracer))
+    bad = sum(each.count for each in trace.read_logs(options.logs, reader, tracer))
     if not tracer.counts.requests:
-        raise nothing_read(options.logs, reader)
+        raise trace.nothing_read(options.logs, reader)
     whole = _workload(options, tracer)
     facts = reader.facts
     engine = ENGINES[options.engine if options.engine != AUTO else facts.engine or "vllm"]
@@ -191,17 +169,21 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> C
     targets = options.slo[:2] + list(TARGETS[len(options.slo[:2]) :])
     with ProgressBar((options.draws + 1) * (len(engine.stock) + 1), "simulating") as progress:
         found = answer(workload, engine, cost, Random(options.seed), options.draws, targets, progress.show)
+    cards = "one" if options.cards == 1 else options.cards
     taken = {
         "vLLM (--engine)": options.engine == AUTO and not facts.engine,
-        f"one {DEFAULT_CARD.upper()} (--card)": options.card == DEFAULT_CARD and options.cards == 1,
-        f"{DEFAULT_MODEL} (--model)": options.model == DEFAULT_MODEL,
+        f"{cards} {DEFAULT_CARD.upper()} (--card)": not options.is_given("card"),
+        f"{DEFAULT_MODEL} (--model)": not options.is_given("model"),
     }
     assumed = ", ".join(what for what, is_taken in taken.items() if is_taken)
-    return Checked(_seen(options, reader, tracer, whole, bad), _notes(reader, tracer), found, cost, assumed)
+    seen = _seen(options, reader, tracer, whole, bad)
+    tokens = "of prompts" + trace.ESTIMATE * seen["tokens_are_estimated"]
+    said = trace.summary(tracer.counts, tokens, "of unknown length")
+    return Checked(seen, said, _notes(reader, tracer), found, cost, assumed)
 
 
 def _workload(options: CheckOptions, tracer: Tracer) -> Workload:
-    with untimed(options.logs):
+    with trace.untimed(options.logs):
         rows = [row_of(row) for row in tracer.rows(options.output_tokens, options.rate)]
     name = options.logs[0].name.partition(".")[0] if len(options.logs) == 1 else f"{len(options.logs)} logs"
     return at_rate(recorded(name, rows), options.rate_scale)
@@ -226,13 +208,8 @@ def _seen(options: CheckOptions, reader: Reader, tracer: Tracer, whole: Workload
         "shared": ideal_hit(whole, include_warmup=True),
         "sessions": counts.sessions,
         "turns": counts.turns,
-        "answers": {
-            "told": counts.answered, "allowed": counts.allowed,
-            "unknown": counts.requests - counts.answered - counts.allowed,
-        },
-        "cached_says_the_log": (
-            counts.engine_cached_tokens / counts.engine_prompt_tokens if counts.engine_prompt_tokens else None
-        ),
+        "answers": {"told": counts.answered, "allowed": counts.allowed, "unknown": counts.unknown},
+        "cached_says_the_log": counts.cached,
         "lines_of_the_server": reader.own,
         "broken": bad,
         "not_understood": reader.not_understood(),
@@ -242,7 +219,7 @@ def _seen(options: CheckOptions, reader: Reader, tracer: Tracer, whole: Workload
 def _notes(reader: Reader, tracer: Tracer) -> list[str]:
     """Return warnings about the log, and advice."""
     counts = tracer.counts
-    said = [counts.doubt, reader.cut(), *reader.hints()]
+    said = [*counts.doubts, reader.cut(), *reader.hints()]
     if reader.is_lengths:
         said.append(f"{counts.alone:,} requests are lengths without prompts: taken as sharing nothing")
     if counts.span_s > 0.0 and counts.requests > 1000.0 * counts.span_s:
@@ -256,8 +233,6 @@ def _notes(reader: Reader, tracer: Tracer) -> list[str]:
             f"{counts.ranked:,} requests ask for a priority, which the model does not heed; "
             "nor do engines without --scheduling-policy priority or --enable-priority-scheduling"
         )
-    if counts.started_before:
-        said.append(f"{counts.started_before:,} answers to requests that are not in the log")
     return list(dict.fromkeys(filter(None, said)))
 
 
@@ -270,18 +245,13 @@ def _print(checked: Checked) -> None:
     for name, each in seen["formats"].items():
         bare = f", {each['without_prompt']:,} without a prompt" if each["without_prompt"] else ""
         say(f"{name}: {each['lines']:,} lines, {each['requests']:,} requests{bare}")
-    estimate = ESTIMATE * seen["tokens_are_estimated"]
-    say(f"{seen['requests']:,} requests, {seen['prompt_tokens']:,} tokens of prompts{estimate}")
-    say(pace(seen["span_s"], seen["requests"]))
+    for line in checked.summary:
+        say(line)
     turns = f"; {seen['turns']:,} of them are turns of {seen['sessions']:,} sessions" if seen["turns"] else ""
     say(f"{100.0 * seen['shared']:.1f} % of the tokens have come before in the same place{turns}")
-    told, allowed, unknown = seen["answers"].values()
-    say(f"answers: {told:,} told, {allowed:,} as long as allowed, {unknown:,} of unknown length")
-    if seen["cached_says_the_log"] is not None:
-        say(f"the log says that {100.0 * seen['cached_says_the_log']:.1f} % were cached")
     if seen["broken"]:
         say(f"broken lines, left out: {seen['broken']:,}")
-    for note in (*unread(seen["not_understood"]), *checked.notes):
+    for note in (*trace.unread(seen["not_understood"]), *checked.notes):
         say(f"! {note}")
     if checked.assumed:
         say(f"taken for granted: {checked.assumed}")

@@ -15,7 +15,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from inspect import Parameter, Signature
 from math import isfinite
@@ -68,6 +68,18 @@ def as_command(work: Callable[[Any], None]) -> Callable[..., None]:
     made.__doc__, made.__annotations__ = work.__doc__, hints
     made.__signature__ = Signature(parameters)
     return command
+
+
+@dataclass(frozen=True)
+class OfContext:
+    """The command line of a command that asks which of its options were given."""
+
+    ctx: typer.Context
+
+    def is_given(self, name: str) -> bool:
+        """Whether an option is on the command line, even with its default as value."""
+        source = self.ctx.get_parameter_source(name)
+        return source is not None and source.name == "COMMANDLINE"
 
 
 # -- numbers and names ------------------------------------------------------------------------------------

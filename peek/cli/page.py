@@ -6,15 +6,15 @@ It is made from the same object as the JSON.  It holds no text of requests: no p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from peek.cli.report import seconds_text, significant
+from peek.cli.report import figure_text
 from peek.cli.trace import pace
 from peek.cli.writing import write_whole
-from peek.simulation.answer import OURS, Figure
+from peek.simulation.answer import FIGURES, OURS, Figure, figure_named
 
 Checked = Mapping[str, Any]
 """The object that `peek check --json` prints."""
@@ -50,15 +50,6 @@ td { white-space: nowrap; } td .dim { font-size: .75rem; }
 """
 
 
-Column = tuple[str, Figure, Callable[[float], str]]
-"""Title of a figure, the figure, and the function that formats it."""
-
-
-def percent_text(share: float) -> str:
-    """Write a share in percent."""
-    return f"{100.0 * share:.0f} %"
-
-
 def save_page(path: Path, found: Checked) -> None:
     """Write the page into the file `path`."""
     with write_whole([path]) as (stream,):
@@ -70,12 +61,14 @@ def page(found: Checked) -> str:
     log = found["log"]
     names = ", ".join(Path(name).name for name in log["files"])
     within = f"{found['runs'][0]['goodput'][0]['ttft_s']:g}\u00a0s"
-    panels: tuple[Column, ...] = (
-        ("Mean time to first token", Figure("ttft_s.mean"), seconds_text),
-        ("99th percentile of it", Figure("ttft_s.p99"), seconds_text),
-        (f"Requests within {within}", Figure("goodput.0.share"), percent_text),
+    panels = {
+        "ttft_s.mean": "Mean time to first token",
+        "ttft_s.p99": "99th percentile of it",
+        "goodput.0.share": f"Requests within {within}",
+    }
+    drawn = "".join(
+        f"<figure>{_bars(found, title, figure_named(name))}</figure>" for name, title in panels.items()
     )
-    drawn = "".join(f"<figure>{_bars(found, *panel)}</figure>" for panel in panels)
     answer = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(found["sentence"]))
     lines = "".join(f"<li>{escape(each)}</li>" for each in _log_lines(found))
     engine = escape(found["engine"])
@@ -140,7 +133,7 @@ def _kind(found: Checked, run: Mapping[str, Any]) -> str:
     return "ours" if run["policy"] == OURS else "best" if run["policy"] == found["advised"] else ""
 
 
-def _bars(found: Checked, title: str, figure: Figure, text: Callable[[float], str]) -> str:
+def _bars(found: Checked, title: str, figure: Figure) -> str:
     """Draw a horizontal bar from 0 for each run, with its range and its value, as SVG."""
     left, width, row, top = 96, 200, 30, 32
     runs = found["runs"]
@@ -156,9 +149,9 @@ def _bars(found: Checked, title: str, figure: Figure, text: Callable[[float], st
             f'<text x="{left - 8}" y="{y + 15}" text-anchor="end" class="{kind}">{escape(_name(run))}</text>',
             f'<rect x="{left}" y="{y + 2}" width="{max(size, 1.0):.1f}" height="18" rx="2" class="{kind}"/>',
             f'<line x1="{start:.1f}" x2="{stop:.1f}" y1="{y + 11}" y2="{y + 11}"/>' if found["draws"] else "",
-            f'<text x="{max(left + size, stop) + 6:.1f}" y="{y + 15}">{text(value)}</text>',
+            f'<text x="{max(left + size, stop) + 6:.1f}" y="{y + 15}">{figure_text(figure, value)}</text>',
         ]
-    label = "; ".join(f"{_name(run)} {text(figure.value(run))}" for run in runs)
+    label = "; ".join(f"{_name(run)} {figure_text(figure, figure.value(run))}" for run in runs)
     return (
         f'<svg viewBox="0 0 {left + width + 70} {height}" role="img" aria-label="{escape(title)}: '
         f'{escape(label)}">{"".join(parts)}</svg>'
@@ -168,21 +161,17 @@ def _bars(found: Checked, title: str, figure: Figure, text: Callable[[float], st
 def _table(found: Checked, within: str) -> str:
     runs = found["runs"]
     later = f"{runs[0]['goodput'][1]['ttft_s']:g}\u00a0s"
-    columns: list[Column] = [
-        ("first token, mean", Figure("ttft_s.mean"), seconds_text),
-        ("p99", Figure("ttft_s.p99"), seconds_text),
-        ("last token, mean", Figure("e2e_s.mean"), seconds_text),
-        (f"within {within}", Figure("goodput.0.share"), percent_text),
-        (f"within {later}", Figure("goodput.1.share"), percent_text),
-        ("requests a second", Figure("throughput_rps"), significant),
-        ("cache hit", Figure("cache_hit"), percent_text),
-    ]
-    head = "".join(f"<th>{escape(title)}</th>" for title, _, _ in columns)
+    titles = (
+        "first token, mean", "p99", "last token, mean", f"within {within}", f"within {later}",
+        "requests a second", "cache hit",
+    )  # fmt: skip
+    columns = list(zip(titles, FIGURES, strict=True))
+    head = "".join(f"<th>{escape(title)}</th>" for title, _ in columns)
     rows = [
         f"<tr><td>{escape(_name(run))}"
         + f"<br><span class='dim'>{escape(run['setting'])}</span>" * (run["setting"] != OURS)
         + "</td>"
-        + "".join(f"<td>{text(figure.value(run))}</td>" for _, figure, text in columns)
+        + "".join(f"<td>{figure_text(each, each.value(run))}</td>" for _, each in columns)
         + "</tr>"
         for run in runs
     ]

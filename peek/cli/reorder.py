@@ -20,7 +20,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
 import typer
@@ -30,11 +30,13 @@ from peek.cli import options as cli
 from peek.cli import reading
 from peek.cli.writing import open_to_write, work_folder, write_whole
 from peek.offline import formats
+from peek.offline.batch_trie import BatchTrie
+from peek.offline.block_keys import BLOCK_TOKENS
 from peek.offline.formats import BatchRequest, Line
-from peek.offline.reordering import BLOCK_TOKENS, CACHE_TOKENS, ENGINES, arrange, engine_named, hit_ratio
+from peek.offline.reordering import CACHE_TOKENS, ENGINES, arrange, engine_named, hit_ratio
 from peek.offline.replicas import split
 from peek.offline.scale.duckdb_order import OutOfCoreOrder, Row
-from peek.offline.shape import contract, shape_of
+from peek.offline.shape import contract, finished
 
 OUT_OF_CORE_BYTES: Final = 2_000_000_000
 """Bytes of input from which the file is not held in memory; compressed bytes count five times."""
@@ -176,6 +178,15 @@ def _write(runner: _InMemory | _OutOfCore, source: Path, outputs: list[Path], ba
                 reading.copy_rows(source, numbers, stream)
 
 
+class _Kept(NamedTuple):
+    """What is kept of a request in memory; equal system prompts of a namespace have equal numbers."""
+
+    number: int
+    custom_id: str
+    raw: bytes
+    system: int
+
+
 class _InMemory:
     """The runner in memory: it collects requests, then yields their lines in the new order."""
 
@@ -183,14 +194,9 @@ class _InMemory:
         self._options = options
         self._limit = OUT_OF_CORE_BYTES if options.out_of_core is None else 0
         self._bytes = 0
-        self._raw: list[bytes] = []
-        self._numbers: list[int] = []
-        self._ids: list[str] = []
-        self._keys: list[bytes] = []
-        self._namespaces: list[str] = []
-        self._systems: list[int] = []
-        """Number of each request's system prompt; equal prompts of a namespace have equal numbers."""
-        self._numbered: dict[tuple[str, str], int] = {}
+        self._kept: list[_Kept] = []
+        self._trie = BatchTrie()
+        self._systems: dict[tuple[str, str], int] = {}
 
     def add(self, line: Line, request: BatchRequest, namespace: str, key: bytes) -> None:
         """Add the next request of the batch; `PeekError` if the batch is too large for memory."""
@@ -200,22 +206,18 @@ class _InMemory:
             raise PeekError(
                 f"{self._options.source}: holds more than {self._limit:,} bytes: choose --out-of-core"
             )
-        self._raw.append(raw)
-        self._numbers.append(line.number)
-        self._ids.append(request.custom_id)
-        self._keys.append(key)
-        self._namespaces.append(namespace)
-        system = (namespace, request.system)
-        self._systems.append(self._numbered.setdefault(system, len(self._numbered)))
+        system = self._systems.setdefault((namespace, request.system), len(self._systems))
+        self._kept.append(_Kept(line.number, request.custom_id, raw, system))
+        self._trie.add(key, namespace)
 
     def arrange(self, replicas: int) -> tuple[int, int, str] | None:
         """Find the order, once.  If a custom_id occurs twice, return its two line numbers and it instead."""
         options = self._options
-        repeated = formats.find_repeated(self._numbers, self._ids)
+        repeated = formats.find_repeated((each.number, each.custom_id) for each in self._kept)
         if repeated is not None:
             return repeated
-        self._shape = contract(shape_of(self._keys, namespaces=self._namespaces), options.block_tokens)
-        self._keys.clear()
+        self._shape = contract(finished(self._trie), options.block_tokens)
+        del self._trie  # its edges take memory
         engine = engine_named(options.engine)
         self._found = arrange(self._shape, options.cache_tokens, options.block_tokens, engine, min_gain=0.001)
         self._orders = [self._found.order]
@@ -228,17 +230,17 @@ class _InMemory:
         """Yield the lines in the new order, replica after replica; a row's name is its custom_id as JSON."""
         for replica, order in enumerate(self._orders):
             for index in order:
-                raw, name = self._raw[index], formats.as_text(self._ids[index])
-                yield Row(index, 0, len(raw), self._numbers[index], name, replica), raw
+                number, custom_id, raw, _ = self._kept[index]
+                yield Row(index, 0, len(raw), number, formats.as_text(custom_id), replica), raw
 
     def last(self) -> tuple[int, bytes]:
         """Return index and bytes of the last line in the new order; -1 and no bytes of an empty batch."""
         index = next((order[-1] for order in reversed(self._orders) if order), -1)
-        return index, self._raw[index] if self._raw else b""
+        return index, self._kept[index].raw if self._kept else b""
 
     def explanation(self) -> list[str]:
         """Return the lines that `--explain` prints."""
-        groups, requests = self._found.groups, len(self._raw)
+        groups, requests = self._found.groups, len(self._kept)
         in_groups = sum(group.size for group in groups)
         guard = self._found.guard
         return [
@@ -254,9 +256,8 @@ class _InMemory:
         """Return the expected hits of the old order, a sort by system prompt, and the new order."""
         options, hits = self._options, {}
         hits["as it came, the engine's own order"] = self._found.expected_hit_before or 0.0
-        systems = np.array(self._systems)
-        if len(systems) and systems.max():
-            order = np.argsort(systems, kind="stable")
+        if len(self._systems) > 1:
+            order = np.argsort([each.system for each in self._kept], kind="stable")
             blocks = options.cache_tokens // options.block_tokens
             in_flight = engine_named(options.engine).in_flight
             hits["sorted by system prompt alone"] = hit_ratio(

@@ -10,7 +10,7 @@ The figure of `--plot` has four panels of horizontal bars, one bar per policy.  
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from io import BytesIO
@@ -30,14 +30,12 @@ from rich.text import Text
 from peek import __version__, backend
 from peek.cli.options import check_target, needs
 from peek.cli.writing import write_whole
-from peek.simulation.answer import OURS, SAME, Answer, Change, Figure, changes, engine_of
+from peek.simulation.answer import OURS, SAME, Answer, Change, Figure, changes, engine_of, figure_named
 from peek.simulation.cost import CostModel
 from peek.simulation.workload import Workload
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-ENGINE_KINDS: Final = {"radix": "SGLang-like", "blocks": "vLLM-like"}
 
 ROOMY_COLUMNS: Final = 100
 """Width of a terminal, in characters, from which the table's columns stand further apart."""
@@ -84,7 +82,7 @@ class Batch:
         return (
             f"{len(workload.requests):,} requests (the first {workload.warmup} warm up, unmeasured), "
             f"arena of {workload.arena_tokens:,} tokens, {self.cache} cache "
-            f"({ENGINE_KINDS[self.cache]} engine), {cost.model.name} on {cost.hardware.name}"
+            f"({engine_of(self.cache).title}-like engine), {cost.model.name} on {cost.hardware.name}"
         ) + ("" if replicas is None else f", {replicas} replicas")
 
     @property
@@ -176,26 +174,26 @@ class Column:
 
     Attributes:
         heading: three lines: what, which, unit.
-        figure: dotted name of the figure in a run.
-        best: `min` or `max` if the lowest or highest value is to stand out; else None.
+        figure: the figure, which says what is better.
         text: function that formats the value.
         compared: whether another column follows, with the ratio to the first run.
+        is_ranked: whether the best value is to stand out.
     """
 
     heading: str
-    figure: str
-    best: Callable[[Iterable[float]], float] | None = None
+    figure: Figure
     text: Callable[[float], str] = significant
     compared: bool = False
+    is_ranked: bool = True
 
-    def value(self, run: dict[str, Any]) -> float:
-        """Return the figure's value of a run."""
-        return Figure(self.figure).value(run)
+    def best(self, runs: list[dict[str, Any]]) -> float:
+        """Return the best value of these runs."""
+        return (max if self.figure.more_is_better else min)(map(self.figure.value, runs))
 
     def gain(self, run: dict[str, Any], first: dict[str, Any]) -> float:
         """Return how many times better the figure of a run is than that of `first`."""
-        better, worse = (run, first) if self.best is max else (first, run)
-        return self.value(better) / self.value(worse)
+        better, worse = (run, first) if self.figure.more_is_better else (first, run)
+        return self.figure.value(better) / self.figure.value(worse)
 
 
 def _percent(ratio: float) -> str:
@@ -203,20 +201,20 @@ def _percent(ratio: float) -> str:
 
 
 _COLUMNS: Final = (
-    Column("cache\nhit\n%", "cache_hit", max, _percent),
-    Column("TTFT\nmean\ns", "ttft_s.mean", min, compared=True),
-    Column("\np50\ns", "ttft_s.p50", min),
-    Column("\np99\ns", "ttft_s.p99", min),
-    Column("thru-\nput\nreq/s", "throughput_rps", max, compared=True),
-    Column("E2E\nmean\ns", "e2e_s.mean", min),
-    Column("TPOT\nmean\nms", "tpot_ms.mean", min),
-    Column("wait\nmax\ns", "queue_wait_s.max", min),
-    Column("plan\nmean\nµs", "plan_us.mean", text=_microseconds),
-    Column("\np99\nµs", "plan_us.p99", text=_microseconds),
+    Column("cache\nhit\n%", figure_named("cache_hit"), _percent),
+    Column("TTFT\nmean\ns", figure_named("ttft_s.mean"), compared=True),
+    Column("\np50\ns", figure_named("ttft_s.p50")),
+    Column("\np99\ns", figure_named("ttft_s.p99")),
+    Column("thru-\nput\nreq/s", figure_named("throughput_rps"), compared=True),
+    Column("E2E\nmean\ns", figure_named("e2e_s.mean")),
+    Column("TPOT\nmean\nms", figure_named("tpot_ms.mean")),
+    Column("wait\nmax\ns", figure_named("queue_wait_s.max")),
+    Column("plan\nmean\nµs", figure_named("plan_us.mean"), _microseconds, is_ranked=False),
+    Column("\np99\nµs", figure_named("plan_us.p99"), _microseconds, is_ranked=False),
 )
 """The table's columns from left to right."""
 
-_JOB: Final = Column("job\nmean\ns", "job_s.mean", min)
+_JOB: Final = Column("job\nmean\ns", figure_named("job_s.mean"))
 """The last column if requests are turns of sessions, in place of the planning times' p99."""
 
 
@@ -248,8 +246,8 @@ def _cells(run: dict[str, Any], runs: list[dict[str, Any]]) -> list[Text]:
     """Return the cells of a row; on a terminal the best figures of several runs are bold."""
     cells = []
     for column in _columns(runs):
-        value = column.value(run)
-        is_best = column.best is not None and value == column.best(map(column.value, runs))
+        value = column.figure.value(run)
+        is_best = column.is_ranked and value == column.best(runs)
         shown = column.text(value)
         if shown.startswith("0."):  # ".209", to keep columns of times below a second narrow
             shown = shown[1:]
@@ -261,16 +259,6 @@ def _cells(run: dict[str, Any], runs: list[dict[str, Any]]) -> list[Text]:
 
 # -- the verdict ------------------------------------------------------------------------------------------
 
-
-WORDS: Final = {
-    "ttft_s.mean": "the mean time to first token",
-    "ttft_s.p99": "its p99",
-    "e2e_s.mean": "the mean time to the last token",
-    "throughput_rps": "the throughput",
-    "cache_hit": "the cache hit",
-    "job_s.mean": "the mean job time",
-}
-"""Names of figures in a sentence; goodput gets its name from its target."""
 
 _SAID: Final = ("ttft_s.mean", "ttft_s.p99", "cache_hit", "job_s.mean")
 """Figures that the verdict of `peek simulate` may mention."""
@@ -289,7 +277,7 @@ def verdict(batch: Batch) -> str:
         others, stock = list(runs)[1:], list(runs)[:1]
     if not others:
         return ""
-    mean = Figure("ttft_s.mean")
+    mean = figure_named("ttft_s.mean")
     ours = OURS if OURS in others else min(others, key=lambda label: mean.value(runs[label]))
     found = [each for each in changes([runs], ours, stock) if each.figure.name in _SAID]
     said = [change_text(each, False) for each in found if abs(each.gain) > each.figure.same]
@@ -306,20 +294,19 @@ def verdict(batch: Batch) -> str:
 
 
 def change_text(change: Change, ranged: bool, names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Write the change of a figure as part of a sentence; `names` adds to `WORDS`."""
+    """Write the change of a figure as part of a sentence; `names` has the words of those that have none."""
     figure, before, after = change.figure, change.before, change.after
     verb = "rises" if after > before else "falls"
-    what = f"{ {**WORDS, **names}[figure.name] } {verb} from"
+    what = f"{figure.words or names[figure.name]} {verb} from"
     if figure.is_share:
         ends = f" ({100.0 * change.low:+.0f} to {100.0 * change.high:+.0f} points)" * ranged
         return f"{what} {100.0 * before:.1f} to {100.0 * after:.1f} %{ends}"
-    text = significant if figure.name == "throughput_rps" else seconds_text
     size = _size(figure, change.gain)
     if ranged:
         nearer, farther = sorted((change.low, change.high), key=abs)
         low, high = _size(figure, nearer), _size(figure, farther)
         size += f"; {low.removesuffix(' %') if high.endswith('%') else low} to {high}"
-    return f"{what} {text(before)} to {text(after)} ({size})"
+    return f"{what} {figure_text(figure, before)} to {figure_text(figure, after)} ({size})"
 
 
 def _size(figure: Figure, gain: float) -> str:
@@ -400,6 +387,13 @@ def seconds_text(value: float) -> str:
     return f"{1000.0 * value:.0f} ms" if value < 0.9995 else f"{significant(value)} s"
 
 
+def figure_text(figure: Figure, value: float) -> str:
+    """Write the value of a figure: a share in percent, a rate as a number, or a time."""
+    if figure.is_share:
+        return f"{100.0 * value:.0f} %"
+    return significant(value) if figure.name == "throughput_rps" else seconds_text(value)
+
+
 def joined(parts: list[str], last: str = " and ") -> str:
     """Join parts by commas and a last word, as in a sentence."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])}{last}{parts[-1]}"
@@ -442,13 +436,13 @@ def save_plot(path: Path, batches: list[Batch]) -> None:
         heading = f"{first.workload.name} {first.workload.load}, mean and range of seeds {seeds}"
     title = f"{fill(heading, 110)}\n{fill(first.setting, 110)}"
     figure.suptitle(title, fontsize=10, color=_INK, parse_math=False)
-    drawn = [column for name in PANELS for column in _COLUMNS if column.figure == name]
+    drawn = [column for name in PANELS for column in _COLUMNS if column.figure.name == name]
     for number, column in enumerate(drawn):
         axes = figure.add_subplot(2, 2, number + 1)
-        values = [[column.value(batch.runs[row]) for batch in batches] for row in range(len(names))]
+        values = [[column.figure.value(batch.runs[row]) for batch in batches] for row in range(len(names))]
         _draw(axes, names, values)
-        _scale(axes, column.figure, values)
-        if column.figure == "cache_hit":
+        _scale(axes, column.figure.name, values)
+        if column.figure.name == "cache_hit":
             _draw_ideal(axes, fmean(batch.runs[0]["ideal_hit"] for batch in batches))
         _write_values(axes, column, values)
         if number % 2:
@@ -504,7 +498,7 @@ def _draw_ideal(axes: Axes, ideal: float) -> None:
 
 def _write_values(axes: Axes, column: Column, values: list[list[float]]) -> None:
     """Write the mean behind each bar, or inside it on the panel of cache hits, clear of the ideal."""
-    is_hit = column.figure == "cache_hit"
+    is_hit = column.figure.name == "cache_hit"
     for row, each in enumerate(values):
         inside = is_hit and min(each) > 0.2 * axes.get_xlim()[1]
         axes.annotate(

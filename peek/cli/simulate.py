@@ -21,23 +21,11 @@ from typing import Any, Final
 import typer
 
 from peek import PRESETS, InvalidConfig, PeekError, WorkloadError, backend
-from peek.cli.options import (
-    as_usage_error,
-    check_choice,
-    check_policies,
-    check_target,
-    count,
-    json_switch,
-    parse_part,
-    parse_seed,
-    parse_slo,
-    positive,
-    refuse_clashes,
-    value,
-)
+from peek.cli import options as cli
 from peek.cli.reading import ProgressBar
 from peek.cli.report import Batch, as_json_text, check_plot, print_batches, save_plot
 from peek.cli.writing import write_whole
+from peek.simulation.answer import engine_of
 from peek.simulation.cells import CELL_NAMES, LOADS, cell
 from peek.simulation.cost import (
     UTILISATION,
@@ -72,9 +60,6 @@ DEFAULT_CARD: Final = "h100"
 DEFAULT_MODEL: Final = "qwen2.5-32b"
 LARGEST_CARDS: Final = 1024
 
-ENGINE_OF: Final = {"radix": "sglang", "blocks": "vllm"}
-"""Engine of each kind, whose rates and caps a cell takes."""
-
 PER_REQUEST_COLUMNS: Final = (
     "request_id", "tenant", "arrival_s", "admitted_s", "first_token_s", "finished_s",
     "prompt_tokens", "cached_tokens", "output_tokens", "policy", "seed", "session",
@@ -87,58 +72,54 @@ _MACHINE: Final = ("card", "cards", "model", "memory_utilization")
 _FLEET_ONLY: Final = ("router", "stale_s")
 
 
-number_of_cards = partial(count, "Number of accelerators, tensor parallel.", 1)
+number_of_cards = partial(cli.count, "Number of accelerators, tensor parallel.", 1)
 part_of_memory = partial(
-    value, "Share of the memory for weights and KV cache.", UTILISATION, "FLOAT", parse_part
+    cli.value, "Share of the memory for weights and KV cache.", UTILISATION, "FLOAT", cli.parse_part
 )
 
 
 @dataclass(frozen=True)
-class SimulateOptions:
+class SimulateOptions(cli.OfContext):
     """The command line of `peek simulate`."""
 
-    ctx: typer.Context
-    workload: str = value(f"A cell of the paper: {', '.join(CELL_NAMES)}.", "w1c")
-    load: str = value(f"Load of the cell: {', '.join(LOADS)}.", "heavy")
-    policy: list[str] = value(
+    workload: str = cli.value(f"A cell of the paper: {', '.join(CELL_NAMES)}.", "w1c")
+    load: str = cli.value(f"Load of the cell: {', '.join(LOADS)}.", "heavy")
+    policy: list[str] = cli.value(
         "Policy, repeatable; the others are compared with the first.  fcfs+lru is what vLLM and "
         f"SGLang do by default.  Valid: {', '.join(PRESETS)}, {ALL}, or module:Class of your own.",
         list(DEFAULT_POLICIES), "LABEL",
     )  # fmt: skip
-    seed: list[int] = value("Seed of cell or sessions, repeatable.", [42], "INT", parse_seed)
-    arena_tokens: int | None = count("KV arena in tokens, in place of the workload's.")
-    cache: str = value("Engine kind: radix (SGLang-like), blocks (vLLM-like).", "radix")
-    as_json: bool = json_switch()
-    plot: Path | None = value("Write a figure: .png, .svg or .pdf.", None)
-    trace: Path | None = value("A Mooncake trace (JSONL, .gz too) in place of a cell.", None)
-    trace_block: int | None = count("Tokens per hash id if the trace does not say; else 512.")
-    rate_scale: list[float] = positive("Replay the trace this many times faster, repeatable.", [1.0])
-    limit: int | None = count("Take only the first rows, or sessions.")
-    sessions: Path | None = value("Recorded sessions (.gz, .xz too) as a closed loop.", None, "FILE")
-    session_rate: float = positive("Sessions a second, if the file has no times.", 1.0)
-    trace_file: Path | None = value("Mooncake's conversation trace, for w4 and w4-shared.", None)
-    card: str | None = value(
+    seed: list[int] = cli.value("Seed of cell or sessions, repeatable.", [42], "INT", cli.parse_seed)
+    arena_tokens: int | None = cli.count("KV arena in tokens, in place of the workload's.")
+    cache: str = cli.value("Engine kind: radix (SGLang-like), blocks (vLLM-like).", "radix")
+    as_json: bool = cli.json_switch()
+    plot: Path | None = cli.value("Write a figure: .png, .svg or .pdf.", None)
+    trace: Path | None = cli.value("A Mooncake trace (JSONL, .gz too) in place of a cell.", None)
+    trace_block: int | None = cli.count("Tokens per hash id if the trace does not say; else 512.")
+    rate_scale: list[float] = cli.positive("Replay the trace this many times faster, repeatable.", [1.0])
+    limit: int | None = cli.count("Take only the first rows, or sessions.")
+    sessions: Path | None = cli.value("Recorded sessions (.gz, .xz too) as a closed loop.", None, "FILE")
+    session_rate: float = cli.positive("Sessions a second, if the file has no times.", 1.0)
+    trace_file: Path | None = cli.value("Mooncake's conversation trace, for w4 and w4-shared.", None)
+    card: str | None = cli.value(
         "Accelerator, such as h100; with --model the arena follows from its memory.", None
     )
     cards: int = number_of_cards()
-    model: str | None = value("Model, such as llama-3.1-8b, or its config.json.", None)
+    model: str | None = cli.value("Model, such as llama-3.1-8b, or its config.json.", None)
     memory_utilization: float = part_of_memory()
-    max_running: int | None = count("Requests that run at once, in place of the workload's.")
-    per_request: Path | None = value("Write a CSV line for each request of each run; .gz too.", None, "FILE")
-    slo: list[Target] = value(
+    max_running: int | None = cli.count("Requests that run at once, in place of the workload's.")
+    per_request: Path | None = cli.value(
+        "Write a CSV line for each request of each run; .gz too.", None, "FILE"
+    )
+    slo: list[Target] = cli.value(
         "Another target for goodput: seconds to the first token, milliseconds for each after it (100); "
-        "repeatable.", [], "S[,MS]", parse_slo,
+        "repeatable.", [], "S[,MS]", cli.parse_slo,
     )  # fmt: skip
-    replicas: int | None = count(
+    replicas: int | None = cli.count(
         "Number of engines behind a router; the requests of a cell then come as many times faster."
     )
-    router: list[str] = value(f"Router, repeatable: {', '.join(ROUTERS)}.", list(DEFAULT_ROUTERS), "NAME")
-    stale_s: float = value("Seconds until a router learns of a change; --cache blocks.", 0.0, "FLOAT")
-
-    def is_given(self, name: str) -> bool:
-        """Whether an option is on the command line, even with its default as value."""
-        source = self.ctx.get_parameter_source(name)
-        return source is not None and source.name == "COMMANDLINE"
+    router: list[str] = cli.value(f"Router, repeatable: {', '.join(ROUTERS)}.", list(DEFAULT_ROUTERS), "NAME")
+    stale_s: float = cli.value("Seconds until a router learns of a change; --cache blocks.", 0.0, "FLOAT")
 
     def refuse(self, names: Sequence[str], why: str) -> None:
         """Raise `BadParameter` if one of these options is on the command line."""
@@ -156,8 +137,8 @@ def simulate_command(options: SimulateOptions) -> None:
     figures depend on the arguments alone, except planning times, which are measured.
     """
     policies = list(PRESETS) if options.policy == [ALL] else options.policy
-    check_policies(policies)
-    check_choice("--cache", options.cache, CACHES)
+    cli.check_policies(policies)
+    cli.check_choice("--cache", options.cache, CACHES)
     _check_source(options)
     shapes = _shapes(options)
     if shapes and not options.is_given("policy"):
@@ -215,9 +196,9 @@ def _check_files(options: SimulateOptions) -> None:
     if written and len(options.rate_scale) > 1:
         raise typer.BadParameter("takes one --rate-scale", param_hint=written[0][0])
     read = {"trace": options.trace or options.trace_file, "sessions": options.sessions}
-    refuse_clashes([(role, path) for role, path in read.items() if path is not None], written)
+    cli.refuse_clashes([(role, path) for role, path in read.items() if path is not None], written)
     if options.per_request is not None:
-        check_target(options.per_request)
+        cli.check_target(options.per_request)
     if options.plot is not None:
         check_plot(options.plot)
 
@@ -252,7 +233,7 @@ def machine(card: str, cards: int, model: str) -> CostModel:
     """Return the cost model of cards and a model; `BadParameter` for unknown names."""
     if cards > LARGEST_CARDS:
         raise typer.BadParameter(f"{cards} is not in 1..{LARGEST_CARDS}", param_hint="--cards")
-    with as_usage_error("--card", WorkloadError):
+    with cli.as_usage_error("--card", WorkloadError):
         hardware = card_named(card.lower(), cards)
     return CostModel(hardware, _model(model))
 
@@ -262,7 +243,7 @@ def arena_of(cost: CostModel, part: float) -> int:
 
     `BadParameter` if the weights do not fit.
     """
-    with as_usage_error("--card", WorkloadError, ": more of them with --cards"):
+    with cli.as_usage_error("--card", WorkloadError, ": more of them with --cards"):
         return arena_tokens(cost.hardware, cost.model, part)
 
 
@@ -270,7 +251,7 @@ def _model(model: str) -> Model:
     """Return a model by its name, or by the path of its `config.json`."""
     path = Path(model)
     if path.suffix != ".json":
-        with as_usage_error("--model", WorkloadError, ", or a config.json"):
+        with cli.as_usage_error("--model", WorkloadError, ", or a config.json"):
             return model_named(model.lower())
     try:
         config = json.loads(path.read_bytes())
@@ -299,11 +280,11 @@ def _workloads(options: SimulateOptions) -> list[Workload]:
 def _cells(options: SimulateOptions) -> list[Workload]:
     """Return the cell's workload for each seed."""
     name, trace_file = options.workload, options.trace_file
-    check_choice("--workload", name, CELL_NAMES)
-    check_choice("--load", options.load, LOADS)
+    cli.check_choice("--workload", name, CELL_NAMES)
+    cli.check_choice("--load", options.load, LOADS)
     if trace_file is not None and not name.startswith("w4"):
         raise typer.BadParameter(f"{trace_file} is of no use to {name}", param_hint="--trace-file")
-    engine = ENGINE_OF[options.cache]
+    engine = engine_of(options.cache).name  # a cell takes its rates and caps
     try:
         cells = [cell(name, options.load, seed, engine, trace=trace_file) for seed in options.seed]
     except WorkloadError as error:

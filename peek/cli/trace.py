@@ -19,18 +19,7 @@ from typing import Any, Final
 import typer
 
 from peek import InvalidKey, PeekError, WorkloadError
-from peek.cli.options import (
-    check_choice,
-    check_target,
-    count,
-    naming,
-    positive,
-    read_path,
-    refuse_clashes,
-    tokenizer_path,
-    value,
-    written_path,
-)
+from peek.cli import options as cli
 from peek.cli.reading import BadLines, json_loads, load_tokenizer, read_lines, tokenizer_file
 from peek.cli.writing import write_whole
 from peek.traffic import BLOCK_TOKENS, UNITS, Counts, Reader, RequestRows, Tracer
@@ -52,30 +41,30 @@ _YEAR_S: Final = 366 * 86_400.0
 """Seconds, more than any log spans; a longer span shows that some times are wrong or of another clock."""
 
 
-field_path = partial(value, "Dotted path of the field, in place of the usual ones.", "", "PATH")
-unit_of_times = partial(value, f"Unit of numeric times: {', '.join(UNITS)}.", "", "UNIT")
-rate_of_requests = partial(positive, "Requests a second, in place of the log's times.")
-unknown_tokens = partial(count, "Tokens of an answer whose length is not in the log.", UNKNOWN_TOKENS)
+field_path = partial(cli.value, "Dotted path of the field, in place of the usual ones.", "", "PATH")
+unit_of_times = partial(cli.value, f"Unit of numeric times: {', '.join(UNITS)}.", "", "UNIT")
+rate_of_requests = partial(cli.positive, "Requests a second, in place of the log's times.")
+unknown_tokens = partial(cli.count, "Tokens of an answer whose length is not in the log.", UNKNOWN_TOKENS)
 
 
 @dataclass(frozen=True)
 class TraceOptions:
     """The command line of `peek trace`."""
 
-    source: Path = read_path("IN", "Requests as JSONL, or an engine's log; .gz, .zst; -: stdin.")
-    target: Path = written_path("OUT", "The trace: .jsonl, .gz; -: stdout.")
-    form: str = value(
+    source: Path = cli.read_path("IN", "Requests as JSONL, or an engine's log; .gz, .zst; -: stdin.")
+    target: Path = cli.written_path("OUT", "The trace: .jsonl, .gz; -: stdout.")
+    form: str = cli.value(
         "jsonl: only rows of requests; log: only servers' logs; auto: by each line.",
         "auto", "NAME", None, "--format",
     )  # fmt: skip
     time_field: str = field_path()
     prompt_field: str = field_path()
     output_field: str = field_path()
-    tenant_field: str = value("Dotted path of the tenant's name; written as a hash.", "", "PATH")
+    tenant_field: str = cli.value("Dotted path of the tenant's name; written as a hash.", "", "PATH")
     time_unit: str = unit_of_times()
-    block_tokens: int = count("Tokens per block.", BLOCK_TOKENS)
-    tokenizer: Path | None = tokenizer_path()
-    salt_file: Path | None = value(
+    block_tokens: int = cli.count("Tokens per block.", BLOCK_TOKENS)
+    tokenizer: Path | None = cli.tokenizer_path()
+    salt_file: Path | None = cli.value(
         "File with the secret for the hashes, to join traces; else a new one is drawn.", None, "PATH"
     )
     rate: float | None = rate_of_requests()
@@ -88,16 +77,16 @@ def trace_command(options: TraceOptions) -> None:
     The trace holds times, lengths and salted block hashes; no text of prompts or answers.
     """
     source, target, tokenizer = options.source, options.target, options.tokenizer
-    check_choice("--format", options.form, KINDS)
-    check_choice("--time-unit", options.time_unit, ("", *UNITS))
+    cli.check_choice("--format", options.form, KINDS)
+    cli.check_choice("--time-unit", options.time_unit, ("", *UNITS))
     if target.suffix == ".zst":
         raise typer.BadParameter(f"{target}: traces are read plain or as .gz", param_hint="OUT")
     read = [("IN", source), *((("--salt-file", options.salt_file),) if options.salt_file else ())]
     if tokenizer is not None:
         tokenizer = tokenizer_file(tokenizer)
         read.append(("--tokenizer", tokenizer))
-    refuse_clashes(read, [("OUT", target)])
-    check_target(target)
+    cli.refuse_clashes(read, [("OUT", target)])
+    cli.check_target(target)
     encode = load_tokenizer(tokenizer)
     tracer = Tracer(_salt(options.salt_file), options.block_tokens, encode)
     rows = RequestRows(
@@ -111,9 +100,11 @@ def trace_command(options: TraceOptions) -> None:
     with untimed([source]), write_whole([target]) as (stream,):
         for row in tracer.rows(options.output_tokens, options.rate):
             stream.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
-    _explain(tracer.counts, options, is_estimate=encode is None and tracer.counts.texts > 0)
-    for said in (*unread(reader.not_understood()), *reader.hints()):
-        print(said, file=sys.stderr)
+    counts = tracer.counts
+    estimate = ESTIMATE * (encode is None and counts.texts > 0)
+    size, unknown = f"in blocks of {options.block_tokens}{estimate}", f"taken as {options.output_tokens}"
+    said = [*summary(counts, size, unknown), *counts.doubts, *unread(reader.not_understood())]
+    print("\n".join([*said, *reader.hints()]), file=sys.stderr)
     bad.complain(reader.cut())
 
 
@@ -139,7 +130,7 @@ def read_logs(sources: Sequence[Path], reader: Reader, tracer: Tracer) -> list[B
 
 def untimed(sources: Sequence[Path]) -> AbstractContextManager[None]:
     """Add advice to the error for requests without times."""
-    return naming(", ".join(map(str, sources)), ": name their place with --time-field, or give --rate")
+    return cli.naming(", ".join(map(str, sources)), ": name their place with --time-field, or give --rate")
 
 
 def nothing_read(sources: Sequence[Path], reader: Reader) -> WorkloadError:
@@ -173,23 +164,18 @@ def _salt(path: Path | None) -> bytes:
     return salt
 
 
-def _explain(counts: Counts, options: TraceOptions, is_estimate: bool) -> None:
-    note = ESTIMATE * is_estimate
-    told, allowed = counts.answered, counts.allowed
-    unknown, size = counts.requests - told - allowed, options.block_tokens
+def summary(counts: Counts, tokens: str, unknown: str) -> list[str]:
+    """Write counts, a line each; `tokens` and `unknown` are the words behind tokens and unknown answers."""
+    known = f"{counts.answered:,} told, {counts.allowed:,} as long as allowed"
     said = [
-        f"{counts.requests:,} requests, {counts.prompt_tokens:,} tokens in blocks of {size}{note}",
+        f"{counts.requests:,} requests, {counts.prompt_tokens:,} tokens {tokens}",
         pace(counts.span_s, counts.requests),
-        f"length of answers: {told:,} told, {allowed:,} as allowed, {unknown:,} as {options.output_tokens}",
+        f"answers: {known}, {counts.unknown:,} {unknown}",
     ]
-    if counts.engine_prompt_tokens:
-        hit = 100.0 * counts.engine_cached_tokens / counts.engine_prompt_tokens
-        said.append(f"the log says that {hit:.1f} % of {counts.engine_prompt_tokens:,} tokens were cached")
-    if counts.doubt:
-        said.append(counts.doubt)
-    if counts.started_before:
-        said.append(f"{counts.started_before:,} answers to requests that are not in the log")
-    print("\n".join(said), file=sys.stderr)
+    if counts.cached is not None:
+        hit = f"{100.0 * counts.cached:.1f} % of {counts.engine_prompt_tokens:,} tokens"
+        said.append(f"the log says that {hit} were cached")
+    return said
 
 
 def pace(span_s: float, requests: int) -> str:

@@ -100,7 +100,8 @@ class _Output:
 
     Attributes:
         stream: stream to write to.
-        folder: folder in which the file will appear; None if the output is written in place.
+        folder: folder in which the file will appear; None if the output is written in place, and has
+            nothing to publish, withdraw, keep or forget.
     """
 
     def __init__(self, path: Path) -> None:
@@ -145,30 +146,26 @@ class _Output:
 
     def publish(self) -> None:
         """Move the new file to its place."""
-        if self.folder is not None:
-            self._aside.replace(self._place)
-            self._published = True
+        self._aside.replace(self._place)
+        self._published = True
 
     def withdraw(self) -> None:
         """Move the old file out of its place for now."""
-        if self.folder is not None:
-            with suppress(FileNotFoundError):
-                self._place.replace(self._old)
+        with suppress(FileNotFoundError):
+            self._place.replace(self._old)
 
     def keep(self) -> None:
         """Give the old file a second name as well; move it out of its place if hard links do not work."""
-        if self.folder is not None:
-            try:
-                os.link(self._place, self._old)
-            except FileNotFoundError:
-                pass
-            except OSError:
-                self.withdraw()
+        try:
+            os.link(self._place, self._old)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self.withdraw()
 
     def forget(self) -> None:
         """Remove the old file, which is no longer needed."""
-        if self.folder is not None:
-            self._old.unlink(missing_ok=True)
+        self._old.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Remove the new file and bring the old one back, as far as possible."""
@@ -192,15 +189,16 @@ def write_whole(paths: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
         yield [output.open() for output in outputs]
         for output in outputs:
             output.finish()
+        files = [output for output in outputs if output.folder is not None]
         with _locked({output.folder for output in outputs if output.folder is not None}):
-            if len(outputs) > 1:
-                for output in outputs[1:]:
-                    output.withdraw()  # so a kill between two renames leaves no old file beside a new one
-                outputs[0].keep()
-            for output in outputs:
-                output.publish()
-            for output in outputs:
-                output.forget()
+            if len(files) > 1:
+                for file in files[1:]:
+                    file.withdraw()  # so a kill between two renames leaves no old file beside a new one
+                files[0].keep()
+            for file in files:
+                file.publish()
+            for file in files:
+                file.forget()
     except BaseException:
         for output in outputs:
             output.discard()

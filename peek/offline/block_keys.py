@@ -27,6 +27,9 @@ from peek.trie.keys import pack
 
 Keys: TypeAlias = npt.NDArray[np.uint64]
 
+BLOCK_TOKENS: Final = 16
+"""Default size of a cache block in tokens: vLLM's."""
+
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 """The increment of splitmix64: 2**64 divided by the golden ratio."""
 
@@ -40,48 +43,49 @@ _MOST: Final = 2**32 - 1
 """Counts are subtracted from this number, so that the largest count sorts first."""
 
 
-def block_keys(prompt: Any, block_tokens: int = 16, namespace: str = "") -> list[int]:
+def block_keys(prompt: Any, block_tokens: int = BLOCK_TOKENS, namespace: str = "") -> list[int]:
     """Return the keys of a prompt's whole blocks.  `InvalidKey` as `pack`; 30 ns a token, 20 us a call."""
     tokens = np.frombuffer(pack(prompt), np.int32)
-    keys, _ = batch_keys(tokens, np.array([0, len(tokens)]), block_tokens, [namespace])
+    keys, _, _ = batch_keys(tokens, np.array([len(tokens)]), block_tokens, [namespace])
     found: list[int] = keys.tolist()
     return found
 
 
 def batch_keys(
     tokens: npt.NDArray[np.int32],
-    offsets: Ints,
-    block_tokens: int = 16,
+    lengths: Ints,
+    block_tokens: int = BLOCK_TOKENS,
     namespaces: list[str] | None = None,
-) -> tuple[Keys, Ints]:
+) -> tuple[Keys, Ints, Ints]:
     """Return the keys of all whole blocks of a batch, prompt after prompt.
 
     Args:
         tokens: tokens of all prompts, prompt after prompt.
-        offsets: place in `tokens` where each prompt starts, and the end of the last prompt.
+        lengths: length of each prompt, tokens.
         block_tokens: size of a block, tokens.
         namespaces: namespace of each prompt, see `reorder`.
 
     Returns:
-        The keys; and the place where the keys of each prompt start, and the end of the last prompt's keys.
+        The keys; the place where the keys of each prompt start, and the end of the last prompt's keys; and
+        for each key the number of its block in the prompt, from 1.
 
     Cost: about 6 ns and 20 bytes per token.
     """
-    lengths = np.diff(offsets)
-    position = np.arange(len(tokens)) - np.repeat(offsets[:-1], lengths)
+    begins = np.cumsum(lengths) - lengths
+    position = np.arange(len(tokens)) - np.repeat(begins, lengths)
     longest = max(int(lengths.max(initial=0)), _FIRST_MULTIPLIERS)
     multipliers = _multipliers(1 << (longest - 1).bit_length())
     terms = (tokens.astype(np.uint64) + np.uint64(1)) * multipliers[position]
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
     blocks = lengths // block_tokens
     starts = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
-    number = np.arange(starts[-1]) - np.repeat(starts[:-1], blocks)
-    ends = np.repeat(offsets[:-1], blocks) + (number + 1) * block_tokens
-    chain = sums[ends] - np.repeat(sums[offsets[:-1]], blocks)
+    number = np.arange(1, starts[-1] + 1) - np.repeat(starts[:-1], blocks)
+    ends = np.repeat(begins, blocks) + number * block_tokens
+    chain = sums[ends] - np.repeat(sums[begins], blocks)
     if namespaces is not None and any(namespaces):
         salts = np.array([_salt(namespace) for namespace in namespaces], np.uint64)
         chain = chain + np.repeat(salts, blocks)
-    return _mix(chain + (number.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)), starts
+    return _mix(chain + number.astype(np.uint64) * np.uint64(_GOLDEN)), starts, number
 
 
 def _mix(x: Keys) -> Keys:

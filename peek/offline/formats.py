@@ -26,11 +26,10 @@ from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from peek.errors import WorkloadError
+from peek.trie.keys import SYMBOL_BYTES as SYMBOL_BYTES
 from peek.trie.keys import pack
 
 BOM: Final = b"\xef\xbb\xbf"
-
-SYMBOL_BYTES: Final = 4
 
 EXCERPT_BYTES: Final = 200
 """Most bytes of user content in a message, as UTF-8: enough to find a line, never a whole prompt."""
@@ -335,10 +334,13 @@ def repeated_id_error(first: int, second: int, custom_id: str) -> WorkloadError:
     )
 
 
-def find_repeated(numbers: Iterable[int], ids: Iterable[str]) -> tuple[int, int, str] | None:
-    """Return line numbers and id of the first two requests with one custom_id; None if all ids differ."""
+def find_repeated(requests: Iterable[tuple[int, str]]) -> tuple[int, int, str] | None:
+    """Return line numbers and id of the first two requests with one custom_id; None if all ids differ.
+
+    `requests` gives line number and custom_id of each.
+    """
     seen: dict[str, int] = {}
-    for number, custom_id in zip(numbers, ids, strict=True):
+    for number, custom_id in requests:
         if custom_id and seen.setdefault(custom_id, number) != number:
             return seen[custom_id], number, custom_id
     return None

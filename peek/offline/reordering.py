@@ -17,12 +17,10 @@ import numpy as np
 
 from peek.errors import InvalidConfig
 from peek.offline.batch_trie import Residency, run_through
+from peek.offline.block_keys import BLOCK_TOKENS
 from peek.offline.replicas import Share, split
 from peek.offline.shape import BatchShape, Ints, contract, depth_first, places, shape_of, shared_depth
 from peek.trie.keys import pack
-
-BLOCK_TOKENS: Final = 16
-"""Default size of a cache block in tokens: vLLM's."""
 
 CACHE_TOKENS: Final = 50_000
 """Default size of the engine's cache in tokens: the paper's arena."""

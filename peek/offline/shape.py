@@ -60,6 +60,11 @@ def shape_of(
     else:
         for prompt, namespace in zip(prompts, namespaces, strict=True):
             add(prompt, namespace)
+    return finished(trie)
+
+
+def finished(trie: BatchTrie) -> BatchShape:
+    """Return a trie to which nothing is added any more, as arrays.  O(nodes)."""
     columns: list[Any] = trie.columns()
     return BatchShape(*columns)
 

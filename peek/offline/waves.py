@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from sortedcontainers import SortedList
 
 from peek.errors import InvalidConfig, UnknownRequest
-from peek.offline.block_keys import block_keys
-from peek.offline.reordering import BLOCK_TOKENS, CACHE_TOKENS, ENGINES, arrange
+from peek.offline.block_keys import BLOCK_TOKENS, block_keys
+from peek.offline.reordering import CACHE_TOKENS, ENGINES, arrange
 from peek.offline.shape import contract, shape_of
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class ShadowCache:
         block_tokens: size of a block, tokens.
     """
 
-    def __init__(self, cache_tokens: int, block_tokens: int = 16) -> None:
+    def __init__(self, cache_tokens: int, block_tokens: int = BLOCK_TOKENS) -> None:
         if not 1 <= block_tokens <= cache_tokens:
             raise InvalidConfig(f"a cache of {cache_tokens} tokens has no block of {block_tokens}")
         self.block_tokens = block_tokens

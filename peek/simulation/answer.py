@@ -41,30 +41,32 @@ class Engine:
     """An engine and the scheduling policies that it offers by itself, its stock settings.
 
     Attributes:
+        name: name of the engine in options.
         title: name of the engine in a sentence.
         cache: kind of the simulated engine, see `simulate`.
         stock: flag that turns on each setting, by the setting's label; the first setting is the default.
     """
 
+    name: str
     title: str
     cache: str
     stock: Mapping[str, str]
 
 
-ENGINES: Final = {
-    "vllm": Engine("vLLM", "blocks", {"fcfs+lru": ""}),
-    "sglang": Engine(
-        "SGLang",
-        "radix",
-        {
-            "fcfs+lru": "",
-            "lpm+lru": "--schedule-policy lpm",
-            "dfs-weight+lru": "--schedule-policy dfs-weight",
-            "hrrn+lru": "--schedule-policy hrrn",
-            "spf+lru": "--schedule-policy shortest-prefill-first",
-        },
-    ),
-}
+_VLLM: Final = Engine("vllm", "vLLM", "blocks", {"fcfs+lru": ""})
+_SGLANG: Final = Engine(
+    "sglang",
+    "SGLang",
+    "radix",
+    {
+        "fcfs+lru": "",
+        "lpm+lru": "--schedule-policy lpm",
+        "dfs-weight+lru": "--schedule-policy dfs-weight",
+        "hrrn+lru": "--schedule-policy hrrn",
+        "spf+lru": "--schedule-policy shortest-prefill-first",
+    },
+)
+ENGINES: Final = {each.name: each for each in (_VLLM, _SGLANG)}
 """The engines by name.  Not simulated are vLLM's `priority` and SGLang's `priority` and `routing-key`, which
 order by values that clients send, SGLang's `lof`, which orders by allowed answer length, and `random`."""
 
@@ -80,11 +82,13 @@ class Figure:
 
     Attributes:
         name: path of the figure in the result of `simulate`, with dots; a number is a place in a list.
+        words: the figure in a sentence; "" for a figure that depends on a target or is in no sentence.
         is_share: True if differences count in points; else they are relative to the value before.
         more_is_better: True if a larger value is better; else a smaller value is.
     """
 
     name: str
+    words: str = ""
     is_share: bool = False
     more_is_better: bool = False
 
@@ -106,18 +110,23 @@ class Figure:
 
 
 FIGURES: Final = (
-    Figure("ttft_s.mean"),
-    Figure("ttft_s.p99"),
-    Figure("e2e_s.mean"),
+    Figure("ttft_s.mean", "the mean time to first token"),
+    Figure("ttft_s.p99", "its p99"),
+    Figure("e2e_s.mean", "the mean time to the last token"),
     Figure("goodput.0.share", is_share=True, more_is_better=True),
     Figure("goodput.1.share", is_share=True, more_is_better=True),
-    Figure("throughput_rps", more_is_better=True),
-    Figure("cache_hit", is_share=True, more_is_better=True),
+    Figure("throughput_rps", "the throughput", more_is_better=True),
+    Figure("cache_hit", "the cache hit", is_share=True, more_is_better=True),
 )
 
 
-JOB: Final = Figure("job_s.mean")
+JOB: Final = Figure("job_s.mean", "the mean job time")
 """The job time, compared only where requests have sessions."""
+
+
+def figure_named(name: str) -> Figure:
+    """Return the figure of this name; of one that is not compared, a smaller value is better."""
+    return next((each for each in (*FIGURES, JOB) if each.name == name), Figure(name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from random import Random
 from typing import Final
 
 from peek.errors import WorkloadError
+from peek.settings import require_one_of
 from peek.simulation.cost import arena_for
 from peek.simulation.trace import TraceRow, iter_rows
 from peek.simulation.workload import SimRequest, Workload, pack_tokens, unique_tokens
@@ -119,14 +120,14 @@ def cell(
             the answer; None takes `engine`.
 
     Raises:
-        WorkloadError: unknown name, load, engine or client, a seed that is not an integer, or a trace
-            that is absent, malformed or too short.
+        InvalidConfig: unknown name, load, engine or client.
+        WorkloadError: a seed that is not an integer, or a trace that is absent, malformed or too short.
     """
     client = engine if client is None else client
-    _check_choice("workload", name, CELL_NAMES)
-    _check_choice("load", load, LOADS)
-    _check_choice("engine", engine, ENGINES)
-    _check_choice("client", client, ENGINES)
+    require_one_of("workload", name, CELL_NAMES)
+    require_one_of("load", load, LOADS)
+    require_one_of("engine", engine, ENGINES)
+    require_one_of("client", client, ENGINES)
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise WorkloadError(f"seed is {seed!r}, not an integer")
     if name in _SHARED_PREFIX:
@@ -134,11 +135,6 @@ def cell(
     if name in _SINGLETONS:
         return _singleton_workload(name, load, seed)
     return _agentic_workload(name, load, seed, trace, client)
-
-
-def _check_choice(what: str, value: str, valid: tuple[str, ...]) -> None:
-    if value not in valid:
-        raise WorkloadError(f"unknown {what} {value!r}; valid: {', '.join(valid)}")
 
 
 def _shared_prefix_workload(name: str, load: str, seed: int, engine: str) -> Workload:

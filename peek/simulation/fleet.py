@@ -22,23 +22,8 @@ from peek.settings import require_one_of, require_within
 from peek.simulation.caches import SymbolTable
 from peek.simulation.cost import CostModel, Faster, StepTimes, cost_model_for
 from peek.simulation.engines import BlockEngine, Job, SimEngine, radix_engine
-from peek.simulation.routers import (
-    Arrival,
-    CentralFifo,
-    EarlyRouter,
-    PeekRouter,
-    RayPrefix,
-    Router,
-    SessionLeast,
-    Site,
-    WeighedScores,
-    least_outstanding,
-    lmetric,
-    prefix_hash,
-    round_robin,
-    session_hash,
-    token_balance,
-)
+from peek.simulation.routers import ROUTERS as ROUTERS
+from peek.simulation.routers import Arrival, Router, Site
 from peek.simulation.simulate import TARGETS, PlanMeter, Target, figures, make_planner
 from peek.simulation.workload import SimRequest, Workload
 from peek.trie.keys import pack
@@ -259,22 +244,6 @@ class SimFleet:
             report()
         self._send()
 
-
-ROUTERS: Final[dict[str, Callable[[], Router]]] = {
-    "round-robin": partial(EarlyRouter, round_robin),
-    "least-outstanding": partial(EarlyRouter, least_outstanding),
-    "prefix-hash": partial(EarlyRouter, prefix_hash),
-    "token-balance": partial(EarlyRouter, token_balance),
-    "lmetric": partial(EarlyRouter, lmetric),
-    "ray-prefix": RayPrefix,
-    "session-hash": partial(EarlyRouter, session_hash),
-    "session-least": SessionLeast,
-    "llm-d": WeighedScores,
-    "central-fifo": CentralFifo,
-    "peek": PeekRouter,
-    "peek-early": partial(PeekRouter, early=True),
-}
-"""Makers of routers by name; `--router` takes these names."""
 
 MOST_REPLICAS: Final = 16_384
 

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
@@ -49,6 +50,10 @@ class Arrival(NamedTuple):
     namespace: str
     session: str = ""
 
+    def held_by(self, view: CacheView) -> int:
+        """Return how many leading symbols of the prompt a cache holds."""
+        return view.advance(view.root(self.namespace), memoryview(self.key).cast("i"), 0)[0]
+
 
 @dataclass
 class Site:
@@ -80,9 +85,7 @@ class Site:
 
     def uncached(self, arrival: Arrival) -> int:
         """Return the uncached tokens of a prompt on this replica, at least 1, as far as the view knows."""
-        segment = memoryview(arrival.key).cast("i")
-        held = self.view.advance(self.view.root(arrival.namespace), segment, 0)[0]
-        return max(1, arrival.prompt_tokens - held * self.unit_tokens)
+        return max(1, arrival.prompt_tokens - arrival.held_by(self.view) * self.unit_tokens)
 
 
 class Router(ABC):
@@ -224,13 +227,11 @@ class WeighedScores(EarlyRouter):
         self._sent[site.name] = RoutedHistory(max(1, site.arena_tokens // site.unit_tokens), site.unit_tokens)
 
     def _by_score(self, arrival: Arrival, sites: list[Site]) -> Site:
-        segment = memoryview(arrival.key).cast("i")
         queues = [len(site.queued) for site in sites]
         longest, shortest = max(queues), min(queues)
 
         def score(site: Site) -> float:
-            sent = self._sent[site.name]
-            prefix = sent.advance(sent.root(arrival.namespace), segment, 0)[0] / len(segment)
+            prefix = arrival.held_by(self._sent[site.name]) / (len(arrival.key) // SYMBOL_BYTES)
             queue = (longest - len(site.queued)) / (longest - shortest) if longest > shortest else 1.0
             used = sum(self.requests[name].prompt_tokens for name in site.running) / site.arena_tokens
             return 3 * prefix + 2 * queue + 2 * (1 - min(1.0, used))
@@ -261,26 +262,21 @@ class RayPrefix(EarlyRouter):
     def _by_rule(self, arrival: Arrival, sites: list[Site]) -> Site:
         queues = [len(site.outstanding) for site in sites]
         if max(queues) - min(queues) > IMBALANCE:
-            drawn = self._random.sample(sites, min(2, len(sites)))
-            site = min(drawn, key=lambda each: len(each.outstanding))
+            site = least_outstanding(arrival, self._random.sample(sites, min(2, len(sites))))
         else:
             site = self._by_prefix(arrival, sites)
         self._sent[site.name].note(arrival.request_id, arrival.key, arrival.namespace)
         return site
 
     def _by_prefix(self, arrival: Arrival, sites: list[Site]) -> Site:
-        segment = memoryview(arrival.key).cast("i")
-        matched = {}
-        for site in sites:
-            sent = self._sent[site.name]
-            matched[site.name] = sent.advance(sent.root(arrival.namespace), segment, 0)[0]
+        matched = {site.name: arrival.held_by(self._sent[site.name]) for site in sites}
         best = max(matched.values())
-        if best >= MATCH_RATE * len(segment):
+        if best >= MATCH_RATE * (len(arrival.key) // SYMBOL_BYTES):
             candidates = [site for site in sites if matched[site.name] == best]
         else:
             least = min(self._sent[site.name].symbols for site in sites)
             candidates = [site for site in sites if self._sent[site.name].symbols == least]
-        return min(candidates, key=lambda site: len(site.outstanding))
+        return least_outstanding(arrival, candidates)
 
 
 class CentralFifo(Router):
@@ -303,8 +299,8 @@ class CentralFifo(Router):
             free = [site for site in self.sites.values() if site.queued_tokens < WINDOW_TOKENS]
             if not free:
                 break
-            site = min(free, key=lambda each: len(each.outstanding))
-            sent.append(self.send(self._queue.popleft(), site))
+            arrival = self._queue.popleft()
+            sent.append(self.send(arrival, least_outstanding(arrival, free)))
         return sent
 
 
@@ -358,3 +354,20 @@ class PeekRouter(Router):
         if self.fleet.finished(request_id, str(name)):
             self._answers += 1
             self._answered_tokens += self.requests.pop(request_id).output_tokens
+
+
+ROUTERS: Final[dict[str, Callable[[], Router]]] = {
+    "round-robin": partial(EarlyRouter, round_robin),
+    "least-outstanding": partial(EarlyRouter, least_outstanding),
+    "prefix-hash": partial(EarlyRouter, prefix_hash),
+    "token-balance": partial(EarlyRouter, token_balance),
+    "lmetric": partial(EarlyRouter, lmetric),
+    "ray-prefix": RayPrefix,
+    "session-hash": partial(EarlyRouter, session_hash),
+    "session-least": SessionLeast,
+    "llm-d": WeighedScores,
+    "central-fifo": CentralFifo,
+    "peek": PeekRouter,
+    "peek-early": partial(PeekRouter, early=True),
+}
+"""Makers of routers by name; `--router` takes these names."""

@@ -316,8 +316,7 @@ Bound = Callable[[float, float], float]
 
 def _seconds(row: Arrival, cached: list[Place]) -> float:
     """Seconds that the engine takes to compute a prompt."""
-    tokens = row.num_tokens or len(row.symbols)
-    return (tokens - longest(cached, row.place)) / TOKENS_PER_S
+    return (row.tokens() - longest(cached, row.place)) / TOKENS_PER_S
 
 
 def check_bound(policy: AdmissionPolicy, queue: Sequence[Arrival], bound: Bound) -> None:

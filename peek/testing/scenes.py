@@ -7,7 +7,7 @@ planner does, and never makes it anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -47,6 +47,10 @@ class Arrival:
     @property
     def place(self) -> Place:
         return self.namespace, self.symbols
+
+    def tokens(self, unit: int = 1) -> int:
+        """Length of the prompt in tokens, with `unit` tokens per symbol."""
+        return self.num_tokens or len(self.symbols) * unit
 
     def request(self) -> PendingRequest:
         """Make a new request object; the planner sets its `arrival_work`."""
@@ -132,7 +136,7 @@ class Scene:
         queue = [row.request() for row in self.rows]
         for row, request in zip(self.rows, queue, strict=True):
             tree.add(request)
-            request.num_tokens = row.num_tokens or len(row.symbols) * self.unit
+            request.num_tokens = row.tokens(self.unit)
             request.arrival_work = row.arrival_work
             request.coming_len = longest(self.in_flight, row.place) * self.unit
         DualWalk(tree).walk(self.cache())
@@ -156,7 +160,7 @@ class Scene:
             fact = Fact(
                 row=row,
                 rank=rank,
-                num_tokens=row.num_tokens or len(row.symbols) * self.unit,
+                num_tokens=row.tokens(self.unit),
                 cached_len=longest(self.cached, row.place) * self.unit,
                 coming_len=longest(self.in_flight, row.place) * self.unit,
                 score=scores[row.request_id],
@@ -174,11 +178,15 @@ def ids(requests: Iterable[PendingRequest]) -> list[str]:
 
 def cache_of(places: Iterable[Place], unit: int = 1) -> TreeView:
     """Make a cache that holds these sequences and their prefixes."""
+    return TreeView(tree_of({f"cached-{i}": place for i, place in enumerate(places) if place[1]}), unit)
+
+
+def tree_of(waiting: Mapping[str, Place]) -> PendingTree:
+    """Make a tree of requests, by id."""
     tree = PendingTree()
-    for i, (namespace, symbols) in enumerate(places):
-        if symbols:
-            tree.insert(f"cached-{i}", list(symbols), namespace)
-    return TreeView(tree, unit)
+    for request_id, (namespace, symbols) in waiting.items():
+        tree.insert(request_id, list(symbols), namespace)
+    return tree
 
 
 # -- a queue over time --------------------------------------------------------------------------------
@@ -235,7 +243,7 @@ class Replay:
         for row in rows:
             request = row.request()
             self._tree.add(request)
-            request.num_tokens = row.num_tokens or len(row.symbols) * self.unit
+            request.num_tokens = row.tokens(self.unit)
             request.arrival_work = self.work_done
             _tell(self._policy, request, self._tree)
             self._rows[row.request_id] = replace(row, arrival_work=self.work_done)

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from peek.protocols import CacheView
 from peek.testing.hypotheses import for_all, need_hypothesis
-from peek.testing.scenes import show_place
+from peek.testing.scenes import show_place, tree_of
 from peek.testing.twins import NaivePendingTree, Place
 from peek.trie.dual_walk import DualWalk
-from peek.trie.pending_tree import PendingTree
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -165,15 +164,11 @@ def _check_unchanged(places: Sequence[Place], before: list[int], after: list[int
 
 def _walked(view: WatchedView, waiting: dict[str, Place]) -> dict[str, int]:
     """Cached tokens by a dual-walk; every prompt is also walked alone, and so with other cuts."""
-    tree = PendingTree()
-    for name, (namespace, key) in waiting.items():
-        tree.insert(name, list(key), namespace)
+    tree = tree_of(waiting)
     try:
         found = DualWalk(tree).match(view)
-        for name, (namespace, key) in waiting.items():
-            alone = PendingTree()
-            alone.insert(name, list(key), namespace)
-            DualWalk(alone).walk(view)
+        for name, place in waiting.items():
+            DualWalk(tree_of({name: place})).walk(view)
     except AssertionError:
         raise
     except Exception as error:
@@ -198,10 +193,7 @@ def _check_version(
     view: CacheView, longest_match: LongestMatch, stock: Sequence[Place], change: Callable[[], object]
 ) -> None:
     """Walk one tree again and again while the cache changes, as a planner does."""
-    tree = PendingTree()
-    for i, (namespace, key) in enumerate(stock):
-        tree.insert(f"r{i}", list(key), namespace)
-    walk = DualWalk(tree)
+    walk = DualWalk(tree_of({f"r{i}": place for i, place in enumerate(stock)}))
     walk.match(view)
     expected = _matches(longest_match, stock)
     moved = False

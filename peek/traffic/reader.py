@@ -16,7 +16,7 @@ from peek.errors import InvalidKey, WorkloadError
 from peek.offline.formats import PROMPT_NAMES, Line, excerpt
 from peek.traffic.engines import Facts, Format, SglangLog, VllmLog
 from peek.traffic.events import Arrival, Event, Measured
-from peek.traffic.rows import BODY_NAMES, TIME_NAMES, RequestRows
+from peek.traffic.rows import BASE64_OBJECTS, BODY_NAMES, TIME_NAMES, RequestRows
 from peek.traffic.times import seconds
 from peek.traffic.wrapped import Inner, Unwrapping, documents
 
@@ -365,7 +365,7 @@ def _has_prompt(row: dict[str, Any]) -> bool:
     """Whether a row holds a request, as its field names show."""
     places = [row, *(row.get(name) for name in (*BODY_NAMES, "params", "http_buffered_trace"))]
     for place in places:
-        if isinstance(place, str) and place.lstrip().startswith(("{", "eyJ", "ewo", "eyA", "ew0")):
+        if isinstance(place, str) and place.lstrip().startswith(("{", *BASE64_OBJECTS)):
             return True
         if isinstance(place, dict) and any(name in place for name in (*PROMPT_NAMES, "body", "request")):
             return True

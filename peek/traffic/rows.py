@@ -35,6 +35,9 @@ OUTPUT_NAMES: Final = ("completion_tokens", "output_tokens", "output_length")
 BODY_NAMES: Final = ("body", "request", "request_body", "requestBody", "req_body", "proxy_server_request")
 """Fields that may hold the request: as an object, as JSON text, or as JSON text in base64."""
 
+BASE64_OBJECTS: Final = ("eyJ", "ewo", "eyA", "ew0")
+"""Beginnings of JSON objects in base64: of `{"`, or of `{` before white space."""
+
 _RESPONSE_NAMES: Final = ("response", "response_body", "responseBody", "resp_body")
 
 _REDACTED: Final = "redacted-by-litellm"
@@ -153,7 +156,7 @@ def _object(value: object, name: str) -> dict[str, Any] | None:
     if not isinstance(value, str):
         return None
     text = value.strip()
-    if text.startswith(("eyJ", "ewo", "eyA", "ew0")):  # base64 of `{"`, or of `{` before white space
+    if text.startswith(BASE64_OBJECTS):
         with suppress(ValueError):
             text = base64.b64decode(text, validate=True).decode("utf-8")
     if not text.startswith("{"):

@@ -77,6 +77,22 @@ class Counts:
     turns: int = 0
     doubt: str = ""
 
+    @property
+    def unknown(self) -> int:
+        """Number of requests without output length and limit in the log."""
+        return self.requests - self.answered - self.allowed
+
+    @property
+    def cached(self) -> float | None:
+        """Part of the prompt tokens that were cached, as the engine counts; None if it does not say."""
+        return self.engine_cached_tokens / self.engine_prompt_tokens if self.engine_prompt_tokens else None
+
+    @property
+    def doubts(self) -> list[str]:
+        """Messages on what is in doubt: the unit of times, and answers without a request."""
+        foreign = f"{self.started_before:,} answers to requests that are not in the log"
+        return [self.doubt] * bool(self.doubt) + [foreign] * bool(self.started_before)
+
 
 class Hashing:
     """Makes ids of blocks and names of tenants that reveal nothing without the salt.

@@ -120,8 +120,7 @@ class OutOfCoreOrder:
             return
         tokens = np.frombuffer(b"".join(keys), np.int32)
         lengths = np.array([len(key) >> 2 for key in keys], np.int64)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        found, starts = batch_keys(tokens, offsets, self._block_tokens, list(namespaces))
+        found, starts, depths = batch_keys(tokens, lengths, self._block_tokens, list(namespaces))
         blocks = np.diff(starts)
         index = self._count + np.arange(n)
         places, sizes, numbers, names = zip(*records, strict=True)
@@ -129,8 +128,9 @@ class OutOfCoreOrder:
         for name, values in (("place", places), ("size", sizes), ("number", numbers)):
             rows[name] = np.array(values, np.int64)
         self._insert("rows", rows)
-        depth = np.arange(len(found)) - np.repeat(starts[:-1], blocks) + 1
-        self._insert("keys", {"key": found, "row": np.repeat(index, blocks), "depth": depth.astype(np.int32)})
+        self._insert(
+            "keys", {"key": found, "row": np.repeat(index, blocks), "depth": depths.astype(np.int32)}
+        )
         self._count += n
         self.tokens += int(lengths.sum())
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from peek.errors import InvalidConfig
-from peek.offline.block_keys import Keys, batch_keys, counted, edges_of, entry, shared_blocks
+from peek.offline.block_keys import BLOCK_TOKENS, Keys, batch_keys, counted, edges_of, entry, shared_blocks
 from peek.offline.replicas import balanced, saved_tokens
 from peek.offline.shape import Ints
 
@@ -46,17 +46,15 @@ class Columns:
 
     tokens: str = "tokens"
     row: str = "row"
-    block_tokens: int = 16
+    block_tokens: int = BLOCK_TOKENS
 
     def keys(self, batch: Rows) -> tuple[Keys, Ints, Ints, Ints]:
         """Return the block keys of a batch, where each prompt's keys start, and row and depth of each key."""
         prompts = [np.asarray(prompt, np.int32) for prompt in batch[self.tokens]]
         lengths = np.array([len(prompt) for prompt in prompts], np.int64)
         flat = np.concatenate(prompts) if prompts else np.zeros(0, np.int32)
-        keys, starts = batch_keys(flat, np.concatenate([[0], np.cumsum(lengths)]), self.block_tokens)
-        blocks = np.diff(starts)
-        depths = np.arange(len(keys)) - np.repeat(starts[:-1], blocks) + 1
-        return keys, starts, np.repeat(np.asarray(batch[self.row], np.int64), blocks), depths
+        keys, starts, depths = batch_keys(flat, lengths, self.block_tokens)
+        return keys, starts, np.repeat(np.asarray(batch[self.row], np.int64), np.diff(starts)), depths
 
 
 def reorder_dataset(
