@@ -35,13 +35,17 @@ def by_mean(rows: list[dict[str, str]], column: str) -> list[str]:
 
 
 def test_aisimulate_agrees_as_the_page_says() -> None:
-    """docs/simulator.md: hits within 0.2 points, one order of policies by mean TTFT."""
+    """docs/simulator.md: hits within 0.1 points, one order of policies by mean TTFT but for one pair."""
     found = table("neutral.csv")
     assert len(found) == 36
-    assert all(abs(gap(row, "aisimulate")) <= 0.2 for row in found)
+    assert all(abs(gap(row, "aisimulate")) <= 0.1 for row in found)
     for name in {row["cell"] for row in found}:
         served = [row for row in found if row["cell"] == name and row["arrive"] == "at once"]
-        assert by_mean(served, "mean_s") == by_mean(served, "aisimulate_mean_s")
+        here, there = by_mean(served, "mean_s"), by_mean(served, "aisimulate_mean_s")
+        if name == "kind:templates":
+            near = ("lpm-nolimit+lru", "spf+lru")
+            here, there = ([each for each in order if each not in near] for order in (here, there))
+        assert here == there
 
 
 def test_blis_agrees_as_the_page_says() -> None:
