@@ -287,7 +287,7 @@ def test_a_turn_of_a_session_waits_for_the_one_before(talks: Path, tmp_path: Pat
 
 
 def test_the_table_of_sessions_has_the_job_time(talks: Path, capsys: Capsys) -> None:
-    words = ["--sessions", str(talks), "--arena-tokens", "5000", "--session-rate", "9"]
+    words = ["--sessions", str(talks), "--arena-tokens", "5000", "--session-rate", "20"]
     runs = simulated(capsys, *words)["runs"]
     assert main(["simulate", *words]) == 0
     shown = capsys.readouterr().out
@@ -298,7 +298,7 @@ def test_the_table_of_sessions_has_the_job_time(talks: Path, capsys: Capsys) -> 
     for run in runs:
         assert float(rows[run["policy"]][-1]) == pytest.approx(run["job_s"]["mean"], rel=0.01)
     said = " ".join(shown.split())
-    assert "sessions talks, 9 a second, seed 42: 36 requests" in said
+    assert "sessions talks, 20 a second, seed 42: 36 requests" in said
     assert main(["simulate", *words, "--policy", "fcfs+lru", "--policy", "lpm-nolimit+lru"]) == 0
     assert "the mean job time" in " ".join(capsys.readouterr().out.split())
     assert "--rate-scale" not in said

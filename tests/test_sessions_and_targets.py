@@ -242,7 +242,7 @@ def passed_by(options: PeekOptions, tokens: int) -> int:
     return 10_000
 
 
-def two_classes(seed: int, per_s: float = 11.0) -> Workload:
+def two_classes(seed: int, per_s: float = 18.0) -> Workload:
     """Short requests with a target of 2 s beside a batch without one."""
     rng = Random(seed)
     requests: list[SimRequest] = []
@@ -266,7 +266,7 @@ def two_classes(seed: int, per_s: float = 11.0) -> Workload:
 
 @pytest.mark.parametrize(("cache", "late"), [("blocks", 0.05), ("radix", 0.08)])
 def test_a_class_with_a_target_is_in_time_beside_a_batch(cache: str, late: float) -> None:
-    """At 1.3 times what the engine gets through; a prefill batch of SGLang's takes a second here."""
+    """At 1.3 times what the engine gets through; a prefill batch of SGLang's takes half a second here."""
     found: dict[str, list[Job]] = {"people": [], "batch": []}
 
     def watch(jobs: list[Job]) -> None:

@@ -139,7 +139,7 @@ def test_withdrawn_and_corrected(kind: str) -> None:
     for place in range(3):
         key = pack_tokens(range(place * 9000, place * 9000 + 6000))
         told.offer(SimRequest(f"r{place}", 0.0, key[: 24_000 if kind == "radix" else 1500], 6000, 1000))
-    told.advance(1.2, 100)  # there is room for one
+    told.advance(0.9, 100)  # there is room for one
     assert [job.request_id for job in told.running] == ["r0"]
     told.give_up("r1")
     told.correct("r0", 20)
