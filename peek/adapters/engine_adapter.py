@@ -276,7 +276,7 @@ class EngineAdapter:
         self._generated = Generated(self._charge, self._answered, outputs)
 
     def detach(self) -> None:
-        """Give the engine its own objects back; may be called again."""
+        """Give the engine its own objects back; called once."""
         raise NotImplementedError
 
     def _charge(self, tenant: str, tokens: int) -> None:

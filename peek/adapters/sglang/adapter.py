@@ -400,5 +400,4 @@ class SglangAdapter(EngineAdapter):
         """Give the cache its own strategy back, and remove what its insertions report to.  O(1)."""
         self.policy.tree_cache.peek = None
         if self._stock_strategy is not None:
-            stock, self._stock_strategy = self._stock_strategy, None
-            set_strategy(self.policy.tree_cache, stock)
+            set_strategy(self.policy.tree_cache, self._stock_strategy)
