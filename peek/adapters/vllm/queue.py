@@ -9,7 +9,7 @@ costs.  `Blocked` knows which requests vLLM's scan would pass over, whatever the
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -18,14 +18,6 @@ from sortedcontainers import SortedList
 
 if TYPE_CHECKING:
     from peek.planner import LazyPlan
-
-
-def _call(function: Callable[..., Any], *args: Any) -> Any:
-    return function(*args)
-
-
-def _nothing(request: Any) -> None:
-    pass
 
 
 class TrackedQueue:
@@ -45,8 +37,8 @@ class TrackedQueue:
         self.members: dict[str, Any] = {}
         self.entered: OrderedDict[str, Any] = OrderedDict()
         self.gone: dict[str, Any] = {}
-        self.guard: Callable[..., Any] = _call
-        self.looked: Callable[[Any], None] = _nothing
+        self.guard: Callable[..., Any] = lambda function, *args: function(*args)
+        self.looked: Callable[[Any], None] = lambda _: None
         self.overtook = False
         self._held: dict[str, Any] = {}
         """Requests that cannot run for now, by id."""
@@ -398,11 +390,12 @@ class RankedQueue(TrackedQueue):
     def follow(self, plan: LazyPlan | None) -> None:
         """Lay this plan out, ascending in priority; None for vLLM's own order.  O(n log n)."""
         queue = list(self)
-        ids = [] if plan is None else list(plan)
-        planned, taking_part = iter(ids), set(ids)
-        ordered = sorted(queue) if plan is None else queue
-        if plan is not None:
-            ordered = [self.members[next(planned)] if r.request_id in taking_part else r for r in queue]
+        if plan is None:
+            ordered = sorted(queue)
+        else:
+            names = list(plan)
+            taking_part, planned = set(names), map(self.members.__getitem__, names)
+            ordered = [next(planned) if r.request_id in taking_part else r for r in queue]
         if ordered != queue:
             self.place(ordered)
             self.overtook = True
@@ -410,8 +403,8 @@ class RankedQueue(TrackedQueue):
     def place(self, requests: list[Any]) -> None:
         """Put the same members in another order, ascending in priority.  O(n)."""
         self._next = None
-        self._ranks = {request.request_id: rank for rank, request in enumerate(requests, 1)}
         self._items = {r.request_id: (r.priority, rank, r) for rank, r in enumerate(requests, 1)}
+        self._ranks = {name: rank for name, (_, rank, _) in self._items.items()}
         self._order = SortedList(self._items.values())
 
     def keep_place(self, request: Any) -> None:
@@ -480,7 +473,7 @@ class Blocked:
         self._held: dict[int, dict[str, Any]] = {}
         """Held requests, by LoRA adapter; 0 for a grammar."""
         self._group: dict[str, int] = {}
-        self._contending: dict[int, int] = {}
+        self._contending: Counter[int] = Counter()
         """Number of requests in plans, by LoRA adapter."""
         self._running: set[int] = set()
 
@@ -496,13 +489,16 @@ class Blocked:
 
     def blocks(self, request: Any) -> bool:
         """Whether a waiting request cannot run, as far as is known.  O(adapters in plans)."""
-        if request.status == self._compiles and not _is_compiled(request):
+        if self._compiles_still(request):
             return True
         lora = lora_of(request) if self._scheduler.lora_config else 0
         if not lora or lora in self._running:
             return False
         free = self._free()
         return free <= 0 or (lora not in self._contending and self._contenders() > free)
+
+    def _compiles_still(self, request: Any) -> bool:
+        return request.status == self._compiles and not _is_compiled(request)
 
     def _free(self) -> int:
         return int(self._scheduler.lora_config.max_loras) - len(self._running)
@@ -512,8 +508,7 @@ class Blocked:
 
     def hold(self, request: Any) -> None:
         """Note that a request is in no plan because it cannot run.  O(1)."""
-        compiles = request.status == self._compiles and not _is_compiled(request)
-        lora = 0 if compiles else lora_of(request)
+        lora = 0 if self._compiles_still(request) else lora_of(request)
         self._held.setdefault(lora, {})[request.request_id] = request
         self._group[request.request_id] = lora
 
@@ -529,11 +524,9 @@ class Blocked:
         """Note that one more (`change` 1) or one fewer (-1) of its LoRA adapter is in plans.  O(1)."""
         lora = lora_of(request)
         if lora:
-            count = self._contending.get(lora, 0) + change
-            if count:
-                self._contending[lora] = count
-            else:
-                self._contending.pop(lora, None)
+            self._contending[lora] += change
+            if not self._contending[lora]:
+                del self._contending[lora]
 
     def freed(self) -> list[Any]:
         """Return the held requests that could run now.  O(grammars + adapters + these)."""
