@@ -73,9 +73,6 @@ class SglangAdapter(EngineAdapter):
         settings: settings of the adapter, not stock.
         shield: wraps whatever SGLang's cache calls.
         scheduler: the policy's `Scheduler`, for the room in a batch; None if it is not known.
-
-    Raises:
-        EngineMismatch: this version of SGLang lacks something that is needed.
     """
 
     def __init__(self, policy: Any, settings: Settings, shield: Shield, scheduler: Any = None) -> None:
@@ -121,10 +118,8 @@ class SglangAdapter(EngineAdapter):
                 PYTHON_CORE,
             )
         elif self.planner.evicts:
-            demand = self._demand
-            self._stock_strategy = put_before(
-                cache, lambda node_id: self._shield.call(demand, node_id) or 0.0
-            )
+            call, demand = self._shield.call, self._demand
+            self._stock_strategy = put_before(cache, lambda node_id: call(demand, node_id) or 0.0)
             if self._stock_strategy is None:
                 kind = type(cache).__name__
                 logger.warning("peek: a %s takes no eviction strategy; it evicts as ever", kind)
@@ -220,15 +215,15 @@ class SglangAdapter(EngineAdapter):
 
     def _lay_out(self, queue: list[Any], planned: list[Any]) -> bool:
         """Put the whole queue in a plan's order, within priorities and around requests in quarantine."""
-        ordered = planned
-        places = queue
+        ordered, places = planned, queue
         if self.policy.enable_priority_scheduling:
             sign = self.policy.priority_sign
             ordered = sorted(planned, key=lambda request: request.priority * sign)
             if self._apart:  # they keep the places that SGLang would give them
                 places = sorted(queue, key=lambda request: (request.priority * sign, entry_time(request)))
         if self._apart:
-            ordered = self._with_apart(ordered, places)
+            others = iter(ordered)
+            ordered = [request if self._is_apart(request) else next(others) for request in places]
         moved = ordered != queue
         if moved:
             queue[:] = ordered
@@ -236,10 +231,9 @@ class SglangAdapter(EngineAdapter):
         return moved
 
     def turned(self, requests: list[Any], queue: list[Any]) -> None:
-        """Note that SGLang has put `requests` into a batch and left `queue`.  O(batch).
+        """Note that SGLang has put `requests` into a batch and left `queue`; once a turn.  O(batch).
 
-        The hook calls this in each turn of SGLang's loop.  Otherwise only the next `order` would notice, and
-        an idle server may never call it.
+        Otherwise only the next `order` would notice, and an idle server may never call it.
         """
         self._told = True
         for request in requests:
@@ -295,11 +289,6 @@ class SglangAdapter(EngineAdapter):
 
     def _is_apart(self, request: Any) -> bool:
         return bool(self._apart) and ref(request) in self._apart
-
-    def _with_apart(self, planned: list[Any], places: list[Any]) -> list[Any]:
-        """Return the planned order around the requests in quarantine, which keep their places in `places`."""
-        others = iter(planned)
-        return [request if self._is_apart(request) else next(others) for request in places]
 
     def _settle(self) -> None:
         """Note the prefills that ended since the last cycle: other requests can use their prefixes now."""

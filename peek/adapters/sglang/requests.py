@@ -64,18 +64,19 @@ def stated_by(request: Any, tenants: str, statements: Statements) -> Stated:
 
 def is_turn(request: Any) -> bool:
     """Whether a request is a turn of a streaming session, whose KV stays with the session."""
-    session = getattr(request, "session", None)
-    return session is not None and bool(getattr(session, "streaming", False))
+    return bool(getattr(getattr(request, "session", None), "streaming", False))
 
 
 def was_admitted(request: Any, outputs_before: int) -> bool:
     """Whether a request that left the waiting queue went into a batch; False if it was aborted."""
+    if len(request.output_ids) > outputs_before:
+        return True
     if is_turn(request):  # a waiting turn may have been lent its session's row
-        return request.already_computed > 0 or len(request.output_ids) > outputs_before
+        return bool(request.already_computed > 0)
     row = getattr(request, "req_pool_idx", None)
     if row is None:
         row = getattr(getattr(request, "kv", None), "req_pool_idx", None)
-    return row is not None or len(request.output_ids) > outputs_before
+    return row is not None
 
 
 def entry_time(request: Any) -> float:

@@ -161,17 +161,6 @@ class RadixView:
         """Return the cursor before all keys of a namespace, after the token `first` if keys are pairs."""
         raise NotImplementedError
 
-    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
-        if cursor is None:
-            return 0, None
-        if isinstance(cursor, int):  # lent: the key has as many symbols as that takes
-            return len(segment), cursor
-        return self._follow(cursor, segment, offset)
-
-    def _follow(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
-        """`advance` in the tree."""
-        raise NotImplementedError
-
 
 # -- Python's nodes -----------------------------------------------------------------------------------
 
@@ -250,7 +239,11 @@ class NodeView(RadixView):
     def _start(self, first: object, extra_key: str | None, salt: str | None) -> object:
         return NodePlace(self._root(), extra_key if salt is None else (extra_key, salt), first)
 
-    def _follow(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+        if cursor is None:
+            return 0, None
+        if isinstance(cursor, int):  # lent: the key has as many symbols as that takes
+            return len(segment), cursor
         assert isinstance(cursor, NodePlace)
         symbols = edge_bytes(segment)
         place = cursor.copy()
@@ -454,7 +447,11 @@ class CoreView(RadixView):
             tokens.append(first)
         return CorePlace(tokens, 0, False, extra_key, salt)
 
-    def _follow(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+        if cursor is None:
+            return 0, None
+        if isinstance(cursor, int):  # lent: the key has as many symbols as that takes
+            return len(segment), cursor
         assert isinstance(cursor, CorePlace)
         if cursor.ended:
             return 0, cursor

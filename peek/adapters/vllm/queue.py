@@ -8,13 +8,12 @@ costs.  `Blocked` knows which requests vLLM's scan would pass over, whatever the
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from sortedcontainers import SortedList
+from sortedcontainers import SortedDict, SortedList
 
 if TYPE_CHECKING:
     from peek.planner import LazyPlan
@@ -164,8 +163,8 @@ class PlannedQueue(TrackedQueue):
         """By entry; requests put at the head get smaller numbers than all others."""
         self._entries = 0
         self._left = 0
-        self._turns: list[tuple[int, str]] = []
-        """A heap of the requests that keep their places, and of some that did."""
+        self._turns: SortedDict[int, str] = SortedDict()
+        """By number: the requests that keep their places."""
         self._held_numbers: SortedList[int] = SortedList()
         self._departed: list[int] = []
         """The numbers of held requests that have left; only while a request keeps its place."""
@@ -188,7 +187,7 @@ class PlannedQueue(TrackedQueue):
         name = request.request_id
         self._next = None
         if self._let_go(name) or self._body.pop(name, None) is not None:
-            heapq.heappush(self._turns, (self._numbers[name], name))
+            self._turns[self._numbers[name]] = name
 
     def take_part(self, request: Any) -> None:
         """Let a member take part in plans.  O(1); O(log n) if it was held."""
@@ -196,6 +195,7 @@ class PlannedQueue(TrackedQueue):
         self._next = None
         if name not in self._body:
             self._head.pop(name, None)
+            self._turns.pop(self._numbers[name], None)
             self._let_go(name)
             self._body[name] = request
             self._body.move_to_end(name, last=False)
@@ -207,6 +207,7 @@ class PlannedQueue(TrackedQueue):
         if name not in self._held:
             self._body.pop(name, None)
             self._head.pop(name, None)
+            self._turns.pop(self._numbers[name], None)
             self._held[name] = request
             self._held_numbers.add(self._numbers[name])
             self._line = None
@@ -285,32 +286,21 @@ class PlannedQueue(TrackedQueue):
 
     def _find_name(self) -> str | None:
         """Return the next of the requests that are neither at the head nor held."""
-        turn = self._next_turn()
-        if turn is not None and self._is_up(self._numbers[turn], self._left):
-            return turn
+        turn = None
+        if self._turns:
+            number, turn = self._turns.peekitem(0)
+            if self._is_up(number, self._left):
+                return turn
+        elif self._departed:
+            self._left += len(self._departed)
+            while self._departed:
+                self._held_numbers.remove(self._departed.pop())
         planned = self._next_planned()
         return next(iter(self._body), turn) if planned is None else planned
 
     def _is_up(self, number: int, left: int) -> bool:
         """Whether all requests with a smaller number have left, or are held."""
         return number - self._held_numbers.bisect_left(number) <= left
-
-    def _next_turn(self) -> str | None:
-        """Return the first of the requests that keep their places."""
-        turns = self._turns
-        while turns:
-            if self._keeps_place(*turns[0]):
-                return turns[0][1]
-            heapq.heappop(turns)
-        for number in self._departed:
-            self._held_numbers.remove(number)
-        self._left += len(self._departed)
-        self._departed.clear()
-        return None
-
-    def _keeps_place(self, number: int, name: str) -> bool:
-        elsewhere = name in self._body or name in self._held or name in self._head
-        return self._numbers.get(name) == number and not elsewhere
 
     def _next_planned(self) -> str | None:
         """Return the plan's first request that is still here."""
@@ -338,8 +328,8 @@ class PlannedQueue(TrackedQueue):
         number = self._numbers.pop(name)
         if self._held.pop(name, None) is None:
             self._left += 1
-            if self._body.pop(name, None) is None:
-                self._head.pop(name, None)
+            if self._body.pop(name, None) is None and self._head.pop(name, None) is None:
+                del self._turns[number]
             return
         self._line = None
         if self._turns:  # requests that keep their places do not move up
@@ -354,15 +344,15 @@ class PlannedQueue(TrackedQueue):
         planned = [name for name in names if name in self._body]
         known = set(planned)
         rest = [name for name in self._body if name not in known]
-        turns = sorted({turn for turn in self._turns if self._keeps_place(*turn)})
-        names = self._with_turns(planned + rest, turns) if turns else planned + rest
+        names = self._with_turns(planned + rest) if self._turns else planned + rest
         held = list(self._held.values())
         order = [*self._head.values(), *map(self.members.__getitem__, names), *self._strays]
         return iter(order + held[self._passed :])
 
-    def _with_turns(self, names: list[str], turns: list[tuple[int, str]]) -> list[str]:
-        """Merge both, in the order in which `_find_name` would return them."""
+    def _with_turns(self, names: list[str]) -> list[str]:
+        """Merge the requests that keep their places in, as `_find_name` would return them."""
         order: list[str] = []
+        turns = list(self._turns.items())
         at, left = 0, self._left + len(self._head)
         for name in names:
             while at < len(turns) and self._is_up(turns[at][0], left + len(order)):
