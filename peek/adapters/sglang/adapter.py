@@ -19,18 +19,7 @@ from peek.adapters.activation import Settings
 from peek.adapters.containment import Shield, require
 from peek.adapters.engine_adapter import EngineAdapter, found_in
 from peek.adapters.line import Line
-from peek.adapters.sglang.caches import (
-    PYTHON_CORE,
-    is_bigram,
-    is_fed_from_elsewhere,
-    lender_of,
-    make_view,
-    put_before,
-    require_cache,
-    set_strategy,
-    shows_nodes,
-    touch,
-)
+from peek.adapters.sglang import caches
 from peek.adapters.sglang.requests import (
     Arrivals,
     Translator,
@@ -85,14 +74,14 @@ class SglangAdapter(EngineAdapter):
         """Prompt tokens admitted for computation so far."""
         require(policy, _NEEDED, "SGLang")
         cache = policy.tree_cache
-        require_cache(cache, self.planner.evicts)
-        self._door = Translator(int(cache.page_size), is_bigram(cache), lender_of(cache))
-        self.view = make_view(cache, self._door)
+        caches.require_cache(cache, self.planner.evicts)
+        self._door = Translator(int(cache.page_size), caches.is_bigram(cache), caches.lender_of(cache))
+        self.view = caches.make_view(cache, self._door)
         self._waiting: dict[str, Waiting] = {}
         self._in_flight: dict[str, Waiting] = {}
         self._turns: dict[str, Waiting] = {}
         """The waiting requests that are turns of streaming sessions."""
-        self._exact = not is_fed_from_elsewhere(cache)
+        self._exact = not caches.is_fed_from_elsewhere(cache)
         """Whether SGLang finds exactly the view's tokens: KV on the host counts at a share only."""
         self._apart: dict[ref[Any], str] = {}
         """Requests in quarantine, with their names there: two may have one `rid`."""
@@ -106,7 +95,7 @@ class SglangAdapter(EngineAdapter):
         self._away = False
         """Whether the queue may be in another order than SGLang's own policy would see."""
         self._stock_strategy: Any = None
-        self._touches = self.planner.evicts and not shows_nodes(cache)
+        self._touches = self.planner.evicts and not caches.shows_nodes(cache)
         logger.info("peek: takes the place of --schedule-policy %s", schedule_policy(policy))
         self._take_over_eviction(cache)
 
@@ -115,11 +104,11 @@ class SglangAdapter(EngineAdapter):
             logger.warning(
                 "peek: SGLang's Rust core takes no eviction strategy; needed prefixes are kept recent instead"
                 " (%s evicts by demand)",
-                PYTHON_CORE,
+                caches.PYTHON_CORE,
             )
         elif self.planner.evicts:
             call, demand = self._shield.call, self._demand
-            self._stock_strategy = put_before(cache, lambda node_id: call(demand, node_id) or 0.0)
+            self._stock_strategy = caches.put_before(cache, lambda node_id: call(demand, node_id) or 0.0)
             if self._stock_strategy is None:
                 kind = type(cache).__name__
                 logger.warning("peek: a %s takes no eviction strategy; it evicts as ever", kind)
@@ -383,10 +372,10 @@ class SglangAdapter(EngineAdapter):
             prefix = (entry.namespace, entry.key[:matched])
             if matched and prefix not in touched:
                 touched.add(prefix)
-                touch(self.policy.tree_cache, request, cached)
+                caches.touch(self.policy.tree_cache, request, cached)
 
     def detach(self) -> None:
         """Give the cache its own strategy back, and remove what its insertions report to.  O(1)."""
         self.policy.tree_cache.peek = None
         if self._stock_strategy is not None:
-            set_strategy(self.policy.tree_cache, self._stock_strategy)
+            caches.set_strategy(self.policy.tree_cache, self._stock_strategy)

@@ -18,18 +18,8 @@ from peek.adapters.activation import Settings
 from peek.adapters.containment import Agreement, Shield, require
 from peek.adapters.engine_adapter import EngineAdapter, found_in
 from peek.adapters.priorities import PriorityPlanners
+from peek.adapters.vllm import seams
 from peek.adapters.vllm.queue import Blocked, tracked_queue
-from peek.adapters.vllm.seams import (
-    NEEDED,
-    PoolWatch,
-    heads_of,
-    install_free_queue,
-    layout_of,
-    namespace_of,
-    parameters_of,
-    restore_stock,
-    tenant_of,
-)
 from peek.config import PeekConfig
 from peek.errors import EngineMismatch, InvalidKey
 from peek.eviction.demand import victims
@@ -58,14 +48,14 @@ class VllmAdapter(EngineAdapter):
     def __init__(
         self, scheduler: Any, settings: Settings, shield: Shield, clock: Callable[[], float] = time.time
     ) -> None:
-        require(scheduler, NEEDED, "vLLM")
+        require(scheduler, seams.NEEDED, "vLLM")
         from vllm.v1.request import RequestStatus
 
         self.scheduler = scheduler
         self.clock = clock
         super().__init__(settings, shield, lambda request: request.output_token_ids, self._make_planner)
         self._pool = scheduler.kv_cache_manager.block_pool
-        layout = layout_of(scheduler)
+        layout = seams.layout_of(scheduler)
         if isinstance(layout, str):
             raise EngineMismatch(layout)
         self.mirror = layout.mirror(self._pool)
@@ -79,7 +69,7 @@ class VllmAdapter(EngineAdapter):
         self._waits = (RequestStatus.WAITING, compiles)
         self._blocked = Blocked(scheduler, compiles)
         self._loads = RequestStatus.WAITING_FOR_REMOTE_KVS
-        self._watch = PoolWatch(self._pool, self.mirror, shield)
+        self._watch = seams.PoolWatch(self._pool, self.mirror, shield)
         self._followed: LazyPlan | None = None
         """The plan that the queue follows, None if a request has come or gone since."""
         self._away = False
@@ -87,7 +77,7 @@ class VllmAdapter(EngineAdapter):
         self._expected: dict[str, int] = {}
         """Cached tokens expected of the requests that vLLM has been shown in this step."""
         if self.planner.evicts:
-            install_free_queue(self._pool, lambda in_order, n: shield.call(self._choose, in_order, n))
+            seams.install_free_queue(self._pool, lambda in_order, n: shield.call(self._choose, in_order, n))
         scheduler.waiting = tracked_queue(scheduler.waiting)
         scheduler.waiting.guard = shield.call
         scheduler.waiting.looked = self._expect
@@ -235,16 +225,16 @@ class VllmAdapter(EngineAdapter):
             self._blocked.planned(request, 1)
 
     def _pending(self, request: Any, key: bytes, tail: int) -> PendingRequest:
-        stated = self.statements.of(parameters_of(request))
+        stated = self.statements.of(seams.parameters_of(request))
         return PendingRequest(
             request.request_id,
             key,
             request.arrival_time,
-            namespace_of(request),
+            seams.namespace_of(request),
             num_tokens=request.num_tokens,
             tail=tail,
-            tenant=tenant_of(request, self._tenants),
-            heads=heads_of(request, self.mirror.unit_tokens),
+            tenant=seams.tenant_of(request, self._tenants),
+            heads=seams.heads_of(request, self.mirror.unit_tokens),
             session=stated.session or self._session_of(request),
             ttft_target_s=stated.ttft_target_s,
         )
@@ -257,7 +247,7 @@ class VllmAdapter(EngineAdapter):
             last = pack(list(tokens[skipped:]))
         except InvalidKey:  # no tokens, only embeddings, or one below 0
             return ""
-        return self._continuations.session_of(request.request_id, last, namespace_of(request), skipped)
+        return self._continuations.session_of(request.request_id, last, seams.namespace_of(request), skipped)
 
     def _plans_no_more(self, request_id: str) -> None:
         self._blocked.planned(self._known[request_id], -1)
@@ -294,7 +284,7 @@ class VllmAdapter(EngineAdapter):
     def detach(self) -> None:
         """Give the scheduler objects of vLLM's own classes back.  Between steps only.  O(n)."""
         self.scheduler.waiting.release()
-        restore_stock(self.scheduler)
+        seams.restore_stock(self.scheduler)
 
     # -- after schedule() --------------------------------------------------------------------------
 
