@@ -54,16 +54,15 @@ def sglang_info(policy: Any, scheduler: Any) -> EngineInfo:
     core = type(getattr(cache, "tree_core", cache)).__name__
     kind = type(cache).__name__
     places = [scheduler, getattr(scheduler, "ps", None), _parallel()]
-    arguments = getattr(scheduler, "server_args", None)
     return EngineInfo(
         "sglang",
         version_of("sglang"),
-        str(getattr(arguments, "served_model_name", None) or getattr(arguments, "model_path", None) or ""),
+        str(setting_of(scheduler, "served_model_name") or setting_of(scheduler, "model_path") or ""),
         f"{kind}{'' if core == kind else f' ({core})'} in pages of {getattr(cache, 'page_size', '?')}",
         _first(places, "dp_rank") or _first(places, "attn_dp_rank") or 0,
         _first(places, "tp_rank") or 0,
         speaks=not _first(places, "attn_tp_rank") and not _first(places, "pp_rank"),
-        ranks=ranks_of_one_queue(arguments),
+        ranks=ranks_of_one_queue(getattr(scheduler, "server_args", None)),
         agree=mode_agreement(scheduler),
     )
 

@@ -56,8 +56,7 @@ class VllmAdapter(EngineAdapter):
         super().__init__(settings, shield, lambda request: request.output_token_ids, self._make_planner)
         self._pool = scheduler.kv_cache_manager.block_pool
         layout = seams.layout_of(scheduler)
-        if isinstance(layout, str):
-            raise EngineMismatch(layout)
+        assert isinstance(layout, seams.Layout), layout
         self.mirror = layout.mirror(self._pool)
         self.agreement = Agreement(slack=self.mirror.unit_tokens - 1)
         self._known: dict[str, Any] = {}
