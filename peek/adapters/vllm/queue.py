@@ -74,24 +74,21 @@ class TrackedQueue:
     # -- vLLM's calls ------------------------------------------------------------------------------
 
     def add_request(self, request: Any) -> None:
-        self.settle()
-        if self._enters(request):
-            self._insert(request, False)
+        self._enter(request, False)
 
     def prepend_request(self, request: Any) -> None:
-        self.settle()
-        if self._enters(request):
-            self._insert(request, True)
+        self._enter(request, True)
 
     def prepend_requests(self, requests: Iterable[Any]) -> None:
         for request in self.put_back(list(requests)):
             self.prepend_request(request)
 
-    def _enters(self, request: Any) -> bool:
+    def _enter(self, request: Any, at_head: bool) -> None:
+        self.settle()
         name = request.request_id
         if name in self.members:
             self._strays.append(request)
-            return False
+            return
         self._next = None
         self.members[name] = request
         came_back = self.gone.get(name) is request
@@ -100,7 +97,7 @@ class TrackedQueue:
         if not came_back or name not in self._held:  # a held request that was only passed over is no news
             self._held.pop(name, None)
             self.entered[name] = request
-        return True
+        self._insert(request, at_head)
 
     def peek_request(self) -> Any:
         """Return the next request; the same one until something enters or leaves."""

@@ -88,22 +88,6 @@ def layout_of(scheduler: Any) -> Layout | str:
     managers = coordinator.single_type_managers
     if len(managers) != len(scheduler.kv_cache_config.kv_cache_groups) or not managers:
         return f"the model has {len(managers)} KV cache groups with a prefix to match"
-    reason = _unknown(scheduler, coordinator, managers)
-    if reason is not None:
-        return reason
-    needed = [_needed_by(manager) for manager in managers]
-    return Layout(managers[0].block_size, needed, int(_drops_a_block(coordinator)))
-
-
-def _needed_by(manager: Any) -> int:
-    kind = type(manager).__name__
-    if kind != "SlidingWindowManager":
-        return 0 if kind == "FullAttentionManager" else 1
-    before = manager.kv_cache_spec.sliding_window - 1
-    return max(1, int(-(-before // manager.block_size)))
-
-
-def _unknown(scheduler: Any, coordinator: Any, managers: Any) -> str | None:
     kinds = [type(manager).__name__ for manager in managers]
     strange = sorted(set(kinds) - set(KNOWN))
     if strange:
@@ -115,11 +99,20 @@ def _unknown(scheduler: Any, coordinator: Any, managers: Any) -> str | None:
     if len(sizes) > 1 or hashed not in (None, sizes[0]):
         hashes = "" if hashed is None else f", hashes of {hashed}"
         return f"the KV cache groups have blocks of different sizes: {', '.join(map(str, sizes))}{hashes}"
-    if len(managers) > 1 and _drops_a_block(coordinator):
+    dropped = _drops_a_block(coordinator)
+    if len(managers) > 1 and dropped:
         return f"a draft model shares the prefix cache with {len(managers)} KV cache groups"
     if getattr(scheduler, "prefix_replay_tokens", 0):
         return "the model computes the end of a prefix match anew"
-    return None
+    return Layout(sizes[0], [_needed_by(manager) for manager in managers], int(dropped))
+
+
+def _needed_by(manager: Any) -> int:
+    kind = type(manager).__name__
+    if kind != "SlidingWindowManager":
+        return 0 if kind == "FullAttentionManager" else 1
+    before = manager.kv_cache_spec.sliding_window - 1
+    return max(1, int(-(-before // manager.block_size)))
 
 
 def _drops_a_block(coordinator: Any) -> bool:
