@@ -132,7 +132,8 @@ class SglangAdapter(EngineAdapter):
         """
         self._settle()
         self._generated.count()
-        if self._standing is not None and self._standing == standing_of(queue, self.view):
+        before = self._standing
+        if before is not None and before[0] == len(queue) and before == standing_of(queue, self.view):
             return self._answer
         self._standing = None
         told, self._told = self._told, False

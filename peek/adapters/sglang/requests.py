@@ -250,15 +250,15 @@ class Arrivals:
 def standing_of(queue: list[Any], view: object) -> tuple[object, ...] | None:
     """Return what stays equal while neither a queue in order nor its cache changes; None if that is unknown.
 
-    SGLang appends to its queue and removes from it, but moves nothing.  So it is unchanged if its length,
-    first and last are: for each request that left, one came, as the last.  A retracted request has more
-    output.  O(1).
+    The queue's length comes first.  SGLang appends to its queue and removes from it, but moves nothing.  So
+    it is unchanged if its length, first and last are: for each request that left, one came, as the last.  A
+    retracted request has more output.  O(1).
     """
     version = getattr(view, "version", None)
     if version is None or not queue:
         return None
     last = queue[-1]
-    return id(queue), len(queue), ref(queue[0]), ref(last), len(last.output_ids), version
+    return len(queue), id(queue), ref(queue[0]), ref(last), len(last.output_ids), version
 
 
 # -- for the trace ------------------------------------------------------------------------------------
