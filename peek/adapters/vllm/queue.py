@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from sortedcontainers import SortedDict, SortedList
+from sortedcontainers import SortedList
 
 if TYPE_CHECKING:
     from peek.planner import LazyPlan
@@ -157,11 +157,11 @@ class PlannedQueue(TrackedQueue):
         self._head: OrderedDict[str, Any] = OrderedDict()
         self._body: OrderedDict[str, Any] = OrderedDict()
         self._numbers: dict[str, int] = {}
-        """By entry; requests put at the head get smaller numbers than all others."""
+        """By entry; requests put at the head get the number of those that have left, less one."""
         self._entries = 0
         self._left = 0
-        self._turns: SortedDict[int, str] = SortedDict()
-        """By number: the requests that keep their places."""
+        self._turns: SortedList[tuple[int, str]] = SortedList()
+        """The requests that keep their places, by number; two may have the same."""
         self._held_numbers: SortedList[int] = SortedList()
         self._departed: list[int] = []
         """The numbers of held requests that have left; only while a request keeps its place."""
@@ -184,7 +184,7 @@ class PlannedQueue(TrackedQueue):
         name = request.request_id
         self._next = None
         if self._let_go(name) or self._body.pop(name, None) is not None:
-            self._turns[self._numbers[name]] = name
+            self._turns.add((self._numbers[name], name))
 
     def take_part(self, request: Any) -> None:
         """Let a member take part in plans.  O(1); O(log n) if it was held."""
@@ -192,7 +192,7 @@ class PlannedQueue(TrackedQueue):
         self._next = None
         if name not in self._body:
             self._head.pop(name, None)
-            self._turns.pop(self._numbers[name], None)
+            self._turns.discard((self._numbers[name], name))
             self._let_go(name)
             self._body[name] = request
             self._body.move_to_end(name, last=False)
@@ -204,7 +204,7 @@ class PlannedQueue(TrackedQueue):
         if name not in self._held:
             self._body.pop(name, None)
             self._head.pop(name, None)
-            self._turns.pop(self._numbers[name], None)
+            self._turns.discard((self._numbers[name], name))
             self._held[name] = request
             self._held_numbers.add(self._numbers[name])
             self._line = None
@@ -285,7 +285,7 @@ class PlannedQueue(TrackedQueue):
         """Return the next of the requests that are neither at the head nor held."""
         turn = None
         if self._turns:
-            number, turn = self._turns.peekitem(0)
+            number, turn = self._turns[0]
             if self._is_up(number, self._left):
                 return turn
         elif self._departed:
@@ -326,7 +326,7 @@ class PlannedQueue(TrackedQueue):
         if self._held.pop(name, None) is None:
             self._left += 1
             if self._body.pop(name, None) is None and self._head.pop(name, None) is None:
-                del self._turns[number]
+                self._turns.remove((number, name))
             return
         self._line = None
         if self._turns:  # requests that keep their places do not move up
@@ -349,7 +349,7 @@ class PlannedQueue(TrackedQueue):
     def _with_turns(self, names: list[str]) -> list[str]:
         """Merge the requests that keep their places in, as `_find_name` would return them."""
         order: list[str] = []
-        turns = list(self._turns.items())
+        turns = list(self._turns)
         at, left = 0, self._left + len(self._head)
         for name in names:
             while at < len(turns) and self._is_up(turns[at][0], left + len(order)):
