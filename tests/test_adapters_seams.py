@@ -51,14 +51,20 @@ def written(tree: ast.AST) -> Iterator[ast.Attribute | ast.Subscript]:
 
 
 def own_attributes(engine: str) -> set[str]:
-    """What classes of an adapter assign to `self`, those that derive from an engine's aside."""
+    """What classes of an adapter have or assign to `self`, those that derive from an engine's aside."""
     paths = [*ADAPTERS.glob("*.py"), *(ADAPTERS / engine).glob("*.py"), ROOT / "peek" / "request.py"]
     found = set()
     for path in paths:
         found |= {
             name for node, foreign in classes(parsed(path)) if not foreign for name in set_on_self(node)
         }
+        found |= {name for node, _ in classes(parsed(path)) for name in fields_of(node)}
     return found
+
+
+def fields_of(node: ast.ClassDef) -> set[str]:
+    """Fields of a dataclass."""
+    return {ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign)}
 
 
 def set_on_self(node: ast.ClassDef) -> set[str]:

@@ -248,6 +248,22 @@ def test_what_leaves_early_lets_those_behind_it_move_up() -> None:
     assert ids(list(queue)) == ["s", "c"]
 
 
+def test_none_is_lost_where_two_have_one_number() -> None:
+    """What is put at the head gets a number that another may have, and both may keep their places later."""
+    a, b, c, first, other = map(Request, "abcfo")
+    queue = PlannedQueue([a, b, c])
+    queue.follow(LazyPlan.of(Plan(["c"])))
+    assert queue.pop_request() is c
+    for request in (first, other):
+        queue.prepend_request(request)
+        queue.remove_request(b if request is first else a)
+    for request in (first, other):
+        queue.take_part(request)
+        queue.keep_place(request)
+    assert len({*queue}) == len(queue) == 2
+    assert {queue.pop_request(), queue.pop_request()} == {first, other}
+
+
 def test_none_is_lost_when_an_id_comes_twice() -> None:
     one, other = Request("a"), Request("a")
     queue = PlannedQueue([one])

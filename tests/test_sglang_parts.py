@@ -18,7 +18,7 @@ from peek.adapters.engine_adapter import Stated, Statements
 from peek.adapters.sglang import __all__ as public
 from peek.adapters.sglang.caches import MOST_TOKENS, Insertions
 from peek.adapters.sglang.plugin import around_insert
-from peek.adapters.sglang.requests import Translated, stated_by
+from peek.adapters.sglang.requests import stated_by
 from peek.adapters.sglang.views import PageTable
 from peek.adapters.symbols import ALONE, behind, first_of, namespace_of, owner_of
 from peek.trie.keys import pack, unpack
@@ -216,8 +216,3 @@ def test_a_routing_key_that_names_the_tenant_is_no_session() -> None:
     told = [stated_by(sent, tenants, Statements()).session for tenants in ("none", "namespace", "named")]
     assert told == ["team", "team", ""]
     assert stated_by(asks(BOTH, routing_key="team"), "named", Statements()) == Stated("named", 2.5)
-
-
-def test_the_planner_gets_what_was_stated() -> None:
-    made = Translated("space", 3).pending("r", 1.0, "team", Stated("s", 2.5))
-    assert (made.namespace, made.tenant, made.session, made.ttft_target_s) == ("space", "team", "s", 2.5)

@@ -210,7 +210,7 @@ def test_the_account_adds_up_whatever_comes_first(events: list[tuple[str, int]])
             if event == "arrive":
                 real[name] = -1
                 shadow.arrived(name, pack_tokens(range(number, number + 8)), 130 + number, 6, now)
-            elif event == "admit" and name in shadow:
+            elif event == "admit" and name in shadow._pairs and not shadow._pairs[name].ended:
                 if real[name] < 0:
                     prompts.append(130 + number)
                 real[name] = max(real[name], 0)

@@ -175,12 +175,8 @@ class Statements:
         theirs = first_text(_session(text) for text in sessions if isinstance(text, str))
         if not isinstance(parameters, dict):
             return Stated(theirs)
-        session = self._usable(
-            parameters,
-            SESSION,
-            _session,
-            f"a text of at most {LONGEST_SESSION} characters or a finite number",
-        )
+        text = f"a text of at most {LONGEST_SESSION} characters or a finite number"
+        session = self._usable(parameters, SESSION, _session, text)
         target = self._usable(parameters, TTFT_TARGET, _seconds, "a finite number of seconds above 0")
         return Stated(session or theirs, target)
 
@@ -273,17 +269,16 @@ class EngineAdapter:
         self.statements = Statements()
         self._shield = shield
         self._tenants = settings.tenants
-        self._generated = Generated(self._charge, self._answered, outputs)
+        self._generated = Generated(
+            self._charge, lambda tokens, name: self.planner.answered(tokens, name), outputs
+        )
 
     def detach(self) -> None:
-        """Give the engine its own objects back; may be called again."""
+        """Give the engine its own objects back; called once."""
         raise NotImplementedError
 
     def _charge(self, tenant: str, tokens: int) -> None:
         self.planner.generated(tenant, tokens)
-
-    def _answered(self, tokens: int, request_id: str) -> None:
-        self.planner.answered(tokens, request_id)
 
     def _hand_over(self, pending: PendingRequest, held: bool = False) -> None:
         """Give a translated request to the planner."""

@@ -187,7 +187,7 @@ class ObservedPlanner:
         self._last: Plan | LazyPlan | None = None
         self._answered: Plan | None = None
         self._answer = Plan()
-        self._shadow_lazy = (self._answer, LazyPlan.of(self._answer))
+        self._lazy_answer = LazyPlan.of(self._answer)
         self.order_matters = planner.order_matters
         self.request = planner.request
         self.needs = planner.needs
@@ -260,15 +260,14 @@ class ObservedPlanner:
         if plan is not self._answered:  # one answer for one plan: adapters compare by identity
             ids = (name for name, number in self._numbers.items() if number in self._in_order)
             self._answered, self._answer = plan, Plan(ids, False, IN_SHADOW, stood_aside=True)
+            self._lazy_answer = LazyPlan.of(self._answer)
         return self._answer
 
     def lazy_plan(self, cache: CacheView, now: float) -> LazyPlan:
         """`Planner.lazy_plan`; in shadow mode the whole plan is made, to know whether it differs."""
         if self.shadow:
-            answer = self.plan(cache, now)
-            if self._shadow_lazy[0] is not answer:
-                self._shadow_lazy = (answer, LazyPlan.of(answer))
-            return self._shadow_lazy[1]
+            self.plan(cache, now)
+            return self._lazy_answer
         plan = self.observed.lazy_plan(cache, now)
         if self._note(plan, now):
             self._seen.announce(plan, self.observed)

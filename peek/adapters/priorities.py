@@ -38,7 +38,7 @@ class PriorityPlanners:
         self._where: dict[str, int] = {}
         self._parts: list[Plan] = []
         self._plan = Plan()
-        self._lazy: tuple[Plan, LazyPlan] = (self._plan, LazyPlan.of(self._plan))
+        self._lazy = LazyPlan.of(self._plan)
         model = make()
         self.config: PeekConfig = model.config
         self.evicts = model.evicts
@@ -158,14 +158,13 @@ class PriorityPlanners:
             NOTHING_TO_GAIN if aside else ORDERED,
             aside,
         )
+        self._lazy = LazyPlan.of(self._plan)
         return self._plan
 
     def lazy_plan(self, cache: BlockMirror, now: float) -> LazyPlan:
         """Return the whole plan, worked out at once."""
-        plan = self.plan(cache, now)
-        if plan is not self._lazy[0]:
-            self._lazy = (plan, LazyPlan.of(plan))
-        return self._lazy[1]
+        self.plan(cache, now)
+        return self._lazy
 
 
 def _sum(one: dict[str, int | float], other: dict[str, int | float]) -> dict[str, int | float]:

@@ -99,11 +99,6 @@ class Shadow:
         self._count = 0
         self._ghosts = 0
 
-    def __contains__(self, request_id: object) -> bool:
-        """Whether a request is known here and has not ended in the real engine."""
-        pair = self._pairs.get(request_id) if isinstance(request_id, str) else None
-        return pair is not None and not pair.ended
-
     # -- what the real engine does -----------------------------------------------------------------
 
     def arrived(

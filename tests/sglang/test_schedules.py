@@ -12,6 +12,7 @@ from sglang_plays import INTERLEAVED, Job, Play, check_outcome, perform, plays
 from sglang_small import attach
 from sglang_stepper import Stepper
 
+from peek.adapters.sglang.requests import standing_of
 from peek.policy.default.tenants import DECODE_WEIGHT
 
 POLICIES = ("peek", "clpm+gm+dl+pe", "fcfs+pe")
@@ -123,7 +124,7 @@ def test_an_unchanged_queue_is_told_from_a_changed_one(core: str | None) -> None
                 return
             standing = adapter._standing
             adapter._settle()
-            if standing is not None and adapter._standing is standing and standing.is_of(queue, adapter.view):
+            if standing is not None and adapter._standing is standing == standing_of(queue, adapter.view):
                 seen["unchanged"] += 1
                 assert [(request.rid, len(request.output_ids)) for request in queue] == last
             for again in (False, True):

@@ -177,7 +177,7 @@ def test_an_error_while_the_metrics_are_made(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_error_while_the_stock_objects_are_put_back(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.adapter.restore_stock", lambda scheduler: 1 / 0)
+    monkeypatch.setattr("peek.adapters.vllm.seams.restore_stock", lambda scheduler: 1 / 0)
     engine = pressed(strict=False)
     sabotage(engine, "lazy_plan", 0)
     assert "r0" in busy_run(engine)
@@ -187,7 +187,7 @@ def test_an_error_while_the_stock_objects_are_put_back(
 def test_a_version_that_lacks_something_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("peek.adapters.vllm.seams._NEEDED", ("waiting", "kv_cache_manager.no_such_seam"))
+    monkeypatch.setattr("peek.adapters.vllm.seams.NEEDED", ("waiting", "kv_cache_manager.no_such_seam"))
     with pytest.raises(EngineMismatch, match=r"PeekScheduler has no kv_cache_manager\.no_such_seam"):
         pressed(strict=True)
     with caplog.at_level(logging.WARNING, "peek"):

@@ -19,32 +19,20 @@ from peek.adapters.activation import Settings
 from peek.adapters.containment import Shield, require
 from peek.adapters.engine_adapter import EngineAdapter, found_in
 from peek.adapters.line import Line
-from peek.adapters.sglang.caches import (
-    PYTHON_CORE,
-    DemandStrategy,
-    is_bigram,
-    is_fed_from_elsewhere,
-    lender_of,
-    make_view,
-    require_cache,
-    set_strategy,
-    shows_nodes,
-    takes_strategy,
-    touch,
-)
+from peek.adapters.sglang import caches
 from peek.adapters.sglang.requests import (
     Arrivals,
-    Standing,
     Translator,
     Waiting,
     entry_time,
     is_turn,
-    outputs_of,
+    standing_of,
     stated_by,
     tenant_of,
 )
 from peek.errors import DuplicateRequest, EngineMismatch
 from peek.planner import LazyPlan, Planner
+from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES
 
 logger = logging.getLogger("peek")
@@ -74,34 +62,32 @@ class SglangAdapter(EngineAdapter):
         settings: settings of the adapter, not stock.
         shield: wraps whatever SGLang's cache calls.
         scheduler: the policy's `Scheduler`, for the room in a batch; None if it is not known.
-
-    Raises:
-        EngineMismatch: this version of SGLang lacks something that is needed.
     """
 
     def __init__(self, policy: Any, settings: Settings, shield: Shield, scheduler: Any = None) -> None:
         self.policy = policy
         self._scheduler = scheduler
         # SGLang shows a prefix to others when its prefill ends.
-        super().__init__(
-            settings, shield, outputs_of, partial(Planner, in_flight_gate=settings.config.sees_prefills)
-        )
+        make = partial(Planner, in_flight_gate=settings.config.sees_prefills)
+        super().__init__(settings, shield, lambda request: request.output_ids, make)
         self._work_done = 0
         """Prompt tokens admitted for computation so far."""
         require(policy, _NEEDED, "SGLang")
         cache = policy.tree_cache
-        require_cache(cache, self.planner.evicts)
-        self._door = Translator(int(cache.page_size), is_bigram(cache), lender_of(cache))
-        self.view = make_view(cache, self._door)
+        caches.require_cache(cache, self.planner.evicts)
+        self._door = Translator(int(cache.page_size), caches.is_bigram(cache), caches.lender_of(cache))
+        self.view = caches.make_view(cache, self._door)
         self._waiting: dict[str, Waiting] = {}
         self._in_flight: dict[str, Waiting] = {}
         self._turns: dict[str, Waiting] = {}
         """The waiting requests that are turns of streaming sessions."""
-        self._exact = not is_fed_from_elsewhere(cache)
+        self._exact = not caches.is_fed_from_elsewhere(cache)
         """Whether SGLang finds exactly the view's tokens: KV on the host counts at a share only."""
-        self._apart: dict[int, tuple[ref[Any], str]] = {}
-        """Requests in quarantine, by the `id` of the object: two may have one `rid`."""
-        self._standing: Standing | None = None
+        self._apart: dict[ref[Any], str] = {}
+        """Requests in quarantine, with their names there: two may have one `rid`."""
+        self._standing: tuple[object, ...] | None = None
+        """Queue and cache as they were when the last answer was given; None if it no longer stands."""
+        self._answer = False
         self._line = Line()
         self._told = False
         """Whether `turned` was called since the last `order`: no request was admitted unnoticed."""
@@ -109,7 +95,7 @@ class SglangAdapter(EngineAdapter):
         self._away = False
         """Whether the queue may be in another order than SGLang's own policy would see."""
         self._stock_strategy: Any = None
-        self._touches = self.planner.evicts and not shows_nodes(cache)
+        self._touches = self.planner.evicts and not caches.shows_nodes(cache)
         logger.info("peek: takes the place of --schedule-policy %s", schedule_policy(policy))
         self._take_over_eviction(cache)
 
@@ -118,13 +104,14 @@ class SglangAdapter(EngineAdapter):
             logger.warning(
                 "peek: SGLang's Rust core takes no eviction strategy; needed prefixes are kept recent instead"
                 " (%s evicts by demand)",
-                PYTHON_CORE,
+                caches.PYTHON_CORE,
             )
-        elif self.planner.evicts and takes_strategy(cache):
-            self._stock_strategy = set_strategy(cache, None)
-            set_strategy(cache, DemandStrategy(self._stock_strategy, self._shielded_demand))
         elif self.planner.evicts:
-            logger.warning("peek: a %s takes no eviction strategy; it evicts as ever", type(cache).__name__)
+            call, demand = self._shield.call, self._demand
+            self._stock_strategy = caches.put_before(cache, lambda node_id: call(demand, node_id) or 0.0)
+            if self._stock_strategy is None:
+                kind = type(cache).__name__
+                logger.warning("peek: a %s takes no eviction strategy; it evicts as ever", kind)
 
     @property
     def now(self) -> float:
@@ -145,29 +132,31 @@ class SglangAdapter(EngineAdapter):
         """
         self._settle()
         self._generated.count()
-        if self._standing is not None and self._standing.is_of(queue, self.view):
-            return self._standing.answer
+        before = self._standing
+        if before is not None and before[0] == len(queue) and before == standing_of(queue, self.view):
+            return self._answer
         self._standing = None
         told, self._told = self._told, False
         self._sync(queue, told)
-        answer = self._ordered(queue)
+        self._answer = self._ordered(queue)
+        if len(self.planner):
+            self._standing = standing_of(queue, self.view)
         if not told:  # no call will report when they are gone
             self._line.forget()
-        return answer
+        return self._answer
 
     def _ordered(self, queue: list[Any]) -> bool:
         """`order`, for a queue that the planner knows.  Without a plan, the answer is `order_matters`."""
         planner = self.planner
         # Eviction needs the last plan's view of the cache, also while the order does not matter.
-        if not len(planner) or (len(planner) < 2 and not planner.evicts):
-            answer = planner.order_matters(self.view) and not self._apart
-            if len(planner):
-                self._look_up(*self._waiting)
-                self._standing = Standing(queue, self.view, answer)
-            return answer
+        waiting = len(planner)
+        if waiting == 0 or (waiting == 1 and not planner.evicts):
+            for rid, entry in self._waiting.items():
+                alone = planner.request(rid)
+                alone.cached_len = found_in(self.view, entry.namespace, entry.key)[1]
+            return bool(planner.order_matters(self.view)) and not self._apart
         plan = planner.lazy_plan(self.view, self.now)
         if plan.stood_aside and not self._away and not planner.evicts:
-            self._standing = Standing(queue, self.view, False)
             return False
         everybody = plan.stood_aside or self._touches or self.policy.enable_priority_scheduling or self._apart
         if everybody:
@@ -182,7 +171,6 @@ class SglangAdapter(EngineAdapter):
                 request.num_matched_prefix_tokens = int(planner.request(request.rid).cached_len)
         if self._touches:
             self._touch_needed([request for request in queue if not self._is_apart(request)])
-        self._standing = Standing(queue, self.view, self._away)
         return self._away
 
     def _head_of(self, plan: LazyPlan) -> list[Any]:
@@ -217,31 +205,25 @@ class SglangAdapter(EngineAdapter):
 
     def _lay_out(self, queue: list[Any], planned: list[Any]) -> bool:
         """Put the whole queue in a plan's order, within priorities and around requests in quarantine."""
-        ordered = planned
-        places = queue
+        ordered, places = planned, queue
         if self.policy.enable_priority_scheduling:
             sign = self.policy.priority_sign
             ordered = sorted(planned, key=lambda request: request.priority * sign)
             if self._apart:  # they keep the places that SGLang would give them
                 places = sorted(queue, key=lambda request: (request.priority * sign, entry_time(request)))
         if self._apart:
-            ordered = self._with_apart(ordered, places)
+            others = iter(ordered)
+            ordered = [request if self._is_apart(request) else next(others) for request in places]
         moved = ordered != queue
         if moved:
             queue[:] = ordered
         self._line.begin(queue)
         return moved
 
-    def _look_up(self, rid: str) -> None:
-        """Look up what a request that waits alone will hit, as no plan is made for it.  O(its prompt)."""
-        request = self.planner.request(rid)
-        request.cached_len = found_in(self.view, request.namespace, self._waiting[rid].translated.key)[1]
-
     def turned(self, requests: list[Any], queue: list[Any]) -> None:
-        """Note that SGLang has put `requests` into a batch and left `queue`.  O(batch).
+        """Note that SGLang has put `requests` into a batch and left `queue`; once a turn.  O(batch).
 
-        The hook calls this in each turn of SGLang's loop.  Otherwise only the next `order` would notice, and
-        an idle server may never call it.
+        Otherwise only the next `order` would notice, and an idle server may never call it.
         """
         self._told = True
         for request in requests:
@@ -273,7 +255,7 @@ class SglangAdapter(EngineAdapter):
             if name in self.quarantine:
                 name += f" ({self.quarantine.total})"
             if not self.quarantine.accepts(name, partial(self._add, request)):
-                self._apart[id(request)] = (ref(request), name)
+                self._apart[ref(request)] = name
 
     def _compare(self, queue: list[Any]) -> list[Any]:
         """Remove the requests that left, by looking at each present one; return the new ones.  O(queue)."""
@@ -291,22 +273,12 @@ class SglangAdapter(EngineAdapter):
             for rid in [rid for rid in self._waiting if rid not in present]:
                 self._leave(rid)
         if self._apart:
-            self._let_go(queue)
+            for gone in self._apart.keys() - {ref(request) for request in queue}:
+                self.quarantine.let_go(self._apart.pop(gone))
         return arrived
 
     def _is_apart(self, request: Any) -> bool:
-        kept = self._apart.get(id(request)) if self._apart else None
-        return kept is not None and kept[0]() is request
-
-    def _let_go(self, queue: list[Any]) -> None:
-        waiting = {id(request) for request in queue if self._is_apart(request)}
-        for key in [key for key in self._apart if key not in waiting]:
-            self.quarantine.let_go(self._apart.pop(key)[1])
-
-    def _with_apart(self, planned: list[Any], places: list[Any]) -> list[Any]:
-        """Return the planned order around the requests in quarantine, which keep their places in `places`."""
-        others = iter(planned)
-        return [request if self._is_apart(request) else next(others) for request in places]
+        return bool(self._apart) and ref(request) in self._apart
 
     def _settle(self) -> None:
         """Note the prefills that ended since the last cycle: other requests can use their prefixes now."""
@@ -320,7 +292,7 @@ class SglangAdapter(EngineAdapter):
 
     def _end(self, rid: str) -> None:
         self.planner.prefilled(rid)
-        self._door.release(self._in_flight.pop(rid).translated)
+        self._door.release(self._in_flight.pop(rid))
         self._standing = None
 
     def _leave_if_waiting(self, request: Any) -> None:
@@ -336,7 +308,7 @@ class SglangAdapter(EngineAdapter):
         self._standing = None
         if not entry.was_admitted():
             self.planner.remove(rid, admitted=False)
-            self._door.release(entry.translated)
+            self._door.release(entry)
             return
         request = entry.request()
         if request is not None:
@@ -349,7 +321,7 @@ class SglangAdapter(EngineAdapter):
         ended = entry.prefill_ended()
         if ended:
             self.planner.prefilled(rid)
-            self._door.release(entry.translated)
+            self._door.release(entry)
         else:
             self._in_flight[rid] = entry  # its pages are still compared with
         self._work_done += self.planner.remove(rid, True, uncached)
@@ -365,41 +337,46 @@ class SglangAdapter(EngineAdapter):
             if self._in_flight[rid].request() is not request:
                 raise DuplicateRequest("its rid is being prefilled")
             self._end(rid)
-        translated = self._door.translate(request)
+        entry = self._door.translate(request)
         try:
-            arrival = self._arrivals.of(request, self.now)
-            tenant = tenant_of(request, self._tenants)
             stated = stated_by(request, self._tenants, self.statements)
-            self._hand_over(translated.pending(rid, arrival, tenant, stated))
+            pending = PendingRequest(
+                rid,
+                entry.key,
+                self._arrivals.of(request, self.now),
+                entry.namespace,
+                entry.num_tokens,
+                tenant=tenant_of(request, self._tenants),
+                heads=entry.heads,
+                session=stated.session or entry.session,
+                ttft_target_s=stated.ttft_target_s,
+            )
+            self._hand_over(pending)
         except Exception:
-            self._door.release(translated)
+            self._door.release(entry)
             raise
-        self._waiting[rid] = entry = Waiting(request, translated)
+        self._waiting[rid] = entry
         if is_turn(request):
             self._turns[rid] = entry
 
     # -- eviction ----------------------------------------------------------------------------------
 
-    def _shielded_demand(self, node_id: int) -> float:
-        return self._shield.call(self._demand, node_id) or 0.0
-
     def _touch_needed(self, queue: list[Any]) -> None:
         """For the Rust core: make what the queue's head needs the most recently used.  O(matched tokens)."""
         touched: set[tuple[str, bytes]] = set()
         for request in reversed(queue):
-            translated = self._waiting[request.rid].translated
-            if translated.lent >= 0:  # its session's KV, which is never evicted
+            entry = self._waiting[request.rid]
+            if entry.lent >= 0:  # its session's KV, which is never evicted
                 continue
             cached = int(self.planner.cached_len(request.rid))
             matched = cached // self._door.page_tokens * SYMBOL_BYTES
-            prefix = (translated.namespace, translated.symbols[:matched])
+            prefix = (entry.namespace, entry.key[:matched])
             if matched and prefix not in touched:
                 touched.add(prefix)
-                touch(self.policy.tree_cache, request, cached)
+                caches.touch(self.policy.tree_cache, request, cached)
 
     def detach(self) -> None:
         """Give the cache its own strategy back, and remove what its insertions report to.  O(1)."""
         self.policy.tree_cache.peek = None
         if self._stock_strategy is not None:
-            stock, self._stock_strategy = self._stock_strategy, None
-            set_strategy(self.policy.tree_cache, stock)
+            caches.set_strategy(self.policy.tree_cache, self._stock_strategy)

@@ -67,12 +67,13 @@ def _base_of(kind: type) -> type | None:
 
 def _why_not_hybrid(cache: Any) -> str | None:
     """Return the same for a model with further kinds of KV cache; None for one without."""
-    names = {component.name for component in getattr(cache, "tree_components", ())}
-    if names - _COMPONENTS:
-        return f"the model has a kind of KV cache that is not understood: {sorted(names - _COMPONENTS)}"
-    for component in getattr(cache, "components", {}).values() if names else ():
-        if not type(component).__module__.startswith("sglang.srt.mem_cache.unified_cache.components"):
-            return f"a kind of KV cache is a {type(component).__name__}, which is not understood"
+    parts = _parts(cache)
+    unknown = sorted(parts.keys() - _COMPONENTS)
+    if unknown:
+        return f"the model has a kind of KV cache that is not understood: {unknown}"
+    for part in parts.values():
+        if not type(part).__module__.startswith("sglang.srt.mem_cache.unified_cache.components"):
+            return f"a kind of KV cache is a {type(part).__name__}, which is not understood"
     if not is_hybrid(cache):
         return None
     if not shows_nodes(cache):
@@ -80,7 +81,7 @@ def _why_not_hybrid(cache: Any) -> str | None:
     if getattr(cache, "cache_controller", None) is not None:
         return "a hybrid model with KV on the host"
     tail = getattr(cache, "swa_reprefill_tail_tokens", None)
-    bounded = [part for part in _components(cache) if not getattr(part, "gates_prefix_match", True)]
+    bounded = not all(getattr(part, "gates_prefix_match", True) for part in parts.values())
     if bounded or (tail is not None and tail()):
         return "the sliding window is computed anew behind a cached prefix"
     return None
@@ -91,26 +92,21 @@ def is_hybrid(cache: Any) -> bool:
     return window_of(cache) > 0 or _has_states(cache)
 
 
-def _components(cache: Any) -> list[Any]:
-    return list(cache.components.values()) if hasattr(cache, "tree_components") else []
-
-
-def _component(cache: Any, name: str) -> Any:
-    """Return the component of a `UnifiedRadixCache` by the name of its kind, None without."""
-    parts = {kind.name: part for kind, part in getattr(cache, "components", {}).items()}
-    return parts.get(name)
+def _parts(cache: Any) -> dict[str, Any]:
+    """Return the components of a `UnifiedRadixCache` by the names of their kinds; empty for other caches."""
+    return {kind.name: part for kind, part in getattr(cache, "components", {}).items()}
 
 
 def window_of(cache: Any) -> int:
     """Return the tokens of sliding-window KV needed before the point where a prompt goes on; 0 if none."""
-    part = _component(cache, "SWA")
+    part = _parts(cache).get("SWA")
     if part is not None:
         return int(part.sliding_window_size)
     return int(cache.sliding_window_size) if hasattr(cache, "swa_lru_list") else 0
 
 
 def _has_states(cache: Any) -> bool:
-    return hasattr(cache, "mamba_lru_list") or _component(cache, "MAMBA") is not None
+    return hasattr(cache, "mamba_lru_list") or "MAMBA" in _parts(cache)
 
 
 def is_bigram(cache: Any) -> bool:
@@ -129,11 +125,6 @@ def shows_nodes(cache: Any) -> bool:
         return hasattr(tree_core(cache), "root_node")
     except NotImplementedError:
         return False
-
-
-def takes_strategy(cache: Any) -> bool:
-    """Whether eviction follows a strategy object."""
-    return hasattr(tree_core(cache), "eviction_strategy")
 
 
 def require_cache(cache: Any, evicts: bool) -> None:
@@ -173,8 +164,8 @@ class Insertions:
         self._came = 0
         """Tokens that insertions have added."""
         self._door = door
-        self._first = 0
         self._keys: list[Any] = []
+        """The latest insertions' keys, as many as are remembered."""
         self._tokens = 0
         cache.peek = self
 
@@ -191,7 +182,7 @@ class Insertions:
         try:
             tokens = len(key.token_ids)
             if self._tokens + tokens > MOST_TOKENS:
-                self._forget(self.count)
+                self._forget(0)
             self._tokens += tokens
             self._keys.append(key)
             self.count += 1
@@ -214,18 +205,17 @@ class Insertions:
 
         A key is cut where no waiting prompt goes on with it.  Earlier keys are forgotten.  O(tokens).
         """
-        if count < self._first:
+        if count < self.count - len(self._keys):
             return None
-        self._forget(count)
+        self._forget(self.count - count)
         return [
             self._door.known(key.token_ids, key.extra_key, getattr(key, "cache_salt", None))
             for key in self._keys
         ]
 
-    def _forget(self, count: int) -> None:
-        """Forget the keys inserted before the `count`-th."""
-        del self._keys[: count - self._first]
-        self._first = count
+    def _forget(self, kept: int) -> None:
+        """Forget all keys but the `kept` latest."""
+        del self._keys[: len(self._keys) - kept]
         self._tokens = sum(len(key.token_ids) for key in self._keys)
 
 
@@ -238,19 +228,9 @@ def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
     if told and not hybrid and not is_fed_from_elsewhere(cache):  # otherwise KV may come in unnoticed
         insertions = Insertions(cache, door, lambda: int(core.evictable_size() + core.protected_size()))
     if not shows_nodes(cache):
-        return CoreView(_core_match(core), door, insertions)
-    return NodeView(
-        lambda: core.root_node,
-        cache.page_size,
-        door.pages,
-        door.alphabet,
-        _never_on_host if hybrid else _on_host,
-        holds=_what_it_holds(cache) if hybrid else None,
-        window=window_of(cache),
-        states=_has_states(cache),
-        insertions=insertions,
-        lent=door.lent,
-    )
+        return CoreView(door, insertions, _core_match(core))
+    holds = _what_it_holds(cache) if hybrid else None
+    return NodeView(door, insertions, lambda: core.root_node, holds, window_of(cache), _has_states(cache))
 
 
 def is_fed_from_elsewhere(cache: Any) -> bool:
@@ -258,19 +238,9 @@ def is_fed_from_elsewhere(cache: Any) -> bool:
     return bool(getattr(cache, "cache_controller", None) or getattr(cache, "linker", None))
 
 
-def _on_host(node: Any) -> bool | None:
-    if not node.evicted:
-        return False
-    return True if node.backuped else None
-
-
-def _never_on_host(node: Any) -> bool | None:
-    return None if node.evicted else False
-
-
 def _what_it_holds(cache: Any) -> Callable[[Any], int]:
     """Return a function that says whether a node holds sliding-window KV, and a state to go on from."""
-    window, state = _component(cache, "SWA"), _component(cache, "MAMBA")
+    window, state = map(_parts(cache).get, ("SWA", "MAMBA"))
     if window is None and state is None:
         if hasattr(cache, "mamba_lru_list"):
             return lambda node: HAS_STATE if node.mamba_value is not None else 0
@@ -342,15 +312,22 @@ class DemandStrategy:
         return self._demand(node.id), self.inner.get_priority(node)
 
 
-def set_strategy(cache: Any, strategy: Any) -> Any:
-    """Make the cache evict by `strategy`; return the former one."""
+def put_before(cache: Any, demand: Callable[[int], float]) -> Any:
+    """Let a cache evict by demand first; return its own strategy, None if it takes none."""
+    stock = getattr(tree_core(cache), "eviction_strategy", None)
+    if stock is not None:
+        set_strategy(cache, DemandStrategy(stock, demand))
+    return stock
+
+
+def set_strategy(cache: Any, strategy: Any) -> None:
+    """Make the cache evict by `strategy`."""
     core = tree_core(cache)
-    inner, core.eviction_strategy = core.eviction_strategy, strategy
+    former, core.eviction_strategy = core.eviction_strategy, strategy
     for component in getattr(core, "components", ()):  # 0.5.23 keeps a bound method of the old one
         bound = getattr(component, "session_ref_eviction_strategy", None)
-        if getattr(bound, "__self__", None) is inner:
+        if getattr(bound, "__self__", None) is former:
             component.session_ref_eviction_strategy = None
-    return inner
 
 
 def touch(cache: Any, request: Any, cached: int) -> None:

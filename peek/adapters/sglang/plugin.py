@@ -18,7 +18,7 @@ from typing import Any, Final
 from peek.adapters.activation import MODES, Settings, requested_settings
 from peek.adapters.engine_adapter import EngineInfo, version_of
 from peek.adapters.lifecycle import Attachment
-from peek.adapters.sglang.adapter import NOMINAL_TOKEN_S, SglangAdapter, schedule_policy
+from peek.adapters.sglang.adapter import SglangAdapter, schedule_policy
 from peek.adapters.sglang.caches import why_not_understood
 from peek.adapters.sglang.requests import Served
 from peek.adapters.sglang.shadow import SglangShadow, setting_of, why_no_shadow
@@ -36,12 +36,7 @@ REPLACE_ANY: Final = "PEEK_REPLACE_SCHEDULE_POLICY"
 
 
 def why_stand_aside(policy: Any, scheduler: Any = None) -> str | None:
-    """Return why SGLang's own order stays, None if there is no reason.
-
-    Args:
-        policy: a `SchedulePolicy`.
-        scheduler: the policy's `Scheduler`, None if it is not known.
-    """
+    """Return why SGLang's own order stays beside this `SchedulePolicy`, None if there is no reason."""
     if setting_of(scheduler, "disaggregation_mode") == "decode":
         return "a decode worker's requests wait with their KV, and have no prefill to order by"
     chosen = schedule_policy(policy)
@@ -59,17 +54,15 @@ def sglang_info(policy: Any, scheduler: Any) -> EngineInfo:
     core = type(getattr(cache, "tree_core", cache)).__name__
     kind = type(cache).__name__
     places = [scheduler, getattr(scheduler, "ps", None), _parallel()]
-    arguments = getattr(scheduler, "server_args", None)
-    data_parallel = [_first(places, name) for name in ("dp_rank", "attn_dp_rank")]
     return EngineInfo(
         "sglang",
         version_of("sglang"),
-        str(getattr(arguments, "served_model_name", None) or getattr(arguments, "model_path", None) or ""),
+        str(setting_of(scheduler, "served_model_name") or setting_of(scheduler, "model_path") or ""),
         f"{kind}{'' if core == kind else f' ({core})'} in pages of {getattr(cache, 'page_size', '?')}",
-        next((rank for rank in data_parallel if rank), 0),
+        _first(places, "dp_rank") or _first(places, "attn_dp_rank") or 0,
         _first(places, "tp_rank") or 0,
         speaks=not _first(places, "attn_tp_rank") and not _first(places, "pp_rank"),
-        ranks=ranks_of_one_queue(arguments),
+        ranks=ranks_of_one_queue(getattr(scheduler, "server_args", None)),
         agree=mode_agreement(scheduler),
     )
 
@@ -108,15 +101,12 @@ def ranks_of_one_queue(arguments: Any) -> int:
 def mode_agreement(scheduler: Any) -> Callable[[str], str] | None:
     """Return a function that each rank calls with its own mode, and that returns the first rank's to all.
 
-    It is a broadcast on the CPU over SGLang's own group of tensor-parallel ranks.  All of them must call it,
-    and wait for the slowest.  They do, since they order the same queue equally often.
-
-    None with one rank, and if that group is not all ranks of a queue: pipeline stages and context-parallel
-    ranks schedule at different times.
+    It is a broadcast on the CPU over SGLang's own group of tensor-parallel ranks, which waits for the
+    slowest.  All of them call it, since they order the same queue equally often.  None with one rank, and if
+    a queue has other ranks, too: pipeline stages and context-parallel ranks schedule at different times.
     """
     group = getattr(scheduler, "attn_tp_cpu_group", None)
-    arguments = getattr(scheduler, "server_args", None)
-    ranks = ranks_of_one_queue(arguments)
+    ranks = ranks_of_one_queue(getattr(scheduler, "server_args", None))
     if group is None or ranks == 1:
         return None
     import torch
@@ -138,22 +128,13 @@ def mode_agreement(scheduler: Any) -> Callable[[str], str] | None:
 
 
 def attach(policy: Any, settings: Settings, scheduler: Any = None) -> Attachment[SglangAdapter]:
-    """Return the attachment of one `SchedulePolicy`.
-
-    Args:
-        policy: the policy.
-        settings: settings of the adapter.
-        scheduler: the policy's `Scheduler`, for the log, the labels and the other ranks.
-    """
+    """Return the attachment of one `SchedulePolicy`; `scheduler` is the policy's own, None if unknown."""
     return Attachment(
         settings,
         lambda: why_stand_aside(policy, scheduler),
         lambda shield: SglangAdapter(policy, settings, shield, scheduler),
         lambda: sglang_info(policy, scheduler),
-        lambda adapter: (
-            why_no_shadow(policy, scheduler)
-            or SglangShadow(policy, settings, NOMINAL_TOKEN_S, adapter.statements)
-        ),
+        lambda adapter: why_no_shadow(policy, scheduler) or SglangShadow(adapter, settings),
     )
 
 
@@ -225,23 +206,23 @@ def around_insert(stock: Any, cache: Any, /, *args: Any, **kwargs: Any) -> Any:
             insertions.note(*began)
 
 
-# Called when a scheduler has made its policy, when it sorts, when it has looked for prefills, and for every
-# key that is inserted into a cache.
-STARTS: Final = "sglang.srt.managers.scheduler.Scheduler.init_schedule_policy"
-SORTS: Final = "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority"
-SEARCHES: Final = "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill"
 INSERTS: Final = (
     "sglang.srt.mem_cache.radix_cache.RadixCache.insert",
     "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.insert",
 )
+"""Called for every key that is inserted into a cache."""
 
 
 def hooks(settings: Settings) -> list[tuple[str, str, Callable[..., Any]]]:
     """Return all hooks in SGLang's own methods: the method, where ("after" or "around"), and the hook."""
     return [
-        (STARTS, "after", partial(after_policy, settings)),
-        (SORTS, "around", around_order),
-        (SEARCHES, "after", after_prefill),
+        (
+            "sglang.srt.managers.scheduler.Scheduler.init_schedule_policy",
+            "after",
+            partial(after_policy, settings),
+        ),
+        ("sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority", "around", around_order),
+        ("sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill", "after", after_prefill),
         *((each, "around", around_insert) for each in INSERTS if find_spec(each.rsplit(".", 2)[0])),
     ]
 

@@ -5,7 +5,8 @@ Nothing here keeps a request alive but `Served`.  Checked against 0.5.9, 0.5.17 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
@@ -15,7 +16,6 @@ from peek.adapters.recording import Asked, Recorder
 from peek.adapters.sglang.views import PageTable
 from peek.adapters.symbols import ALONE, Alphabet, Letter, behind, namespace_of
 from peek.errors import InvalidKey
-from peek.request import PendingRequest
 from peek.trie.continuations import Continuations
 from peek.trie.keys import SYMBOL_BYTES, heads_of
 
@@ -43,12 +43,6 @@ def request_namespace(request: Any) -> str:
     return namespace_of(request.extra_key, getattr(request, "cache_salt", None))
 
 
-def outputs_of(request: Any) -> Sized:
-    """Return the tokens generated so far; the object grows in place."""
-    generated: Sized = request.output_ids
-    return generated
-
-
 _TENANTS: Final = {"none": (), "named": ("routing_key",), "namespace": ("extra_key", "cache_salt")}
 
 
@@ -70,18 +64,19 @@ def stated_by(request: Any, tenants: str, statements: Statements) -> Stated:
 
 def is_turn(request: Any) -> bool:
     """Whether a request is a turn of a streaming session, whose KV stays with the session."""
-    session = getattr(request, "session", None)
-    return session is not None and bool(getattr(session, "streaming", False))
+    return bool(getattr(getattr(request, "session", None), "streaming", False))
 
 
 def was_admitted(request: Any, outputs_before: int) -> bool:
     """Whether a request that left the waiting queue went into a batch; False if it was aborted."""
+    if len(request.output_ids) > outputs_before:
+        return True
     if is_turn(request):  # a waiting turn may have been lent its session's row
-        return request.already_computed > 0 or len(request.output_ids) > outputs_before
+        return bool(request.already_computed > 0)
     row = getattr(request, "req_pool_idx", None)
     if row is None:
         row = getattr(getattr(request, "kv", None), "req_pool_idx", None)
-    return row is not None or len(request.output_ids) > outputs_before
+    return row is not None
 
 
 def entry_time(request: Any) -> float:
@@ -92,54 +87,55 @@ def entry_time(request: Any) -> float:
 # -- translating it -----------------------------------------------------------------------------------
 
 
-class Translated:
-    """What is kept of a request while it is compared with others."""
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request in the planner or in flight, translated.
 
-    __slots__ = (
-        "blank",
-        "heads",
-        "lent",
-        "letters",
-        "limit",
-        "namespace",
-        "num_tokens",
-        "session",
-        "symbols",
-    )
+    It does not keep SGLang's request alive: an idle server makes no calls, and would keep its last burst.
 
-    def __init__(self, namespace: str, num_tokens: int) -> None:
-        self.namespace = namespace
-        self.num_tokens = num_tokens
-        self.symbols = b""
-        self.heads: tuple[object, ...] = ()
-        self.session = ""
-        """The session that the prompt seems to belong to."""
-        self.letters: tuple[Letter, ...] = ()
-        self.limit = 0
-        """Tokens that may be matched."""
-        self.lent = -1
-        """Tokens that the request's session lends it in place of the cache; -1 if the cache is asked."""
-        self.blank = 1
-        """Length of the key of a request without symbols."""
+    Attributes:
+        output_ids: grows in place, so it shows a prefill even if the request is gone.
+        outputs: their number when the request came.
+        num_tokens, limit: tokens of its prompt, and those that may be matched.
+        lent: tokens that its session lends it in place of the cache; -1 if the cache is asked.
+        key: the planner's key; one without symbols is alone in its namespace.
+        session: the session that the prompt seems to belong to.
+    """
 
-    @property
-    def key(self) -> bytes:
-        """The planner's key; a request without symbols is alone in its namespace."""
-        return self.symbols or bytes(SYMBOL_BYTES * self.blank)
+    request: ref[Any]
+    output_ids: Any
+    outputs: int
+    namespace: str
+    num_tokens: int
+    limit: int
+    lent: int = -1
+    key: bytes = bytes(SYMBOL_BYTES)
+    heads: tuple[object, ...] = ()
+    session: str = ""
+    letters: tuple[Letter, ...] = ()
 
-    def pending(self, rid: str, arrival: float, tenant: str, stated: Stated) -> PendingRequest:
-        """Return the request for the planner."""
-        return PendingRequest(
-            rid,
-            self.key,
-            arrival,
-            self.namespace,
-            self.num_tokens,
-            tenant=tenant,
-            heads=self.heads,
-            session=stated.session or self.session,
-            ttft_target_s=stated.ttft_target_s,
-        )
+    def is_of(self, request: Any) -> bool:
+        """Whether this is `request` in its state then; a request that has generated since has been away."""
+        return len(request.output_ids) == self.outputs and self.request() is request
+
+    def lent_anew(self, lends: Callable[[Any, int], int]) -> bool:
+        """Whether the session of a turn lends another number of tokens than before."""
+        request = self.request()
+        return request is not None and lends(request, self.limit) != self.lent
+
+    def was_admitted(self) -> bool:
+        """Whether a request that left the queue was admitted."""
+        request = self.request()
+        if request is None:
+            return len(self.output_ids) > self.outputs
+        return was_admitted(request, self.outputs)
+
+    def prefill_ended(self) -> bool:
+        """Whether an admitted request's prefix is in the cache now, or the request is gone."""
+        request = self.request()
+        if request is None:
+            return True
+        return len(request.output_ids) > self.outputs or request.finished() or request.is_retracted
 
 
 class Translator:
@@ -167,22 +163,23 @@ class Translator:
         self.continuations = Continuations()
         self.pages = PageTable(page_tokens) if page_tokens > 1 else None
 
-    def translate(self, request: Any) -> Translated:
+    def translate(self, request: Any) -> Waiting:
         """Translate a request; call `release` later.  If this raises, nothing is kept.  O(tokens).
 
         Raises:
             InvalidKey: a token id below 0, or one that is no int.
         """
         tokens, limit = prompt_of(request)
-        made = Translated(request_namespace(request), len(tokens))
         skipped = 1 if self.bigram else 0
-        made.limit = max(limit - skipped, 0)
-        whole = made.limit // self.page_tokens * self.page_tokens
+        limit = max(limit - skipped, 0)
+        whole = limit // self.page_tokens * self.page_tokens
+        outputs, alone = request.output_ids, ALONE + str(request.rid)
+        made = Waiting(ref(request), outputs, len(outputs), request_namespace(request), len(tokens), limit)
         if self.lends is not None:
-            made.lent = self.lends(request, made.limit)
+            made.lent = self.lends(request, limit)
         if whole == 0:
-            made.namespace = ALONE + str(request.rid)
-        elif not made.namespace.startswith(ALONE):
+            made.namespace = alone
+        elif made.namespace != alone:
             symbols, made.letters = self.alphabet.pack(tokens[skipped : skipped + whole])
             if any(letter.value < 0 for letter in made.letters) or tokens[0] < 0:
                 raise InvalidKey("a token id is below 0")
@@ -191,11 +188,11 @@ class Translator:
             if made.lent < 0:
                 if self.bigram:
                     made.namespace = behind(tokens[0], made.namespace)
-                made.symbols = symbols if self.pages is None else self.pages.intern(symbols)
+                made.key = symbols if self.pages is None else self.pages.intern(symbols)
         if made.lent >= 0:  # its KV is its session's, and shared with none
-            made.namespace = ALONE + str(request.rid)
-            made.blank = max(-(-made.lent // self.page_tokens), 1)
-            self.lent[made.namespace] = made.lent
+            made.namespace = alone
+            made.key = bytes(SYMBOL_BYTES * max(-(-made.lent // self.page_tokens), 1))
+            self.lent[alone] = made.lent
         return made
 
     def known(self, tokens: Any, extra_key: str | None, cache_salt: str | None) -> tuple[str, bytes]:
@@ -211,57 +208,18 @@ class Translator:
         symbols = self.alphabet.known(tokens)
         return namespace, symbols if self.pages is None else self.pages.known(symbols)
 
-    def release(self, made: Translated) -> None:
+    def release(self, made: Waiting) -> None:
         """Drop what is kept of a request that is no longer compared.  O(pages)."""
         if made.lent >= 0:
             self.lent.pop(made.namespace, None)
-        if self.pages is not None:
-            self.pages.release(made.symbols)
+        if self.pages is not None and not made.namespace.startswith(ALONE):
+            self.pages.release(made.key)
 
 
-# -- what is remembered of it -------------------------------------------------------------------------
+# -- what is remembered -------------------------------------------------------------------------------
 
 TIE_S: Final = 1e-9
 """Seconds between two arrivals at one time, where their order counts: far less than any work takes."""
-
-
-class Waiting:
-    """What the adapter remembers of a request in the planner or in flight.
-
-    It does not keep SGLang's request alive: an idle server makes no calls, and would keep its last burst.
-    """
-
-    __slots__ = ("output_ids", "outputs", "request", "translated")
-
-    def __init__(self, request: Any, translated: Translated) -> None:
-        self.request: ref[Any] = ref(request)
-        self.translated = translated
-        self.output_ids = request.output_ids  # grows in place: shows a prefill even if the request is gone
-        self.outputs = len(request.output_ids)
-
-    def is_of(self, request: Any) -> bool:
-        """Whether this is `request` in its state then; a request that has generated since has been away."""
-        return len(request.output_ids) == self.outputs and self.request() is request
-
-    def lent_anew(self, lends: Callable[[Any, int], int]) -> bool:
-        """Whether the session of a turn lends another number of tokens than before."""
-        request = self.request()
-        made = self.translated
-        return request is not None and lends(request, made.limit) != made.lent
-
-    def was_admitted(self) -> bool:
-        """Whether a request that left the queue was admitted."""
-        request = self.request()
-        if request is None:
-            return len(self.output_ids) > self.outputs
-        return was_admitted(request, self.outputs)
-
-    def prefill_ended(self) -> bool:
-        """Whether an admitted request's prefix is in the cache now, or the request is gone."""
-        request = self.request()
-        if request is None:
-            return True
-        return len(request.output_ids) > self.outputs or request.finished() or request.is_retracted
 
 
 class Arrivals:
@@ -289,36 +247,18 @@ class Arrivals:
         return arrival
 
 
-class Standing:
-    """Recognises a queue that has not changed since it was put in order, in O(1).
+def standing_of(queue: list[Any], view: object) -> tuple[object, ...] | None:
+    """Return what stays equal while neither a queue in order nor its cache changes; None if that is unknown.
 
-    SGLang appends to its queue and removes from it, but moves nothing.  So it is unchanged if its length,
-    first and last are: for each request that left, one came, as the last.  A retracted request has more
-    output.
-
-    Args:
-        queue: the queue, in order.
-        view: the cache for which it was ordered.
-        answer: the answer of `order`.
+    The queue's length comes first.  SGLang appends to its queue and removes from it, but moves nothing.  So
+    it is unchanged if its length, first and last are: for each request that left, one came, as the last.  A
+    retracted request has more output.  O(1).
     """
-
-    __slots__ = ("_first", "_last", "_list", "_outputs", "_version", "answer")
-
-    def __init__(self, queue: list[Any], view: object, answer: bool) -> None:
-        self.answer = answer
-        self._list = (id(queue), len(queue))
-        self._first = ref(queue[0])
-        self._last = ref(queue[-1])
-        self._outputs = len(queue[-1].output_ids)
-        self._version: object = getattr(view, "version", None)
-
-    def is_of(self, queue: list[Any], view: object) -> bool:
-        """Whether queue and cache are unchanged; False if the cache has no version."""
-        if self._version is None or (id(queue), len(queue)) != self._list:
-            return False
-        outputs = len(queue[-1].output_ids)
-        same = queue[0] is self._first() and queue[-1] is self._last() and outputs == self._outputs
-        return same and getattr(view, "version", None) == self._version
+    version = getattr(view, "version", None)
+    if version is None or not queue:
+        return None
+    last = queue[-1]
+    return len(queue), id(queue), ref(queue[0]), ref(last), len(last.output_ids), version
 
 
 # -- for the trace ------------------------------------------------------------------------------------

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 from weakref import ref
 
 from peek.adapters.activation import Settings
-from peek.adapters.engine_adapter import Statements
+from peek.adapters.sglang.adapter import NOMINAL_TOKEN_S, SglangAdapter
 from peek.adapters.sglang.caches import is_bigram, is_hybrid
 from peek.adapters.sglang.requests import prompt_of, request_namespace, stated_by
 from peek.adapters.shadow import Shadow
@@ -48,17 +49,19 @@ def why_no_shadow(policy: Any, scheduler: Any = None) -> str | None:
     return None
 
 
+@dataclass(slots=True)
 class _Here:
-    """A request that has not ended; it is not kept alive."""
+    """A request that has not ended; it is not kept alive.
 
-    __slots__ = ("admitted", "output_ids", "request", "rest")
+    Attributes:
+        output_ids: grows in place.
+        rest: tokens of the prompt behind its last whole page; None where its key ends before that.
+    """
 
-    def __init__(self, request: Any, rest: Any) -> None:
-        self.request = ref(request)
-        self.rest = rest
-        """Tokens of the prompt behind its last whole page; None where its key ends before that."""
-        self.output_ids = request.output_ids  # grows in place
-        self.admitted = False
+    request: ref[Any]
+    output_ids: Any
+    rest: list[int] | None
+    admitted: bool = False
 
     def ended(self) -> bool:
         request = self.request()
@@ -66,32 +69,19 @@ class _Here:
 
 
 class SglangShadow:
-    """Reports what happens in the scheduler of `policy` to a `Shadow`.  O(changes + running) a turn.
-
-    Args:
-        token_s: nominal seconds of a prompt token on the clock of the adapter's planner.
-        statements: reads what requests state; the adapter's own, so that each value is logged once.
-        clock: seconds; never goes back.
+    """Reports what happens in the scheduler beside an adapter to a `Shadow`.  O(changes + running) a turn.
 
     Attributes:
         account: None before the first turn, which shows the scheduler's limits.
+        clock: seconds; never goes back.
     """
 
-    def __init__(
-        self,
-        policy: Any,
-        settings: Settings,
-        token_s: float,
-        statements: Statements,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, adapter: SglangAdapter, settings: Settings) -> None:
         self.account: Shadow | None = None
-        self.clock = clock
-        self._cache = policy.tree_cache
-        self._config = settings.config
-        self._token_s = token_s
-        self._tenants = settings.tenants
-        self._statements = statements
+        self.clock: Callable[[], float] = time.monotonic
+        self._cache = adapter.policy.tree_cache
+        self._settings = settings
+        self._statements = adapter.statements
         self._page = int(self._cache.page_size)
         self._here: dict[str, _Here] = {}
         self._turns = 0
@@ -107,7 +97,7 @@ class SglangShadow:
             step_tokens=int(scheduler.chunked_prefill_size or UNLIMITED),
             prefill_tokens=int(scheduler.max_prefill_tokens),
         )
-        self.account = Shadow(partial(LiveRadix, limits, self._config, token_s=self._token_s))
+        self.account = Shadow(partial(LiveRadix, limits, self._settings.config, token_s=NOMINAL_TOKEN_S))
         return self.account
 
     # -- events ------------------------------------------------------------------------------------
@@ -157,12 +147,10 @@ class SglangShadow:
         prompt = len(tokens)
         usable = tokens if limit >= prompt - 1 else tokens[:limit]
         allowed = int(request.sampling_params.max_new_tokens)
-        whole = usable is tokens
-        self._here[request.rid] = _Here(
-            request, list(tokens[prompt // self._page * self._page :]) if whole else None
-        )
+        rest = list(tokens[prompt // self._page * self._page :]) if usable is tokens else None
+        self._here[request.rid] = _Here(ref(request), request.output_ids, rest)
         key = self._names(usable)
-        stated = stated_by(request, self._tenants, self._statements)
+        stated = stated_by(request, self._settings.tenants, self._statements)
         account.arrived(request.rid, key, prompt, allowed, now, request_namespace(request), stated)
 
     def _names(self, tokens: Any) -> bytes:

@@ -18,7 +18,7 @@ end.  That is one call per pending edge that the cache has followed so far, O(pr
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -118,27 +118,17 @@ class RadixView:
     """What both views have in common.
 
     Args:
-        page_tokens: SGLang's page size.
-        pages: the table of pages, None for pages of one token.
-        alphabet: packs and spells tokens.
+        door: the `Translator` that makes the keys of waiting requests.
         insertions: notes what is inserted (`Insertions`); None where KV may come in unnoticed.
-        lent: tokens that a request's session lends it, by the request's own namespace; see `Translator`.
     """
 
-    def __init__(
-        self,
-        page_tokens: int,
-        pages: PageTable | None,
-        alphabet: Any,
-        insertions: Any,
-        lent: Mapping[str, int],
-    ) -> None:
-        self.unit_tokens = page_tokens
+    def __init__(self, door: Any, insertions: Any) -> None:
+        self.unit_tokens: int = door.page_tokens
         self.block_symbols = 1
-        self._pages = pages
-        self._alphabet: Any = alphabet
+        self._pages: PageTable | None = door.pages
+        self._alphabet: Any = door.alphabet
+        self._lent: Any = door.lent
         self._insertions: Any = insertions
-        self._lent: Any = lent
 
     @property
     def version(self) -> object:
@@ -212,9 +202,8 @@ class NodeView(RadixView):
     """See the module's description.
 
     Args:
+        door, insertions: see `RadixView`.
         root: returns the tree's root node (a reset makes a new one).
-        page_tokens, pages, alphabet, insertions, lent: see `RadixView`.
-        on_host: whether a node's KV is on the host only; None if it has none at all.
         holds: of a hybrid model's node, `HAS_WINDOW` and `HAS_STATE`; None for other models.
         window: tokens of sliding-window KV needed, 0 if the model has no such window.
         states: whether a state is needed.
@@ -222,21 +211,15 @@ class NodeView(RadixView):
 
     def __init__(
         self,
+        door: Any,
+        insertions: Any,
         root: Callable[[], Any],
-        page_tokens: int,
-        pages: PageTable | None,
-        alphabet: Any,
-        on_host: Callable[[Any], bool | None],
-        *,
-        holds: Callable[[Any], int] | None = None,
-        window: int = 0,
-        states: bool = False,
-        insertions: Any = None,
-        lent: Mapping[str, int] | None = None,  # a mapping as the default would leave no signature
+        holds: Callable[[Any], int] | None,
+        window: int,
+        states: bool,
     ) -> None:
-        super().__init__(page_tokens, pages, alphabet, insertions, {} if lent is None else lent)
+        super().__init__(door, insertions)
         self._root = root
-        self._on_host = on_host
         self._holds = holds
         self._window: i64 = window
         self._states = states
@@ -314,6 +297,12 @@ class NodeView(RadixView):
 
     # -- SGLang's nodes ----------------------------------------------------------------------------
 
+    def _on_host(self, node: Any) -> bool | None:
+        """Whether a node's KV is on the host only; None if nothing of it is of use."""
+        if not node.evicted:
+            return False
+        return True if self._holds is None and node.backuped else None
+
     def _reach(self, place: NodePlace, symbols: i64, position: i64, ended: bool) -> None:
         """Note that `symbols` more of a node match, up to `position`; `ended`: its last one is among them."""
         node: Any = place.node
@@ -354,17 +343,15 @@ class NodeView(RadixView):
             behind -= len(tokens)
 
     def _tokens_of(self, place: NodePlace) -> bytes:
-        """Return the packed symbols of the key of a cursor's node."""
-        packed = self._packed_key(place)
-        place.size = len(packed)
-        return packed
+        """Return the packed symbols of the key of a cursor's node.
 
-    def _packed_key(self, place: NodePlace) -> bytes:
-        """Return the same from memory, unless the node has another key object since a split."""
+        They are kept until a split gives the node another key object.
+        """
         node: Any = place.node
         key: Any = node.key
         known = self._packed.get(node)
         if known is not None and known[0] is key:
+            place.size = len(known[1])
             return known[1]
         raw: Any = ()  # the root's key may be anything that is empty
         if len(key):
@@ -378,6 +365,7 @@ class NodeView(RadixView):
             both: tuple[bytes, object] = self._alphabet.pack(raw)
             packed, letters = both
         self._packed[node] = (key, packed, letters)
+        place.size = len(packed)
         return packed
 
     def _child(self, place: NodePlace, tokens: bytes, symbols: bytes, at: i64) -> Any:
@@ -443,18 +431,14 @@ class CoreView(RadixView):
     """See the module's description.
 
     Args:
+        door, insertions: see `RadixView`.
         match: `(tokens, extra_key, cache_salt) -> (tokens matched, node)`, read-only.
-        door: the `Translator` that made the keys that the view is asked for.
-        insertions: see `RadixView`.
     """
 
     def __init__(
-        self,
-        match: Callable[[Any, str | None, str | None], tuple[int, int]],
-        door: Any,
-        insertions: Any = None,
+        self, door: Any, insertions: Any, match: Callable[[Any, str | None, str | None], tuple[int, int]]
     ) -> None:
-        super().__init__(door.page_tokens, door.pages, door.alphabet, insertions, door.lent)
+        super().__init__(door, insertions)
         self._match = match
 
     def _start(self, first: object, extra_key: str | None, salt: str | None) -> object:

@@ -11,27 +11,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from peek.adapters.activation import Settings
-from peek.adapters.containment import Agreement, Shield
+from peek.adapters.containment import Agreement, Shield, require
 from peek.adapters.engine_adapter import EngineAdapter, found_in
 from peek.adapters.priorities import PriorityPlanners
+from peek.adapters.vllm import seams
 from peek.adapters.vllm.queue import Blocked, tracked_queue
-from peek.adapters.vllm.seams import (
-    PoolWatch,
-    heads_of,
-    install_free_queue,
-    layout_of,
-    least_needed,
-    namespace_of,
-    parameters_of,
-    require_seams,
-    restore_stock,
-    tenant_of,
-)
 from peek.config import PeekConfig
 from peek.errors import EngineMismatch, InvalidKey
+from peek.eviction.demand import victims
 from peek.planner import LazyPlan, Planner
 from peek.request import PendingRequest
 from peek.trie.continuations import REACH_TOKENS, STEP_TOKENS, Continuations
@@ -57,16 +48,15 @@ class VllmAdapter(EngineAdapter):
     def __init__(
         self, scheduler: Any, settings: Settings, shield: Shield, clock: Callable[[], float] = time.time
     ) -> None:
-        require_seams(scheduler)
+        require(scheduler, seams.NEEDED, "vLLM")
         from vllm.v1.request import RequestStatus
 
         self.scheduler = scheduler
         self.clock = clock
         super().__init__(settings, shield, lambda request: request.output_token_ids, self._make_planner)
         self._pool = scheduler.kv_cache_manager.block_pool
-        layout = layout_of(scheduler)
-        if isinstance(layout, str):
-            raise EngineMismatch(layout)
+        layout = seams.layout_of(scheduler)
+        assert isinstance(layout, seams.Layout), layout
         self.mirror = layout.mirror(self._pool)
         self.agreement = Agreement(slack=self.mirror.unit_tokens - 1)
         self._known: dict[str, Any] = {}
@@ -78,7 +68,7 @@ class VllmAdapter(EngineAdapter):
         self._waits = (RequestStatus.WAITING, compiles)
         self._blocked = Blocked(scheduler, compiles)
         self._loads = RequestStatus.WAITING_FOR_REMOTE_KVS
-        self._watch = PoolWatch(self._pool, self.mirror, shield)
+        self._watch = seams.PoolWatch(self._pool, self.mirror, shield)
         self._followed: LazyPlan | None = None
         """The plan that the queue follows, None if a request has come or gone since."""
         self._away = False
@@ -86,11 +76,10 @@ class VllmAdapter(EngineAdapter):
         self._expected: dict[str, int] = {}
         """Cached tokens expected of the requests that vLLM has been shown in this step."""
         if self.planner.evicts:
-            install_free_queue(self._pool, lambda in_order, n: shield.call(self._choose, in_order, n))
+            seams.install_free_queue(self._pool, lambda in_order, n: shield.call(self._choose, in_order, n))
         scheduler.waiting = tracked_queue(scheduler.waiting)
         scheduler.waiting.guard = shield.call
         scheduler.waiting.looked = self._expect
-        self._attached = True
 
     def _make_planner(self, config: PeekConfig, **options: Any) -> Planner | PriorityPlanners:
         """Return one planner, or one for each priority where vLLM schedules by priority."""
@@ -131,12 +120,17 @@ class VllmAdapter(EngineAdapter):
         if len(waiting) != len(waiting.members):
             raise EngineMismatch("this vLLM changes its waiting queue in a way unknown to the adapter")
         self._blocked.look()
-        freed = self._blocked.all() if self._holds_none() else self._blocked.freed()
+        # In shadow mode nothing is held: vLLM's own order stands, also of what cannot run.
+        freed = self._blocked.all() if self.planner.shadow else self._blocked.freed()
         for request in reversed(freed):
             waiting.entered[request.request_id] = request
         if waiting.entered or waiting.gone:
             self._followed = None
-            self._let_go(waiting.gone)
+            for request_id in waiting.gone:
+                if request_id in self._known:
+                    self._remove(request_id, None)
+                self.quarantine.let_go(request_id)
+            waiting.gone.clear()
             self._let_in(waiting)
         self._watch.update(self.planner.evicts or self.planner.order_matters(self.mirror))
         for request_id in self.mirror.pop_outgrown():
@@ -160,10 +154,6 @@ class VllmAdapter(EngineAdapter):
                 waiting.prepend_requests(back)
         waiting.settle()
 
-    def _holds_none(self) -> bool:
-        """Whether nothing is held: in shadow mode vLLM's own order stands, also of what cannot run."""
-        return bool(getattr(self.planner, "shadow", False))
-
     def _full(self) -> bool:
         """Whether every seat is taken, so that the order of the queue does not matter now."""
         scheduler = self.scheduler
@@ -176,13 +166,6 @@ class VllmAdapter(EngineAdapter):
             and request.num_computed_tokens == 0
             and request.num_preemptions == 0
         )
-
-    def _let_go(self, gone: dict[str, Any]) -> None:
-        for request_id in gone:
-            if request_id in self._known:
-                self._remove(request_id, None)
-            self.quarantine.let_go(request_id)
-        gone.clear()
 
     def _let_in(self, waiting: Any) -> None:
         """Translate the requests that entered, in that order, up to `_BLOCKS_A_STEP`.
@@ -205,47 +188,55 @@ class VllmAdapter(EngineAdapter):
         """Plan a request, or hold it while it cannot run; return the cost in blocks."""
         request_id = request.request_id
         known, held = request_id in self._known, request_id in self._blocked
-        blocked = self._blocked.blocks(request) and not self._holds_none()
-        if not known and not self.quarantine.accepts(request_id, partial(self._add, request, blocked)):
+        blocked = not self.planner.shadow and self._blocked.blocks(request)
+        comes = not known or (held and not blocked)
+        if comes and not self.quarantine.accepts(request_id, partial(self._add, request, blocked)):
+            if known:
+                self._remove(request_id, None)
             return _BLOCKS_AN_ARRIVAL
         if blocked:
             if known and not held:
-                self._hold(request_id)
+                self.planner.hold(request_id)
+                self._plans_no_more(request_id)
             self._blocked.let_go(request_id)
             self._blocked.hold(request)
             waiting.hold(request)
             return 0 if known else _BLOCKS_AN_ARRIVAL // 4
-        if held and not self.quarantine.accepts(request_id, partial(self._resume, request)):
-            self._remove(request_id, None)
-            return _BLOCKS_AN_ARRIVAL
         waiting.take_part(request)
-        return 0 if known and not held else _BLOCKS_AN_ARRIVAL + len(request.block_hashes)
+        return _BLOCKS_AN_ARRIVAL + len(request.block_hashes) if comes else 0
 
     def _add(self, request: Any, held: bool) -> None:
-        """Translate a request and give it to the planner; if this raises, nothing has changed."""
+        """Translate a new or held request and give it to the planner; if this raises, nothing has changed."""
+        request_id = request.request_id
         key, tail = (b"", 0) if held else self._translate(request)
-
         try:
-            stated = self.statements.of(parameters_of(request))
-            pending = PendingRequest(
-                request.request_id,
-                key,
-                request.arrival_time,
-                namespace_of(request),
-                num_tokens=request.num_tokens,
-                tail=tail,
-                tenant=tenant_of(request, self._tenants),
-                heads=heads_of(request, self.mirror.unit_tokens),
-                session=stated.session or self._session_of(request),
-                ttft_target_s=stated.ttft_target_s,
-            )
-            self._hand_over(pending, held)
+            if request_id in self._known:
+                self.planner.resume(request_id, key, tail)
+                self._blocked.let_go(request_id)
+            else:
+                self._hand_over(self._pending(request, key, tail), held)
         except Exception:
             self.mirror.release(key, self.planner.needs)
             raise
-        self._known[request.request_id] = request
+        self._known[request_id] = request
         if not held:
-            self._plans(request, key)
+            self._keys[request_id] = key
+            self._blocked.planned(request, 1)
+
+    def _pending(self, request: Any, key: bytes, tail: int) -> PendingRequest:
+        stated = self.statements.of(seams.parameters_of(request))
+        return PendingRequest(
+            request.request_id,
+            key,
+            request.arrival_time,
+            seams.namespace_of(request),
+            num_tokens=request.num_tokens,
+            tail=tail,
+            tenant=seams.tenant_of(request, self._tenants),
+            heads=seams.heads_of(request, self.mirror.unit_tokens),
+            session=stated.session or self._session_of(request),
+            ttft_target_s=stated.ttft_target_s,
+        )
 
     def _session_of(self, request: Any) -> str:
         """Return the session that a prompt seems to go on with.  O(REACH_TOKENS)."""
@@ -255,27 +246,7 @@ class VllmAdapter(EngineAdapter):
             last = pack(list(tokens[skipped:]))
         except InvalidKey:  # no tokens, only embeddings, or one below 0
             return ""
-        return self._continuations.session_of(request.request_id, last, namespace_of(request), skipped)
-
-    def _hold(self, request_id: str) -> None:
-        self.planner.hold(request_id)
-        self._plans_no_more(request_id)
-
-    def _resume(self, request: Any) -> None:
-        """Translate a held request and plan it again; if this raises, nothing has changed."""
-        key, tail = self._translate(request)
-        try:
-            self.planner.resume(request.request_id, key, tail)
-        except Exception:
-            self.mirror.release(key, self.planner.needs)
-            raise
-        self._blocked.let_go(request.request_id)
-        self._plans(request, key)
-
-    def _plans(self, request: Any, key: bytes) -> None:
-        """Note that a request is in plans from now on."""
-        self._keys[request.request_id] = key
-        self._blocked.planned(request, 1)
+        return self._continuations.session_of(request.request_id, last, seams.namespace_of(request), skipped)
 
     def _plans_no_more(self, request_id: str) -> None:
         self._blocked.planned(self._known[request_id], -1)
@@ -310,11 +281,9 @@ class VllmAdapter(EngineAdapter):
         del self._known[request_id]
 
     def detach(self) -> None:
-        """Give the scheduler objects of vLLM's own classes back.  Between steps only.  O(n) once."""
-        if self._attached:
-            self._attached = False
-            self.scheduler.waiting.release()
-            restore_stock(self.scheduler)
+        """Give the scheduler objects of vLLM's own classes back.  Between steps only.  O(n)."""
+        self.scheduler.waiting.release()
+        seams.restore_stock(self.scheduler)
 
     # -- after schedule() --------------------------------------------------------------------------
 
@@ -362,9 +331,13 @@ class VllmAdapter(EngineAdapter):
         """Return the blocks that no waiting request needs first; None while nothing is planned."""
         if not self._keys:
             return None
-        # Only blocks that the mirror knows can be needed: one more finds an unneeded block if there is one.
-        return least_needed(self._pool, in_order, count, self._score, len(self.mirror) + 1)
+        blocks, mirror = self._pool.blocks, self.mirror
 
-    def _score(self, key: bytes) -> float:
-        symbol = self.mirror.symbol_of(key)
-        return 0.0 if symbol < 0 else self._demand(symbol)
+        def score(block_id: int) -> float:
+            key = blocks[block_id].block_hash
+            symbol = -1 if key is None else mirror.symbol_of(key)
+            return 0.0 if symbol < 0 else self._demand(symbol)
+
+        # Only blocks that the mirror knows can be needed: one more finds an unneeded block if there is one.
+        chosen = victims((block.block_id for block in in_order), score, len(mirror) + 1)
+        return [blocks[block_id] for block_id in islice(chosen, count)]

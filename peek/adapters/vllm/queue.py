@@ -8,8 +8,7 @@ costs.  `Blocked` knows which requests vLLM's scan would pass over, whatever the
 
 from __future__ import annotations
 
-import heapq
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -18,14 +17,6 @@ from sortedcontainers import SortedList
 
 if TYPE_CHECKING:
     from peek.planner import LazyPlan
-
-
-def _call(function: Callable[..., Any], *args: Any) -> Any:
-    return function(*args)
-
-
-def _nothing(request: Any) -> None:
-    pass
 
 
 class TrackedQueue:
@@ -45,8 +36,8 @@ class TrackedQueue:
         self.members: dict[str, Any] = {}
         self.entered: OrderedDict[str, Any] = OrderedDict()
         self.gone: dict[str, Any] = {}
-        self.guard: Callable[..., Any] = _call
-        self.looked: Callable[[Any], None] = _nothing
+        self.guard: Callable[..., Any] = lambda function, *args: function(*args)
+        self.looked: Callable[[Any], None] = lambda _: None
         self.overtook = False
         self._held: dict[str, Any] = {}
         """Requests that cannot run for now, by id."""
@@ -83,24 +74,21 @@ class TrackedQueue:
     # -- vLLM's calls ------------------------------------------------------------------------------
 
     def add_request(self, request: Any) -> None:
-        self.settle()
-        if self._enters(request):
-            self._insert(request, False)
+        self._enter(request, False)
 
     def prepend_request(self, request: Any) -> None:
-        self.settle()
-        if self._enters(request):
-            self._insert(request, True)
+        self._enter(request, True)
 
     def prepend_requests(self, requests: Iterable[Any]) -> None:
         for request in self.put_back(list(requests)):
             self.prepend_request(request)
 
-    def _enters(self, request: Any) -> bool:
+    def _enter(self, request: Any, at_head: bool) -> None:
+        self.settle()
         name = request.request_id
         if name in self.members:
             self._strays.append(request)
-            return False
+            return
         self._next = None
         self.members[name] = request
         came_back = self.gone.get(name) is request
@@ -109,7 +97,7 @@ class TrackedQueue:
         if not came_back or name not in self._held:  # a held request that was only passed over is no news
             self._held.pop(name, None)
             self.entered[name] = request
-        return True
+        self._insert(request, at_head)
 
     def peek_request(self) -> Any:
         """Return the next request; the same one until something enters or leaves."""
@@ -169,11 +157,11 @@ class PlannedQueue(TrackedQueue):
         self._head: OrderedDict[str, Any] = OrderedDict()
         self._body: OrderedDict[str, Any] = OrderedDict()
         self._numbers: dict[str, int] = {}
-        """By entry; requests put at the head get smaller numbers than all others."""
+        """By entry; requests put at the head get the number of those that have left, less one."""
         self._entries = 0
         self._left = 0
-        self._turns: list[tuple[int, str]] = []
-        """A heap of the requests that keep their places, and of some that did."""
+        self._turns: SortedList[tuple[int, str]] = SortedList()
+        """The requests that keep their places, by number; two may have the same."""
         self._held_numbers: SortedList[int] = SortedList()
         self._departed: list[int] = []
         """The numbers of held requests that have left; only while a request keeps its place."""
@@ -196,7 +184,7 @@ class PlannedQueue(TrackedQueue):
         name = request.request_id
         self._next = None
         if self._let_go(name) or self._body.pop(name, None) is not None:
-            heapq.heappush(self._turns, (self._numbers[name], name))
+            self._turns.add((self._numbers[name], name))
 
     def take_part(self, request: Any) -> None:
         """Let a member take part in plans.  O(1); O(log n) if it was held."""
@@ -204,6 +192,7 @@ class PlannedQueue(TrackedQueue):
         self._next = None
         if name not in self._body:
             self._head.pop(name, None)
+            self._turns.discard((self._numbers[name], name))
             self._let_go(name)
             self._body[name] = request
             self._body.move_to_end(name, last=False)
@@ -215,6 +204,7 @@ class PlannedQueue(TrackedQueue):
         if name not in self._held:
             self._body.pop(name, None)
             self._head.pop(name, None)
+            self._turns.discard((self._numbers[name], name))
             self._held[name] = request
             self._held_numbers.add(self._numbers[name])
             self._line = None
@@ -293,32 +283,21 @@ class PlannedQueue(TrackedQueue):
 
     def _find_name(self) -> str | None:
         """Return the next of the requests that are neither at the head nor held."""
-        turn = self._next_turn()
-        if turn is not None and self._is_up(self._numbers[turn], self._left):
-            return turn
+        turn = None
+        if self._turns:
+            number, turn = self._turns[0]
+            if self._is_up(number, self._left):
+                return turn
+        elif self._departed:
+            self._left += len(self._departed)
+            while self._departed:
+                self._held_numbers.remove(self._departed.pop())
         planned = self._next_planned()
         return next(iter(self._body), turn) if planned is None else planned
 
     def _is_up(self, number: int, left: int) -> bool:
         """Whether all requests with a smaller number have left, or are held."""
         return number - self._held_numbers.bisect_left(number) <= left
-
-    def _next_turn(self) -> str | None:
-        """Return the first of the requests that keep their places."""
-        turns = self._turns
-        while turns:
-            if self._keeps_place(*turns[0]):
-                return turns[0][1]
-            heapq.heappop(turns)
-        for number in self._departed:
-            self._held_numbers.remove(number)
-        self._left += len(self._departed)
-        self._departed.clear()
-        return None
-
-    def _keeps_place(self, number: int, name: str) -> bool:
-        elsewhere = name in self._body or name in self._held or name in self._head
-        return self._numbers.get(name) == number and not elsewhere
 
     def _next_planned(self) -> str | None:
         """Return the plan's first request that is still here."""
@@ -346,8 +325,8 @@ class PlannedQueue(TrackedQueue):
         number = self._numbers.pop(name)
         if self._held.pop(name, None) is None:
             self._left += 1
-            if self._body.pop(name, None) is None:
-                self._head.pop(name, None)
+            if self._body.pop(name, None) is None and self._head.pop(name, None) is None:
+                self._turns.remove((number, name))
             return
         self._line = None
         if self._turns:  # requests that keep their places do not move up
@@ -362,15 +341,15 @@ class PlannedQueue(TrackedQueue):
         planned = [name for name in names if name in self._body]
         known = set(planned)
         rest = [name for name in self._body if name not in known]
-        turns = sorted({turn for turn in self._turns if self._keeps_place(*turn)})
-        names = self._with_turns(planned + rest, turns) if turns else planned + rest
+        names = self._with_turns(planned + rest) if self._turns else planned + rest
         held = list(self._held.values())
         order = [*self._head.values(), *map(self.members.__getitem__, names), *self._strays]
         return iter(order + held[self._passed :])
 
-    def _with_turns(self, names: list[str], turns: list[tuple[int, str]]) -> list[str]:
-        """Merge both, in the order in which `_find_name` would return them."""
+    def _with_turns(self, names: list[str]) -> list[str]:
+        """Merge the requests that keep their places in, as `_find_name` would return them."""
         order: list[str] = []
+        turns = list(self._turns)
         at, left = 0, self._left + len(self._head)
         for name in names:
             while at < len(turns) and self._is_up(turns[at][0], left + len(order)):
@@ -398,11 +377,12 @@ class RankedQueue(TrackedQueue):
     def follow(self, plan: LazyPlan | None) -> None:
         """Lay this plan out, ascending in priority; None for vLLM's own order.  O(n log n)."""
         queue = list(self)
-        ids = [] if plan is None else list(plan)
-        planned, taking_part = iter(ids), set(ids)
-        ordered = sorted(queue) if plan is None else queue
-        if plan is not None:
-            ordered = [self.members[next(planned)] if r.request_id in taking_part else r for r in queue]
+        if plan is None:
+            ordered = sorted(queue)
+        else:
+            names = list(plan)
+            taking_part, planned = set(names), map(self.members.__getitem__, names)
+            ordered = [next(planned) if r.request_id in taking_part else r for r in queue]
         if ordered != queue:
             self.place(ordered)
             self.overtook = True
@@ -410,8 +390,8 @@ class RankedQueue(TrackedQueue):
     def place(self, requests: list[Any]) -> None:
         """Put the same members in another order, ascending in priority.  O(n)."""
         self._next = None
-        self._ranks = {request.request_id: rank for rank, request in enumerate(requests, 1)}
         self._items = {r.request_id: (r.priority, rank, r) for rank, r in enumerate(requests, 1)}
+        self._ranks = {name: rank for name, (_, rank, _) in self._items.items()}
         self._order = SortedList(self._items.values())
 
     def keep_place(self, request: Any) -> None:
@@ -480,7 +460,7 @@ class Blocked:
         self._held: dict[int, dict[str, Any]] = {}
         """Held requests, by LoRA adapter; 0 for a grammar."""
         self._group: dict[str, int] = {}
-        self._contending: dict[int, int] = {}
+        self._contending: Counter[int] = Counter()
         """Number of requests in plans, by LoRA adapter."""
         self._running: set[int] = set()
 
@@ -496,13 +476,16 @@ class Blocked:
 
     def blocks(self, request: Any) -> bool:
         """Whether a waiting request cannot run, as far as is known.  O(adapters in plans)."""
-        if request.status == self._compiles and not _is_compiled(request):
+        if self._compiles_still(request):
             return True
         lora = lora_of(request) if self._scheduler.lora_config else 0
         if not lora or lora in self._running:
             return False
         free = self._free()
         return free <= 0 or (lora not in self._contending and self._contenders() > free)
+
+    def _compiles_still(self, request: Any) -> bool:
+        return request.status == self._compiles and not _is_compiled(request)
 
     def _free(self) -> int:
         return int(self._scheduler.lora_config.max_loras) - len(self._running)
@@ -512,8 +495,7 @@ class Blocked:
 
     def hold(self, request: Any) -> None:
         """Note that a request is in no plan because it cannot run.  O(1)."""
-        compiles = request.status == self._compiles and not _is_compiled(request)
-        lora = 0 if compiles else lora_of(request)
+        lora = 0 if self._compiles_still(request) else lora_of(request)
         self._held.setdefault(lora, {})[request.request_id] = request
         self._group[request.request_id] = lora
 
@@ -529,11 +511,9 @@ class Blocked:
         """Note that one more (`change` 1) or one fewer (-1) of its LoRA adapter is in plans.  O(1)."""
         lora = lora_of(request)
         if lora:
-            count = self._contending.get(lora, 0) + change
-            if count:
-                self._contending[lora] = count
-            else:
-                self._contending.pop(lora, None)
+            self._contending[lora] += change
+            if not self._contending[lora]:
+                del self._contending[lora]
 
     def freed(self) -> list[Any]:
         """Return the held requests that could run now.  O(grammars + adapters + these)."""

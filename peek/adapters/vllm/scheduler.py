@@ -1,8 +1,7 @@
 """The scheduler classes for vLLM's `--scheduler-cls`, derived from vLLM's own.
 
-`scheduler_class(base)` plans around `schedule()`, and reports requests that come and go to the trace, if one
-is written.  The base is a parameter because vLLM has two, for synchronous and asynchronous scheduling, and
-because it is imported only when an engine asks for it.
+`scheduler_class(base)` plans around `schedule()`, and reports requests that come and go to the trace.  The
+base is a parameter: vLLM has two, for synchronous and asynchronous scheduling, imported when one is needed.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ def attach(scheduler: Any, vllm_config: Any) -> Attachment[VllmAdapter]:
         lambda: why_stand_aside(scheduler),
         lambda shield: VllmAdapter(scheduler, settings, shield),
         lambda: vllm_info(scheduler, vllm_config),
-        lambda adapter: (
-            why_no_shadow(scheduler)
-            or VllmShadow(scheduler, settings, lambda: adapter.clock(), adapter.statements)
-        ),
+        lambda adapter: why_no_shadow(scheduler) or VllmShadow(adapter, settings.config),
     )
 
 
@@ -53,14 +49,6 @@ def vllm_info(scheduler: Any, vllm_config: Any) -> EngineInfo:
         getattr(parallel, "data_parallel_index", 0) or 0,
         logger="vllm",
     )
-
-
-def require_ordinary_model(vllm_config: Any) -> None:
-    """Raise `InvalidConfig` for a model for which vLLM has another scheduler, which these do not replace."""
-    if getattr(vllm_config, "diffusion_config", None) is not None:
-        raise InvalidConfig(
-            "peek's scheduler is not for diffusion models, vLLM has one of its own: leave out --scheduler-cls"
-        )
 
 
 def asked(request: Any, at_s: float) -> Asked:
@@ -83,7 +71,11 @@ def scheduler_class(name: str, base: Any) -> Any:
         """vLLM's scheduler; its `peek` is the attachment."""
 
         def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
-            require_ordinary_model(vllm_config)
+            if getattr(vllm_config, "diffusion_config", None) is not None:
+                raise InvalidConfig(
+                    "peek's scheduler is not for diffusion models, vLLM has one of its own: leave out"
+                    " --scheduler-cls"
+                )
             super().__init__(vllm_config, *args, **kwargs)
             self.peek = attach(self, vllm_config)
 

@@ -7,18 +7,16 @@ against 0.19.1, 0.24.0, 0.32.0 and 0.33.0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass
 from typing import Any, Final
 
-from peek.adapters.containment import Shield, require
+from peek.adapters.containment import Shield
 from peek.adapters.engine_adapter import first_text
 from peek.adapters.mirror import BlockMirror, GroupMirror, OtherGroup
 from peek.errors import EngineMismatch
-from peek.eviction.demand import victims
 from peek.trie.keys import HEADS
 
-_NEEDED = (
+NEEDED: Final = (
     "waiting",
     "policy",
     "running",
@@ -33,11 +31,7 @@ _NEEDED = (
     "kv_cache_manager.block_pool.cached_block_hash_to_block.insert",
     "kv_cache_manager.block_pool.cached_block_hash_to_block.pop",
 )
-
-
-def require_seams(scheduler: object) -> None:
-    """Raise `EngineMismatch` for the first attribute that this version of vLLM does not have."""
-    require(scheduler, _NEEDED, "vLLM")
+"""Members of a scheduler that the adapter needs."""
 
 
 # -- KV cache groups ----------------------------------------------------------------------------------
@@ -49,30 +43,35 @@ KNOWN = ("FullAttentionManager", "SlidingWindowManager", "MambaManager")
 
 @dataclass
 class Layout:
-    """What each KV cache group needs of a prefix.
+    """What the KV cache groups need of a prefix.
 
     Attributes:
         unit_tokens: tokens of a block, and of a block hash.
-        full: the groups that need all blocks before a point.
-        others: the other groups, each with the number of blocks in a row that it needs before a point.
+        needed: blocks in a row that each group needs before a point; 0 if it needs all of them.
         dropped: blocks at the end of a match that vLLM computes anew.
     """
 
     unit_tokens: int
-    full: list[int] = field(default_factory=list)
-    others: list[tuple[int, int]] = field(default_factory=list)
-    dropped: int = 0
+    needed: list[int]
+    dropped: int
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the only group is one of full attention, and no block is dropped."""
+        return self.needed == [0] and not self.dropped
 
     def mirror(self, pool: Any) -> BlockMirror:
         """Return a mirror for this layout."""
-        suffixes = [group_suffix(group) for group in self.full]
-        if len(self.full) == 1 and not self.others and not self.dropped:
-            return BlockMirror(self.unit_tokens, hash_lookup(pool), suffixes[0])
-        is_cached = group_lookup(pool, suffixes)
-        others = [
-            OtherGroup(needed, group_lookup(pool, [group_suffix(group)])) for group, needed in self.others
-        ]
-        return GroupMirror(self.unit_tokens, is_cached, suffixes[0], others, self.dropped)
+        groups = [(group_suffix(group), needed) for group, needed in enumerate(self.needed)]
+        full = [suffix for suffix, needed in groups if not needed]
+        if self.is_plain:
+            return BlockMirror(
+                self.unit_tokens,
+                lambda key: pool.cached_block_hash_to_block.get_one_block(key) is not None,
+                full[0],
+            )
+        others = [OtherGroup(needed, group_lookup(pool, [suffix])) for suffix, needed in groups if needed]
+        return GroupMirror(self.unit_tokens, group_lookup(pool, full), full[0], others, self.dropped)
 
 
 def why_stand_aside(scheduler: Any) -> str | None:
@@ -89,23 +88,6 @@ def layout_of(scheduler: Any) -> Layout | str:
     managers = coordinator.single_type_managers
     if len(managers) != len(scheduler.kv_cache_config.kv_cache_groups) or not managers:
         return f"the model has {len(managers)} KV cache groups with a prefix to match"
-    reason = _unknown(scheduler, coordinator, managers)
-    if reason is not None:
-        return reason
-    layout = Layout(managers[0].block_size, dropped=int(_drops_a_block(coordinator)))
-    for group, manager in enumerate(managers):
-        kind = type(manager).__name__
-        if kind == "FullAttentionManager":
-            layout.full.append(group)
-        elif kind == "MambaManager":
-            layout.others.append((group, 1))
-        else:
-            before = manager.kv_cache_spec.sliding_window - 1
-            layout.others.append((group, max(1, -(-before // manager.block_size))))
-    return layout
-
-
-def _unknown(scheduler: Any, coordinator: Any, managers: Any) -> str | None:
     kinds = [type(manager).__name__ for manager in managers]
     strange = sorted(set(kinds) - set(KNOWN))
     if strange:
@@ -117,11 +99,20 @@ def _unknown(scheduler: Any, coordinator: Any, managers: Any) -> str | None:
     if len(sizes) > 1 or hashed not in (None, sizes[0]):
         hashes = "" if hashed is None else f", hashes of {hashed}"
         return f"the KV cache groups have blocks of different sizes: {', '.join(map(str, sizes))}{hashes}"
-    if len(managers) > 1 and _drops_a_block(coordinator):
+    dropped = _drops_a_block(coordinator)
+    if len(managers) > 1 and dropped:
         return f"a draft model shares the prefix cache with {len(managers)} KV cache groups"
     if getattr(scheduler, "prefix_replay_tokens", 0):
         return "the model computes the end of a prefix match anew"
-    return None
+    return Layout(sizes[0], [_needed_by(manager) for manager in managers], int(dropped))
+
+
+def _needed_by(manager: Any) -> int:
+    kind = type(manager).__name__
+    if kind != "SlidingWindowManager":
+        return 0 if kind == "FullAttentionManager" else 1
+    before = manager.kv_cache_spec.sliding_window - 1
+    return max(1, int(-(-before // manager.block_size)))
 
 
 def _drops_a_block(coordinator: Any) -> bool:
@@ -224,17 +215,8 @@ def group_suffix(group: int) -> bytes:
     return suffix
 
 
-def hash_lookup(pool: Any) -> Callable[[bytes], bool]:
-    """Return a function that looks up whether the pool caches the block of a key."""
-
-    def is_cached(key: Any) -> bool:
-        return pool.cached_block_hash_to_block.get_one_block(key) is not None
-
-    return is_cached
-
-
 def group_lookup(pool: Any, suffixes: list[bytes]) -> Callable[[bytes], bool]:
-    """Return the same for the key's block in each of these groups, whatever group the key is of."""
+    """Return whether the pool has a key's block in each of these groups, whatever group the key is of."""
 
     def is_cached(key: Any) -> bool:
         block_hash, table = key[: -len(suffixes[0])], pool.cached_block_hash_to_block
@@ -273,19 +255,6 @@ def install_free_queue(pool: Any, choose: Callable[[Iterator[Any], int], list[An
     pool.free_block_queue.__class__ = DemandFreeQueue
 
 
-def least_needed(
-    pool: Any, in_order: Iterator[Any], count: int, score: Callable[[bytes], float], scan_limit: int
-) -> list[Any]:
-    """Return `count` free blocks, those that no waiting request needs first; for `install_free_queue`."""
-
-    def block_score(block_id: int) -> float:
-        key = pool.blocks[block_id].block_hash
-        return 0.0 if key is None else score(key)
-
-    chosen = victims((block.block_id for block in in_order), block_score, scan_limit)
-    return [pool.blocks[block_id] for block_id in islice(chosen, count)]
-
-
 def restore_stock(scheduler: Any) -> None:
     """Give queue, hash table and free queue vLLM's own classes back, with their present contents."""
     from vllm.v1.core.sched.request_queue import create_request_queue
@@ -312,10 +281,10 @@ def tenant_of(request: Any, tenants: str) -> str:
         return ""
     if tenants == "namespace":
         return first_text((getattr(request.lora_request, "lora_name", None), request.cache_salt))
-    return first_text(((getattr(request.sampling_params, "extra_args", None) or {}).get(TENANT),))
+    return first_text(((parameters_of(request) or {}).get(TENANT),))
 
 
-def parameters_of(request: Any) -> object:
+def parameters_of(request: Any) -> Any:
     """Return `vllm_xargs` of a body, the `extra_args` of `SamplingParams`; None for pooling requests."""
     return getattr(request.sampling_params, "extra_args", None)
 

@@ -5,13 +5,12 @@ It reads the waiting queue before the adapter does, and the scheduler's output a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from peek.adapters.activation import Settings
-from peek.adapters.engine_adapter import Statements
 from peek.adapters.shadow import Shadow
-from peek.adapters.vllm.seams import Layout, layout_of, parameters_of
+from peek.adapters.vllm.adapter import VllmAdapter
+from peek.adapters.vllm.seams import layout_of, parameters_of
+from peek.config import PeekConfig
 from peek.simulation.cost import chunk_pairs
 from peek.simulation.live import Limits, LiveBlocks, folded
 
@@ -23,36 +22,26 @@ def why_no_shadow(scheduler: Any) -> str | None:
     if scheduler.policy != SchedulingPolicy.FCFS:
         return "requests are scheduled by priority"
     layout = layout_of(scheduler)
-    if not isinstance(layout, Layout) or len(layout.full) != 1 or layout.others or layout.dropped:
+    if isinstance(layout, str) or not layout.is_plain:
         return "the model's KV cache has several groups, or a draft model"
     return None
 
 
 class VllmShadow:
-    """Reports what happens in `scheduler` to a `Shadow`.  O(changes + running) a step.
+    """Reports what happens in the scheduler of an adapter to a `Shadow`.  O(changes + running) a step."""
 
-    Args:
-        clock: seconds on the clock of `Request.arrival_time`; read at each call.
-        statements: reads what requests state; the adapter's own, so that each value is logged once.
-    """
-
-    def __init__(
-        self, scheduler: Any, settings: Settings, clock: Callable[[], float], statements: Statements
-    ) -> None:
-        layout = layout_of(scheduler)
-        assert isinstance(layout, Layout)
-        pool = scheduler.kv_cache_manager.block_pool
+    def __init__(self, adapter: VllmAdapter, config: PeekConfig) -> None:
+        scheduler, self._unit = adapter.scheduler, adapter.mirror.unit_tokens
+        blocks = int(scheduler.kv_cache_manager.block_pool.num_gpu_blocks) - 1  # one is the null block
         limits = Limits(
-            arena_tokens=(int(pool.num_gpu_blocks) - 1) * layout.unit_tokens,  # one is the null block
-            unit_tokens=layout.unit_tokens,
+            arena_tokens=blocks * self._unit,
+            unit_tokens=self._unit,
             max_running=int(scheduler.max_num_running_reqs),
             step_tokens=int(scheduler.max_num_scheduled_tokens),
         )
-        self.account = Shadow(lambda steps: LiveBlocks(limits, settings.config, steps))
+        self.account = Shadow(lambda steps: LiveBlocks(limits, config, steps))
         self._scheduler = scheduler
-        self._clock = clock
-        self._statements = statements
-        self._unit = layout.unit_tokens
+        self._adapter = adapter
         self._here: dict[str, Any] = {}
         """Requests that vLLM has not ended, by id."""
         self._now = 0.0
@@ -68,7 +57,7 @@ class VllmShadow:
         for request_id, request in waiting.gone.items():
             if request.is_finished() and self._here.get(request_id) is request:
                 self._end(request_id)  # aborted while it waited
-        self._now = self._clock()
+        self._now = self._adapter.clock()
         self._went_on = bool(self._scheduler.running)
         self.account.step(self._now)
 
@@ -79,7 +68,7 @@ class VllmShadow:
         prompt = int(request.num_tokens)
         key = self._names(request, 0, prompt // self._unit)
         self._here[request_id] = request
-        stated = self._statements.of(parameters_of(request))
+        stated = self._adapter.statements.of(parameters_of(request))
         arrival, allowed = float(request.arrival_time), int(request.max_tokens)
         self.account.arrived(request_id, key, prompt, allowed, arrival, stated=stated)
 
