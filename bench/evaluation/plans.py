@@ -159,11 +159,11 @@ LATTICE = ("clpm", "clpm+gm", "clpm+gm+dl", "clpm+gm+pe")
 FULL = (  # what matters most comes first, for a run that is cut short
     of_paper("sglang", PAPER_W1["sglang"], "lpm+pe", *LATTICE),
     of_paper("vllm", PAPER_W1["vllm"], "fcfs+pe", *LATTICE),
-    Sweep((*W1_HEAVY, *WINDOW, "w1c:moderate"), SHORT, REAL),
+    Sweep((*W1_HEAVY, *WINDOW, "w1c:moderate"), SHORT, REAL, ONCE),
     Sweep((*SHARED, *W4, *W5, *NEW, *SESSIONS), SHORT, SIMULATED),
     Sweep(MAP, SHORT, SIMULATED, ONCE),
     Sweep(FLASH, ("fcfs+lru",), SIMULATED, ONCE),
-    Sweep((COLD[0], AGENTS[1], LIVE[0]), SHORT, REAL, ONCE),
+    Sweep((COLD[0], AGENTS[1], LIVE[0], *FLOODS, TENANTS[0]), SHORT, REAL, ONCE),
     Sweep(FLOODS_NAMED, ("fcfs+lru", "lpm-nolimit+lru", "peek"), SIMULATED, ONCE),
     Sweep((*W5[:2], *W4_HEAVY["sglang"]), SHORT, ("sglang",), ONCE),
     Sweep((*W5[:2], *W4_HEAVY["vllm"]), SHORT, ("vllm",), ONCE),
@@ -175,10 +175,8 @@ FULL = (  # what matters most comes first, for a run that is cut short
     Sweep(SESSIONS, SHORT, REAL, ONCE),
     Sweep((*TRACE_STARTS, "azure-code:1.0"), SHORT, seeds=(0,)),
     Sweep(TRACES, SHORT, SIMULATED, (0,)),
-    of_paper("sglang", (*W3, *W5_WINDOW, *W4_HEAVY["sglang"])),
-    of_paper("vllm", (*W3, *W5_WINDOW, *W4_HEAVY["vllm"])),
-    of_paper("sglang", W2, seeds=SEEDS[:1]),
-    of_paper("vllm", W2, seeds=SEEDS[:1]),
+    of_paper("sglang", (*W2, *W3, *W5_WINDOW, *W4_HEAVY["sglang"]), seeds=SEEDS[:1]),
+    of_paper("vllm", (*W2, *W3, *W5_WINDOW, *W4_HEAVY["vllm"]), seeds=SEEDS[:1]),
     Sweep(GUARDED_STREAMS, GUARDED, SIMULATED),
 )
 
