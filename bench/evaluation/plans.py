@@ -142,9 +142,9 @@ class Sweep:
         return product(self.engines, self.streams, self.seeds, self.policies)
 
 
-def of_paper(engine: str, streams: tuple[str, ...], *more: str, seeds: tuple[int, ...] = SEEDS) -> Sweep:
+def of_paper(engine: str, streams: tuple[str, ...], *more: str) -> Sweep:
     """Return the runs that are compared with the paper's figures on one engine."""
-    return Sweep(streams, (stock_of(engine), FULL_STACK, *more), (engine,), seeds)
+    return Sweep(streams, (stock_of(engine), FULL_STACK, *more), (engine,), SEEDS)
 
 
 GUARDED = ("fcfs+lru", "lpm-nolimit+lru", "hrrn+lru", "spf+lru", "clpm", FULL_STACK, "peek")
@@ -175,8 +175,8 @@ FULL = (  # what matters most comes first, for a run that is cut short
     Sweep(SESSIONS, SHORT, REAL, ONCE),
     Sweep((*TRACE_STARTS, "azure-code:1.0"), SHORT, seeds=(0,)),
     Sweep(TRACES, SHORT, SIMULATED, (0,)),
-    of_paper("sglang", (*W2, *W3, *W5_WINDOW, *W4_HEAVY["sglang"]), seeds=SEEDS[:1]),
-    of_paper("vllm", (*W2, *W3, *W5_WINDOW, *W4_HEAVY["vllm"]), seeds=SEEDS[:1]),
+    of_paper("simulated-radix", (*W2, *W3, *W5_WINDOW, *W4_HEAVY["sglang"])),
+    of_paper("simulated-blocks", (*W2, *W3, *W5_WINDOW, *W4_HEAVY["vllm"])),
     Sweep(GUARDED_STREAMS, GUARDED, SIMULATED),
 )
 

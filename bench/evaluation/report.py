@@ -70,7 +70,9 @@ def computed(everything: Results, fresh: Results, paper: Results) -> dict[str, s
         "gives_up": tables.gives_up(),
         "near_paper": bullets(verdicts.near_paper(paper)),
         "residuals": tables.residuals(
-            paper, {engine: {"W1 heavy": w1, **PAPER_GROUPS} for engine, w1 in plans.PAPER_W1.items()}
+            paper,
+            {engine: {"W1 heavy": w1} for engine, w1 in plans.PAPER_W1.items()}
+            | dict.fromkeys(plans.SIMULATED, PAPER_GROUPS),
         ),
         "twins": bullets(verdicts.twins(everything)),
         "ablation": tables.ablation(paper),
