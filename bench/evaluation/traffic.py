@@ -142,7 +142,7 @@ TRAFFIC = {
 }
 """By the kind of a stream."""
 
-SERVED_PER_S = {50: 1.5, 100: 2.4, 200: 4.2, 400: 6.8}
+SERVED_PER_S = {50: 1.8, 100: 3.0, 200: 5.2, 400: 8.2}
 """Requests a second of `map` that arrival order serves, by arena in thousands of tokens.
 
 The throughput of `fcfs+lru` if all come at once (`map:flash`), the lower of both simulated engines'.
