@@ -26,7 +26,7 @@ PAGES = (_DOCS / "options.md", _DOCS / "reference" / "output.md")
 
 VARIABLES = {
     "PEEK_POLICY": "the policy, by its label",
-    "PEEK_CONFIG": "all options, as JSON, or `@` and the name of a file that holds them",
+    "PEEK_CONFIG": "all options, as JSON, or `@` and a file's name",
     "PEEK_ONLINE_SCHEDULER": "the paper's: order the queue (cLPM)",
     "PEEK_ONLINE_EVICTION": "the paper's: evict by demand",
     "PEEK_ONLINE_CLPM": "the paper's: cLPM with its lanes",
@@ -37,7 +37,7 @@ VARIABLES = {
     "PEEK_REPLACE_SCHEDULE_POLICY": "SGLang: 1 lets `peek` take the place of any `--schedule-policy`",
     "PEEK_METRICS_DIR": "set by the adapter for the processes it starts: where their metrics go",
     "PEEK_PURE": "when building: 1 does not compile, 0 compiles or fails",
-    "PEEK_EXPECT_BACKEND": "when testing: `compiled` or `interpreted`, the run ends if it is the other",
+    "PEEK_EXPECT_BACKEND": "when testing: `compiled` or `interpreted`, else the run ends",
 }
 """What each variable is for; the names themselves are those of the code."""
 
@@ -48,8 +48,7 @@ RUN = {
     "load": "moderate or heavy; trace; sessions",
     "policy": "label",
     "seed": "of cell or sessions",
-    "requests": "that came",
-    "finished": "of them, answered",
+    "{requests,finished}": "that came; of them, answered",
     "warmup": "the first so many are in no figure below",
     "cache_hit": "part of the prompt tokens that was cached at first admission",
     "ideal_hit": "the same for a cache that forgets nothing",
@@ -65,15 +64,11 @@ RUN = {
     "prefill_tokens": "prompt tokens that were computed, recomputed ones too",
     "preemptions": "requests that were put back",
     "plan_us.{mean,p99}": "microseconds of a plan, by the wall clock",
-    "arena_tokens": "KV cache in tokens",
-    "cache": "radix or blocks",
-    "hardware": "cards, by name",
-    "model": "by name",
-    "backend": "compiled or interpreted",
+    "{arena_tokens,cache}": "KV cache in tokens; radix or blocks",
+    "{hardware,model,backend}": "cards, model and build, by name",
     "rate_scale": "how many times faster than recorded; with a trace",
     "session_rate": "sessions a second; with sessions",
-    "replicas": "engines; with `--replicas`, as are the next ones",
-    "router": "by name",
+    "{replicas,router}": "engines, and router by name; with `--replicas`, as are the next ones",
     "stale_s": "seconds until a router hears of anything",
     "imbalance": "tokens computed by the busiest engine over the mean",
     "decision_us.{mean,p99}": "microseconds of a router's decision",
@@ -81,12 +76,12 @@ RUN = {
 """Fields of `runs[]` of `peek simulate --json`; times are those of the model."""
 
 CHECKED = {
-    "verdict": "gain; mixed, gains and losses; nothing; loss",
+    "verdict": "gain, mixed, nothing, loss",
     "sentence": "the answer in words, as it is printed",
     "advised": "label of the engine's setting to turn on",
     "flag": "what turns it on; empty for the default",
-    "changes[].figure": "a figure of a run by its path, in which `peek` is held against the best setting",
-    "changes[].against": "label of that setting",
+    "changes[].figure": "a figure of a run, by its path",
+    "changes[].against": "label of the setting that is best in it",
     "changes[].{before,after}": "the setting's value, and `peek`'s",
     "changes[].{gain,low,high}": "how much better: part of before, or points of shares; range over resamples",
     "changes[].says": "gain, loss, same",
@@ -96,17 +91,16 @@ CHECKED = {
     "log.tokens_are_estimated": "whether four bytes were taken for a token",
     "log.block_tokens": "tokens of a block by which prompts are compared",
     "log.{span_s,rate_rps}": "seconds from first to last request; requests a second",
-    "log.shared": "part of the prompt tokens that had come before in the same place",
+    "log.shared": "part of the prompt tokens that had come before",
     "log.{sessions,turns}": "conversations, and requests that belong to them",
     "log.answers.{told,allowed,unknown}": "requests by what is known of the answer's length",
     "log.cached_says_the_log": "part of the prompt tokens that was cached, where the log tells",
     "log.lines_of_the_server": "lines that are no requests",
     "log.broken": "lines left out",
-    "log.not_understood.{lines,line,first}": "how many no format knows; number and text of the first",
+    "log.not_understood.{lines,line,first}": "lines no format knows; number and text of the first",
     "notes[]": "what to know of the log, and what to do",
     "engine": "vLLM or SGLang",
-    "hardware": "cards, by name",
-    "model": "by name",
+    "{hardware,model}": "cards and model, by name",
     "assumed": "what of the machine nobody told",
     "{arena_tokens,max_running}": "KV cache in tokens, and seats, as simulated",
     "{simulated,draws}": "requests, and resamples",
@@ -119,15 +113,13 @@ CHECKED = {
 
 BENCHED = {
     "{peek,backend}": "version and build",
-    "prompts": "file or generated ones",
-    "policy": "label",
-    "waiting": "requests that wait",
-    "waiting_symbols": "tokens of their prompts",
+    "{prompts,policy}": "file or generated ones; label",
+    "{waiting,waiting_symbols}": "requests that wait; tokens of their prompts",
     "cached_prompts": "prompts that were cached before",
     "rounds": "of each measurement",
     "rows[].what": "what was measured",
     "rows[].{best_s,median_s}": "seconds of processor time",
-    "rows[].ratio": "the median over that of matching each request; null where that says nothing",
+    "rows[].ratio": "the median over that of matching each request, or null",
 }
 """Fields of `peek bench --json`."""
 
@@ -135,13 +127,13 @@ FOUND = {
     "{peek,backend,location}": "version, build and folder",
     "{python,executable}": "which interpreter",
     "clashes[]": "distributions that exclude this one",
-    "packages.*": "version of engine or library; null where it is not installed",
-    "policies.*": "policies that other distributions offer: name and place",
+    "packages.*": "version, or null",
+    "policies.*": "those of other distributions: name and place",
     "adapters.*": "whether the adapter is included",
-    "active": "the policy that the environment asks for, stock, or null for a mistake",
+    "active": "the policy asked for, stock, or null for a mistake",
     "mode": "on, shadow, off",
     "options.*": "every option in force",
-    "misspelled.*": "variables that nothing reads, and what may be meant",
+    "misspelled.*": "a variable that nothing reads: what may be meant",
     "error": "the mistake, or null",
 }
 """Fields of `peek doctor --json`."""
@@ -232,11 +224,26 @@ def _labels() -> Iterator[tuple[str, ...]]:
 
 
 def _commands() -> Iterator[str]:
+    """A section for each command; an option that an earlier command has, too, is only named."""
+    told: dict[tuple[str, ...], str] = {}
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
         arguments = [_metavar(each) for each in command.params if each.param_type_name == "argument"]
         rows = [_option(each) for each in command.params if each.param_type_name == "option"]
-        heading = f"### peek {' '.join([name, *arguments])}\n\n{command.help.splitlines()[0]}\n\n"
-        yield heading + _table(("option", "default", ""), rows)
+        parts = [f"### peek {' '.join([name, *arguments])}", command.help.splitlines()[0]]
+        new = [row for row in rows if row not in told]
+        if new:
+            parts.append(_table(("option", "default", ""), _joined(new)))
+        for other in dict.fromkeys(told[row] for row in rows if row in told):
+            names = ", ".join(row[0] for row in rows if told.get(row) == other)
+            parts.append(f"As for `peek {other}`: {names}.")
+        told.update(dict.fromkeys(new, name))
+        yield "\n\n".join(parts)
+
+
+def _joined(rows: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Rows, of which those that say the same are one."""
+    for said in dict.fromkeys(row[1:] for row in rows):
+        yield ", ".join(row[0] for row in rows if row[1:] == said), *said
 
 
 def _metavar(argument: Any) -> str:
@@ -251,7 +258,7 @@ def _option(option: Any) -> tuple[str, ...]:
     return (
         names,
         "" if default in (None, False, "") else f"`{default}`",
-        " ".join(option.help.split()).rstrip("."),
+        " ".join(option.help.partition(" Valid: ")[0].split()).rstrip("."),  # the labels have a table
     )
 
 
