@@ -1,6 +1,6 @@
-"""The tables of docs/options.md and docs/reference/output.md; `python docs/tables.py` writes them there.
+"""What docs/options.md and docs/reference/output.md list of the code; `python docs/tables.py` writes it there.
 
-They stand between comments, `<!-- NAME -->` and `<!-- /NAME -->`.  tests/test_options_page.py compares them
+Tables and lists stand between comments, `<!-- NAME -->` and `<!-- /NAME -->`.  tests/test_options_page.py compares them
 with the code, and what is told of output with what the commands print.
 """
 
@@ -155,14 +155,14 @@ COLUMNS = {
 """What each column of `--per-request` is; the names themselves are those of the code."""
 
 FIELDS = {"run-fields": RUN, "check-fields": CHECKED, "bench-fields": BENCHED, "doctor-fields": FOUND}
-"""Of each table what is told of the fields of an object."""
+"""Of each list what is told of the fields of an object."""
 
 _SHOWN = ("policy", "lanes", "dynamic_share", "eviction")
 """What is told of each label."""
 
 
 def tables() -> dict[str, str]:
-    """Name of the table -> its lines."""
+    """Name of the table or list -> its lines."""
     return {
         "policy-options": _table(("option", "default", ""), _options(PeekOptions)),
         "lane-options": _table(("option", "default", ""), _lane_options()),
@@ -170,8 +170,8 @@ def tables() -> dict[str, str]:
         "variables": _table(("variable", ""), ((f"`{name}`", VARIABLES[name]) for name in _variables())),
         "labels": _table(("label", *_SHOWN), _labels()),
         "commands": "\n\n".join(_commands()),
-        **{name: _table(("field", ""), _fields(told)) for name, told in FIELDS.items()},
-        "columns": _table(("column", ""), ((f"`{name}`", COLUMNS[name]) for name in PER_REQUEST_COLUMNS)),
+        **{name: _list(told.items()) for name, told in FIELDS.items()},
+        "columns": _list((name, COLUMNS[name]) for name in PER_REQUEST_COLUMNS),
     }
 
 
@@ -185,11 +185,6 @@ def written(page: str) -> str:
             flags=re.DOTALL,
         )
     return page
-
-
-def _fields(told: dict[str, str]) -> Iterator[tuple[str, ...]]:
-    """Rows; `a.{b,c}` stands for two fields."""
-    yield from ((f"`{name}`", text) for name, text in told.items())
 
 
 def _variables() -> tuple[str, ...]:
@@ -232,7 +227,7 @@ def _commands() -> Iterator[str]:
         parts = [f"### peek {' '.join([name, *arguments])}", command.help.splitlines()[0]]
         new = [row for row in rows if row not in told]
         if new:
-            parts.append(_table(("option", "default", ""), _joined(new)))
+            parts.append("\n".join(_joined(new)))
         for other in dict.fromkeys(told[row] for row in rows if row in told):
             names = ", ".join(row[0] for row in rows if told.get(row) == other)
             parts.append(f"As for `peek {other}`: {names}.")
@@ -240,10 +235,11 @@ def _commands() -> Iterator[str]:
         yield "\n\n".join(parts)
 
 
-def _joined(rows: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """Rows, of which those that say the same are one."""
-    for said in dict.fromkeys(row[1:] for row in rows):
-        yield ", ".join(row[0] for row in rows if row[1:] == said), *said
+def _joined(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    """Lines of a list, the default in brackets; options of which the same is said share one."""
+    for default, text in dict.fromkeys((row[1], row[2]) for row in rows):
+        names = ", ".join(row[0] for row in rows if row[1:] == (default, text))
+        yield f"- {names}{default and f' ({default})'}: {text}"
 
 
 def _metavar(argument: Any) -> str:
@@ -266,6 +262,11 @@ def _json(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _list(told: Iterable[tuple[str, str]]) -> str:
+    """A line for each; `a.{b,c}` stands for two fields."""
+    return "\n".join(f"- `{name}`: {text}" for name, text in told)
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
