@@ -1,7 +1,7 @@
-"""What docs/options.md and docs/reference/output.md list of the code; `python docs/tables.py` writes it there.
+"""What docs/options.md and docs/reference/output.md list; `python docs/tables.py` writes it there.
 
-Tables and lists stand between comments, `<!-- NAME -->` and `<!-- /NAME -->`.  tests/test_options_page.py compares them
-with the code, and what is told of output with what the commands print.
+Tables and lists stand between comments, `<!-- NAME -->` and `<!-- /NAME -->`.  tests/test_options_page.py
+compares them with the code, and what is told of output with what the commands print.
 """
 
 from __future__ import annotations
