@@ -252,8 +252,8 @@ def _option(option: Any) -> tuple[str, ...]:
 
 
 def _json(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
