@@ -7,8 +7,7 @@ such *kind* keeps the mean length of its answers.  A request is expected to have
 kind with any answers, drawn towards the mean of the next wider kind as if by one more answer.
 
 No answer's true length is used before that answer has ended.  A kind is compared with the mean of its own
-namespace.  Other namespaces enter only through the mean length of all answers, which the engine's pace shows
-anyway.
+namespace, so nothing that another namespace's answers tell enters here.
 
 Any client can ask for long answers, so what is learned is bounded.  `MOST_WORTH` bounds its effect on the
 order.  In a kind the answers of one tenant count for `MEMORY` at most.  Only answers make kinds, and each
@@ -30,7 +29,7 @@ MOST_WORTH: Final = 2.0
 proportion to the piece's age, so between two pieces all answers together are worth a factor of 4 in age."""
 
 _WIDE_MEMORY: Final = 256.0
-"""Number of latest answers that the mean of a namespace, or of all namespaces, looks back on."""
+"""Number of latest answers that the mean of a namespace looks back on."""
 MEMORY: Final = 32.0
 """Number of latest answers that the mean of one tenant in a kind looks back on."""
 
@@ -73,7 +72,7 @@ class Mean:
 
 @final
 class Kind:
-    """Mean answer length of prompts that begin alike, of a whole namespace, or of all namespaces.
+    """Mean answer length of prompts that begin alike, or of a whole namespace.
 
     Attributes:
         prior: weight of the wider kind's expected length, in answers.
@@ -192,7 +191,7 @@ class Expected:
 
     Attributes:
         namespace, heads: the request's namespace and beginnings, which name the kinds that it belongs to.
-        ratio: expected length over the mean length of all answers, bounded; 1.0 if unknown.
+        ratio: expected length over the mean length of the namespace's answers, bounded; 1.0 if unknown.
     """
 
     __slots__ = ("heads", "namespace", "ratio")
@@ -214,11 +213,10 @@ class AnswerLengths:
         news: an expected length of a waiting request has changed; the policy then calls `renew` for each.
     """
 
-    __slots__ = ("_all", "_expected", "_in_all", "_most_ratio", "_running", "_spaces", "news")
+    __slots__ = ("_expected", "_in_all", "_most_ratio", "_running", "_spaces", "news")
 
     def __init__(self, most_ratio: float) -> None:
         self._most_ratio: float = most_ratio
-        self._all = Kind(0.0, _WIDE_MEMORY)
         self._spaces: OrderedDict[str, Space] = OrderedDict()
         self._running: OrderedDict[str, tuple[str, str, tuple[object, ...]]] = OrderedDict()
         self._expected: dict[str, Expected] = {}
@@ -270,12 +268,8 @@ class AnswerLengths:
             self._running.popitem(last=False)
 
     def answered(self, tokens: int, request_id: str) -> None:
-        """Learn from a complete answer; that of an unknown request counts for the mean of all only.
-
-        O(heads).
-        """
+        """Learn from the complete answer of a request that was admitted; ignore any other.  O(heads)."""
         length = float(tokens)
-        self._learn(self._all, length, "", len(self._expected))
         ended = self._running.pop(request_id, None)
         if ended is None:
             return
@@ -335,19 +329,18 @@ class AnswerLengths:
         return True
 
     def _ratio(self, space: Space, heads: tuple[object, ...]) -> float:
-        """The expected length over the mean of all answers, within the bounds; 1.0 if nothing is known."""
-        common = self._all.mean
-        expected = common
-        if space.whole.answers > 0.0:
-            expected = space.whole.mean
+        """The expected length over the mean of the namespace, within the bounds; 1.0 if nothing is known."""
+        if space.whole.answers == 0.0:
+            return 1.0
+        mean = expected = space.whole.mean
         for head in heads:
             kind = space.found(head)
             if kind is not None:
                 expected = (kind.answers * kind.mean + kind.prior * expected) / (kind.answers + kind.prior)
-        if expected <= 0.0:
+        if mean <= 0.0:
             return 1.0
         most = self._most_ratio
-        return min(max(expected / common, 1.0 / most), most)
+        return min(max(expected / mean, 1.0 / most), most)
 
 
 def _size(space: Space) -> int:
