@@ -14,7 +14,6 @@ from support.queues import NOW, TAU, Arrival, Fact, Scene, cache_of, longest, pl
 from peek import InvalidConfig, PeekConfig, PeekPolicy
 from peek.planner.plan import ORDERED
 from peek.policy.default import PeekOptions
-from peek.policy.default.answers import bounded
 from peek.policy.default.frontier import MIN_WAIT_S, MOST_LEVERAGE, cohort, sharing_of, size
 from peek.policy.default.policy import index
 from peek.policy.sections import PIONEER, SIBLING
@@ -28,12 +27,12 @@ INDEX = PeekConfig.from_label("peek")
 class Definition:
     """The pieces of a trie with one symbol to a node, and one greedy choice after another.
 
-    `learned` has, by request, the ratio and the excess of the answer that is expected.
+    `learned` has, by request, the ratio of the answer that is expected.
     """
 
     scene: Scene
     policy: PeekPolicy
-    learned: dict[str, tuple[float, int]] = field(default_factory=dict)
+    learned: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.facts = self.scene.facts()
@@ -54,32 +53,25 @@ class Definition:
         at_risk = n * sum(
             self.scene.unit / len(self.below(p)) for p in prefixes(top) if p in self.paid or self.cached(p)
         )
-        plain_work = float(work - self.excess(members))
         tokens = float(sum(fact.num_tokens for fact in members))
-        lasting = sum(fact.num_tokens * self.expects(fact)[0] for fact in members)
+        lasting = sum(fact.num_tokens * self.expects(fact) for fact in members)
         age_s = self.scene.now - members[0].row.arrival_time
-        plain = size(tokens / n, float(len(top[1]) * self.scene.unit), plain_work / n)
+        plain = size(tokens / n, float(len(top[1]) * self.scene.unit), work / n)
         oldest_s = max(
             self.scene.now - fact.row.arrival_time for fact in self.facts if fact.row.namespace == top[0]
         )
-        sharing = sharing_of(tokens / n, plain, plain_work / n) if n > 1 else 1.0
+        sharing = sharing_of(tokens / n, plain, work / n) if n > 1 else 1.0
         in_cohort = cohort(sharing, max(MIN_WAIT_S, age_s), max(MIN_WAIT_S, oldest_s))
         power = self.policy.power
-        key = in_cohort**power * bounded(
-            index(age_s, float(work), at_risk, plain * lasting / tokens, power),
-            index(age_s, plain_work, at_risk, plain, power),
-        )
+        key = in_cohort**power * index(age_s, float(work), at_risk, plain * lasting / tokens, power)
         return -float(f"{key:.10g}"), members[0].rank
 
-    def excess(self, members: list[Fact]) -> int:
-        return sum(self.expects(fact)[1] for fact in members)
-
-    def expects(self, fact: Fact) -> tuple[float, int]:
-        return self.learned.get(fact.request_id, (1.0, 0))
+    def expects(self, fact: Fact) -> float:
+        return self.learned.get(fact.request_id, 1.0)
 
     def own(self, fact: Fact) -> int:
-        """Tokens behind the key, and of an answer beyond the mean."""
-        return max(1, fact.num_tokens - len(fact.row.symbols) * self.scene.unit) + self.expects(fact)[1]
+        """Tokens behind the key."""
+        return max(1, fact.num_tokens - len(fact.row.symbols) * self.scene.unit)
 
     def pieces(self, waiting: list[Fact]) -> list[tuple[tuple[float, int], list[Fact]]]:
         """Every request whose path is paid, and every highest node that is not."""

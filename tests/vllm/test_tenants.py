@@ -99,6 +99,5 @@ def test_a_template_is_known_by_the_answers_it_had() -> None:
     answers = engine.peek.adapter.planner.policy.answers
     told = {name: answers.expected(name) for name in ("long again", "short again")}
     # the mean of the two is 21, and counts as one more of each
-    assert told["long again"].ratio == pytest.approx((40 + 21) / 2 / 21, rel=0.1)
-    assert told["short again"].ratio == pytest.approx((2 + 21) / 2 / 21, rel=0.1)
-    assert told["long again"].excess > 5 > told["short again"].excess == 0
+    assert told["long again"].ratio == pytest.approx(2.0 ** (1 / 2.4))  # the bound
+    assert told["short again"].ratio == pytest.approx(0.5 ** (1 / 2.4))

@@ -7,11 +7,10 @@ such *kind* keeps the mean length of its answers.  A request is expected to have
 kind with any answers, drawn towards the mean of the next wider kind as if by one more answer.
 
 No answer's true length is used before that answer has ended.  A kind is compared with the mean of its own
-namespace.  Other namespaces enter only through the mean length of all answers, which the engine's pace shows
-anyway.
+namespace, so nothing that another namespace's answers tell enters here.
 
-Any client can ask for long answers, so what is learned is bounded.  `LEAST` and `MOST` bound its effect on
-the order.  In a kind the answers of one tenant count for `MEMORY` at most.  Only answers make kinds, and each
+Any client can ask for long answers, so what is learned is bounded.  `MOST_WORTH` bounds its effect on the
+order.  In a kind the answers of one tenant count for `MEMORY` at most.  Only answers make kinds, and each
 namespace has its own room for them.  So no other namespace's requests make it forget, until there are
 `_MOST_IN_ALL` kinds; then the namespace with the most kinds forgets its older half.
 """
@@ -25,13 +24,12 @@ from mypy_extensions import i64
 
 from peek.request import PendingRequest
 
-LEAST: Final = 0.5
-"""Lower bound of a piece's index, as a multiple of its index without expected answers; see `bounded`."""
-MOST: Final = 2.0
-"""Upper bound of the same index, as a multiple of the same; see `bounded`."""
+MOST_WORTH: Final = 2.0
+"""Maximum factor, up or down, by which expected answers change the index of a piece.  An index grows in
+proportion to the piece's age, so between two pieces all answers together are worth a factor of 4 in age."""
 
 _WIDE_MEMORY: Final = 256.0
-"""Number of latest answers that the mean of a namespace, or of all namespaces, looks back on."""
+"""Number of latest answers that the mean of a namespace looks back on."""
 MEMORY: Final = 32.0
 """Number of latest answers that the mean of one tenant in a kind looks back on."""
 
@@ -48,22 +46,6 @@ _MOST_SPACES: Final = 4096
 """Maximum number of namespaces, beside one per waiting request; the namespaces answered last stay."""
 _MOST_RUNNING: Final = 65536
 """Maximum number of admitted requests whose end is awaited; the oldest go, as some hosts tell no end."""
-
-
-def bounded(learned: float, plain: float) -> float:
-    """Bound a piece's index with expected answers by its index without them.
-
-    Let p be a piece's plain index and q the bounded one that is returned.  As LEAST * p <= q <= MOST * p, for
-    any two pieces a and b
-
-        q(a) / q(b) <= MOST / LEAST * p(a) / p(b)
-
-    and a plain index grows at least in proportion to the piece's age, whatever the answers are.  Suppose that
-    a goes before b because q(a) >= q(b).  Then a would go first without any answers, too, if it were MOST /
-    LEAST = 4 times as old.  So between two pieces all answers together are worth a factor of 4 in age at
-    most.
-    """
-    return min(max(learned, LEAST * plain), MOST * plain)
 
 
 @final
@@ -90,7 +72,7 @@ class Mean:
 
 @final
 class Kind:
-    """Mean answer length of prompts that begin alike, of a whole namespace, or of all namespaces.
+    """Mean answer length of prompts that begin alike, or of a whole namespace.
 
     Attributes:
         prior: weight of the wider kind's expected length, in answers.
@@ -209,31 +191,32 @@ class Expected:
 
     Attributes:
         namespace, heads: the request's namespace and beginnings, which name the kinds that it belongs to.
-        ratio: expected length over the mean length of all answers; 1.0 if unknown.
-        excess: tokens by which the expected length is above the mean of the namespace.
+        ratio: expected length over the mean length of the namespace's answers, bounded; 1.0 if unknown.
     """
 
-    __slots__ = ("excess", "heads", "namespace", "ratio")
+    __slots__ = ("heads", "namespace", "ratio")
 
     def __init__(self, namespace: str, heads: tuple[object, ...]) -> None:
         self.namespace = namespace
         self.heads = heads
         self.ratio: float = 1.0
-        self.excess: i64 = 0
 
 
 @final
 class AnswerLengths:
     """The expected answer lengths of waiting requests, as far as they can be learned.
 
+    Args:
+        most_ratio: upper bound of `Expected.ratio`; its inverse is the lower bound.
+
     Attributes:
         news: an expected length of a waiting request has changed; the policy then calls `renew` for each.
     """
 
-    __slots__ = ("_all", "_expected", "_in_all", "_running", "_spaces", "news")
+    __slots__ = ("_expected", "_in_all", "_most_ratio", "_running", "_spaces", "news")
 
-    def __init__(self) -> None:
-        self._all = Kind(0.0, _WIDE_MEMORY)
+    def __init__(self, most_ratio: float) -> None:
+        self._most_ratio: float = most_ratio
         self._spaces: OrderedDict[str, Space] = OrderedDict()
         self._running: OrderedDict[str, tuple[str, str, tuple[object, ...]]] = OrderedDict()
         self._expected: dict[str, Expected] = {}
@@ -265,8 +248,7 @@ class AnswerLengths:
             self._spaces[request.namespace] = space
         space.count(heads, 1)
         expected = Expected(request.namespace, heads)
-        expected.ratio, excess, _ = self._estimate(space, heads)
-        expected.excess = int(excess)
+        expected.ratio = self._ratio(space, heads)
         self._expected[request.request_id] = expected
 
     def withdrawn(self, request_id: str) -> Expected:
@@ -286,12 +268,8 @@ class AnswerLengths:
             self._running.popitem(last=False)
 
     def answered(self, tokens: int, request_id: str) -> None:
-        """Learn from a complete answer; that of an unknown request counts for the mean of all only.
-
-        O(heads).
-        """
+        """Learn from the complete answer of a request that was admitted; ignore any other.  O(heads)."""
         length = float(tokens)
-        self._learn(self._all, length, "", len(self._expected))
         ended = self._running.pop(request_id, None)
         if ended is None:
             return
@@ -344,32 +322,25 @@ class AnswerLengths:
         space = self._spaces.get(expected.namespace)
         if space is None:
             return False
-        ratio, excess, own = self._estimate(space, expected.heads)
-        if (
-            abs(ratio - expected.ratio) <= _NEWS * expected.ratio
-            and abs(excess - float(expected.excess)) <= _NEWS * own
-        ):
+        ratio = self._ratio(space, expected.heads)
+        if abs(ratio - expected.ratio) <= _NEWS * expected.ratio:
             return False
         expected.ratio = ratio
-        expected.excess = int(excess)
         return True
 
-    def _estimate(self, space: Space, heads: tuple[object, ...]) -> tuple[float, float, float]:
-        """The expected ratio and excess of an answer (see `Expected`) and the mean of its namespace.
-
-        They are 1, 0 and 0 where nothing is known.
-        """
-        common = self._all.mean
-        own = common
-        if space.whole.answers > 0.0:
-            own = space.whole.mean
-        expected = own
+    def _ratio(self, space: Space, heads: tuple[object, ...]) -> float:
+        """The expected length over the mean of the namespace, within the bounds; 1.0 if nothing is known."""
+        if space.whole.answers == 0.0:
+            return 1.0
+        mean = expected = space.whole.mean
         for head in heads:
             kind = space.found(head)
             if kind is not None:
                 expected = (kind.answers * kind.mean + kind.prior * expected) / (kind.answers + kind.prior)
-        ratio = expected / common if expected > 0.0 else 1.0
-        return ratio, max(0.0, expected - own), own
+        if mean <= 0.0:
+            return 1.0
+        most = self._most_ratio
+        return min(max(expected / mean, 1.0 / most), most)
 
 
 def _size(space: Space) -> int:

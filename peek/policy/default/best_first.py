@@ -12,7 +12,6 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from peek.policy.base import RequestStream
-from peek.policy.default.answers import bounded
 from peek.policy.default.frontier import (
     MIN_WAIT_S,
     Frontier,
@@ -170,13 +169,7 @@ class BestFirst(RequestStream):
             request = terminator.request
             waiting = frontier.waiting(terminator)
             since = waiting.since
-            work = float(waiting.work)
-            key = self._key(since, at_risk / work, waiting.lightness)
-            expected = waiting.expected
-            excess = float(expected.excess)
-            if expected.ratio != 1.0 or excess != 0.0:
-                lightness = lightness_of(waiting.size * expected.ratio)
-                key = -bounded(-self._key(since, at_risk / (work + excess), lightness), -key)
+            key = self._key(since, at_risk / float(waiting.work), waiting.lightness)
             below.append(Piece(key, since, request.sequence, node, request))
             terminator = terminator.next
         kid = node.kid
@@ -195,19 +188,16 @@ class BestFirst(RequestStream):
         parent = kid.parent
         assert parent is not None
         if below.lightness < 0.0:
-            below.size = size(below.tokens / count, float(parent.depth * frontier.unit), work / count)
-            below.lightness = lightness_of(below.size)
-            below.sharing = sharing_of(below.tokens / count, below.size, work / count)
+            mean_length = below.tokens / count
+            mean_size = size(mean_length, float(parent.depth * frontier.unit), work / count)
+            below.lightness = lightness_of(mean_size * below.lasting / below.tokens)
+            below.sharing = sharing_of(mean_length, mean_size, work / count)
         sharing = below.sharing
         if sharing > 1.0:
             age_s = max(MIN_WAIT_S, self._now - below.since)
             sharing = cohort(sharing, age_s, oldest_s)
         lightness = below.lightness * sharing
         key = self._key(below.since, at_risk / max(1.0, work), lightness)
-        if below.foretells:
-            lightness = lightness_of(below.size * below.lasting / below.tokens) * sharing
-            risk = at_risk / max(1.0, work + below.excess)
-            key = -bounded(-self._key(below.since, risk, lightness), -key)
         return Piece(key, below.since, below.first, kid, only_request(kid))
 
     def _key(self, since: float, risk: float, lightness: float) -> float:

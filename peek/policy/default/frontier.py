@@ -25,7 +25,7 @@ from typing import Any, Final, final
 import numpy as np
 from mypy_extensions import i64
 
-from peek.policy.default.answers import LEAST, MOST, AnswerLengths, Expected
+from peek.policy.default.answers import AnswerLengths, Expected
 from peek.policy.default.sessions import Sessions
 from peek.trie.keys import COMPILED
 from peek.trie.node import Node, Terminator, next_branch, next_preorder, uncached_symbols
@@ -51,9 +51,8 @@ largest cold template always goes first, and requests of small templates wait to
 GAMMA: Final = 0.4
 """Exponent of size within the power.  56 times (5 ** 2.5) as small weighs as much as the best hit."""
 
-_WIDTH: Final = 10
-_SINCE, _FIRST, _LIGHTNESS, _PER_WORK, _AT_RISK, _GROUP = range(6)
-_FORETOLD_LIGHTNESS, _FORETOLD_PER_WORK, _SHARING = range(6, 9)
+_WIDTH: Final = 8
+_SINCE, _FIRST, _LIGHTNESS, _PER_WORK, _AT_RISK, _GROUP, _SHARING = range(_WIDTH - 1)
 
 _LATE: Final = 1 << 62
 _LEAST: Final = math.ulp(0.0)
@@ -80,19 +79,16 @@ class Columns:
         group           number of the group that the piece hangs from
         sharing         factor of the lightness if all sharers count, see `cohort`
 
-    Lightness and per_work are there a second time, with the expected answers counted in.
-
     Attributes:
         oldest_s: how long the oldest request of each namespace had waited at the last `indices`, in seconds;
             at the place of its root's group, or one number where there is one namespace.
     """
 
-    __slots__ = ("_array", "_foretold", "_new", "_table", "_writer", "oldest_s")
+    __slots__ = ("_array", "_new", "_table", "_writer", "oldest_s")
 
     def __init__(self) -> None:
         self.oldest_s: Any = ()
-        self._table: Any = np.empty((9, 0))
-        self._foretold = False
+        self._table: Any = np.empty((_WIDTH - 1, 0))
         self._empty()
 
     def _empty(self) -> None:
@@ -112,13 +108,9 @@ class Columns:
         per_work: float,
         at_risk: float,
         group: i64,
-        foretold_lightness: float,
-        foretold_per_work: float,
         sharing: float,
     ) -> None:
         """Write the row of a new or changed piece.  O(1)."""
-        if foretold_lightness != lightness or foretold_per_work != per_work:
-            self._foretold = True
         self._new += 1
         if COMPILED:
             writer = self._writer
@@ -129,16 +121,13 @@ class Columns:
             write_f64_le(writer, per_work)
             write_f64_le(writer, at_risk)
             write_f64_le(writer, float(group))
-            write_f64_le(writer, foretold_lightness)
-            write_f64_le(writer, foretold_per_work)
             write_f64_le(writer, sharing)
         else:
-            known = (since, first, lightness, per_work, at_risk, group)
-            self._array.extend((slot, *known, foretold_lightness, foretold_per_work, sharing))
+            self._array.extend((slot, since, first, lightness, per_work, at_risk, group, sharing))
 
     def drop(self, slot: i64) -> None:
         """Free the slot of a piece that is gone.  O(1)."""
-        self.put(slot, math.inf, 0, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 1.0)
+        self.put(slot, math.inf, 0, 0.0, 0.0, 0.0, 0, 1.0)
 
     def indices(self, now: float, above: Any, tops: list[int], power: i64) -> Any:
         """Compute the index of every piece; it is zero where a slot is free.
@@ -165,14 +154,7 @@ class Columns:
         else:
             oldest_s = MIN_WAIT_S
         sharing = np.maximum(1.0, table[_SHARING] * (age_s / oldest_s))  # `cohort`
-        plain = age_s * _urgencies(at_risk * table[_PER_WORK], table[_LIGHTNESS] * sharing, power)
-        if not self._foretold:
-            return plain
-        lightness = table[_FORETOLD_LIGHTNESS] * sharing
-        learned = age_s * _urgencies(at_risk * table[_FORETOLD_PER_WORK], lightness, power)
-        return np.minimum(
-            np.maximum(learned, LEAST * plain), MOST * plain
-        )  # `peek.policy.default.answers.bounded`
+        return age_s * _urgencies(at_risk * table[_PER_WORK], table[_LIGHTNESS] * sharing, power)
 
     def _let_in(self) -> None:
         """Move the rows written since the last question into the columns; the later row of a slot wins."""
@@ -184,7 +166,7 @@ class Columns:
         slots = new[:, 0].astype(np.intp)
         size = int(slots.max()) + 1
         if size > self._table.shape[1]:
-            grown = np.zeros((9, max(size, 2 * self._table.shape[1])))
+            grown = np.zeros((_WIDTH - 1, max(size, 2 * self._table.shape[1])))
             grown[_SINCE] = math.inf
             grown[:, : self._table.shape[1]] = self._table
             self._table = grown
@@ -224,14 +206,12 @@ class Below:
         tokens: sum of prompt lengths, tokens.
         lasting: the same sum, each prompt times its answer's `Expected.ratio`, tokens.
         work: tokens to compute, every uncached edge once.
-        excess: sum of the answers' `Expected.excess`, tokens.
         since, first: arrival in seconds and sequence number of the oldest request.
-        size, lightness, sharing: of the piece that the node is once the path above is paid; a lightness of -1
-            says that they are not computed yet.
+        lightness, sharing: of the piece that the node is once the path above is paid; a lightness of -1 says
+            that they are not computed yet.
     """
 
     __slots__ = (
-        "excess",
         "first",
         "group",
         "lasting",
@@ -240,7 +220,6 @@ class Below:
         "round",
         "sharing",
         "since",
-        "size",
         "slot",
         "start",
         "tokens",
@@ -256,24 +235,16 @@ class Below:
         self.tokens: float = 0.0
         self.lasting: float = 0.0
         self.work: i64 = 0
-        self.excess: float = 0.0
         self.since: float = math.inf
         self.first: i64 = _LATE
-        self.size: float = -1.0
         self.lightness: float = -1.0
         self.sharing: float = 1.0
-
-    @property
-    def foretells(self) -> bool:
-        """Whether an answer below is expected to differ from the mean one."""
-        return self.excess != 0.0 or self.lasting != self.tokens
 
     def add(self, child: Below) -> None:
         """Add the sums of a child."""
         self.tokens += child.tokens
         self.lasting += child.lasting
         self.work += child.work
-        self.excess += child.excess
         if child.since < self.since or (child.since == self.since and child.first < self.first):
             self.since = child.since
             self.first = child.first
@@ -284,8 +255,8 @@ class Waiting:
     """What the frontier knows of a request: the slot of its piece, -1 for none, and its expected answer.
 
     `start` is as in `Below`.  `since` is its arrival in seconds, or earlier for a later turn of a session.
-    `length` is its prompt in tokens, `work` the tokens behind a key of `depth` symbols.  `size` and
-    `lightness` are the request's own once that key is paid.
+    `length` is its prompt in tokens, `work` the tokens behind a key of `depth` symbols.  `lightness`
+    is the request's own once that key is paid.
     """
 
     __slots__ = (
@@ -294,7 +265,6 @@ class Waiting:
         "length",
         "lightness",
         "since",
-        "size",
         "slot",
         "start",
         "terminator",
@@ -310,18 +280,16 @@ class Waiting:
         self.depth: i64 = -1
         self.length: float = 1.0
         self.work: i64 = 1
-        self.size: float = 1.0
         self.lightness: float = 1.0
 
     def measure(self, depth: i64, unit: i64) -> None:
-        """Compute length, work and size for a key of `depth` symbols.  O(1)."""
+        """Compute length, work and lightness for a key of `depth` symbols and the expected answer.  O(1)."""
         num_tokens: i64 = self.terminator.request.num_tokens
         self.depth = depth
         self.length = float(max(1, num_tokens))
         self.work = max(1, num_tokens - depth * unit)
         work = float(self.work)
-        self.size = size(self.length, self.length - work, work)
-        self.lightness = lightness_of(self.size)
+        self.lightness = lightness_of(size(self.length, self.length - work, work) * self.expected.ratio)
 
 
 def urgency(risk: float, lightness: float, power: i64) -> float:
@@ -483,9 +451,9 @@ class Frontier:
         if waiting is not None:
             if waiting.start != self._start:
                 waiting.start = self._start
-                waiting.slot = -1
+                waiting.slot = waiting.depth = -1
             if waiting.terminator is terminator:
-                if waiting.depth != depth:  # the key was extended
+                if waiting.depth != depth:  # another generation, or the key was extended
                     waiting.measure(depth, self.unit)
                 return waiting
             self._leave_slot_of(waiting)
@@ -634,27 +602,14 @@ class Frontier:
             terminator = terminator.next
 
     def _put_own(self, waiting: Waiting, group: i64) -> None:
-        expected = waiting.expected
-        work = float(waiting.work)
-        foretold = waiting.lightness
-        if expected.ratio != 1.0:
-            foretold = lightness_of(waiting.size * expected.ratio)
-        self.columns.put(
-            waiting.slot,
-            waiting.since,
-            waiting.terminator.request.sequence,
-            waiting.lightness,
-            1.0 / work,
-            0.0,
-            group,
-            foretold,
-            1.0 / (work + float(expected.excess)),
-            1.0,
-        )
+        first = waiting.terminator.request.sequence
+        per_work = 1.0 / float(waiting.work)
+        self.columns.put(waiting.slot, waiting.since, first, waiting.lightness, per_work, 0.0, group, 1.0)
 
     def renew(self, terminator: Terminator) -> None:
         """Update the piece of a request whose expected answer has changed; called after `follow`."""
         waiting = self.waiting(terminator)
+        waiting.measure(waiting.depth, self.unit)
         node: Node | None = terminator.node
         if waiting.slot >= 0 and node is not None:
             self._put_own(waiting, self.below(node).group)
@@ -680,19 +635,14 @@ class Frontier:
         cached = (top.depth - parent.depth - uncached_symbols(top, parent, self._epoch)) * self.unit
         mean_length = piece.tokens / count
         mean_size = size(mean_length, float(parent.depth * self.unit + cached), work / count)
-        lightness = foretold = lightness_of(mean_size)
-        if piece.lasting != piece.tokens:
-            foretold = lightness_of(mean_size * piece.lasting / piece.tokens)
         self.columns.put(
             piece.slot,
             piece.since,
             piece.first,
-            lightness,
+            lightness_of(mean_size * piece.lasting / piece.tokens),
             count / max(1.0, work),
             float(cached) / count,
             self.below(parent).group,
-            foretold,
-            count / max(1.0, work + piece.excess),
             sharing_of(mean_length, mean_size, work / count),
         )
 
@@ -725,7 +675,7 @@ class Frontier:
         node = below.node
         parent = node.parent
         assert parent is not None
-        tokens = lasting = excess = 0.0
+        tokens = lasting = 0.0
         work: i64 = uncached_symbols(node, parent, self._epoch) * self.unit
         since = math.inf
         first: i64 = _LATE
@@ -733,11 +683,10 @@ class Frontier:
         while terminator is not None:
             waiting = self.waiting(terminator)
             self._leave_slot_of(waiting)
-            expected, sequence = waiting.expected, terminator.request.sequence
+            sequence = terminator.request.sequence
             tokens += waiting.length
-            lasting += waiting.length * expected.ratio
+            lasting += waiting.length * waiting.expected.ratio
             work += waiting.work
-            excess += float(expected.excess)
             if waiting.since < since or (waiting.since == since and sequence < first):
                 since = waiting.since
                 first = sequence
@@ -745,7 +694,6 @@ class Frontier:
         below.tokens = tokens
         below.lasting = lasting
         below.work = work
-        below.excess = excess
         below.since = since
         below.first = first
         below.lightness = -1.0

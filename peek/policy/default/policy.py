@@ -9,8 +9,7 @@ not cached.  A piece is a request whose path is cached, or such a prefix with al
     index = age * (min(5, 1 + at_risk / work) / size ** 0.4) ** power
 
     age      seconds that the piece's oldest request has waited; more for a turn of a session that has waited
-    work     tokens to compute for all its requests, every uncached edge once, and the tokens by which their
-             answers are expected to be longer than the mean answer of the namespace
+    work     tokens to compute for all its requests, every uncached edge once
     at_risk  cached tokens that its requests would have to compute if these were evicted: each cached edge
              divided among all requests below it, because a prefix that many wait for stays cached anyway
     size     tokens that one of its requests takes: the geometric mean of its prompt, which is memory held,
@@ -61,7 +60,7 @@ from peek.policy.base import (
     hits_something,
 )
 from peek.policy.default import PeekOptions
-from peek.policy.default.answers import AnswerLengths
+from peek.policy.default.answers import MOST_WORTH, AnswerLengths
 from peek.policy.default.best_first import BestFirst
 from peek.policy.default.frontier import GAMMA, MIN_WAIT_S, Frontier, urgency
 from peek.policy.default.overdue import OverdueLane
@@ -91,7 +90,7 @@ class PeekPolicy(AdmissionPolicy):
             reads_tree=False, needs_sharing=self._leaves_unshared, reads_heads=True, options=settings
         )
         self.power: i64 = round(settings.power)
-        self.answers = AnswerLengths()
+        self.answers = AnswerLengths(MOST_WORTH ** (1.0 / (GAMMA * float(self.power))))
         self.sessions = Sessions()
         self.targets = TargetLane(settings.target_s, settings.fair_share)
         self.overdue = OverdueLane(settings.fair_share, settings.grace_tokens)
