@@ -23,7 +23,7 @@ from bench.evaluation.traffic import TRAFFIC
 
 MEANS = (
     "hit", "rps", "ttft", "ttft_p50", "ttft_p99", "e2e", "e2e_p99",
-    "tpot_ms", "itl_ms", "wait_max", "preemptions", "watched", "watched_p99",
+    "tpot_ms", "itl_ms", "wait_max", "preemptions", "in_time", "job", "watched", "watched_p99",
     "cpu_us",
 )  # fmt: skip
 SPREAD = ("ttft", "ttft_p99")

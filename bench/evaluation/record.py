@@ -128,21 +128,41 @@ def _flat(found: dict[str, Any]) -> dict[str, Any]:
         "wait_max": found["queue_wait_s"]["max"],
         "preemptions": found["preemptions"],
         "unfinished": found["requests"] - found["finished"],
+        "in_time": found["goodput"][0]["share"],
     }
 
 
 def _measured(workload: Workload, jobs: Sequence[Job], kind: str) -> dict[str, float]:
-    """Return the time between two tokens of an answer, after warm-up, and the TTFT of watched requests."""
+    """Return times between two tokens, of whole sessions and of watched requests, after the warm-up."""
     behind = {request.request_id for request in workload.requests[workload.warmup :]}
     answers = [job for job in jobs if job.request_id in behind and job.generated > 1]
     gaps = sum(job.generated - 1 for job in answers)
     decoding_s = sum(job.finished_s - job.first_token_s for job in answers)
     found = {"itl_ms": 1e3 * decoding_s / gaps} if gaps else {}
+    spans = _sessions([job for job in jobs if job.request_id in behind])
+    if spans:
+        found["job"] = float(np.mean(spans))
     if kind in TRAFFIC and TRAFFIC[kind].watched:
         own = [job for job in jobs if job.request_id.startswith(f"{TRAFFIC[kind].watched}-")]
         ttft = [job.first_token_s - job.arrival_s for job in own if job.request_id in behind]
         found |= {"watched": float(np.mean(ttft)), "watched_p99": float(np.percentile(ttft, 99))}
     return found
+
+
+def _sessions(jobs: Sequence[Job]) -> list[float]:
+    """Return seconds from the first arrival to the last end of each session of several turns."""
+    spans: dict[str, tuple[float, float]] = {}
+    root_of: dict[str, str] = {}
+    several: set[str] = set()
+    for job in sorted(jobs, key=lambda job: job.arrival_s):
+        before = job.request.after
+        root = job.request_id if before is None else root_of.get(before, before)
+        root_of[job.request_id] = root
+        if before is not None:
+            several.add(root)
+        began, ended = spans.get(root, (job.arrival_s, job.finished_s))
+        spans[root] = began, max(ended, job.finished_s)
+    return [ended - began for root, (began, ended) in spans.items() if root in several]
 
 
 def _together(workloads: Sequence[Workload]) -> Workload:

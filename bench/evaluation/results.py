@@ -25,11 +25,14 @@ FACTS = ("version", "peek", "fit")
 """What made a run: the engine's version, this library's with its sources' digest, and `fit_of`."""
 FIGURES = (
     "hit", "ideal", "belady", "rps", "ttft", "ttft_p50", "ttft_p99", "e2e", "e2e_p99", "tpot_ms", "itl_ms",
-    "wait_max", "preemptions", "unfinished", "watched", "watched_p99", "cpu_us", "cpu_us_p99",
+    "wait_max", "preemptions", "unfinished", "in_time", "job", "watched",
+    "watched_p99", "cpu_us", "cpu_us_p99",
 )  # fmt: skip
 """Figures of a run: shares, requests/s, seconds, ms, counts, and CPU time in microseconds.
 
-An absent figure is empty.  `watched`: mean TTFT of the requests that a stream keeps apart.
+An absent figure is empty.  `in_time`: share of requests with a first token within 2 s, and 0.1 s for each
+later one.  `job`: mean time from a session's first arrival to its last end.  `watched`: mean TTFT of the
+requests that a stream keeps apart.
 """
 COLUMNS = (*KEYS, *FACTS, *FIGURES)
 DIGITS = 5
@@ -56,7 +59,7 @@ def read(path: Path) -> list[Record]:
 def _record(row: dict[str, str]) -> Record:
     known: Record = {name: row[name] for name in (*KEYS, *FACTS)}
     known["seed"] = int(row["seed"])
-    return known | {name: float(row[name]) for name in FIGURES if row[name]}
+    return known | {name: float(row[name]) for name in FIGURES if row.get(name)}
 
 
 def line_of(record: Record) -> str:
