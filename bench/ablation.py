@@ -78,11 +78,11 @@ VARIANTS: Final[dict[str, list[Edit]]] = {
     "sharing bounded in a burst, too": _cohort("0.0"),
     "sharing by the root of ages": _cohort("np.sqrt(age_s / oldest_s)"),
     "answers not learned": [
-        ("answers", " if expected is None else expected", ""),
-        ("answers", "        expected = self.expected(request_id)\n", "        return False\n"),
+        ("expectations", "ratio = min(max(length / whole.mean", "ratio = 1.0 or min(max(length / whole.mean")
     ],
-    "sessions not known": _constant("sessions", "PART", "0.0"),
-    "all of a session's waiting": _constant("sessions", "PART", "1.0"),
+    "turns not learned": _constant("expectations", "MOST_TURNS", "1.0"),
+    "turns bounded by 2": _constant("expectations", "MOST_TURNS", "2.0"),
+    "turns bounded by 8": _constant("expectations", "MOST_TURNS", "8.0"),
     "no turns for overdue requests": [("__init__", "float = 500_000.0", "float = 1e18")],
     "power 4": _power("4.0"),
     "power 5": _power("5.0"),

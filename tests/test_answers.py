@@ -1,4 +1,4 @@
-"""Lengths of answers: what is learned of them, and that the order follows."""
+"""What is expected of answers and of turns to come: what is learned, and that the order follows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from test_priority_index import Definition
 
 from peek import InvalidKey, PeekConfig, PeekPolicy, PendingRequest, Planner
 from peek.policy.default import PeekOptions
-from peek.policy.default.answers import MEMORY, AnswerLengths, Kind, Mean
+from peek.policy.default.expectations import MEMORY, MOST_TURNS, Expectations, Kind, Mean, Turns
 from peek.trie.keys import HEADS, heads_of, pack
 
 INDEX = PeekConfig()
@@ -38,12 +38,12 @@ def learned_of(planner: Planner, name: str) -> float:
     """The expected ratio of a request that waits."""
     policy = planner.policy
     assert isinstance(policy, PeekPolicy)
-    return policy.answers.expected(name).ratio
+    return policy.expectations.expected(name).ratio
 
 
-def lengths_after(history: Sequence[Told], most: float) -> AnswerLengths:
+def lengths_after(history: Sequence[Told], most: float) -> Expectations:
     """Those who ended came and went one after another."""
-    lengths = AnswerLengths(most)
+    lengths = Expectations(most)
     for number, (space, heads, tokens) in enumerate(history):
         teach(lengths, f"past{number}", space, heads, tokens)
     return lengths
@@ -158,7 +158,7 @@ def test_a_withdrawn_request_teaches_nothing() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    lengths = AnswerLengths(inf)
+    lengths = Expectations(inf)
     kept = PendingRequest("kept", [1], 0.0)
     lengths.arrived(kept, ("kept",))
     for number in range(70_000):
@@ -175,7 +175,7 @@ def test_memory_is_bounded() -> None:
 
 def test_memory_is_bounded_over_all_namespaces() -> None:
     """Whoever has most forgets first: a flood in some namespaces does not make a small one forget."""
-    lengths = AnswerLengths(inf)
+    lengths = Expectations(inf)
     ours = taught(lengths, "ours", [("ours",)], 500)
     for number in range(12):
         taught(lengths, f"salt{number}", [(number, i) for i in range(1500)], 9)
@@ -191,9 +191,7 @@ def test_memory_is_bounded_over_all_namespaces() -> None:
     assert lengths.kinds <= 16_384
 
 
-def taught(
-    lengths: AnswerLengths, space: str, kinds: list[tuple[object, ...]], tokens: int
-) -> PendingRequest:
+def taught(lengths: Expectations, space: str, kinds: list[tuple[object, ...]], tokens: int) -> PendingRequest:
     """One answer of each kind, and one of a token; another request of the namespace."""
     teach(lengths, f"{space}short", space, (), 1)
     for number, heads in enumerate(kinds):
@@ -201,7 +199,7 @@ def taught(
     return PendingRequest(f"{space} new", [1], 0.0, space)
 
 
-def teach(lengths: AnswerLengths, name: str, space: str, heads: tuple[object, ...], tokens: int) -> None:
+def teach(lengths: Expectations, name: str, space: str, heads: tuple[object, ...], tokens: int) -> None:
     request = PendingRequest(name, [1], 0.0, space)
     lengths.arrived(request, heads)
     lengths.admitted(request)
@@ -211,7 +209,7 @@ def teach(lengths: AnswerLengths, name: str, space: str, heads: tuple[object, ..
 def test_another_namespace_makes_nobody_forget() -> None:
     """2,100 one-off prompts, served or withdrawn, of a namespace that is not ours, or ours and withdrawn."""
     for space, served in (("other", True), ("other", False), ("", False)):
-        lengths = AnswerLengths(inf)
+        lengths = Expectations(inf)
         ours = taught(lengths, "", [("ours",)], 500)
         for number in range(2100):
             request = PendingRequest(f"r{number}", [1], 0.0, space)
@@ -255,6 +253,71 @@ def test_a_kind_is_the_mean_of_its_tenants(answers: list[tuple[int, str]]) -> No
         assert kind.mean == pytest.approx(sum(each.answers * each.mean for each in alone.values()) / total)
 
 
+@given(
+    seen=st.lists(st.integers(0, 20), max_size=40),
+    turn=st.integers(0, 20),
+    wider=st.floats(0.0, 9.0),
+    prior=st.sampled_from([0.0, 1.0]),
+)
+def test_the_turns_that_follow_are_the_later_ones_over_those_like_it(
+    seen: list[int], turn: int, wider: float, prior: float
+) -> None:
+    turns = Turns()
+    for each in seen:
+        turns.add(each)
+    told = [min(each, 15) for each in seen]
+    like_it, later = told.count(min(turn, 15)), sum(each > turn for each in told)
+    expected = (later + prior * wider) / (like_it + prior) if like_it else wider
+    assert turns.after(turn, wider, prior) == pytest.approx(expected)
+
+
+def test_old_turns_count_for_less() -> None:
+    turns = Turns()
+    for number in range(2000):
+        turns.add(1 if number % 2 else 0)
+    assert turns.after(0, 0.0, 0.0) == pytest.approx(1.0, abs=0.01)
+    for _ in range(2000):
+        turns.add(0)
+    assert turns.after(0, 0.0, 0.0) < 0.1
+
+
+def session(lengths: Expectations, name: str, turns: int, heads: tuple[object, ...]) -> None:
+    for turn in range(turns):
+        request = PendingRequest(f"{name}/{turn}", [1], 0.0, session=name)
+        lengths.arrived(request, heads)
+        lengths.admitted(request)
+        lengths.answered(10, request.request_id)
+
+
+def test_a_first_turn_is_larger_by_the_turns_to_come_and_a_last_one_is_not() -> None:
+    """Three turns of one kind, one of the other: of all first turns half go on, and 2/3 of the second."""
+    lengths = Expectations(inf)
+    for number in range(300):
+        session(lengths, f"three{number}", 3, ("three",))
+        session(lengths, f"one{number}", 1, ("one",))
+    found = {}
+    for kind, admitted in (("three", 0), ("three", 1), ("three", 2), ("one", 0)):
+        name = f"new {kind} {admitted}"
+        for turn in range(admitted + 1):
+            request = PendingRequest(f"{name}/{turn}", [1], 0.0, session=name)
+            lengths.arrived(request, (kind,))
+            found[kind, admitted] = lengths.expected(request.request_id).ratio
+            lengths.admitted(request)
+    assert found["three", 0] == pytest.approx(3.0, rel=0.01)
+    assert found["three", 1] == pytest.approx(2.0, rel=0.01)
+    assert found["three", 2] == pytest.approx(1.0, rel=0.01)
+    assert found["one", 0] == pytest.approx(1.0, rel=0.01)
+
+
+def test_no_number_of_turns_makes_a_request_larger_than_the_bound() -> None:
+    lengths = Expectations(inf)
+    for number in range(9):
+        session(lengths, f"s{number}", 40, ())
+    request = PendingRequest("new", [1], 0.0, session="new")
+    lengths.arrived(request, ())
+    assert lengths.expected("new").ratio == MOST_TURNS
+
+
 @dataclass
 class Judged(Definition):
     """Each choice that is made would be made without answers, too, by one who is four times as old."""
@@ -289,7 +352,7 @@ def test_answers_are_worth_a_factor_of_four_in_age_at_most(scene: Scene, told: l
 
 
 def test_a_kind_in_use_is_not_forgotten() -> None:
-    lengths = AnswerLengths(inf)
+    lengths = Expectations(inf)
     last = taught(lengths, "", [("ours",)], 500)
     for number in range(10_000):
         request = PendingRequest(f"r{number}", [1], 0.0)

@@ -113,7 +113,7 @@ def test_a_copy_of_the_default_gives_its_orders(
 
 def test_the_copy_shares_no_class_with_the_default(copied: type[AdmissionPolicy]) -> None:
     assert not issubclass(copied, PeekPolicy)
-    assert type(copied().answers) is not type(PeekPolicy().answers)  # type: ignore[attr-defined]
+    assert type(copied().expectations) is not type(PeekPolicy().expectations)  # type: ignore[attr-defined]
 
 
 # -- a user's policy with everything ------------------------------------------------------------------

@@ -14,7 +14,7 @@ from support.queues import cache_of
 from peek import InvalidConfig, PeekConfig, PeekPolicy, PendingRequest, Planner
 from peek.policy.base import Listed, everybody
 from peek.policy.default import OBJECTIVES, TARGET_S, PeekOptions
-from peek.policy.default.sessions import LONGEST_S, PART, Sessions
+from peek.policy.default.expectations import Sessions
 from peek.policy.default.targets import Pace, TargetLane
 from peek.simulation.engines import Job
 from peek.simulation.simulate import CACHES, simulate
@@ -30,62 +30,42 @@ def asks(name: str, at_s: float = 0.0, tokens: int = 100, **more: Any) -> Pendin
 # -- sessions ------------------------------------------------------------------------------------------
 
 
-@given(
-    turns=st.lists(
-        st.tuples(
-            st.sampled_from(["", "a", "b"]),
-            st.sampled_from(["", "lora"]),
-            st.floats(0.0, 1e4),
-            st.floats(-1.0, 500.0),
-        ),
-        max_size=30,
-    )
-)
-def test_a_later_turn_counts_as_older_by_a_part_of_what_its_session_waited(
-    turns: list[tuple[str, str, float, float]],
-) -> None:
+@given(turns=st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.sampled_from(["", "lora"])), max_size=30))
+def test_a_turn_is_the_number_of_those_admitted_before_it(turns: list[tuple[str, str]]) -> None:
     sessions = Sessions()
-    waited: dict[tuple[str, str], float] = {}
-    for number, (session, namespace, at_s, wait_s) in enumerate(turns):
-        request = asks(f"r{number}", at_s, session=session, namespace=namespace)
-        before = waited.get((session, namespace), 0.0) if session else 0.0
-        assert sessions.since(request) == at_s - PART * before
-        assert at_s - PART * LONGEST_S <= sessions.since(request) <= at_s
-        sessions.admitted(request, at_s + wait_s)
-        waited[session, namespace] = min(before + max(0.0, (at_s + wait_s) - at_s), LONGEST_S)
-    assert len(sessions) == len({name for name in waited if name[0]})
-
-
-def test_a_request_that_waits_again_counts_once() -> None:
-    sessions = Sessions()
-    first, second = asks("first", 0.0, session="a"), asks("second", 100.0, session="a")
-    sessions.admitted(first, 10.0)
-    sessions.admitted(second, 130.0)
-    assert sessions.since(second) == 100.0 - PART * 10.0, "as if it had not been admitted yet"
-    sessions.admitted(second, 150.0)
-    assert sessions.since(asks("third", 200.0, session="a")) == 200.0 - PART * (10.0 + 50.0)
+    for number, (session, namespace) in enumerate(turns):
+        request = asks(f"r{number}", session=session, namespace=namespace)
+        before = turns[:number].count((session, namespace)) if session else 0
+        assert sessions.turn_of(request) == before
+        sessions.admitted(request)
+        assert sessions.turn_of(request) == before, "it may wait again after a preemption"
+    assert len(sessions) == len({name for name in turns if name[0]})
 
 
 def test_old_sessions_are_forgotten() -> None:
     sessions = Sessions()
     for number in range(65536 + 10):
-        sessions.admitted(asks("r", float(number), session=f"s{number}"), 1e5)
-        sessions.admitted(asks(f"k{number}", float(number), session="kept"), 1e5)
+        sessions.admitted(asks("r", float(number), session=f"s{number}"))
+        sessions.admitted(asks(f"k{number}", float(number), session="kept"))
     assert len(sessions) == 65536
-    assert sessions.since(asks("r", 1e5, session="s3")) == 1e5
-    assert sessions.since(asks("r", 1e5, session="kept")) < 1e5
+    assert sessions.turn_of(asks("next", session="s3")) == 0
+    assert sessions.turn_of(asks("next", session="kept")) == 65536 + 10
 
 
-def test_of_two_alike_the_turn_of_a_session_that_has_waited_goes_first() -> None:
+def test_a_last_turn_goes_before_a_first_one_of_the_same_kind() -> None:
+    """Jobs of two turns: whoever ends a job ahead of whoever begins one, though he is younger."""
     planner = Planner(PeekConfig())
-    for name, arrived_s, admitted_s in (("has waited", 0.0, 50.0), ("has not", 51.0, 51.0)):
-        planner.add(asks(f"first, {name}", arrived_s, session=name))
-        assert planner.plan(cache_of([]), admitted_s) == [f"first, {name}"]
-        planner.remove(f"first, {name}")
-    planner.add(asks("has not", 100.0, session="has not"))
-    planner.add(asks("other", 101.0))
-    planner.add(asks("has waited", 102.0, session="has waited"))
-    assert planner.plan(cache_of([]), 110.0) == ["has waited", "has not", "other"]
+    for number in range(4):
+        for turn in range(2):
+            name = f"{number}/{turn}"
+            planner.add(PendingRequest(name, [7] * 100, 0.0, session=f"job{number}"))
+            planner.remove(name)
+            planner.answered(10, name)
+    planner.add(PendingRequest("seen", [7] * 100, 0.0, session="goes on"))
+    planner.remove("seen")
+    planner.add(PendingRequest("begins", [7] * 64 + [1] * 64, 10.0, session="new"))
+    planner.add(PendingRequest("ends", [7] * 64 + [2] * 64, 11.0, session="goes on"))
+    assert planner.plan(cache_of([("", (7,) * 64)]), 20.0) == ["ends", "begins"]
 
 
 # -- targets -------------------------------------------------------------------------------------------

@@ -25,8 +25,7 @@ from typing import Any, Final, final
 import numpy as np
 from mypy_extensions import i64
 
-from peek.policy.default.answers import AnswerLengths, Expected
-from peek.policy.default.sessions import Sessions
+from peek.policy.default.expectations import Expectations, Expected
 from peek.trie.keys import COMPILED
 from peek.trie.node import Node, Terminator, next_branch, next_preorder, uncached_symbols
 from peek.trie.pending_tree import PendingTree
@@ -204,7 +203,7 @@ class Below:
         start: the frontier's generation that slot and group belong to; in another one they mean nothing.
         round: the call of `Frontier.follow` that last made the node's piece.
         tokens: sum of prompt lengths, tokens.
-        lasting: the same sum, each prompt times its answer's `Expected.ratio`, tokens.
+        lasting: the same sum, each prompt times its `Expected.ratio`, tokens.
         work: tokens to compute, every uncached edge once.
         since, first: arrival in seconds and sequence number of the oldest request.
         lightness, sharing: of the piece that the node is once the path above is paid; a lightness of -1 says
@@ -252,9 +251,9 @@ class Below:
 
 @final
 class Waiting:
-    """What the frontier knows of a request: the slot of its piece, -1 for none, and its expected answer.
+    """What the frontier knows of a request: the slot of its piece, -1 for none, and what is expected of it.
 
-    `start` is as in `Below`.  `since` is its arrival in seconds, or earlier for a later turn of a session.
+    `start` is as in `Below`.  `since` is its arrival in seconds.
     `length` is its prompt in tokens, `work` the tokens behind a key of `depth` symbols.  `lightness`
     is the request's own once that key is paid.
     """
@@ -283,7 +282,7 @@ class Waiting:
         self.lightness: float = 1.0
 
     def measure(self, depth: i64, unit: i64) -> None:
-        """Compute length, work and lightness for a key of `depth` symbols and the expected answer.  O(1)."""
+        """Compute length, work and lightness for a key of `depth` symbols and what is expected.  O(1)."""
         num_tokens: i64 = self.terminator.request.num_tokens
         self.depth = depth
         self.length = float(max(1, num_tokens))
@@ -365,8 +364,7 @@ class Frontier:
 
     Args:
         tree: the waiting requests, with the marks of a dual-walk.
-        answers: the expected answer of each request.
-        sessions: since when each request counts as waiting.
+        expectations: what is expected of each request.
 
     Attributes:
         columns: the numbers of the pieces.
@@ -375,15 +373,14 @@ class Frontier:
     """
 
     __slots__ = (
-        "_answers",
         "_below",
         "_bookmark",
         "_epoch",
+        "_expectations",
         "_free",
         "_free_groups",
         "_groups",
         "_round",
-        "_sessions",
         "_start",
         "_tree",
         "_waiting",
@@ -393,10 +390,9 @@ class Frontier:
         "unit",
     )
 
-    def __init__(self, tree: PendingTree, answers: AnswerLengths, sessions: Sessions) -> None:
+    def __init__(self, tree: PendingTree, expectations: Expectations) -> None:
         self._tree = tree
-        self._answers = answers
-        self._sessions = sessions
+        self._expectations = expectations
         self._bookmark = Bookmark()
         self._epoch: i64 = -1
         self._round: i64 = 0
@@ -458,8 +454,8 @@ class Frontier:
                 return waiting
             self._leave_slot_of(waiting)
         request = terminator.request
-        expected = self._answers.expected(request.request_id)
-        waiting = Waiting(terminator, expected, self._sessions.since(request), self._start)
+        expected = self._expectations.expected(request.request_id)
+        waiting = Waiting(terminator, expected, request.arrival_time, self._start)
         waiting.measure(depth, self.unit)
         known[uid] = waiting
         return waiting

@@ -8,13 +8,14 @@ not cached.  A piece is a request whose path is cached, or such a prefix with al
 
     index = age * (min(5, 1 + at_risk / work) / size ** 0.4) ** power
 
-    age      seconds that the piece's oldest request has waited; more for a turn of a session that has waited
+    age      seconds that the piece's oldest request has waited
     work     tokens to compute for all its requests, every uncached edge once
     at_risk  cached tokens that its requests would have to compute if these were evicted: each cached edge
              divided among all requests below it, because a prefix that many wait for stays cached anyway
     size     tokens that one of its requests takes: the geometric mean of its prompt, which is memory held,
              and of its part of the work, which is time and new memory, but no less than half of what it
-             would compute alone; times its expected answer length over that of the mean answer
+             would compute alone; times its expected answer length over that of the mean answer; times one and
+             the number of turns by which its session is expected to go on, at most 4
 
 In pieces about as old as the oldest of their namespace a request's real part of the work counts.  So a burst
 is served largest template first, and a stream is not (`cohort`).
@@ -35,7 +36,7 @@ the others compete anew with the prefix paid.  Some engines show a prefix only w
 siblings of a prefill under way, or of one earlier in the order, go last.
 
 The parts are pure modules that know nothing of the planner.  The *frontier* keeps the pieces and their
-indices, *answers* learns how long answers will be, *sessions* knows how long sessions have waited.  *targets*
+indices, *expectations* learns how long answers will be and how sessions go on.  *targets*
 puts requests first that can still have their first token in time.  *overdue* gives turns to requests that
 arrival order would have served, *tenants* to tenants that have been served less.  `PeekPolicy` passes events
 to the parts and chains their orders.
@@ -60,11 +61,10 @@ from peek.policy.base import (
     hits_something,
 )
 from peek.policy.default import PeekOptions
-from peek.policy.default.answers import MOST_WORTH, AnswerLengths
 from peek.policy.default.best_first import BestFirst
+from peek.policy.default.expectations import MOST_WORTH, Expectations
 from peek.policy.default.frontier import GAMMA, MIN_WAIT_S, Frontier, urgency
 from peek.policy.default.overdue import OverdueLane
-from peek.policy.default.sessions import Sessions
 from peek.policy.default.targets import TargetLane
 from peek.policy.default.tenants import DECODE_WEIGHT, TenantAccounts, Turns
 from peek.policy.sections import PIONEER, SIBLING, TAU
@@ -90,20 +90,17 @@ class PeekPolicy(AdmissionPolicy):
             reads_tree=False, needs_sharing=self._leaves_unshared, reads_heads=True, options=settings
         )
         self.power: i64 = round(settings.power)
-        self.answers = AnswerLengths(MOST_WORTH ** (1.0 / (GAMMA * float(self.power))))
-        self.sessions = Sessions()
+        self.expectations = Expectations(MOST_WORTH ** (1.0 / (GAMMA * float(self.power))))
         self.targets = TargetLane(settings.target_s, settings.fair_share)
         self.overdue = OverdueLane(settings.fair_share, settings.grace_tokens)
         self.accounts = TenantAccounts(settings.tenant_lead)
         self._takes_turns: bool = settings.tenant_lead != inf
         self._frontier: Frontier | None = None
-        self._now: float = 0.0
-        """Time of the last order, in seconds; what is admitted since then was admitted at that time."""
 
     # -- events ------------------------------------------------------------------------------------
 
     def arrived(self, request: PendingRequest) -> None:
-        self.answers.arrived(request, request.heads)
+        self.expectations.arrived(request, request.heads)
         self.targets.arrived(request)
         self.overdue.arrived(request)
         if self._takes_turns:
@@ -120,11 +117,10 @@ class PeekPolicy(AdmissionPolicy):
         self.targets.left(request)
         if admitted:
             self.targets.charge(request, cost_tokens)
-            self.answers.admitted(request)
-            self.sessions.admitted(request, self._now)
+            self.expectations.admitted(request)
             self.overdue.charge(request, cost_tokens)
             return
-        self.answers.withdrawn(request.request_id)
+        self.expectations.withdrawn(request.request_id)
         if how == HELD:
             self.overdue.held(request.request_id)
         else:
@@ -135,7 +131,7 @@ class PeekPolicy(AdmissionPolicy):
             self.accounts.charge(tenant, DECODE_WEIGHT * float(tokens))
 
     def answered(self, request_id: str, tokens: int) -> None:
-        self.answers.answered(tokens, request_id)
+        self.expectations.answered(tokens, request_id)
         self.overdue.answered(tokens, request_id)
 
     def served(self) -> dict[str, float]:
@@ -172,13 +168,12 @@ class PeekPolicy(AdmissionPolicy):
     def _best_first(self, cycle: Cycle, most: int) -> RequestStream:
         """The order by index, behind requests in time, with turns for overdue requests; see `_ordered`."""
         tree = cycle.tree
-        self._now = cycle.now
         self.overdue.price(tree.n_namespaces > 1)
         frontier = self._frontier
         if frontier is None or not frontier.is_of(tree):
-            frontier = Frontier(tree, self.answers, self.sessions)
+            frontier = Frontier(tree, self.expectations)
             self._frontier = frontier
-        news = self._news_of(tree) if self.answers.news else []
+        news = self._news_of(tree) if self.expectations.news else []
         frontier.follow(cycle.unit_tokens)
         for terminator in news:
             frontier.renew(terminator)
@@ -186,9 +181,9 @@ class PeekPolicy(AdmissionPolicy):
         return self.overdue.merge(order, tree)
 
     def _news_of(self, tree: PendingTree) -> list[Terminator]:
-        """Update the expected answers; return the requests whose expectation has changed.  O(n)."""
-        self.answers.news = False
-        return [each for each in tree.handles() if self.answers.renew(each.request.request_id)]
+        """Update what is expected; return the requests whose expectation has changed.  O(n)."""
+        self.expectations.news = False
+        return [each for each in tree.handles() if self.expectations.renew(each.request.request_id)]
 
 
 def index(age_s: float, work: float, at_risk: float, size: float, power: i64) -> float:
