@@ -191,6 +191,22 @@ def test_memory_is_bounded_over_all_namespaces() -> None:
     assert lengths.kinds <= 16_384
 
 
+def test_kinds_that_are_used_again_take_no_room_of_another_namespace() -> None:
+    lengths = Expectations(inf)
+    ours = taught(lengths, "ours", [("ours",)], 500)
+    number = 0
+    for _ in range(20):
+        while lengths.kinds < 1 + 2048:
+            teach(lengths, f"r{number}", "", (number,), 9)
+            number += 1
+        request = PendingRequest("again", [1], 0.0)
+        lengths.arrived(request, (number - 1025,))
+        lengths.withdrawn("again")
+        assert lengths.kinds == 1 + 1025, "the rest of the older half is forgotten"
+    lengths.arrived(ours, ("ours",))
+    assert lengths.expected(ours.request_id).ratio > 1.4
+
+
 def taught(lengths: Expectations, space: str, kinds: list[tuple[object, ...]], tokens: int) -> PendingRequest:
     """One answer of each kind, and one of a token; another request of the namespace."""
     teach(lengths, f"{space}short", space, (), 1)

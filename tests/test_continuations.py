@@ -8,9 +8,8 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queues import cache_of
 
-from peek import PeekConfig, PendingRequest, Planner
+from peek import PeekConfig, PeekPolicy, PendingRequest, Planner
 from peek.fleet import FleetPlanner
 from peek.trie.continuations import (
     MOST_ALIKE,
@@ -145,15 +144,62 @@ def test_memory_is_bounded() -> None:
         assert continuations.session_of("next", turn) == (f"~r{number}" if known else "~next")
 
 
+def test_prompts_that_end_alike_are_counted_each() -> None:
+    """A flood of `MOST_ALIKE` questions to each of many templates keeps no more than one to each."""
+    continuations = Continuations()
+    words = text("words", 63)
+    for number in range(MOST_PROMPTS + MOST_ALIKE):
+        template = words + (number // MOST_ALIKE).to_bytes(4, "little")
+        continuations.session_of(f"r{number}", template + number.to_bytes(4, "little"))
+    kept = [
+        end for half in (continuations._newer, continuations._older) for ends in half.values() for end in ends
+    ]
+    assert len(kept) + MOST_ALIKE >= MOST_PROMPTS // 2
+    assert len(kept) == len(continuations) <= MOST_PROMPTS
+
+
+def test_another_namespace_makes_nobody_forget() -> None:
+    continuations = Continuations()
+    prompt = text("prompt", 640)
+    continuations.session_of("ours", prompt, "ours")
+    for number in range(2 * MOST_ALIKE):
+        continuations.session_of(f"r{number}", prompt, "other")
+    assert continuations.session_of("next", prompt + text("more", 9), "ours") == "~ours"
+
+
+def test_a_request_that_arrives_again_has_its_session_and_counts_once() -> None:
+    """Of two conversations that begin alike its own one, however often it was preempted."""
+    continuations = Continuations()
+    prompt = text("prompt", 640)
+    turn = prompt + text("more", 300)
+    for name in ("one", "two"):
+        continuations.session_of(name, prompt)
+    for _ in range(2 * MOST_NEXT):
+        assert continuations.session_of("turn", turn) == "~two"
+    assert len(continuations) == 3
+    assert continuations.session_of("other", prompt + text("other", 300)) == "~one"
+
+
+def test_a_long_id_is_not_kept() -> None:
+    continuations = Continuations()
+    prompt = text("prompt", 640)
+    names = {continuations.session_of(letter * 100_000, text(letter, 640)) for letter in "ab"}
+    assert len(names) == 2
+    assert max(map(len, names)) < 200
+    first = continuations.session_of("x" * 100_000, prompt)
+    assert continuations.session_of("next", prompt + text("more", 9)) == first
+
+
 def test_a_planner_knows_the_next_turn_of_a_session_without_a_name() -> None:
     planner = Planner(PeekConfig())
     first, other = text("first", 500), text("other", 800)
     planner.add(PendingRequest("first turn", first, 0.0))
-    assert planner.plan(cache_of([]), 50.0) == ["first turn"]
     planner.remove("first turn")
     planner.add(PendingRequest("other", other, 100.0))
     planner.add(PendingRequest("second turn", first + text("more", 300), 101.0))
-    assert planner.plan(cache_of([]), 110.0) == ["second turn", "other"]
+    policy = planner.policy
+    assert isinstance(policy, PeekPolicy)
+    assert [policy.expectations.expected(name).turn for name in ("other", "second turn")] == [0, 1]
 
 
 def test_a_fleet_knows_the_next_turn_of_a_session_without_a_name() -> None:

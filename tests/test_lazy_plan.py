@@ -258,6 +258,16 @@ def test_unchanged_it_is_the_same_object() -> None:
     assert isinstance(planner.plan(mirror, 2.0), Plan)
 
 
+def test_no_plan_stands_while_the_clock_is_behind_it() -> None:
+    """The clock was set back: the older request is the one that has waited, whatever stood before."""
+    for lasts_s in (0.0, 60.0):
+        planner = Planner(INDEX, chained=True, plan_lasts_s=lasts_s)
+        mirror = BlockMirror(UNIT, Pool().is_cached)
+        planner.add(PendingRequest("a", mirror.intern_all(chain([1]), 1), 0.0))
+        plan = planner.plan(mirror, 1000.0)
+        assert planner.plan(mirror, 10.0) is not plan
+
+
 def test_a_time_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidKey, match="now is nan, not a finite number"):
         Planner(INDEX).lazy_plan(BlockMirror(1, Pool().is_cached), float("nan"))

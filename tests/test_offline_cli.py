@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.batch_files import chat_rows, json_row, json_rows, lines, results_of, write
 from support.fixtures import Capsys, Patch
@@ -617,9 +617,11 @@ def test_what_is_no_order_file(line: bytes, said: str) -> None:
 
 
 @given(st.text(max_size=400))
+@example("\x1b[2J\x1b]0;title\x07")
 def test_echoes_are_short(text: str) -> None:
     for shown in (excerpt_of(text), excerpt(text), excerpt_of([text])):
         assert len(shown.encode()) <= EXCERPT_BYTES
+        assert all(each.isprintable() or each.isspace() for each in shown), "a terminal obeys none of it"
     if len(repr(text).encode()) <= EXCERPT_BYTES:
         assert excerpt_of(text) == repr(text)
     else:

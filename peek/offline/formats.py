@@ -63,8 +63,13 @@ def excerpt_of(value: object) -> str:
 
 
 def excerpt(text: str) -> str:
-    """Return `text`, cut to `EXCERPT_BYTES`; also for messages of other libraries, which may quote input."""
-    raw = text.encode("utf-8", "backslashreplace")
+    """Return `text`, cut to `EXCERPT_BYTES`; also for messages of other libraries, which may quote input.
+
+    Control characters are escaped as in `repr`: a terminal would obey those of a log that others wrote.
+    """
+    start = text[: EXCERPT_BYTES + 1]  # a character is a byte or more
+    shown = "".join([each if each.isprintable() or each.isspace() else repr(each)[1:-1] for each in start])
+    raw = shown.encode("utf-8", "backslashreplace")
     if len(raw) <= EXCERPT_BYTES:
         return raw.decode("utf-8")
     return raw[: EXCERPT_BYTES - 3].decode("utf-8", "ignore") + "..."

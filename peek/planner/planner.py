@@ -556,11 +556,9 @@ class StandingPlan:
         """Return the plan that still stands; None if there is none.  O(1)."""
         if not self._stands or self._tree_version != tree.version or self._cache is not cache:
             return None
-        if not now - self._planned_at < self._lasts_s or self._cache_version != getattr(
-            cache, "version", None
-        ):
+        if not 0.0 <= now - self._planned_at < self._lasts_s:  # a clock that was set back ends it, too
             return None
-        return self.last
+        return self.last if self._cache_version == getattr(cache, "version", None) else None
 
     def keep(self, plan: Plan | LazyPlan, tree: PendingTree, cache: CacheView, now: float) -> None:
         """Remember a plan and the versions that it was made from."""

@@ -47,6 +47,7 @@ ARENA_LONGEST_PROMPTS: Final = 4
 ARENA_FLOOR_TOKENS: Final = 50_000
 """Least size of the default arena, in tokens: the paper's arena of a single card."""
 
+_LONGEST_OUTPUT: Final = 100_000_000  # simulated token by token: a larger number would take for ever
 _LARGEST: Final = 2**53  # floats, and JSON readers that use them, confuse integers above it
 _LARGEST_TOKEN: Final = 2**31 - 1  # the largest packed symbol
 _PACKED: Final[dict[str, Any]] = {  # by compression: first bytes, ending of the name, function that opens
@@ -399,7 +400,7 @@ def _check_fields(row: dict[str, Any], fields: Iterable[str]) -> None:
 
 def _output_tokens(row: dict[str, Any]) -> int:
     # Some traces record 0 for requests that were cut off at once, but an engine samples at least one token.
-    return max(1, _whole("output_length", row["output_length"]))
+    return max(1, _whole("output_length", row["output_length"], _LONGEST_OUTPUT, "100000000"))
 
 
 def _tenant(row: dict[str, Any]) -> str:

@@ -132,8 +132,9 @@ class Sessions:
     __slots__ = ("_admitted",)
 
     def __init__(self) -> None:
-        self._admitted: OrderedDict[tuple[str, str], tuple[str, i64]] = OrderedDict()
-        """Of each session: the request admitted last, and how many were admitted before it."""
+        self._admitted: OrderedDict[tuple[str, str], tuple[int, i64]] = OrderedDict()
+        """Of each session: the hash of the id (any client can send long ones) of the request admitted last,
+        and how many were admitted before it."""
 
     def __len__(self) -> int:
         """Number of sessions that are known."""
@@ -149,14 +150,14 @@ class Sessions:
         last = self._admitted.get((request.namespace, request.session))
         if last is None:
             return 0
-        return last[1] if last[0] == request.request_id else last[1] + 1
+        return last[1] if last[0] == hash(request.request_id) else last[1] + 1
 
     def admitted(self, request: PendingRequest) -> None:
         """Count an admitted request; once, also if it was preempted and admitted again.  O(1)."""
         if not request.session:
             return
         name = (request.namespace, request.session)
-        self._admitted[name] = (request.request_id, self.turn_of(request))
+        self._admitted[name] = (hash(request.request_id), self.turn_of(request))
         self._admitted.move_to_end(name)
         if len(self._admitted) > _MOST_SESSIONS:
             self._admitted.popitem(last=False)
@@ -440,11 +441,13 @@ class Expectations:
         turn = expected.turn
         length = whole.mean
         later = whole.turns.after(turn, 0.0, 0.0)
+        before = space.size
         for head in expected.heads:
             kind = space.found(head)
             if kind is not None:
                 length = (kind.answers * kind.mean + kind.prior * length) / (kind.answers + kind.prior)
                 later = kind.turns.after(turn, later, kind.prior)
+        self._in_all += space.size - before  # a kind of the older half that is used again can be one too many
         most = self._most_ratio
         ratio = min(max(length / whole.mean, 1.0 / most), most) if whole.mean > 0.0 else 1.0
         return ratio * min(1.0 + later, MOST_TURNS)
