@@ -638,6 +638,27 @@ def test_a_turn_leaves_home_only_when_waiting_costs_more_than_computing_again() 
     assert fleet.stats.sessions_moved == 1
 
 
+@pytest.mark.parametrize("later", [1, 3, 20])
+def test_a_session_begins_where_its_later_turns_wait_least(later: int) -> None:
+    """The replica that has its beginning is idle now, but had 2,000 tokens to do when two requests asked."""
+    usual = 2000 * (1 - (63 / 64) ** 2) * 63 / 64
+    turns = later / 2  # of the session "one", and of that which "known" begins
+    for known in (int(turns * usual) + offset for offset in (-1, 2)):
+        fleet = fleet_of("a", "b")
+        for place in range(later + 1):
+            fleet.place(turn(f"t{place}", "one", [9] * 60), at="b")
+            fleet.finished(f"t{place}", "b")
+        fleet.place(turn("known", "known", [7] * known), at="a")
+        fleet.finished("known", "a")
+        fleet.place(ask("busy", [8]), 1999, at="a")
+        for short in (5, 6):
+            assert fleet.place(ask(f"short {short}", [short])) == "b"  # too short to be of a session
+            fleet.finished(f"short {short}", "b")
+        fleet.finished("busy", "a")
+        home = fleet.place(turn("new", "new", [7] * known + [6]))
+        assert home == ("a" if known > turns * usual else "b")
+
+
 def test_when_all_caches_are_empty_no_session_has_a_home() -> None:
     fleet = fleet_of("a", "b")
     home = fleet.add(turn("1", "s", [1] * 1000))
@@ -804,7 +825,7 @@ def test_the_few_of_a_large_fleet_are_as_good_as_all(
             fleet._placement.asked_whole = whole
             replica, work = fleet._placement.choose(ticket)
             assert replica is not None
-            costs.append(cost(replica, work, False))
+            costs.append(cost(replica, work, False, 0.0))
         assert costs[0] == costs[1]
         fleet._placement.asked_whole = 0
         fleet.place(ask(f"r{number}", key))

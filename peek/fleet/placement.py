@@ -21,6 +21,12 @@ from peek.trie.keys import SYMBOL_BYTES
 MOVING: Final = 2.0
 """Factor of a token's weight where a session would leave its home: it takes room in a second cache, too."""
 
+USUAL: Final = 64.0
+"""Number of requests over which the usual backlog of a replica is a mean: those of some seconds."""
+
+RECENT_SESSIONS: Final = 1024.0
+"""Number of sessions over which the turns of a session are counted."""
+
 STEP_TOKENS: Final = 150.0
 """Prompt tokens that a replica computes in the time of one token of an answer."""
 
@@ -198,6 +204,9 @@ class Placement:
     So an idle replica gets a copy as soon as waiting elsewhere takes longer, and under load a family of
     prompts stays together.
 
+    A session mostly stays at its home, so its later turns wait there, too.  Without them, a replica between
+    two turns looks idle, and sessions that begin alike all go to the one that has their beginning.
+
     Args:
         replicas: by name.
         stats: counts requests that find half of their prompt, and sessions that move.
@@ -221,6 +230,10 @@ class Placement:
         """By namespace and session: the replica of the last turn, the newest at the end."""
         self._unplaced: dict[str, Ticket] = {}
         self._turn: i64 = 0
+        self._begun: float = 0.0
+        """Sessions that began, of late."""
+        self._continued: float = 0.0
+        """Their later turns."""
 
     def choose(self, ticket: Ticket) -> tuple[Replica | None, i64]:
         """Return the home, None if there is no replica, and the prompt tokens that the request adds there.
@@ -230,6 +243,7 @@ class Placement:
         """
         home = self._sessions.get((ticket.request.namespace, ticket.request.session), "")
         moves_from = home if home in self._replicas else ""
+        turns = self._continued / self._begun if ticket.request.session and self._begun > 0.0 else 0.0
         best: Replica | None = None
         best_cost = 0.0
         spare: Replica | None = None
@@ -242,7 +256,8 @@ class Placement:
             if best is not None and best.accepting and not replica.accepting:
                 continue
             work = replica.added_tokens(ticket.request, ticket.key)
-            price = cost(replica, work, moves_from not in ("", replica.name))
+            replica.usual_backlog += (replica.backlog - replica.usual_backlog) / USUAL
+            price = cost(replica, work, moves_from not in ("", replica.name), turns)
             if best is None or price < best_cost or (replica.accepting and not best.accepting):
                 best = replica
                 best_cost = price
@@ -302,6 +317,13 @@ class Placement:
         moved = False
         if request.session:
             session = (request.namespace, request.session)
+            if session in self._sessions:
+                self._continued += 1.0
+            else:
+                self._begun += 1.0
+                if self._begun > RECENT_SESSIONS:
+                    self._begun *= 0.5
+                    self._continued *= 0.5
             moved = self._sessions.pop(session, replica.name) != replica.name
             self._sessions[session] = replica.name
             if len(self._sessions) > self.most_sessions:
@@ -341,13 +363,18 @@ class Placement:
             ticket.replica.release(ticket)
 
 
-def cost(replica: Replica, work: i64, moves: bool) -> float:
+def cost(replica: Replica, work: i64, moves: bool, turns: float) -> float:
     """Return what all requests lose if one that adds `work` tokens goes to a replica, in tokens at speed 1.0.
 
-        backlog + wait for a seat + weight x work
+        backlog + wait for a seat + weight x work + turns x usual backlog
 
-    The request itself waits for the first two; the others wait for the third.  `moves`: the home of its
-    session is another replica.  O(1).
+    The request itself waits for the first two, the others for the third, its session's later turns for the
+    last.  O(1).
+
+    Args:
+        work: prompt tokens that the request adds.
+        moves: whether the home of its session is another replica.
+        turns: number of later turns that its session is expected to have.
     """
     backlog = replica.backlog
     if replica.is_full:
@@ -358,4 +385,4 @@ def cost(replica: Replica, work: i64, moves: bool) -> float:
         answer = float(tokens) / float(len(replica.under_way) if own else replica.other_requests)
         backlog += STEP_TOKENS * answer * float(waiting) / float(replica.seats) / replica.speed
     weight = replica.weight * MOVING if moves else replica.weight
-    return backlog + weight * float(work) / replica.speed
+    return backlog + weight * float(work) / replica.speed + turns * replica.usual_backlog

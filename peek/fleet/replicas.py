@@ -75,6 +75,7 @@ class Replica:
         under_way: tickets of the requests sent there, by id.
         unstarted: how many of them have no first token.
         other_requests, other_tokens: the load of other routers, see `FleetPlanner.other_load`.
+        usual_backlog: mean backlog at the last requests that looked for a home here.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Replica:
         self.unstarted: i64 = 0
         self.other_requests: i64 = 0
         self.other_tokens: i64 = 0
+        self.usual_backlog: float = 0.0
 
     @property
     def backlog(self) -> float:
