@@ -1,7 +1,7 @@
-"""Compares routers in front of several engines: every router, with engines of each policy behind it.
+"""Compares routers in front of several engines.
 
-    python -m bench.fleet                       the cells of docs/fleet.md, as its tables
-    python -m bench.fleet --cells zipf --seeds 42 --policies fcfs+lru peek
+    python -m bench.fleet --csv docs/data/fleet.csv       the table of docs/fleet.md (a quarter of an hour)
+    python -m bench.fleet --cells zipf --seeds 42 --routers peek round-robin
     python -m bench.fleet --decisions           the time that decisions of `FleetPlanner` take
     python -m bench.fleet --large               large fleets: homes chosen among a few replicas or among all
     python -m bench.fleet --shards              very large fleets: one planner, or several for a share each
@@ -14,14 +14,16 @@ replicas, at an arrival rate of their own; `zipf` draws the prompts anew, so tha
 from __future__ import annotations
 
 import argparse
+import csv
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from multiprocessing import Pool
 from random import Random
 from statistics import mean, median
 from time import thread_time
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 from bench.arena.kinds import at_load, build
@@ -29,6 +31,8 @@ from bench.builds import require_compiled
 from bench.evaluation.plans import parts_of
 from bench.evaluation.traffic import Source, Traffic, mixed
 from bench.evaluation.traffic import workload as traffic
+from bench.routers import model as routers
+from bench.routers.traffic import CELLS as ROUTERS_CELLS
 from peek import PendingRequest
 from peek.fleet import FleetConfig, FleetPlanner
 from peek.simulation.cells import cell
@@ -60,12 +64,14 @@ class FleetCell:
 
     Attributes:
         name: a cell of the paper, a stream of the evaluation (`bench.evaluation.traffic`), `kind:NAME:LOAD`
-            (a kind of `bench.arena` at LOAD times the capacity of all replicas), or `one-prompt`.
+            (a kind of `bench.arena` at LOAD times the capacity of all replicas), `one-prompt`, or
+            `routers:NAME` (a cell of `bench.routers` on the servers that are measured there, stock vLLM).
         title: description of the load.
         rate: requests per second at the fleet; 0 for the load's own arrivals.
         speeds: speed of each replica.
         skew: exponent of the popularity of prefixes; 0 for the load's own prompts.
         stale_s, losses, joins: as in `FleetShape`.
+        arena: tokens of a replica's cache; 0 for the load's own.
     """
 
     name: str
@@ -76,6 +82,7 @@ class FleetCell:
     stale_s: float = 0.0
     losses: Sequence[tuple[float, int]] = field(default=())
     joins: Sequence[tuple[float, float]] = field(default=())
+    arena: int = 0
 
     def workload(self, seed: int) -> Workload:
         if self.name == "one-prompt":
@@ -85,15 +92,22 @@ class FleetCell:
             )
         if self.name.startswith("kind:"):
             _, kind, load = self.name.split(":")
-            return at_load(build(kind, seed), float(load) * len(self.speeds), "blocks")
+            base = build(kind, seed, self.arena) if self.arena else build(kind, seed)
+            return at_load(base, float(load) * len(self.speeds), "blocks")
+        if self.name.startswith("routers:"):
+            return routers.workload(self.name.partition(":")[2], seed)
         kind, load, form, number = parts_of(self.name)
         base = traffic(kind, load, form, number, seed) if load else cell(kind, "heavy", seed, "vllm")
         if self.rate:
             base = faster(base, self.rate * base.requests[-1].arrival_s / len(base.requests))
         return skewed(base, self.skew) if self.skew else base
 
-    def shape(self, router: str) -> FleetShape:
-        return FleetShape(router, self.speeds, self.stale_s, self.losses, self.joins)
+    def run(self, seed: int, router: str) -> dict[str, Any]:
+        """Return the figures of one run."""
+        shape = FleetShape(router, self.speeds, self.stale_s, self.losses, self.joins)
+        if self.name.startswith("routers:"):
+            return simulate_fleet(self.workload(seed), "fcfs+lru", shape, cost=routers.Paced())
+        return simulate_fleet(self.workload(seed), "peek", shape)
 
 
 CELLS: Final = {
@@ -114,10 +128,21 @@ CELLS: Final = {
     "live": FleetCell("live:new:arena100", "live mix, 30 req/s", 30.0),
     "short": FleetCell("w5-short", "W5 short (nothing shared), 200 req/s", 200.0),
     "many": FleetCell("w1d", "W1 D, 100 req/s, 16 replicas", 100.0, (1.0,) * 16),
-    "agents": FleetCell("kind:agents:1.1", "agents with fan-out"),
-    "chats": FleetCell("kind:chat:1.1", "chats"),
-    "rag": FleetCell("kind:rag:1.1", "RAG"),
+    "agents": FleetCell("kind:agents:1.1", "agents with fan-out, load 1.1"),
+    "agents2": FleetCell("kind:agents:1.1", "the same, 2 replicas", speeds=(1.0,) * 2),
+    "agents8": FleetCell("kind:agents:1.1", "the same, 8 replicas", speeds=(1.0,) * 8),
+    "agents200": FleetCell("kind:agents:1.6", "agents, load 1.6, caches of 200,000 tokens", arena=200_000),
+    "code2": FleetCell("kind:code:1.1", "coding agents, load 1.1, 2 replicas", speeds=(1.0,) * 2),
+    "code": FleetCell("kind:code:1.1", "coding agents, load 1.1"),
+    "chats": FleetCell("kind:chat:1.1", "chats, load 1.1"),
+    "rag": FleetCell("kind:rag:1.1", "RAG, load 1.1"),
+    "rag16": FleetCell("kind:rag:1.6", "RAG, load 1.6"),
+    "documents": FleetCell("kind:documents:1.1", "questions on long documents, load 1.1"),
     "one-prompt": FleetCell("one-prompt", "100 users of one prompt of 16,384 tokens, 16 seats"),
+    **{
+        f"routers{number}": FleetCell(f"routers:{each.name}", f"paced servers: {each.name}")
+        for number, each in enumerate(ROUTERS_CELLS)
+    },
 }  # fmt: skip
 
 
@@ -140,31 +165,57 @@ def skewed(base: Workload, exponent: float) -> Workload:
 # -- routers --------------------------------------------------------------------------------------------
 
 
-def run(chosen: FleetCell, seeds: Sequence[int], policy: str, router: str) -> dict[str, float]:
-    """Return the figures of a cell under a policy and a router, averaged over the seeds."""
-    runs = [simulate_fleet(chosen.workload(seed), policy, chosen.shape(router)) for seed in seeds]
+Row = dict[str, Any]
+"""A cell under a router: the columns of `figures`."""
+
+OURS: Final = ("peek", "peek-early")
+COMPARED: Final = (("mean_s", 1.0), ("p99_s", 1.0), ("requests_per_s", -1.0))
+"""Columns of the printed table; 1.0 where less is better, -1.0 where more is."""
+
+
+def figures(job: tuple[str, str, Sequence[int]]) -> Row:
+    """Return the figures of a cell under a router, averaged over the seeds."""
+    name, router, seeds = job
+    runs = [CELLS[name].run(seed, router) for seed in seeds]
     return {
-        "hit": mean(each["cache_hit"] for each in runs),
-        "mean": mean(each["ttft_s"]["mean"] for each in runs),
-        "p50": mean(each["ttft_s"]["p50"] for each in runs),
-        "p99": mean(each["ttft_s"]["p99"] for each in runs),
-        "rps": mean(each["throughput_rps"] for each in runs),
-        "imbalance": mean(each["imbalance"] for each in runs),
+        "cell": CELLS[name].title,
+        "router": router,
+        "hit": round(mean(each["cache_hit"] for each in runs), 4),
+        "mean_s": round(mean(each["ttft_s"]["mean"] for each in runs), 4),
+        "p50_s": round(mean(each["ttft_s"]["p50"] for each in runs), 4),
+        "p99_s": round(mean(each["ttft_s"]["p99"] for each in runs), 4),
+        "requests_per_s": round(mean(each["throughput_rps"] for each in runs), 4),
+        "imbalance": round(mean(each["imbalance"] for each in runs), 3),
     }
 
 
-def table(chosen: FleetCell, seeds: Sequence[int], routers: Sequence[str], policies: Sequence[str]) -> None:
-    print(f"\n### {chosen.title}\n")
-    print("| router | engines | hit | mean TTFT, s | p50, s | p99, s | req/s | imbalance |")
-    print("|---|---|---|---|---|---|---|---|", flush=True)
-    for router in routers:
-        for policy in policies:
-            found = run(chosen, seeds, policy, router)
-            print(
-                f"| {router} | {policy} | {found['hit']:.3f} | {found['mean']:.2f} | {found['p50']:.2f} | "
-                f"{found['p99']:.1f} | {found['rps']:.2f} | {found['imbalance']:.2f} |",
-                flush=True,
-            )
+def beside(rows: Sequence[Row]) -> list[str]:
+    """Return a cell's columns: the best of the others, figure by figure, and ours, bold where it is worse."""
+    columns: dict[str, list[str]] = {"": [], **{router: [] for router in OURS}}
+    for figure, sign in COMPARED:
+        best = min((row for row in rows if row["router"] not in OURS), key=lambda row: sign * row[figure])
+        columns[""].append(f"{best[figure]:#.3g} ({best['router']})")
+        for row in rows:
+            if row["router"] in OURS:
+                worse = sign * row[figure] > sign * best[figure] * (1.0 + 0.01 * sign)
+                columns[row["router"]].append(f"**{row[figure]:#.3g}**" if worse else f"{row[figure]:#.3g}")
+    return [" / ".join(each) for each in columns.values()]
+
+
+def compare(cells: Sequence[str], chosen: Sequence[str], seeds: Sequence[int], path: str, jobs: int) -> None:
+    """Run every cell under every router, write the rows, and print each cell's best router beside ours."""
+    with Pool(jobs) as pool:
+        rows = pool.map(figures, [(name, router, seeds) for name in cells for router in chosen], chunksize=1)
+    if path:
+        with open(path, "w", newline="") as sink:
+            out = csv.DictWriter(sink, list(rows[0]), lineterminator="\n")
+            out.writeheader()
+            out.writerows(rows)
+    print("| cell | best of the others: mean TTFT, p99, req/s | `peek` | `peek-early` |")
+    print("|---|---|---|---|")
+    for name in cells:
+        title = CELLS[name].title
+        print(f"| {title} | {' | '.join(beside([row for row in rows if row['cell'] == title]))} |")
 
 
 # -- large fleets ----------------------------------------------------------------------------------------
@@ -188,7 +239,7 @@ def large(seed: int) -> None:
         for early in (False, True):
             runs = [
                 simulate_fleet(
-                    workload, "peek", chosen.shape("peek"),
+                    workload, "peek", FleetShape("peek", chosen.speeds),
                     router=PeekRouter(early, config=FleetConfig(asked_whole=asked)),
                 )
                 for asked in (16, 256)
@@ -384,7 +435,8 @@ def main() -> None:
         "--routers", nargs="*", choices=list(ROUTERS), default=list(ROUTERS), metavar="ROUTER"
     )
     parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
-    parser.add_argument("--policies", nargs="*", default=["peek"], help="of the engines behind each router")
+    parser.add_argument("--csv", default="", help="file for the figures of every router")
+    parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
     parser.add_argument("--decisions", action="store_true")
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--shards", action="store_true")
@@ -401,8 +453,7 @@ def main() -> None:
     if arguments.large:
         large(arguments.seeds[0])
         return
-    for name in arguments.cells:
-        table(CELLS[name], arguments.seeds, arguments.routers, arguments.policies)
+    compare(arguments.cells, arguments.routers, arguments.seeds, arguments.csv, arguments.jobs)
 
 
 if __name__ == "__main__":

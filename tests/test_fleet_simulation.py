@@ -18,7 +18,7 @@ from peek.simulation.routers import (
     CentralFifo,
     EarlyRouter,
     PeekRouter,
-    RayPrefix,
+    PrefixAffinity,
     Router,
     SessionLeast,
     Site,
@@ -228,15 +228,32 @@ def test_one_long_system_prompt_does_not_gather_all_users_at_one_replica(router:
     assert run["ttft_s"]["mean"] < 1.03 * best["ttft_s"]["mean"]
 
 
-def test_ray_prefix_follows_the_longest_match_while_queues_are_even() -> None:
-    router = RayPrefix()
+@pytest.mark.parametrize(("name", "apart"), [("ray-prefix", 10), ("cache-aware", 64)])
+def test_prefix_affinity_follows_the_longest_match_while_loads_are_even(name: str, apart: int) -> None:
+    router = ROUTERS[name]()
+    assert isinstance(router, PrefixAffinity)
     there = joined(router, [0], [0])
     first = router.choose(ask([1] * 10, "a"), there)
     other = next(site for site in there if site is not first)
     assert router.choose(ask([2] * 10, "b"), there) is other  # no match: the one that was sent least
     assert router.choose(ask([1] * 9 + [3], "c"), there) is first
-    first.queued.update(dict.fromkeys("abcdefghijk", 1))
-    assert router.choose(ask([1] * 10, "d"), there) is other  # uneven: the shorter queue
+    first.queued.update({str(number): 1 for number in range(apart)})
+    assert router.choose(ask([1] * 10, "d"), there) is first
+    first.queued["one more"] = 1
+    assert router.choose(ask([1] * 10, "e"), there) is other  # uneven: the fewest
+
+
+def test_cache_aware_asks_for_a_ratio_of_loads_too() -> None:
+    router = ROUTERS["cache-aware"]()
+    assert isinstance(router, PrefixAffinity)
+    there = joined(router, [0], [0])
+    first = router.choose(ask([1] * 10, "a"), there)
+    other = next(site for site in there if site is not first)
+    first.queued.update({f"first {number}": 1 for number in range(300)})
+    other.queued.update({f"other {number}": 1 for number in range(200)})
+    assert router.choose(ask([1] * 10, "b"), there) is first
+    first.queued["one more"] = 1
+    assert router.choose(ask([1] * 10, "c"), there) is other
 
 
 def test_central_fifo_sends_the_oldest_where_there_is_room() -> None:

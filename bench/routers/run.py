@@ -26,16 +26,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from bench.routers.client import play
+from bench.routers.model import SERVERS, SHAPE, STEP_S, TOKENS_PER_S
 from bench.routers.rivals import BLOCK, DEFAULT, RIVALS, Backends, Rival, Running
 from bench.routers.table import FIELDS, NUMBERS, Row, read, table
-from bench.routers.traffic import BURST, CELLS, Cell, play, talks
+from bench.routers.traffic import BURST, CELLS, Cell, talks
 from bench.servers.engines import ENGINES, Arm, environment, server
 from bench.servers.processes import Failed, Server, free_port
 from bench.servers.run import describe, device_of, in_turn
-from bench.servers.shapes import Shape, write_model
-
-SHAPE: Final = Shape(128, 2, 2, 2, 256, 4_096, "cpu", 16_384, 16, 1_024, 8_192, 1_024)
-"""A model that costs next to nothing; a server's cache holds three quarters of the twenty templates."""
+from bench.servers.shapes import write_model
 
 VLLM: Final = ENGINES["vllm"]
 BY_NAME: Final = {rival.name: rival for rival in RIVALS}
@@ -46,12 +45,12 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--vllm", type=Path, required=True, help="Python of an environment with vLLM")
     parser.add_argument("--python", action="append", default=[], help="PACKAGE=PATH of a router's Python")
-    parser.add_argument("--servers", type=int, default=4)
+    parser.add_argument("--servers", type=int, default=SERVERS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cell", action="append", help="default: all")
     parser.add_argument("--arm", action="append", help="default: all whose environment is named")
-    parser.add_argument("--step-ms", type=float, default=40.0, help="shortest step of a server")
-    parser.add_argument("--tokens-per-s", type=float, default=2_000.0, help="that a server computes")
+    parser.add_argument("--step-ms", type=float, default=1e3 * STEP_S, help="shortest step of a server")
+    parser.add_argument("--tokens-per-s", type=float, default=TOKENS_PER_S, help="that a server computes")
     parser.add_argument("--unpaced", action="store_true", help="as fast as this machine is")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--out", type=Path, default=Path("build/routers.csv"))

@@ -18,8 +18,9 @@ from peek.fleet.stats import FleetStats
 from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES
 
-MOVING: Final = 2.0
-"""Factor of a token's weight where a session would leave its home: it takes room in a second cache, too."""
+MOVING: Final = 3.0
+"""Factor of a token's weight where a session would leave its home: it takes room in a second cache, too, and
+the sessions of the replica it goes to lose theirs.  Of 1, 2, 3 and 4 the best on agents, seeds 7 to 12."""
 
 USUAL: Final = 64.0
 """Number of requests over which the usual backlog of a replica is a mean: those of some seconds."""

@@ -20,7 +20,7 @@ from peek.errors import InvalidConfig, WorkloadError
 from peek.protocols import CacheView
 from peek.settings import require_one_of, require_within
 from peek.simulation.caches import SymbolTable
-from peek.simulation.cost import CostModel, Faster, StepTimes, cost_model_for
+from peek.simulation.cost import Faster, StepTimes, cost_model_for
 from peek.simulation.engines import BlockEngine, Job, SimEngine, radix_engine
 from peek.simulation.routers import ROUTERS as ROUTERS
 from peek.simulation.routers import Arrival, Router, Site
@@ -283,7 +283,7 @@ def simulate_fleet(
     shape: FleetShape,
     cache: str = "blocks",
     timer: Callable[[], float] | None = None,
-    cost: CostModel | None = None,
+    cost: StepTimes | None = None,
     progress: Callable[[int], None] | None = None,
     router: Router | None = None,
     targets: Sequence[Target] = TARGETS,

@@ -33,11 +33,6 @@ WINDOW_TOKENS: Final = 8192
 EVERY: Final = 2**40
 """A window in requests that is never full, which makes late binding early."""
 
-IMBALANCE: Final = 10
-MATCH_RATE: Final = 0.1
-"""Ray Serve's defaults for prefix affinity: by how many requests queues may differ, and the least part of a
-prompt that counts as a match."""
-
 
 class Arrival(NamedTuple):
     """A request as a router sees it; `key` is the prompt in the symbols of the replicas' caches."""
@@ -241,17 +236,27 @@ class WeighedScores(EarlyRouter):
         return best
 
 
-class RayPrefix(EarlyRouter):
-    """Ray Serve's prefix affinity, by its documented rule.
+class PrefixAffinity(EarlyRouter):
+    """Sends a request where the longest prefix of it was sent, while the replicas are evenly loaded.
 
-    If the longest queue has over `IMBALANCE` requests more than the shortest, it draws two replicas and takes
-    the shorter queue.  Else it takes the replica that was sent the longest prefix of the prompt, if that is
-    at least `MATCH_RATE` of it.  Else it takes the replica that was sent the fewest symbols.  Ties go to the
-    fewest outstanding requests.  The record of sent prefixes is not bounded.
+    Two documented rules, of Ray Serve and of SGLang's router, with their defaults for the arguments.  If
+    nothing sent before matches, the replica that was sent the fewest symbols gets the request.  The record of
+    sent prefixes is not bounded.
+
+    Args:
+        apart, ratio: the load is uneven if the most outstanding requests of a replica exceed the fewest by
+            more than `apart`, and are more than `ratio` times as many.
+        match: least part of a prompt that counts as a match.
+        drawn: while the load is uneven, so many replicas are drawn, and the one with the fewest outstanding
+            requests gets it; 0: of all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, apart: int, ratio: float, match: float, drawn: int) -> None:
         super().__init__(self._by_rule)
+        self._apart = apart
+        self._ratio = ratio
+        self._match = match
+        self._drawn = drawn
         self._random = Random(0)
         self._sent: dict[int, RoutedHistory] = {}
 
@@ -260,9 +265,11 @@ class RayPrefix(EarlyRouter):
         self._sent[site.name] = RoutedHistory(2**40, site.unit_tokens)
 
     def _by_rule(self, arrival: Arrival, sites: list[Site]) -> Site:
-        queues = [len(site.outstanding) for site in sites]
-        if max(queues) - min(queues) > IMBALANCE:
-            site = least_outstanding(arrival, self._random.sample(sites, min(2, len(sites))))
+        loads = [len(site.outstanding) for site in sites]
+        most, fewest = max(loads), min(loads)
+        if most - fewest > self._apart and most > self._ratio * fewest:
+            drawn = self._random.sample(sites, min(self._drawn, len(sites))) if self._drawn else sites
+            site = least_outstanding(arrival, drawn)
         else:
             site = self._by_prefix(arrival, sites)
         self._sent[site.name].note(arrival.request_id, arrival.key, arrival.namespace)
@@ -271,7 +278,7 @@ class RayPrefix(EarlyRouter):
     def _by_prefix(self, arrival: Arrival, sites: list[Site]) -> Site:
         matched = {site.name: arrival.held_by(self._sent[site.name]) for site in sites}
         best = max(matched.values())
-        if best >= MATCH_RATE * (len(arrival.key) // SYMBOL_BYTES):
+        if best >= self._match * (len(arrival.key) // SYMBOL_BYTES):
             candidates = [site for site in sites if matched[site.name] == best]
         else:
             least = min(self._sent[site.name].symbols for site in sites)
@@ -362,7 +369,8 @@ ROUTERS: Final[dict[str, Callable[[], Router]]] = {
     "prefix-hash": partial(EarlyRouter, prefix_hash),
     "token-balance": partial(EarlyRouter, token_balance),
     "lmetric": partial(EarlyRouter, lmetric),
-    "ray-prefix": RayPrefix,
+    "ray-prefix": partial(PrefixAffinity, 10, 1.0, 0.1, 2),
+    "cache-aware": partial(PrefixAffinity, 64, 1.5, 0.3, 0),
     "session-hash": partial(EarlyRouter, session_hash),
     "session-least": SessionLeast,
     "llm-d": WeighedScores,
