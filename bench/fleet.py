@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from multiprocessing import Pool
 from random import Random
-from statistics import mean, median
+from statistics import geometric_mean, mean, median
 from time import thread_time
 from typing import Any, Final
 from zlib import crc32
@@ -129,8 +129,8 @@ CELLS: Final = {
     "short": FleetCell("w5-short", "W5 short (nothing shared), 200 req/s", 200.0),
     "many": FleetCell("w1d", "W1 D, 100 req/s, 16 replicas", 100.0, (1.0,) * 16),
     "agents": FleetCell("kind:agents:1.1", "agents with fan-out, load 1.1"),
-    "agents2": FleetCell("kind:agents:1.1", "the same, 2 replicas", speeds=(1.0,) * 2),
-    "agents8": FleetCell("kind:agents:1.1", "the same, 8 replicas", speeds=(1.0,) * 8),
+    "agents2": FleetCell("kind:agents:1.1", "agents with fan-out, load 1.1, 2 replicas", speeds=(1.0,) * 2),
+    "agents8": FleetCell("kind:agents:1.1", "agents with fan-out, load 1.1, 8 replicas", speeds=(1.0,) * 8),
     "agents200": FleetCell("kind:agents:1.6", "agents, load 1.6, caches of 200,000 tokens", arena=200_000),
     "code2": FleetCell("kind:code:1.1", "coding agents, load 1.1, 2 replicas", speeds=(1.0,) * 2),
     "code": FleetCell("kind:code:1.1", "coding agents, load 1.1"),
@@ -202,8 +202,27 @@ def beside(rows: Sequence[Row]) -> list[str]:
     return [" / ".join(each) for each in columns.values()]
 
 
+def overall(rows: Sequence[Row]) -> list[str]:
+    """Return each router's mean TTFT and p99 over those of the best router of each cell: means and the worst.
+
+    The means are geometric.
+    """
+    ratios: dict[str, dict[str, list[float]]] = {}
+    for title in dict.fromkeys(row["cell"] for row in rows):
+        there = [row for row in rows if row["cell"] == title]
+        for figure in ("mean_s", "p99_s"):
+            best = min(row[figure] for row in there)
+            for row in there:
+                ratios.setdefault(row["router"], {}).setdefault(figure, []).append(row[figure] / best)
+    return [
+        f"| `{router}` | {geometric_mean(found['mean_s']):.2f} | {max(found['mean_s']):.1f} "
+        f"| {geometric_mean(found['p99_s']):.2f} | {max(found['p99_s']):.1f} |"
+        for router, found in sorted(ratios.items(), key=lambda each: geometric_mean(each[1]["mean_s"]))
+    ]
+
+
 def compare(cells: Sequence[str], chosen: Sequence[str], seeds: Sequence[int], path: str, jobs: int) -> None:
-    """Run every cell under every router, write the rows, and print each cell's best router beside ours."""
+    """Run every cell under every router, write the rows, and print the tables of docs/fleet.md."""
     with Pool(jobs) as pool:
         rows = pool.map(figures, [(name, router, seeds) for name in cells for router in chosen], chunksize=1)
     if path:
@@ -216,6 +235,9 @@ def compare(cells: Sequence[str], chosen: Sequence[str], seeds: Sequence[int], p
     for name in cells:
         title = CELLS[name].title
         print(f"| {title} | {' | '.join(beside([row for row in rows if row['cell'] == title]))} |")
+    print("\n| router | mean TTFT / the best of the cell | at worst | p99 | at worst |")
+    print("|---|---|---|---|---|")
+    print("\n".join(overall(rows)))
 
 
 # -- large fleets ----------------------------------------------------------------------------------------
