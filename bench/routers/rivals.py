@@ -76,13 +76,14 @@ class Process:
 
 
 class Gateway:
-    """A real Envoy, with the picker unless it is `plain`."""
+    """A real Envoy, with the picker unless it is `plain`; with `told` the picker hears of first tokens."""
 
-    def __init__(self, backends: Backends, folder: Path, plain: str = "") -> None:
+    def __init__(self, backends: Backends, folder: Path, plain: str = "", told: bool = False) -> None:
         shape = backends.shape
         cache_tokens = shape.pool * WORD_BYTES // 4
         flags = ("--cache-tokens", str(cache_tokens), "--seats", str(shape.seats))
-        self._rig = Rig(folder, partial(without_picker, rule=plain) if plain else str, flags)
+        change = partial(without_picker, rule=plain) if plain else streamed if told else str
+        self._rig = Rig(folder, change, flags)
         self._rig.list_engines([f"127.0.0.1:{port}" for port in backends.ports])
         self.url = self._rig.url
         names = ["envoy"] if plain else ["picker", "envoy"]
@@ -93,6 +94,11 @@ class Gateway:
 
     def close(self) -> None:
         self._rig.stop_all()
+
+
+def streamed(text: str) -> str:
+    """The configuration of `deploy/` in which the picker is sent each part of an answer."""
+    return text.replace("response_body_mode: NONE", "response_body_mode: STREAMED")
 
 
 def without_picker(text: str, rule: str) -> str:
@@ -199,12 +205,12 @@ def dynamo(mode: str, *flags: str) -> Callable[[Backends, Path, Path], Running]:
     return start
 
 
-def envoy(plain: str = "") -> Callable[[Backends, Path, Path], Running]:
+def envoy(plain: str = "", told: bool = False) -> Callable[[Backends, Path, Path], Running]:
     """Envoy with peek-epp, or with a rule of its own."""
 
     def start(backends: Backends, folder: Path, python: Path) -> Running:
         assert python == Path(sys.executable)
-        return Gateway(backends, folder, plain)
+        return Gateway(backends, folder, plain, told)
 
     return start
 
@@ -241,4 +247,5 @@ RIVALS: Final = (
     Rival("vllm sticky_least_loaded", "vllm-router", vllm_router("sticky_least_loaded"), True),
     Rival("dynamo kv", "ai-dynamo", dynamo("kv")),
     Rival(PEEK, "", envoy()),
+    Rival("peek-epp told", "", envoy(told=True)),
 )
