@@ -17,7 +17,6 @@ from peek.simulation.engines import (
     BlockEngine,
     Job,
     RadixEngine,
-    ShortestFirstEngine,
     SimEngine,
     StepWork,
     Tier,
@@ -95,17 +94,12 @@ class WatchedRadix(Watched, RadixEngine):
             assert self.cache.advance(self.cache.root(job.request.namespace), segment, 0)[0] == depth
 
 
-class WatchedShortest(WatchedRadix, ShortestFirstEngine):
-    pass
-
-
 def engine_for(workload: Workload, kind: str, label: str | None = None, chunk: int = 8192) -> Watched:
     config = PeekConfig.from_label(label or "fcfs+lru")
     planner = None if label is None else make_planner(config, kind, None)
     if kind == "blocks":
         return WatchedBlocks(workload, planner, CostModel(), max_batched_tokens=chunk)
-    watched = WatchedShortest if config.policy == "spf" else WatchedRadix
-    return watched(workload, planner, CostModel(), None, chunk, config.policy)
+    return WatchedRadix(workload, planner, CostModel(), None, chunk, config.policy)
 
 
 def assert_empty(engine: Watched) -> None:

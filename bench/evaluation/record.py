@@ -25,7 +25,7 @@ from bench.evaluation.results import fit_of
 from bench.evaluation.streams import as_tokens, reordered
 from bench.evaluation.traffic import TRAFFIC
 from peek.simulation.cost import CostModel, cost_model_for
-from peek.simulation.engines import BlockEngine, Job, SimEngine, radix_engine
+from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine
 from peek.simulation.simulate import figures
 from peek.simulation.workload import Workload
 
@@ -64,8 +64,10 @@ def play(engine: str, workload: Workload, label: str, cost: CostModel) -> tuple[
     else:
         readings, blocks = Readings(), engine == "simulated-blocks"
         planner = planner_for(label, blocks=blocks, timer=readings)
-        made = BlockEngine if blocks else radix_engine(config_of(label).policy)
-        played = made(workload, planner, cost)
+        if blocks:
+            played = BlockEngine(workload, planner, cost)
+        else:
+            played = RadixEngine(workload, planner, cost, policy=config_of(label).policy)
     played.run()
     return played, readings
 

@@ -1,10 +1,8 @@
 """The output of `peek simulate`: the table, the JSON object, the verdict, the plot.
 
 The table has to fit thirteen figures a row into 80 columns.  So headings have three short lines (what, which,
-unit), values have three significant digits, and the ideal cache hit has a row of its own.
-
-The figure of `--plot` has four panels of horizontal bars, one bar per policy.  matplotlib is an extra
-(`peek-kv[plot]`) and is imported inside functions only.
+unit), values have three significant digits, and the ideal cache hit has a row of its own.  matplotlib is an
+extra (`peek-kv[plot]`) and is imported inside functions only.
 """
 
 from __future__ import annotations
@@ -104,13 +102,7 @@ def as_json_text(batches: list[Batch]) -> str:
 
 def rounded(value: Any) -> Any:
     """Round every float in `value` to six significant digits."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {name: rounded(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [rounded(item) for item in value]
-    return value
+    return json.loads(json.dumps(value), parse_float=lambda text: float(f"{float(text):.6g}"))
 
 
 def significant(value: float) -> str:
@@ -132,7 +124,7 @@ def print_batches(batches: list[Batch], verdict: bool = True) -> None:
     for number, batch in enumerate(batches):
         if number:
             console.print()
-        _print_table(console, _table(batch, console.width >= ROOMY_COLUMNS))
+        _print_table(console, batch.runs)
         footnote = f"{batch.title}: {batch.setting}; peek {__version__}, {backend()}."
         if len(batch.runs) > 1:
             footnote += f" x: times better than {name_of(batch.runs[0])}."
@@ -146,9 +138,10 @@ def name_of(run: dict[str, Any]) -> str:
     return str(run["policy"]) if router is None else f"{router}, {run['policy']}"
 
 
-def _print_table(console: Console, table: Table) -> None:
+def _print_table(console: Console, runs: list[dict[str, Any]]) -> None:
     """Print a table in full width; a narrow terminal wraps the lines, as figures cut to "1…" are worse."""
     shown = console.width
+    table = _table(runs, shown >= ROOMY_COLUMNS)
     console.width = max(shown, Measurement.get(console, console.options.update(width=1000), table).maximum)
     with console.capture() as captured:
         console.print(table)
@@ -186,15 +179,6 @@ class Column:
     compared: bool = False
     is_ranked: bool = True
 
-    def best(self, runs: list[dict[str, Any]]) -> float:
-        """Return the best value of these runs."""
-        return (max if self.figure.more_is_better else min)(map(self.figure.value, runs))
-
-    def gain(self, run: dict[str, Any], first: dict[str, Any]) -> float:
-        """Return how many times better the figure of a run is than that of `first`."""
-        better, worse = (run, first) if self.figure.more_is_better else (first, run)
-        return self.figure.value(better) / self.figure.value(worse)
-
 
 def _percent(ratio: float) -> str:
     return f"{100.0 * ratio:.1f}"
@@ -217,7 +201,6 @@ _COLUMNS: Final = (
 _JOB: Final = Column("job\nmean\ns", figure_named("job_s.mean"))
 """The last column if requests are turns of sessions, in place of the planning times' p99."""
 
-
 _RULES: Final = box.Box("    \n    \n ── \n    \n ── \n    \n    \n    \n")
 """Lines under the heading and between sections, none between columns."""
 
@@ -226,8 +209,7 @@ def _columns(runs: list[dict[str, Any]]) -> Sequence[Column]:
     return (*_COLUMNS[:-1], _JOB) if "job_s" in runs[0] else _COLUMNS
 
 
-def _table(batch: Batch, roomy: bool) -> Table:
-    runs = batch.runs
+def _table(runs: list[dict[str, Any]], roomy: bool) -> Table:
     padding = (0, 1) if roomy else 0
     table = Table(box=_RULES, show_edge=False, padding=padding, pad_edge=False, header_style="bold")
     table.add_column("\n\nrouter, policy" if "router" in runs[0] else "\n\npolicy", no_wrap=True)
@@ -246,14 +228,16 @@ def _cells(run: dict[str, Any], runs: list[dict[str, Any]]) -> list[Text]:
     """Return the cells of a row; on a terminal the best figures of several runs are bold."""
     cells = []
     for column in _columns(runs):
-        value = column.figure.value(run)
-        is_best = column.is_ranked and value == column.best(runs)
+        values = [column.figure.value(each) for each in runs]
+        value, first = column.figure.value(run), values[0]
+        is_best = column.is_ranked and value == column.figure.best(values)
         shown = column.text(value)
         if shown.startswith("0."):  # ".209", to keep columns of times below a second narrow
             shown = shown[1:]
         cells.append(Text(shown, style="bold" if is_best and len(runs) > 1 else ""))
         if column.compared and len(runs) > 1:
-            cells.append(Text(times_better(column.gain(run, runs[0])), style="dim"))
+            gain = value / first if column.figure.more_is_better else first / value
+            cells.append(Text(times_better(gain), style="dim"))
     return cells
 
 

@@ -12,7 +12,7 @@ of `draws` resamples with probability `(draws - 1) / (draws + 1)`: 0.9 for the d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import isqrt
@@ -103,6 +103,10 @@ class Figure:
         better = after - before if self.more_is_better else before - after
         return better if self.is_share else better / max(before, 1e-9)
 
+    def best(self, values: Iterable[float]) -> float:
+        """Return the best of several values of the figure."""
+        return (max if self.more_is_better else min)(values)
+
     @property
     def same(self) -> float:
         """Gain up to which two values count as the same."""
@@ -174,11 +178,11 @@ def changes(draws: Sequence[Runs], ours: str, rivals: Sequence[str]) -> list[Cha
     """
     found = []
     for figure in FIGURES if "job_s" not in draws[0][ours] else (*FIGURES, JOB):
-        pick = max if figure.more_is_better else min
         values = [{label: figure.value(runs[label]) for label in (*rivals, ours)} for runs in draws]
-        gains = [figure.gain(pick(each[label] for label in rivals), each[ours]) for each in values]
+        bests = [figure.best(each[label] for label in rivals) for each in values]
+        gains = [figure.gain(best, each[ours]) for best, each in zip(bests, values, strict=True)]
         first = values[0]
-        against = pick(rivals, key=first.__getitem__)
+        against = next(label for label in rivals if first[label] == bests[0])
         found.append(Change(figure, against, first[against], first[ours], gains[0], min(gains), max(gains)))
     return found
 

@@ -207,12 +207,8 @@ class RadixCache:
     def evict(self, tokens: int, score: Callable[[int], float] | None = None) -> int:
         """Evict unlocked leaves until at least `tokens` tokens are freed or no leaf is left.
 
-        Args:
-            tokens: how many to free.
-            score: returns the demand by node id; None evicts the least recently used leaf first.
-
-        Returns:
-            Number of tokens freed.
+        `score` returns the demand by node id; None evicts the least recently used leaf first.  Returns the
+        number of tokens freed.
         """
         freed: i64 = 0
         if score is not None:
@@ -361,12 +357,10 @@ class SymbolTable:
 
 @final
 class HostTier:
-    """Host memory behind a pool: the names of evicted blocks, the block evicted first at the front.
+    """Host memory of `n_blocks` behind a pool: the names of evicted blocks, the first evicted at the front.
 
-    A block is in the pool or here, never in both: it leaves the tier when it is loaded or computed again.
-
-    Args:
-        n_blocks: room in blocks; a full tier loses the block that was evicted first.
+    A block is in the pool or here, never in both: it leaves the tier when it is loaded or computed again.  A
+    full tier loses the block that was evicted first.
     """
 
     def __init__(self, n_blocks: int) -> None:

@@ -99,8 +99,7 @@ def arena_tokens(hardware: Hardware, model: Model, utilisation: float = UTILISAT
 
         (memory x utilisation - weights) / KV bytes of a token
 
-    Raises:
-        WorkloadError: the weights leave no room for 1,000 tokens.
+    `WorkloadError` if the weights leave no room for 1,000 tokens.
     """
     free = hardware.memory_gib * utilisation * 2**30 - model.parameters * BYTES_PER_VALUE
     if free < 1000 * model.kv_bytes:

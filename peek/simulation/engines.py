@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -114,9 +113,7 @@ class StepWork:
 
 
 class SimEngine(ABC):
-    """Base of both engine kinds: runs one workload under one planner.
-
-    A subclass sets `cache`, its prefix cache.
+    """Base of both engine kinds: runs one workload under one planner.  A subclass sets `cache`.
 
     Args:
         workload: requests and engine limits.
@@ -575,12 +572,13 @@ class RadixEngine(SimEngine):
 
         Args:
             chunk_tokens: most prefill tokens of one batch.
-            policy: name of a policy of SGLang's own, which also refreshes the recency of cached prefixes: of
+            policy: name of the policy.  One of SGLang's own also refreshes the recency of cached prefixes: of
                 the whole queue in each cycle (`TOUCHING`), else of its head now and then (`REFRESHING`).
         """
         super().__init__(workload, planner, cost, progress)
         self._touch_limit: int = TOUCHING.get(policy, 0)
         self._refreshes = policy in REFRESHING
+        self._shortest_first = policy == "spf"
         self._refresh_cycles = 0
         self.unit: int = workload.unit_tokens
         self.cache: RadixCache = RadixCache(workload.unit_tokens)
@@ -655,8 +653,25 @@ class RadixEngine(SimEngine):
         return work
 
     def next_chunk(self, job: Job, budget: int) -> int:
-        """Return how many tokens the next batch computes of a prompt that one batch cannot finish."""
-        return min(job.total_tokens - job.computed, budget)
+        """Return how many tokens the next batch computes of a prompt that one batch cannot finish.
+
+        Under shortest prefill first, the chunk leaves room for shorter requests at the head of the queue:
+        those with fewer uncached tokens than the rest of `job`, as long as one token of the budget stays.  A
+        planning cycle runs first, as SGLang sorts its queue first; then O(requests counted).  Source:
+        `SchedulePolicy.shortest_prefill_chunk_limit` of `schedule_policy.py`, 0.5.23.
+        """
+        remaining = job.total_tokens - job.computed
+        if not self._shortest_first:
+            return min(remaining, budget)
+        self.plan()
+        reserved = 0
+        for waiting in self.waiting:
+            node = self.cache.match(waiting.key, waiting.request.namespace, self._match_limit(waiting))
+            work = waiting.total_tokens - int(node.depth) * self.unit
+            if work >= remaining or reserved + work >= budget:
+                break
+            reserved += work
+        return min(remaining, budget - reserved)
 
     def _expected_output(self, apart_from: Job | None = None) -> float:
         """Return how many tokens running requests are still expected to generate, without `apart_from`."""
@@ -706,11 +721,6 @@ class RadixEngine(SimEngine):
     def _match_limit(self, job: Job) -> int:
         """Return how many symbols of the prompt may be hit; the last token is always computed."""
         return min(len(job.key) >> 2, (job.total_tokens - 1) // self.unit)
-
-    def uncached_tokens(self, job: Job) -> int:
-        """Return the uncached tokens of a waiting job.  Refreshes the recency of the prefix it matches."""
-        node = self.cache.match(job.key, job.request.namespace, self._match_limit(job))
-        return job.total_tokens - int(node.depth) * self.unit
 
     def _extend(self, job: Job, tokens: int, work: StepWork) -> None:
         """Take memory for the next `tokens` tokens of a prompt, and compute them in this step."""
@@ -812,32 +822,3 @@ class RadixEngine(SimEngine):
         first = self._next_symbol
         self._next_symbol = first - count if first - count > -(2**31) else -1
         return np.arange(first, first - count, -1, dtype=np.int64).astype(np.int32).tobytes()
-
-
-class ShortestFirstEngine(RadixEngine):
-    """`RadixEngine` under `spf`: a long prompt's next chunk leaves room for shorter waiting prompts.
-
-    Source: `SchedulePolicy.shortest_prefill_chunk_limit` of `schedule_policy.py`, 0.5.23.
-    """
-
-    def next_chunk(self, job: Job, budget: int) -> int:
-        """Return the base class's chunk, less the work of shorter requests at the head of the queue.
-
-        A request is shorter if its uncached tokens are fewer than the rest of `job`.  Requests count as long
-        as one token of the budget stays.  Runs a planning cycle first, as SGLang sorts its queue first; then
-        O(requests counted).
-        """
-        remaining = job.total_tokens - job.computed
-        self.plan()
-        reserved = 0
-        for waiting in self.waiting:
-            work = self.uncached_tokens(waiting)
-            if work >= remaining or reserved + work >= budget:
-                break
-            reserved += work
-        return min(remaining, budget - reserved)
-
-
-def radix_engine(policy: str) -> Callable[..., RadixEngine]:
-    """Return what makes a SGLang-like engine for a policy, from the arguments of `SimEngine`."""
-    return partial(ShortestFirstEngine if policy == "spf" else RadixEngine, policy=policy)

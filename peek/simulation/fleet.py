@@ -2,8 +2,7 @@
 
 Events happen in order of time: a request arrives, a step of an engine begins or ends, news of a step reaches
 the router, a replica dies or joins.  After each event that the router hears of, it says which requests to
-send where.  The engines are those of `peek simulate` and know nothing of each other.  The router knows only
-what it is told, `stale_s` seconds late.
+send where.  The router knows only what it is told, `stale_s` seconds late; engines know nothing of each other.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from peek.protocols import CacheView
 from peek.settings import require_one_of, require_within
 from peek.simulation.caches import SymbolTable
 from peek.simulation.cost import Faster, StepTimes, cost_model_for
-from peek.simulation.engines import BlockEngine, Job, SimEngine, radix_engine
+from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine
 from peek.simulation.routers import ROUTERS as ROUTERS
 from peek.simulation.routers import Arrival, Router, Site
 from peek.simulation.simulate import TARGETS, PlanMeter, Target, figures, make_planner
@@ -77,11 +76,8 @@ class SimFleet:
     Args:
         workload: a cell or a trace; the cap on the client's outstanding requests counts once per replica.
         make_engine: makes an empty engine from engine limits (a workload without requests) and a speed.
-        router: chooses a replica for each request.
-        speeds: speed of each replica, as a factor of the cost model's speed.
-        stale_s: delay of news from replicas to the router, in seconds.
+        router, shape, progress: as for `simulate_fleet`.
         timer: called before and after each decision of the router.
-        progress: called with the number of finished requests, whenever a request finishes.
     """
 
     def __init__(
@@ -89,9 +85,8 @@ class SimFleet:
         workload: Workload,
         make_engine: Callable[[Workload, float], SimEngine],
         router: Router,
-        speeds: list[float],
-        stale_s: float = 0.0,
-        timer: Callable[[], float] | None = None,
+        shape: FleetShape,
+        timer: Callable[[], float],
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self.workload = workload
@@ -99,7 +94,7 @@ class SimFleet:
         self.now = 0.0
         self.members: list[Member] = []
         self._make_engine = make_engine
-        self._stale_s = stale_s
+        self._stale_s = shape.stale_s
         self._timer = timer
         self._progress = progress
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -109,9 +104,13 @@ class SimFleet:
         self._followers: dict[str, list[SimRequest]] = {}
         self._held_back: deque[SimRequest] = deque()
         limit = workload.client_concurrency
-        self._limit = None if limit is None else limit * len(speeds)
-        for speed in speeds:
+        self._limit = None if limit is None else limit * len(shape.speeds)
+        for speed in shape.speeds:
             self.join(speed)
+        for second, name in shape.losses:
+            self.at(second, partial(self.lose, name))
+        for second, speed in shape.joins:
+            self.at(second, partial(self.join, speed))
 
     def run(self) -> list[Job]:
         """Run until all requests are finished; return all jobs in the order of the workload."""
@@ -223,8 +222,6 @@ class SimFleet:
             self._progress(len(self._finished))
 
     def _timed(self, decide: Callable[[], Answer]) -> Answer:
-        if self._timer is None:
-            return decide()
         self._timer()
         answer = decide()
         self._timer()
@@ -290,15 +287,9 @@ def simulate_fleet(
 ) -> dict[str, Any]:
     """Run `workload` on a fleet whose engines have the policy `label`; return the figures of the run.
 
-    The other arguments are those of `simulate`.
-
-    Args:
-        shape: the fleet.
-        router: a router that replaces `shape.router`, None for none.
-
-    Returns:
-        The figures of `simulate`, and `replicas`, `router` and `stale_s`.  `imbalance` is the most prefill
-        tokens that a replica computed, over the mean; `decision_us` is the router's time per decision.
+    They are those of `simulate`, and `replicas`, `router` and `stale_s`.  `imbalance` is the most prefill
+    tokens that a replica computed, over the mean; `decision_us` is the router's time per decision.  Arguments
+    are those of `simulate`; `router`, if given, replaces `shape.router`.
     """
     if shape.stale_s > 0.0 and cache != "blocks":
         raise InvalidConfig(f"stale_s is {shape.stale_s}; late news needs engines of kind 'blocks'")
@@ -306,11 +297,7 @@ def simulate_fleet(
     model = cost_model_for(workload.name) if cost is None else cost
     engines = partial(_make_engine, PeekConfig.from_label(label), cache, model, meter, SymbolTable())
     chosen = ROUTERS[shape.router]() if router is None else router
-    fleet = SimFleet(workload, engines, chosen, list(shape.speeds), shape.stale_s, decisions, progress)
-    for second, name in shape.losses:
-        fleet.at(second, partial(fleet.lose, name))
-    for second, speed in shape.joins:
-        fleet.at(second, partial(fleet.join, speed))
+    fleet = SimFleet(workload, engines, chosen, shape, decisions, progress)
     jobs = fleet.run()
     computed = [sum(j.prefill_tokens for j in m.engine.jobs.values()) for m in fleet.members]
     return {
@@ -336,4 +323,4 @@ def _make_engine(
     cost = model if speed == 1.0 else Faster(model, speed)
     if cache == "blocks":
         return BlockEngine(limits, planner, cost, symbols=symbols)
-    return radix_engine(config.policy)(limits, planner, cost)
+    return RadixEngine(limits, planner, cost, policy=config.policy)

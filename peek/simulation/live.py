@@ -87,20 +87,17 @@ class Live(SimEngine):
         self._known[request_id] = (max(1, output_tokens), answer)
         job = self.jobs.get(request_id)
         if job is not None:
-            self._tell(job)
-
-    def _tell(self, job: Job) -> None:
-        job.output_tokens, answer = self._known[job.request_id]
-        self.learn(job, answer)
+            self.arrived(job)
 
     @abstractmethod
     def learn(self, job: Job, answer: bytes) -> None:
         """Give the symbols of a known answer to a job that waits, runs or has ended."""
 
     def arrived(self, job: Job) -> Job:
-        """Return a new job with its answer if that is known, else with the guessed length."""
+        """Give a job its answer if that is known, else the guessed length; return it."""
         if job.request_id in self._known:
-            self._tell(job)
+            job.output_tokens, answer = self._known[job.request_id]
+            self.learn(job, answer)
         else:
             job.output_tokens = max(1, self.length_of(job.request))
         return job
@@ -192,9 +189,7 @@ class LiveBlocks(Live, BlockEngine):
 class LiveRadix(Live, RadixEngine):
     """An SGLang-like engine that follows a real engine.
 
-    Args:
-        token_s: nominal time of a prompt token, in seconds.  The planner's clock counts admitted work in it,
-            as in SGLang's adapter.
+    Its planner's clock counts admitted work, `token_s` seconds for a prompt token, as in SGLang's adapter.
     """
 
     def __init__(self, limits: Limits, config: PeekConfig, cost: StepTimes, token_s: float) -> None:

@@ -29,7 +29,6 @@ HASHED_TOKENS: Final = 1024
 WINDOW_TOKENS: Final = 8192
 """Window of `CentralFifo`, in uncached tokens that may queue at a replica: those of one step."""
 
-
 EVERY: Final = 2**40
 """A window in requests that is never full, which makes late binding early."""
 
@@ -90,6 +89,8 @@ class Router(ABC):
         self.sites: dict[int, Site] = {}
         self.requests: dict[str, Arrival] = {}
         """All requests that have arrived and have not ended, by id."""
+        self.queue: deque[Arrival] = deque()
+        """Requests to send, in order of arrival."""
 
     def joined(self, site: Site) -> None:
         """Add a replica."""
@@ -100,9 +101,10 @@ class Router(ABC):
         for request_id in self.sites.pop(name).outstanding:
             self.arrived(self.requests[request_id])
 
-    @abstractmethod
     def arrived(self, arrival: Arrival) -> None:
         """Take a request that arrives, for the first time or because its replica was lost."""
+        self.requests[arrival.request_id] = arrival
+        self.queue.append(arrival)
 
     @abstractmethod
     def ready(self, now: float) -> list[tuple[str, int]]:
@@ -128,38 +130,37 @@ class Router(ABC):
             del self.requests[request_id]
 
 
+def round_robin(_: Arrival, sites: list[Site]) -> Site:
+    """Choose one replica after the other."""
+    return sites[0]
+
+
 class EarlyRouter(Router):
     """Chooses a replica when a request arrives.  Without any replica, requests wait for one.
 
     Args:
-        choose: returns the replica for a request out of a list.  The list begins with the next replica each
+        rule: returns the replica for a request out of a list.  The list begins with the next replica each
             time, so that ties go round if the first of equal replicas is chosen.
     """
 
-    def __init__(self, choose: Callable[[Arrival, list[Site]], Site]) -> None:
+    def __init__(self, rule: Callable[[Arrival, list[Site]], Site] = round_robin) -> None:
         super().__init__()
-        self.choose = choose
-        self._arrived: list[Arrival] = []
+        self._rule = rule
         self._turn = -1
 
-    def arrived(self, arrival: Arrival) -> None:
-        self.requests[arrival.request_id] = arrival
-        self._arrived.append(arrival)
+    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
+        """Return the replica for a request; a subclass may choose by what it remembers."""
+        return self._rule(arrival, sites)
 
     def ready(self, now: float) -> list[tuple[str, int]]:
         sent = []
-        while self._arrived and self.sites:
-            arrival = self._arrived.pop(0)
+        while self.queue and self.sites:
+            arrival = self.queue.popleft()
             sites = list(self.sites.values())
             self._turn += 1
             start = self._turn % len(sites)
             sent.append(self.send(arrival, self.choose(arrival, sites[start:] + sites[:start])))
         return sent
-
-
-def round_robin(_: Arrival, sites: list[Site]) -> Site:
-    """Choose one replica after the other."""
-    return sites[0]
 
 
 def least_outstanding(_: Arrival, sites: list[Site]) -> Site:
@@ -197,10 +198,10 @@ class SessionLeast(EarlyRouter):
     """Sends a new session to the replica with the fewest outstanding requests, later turns to the same."""
 
     def __init__(self) -> None:
-        super().__init__(self._by_session)
+        super().__init__()
         self._homes: dict[str, int] = {}
 
-    def _by_session(self, arrival: Arrival, sites: list[Site]) -> Site:
+    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
         site = self.sites.get(self._homes.get(arrival.session, -1)) or least_outstanding(arrival, sites)
         if arrival.session:
             self._homes[arrival.session] = site.name
@@ -214,14 +215,14 @@ class WeighedScores(EarlyRouter):
     """
 
     def __init__(self) -> None:
-        super().__init__(self._by_score)
+        super().__init__()
         self._sent: dict[int, RoutedHistory] = {}
 
     def joined(self, site: Site) -> None:
         super().joined(site)
         self._sent[site.name] = RoutedHistory(max(1, site.arena_tokens // site.unit_tokens), site.unit_tokens)
 
-    def _by_score(self, arrival: Arrival, sites: list[Site]) -> Site:
+    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
         queues = [len(site.queued) for site in sites]
         longest, shortest = max(queues), min(queues)
 
@@ -252,7 +253,7 @@ class PrefixAffinity(EarlyRouter):
     """
 
     def __init__(self, apart: int, ratio: float, match: float, drawn: int) -> None:
-        super().__init__(self._by_rule)
+        super().__init__()
         self._apart = apart
         self._ratio = ratio
         self._match = match
@@ -264,26 +265,21 @@ class PrefixAffinity(EarlyRouter):
         super().joined(site)
         self._sent[site.name] = RoutedHistory(2**40, site.unit_tokens)
 
-    def _by_rule(self, arrival: Arrival, sites: list[Site]) -> Site:
+    def choose(self, arrival: Arrival, sites: list[Site]) -> Site:
         loads = [len(site.outstanding) for site in sites]
         most, fewest = max(loads), min(loads)
         if most - fewest > self._apart and most > self._ratio * fewest:
             drawn = self._random.sample(sites, min(self._drawn, len(sites))) if self._drawn else sites
             site = least_outstanding(arrival, drawn)
         else:
-            site = self._by_prefix(arrival, sites)
+            matched = {site.name: arrival.held_by(self._sent[site.name]) for site in sites}
+            best = max(matched.values())
+            if best < self._match * (len(arrival.key) // SYMBOL_BYTES):
+                matched = {site.name: -self._sent[site.name].symbols for site in sites}
+                best = max(matched.values())
+            site = least_outstanding(arrival, [site for site in sites if matched[site.name] == best])
         self._sent[site.name].note(arrival.request_id, arrival.key, arrival.namespace)
         return site
-
-    def _by_prefix(self, arrival: Arrival, sites: list[Site]) -> Site:
-        matched = {site.name: arrival.held_by(self._sent[site.name]) for site in sites}
-        best = max(matched.values())
-        if best >= self._match * (len(arrival.key) // SYMBOL_BYTES):
-            candidates = [site for site in sites if matched[site.name] == best]
-        else:
-            least = min(self._sent[site.name].symbols for site in sites)
-            candidates = [site for site in sites if self._sent[site.name].symbols == least]
-        return least_outstanding(arrival, candidates)
 
 
 class CentralFifo(Router):
@@ -292,21 +288,13 @@ class CentralFifo(Router):
     Its head goes to the replica with the fewest outstanding requests of those with room in their window.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._queue: deque[Arrival] = deque()
-
-    def arrived(self, arrival: Arrival) -> None:
-        self.requests[arrival.request_id] = arrival
-        self._queue.append(arrival)
-
     def ready(self, now: float) -> list[tuple[str, int]]:
         sent = []
-        while self._queue:
+        while self.queue:
             free = [site for site in self.sites.values() if site.queued_tokens < WINDOW_TOKENS]
             if not free:
                 break
-            arrival = self._queue.popleft()
+            arrival = self.queue.popleft()
             sent.append(self.send(arrival, least_outstanding(arrival, free)))
         return sent
 

@@ -11,7 +11,7 @@ from peek.config import PeekConfig
 from peek.errors import WorkloadError
 from peek.planner import Planner
 from peek.simulation.cost import CostModel, cost_model_for
-from peek.simulation.engines import BlockEngine, Job, SimEngine, Tier, radix_engine
+from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine, Tier
 from peek.simulation.workload import Workload, ideal_hit
 
 CACHES: Final = ("radix", "blocks")
@@ -67,7 +67,7 @@ def simulate(
     else:
         if tier is not None:
             raise WorkloadError(f'cache {cache!r} has no tier; need "blocks"')
-        engine = radix_engine(config.policy)(workload, planner, model, progress)
+        engine = RadixEngine(workload, planner, model, progress, policy=config.policy)
     jobs = engine.run()
     if watch is not None:
         watch(jobs)

@@ -10,8 +10,7 @@ Rows of sessions also have `"session"`, `"turn"` (from 0) and `"gap_s"`, the sec
 answer before to this turn.  They may have `"tokens": [...]` in place of `timestamp`, `input_length` and
 `hash_ids`.
 
-`_checked` handles the errors of files, `row_of` and `_Sessions` those of rows; `read_mooncake` and
-`read_sessions` translate.  A fault of a row raises a `WorkloadError` that names file, line and value.
+A fault of a row raises a `WorkloadError` that names file, line and value.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from math import isfinite
 from os import PathLike
 from pathlib import Path
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from peek.errors import WorkloadError
 from peek.simulation.workload import SimRequest, Workload, faster, pack_tokens, with_answers
@@ -35,18 +34,10 @@ from peek.simulation.workload import SimRequest, Workload, faster, pack_tokens, 
 MOONCAKE_BLOCK_TOKENS: Final = 512
 """Tokens per hash id in the published Mooncake traces."""
 
-MAX_RUNNING: Final = 256
-"""The engine's cap on running requests for a trace; most of the paper's cells have this cap."""
-
-WARMUP_SHARE: Final = 10
-"""The first 1 / 10 of the rows is warm-up; the paper leaves out the first 10-20 % of a cell."""
-
-ARENA_LONGEST_PROMPTS: Final = 4
-"""Size of the default arena, in requests as long as the longest of the trace."""
-
-ARENA_FLOOR_TOKENS: Final = 50_000
-"""Least size of the default arena, in tokens: the paper's arena of a single card."""
-
+MAX_RUNNING: Final = 256  # the engine's cap for a trace, as in most of the paper's cells
+WARMUP_SHARE: Final = 10  # the first 1 / 10 of the rows is warm-up; the paper leaves out 10-20 % of a cell
+ARENA_LONGEST_PROMPTS: Final = 4  # size of the default arena, in requests as long as the longest
+ARENA_FLOOR_TOKENS: Final = 50_000  # least size of the default arena: the paper's, of a single card
 _LONGEST_OUTPUT: Final = 100_000_000  # simulated token by token: a larger number would take for ever
 _LARGEST: Final = 2**53  # floats, and JSON readers that use them, confuse integers above it
 _LARGEST_TOKEN: Final = 2**31 - 1  # the largest packed symbol
@@ -79,19 +70,14 @@ def read_mooncake(
     The tokens of a partial last block count in `num_tokens` only, as no cache reuses part of a block.  Rows
     are sorted by time, and the earliest request arrives at 0.
 
+    The workload is named after the file, with load "trace" and seed 0.  The arena holds four requests as long
+    as the longest (prompt and output), and at least 50,000 tokens, in whole blocks.  With less than one such
+    request the trace could not finish, and far above four there is no memory pressure to study.
+
     Args:
         path: JSONL file; gzip and xz are recognised by content or by `.gz` and `.xz`.
         block_tokens: tokens per hash id, which become `unit_tokens`; None takes those of the rows, else 512.
         limit: number of rows to read from the start of the file; None reads all.
-
-    Returns:
-        A workload named after the file, with load "trace" and seed 0.  The first tenth of the requests is
-        warm-up.  The arena holds four requests as long as the longest (prompt and output), and at least
-        50,000 tokens, in whole blocks.  With less than one such request the trace could not finish, and far
-        above four there is no memory pressure to study.
-
-    Raises:
-        WorkloadError: the file is unreadable or malformed; names file, line and reason.
     """
     return recorded(_name(path), islice(iter_rows(path, block_tokens), limit))
 
@@ -155,18 +141,13 @@ def read_sessions(path: str | PathLike[str], *, rate: float, seed: int, limit: i
     session begins at the `timestamp` of its first turn.  Else rows have `tokens`, one symbol each, and
     `at_session_rate` draws when sessions begin.  Rows may come in any order.
 
+    The workload has load "sessions" and no warm-up; where rows have times, no `session_rate`, and seed 0.
+
     Args:
         path: file, as for `read_mooncake`.
         rate: mean number of sessions that begin in a second; not used where rows have times.
         seed: seed of the draws; not used where rows have times.
         limit: number of sessions to take from the start; of other sessions only the name is checked.
-
-    Returns:
-        A workload named after the file, with load "sessions", no warm-up, and an arena as of `read_mooncake`.
-        Where rows have times, its `session_rate` is None and its seed 0.
-
-    Raises:
-        WorkloadError: the file is unreadable or malformed (names file, line and reason), or times overflow.
 
     Cost: O(tokens); memory for four bytes per token or block that is kept.
     """
@@ -194,26 +175,15 @@ def at_session_rate(workload: Workload, rate: float, seed: int) -> Workload:
     return replace(workload, requests=requests, seed=seed, session_rate=rate)
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """One checked turn of a session; `start_ms` is 0 where rows have no times."""
+class _Turn(NamedTuple):
+    """One checked turn of a session; its request arrives at the time of its row, 0 where rows have none."""
 
     line: int
-    gap_s: float
-    start_ms: float
-    key: bytes
-    num_tokens: int
-    output_tokens: int
-    tenant: str
+    request: SimRequest
 
 
 class _Sessions:
-    """The checked sessions of a file.
-
-    Attributes:
-        has_times: True if rows have Mooncake's fields, so each has a time.
-        unit_tokens: tokens per symbol.
-    """
+    """The checked sessions of a file; `has_times` tells whether rows have Mooncake's fields."""
 
     def __init__(self, path: str | PathLike[str], limit: int | None) -> None:
         self.has_times = False
@@ -231,26 +201,14 @@ class _Sessions:
 
     def requests(self) -> list[SimRequest]:
         """Return the turns of all sessions, sessions in order of their start; the earliest starts at 0."""
-        start_ms = min(turns[0].start_ms for turns in self._turns.values())
-        requests = []
-        for session, turns in sorted(self._turns.items(), key=lambda item: item[1][0].start_ms):
-            before = None
-            for number in range(len(turns)):
-                turn = turns[number]
-                request = SimRequest(
-                    request_id=f"{session}/{number}",
-                    arrival_s=(turns[0].start_ms - start_ms) / 1000.0,
-                    key=turn.key,
-                    num_tokens=turn.num_tokens,
-                    output_tokens=turn.output_tokens,
-                    after=before,
-                    think_s=0.0 if before is None else turn.gap_s,
-                    tenant=turn.tenant,
-                    session=session,
-                )
-                requests.append(request)
-                before = request.request_id
-        return requests
+        sessions = [[turns[number].request for number in range(len(turns))] for turns in self._turns.values()]
+        sessions.sort(key=lambda turns: turns[0].arrival_s)
+        start_ms = sessions[0][0].arrival_s
+        return [
+            replace(turn, arrival_s=(turns[0].arrival_s - start_ms) / 1000.0)
+            for turns in sessions
+            for turn in turns
+        ]
 
     def _take(self, row: dict[str, Any], line: int) -> None:
         """Check a row and keep its turn.  The `WorkloadError` gives the fault; the caller adds the place."""
@@ -273,7 +231,12 @@ class _Sessions:
             start_ms, key, tokens = found.timestamp_ms, _key(found, self._dense), found.input_tokens
         else:
             start_ms, key, tokens = 0.0, _tokens_key(row), len(row["tokens"])
-        turn = _Turn(line, gap_s, start_ms, key, tokens, _output_tokens(row), _tenant(row))
+        before, think_s = (f"{session}/{number - 1}", gap_s) if number else (None, 0.0)
+        request = SimRequest(
+            f"{session}/{number}", start_ms, key, tokens, _output_tokens(row),
+            after=before, think_s=think_s, tenant=_tenant(row), session=session,
+        )  # fmt: skip
+        turn = _Turn(line, request)
         kept = self._turns.setdefault(session, {}).setdefault(number, turn)
         if kept is not turn:
             said = f"turn {number} of session {_short(session)}"
@@ -300,12 +263,7 @@ def _tokens_key(row: dict[str, Any]) -> bytes:
 def iter_rows(path: str | PathLike[str], block_tokens: int | None = None) -> Iterator[TraceRow]:
     """Yield the rows of a trace file in file order; blank lines are skipped.
 
-    Args:
-        path: file, as for `read_mooncake`.
-        block_tokens: tokens of a block in every row; None takes those of the first row, else 512.
-
-    Raises:
-        WorkloadError: while iterating, at the first fault; also for a file without rows.
+    Arguments are those of `read_mooncake`.  Raises `WorkloadError` at the first fault, or for no rows.
     """
     wanted = block_tokens
 

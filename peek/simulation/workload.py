@@ -1,8 +1,5 @@
 """Workloads as pure data: requests with arrival times, and the hit of a cache that never evicts.
 
-`Workload` gives a simulated engine its requests and limits.  `unique_tokens` makes token ids for synthetic
-prompts.  `ideal_hit` is the hit of an infinite cache in arrival order.
-
 `ideal_hit` needs no trie.  The longest prefix that a key shares with *any* earlier key is the longest that it
 shares with its two neighbours in the sorted list of earlier keys.  So one sorted list per namespace and one
 binary search per request are enough.  Comparing `bytes` is one memcmp, which is faster than a trie over
@@ -160,13 +157,8 @@ def ideal_hit(workload: Workload, *, include_warmup: bool = False) -> float:
     namespace.  The hit has at most `num_tokens - 1` tokens, as engines always compute the last token.  Of
     answers, the cache has only the tokens of `SimRequest.answer`.
 
-    Args:
-        workload: its requests are taken in the order given.
-        include_warmup: True counts the warm-up requests in the ratio, as the paper's ideal values do.  False
-            leaves them out, as the metrics of a run do; they warm the cache in both cases.
-
-    Returns:
-        A ratio in 0..1; 0.0 if no request is counted.
+    `include_warmup` counts the warm-up requests in the ratio, as the paper's ideal values do.  Without it they
+    only warm the cache, as in the metrics of a run.  The ratio is 0.0 if no request is counted.
 
     Cost: O(N log N) comparisons of keys; memory for one reference per key.
     """
