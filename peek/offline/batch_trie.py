@@ -20,11 +20,8 @@ from mypy_extensions import i64
 
 from peek.trie.keys import match_edge, pack, symbol_at
 
-ROOT: Final = 0
-"""Index of the root in arrays and lists by node."""
-
-NONE: Final = -1
-"""Marks the absence of a node in the LRU list."""
+ROOT: Final = 0  # index of the root in arrays and lists by node
+NONE: Final = -1  # marks the absence of a node in the LRU list
 
 
 @final
@@ -44,11 +41,7 @@ class BatchNode:
 
 @final
 class BatchTrie:
-    """Compressed trie over the prompts of a batch.
-
-    Args:
-        max_tokens: number of leading tokens of each prompt to read; 0 reads all.
-    """
+    """Compressed trie over the prompts of a batch, of the first `max_tokens` tokens of each; 0: of all."""
 
     __slots__ = ("_edges", "_leaves", "_lengths", "_max_tokens", "_nodes", "_root", "_roots")
 
@@ -255,13 +248,10 @@ class Residency:
 
 
 def run_through(cache: Residency, leaves: list[int], limits: list[int], in_flight: int = 0) -> list[int]:
-    """Run prompts through a cache in this order; return the number of blocks that each prompt hits.
+    """Run prompts, given by the nodes where they end, through a cache; return the blocks that each hits.
 
-    Args:
-        cache: the cache, which is changed.
-        leaves: node where each prompt ends.
-        limits: most blocks that each prompt may hit; engines always compute the last token.
-        in_flight: number of later prompts that start before a prompt's blocks can be hit.
+    A prompt hits at most its entry of `limits`, as engines always compute the last token.  `in_flight` later
+    prompts start before a prompt's blocks can be hit.
     """
     result: list[int] = []
     n: i64 = len(leaves)

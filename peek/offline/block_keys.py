@@ -30,17 +30,13 @@ Keys: TypeAlias = npt.NDArray[np.uint64]
 BLOCK_TOKENS: Final = 16
 """Default size of a cache block in tokens: vLLM's."""
 
-_GOLDEN: Final = 0x9E3779B97F4A7C15
-"""The increment of splitmix64: 2**64 divided by the golden ratio."""
+_GOLDEN: Final = 0x9E3779B97F4A7C15  # the increment of splitmix64: 2**64 divided by the golden ratio
+_FIRST_MULTIPLIERS: Final = (
+    1024  # least size of a table; others are powers of two that fit the longest prompt
+)
 
-_FIRST_MULTIPLIERS: Final = 1024
-"""Least number of multipliers in a table; larger tables are powers of two that fit the longest prompt."""
-
-ENTRY: Final = 24
-"""Length of an entry of a path, in characters."""
-
-_MOST: Final = 2**32 - 1
-"""Counts are subtracted from this number, so that the largest count sorts first."""
+ENTRY: Final = 24  # length of an entry of a path, in characters
+_MOST: Final = 2**32 - 1  # counts are subtracted from it, so that the largest sorts first
 
 
 def block_keys(prompt: Any, block_tokens: int = BLOCK_TOKENS, namespace: str = "") -> list[int]:
@@ -59,17 +55,9 @@ def batch_keys(
 ) -> tuple[Keys, Ints, Ints]:
     """Return the keys of all whole blocks of a batch, prompt after prompt.
 
-    Args:
-        tokens: tokens of all prompts, prompt after prompt.
-        lengths: length of each prompt, tokens.
-        block_tokens: size of a block, tokens.
-        namespaces: namespace of each prompt, see `reorder`.
-
-    Returns:
-        The keys; the place where the keys of each prompt start, and the end of the last prompt's keys; and
-        for each key the number of its block in the prompt, from 1.
-
-    Cost: about 6 ns and 20 bytes per token.
+    `tokens` has all prompts, one after another, and `lengths` the tokens of each.  Returns the keys; the
+    place where the keys of each prompt start, and the end of the last prompt's keys; and for each key the
+    number of its block in the prompt, from 1.  Cost: about 6 ns and 20 bytes per token.
     """
     begins = np.cumsum(lengths) - lengths
     position = np.arange(len(tokens)) - np.repeat(begins, lengths)
@@ -103,9 +91,8 @@ def _multipliers(size: int) -> Keys:
 def _salt(namespace: str) -> int:
     if not namespace:
         return 0
-    return int.from_bytes(
-        hashlib.blake2b(namespace.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
-    )
+    raw = namespace.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little")
 
 
 # -- paths -------------------------------------------------------------------------------------------------

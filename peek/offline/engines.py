@@ -1,12 +1,13 @@
 """Run a batch on an engine in one call: reorder the prompts, and return the outputs in the batch's order.
 
-The engine is the caller's object, vLLM's `LLM` or SGLang's `Engine`.  These functions read its tokenizer and
-the size of its cache, and call it for the outputs.  They import no engine and change nothing in it.
+The engine is the caller's object.  These functions read its tokenizer and the size of its cache, and call it
+for the outputs.  They import no engine and change nothing in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from peek.errors import EngineMismatch, InvalidConfig
@@ -43,12 +44,8 @@ def generate_vllm(
         cache_tokens: size of the KV cache in tokens; None reads it from `llm`.
         options: other arguments of `LLM.generate`; `lora_request` and `priority` may be sequences, too.
 
-    Returns:
-        The outputs in the order of `prompts`.
-
-    Raises:
-        EngineMismatch: `llm` does not tell the size of its cache or of a block.
-        InvalidConfig: a sequence is not as long as `prompts`.
+    Returns the outputs in the order of `prompts`.  `EngineMismatch` if `llm` does not tell the size of its
+    cache or of a block; `InvalidConfig` if a sequence is not as long as `prompts`.
 
     Cost: that of `reorder`, and for texts one more tokenization.
     """
@@ -84,14 +81,15 @@ def generate_sglang(
         cache_tokens: size of the KV cache in tokens; None reads it from `engine`.
         options: other arguments of `Engine.generate`; a list as long as the batch has one item per prompt.
 
-    Returns:
-        The outputs in the order of the batch.
-
-    Raises:
-        EngineMismatch: `engine` does not tell the size of its cache, or has no tokenizer for texts.
-        InvalidConfig: neither or both of `prompt` and `input_ids`, or one prompt in place of a batch.
+    Returns the outputs in the order of the batch.  `EngineMismatch` if `engine` does not tell the size of its
+    cache, or has no tokenizer for texts; `InvalidConfig` for neither or both of `prompt` and `input_ids`, or
+    one prompt in place of a batch.
     """
-    batch = _one_of(prompt, input_ids)
+    if (prompt is None) == (input_ids is None):
+        raise InvalidConfig("give one of prompt and input_ids")
+    batch: Any = input_ids if prompt is None else prompt
+    if isinstance(batch, str) or (len(batch) and isinstance(batch[0], int)):
+        raise InvalidConfig("a batch is a list of prompts, not one prompt")
     size = sglang_cache(engine) if cache_tokens is None else CacheSize(cache_tokens, 1)
     tokenizer: Any = getattr(getattr(engine, "tokenizer_manager", None), "tokenizer", None)
     if prompt is not None and tokenizer is None:
@@ -174,15 +172,6 @@ def _vllm_namespace(prompt: Any, lora: Any, place: int) -> str:
     return f"{name}/{salt}" if name or salt else ""
 
 
-def _one_of(prompt: Any, input_ids: Any) -> Sequence[Any]:
-    if (prompt is None) == (input_ids is None):
-        raise InvalidConfig("give one of prompt and input_ids")
-    batch: Sequence[Any] = input_ids if prompt is None else prompt
-    if isinstance(batch, str) or (len(batch) and isinstance(batch[0], int)):
-        raise InvalidConfig("a batch is a list of prompts, not one prompt")
-    return batch
-
-
 def _permuted(options: dict[str, Any], names: Sequence[str], order: list[int]) -> dict[str, Any]:
     """Return the options, with those that have one item per prompt put into this order."""
     given = dict(options)
@@ -197,7 +186,4 @@ def _permuted(options: dict[str, Any], names: Sequence[str], order: list[int]) -
 
 def _back(outputs: Sequence[Any], order: list[int]) -> list[Any]:
     """Return the outputs in the order of the batch."""
-    found: list[Any] = [None] * len(order)
-    for place, output in zip(order, outputs, strict=True):
-        found[place] = output
-    return found
+    return [output for _, output in sorted(zip(order, outputs, strict=True), key=itemgetter(0))]

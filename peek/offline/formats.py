@@ -81,10 +81,7 @@ def excerpt(text: str) -> str:
 class Line(NamedTuple):
     """A line of a file that is not blank.
 
-    Attributes:
-        number: number of the line, from 1; blank lines count.
-        content: bytes of the line without its end.
-        end: end of the line: `\\n`, `\\r\\n` or empty.
+    `number` counts from 1, blank lines too; `end` is `\\n`, `\\r\\n` or empty.
     """
 
     number: int
@@ -112,10 +109,7 @@ def split_end(raw: bytes) -> tuple[bytes, bytes]:
 class EndSwap:
     """Swaps the ends of two lines, so that the line written last is the one without an end.
 
-    Attributes:
-        bare: index of the line that had no end; -1 for none.
-        last: index of the line that is written last and loses its end; -1 for none.
-        end: end that the bare line gets.
+    The line with the index `bare` had none and gets `end`; the line `last` loses its end.  -1 is no line.
     """
 
     bare: int = -1
@@ -375,15 +369,10 @@ def match_results(
         found: custom_id of each result, from `result_ids`.
         numbers, ids: line number and custom_id of each request in the order it ran, from `read_order`.
         by_position: True matches by position also if requests have ids and no result has one.  That is not
-            the default, as runners may change the order.
+            the default, as runners may change the order.  Without it that is a `WorkloadError`.
 
-    Returns:
-        The line number in the batch file by index of the result; and a message for each result and then each
-        request without a match.
-
-    Raises:
-        WorkloadError: requests have ids and no result has one, without `by_position`; or results without ids
-            are not as many as requests.
+    Returns the line number in the batch file by index of the result; and a message for each result and then
+    each request without a match.  `WorkloadError` also if results without ids are not as many as requests.
     """
     if any(custom_id is not None for custom_id in found):
         return _by_id(found, numbers, ids)

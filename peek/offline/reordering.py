@@ -3,8 +3,8 @@
 Mode "paper" is the published order with its guards, for reproduction.  Mode "full" finds sharing at any
 depth, and reorders only where the hit in a simulated cache rises.
 
-`BatchTrie` makes one trie over the batch, and `BatchShape` holds it as arrays.  Order, guards and expected
-hits are array operations on that and one pass over the prompts.  docs/offline.md has the figures.
+Order, guards and expected hits are array operations on one trie over the batch (`BatchShape`), and one pass
+over the prompts.  docs/offline.md has the figures.
 """
 
 from __future__ import annotations
@@ -30,17 +30,14 @@ MODES: Final = ("full", "paper")
 PAPER_TOKENS: Final = 128
 """Number of leading tokens that the paper's trie reads, its D."""
 
-DUPLICATION: Final = "duplication"
-COVERAGE: Final = "coverage"
-DEPTH: Final = "depth"
-NO_SHARING: Final = "no-sharing"
-GAIN: Final = "gain"
+DUPLICATION, COVERAGE, DEPTH, NO_SHARING, GAIN = "duplication", "coverage", "depth", "no-sharing", "gain"
+"""The guards, of which the first three are the paper's (`paper_guard`)."""
 
 MAX_DUPLICATES: Final = 0.5
 SHARING_TOKENS: Final = 32
 MIN_COVERAGE: Final = 0.1
 MIN_DEPTH_TOKENS: Final = 64
-"""This and the three above are the bounds of the paper's guards, see `paper_guard`."""
+"""This and the three above are the bounds of the paper's guards."""
 
 _TAIL_TOKENS: Final = 16
 """Number of trailing tokens that must agree before `duplicates` compares two whole prompts."""
@@ -51,7 +48,8 @@ class Engine(NamedTuple):
 
     Attributes:
         spacing: number of places that pioneers go ahead, at least the number of prompts in prefill at once.
-        in_flight: number of prompts that start before a prompt's prefix can be hit, for expected hits.
+        in_flight: number of prompts that start before a prompt's prefix can be hit, for expected hits; 0 for
+            an engine that shares blocks as soon as they are scheduled, as vLLM does.
     """
 
     spacing: int
@@ -137,9 +135,8 @@ def reorder(
         simulate: False leaves out the expected hits; mode "full" then reorders if anything is shared.
         replicas: number of engines to divide the order over, by uncached tokens; see `Reordering.shares`.
 
-    Raises:
-        InvalidKey: a prompt is not a token sequence.
-        InvalidConfig: an unknown mode or engine, a size or number below 1, a cache of less than one block.
+    Raises `InvalidKey` for a prompt that is no token sequence, and `InvalidConfig` for an unknown mode or
+    engine, a size or number below 1, or a cache of less than one block.
 
     Cost: one pass over the tokens (about 3 ns each from lists) and O(n log n) array operations.
     """
@@ -244,15 +241,9 @@ def _with_hits(
 def hit_tokens(
     shape: BatchShape, order: Ints, cache_blocks: int, block_tokens: int, in_flight: int = 0
 ) -> list[int]:
-    """Return the cached tokens of each prompt, in this order, on a cold LRU cache.
+    """Return the cached tokens of each prompt, in this order, on a cold LRU cache of `cache_blocks`.
 
-    Args:
-        shape: the batch's trie, in blocks of `block_tokens`.
-        order: prompt indices.
-        cache_blocks: size of the cache, blocks.
-        block_tokens: size of a block, tokens.
-        in_flight: number of prompts that start before a prompt's blocks can be hit; 0 for an engine that
-            shares blocks as soon as they are scheduled, as vLLM does.
+    `shape` is in blocks of `block_tokens`; for `in_flight` see `Engine`.
     """
     limits = np.maximum(shape.tokens - 1, 0) // block_tokens
     cache = Residency(shape.parent.tolist(), shape.lengths.tolist(), cache_blocks)
@@ -263,7 +254,7 @@ def hit_tokens(
 def hit_ratio(
     shape: BatchShape, order: Ints, cache_blocks: int, block_tokens: int, in_flight: int = 0
 ) -> float:
-    """Return cached tokens / prompt tokens of this order; arguments as in `hit_tokens`."""
+    """Return cached tokens / prompt tokens of this order; arguments are those of `hit_tokens`."""
     tokens = int(shape.tokens.sum())
     return sum(hit_tokens(shape, order, cache_blocks, block_tokens, in_flight)) / tokens if tokens else 0.0
 

@@ -24,8 +24,7 @@ from peek.offline.shape import BatchShape, Ints
 SLACK: Final = 0.02
 """How far a cut may move from a replica's share of the work to a better place, as a part of that share."""
 
-ROUNDS: Final = 20
-"""Number of halvings in the search for a share: they leave a millionth of the first interval."""
+ROUNDS: Final = 20  # halvings in the search for a share: they leave a millionth of the first interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +41,11 @@ class Share:
 
 
 def split(shape: BatchShape, order: Sequence[int], replicas: int, block_tokens: int) -> list[Share]:
-    """Split `order` over `replicas`, by uncached tokens.
+    """Split `order` over `replicas`, by uncached tokens; return one share per replica.  O(n log n).
 
-    Args:
-        shape: the batch's trie in blocks of `block_tokens`.
-        order: prompt indices in an order whose neighbours share prefixes, such as `Reordering.order`.
-        replicas: number of shares; `InvalidConfig` if below 1.
-
-    Returns:
-        One share per replica.  Uncached tokens differ by a few per cent at most, unless single prompts are
-        larger than that.
-
-    Cost: O(n log n).
+    `order` has prompt indices whose neighbours share prefixes, as `Reordering.order` does; `shape` is in
+    blocks of `block_tokens`.  Uncached tokens of shares differ by a few per cent at most, unless single
+    prompts are larger than that.  `InvalidConfig` for `replicas` below 1.
     """
     if replicas < 1:
         raise InvalidConfig(f"{replicas} replicas")
@@ -121,11 +113,8 @@ def _spread(work: list[int], filler: int) -> float:
 def _cuts(total: Ints, saved: Ints, share: float, filler: float, replicas: int) -> list[int]:
     """Cut runs of about `share` work each, a little less or more where neighbours share less there.
 
-    Args:
-        total: work before each prompt, and of all prompts, tokens.
-        saved: tokens that each prompt saves by the prompt before it.
-        share: work that a run aims at, tokens.
-        filler: work per replica that can even out a run that is too short, tokens.
+    `total` is the work before each prompt, and of all; `saved` what each saves by the prompt before it;
+    `filler` the work per replica that can even out a run that is too short.  All are in tokens.
     """
     n = len(saved)
     cuts = [0]

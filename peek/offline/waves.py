@@ -46,8 +46,7 @@ class Waves:
         guard: as `Reordering.guard`; if a guard is named, waves keep the arrival order.
         cache: the shadow cache.
 
-    Raises:
-        InvalidConfig: `wave_size` is below 1, or the cache has no block.
+    `InvalidConfig` if `wave_size` is below 1 or the cache has no block.
 
     Cost: that of `reorder`, and about a microsecond per block of each prompt.
     """
@@ -185,10 +184,6 @@ class ShadowCache:
     >>> cache = ShadowCache(cache_tokens=64, block_tokens=16)
     >>> cache.admit([1, 2, 3]), cache.admit([1, 2, 4]), len(cache)
     (0, 2, 4)
-
-    Args:
-        cache_tokens: size of the engine's KV cache, tokens.
-        block_tokens: size of a block, tokens.
     """
 
     def __init__(self, cache_tokens: int, block_tokens: int = BLOCK_TOKENS) -> None:
@@ -215,12 +210,7 @@ class ShadowCache:
 
     def match(self, keys: Sequence[int]) -> int:
         """Return how many leading blocks are resident; changes nothing.  O(hits)."""
-        hits = 0
-        for key in keys:
-            if key not in self._blocks:
-                break
-            hits += 1
-        return hits
+        return next((hits for hits, key in enumerate(keys) if key not in self._blocks), len(keys))
 
     def admit(self, keys: Sequence[int]) -> int:
         """Run a prompt; return how many of its leading blocks were resident.
@@ -267,13 +257,9 @@ class ShadowCache:
     def reconcile(self, expected_tokens: int, cached_tokens: int) -> None:
         """Adapt the capacity to the engine's report of a prompt that has run.
 
-        With fewer cached tokens than expected, the engine has less room than stated (running requests, other
-        users).  The capacity shrinks by the difference, to an eighth of the stated size at least, and blocks
-        are evicted.  With more, it grows by the difference, to the stated size at most.
-
-        Args:
-            expected_tokens: tokens that the shadow cache expected to be cached, from `admit`.
-            cached_tokens: tokens that the engine had cached.
+        With fewer cached tokens than expected from `admit`, the engine has less room than stated (running
+        requests, other users).  The capacity shrinks by the difference, to an eighth of the stated size at
+        least, and blocks are evicted.  With more, it grows by the difference, to the stated size at most.
         """
         blocks = (cached_tokens - expected_tokens) // self.block_tokens
         self.capacity = min(self.stated, max(self.stated // 8, 1, self.capacity + blocks))

@@ -2,7 +2,7 @@
 
 Events happen in order of time: a request arrives, a step of an engine begins or ends, news of a step reaches
 the router, a replica dies or joins.  After each event that the router hears of, it says which requests to
-send where.  The router knows only what it is told, `stale_s` seconds late; engines know nothing of each other.
+send where.  It knows only what it is told, `stale_s` seconds late; engines know nothing of each other.
 """
 
 from __future__ import annotations

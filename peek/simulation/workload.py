@@ -157,8 +157,8 @@ def ideal_hit(workload: Workload, *, include_warmup: bool = False) -> float:
     namespace.  The hit has at most `num_tokens - 1` tokens, as engines always compute the last token.  Of
     answers, the cache has only the tokens of `SimRequest.answer`.
 
-    `include_warmup` counts the warm-up requests in the ratio, as the paper's ideal values do.  Without it they
-    only warm the cache, as in the metrics of a run.  The ratio is 0.0 if no request is counted.
+    `include_warmup` counts the warm-up requests in the ratio, as the paper's ideal values do.  Without it
+    they only warm the cache, as in the metrics of a run.  The ratio is 0.0 if no request is counted.
 
     Cost: O(N log N) comparisons of keys; memory for one reference per key.
     """

@@ -17,8 +17,7 @@ import numpy as np
 from peek.offline.block_keys import batch_keys, shared_blocks
 from peek.offline.replicas import balanced, saved_tokens
 
-FETCH_ROWS: Final = 20_000
-"""Number of rows in memory while the order is read."""
+FETCH_ROWS: Final = 20_000  # in memory while the order is read
 
 _TABLES: Final = """
 CREATE TABLE rows(row BIGINT, tokens BIGINT, blocks BIGINT, place BIGINT, size BIGINT, number BIGINT,
@@ -105,13 +104,9 @@ class OutOfCoreOrder:
         namespaces: Sequence[str],
         records: Sequence[tuple[int, int, int, str]],
     ) -> None:
-        """Add a chunk of prompts.
+        """Add a chunk of prompts, as packed int32 tokens with their namespaces.
 
-        Args:
-            keys: packed int32 tokens of each prompt.
-            namespaces: namespace of each prompt, as for `reorder`.
-            records: the caller's record of each prompt, returned in `Row`: place and size of its line, a
-                number, and a name as JSON text.
+        `records` come back in `Row`: place and size of the prompt's line, a number, and a name as JSON text.
 
         Cost: about 10 us per prompt and 50 ns per block; memory for 30 bytes per token of the chunk.
         """

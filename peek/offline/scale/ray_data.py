@@ -28,8 +28,7 @@ from peek.offline.shape import Ints
 PATH: Final = "peek_path"
 BUCKET: Final = "peek_bucket"
 
-SUMMARY_ROWS: Final = 1024
-"""Number of sorted rows between two places where a replica's part may end."""
+SUMMARY_ROWS: Final = 1024  # sorted rows between two places where a replica's part may end
 
 Rows = dict[str, Any]
 
@@ -69,12 +68,9 @@ def reorder_dataset(
         partitions: number of pieces of a shuffle, about twice the cluster's CPUs.  A prefix is hot if at
             least two prompts of some batch have it, and at least 1 / (8 x partitions) of its prompts.
 
-    Returns:
-        One materialised dataset per replica, in order, with the column `peek_path` added.  Concatenated, they
-        are in the order of `reorder(prompts, simulate=False)`, ties included.
-
-    Raises:
-        InvalidConfig: `replicas` or `partitions` is below 1.
+    Returns one materialised dataset per replica, in order, with the column `peek_path` added.  Concatenated,
+    they are in the order of `reorder(prompts, simulate=False)`, ties included.  `InvalidConfig` for
+    `replicas` or `partitions` below 1.
 
     Memory of the driver: the hot prefixes, and one summary per 1024 rows.
     """
@@ -102,17 +98,9 @@ def process_dataset(
 ) -> Any:
     """Run `processor(dataset)` in an order that suits prefix caches; return the rows sorted by index.
 
-    Args:
-        dataset: dataset, as for `reorder_dataset`.
-        processor: processor of Ray Data LLM (`ray.data.llm.build_processor`) with one engine
-            (`concurrency=1`).  It is called once for each replica, and must keep the column of indices.
-        columns, replicas, partitions: as for `reorder_dataset`.
-
-    Returns:
-        The processor's rows, sorted by `columns.row`, as a dataset that runs when it is read.
-
-    Raises:
-        InvalidConfig: as `reorder_dataset`.
+    The processor is one of Ray Data LLM (`ray.data.llm.build_processor`) with one engine (`concurrency=1`).
+    It is called once for each replica, and must keep the column of indices.  The result is a dataset that
+    runs when it is read.  Other arguments and errors are those of `reorder_dataset`.
     """
     row = (columns or Columns()).row
     parts = reorder_dataset(dataset, columns=columns, replicas=replicas, partitions=partitions)
