@@ -26,9 +26,7 @@ from peek import PeekError
 from peek.cli.options import STREAM, is_regular, real_path
 from peek.cli.reading import zstandard_for
 
-NAME_CHARACTERS: Final = 50
-"""Characters of a file's name kept in a temporary one; at four bytes each, far below the limit of 255."""
-
+NAME_CHARACTERS: Final = 50  # of a file's name, kept in a temporary one; with four bytes each, below 255
 _BUFFER_BYTES: Final = 1 << 17
 
 
@@ -40,7 +38,6 @@ class _NamedFile(io.FileIO):
         self._shown = str(shown)
 
     def write(self, data: Any) -> int:
-        """As `FileIO.write`."""
         try:
             return super().write(data) or 0
         except BrokenPipeError:  # `main` takes a bare one for that of standard output
@@ -56,7 +53,7 @@ def open_to_write(path: Path, flags: int, shown: Path | None = None) -> IO[bytes
     return io.BufferedWriter(_NamedFile(descriptor, shown or path), _BUFFER_BYTES)
 
 
-class _GzipWriter(io.RawIOBase):
+class _GzipWriter:
     """A gzip stream without name and time, so that equal input gives equal bytes.
 
     `gzip.GzipFile` is not used: it keeps bytes that it could not write, and from Python 3.12 on reports them
@@ -64,26 +61,18 @@ class _GzipWriter(io.RawIOBase):
     """
 
     def __init__(self, raw: IO[bytes]) -> None:
-        super().__init__()
         self._raw = raw
-        self._code = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+        self._code: Any = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
 
-    def writable(self) -> bool:
-        """As `RawIOBase`."""
-        return True
-
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes) -> None:
         """Compress and write all of the data."""
         self._raw.write(self._code.compress(data))
-        return memoryview(data).nbytes
 
     def close(self) -> None:
-        """Write the stream's end and close it; it is closed even if the end cannot be written."""
-        if not self.closed:
-            try:
-                self._raw.write(self._code.flush())
-            finally:
-                super().close()
+        """Write the stream's end; a second call, as after a failure, does nothing."""
+        code, self._code = self._code, None
+        if code is not None:
+            self._raw.write(code.flush())
 
 
 def _compressing(raw: IO[bytes], path: Path) -> Any:

@@ -253,7 +253,7 @@ class VllmLog(Format):
         yield from waiting
 
     def cut(self) -> str:
-        """Return a message if the server's `--max-log-len` has cut prompts, as far as the log shows it.
+        """Return a message if the server's `--max-log-len` has cut prompts.
 
         The option cuts a prompt to as many characters as tokens.  If the log lacks the server's arguments,
         prompts with as many characters as tokens are counted.  The sign of a cut is then that at least two of

@@ -20,10 +20,6 @@ from peek.traffic.rows import BASE64_OBJECTS, BODY_NAMES, TIME_NAMES, RequestRow
 from peek.traffic.times import seconds
 from peek.traffic.wrapped import Inner, Unwrapping, documents
 
-ACCESS_HINT: Final = "an access log has no prompts: take the engine's own log, or log the bodies of requests"
-LITELLM_HINT: Final = (
-    "LiteLLM leaves messages out with turn_off_message_logging; its logging callback writes them"
-)
 LENGTHS_HINT: Final = (
     "these rows have lengths and no prompts: what they share is not known, and taken as nothing"
 )
@@ -39,8 +35,8 @@ class _Router(Format):
     _ROUTED: Final = re.compile(r"Routing request \S+ (?:with session id \S+ )?to \S+ at [\d.]+")
 
     def events(self, line: Inner) -> Iterator[Event] | None:
-        routed = line.row is None and self._ROUTED.search(line.text) is not None
-        if not routed and (line.row is not None or not self._LINE.match(line.text)):
+        routed = self._ROUTED.search(line.text) is not None
+        if line.row is not None or not (routed or self._LINE.match(line.text)):
             return None
         self.bare += routed
         return iter(())
@@ -48,24 +44,17 @@ class _Router(Format):
 
 class _Access(Format):
     name, kind = "an access log", "log"
-    hint = ACCESS_HINT
+    hint = "an access log has no prompts: take the engine's own log, or log the bodies of requests"
 
     _CALL: Final = re.compile(r'"(GET|POST|PUT|HEAD|DELETE|OPTIONS) (/\S*) HTTP/[\d.]+" (\d{3})\b')
     _ASKED: Final = re.compile(r"/(?:completions|messages|responses|embeddings|generate)\b")
 
     def events(self, line: Inner) -> Iterator[Event] | None:
-        row = line.row
+        row, found = line.row, self._CALL.search(line.text)
+        method, path = (found[1], found[2]) if found else (None, None)
         if row is not None:
-            return self._row(row)
-        found = self._CALL.search(line.text)
-        if found is None:
-            return None
-        self.bare += found[1] == "POST" and self._ASKED.search(found[2]) is not None
-        return iter(())
-
-    def _row(self, row: dict[str, Any]) -> Iterator[Event] | None:
-        method, path = row.get("method"), row.get("path", row.get("uri", row.get("url")))
-        if not isinstance(method, str) or not isinstance(path, str) or _has_prompt(row):
+            method, path = row.get("method"), row.get("path", row.get("uri", row.get("url")))
+        if not isinstance(method, str) or not isinstance(path, str) or (row and _has_prompt(row)):
             return None
         self.bare += method.upper() == "POST" and self._ASKED.search(path) is not None
         return iter(())
@@ -216,7 +205,7 @@ class _Anthropic(_Requests):
 
 class _Litellm(_Requests):
     name = "LiteLLM's log"
-    hint = LITELLM_HINT
+    hint = "LiteLLM leaves messages out with turn_off_message_logging; its logging callback writes them"
 
     def mine(self, row: dict[str, Any]) -> bool:
         return "startTime" in row or "proxy_server_request" in row or "litellm_call_id" in row
@@ -244,24 +233,15 @@ FORMATS: Final[tuple[type[Format], ...]] = (
 _MOONCAKE_TOKENS: Final = 512
 _LARGEST: Final = 100_000_000
 _NOT_UNDERSTOOD: Final = (
-    KeyError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    SyntaxError,
-    RecursionError,
-    csv.Error,
-)
+    KeyError, TypeError, ValueError, AttributeError, SyntaxError, RecursionError, csv.Error,
+)  # fmt: skip
 _JSON: Final = re.compile(r"\s*(?:\{|\[\s*[\[\]{\"])")
 
 
 class Reader:
-    """Reads the lines of logs, one file after another.
+    """Reads the lines of logs, one file after another, in formats of one kind ("rows", "log") or of all ("").
 
-    Args:
-        rows: reader of rows with requests; it knows the fields that the user has named.
-        loads: parser of JSON.
-        kind: "rows" or "log" for formats of that kind only; "" for all.
+    `rows` reads requests from rows; it knows the fields that the user has named.  `loads` parses JSON.
 
     Attributes:
         formats: the formats in the order of `FORMATS`, each with its counts.

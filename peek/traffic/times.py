@@ -33,11 +33,9 @@ def seconds(value: object, unit: str = "") -> float:
     """Read a time as seconds on a clock that all requests of a log share.
 
     Args:
-        value: a number, a number as text, or a date and time as `_date` reads it (UTC if it names no zone).
+        value: a number, a number as text, or a date and time as `_date` reads it (UTC if it names no zone);
+            `WorkloadError` for anything else, and for negative or infinite numbers.
         unit: unit of a number, a key of `UNITS`; "" to tell it by size, with seconds for small numbers.
-
-    Raises:
-        WorkloadError: `value` is none of these, or is negative or infinite.
     """
     number = _number(value)
     if number is None:
@@ -69,12 +67,7 @@ def bare_unit(times: Sequence[float]) -> str:
 
 
 def doubt(times: Sequence[float], unit: str) -> str:
-    """Return a message on how bare numbers were read; "" if no other unit is likely.
-
-    Args:
-        times: times as they were read, seconds.
-        unit: the `bare_unit` of the numbers.
-    """
+    """Return a message on how bare numbers were read, as seconds; "" if no unit but `unit` is likely."""
     gap = mean_gap(times)
     if unit != "s":
         slow = f"one request would come in {gap * UNITS[unit]:,.0f} s"

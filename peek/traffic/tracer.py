@@ -19,14 +19,11 @@ from peek.offline.formats import SYMBOL_BYTES, Encode, key_of, kind_of
 from peek.traffic.events import Arrival, Ending, Event, Measured
 from peek.traffic.times import UNITS, bare_unit, doubt
 
-_ID_BITS: Final = 53
-"""Bits of a block's id, as many as JSON readers keep; two blocks' ids are equal by accident in 1 of 2**53."""
-
 BLOCK_TOKENS: Final = 16
 """Default tokens per block, which are vLLM's; hits with SGLang's page of 1 token differ little."""
 
-_LARGEST_SALT: Final = 64
-"""Most bytes of a BLAKE2b key; a longer salt is hashed first."""
+_ID_BITS: Final = 53  # as many as JSON readers keep; two blocks' ids are equal by accident in 1 of 2**53
+_LARGEST_SALT: Final = 64  # most bytes of a BLAKE2b key; a longer salt is hashed first
 
 
 @dataclass(slots=True)
@@ -95,12 +92,7 @@ class Counts:
 
 
 class Hashing:
-    """Makes ids of blocks and names of tenants that reveal nothing without the salt.
-
-    Args:
-        salt: secret bytes.
-        block_tokens: tokens per block.
-    """
+    """Makes ids of blocks and names of tenants that reveal nothing without the salt, secret bytes."""
 
     def __init__(self, salt: bytes, block_tokens: int) -> None:
         self._salt = salt if len(salt) <= _LARGEST_SALT else blake2b(salt).digest()
@@ -246,12 +238,8 @@ class Tracer:
         all times are whole seconds, the log has no finer ones.  The requests of each second are then spread
         evenly over it.
 
-        Args:
-            unknown_tokens: output length of a request whose log has neither length nor limit, tokens.
-            rate: requests per second, evenly spaced, in place of the log's times.
-
-        Raises:
-            WorkloadError: a request has no time, and `rate` is None.
+        A request whose log has neither output length nor limit gets `unknown_tokens`.  A `rate`, in requests
+        per second, evenly spaced, replaces the log's times; without it, `WorkloadError` if one is missing.
         """
         times = self._times(rate)
         start = min(times, default=0.0)

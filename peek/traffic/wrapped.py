@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from peek.errors import WorkloadError
@@ -54,8 +55,7 @@ _FIELDS: Final = (
 )  # fmt: skip
 """Field of the line and field of its time in JSON of Docker, Fluent Bit, a logger, journald, Loki, Google."""
 
-_DOCKER_PART: Final = 16_000
-"""Bytes below which a line without an end of line is whole; Docker splits lines at 16 KiB."""
+_DOCKER_PART: Final = 16_000  # bytes below which a line without an end is whole; Docker splits at 16 KiB
 
 _LISTS: Final = ("data", "requests", "items", "records", "rows", "logs", "hits", "results")
 """Fields in which an export holds its list of rows."""
@@ -66,11 +66,7 @@ _DEEPEST: Final = 6
 
 
 class Unwrapping:
-    """Removes the runtime's wrapping line by line, and joins lines that the runtime has split.
-
-    Args:
-        loads: parser of JSON.
-    """
+    """Removes the runtime's wrapping line by line, and joins lines that the runtime has split."""
 
     def __init__(self, loads: Callable[[Any], Any]) -> None:
         self._loads = loads
@@ -178,39 +174,25 @@ def documents(lines: Iterable[Line]) -> Iterator[Line]:
         yield first
         yield from rest
         return
-    cutter = _Cutter(base)
-    yield from cutter.objects(first)
-    for line in rest:
-        yield from cutter.objects(line)
-    if cutter.held:
-        yield Line(cutter.number, b"\n".join(cutter.held), b"")
-
-
-class _Cutter:
-    """Cuts out the objects at one depth of nesting."""
-
-    def __init__(self, base: int) -> None:
-        self.held: list[bytes] = []
-        self.number = 0
-        self._base = base
-        self._depth = 0
-
-    def objects(self, line: Line) -> Iterator[Line]:
-        content, start = line.content, 0
+    held: list[bytes] = []
+    number = depth = 0
+    for line in chain([first], rest):
+        content, at = line.content, 0
         for mark in _MARKS.finditer(content):
             sign = mark[0]
             if sign in (b"{", b"["):
-                if self._depth == self._base and sign == b"{":
-                    self.number, start = line.number, mark.start()
-                self._depth += 1
+                if depth == base and sign == b"{":
+                    number, at = line.number, mark.start()
+                depth += 1
             elif sign in (b"}", b"]"):
-                self._depth -= 1
-                if self._depth == self._base and sign == b"}":
-                    yield Line(self.number, b"\n".join([*self.held, content[start : mark.end()]]), b"\n")
-                    self.held = []
-                    start = mark.end()
-        left = content[start:]
-        if self._depth > self._base:
-            self.held.append(left)
+                depth -= 1
+                if depth == base and sign == b"}":
+                    yield Line(number, b"\n".join([*held, content[at : mark.end()]]), b"\n")
+                    held, at = [], mark.end()
+        left = content[at:]
+        if depth > base:
+            held.append(left)
         elif left.strip(b" ,[]\t\r"):
             yield Line(line.number, left, b"\n")
+    if held:
+        yield Line(number, b"\n".join(held), b"")
