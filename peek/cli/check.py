@@ -31,8 +31,7 @@ from peek.simulation.trace import at_rate, recorded, row_of
 from peek.simulation.workload import Workload, ideal_hit
 from peek.traffic import UNITS, Reader, RequestRows, Tracer
 
-LIMIT: Final = 1000
-"""Default number of simulated requests, with which an answer takes a minute or less."""
+LIMIT: Final = 1000  # default number of simulated requests, with which an answer takes a minute or less
 
 AUTO: Final = "auto"
 

@@ -30,8 +30,7 @@ from peek.offline.formats import excerpt
 DONE: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
-INTERRUPTED: Final = 130
-"""Exit code with which shells report a process that Ctrl-C ended."""
+INTERRUPTED: Final = 130  # exit code with which shells report a process that Ctrl-C ended
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__
 """click's `UsageError`; newer versions of typer contain their own click, without a public name for it."""

@@ -30,8 +30,7 @@ from peek.simulation.simulate import Target
 LARGEST_COUNT: Final = 100_000_000
 """Most tokens or rows of an option: the arena of hundreds of accelerators, and still quick to set up."""
 
-STREAM: Final = Path("-")
-"""Path that stands for standard input or output."""
+STREAM: Final = Path("-")  # path that stands for standard input or output
 
 COMPRESSED: Final = (".gz", ".zst")
 
@@ -231,8 +230,7 @@ def check_no_folder(path: Path) -> None:
         raise PeekError(f"{path}: is a folder")
 
 
-Named = Iterable[tuple[str, Path]]
-"""Pairs of an argument's or option's name and its path."""
+Named = Iterable[tuple[str, Path]]  # pairs of an argument's or option's name and its path
 
 
 def refuse_clashes(read: Named, written: Named) -> None:

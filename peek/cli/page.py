@@ -16,8 +16,7 @@ from peek.cli.trace import pace
 from peek.cli.writing import write_whole
 from peek.simulation.answer import FIGURES, OURS, Figure, figure_named
 
-Checked = Mapping[str, Any]
-"""The object that `peek check --json` prints."""
+Checked = Mapping[str, Any]  # the object that `peek check --json` prints
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1d2733; --dim: #5b6876; --paper: #fff; --line: #d9e0e7;

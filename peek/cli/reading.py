@@ -28,19 +28,13 @@ from peek.offline.formats import BatchRequest, Encode, Line, Loads, excerpt, key
 LONGEST_LINE: Final = 256_000_000
 """Most bytes of a line: more than any request has, and a bound on what an archive may unpack to at once."""
 
-SHOWN_FAULTS: Final = 20
-"""Most bad lines that are named on stderr; all are counted."""
-
-MISTRAL_NAMES: Final = ("tekken", "tokenizer.model")
-"""Beginnings of the names of Mistral's tokenizer files."""
+SHOWN_FAULTS: Final = 20  # most bad lines that are named on stderr; all are counted
+MISTRAL_NAMES: Final = ("tekken", "tokenizer.model")  # beginnings of the names of Mistral's tokenizer files
 
 TABLE: Final = ".parquet"
 
-_TABLE_ROWS: Final = 1024
-"""Number of rows in memory while a table is read."""
-
-_SHOW_EVERY: Final = 1024
-"""Number of lines between two updates of the progress."""
+_TABLE_ROWS: Final = 1024  # number of rows in memory while a table is read
+_SHOW_EVERY: Final = 1024  # number of lines between two updates of the progress
 
 _REFRESH_S: Final = 0.1
 

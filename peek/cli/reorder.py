@@ -43,12 +43,10 @@ OUT_OF_CORE_BYTES: Final = 2_000_000_000
 
 LARGEST_REPLICAS: Final = 1000
 
-MEMORY_LIMIT: Final = "1500MB"
-"""Memory limit of the database; the process needs a few hundred megabytes more."""
+MEMORY_LIMIT: Final = "1500MB"  # memory limit of the database; the process needs a few hundred megabytes more
 
 CHUNK_LINES: Final = 20_000
-CHUNK_BYTES: Final = 64_000_000
-"""Lines, or bytes of their keys, after which a chunk goes to the database."""
+CHUNK_BYTES: Final = 64_000_000  # lines, or bytes of their keys, after which a chunk goes to the database
 
 IN_PLACE: Final = "{in}"
 OUT_PLACE: Final = "{out}"

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 ROOMY_COLUMNS: Final = 100
 """Width of a terminal, in characters, from which the table's columns stand further apart."""
 
-SHORT_WAIT_S: Final = 0.1
-"""There is hardly a queue if 99 of 100 requests wait less than this, in seconds."""
+SHORT_WAIT_S: Final = 0.1  # there is hardly a queue if 99 of 100 requests wait less than this, in seconds
 
 PLOT_FORMATS: Final = (".png", ".svg", ".pdf")
 

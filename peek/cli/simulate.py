@@ -43,16 +43,14 @@ from peek.simulation.simulate import CACHES, TARGETS, Target, simulate
 from peek.simulation.trace import at_rate, at_session_rate, read_mooncake, read_sessions
 from peek.simulation.workload import Workload, faster
 
-ALL: Final = "all"
-"""Label that stands for every preset."""
+ALL: Final = "all"  # label that stands for every preset
 
 DEFAULT_POLICIES: Final = (
     "fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek",
 )  # fmt: skip
 """The policies that `make demo` compares."""
 
-FLEET_POLICIES: Final = ["peek"]
-"""Default policies of a fleet's engines."""
+FLEET_POLICIES: Final = ["peek"]  # default policies of a fleet's engines
 
 DEFAULT_ROUTERS: Final = ("round-robin", "prefix-hash", "peek")
 

@@ -27,14 +27,12 @@ from peek.traffic import BLOCK_TOKENS, UNITS, Counts, Reader, RequestRows, Trace
 KINDS: Final = {"auto": "", "jsonl": "rows", "log": "log"}
 """Values of --format, each with the kind of `Reader` formats that it admits."""
 
-UNKNOWN_TOKENS: Final = 128
-"""Default length in tokens of an answer whose length is not in the log."""
+UNKNOWN_TOKENS: Final = 128  # default length in tokens of an answer whose length is not in the log
 
 ESTIMATE: Final = " (four bytes of text taken as a token; --tokenizer counts them)"
 """Note behind a number of tokens that is estimated."""
 
-SMALLEST_SALT: Final = 16
-"""Least bytes of a salt: if they are random, too many to try out."""
+SMALLEST_SALT: Final = 16  # least bytes of a salt: if they are random, too many to try out
 
 _SPANS: Final = ((86_400.0, "days"), (3600.0, "h"), (60.0, "min"))
 _YEAR_S: Final = 366 * 86_400.0

@@ -27,9 +27,7 @@ from peek.trie.keys import pack
 
 Keys: TypeAlias = npt.NDArray[np.uint64]
 
-BLOCK_TOKENS: Final = 16
-"""Default size of a cache block in tokens: vLLM's."""
-
+BLOCK_TOKENS: Final = 16  # default size of a cache block in tokens: vLLM's
 _GOLDEN: Final = 0x9E3779B97F4A7C15  # the increment of splitmix64: 2**64 divided by the golden ratio
 _FIRST_MULTIPLIERS: Final = (
     1024  # least size of a table; others are powers of two that fit the longest prompt

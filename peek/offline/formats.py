@@ -48,11 +48,9 @@ _SALT_NAMES: Final = ("cache_salt", "extra_key", "lora_path")
 
 NAMESPACE_NAMES: Final = ("model", *_SALT_NAMES)
 
-Loads = Callable[[bytes], Any]
-"""Parses JSON."""
+Loads = Callable[[bytes], Any]  # parses JSON
 
-Encode = Callable[[str], list[int]]
-"""Turns text into token ids."""
+Encode = Callable[[str], list[int]]  # turns text into token ids
 
 # -- excerpts of user content in messages ---------------------------------------------------------------
 

@@ -22,13 +22,11 @@ from peek.offline.replicas import Share, split
 from peek.offline.shape import BatchShape, Ints, contract, depth_first, places, shape_of, shared_depth
 from peek.trie.keys import pack
 
-CACHE_TOKENS: Final = 50_000
-"""Default size of the engine's cache in tokens: the paper's arena."""
+CACHE_TOKENS: Final = 50_000  # default size of the engine's cache in tokens: the paper's arena
 
 MODES: Final = ("full", "paper")
 
-PAPER_TOKENS: Final = 128
-"""Number of leading tokens that the paper's trie reads, its D."""
+PAPER_TOKENS: Final = 128  # number of leading tokens that the paper's trie reads, its D
 
 DUPLICATION, COVERAGE, DEPTH, NO_SHARING, GAIN = "duplication", "coverage", "depth", "no-sharing", "gain"
 """The guards, of which the first three are the paper's (`paper_guard`)."""
@@ -36,8 +34,7 @@ DUPLICATION, COVERAGE, DEPTH, NO_SHARING, GAIN = "duplication", "coverage", "dep
 MAX_DUPLICATES: Final = 0.5
 SHARING_TOKENS: Final = 32
 MIN_COVERAGE: Final = 0.1
-MIN_DEPTH_TOKENS: Final = 64
-"""This and the three above are the bounds of the paper's guards."""
+MIN_DEPTH_TOKENS: Final = 64  # this and the three above are the bounds of the paper's guards
 
 _TAIL_TOKENS: Final = 16
 """Number of trailing tokens that must agree before `duplicates` compares two whole prompts."""

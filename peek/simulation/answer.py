@@ -27,11 +27,8 @@ from peek.simulation.workload import SimRequest, Workload
 DRAWS: Final = 19
 """Default number of resamples; a further resample falls into the range of 19 in 9 of 10 cases."""
 
-SAME: Final = 0.03
-"""Relative difference up to which two times or two rates count as the same."""
-
-SAME_POINTS: Final = 0.01
-"""Difference up to which two shares count as the same: one percentage point."""
+SAME: Final = 0.03  # relative difference up to which two times or two rates count as the same
+SAME_POINTS: Final = 0.01  # difference up to which two shares count as the same: one percentage point
 
 OURS: Final = "peek"
 
@@ -164,8 +161,7 @@ class Change:
         return self.gain < -self.figure.same and self.high < 0.0
 
 
-Runs = Mapping[str, Any]
-"""The runs of one draw, by label of the policy."""
+Runs = Mapping[str, Any]  # the runs of one draw, by label of the policy
 
 
 def changes(draws: Sequence[Runs], ours: str, rivals: Sequence[str]) -> list[Change]:

@@ -319,8 +319,7 @@ class RadixCache:
         return None
 
 
-NAMELESS: Final = -(2**31)
-"""Marks a block without a name; neither prompts nor answers use this symbol."""
+NAMELESS: Final = -(2**31)  # marks a block without a name; neither prompts nor answers use this symbol
 
 
 @final

@@ -26,8 +26,7 @@ import numpy as np
 
 from peek.errors import WorkloadError
 
-BYTES_PER_VALUE: Final = 2
-"""Size of a weight or KV value in bytes: that of bf16."""
+BYTES_PER_VALUE: Final = 2  # size of a weight or KV value in bytes: that of bf16
 
 
 class StepTimes(Protocol):
@@ -270,8 +269,7 @@ def _size(name: str, config: Mapping[str, Any], field: str) -> int:
 # -- step times fitted to a real engine ---------------------------------------------------------------
 
 
-ENOUGH: Final = 256
-"""Number of steps before the first fit: 64 for each of the four terms."""
+ENOUGH: Final = 256  # number of steps before the first fit: 64 for each of the four terms
 
 FLOORS: Final = (1, 32, 64, 96, 128, 160, 192, 256, 384, 512, 768)
 """Floors that are tried, in tokens: a step of fewer tokens costs as much as the floor.  It is about 120 on an
@@ -280,14 +278,9 @@ H100, and larger where computing is faster for the bandwidth."""
 _FADE: Final = 0.999
 """Factor of every step's weight with each further step: the fit remembers about a thousand steps."""
 
-_SOLVE_EVERY: Final = 64
-"""Number of steps between two fits."""
-
-_SHORTEST_S: Final = 1e-4
-"""Lower bound of a step's time in seconds, so that nothing is divided by 0."""
-
-_MOST_STALLED: Final = 2.0
-"""Upper bound of the factor by which stalls may scale the fitted step times."""
+_SOLVE_EVERY: Final = 64  # number of steps between two fits
+_SHORTEST_S: Final = 1e-4  # lower bound of a step's time in seconds, so that nothing is divided by 0
+_MOST_STALLED: Final = 2.0  # upper bound of the factor by which stalls may scale the fitted step times
 
 _UNITS: Final = np.array([1.0, 1e-3, 1e-7, 1e-5])
 """Units of the four terms, which bring their sums of squares to one magnitude."""

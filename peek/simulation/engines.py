@@ -331,8 +331,7 @@ class SimEngine(ABC):
 
 
 BLOCK_TOKENS: Final = 16
-MAX_BATCHED_TOKENS: Final = 8192
-"""vLLM's default budget of a step on an H100 server, in tokens."""
+MAX_BATCHED_TOKENS: Final = 8192  # vLLM's default budget of a step on an H100 server, in tokens
 
 
 class Tier(NamedTuple):
@@ -509,19 +508,16 @@ class BlockEngine(SimEngine):
 # -- after SGLang -------------------------------------------------------------------------------------
 
 
-CHUNK_TOKENS: Final = 8192
-"""SGLang's default `chunked_prefill_size` on an 80 GB card, in tokens."""
+CHUNK_TOKENS: Final = 8192  # SGLang's default `chunked_prefill_size` on an 80 GB card, in tokens
 MAX_PREFILL_TOKENS: Final = 16384
-CLIP_NEW_TOKENS: Final = 4096
-"""Upper bound of the output that admission expects of one request, in tokens."""
+CLIP_NEW_TOKENS: Final = 4096  # upper bound of the output that admission expects of one request, in tokens
 
 INIT_RATIO: Final = 0.7
 MIN_RATIO: Final = INIT_RATIO * 0.14
 RATIO_DECAY: Final = (INIT_RATIO - MIN_RATIO) / 600
 """`new_token_ratio`, the part of the allowed output that running requests are expected to generate: its start
 and minimum, and its decrease per decode step."""
-RETRACT_STEPS: Final = 20
-"""Number of decode steps that retraction frees memory for."""
+RETRACT_STEPS: Final = 20  # number of decode steps that retraction frees memory for
 
 TOUCHING: Final = {
     "lpm": 128,
@@ -538,8 +534,7 @@ REFRESHING: Final = ("fcfs", "lpm")
 REFRESHED: Final = 128
 """First waiting requests whose cached prefixes SGLang then refreshes (`_touch_waiting_prefixes`, 0.5.23)."""
 
-REFRESH_EVERY: Final = 32
-"""Cycles from one such refresh to the next."""
+REFRESH_EVERY: Final = 32  # cycles from one such refresh to the next
 
 
 class RadixEngine(SimEngine):

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 PATIENCE: Final = 3
 """Number of steps in a row without work after which the head of the queue counts as too large to fit."""
 
-_MIX: Final = 0x1E3779B97F4A7C15
-"""An odd number whose multiples spread over 64 bits."""
+_MIX: Final = 0x1E3779B97F4A7C15  # an odd number whose multiples spread over 64 bits
 
 
 @dataclass(frozen=True)

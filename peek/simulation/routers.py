@@ -23,14 +23,12 @@ if TYPE_CHECKING:
     from peek.protocols import CacheView
 
 
-HASHED_TOKENS: Final = 1024
-"""Number of leading prompt tokens that `prefix_hash` reads."""
+HASHED_TOKENS: Final = 1024  # number of leading prompt tokens that `prefix_hash` reads
 
 WINDOW_TOKENS: Final = 8192
 """Window of `CentralFifo`, in uncached tokens that may queue at a replica: those of one step."""
 
-EVERY: Final = 2**40
-"""A window in requests that is never full, which makes late binding early."""
+EVERY: Final = 2**40  # a window in requests that is never full, which makes late binding early
 
 
 class Arrival(NamedTuple):

@@ -14,8 +14,7 @@ from peek.simulation.cost import CostModel, cost_model_for
 from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine, Tier
 from peek.simulation.workload import Workload, ideal_hit
 
-CACHES: Final = ("radix", "blocks")
-"""Engine kinds by their cache: "radix" is SGLang-like, "blocks" vLLM-like."""
+CACHES: Final = ("radix", "blocks")  # engine kinds by their cache: "radix" is SGLang-like, "blocks" vLLM-like
 
 
 class Target(NamedTuple):

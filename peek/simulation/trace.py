@@ -31,9 +31,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from peek.errors import WorkloadError
 from peek.simulation.workload import SimRequest, Workload, faster, pack_tokens, with_answers
 
-MOONCAKE_BLOCK_TOKENS: Final = 512
-"""Tokens per hash id in the published Mooncake traces."""
-
+MOONCAKE_BLOCK_TOKENS: Final = 512  # tokens per hash id in the published Mooncake traces
 MAX_RUNNING: Final = 256  # the engine's cap for a trace, as in most of the paper's cells
 WARMUP_SHARE: Final = 10  # the first 1 / 10 of the rows is warm-up; the paper leaves out 10-20 % of a cell
 ARENA_LONGEST_PROMPTS: Final = 4  # size of the default arena, in requests as long as the longest

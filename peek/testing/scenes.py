@@ -22,8 +22,7 @@ from peek.trie.keys import heads_of
 from peek.trie.pending_tree import PendingTree
 from peek.trie.tree_view import TreeView
 
-NOW = 64.0
-"""The `now` of every scene that sets none, in seconds."""
+NOW = 64.0  # the `now` of every scene that sets none, in seconds
 
 
 @dataclass(frozen=True)

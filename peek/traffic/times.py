@@ -12,8 +12,7 @@ from typing import Final
 from peek.errors import WorkloadError
 from peek.offline.formats import excerpt_of
 
-UNITS: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
-"""Number of each unit in a second."""
+UNITS: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # number of each unit in a second
 
 _EPOCH_FLOOR_S: Final = 9e8
 """Numbers from this on (1998) are dates, in seconds; 1,000 times this they are dates in ms, and so on."""
