@@ -19,10 +19,11 @@ from rich.console import Console
 from peek import __version__, backend
 from peek.cli import options as cli
 from peek.cli import trace
-from peek.cli.page import save_page
+from peek.cli.page import page
 from peek.cli.reading import ProgressBar, json_loads, load_tokenizer
 from peek.cli.report import Batch, print_batches, rounded, said_of
 from peek.cli.simulate import DEFAULT_CARD, DEFAULT_MODEL, arena_of, machine, number_of_cards, part_of_memory
+from peek.cli.writing import write_whole
 from peek.offline.formats import Encode
 from peek.simulation.answer import DRAWS, ENGINES, FIGURES, OURS, Answer, answer, busiest
 from peek.simulation.cost import CostModel
@@ -74,8 +75,7 @@ class Checked:
         seen: the log's formats, counts and figures, by name.
         summary: the counts in words, a line each.
         notes: warnings and advice, a sentence each.
-        answer: answer of the simulation.
-        cost: cost model of the machine.
+        answer: answer of the simulation, with `cost` as the cost model of the machine.
         assumed: the settings of engine and machine that were assumed, in words; "" if none.
     """
 
@@ -140,7 +140,8 @@ def check_command(options: CheckOptions) -> None:
         cli.check_target(options.html)
     checked = _checked(options, cost, encode)
     if options.html is not None:
-        save_page(options.html, checked.as_json())
+        with write_whole([options.html]) as (stream,):
+            stream.write(page(checked.as_json()).encode())
     if options.as_json:
         print(json.dumps(rounded(checked.as_json()), indent=2))
     else:
@@ -158,7 +159,10 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> C
     bad = sum(each.count for each in trace.read_logs(options.logs, reader, tracer))
     if not tracer.counts.requests:
         raise trace.nothing_read(options.logs, reader)
-    whole = _workload(options, tracer)
+    with trace.untimed(options.logs):
+        rows = [row_of(row) for row in tracer.rows(options.output_tokens, options.rate)]
+    name = options.logs[0].name.partition(".")[0] if len(options.logs) == 1 else f"{len(options.logs)} logs"
+    whole = at_rate(recorded(name, rows), options.rate_scale)
     facts = reader.facts
     engine = ENGINES[options.engine if options.engine != AUTO else facts.engine or "vllm"]
     arena = options.arena_tokens or facts.arena_tokens or arena_of(cost, options.memory_utilization)
@@ -179,13 +183,6 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> C
     tokens = "of prompts" + trace.ESTIMATE * seen["tokens_are_estimated"]
     said = trace.summary(tracer.counts, tokens, "of unknown length")
     return Checked(seen, said, _notes(reader, tracer), found, cost, assumed)
-
-
-def _workload(options: CheckOptions, tracer: Tracer) -> Workload:
-    with trace.untimed(options.logs):
-        rows = [row_of(row) for row in tracer.rows(options.output_tokens, options.rate)]
-    name = options.logs[0].name.partition(".")[0] if len(options.logs) == 1 else f"{len(options.logs)} logs"
-    return at_rate(recorded(name, rows), options.rate_scale)
 
 
 def _seen(options: CheckOptions, reader: Reader, tracer: Tracer, whole: Workload, bad: int) -> dict[str, Any]:

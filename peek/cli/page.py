@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from peek.cli.report import figure_text
 from peek.cli.trace import pace
-from peek.cli.writing import write_whole
 from peek.simulation.answer import FIGURES, OURS, Figure, figure_named
 
 Checked = Mapping[str, Any]  # the object that `peek check --json` prints
@@ -47,12 +46,6 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; }
 th { font-size: .85rem; vertical-align: bottom; }
 td { white-space: nowrap; } td .dim { font-size: .75rem; }
 """
-
-
-def save_page(path: Path, found: Checked) -> None:
-    """Write the page into the file `path`."""
-    with write_whole([path]) as (stream,):
-        stream.write(page(found).encode())
 
 
 def page(found: Checked) -> str:

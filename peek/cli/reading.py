@@ -42,11 +42,8 @@ _REFRESH_S: Final = 0.1
 class ProgressBar(Progress):
     """One bar over all parts of a job; shown only if stderr is a terminal, and removed when the job is done.
 
-    It draws only when told of progress, as a thread of its own would disturb measurements.
-
-    Args:
-        total: size of all parts together, in any unit; None if unknown.
-        what: label of the first part; see `next_part`.
+    It draws only when told of progress, as a thread of its own would disturb measurements.  `total` is the
+    size of all parts together, in any unit, None if unknown; `what` the label of the first part.
     """
 
     def __init__(self, total: int | None, what: str = "") -> None:
@@ -101,8 +98,11 @@ def read_lines(path: Path) -> Iterator[Line]:
     if is_table(path):
         yield from _table_lines(path)
         return
+    if path == STREAM and sys.stdin is None:
+        raise PeekError("standard input is closed")
     total = None if path == STREAM else path.stat().st_size or None
-    with _opened(path) as raw, ProgressBar(total, "reading") as progress:
+    opened: Any = nullcontext(sys.stdin.buffer) if path == STREAM else path.open("rb")
+    with opened as raw, ProgressBar(total, "reading") as progress:
         can_tell = raw.seekable()
         try:
             for line in lines_of(_short_lines(_decompressing(raw, path), path)):
@@ -114,14 +114,6 @@ def read_lines(path: Path) -> Iterator[Line]:
         except OSError as error:
             error.filename = error.filename or str(path)
             raise
-
-
-def _opened(path: Path) -> Any:
-    if path != STREAM:
-        return path.open("rb")
-    if sys.stdin is None:
-        raise PeekError("standard input is closed")
-    return nullcontext(sys.stdin.buffer)
 
 
 def _short_lines(stream: IO[bytes], path: Path) -> Iterator[bytes]:
@@ -215,11 +207,7 @@ def _opened_table(path: Path) -> Iterator[Any]:
 
 
 class BadLines:
-    """Counts the lines that are left out and names the first `SHOWN_FAULTS` on stderr.
-
-    Attributes:
-        count: number of lines left out so far.
-    """
+    """Counts the lines that are left out (`count`) and names the first `SHOWN_FAULTS` on stderr."""
 
     def __init__(self, source: Path) -> None:
         self.count = 0

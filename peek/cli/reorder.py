@@ -1,8 +1,7 @@
 """`peek reorder`, `peek restore`, `peek batch`: put a batch file into another order, and its results back.
 
-Lines stay as they are, byte for byte; only their order changes.  An order file beside the output, with one
-line per output line, lets `peek restore` put results back.  A line that cannot be understood is named and
-left out, and the exit code is 1.
+Lines stay as they are, byte for byte.  An order file beside the output, with one line per output line, lets
+`peek restore` put results back.  A line that cannot be understood is named and left out; the exit code is 1.
 
 Requests go from the reader to a runner, and lines go from the runner to the writer.  The runner in memory has
 a guard, which simulates a cache.  The runner out of core copies the good lines, unpacked, into a file beside

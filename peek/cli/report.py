@@ -166,8 +166,7 @@ class Column:
 
     Attributes:
         heading: three lines: what, which, unit.
-        figure: the figure, which says what is better.
-        text: function that formats the value.
+        text: function that formats the value of the figure.
         compared: whether another column follows, with the ratio to the first run.
         is_ranked: whether the best value is to stand out.
     """

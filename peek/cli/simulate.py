@@ -1,8 +1,8 @@
 """`peek simulate`: runs policies on the simulated engine, on a cell of the paper or on recorded traffic.
 
 The command line is checked first, then what the outside world must offer (recorded file, folder of the plot,
-matplotlib).  The runs come last, so that no mistake costs a run.  Every combination of workload (seed, or
-speed of a trace), policy and router is a run; the runs of one seed or speed share one workload.
+matplotlib), so that no mistake costs a run.  Every combination of workload (seed, or speed of a trace),
+policy and router is a run.
 """
 
 from __future__ import annotations
@@ -45,11 +45,9 @@ from peek.simulation.workload import Workload, faster
 
 ALL: Final = "all"  # label that stands for every preset
 
-DEFAULT_POLICIES: Final = (
+DEFAULT_POLICIES: Final = (  # those that `make demo` compares
     "fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek",
 )  # fmt: skip
-"""The policies that `make demo` compares."""
-
 FLEET_POLICIES: Final = ["peek"]  # default policies of a fleet's engines
 
 DEFAULT_ROUTERS: Final = ("round-robin", "prefix-hash", "peek")
@@ -146,12 +144,9 @@ def simulate_command(options: SimulateOptions) -> None:
     if any(map(options.is_given, _MACHINE)):
         cost = machine(options.card or DEFAULT_CARD, options.cards, options.model or DEFAULT_MODEL)
         arena = arena or arena_of(cost, options.memory_utilization)
+    seats = options.max_running
     workloads = [
-        replace(
-            each,
-            arena_tokens=arena or each.arena_tokens,
-            max_running=options.max_running or each.max_running,
-        )
+        replace(each, arena_tokens=arena or each.arena_tokens, max_running=seats or each.max_running)
         for each in _workloads(options)
     ]
     cost = cost or cost_model_for(options.workload)

@@ -87,10 +87,8 @@ def _compressing(raw: IO[bytes], path: Path) -> Any:
 class _Output:
     """One output of `write_whole`.
 
-    Attributes:
-        stream: stream to write to.
-        folder: folder in which the file will appear; None if the output is written in place, and has
-            nothing to publish, withdraw, keep or forget.
+    `folder` is where the file will appear; None if the output is written in place, and has nothing to
+    publish, withdraw, keep or forget.
     """
 
     def __init__(self, path: Path) -> None:
