@@ -25,18 +25,10 @@ from peek.cli import options as cli
 from peek.cli.reading import ProgressBar
 from peek.cli.report import Batch, as_json_text, check_plot, print_batches, save_plot
 from peek.cli.writing import write_whole
+from peek.simulation import cost as costs
 from peek.simulation.answer import engine_of
 from peek.simulation.cells import CELL_NAMES, LOADS, cell
-from peek.simulation.cost import (
-    UTILISATION,
-    CostModel,
-    Model,
-    arena_tokens,
-    card_named,
-    cost_model_for,
-    model_named,
-    model_of,
-)
+from peek.simulation.cost import CostModel
 from peek.simulation.engines import BLOCK_TOKENS, Job
 from peek.simulation.fleet import ROUTERS, FleetShape, simulate_fleet
 from peek.simulation.simulate import CACHES, TARGETS, Target, simulate
@@ -70,7 +62,7 @@ _FLEET_ONLY: Final = ("router", "stale_s")
 
 number_of_cards = partial(cli.count, "Number of accelerators, tensor parallel.", 1)
 part_of_memory = partial(
-    cli.value, "Share of the memory for weights and KV cache.", UTILISATION, "FLOAT", cli.parse_part
+    cli.value, "Share of the memory for weights and KV cache.", costs.UTILISATION, "FLOAT", cli.parse_part
 )
 
 
@@ -149,7 +141,7 @@ def simulate_command(options: SimulateOptions) -> None:
         replace(each, arena_tokens=arena or each.arena_tokens, max_running=seats or each.max_running)
         for each in _workloads(options)
     ]
-    cost = cost or cost_model_for(options.workload)
+    cost = cost or costs.cost_model_for(options.workload)
     per_request = io.StringIO()
     lines = csv.writer(per_request, lineterminator="\n")
     lines.writerow(PER_REQUEST_COLUMNS)
@@ -227,7 +219,7 @@ def machine(card: str, cards: int, model: str) -> CostModel:
     if cards > LARGEST_CARDS:
         raise typer.BadParameter(f"{cards} is not in 1..{LARGEST_CARDS}", param_hint="--cards")
     with cli.as_usage_error("--card", WorkloadError):
-        hardware = card_named(card.lower(), cards)
+        hardware = costs.card_named(card.lower(), cards)
     return CostModel(hardware, _model(model))
 
 
@@ -237,22 +229,22 @@ def arena_of(cost: CostModel, part: float) -> int:
     `BadParameter` if the weights do not fit.
     """
     with cli.as_usage_error("--card", WorkloadError, ": more of them with --cards"):
-        return arena_tokens(cost.hardware, cost.model, part)
+        return costs.arena_tokens(cost.hardware, cost.model, part)
 
 
-def _model(model: str) -> Model:
+def _model(model: str) -> costs.Model:
     """Return a model by its name, or by the path of its `config.json`."""
     path = Path(model)
     if path.suffix != ".json":
         with cli.as_usage_error("--model", WorkloadError, ", or a config.json"):
-            return model_named(model.lower())
+            return costs.model_named(model.lower())
     try:
         config = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
         raise PeekError(f"{path}: not valid JSON") from None
     if not isinstance(config, dict):
         raise PeekError(f"{path}: not a JSON object")
-    return model_of(str(path), config)
+    return costs.model_of(str(path), config)
 
 
 # -- workloads and runs ---------------------------------------------------------------------------------

@@ -148,7 +148,8 @@ def _shared_prefix_workload(name: str, load: str, seed: int, engine: str) -> Wor
     arrival_s = 0.0
     requests = []
     for position, group in enumerate(groups):
-        lengths = _FIXED_QUESTIONS if spec.mixed else _question_lengths(group)
+        own = [_QUESTION_TABLE[(group + 5 * place) % len(_QUESTION_TABLE)] for place in range(8)]
+        lengths = _FIXED_QUESTIONS if spec.mixed else own
         question = rng.randrange(len(lengths))
         arrival_s += rng.expovariate(rate) if rate else 0.0
         if (group, question) not in prompts:  # equal prompts share one object
@@ -186,12 +187,6 @@ def draw_groups(rng: Random, groups: int, count: int) -> list[int]:
     total = cumulative[-1]
     # The upper bound is the last index, since random() * total may round up to total.
     return [by_rank[bisect_right(cumulative, rng.random() * total, 0, groups - 1)] for _ in range(count)]
-
-
-def _question_lengths(group: int) -> tuple[int, ...]:
-    """Return the token counts of a group's eight questions."""
-    size = len(_QUESTION_TABLE)
-    return tuple(_QUESTION_TABLE[(group + 5 * question) % size] for question in range(8))
 
 
 def _mixed_output(group: int, groups: int) -> int:

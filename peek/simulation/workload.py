@@ -165,21 +165,17 @@ def ideal_hit(workload: Workload, *, include_warmup: bool = False) -> float:
     hit_tokens = prompt_tokens = 0
     first_counted = 0 if include_warmup else workload.warmup
     for position, request in enumerate(workload.requests):
-        symbols = _insert_and_match(seen.setdefault(request.namespace, []), request.key, request.answer)
+        earlier = seen.setdefault(request.namespace, [])
+        key, whole = request.key, request.key + request.answer
+        place = bisect_left(earlier, key)
+        neighbours = earlier[max(0, place - 1) : place + 1]
+        if whole not in neighbours:  # a copy would add nothing
+            earlier.insert(bisect_left(earlier, whole, place), whole)
         if position >= first_counted:
+            symbols = max((shared_symbols(each, key) for each in neighbours), default=0)
             hit_tokens += min(symbols * workload.unit_tokens, request.num_tokens - 1)
             prompt_tokens += request.num_tokens
     return hit_tokens / prompt_tokens if prompt_tokens else 0.0
-
-
-def _insert_and_match(earlier: list[bytes], key: bytes, answer: bytes) -> int:
-    """Put `key + answer` into the sorted `earlier`; return how many symbols `key` shares with a key there."""
-    place = bisect_left(earlier, key)
-    neighbours = earlier[max(0, place - 1) : place + 1]
-    whole = key + answer
-    if whole not in neighbours:  # a copy would add nothing
-        earlier.insert(bisect_left(earlier, whole, place), whole)
-    return max((shared_symbols(each, key) for each in neighbours), default=0)
 
 
 def shared_symbols(left: bytes, right: bytes) -> int:

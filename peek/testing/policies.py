@@ -35,7 +35,6 @@ from peek.testing.scenes import (
     Prepared,
     Replay,
     Scene,
-    Step,
     ids,
     show_arrival,
     show_history,
@@ -123,7 +122,6 @@ def _check_case(make: Factory, case: _Case, stateful: bool) -> None:
     again = subject.order(twin, told(twin, case.prepare(policy)))
     subject.same(expected, again, "a copy of the policy orders the same queue differently")
     _check_names(subject, make(), case, expected)
-    _check_leftovers(subject, make(), case, expected)
     _check_reads(subject, make, case, expected)
     if not stateful:
         used = make()
@@ -146,30 +144,33 @@ def _check_names(subject: _Subject, policy: AdmissionPolicy, case: _Case, expect
     subject.same([names[name] for name in expected], again, f"it depends on request ids; with {names}")
 
 
-def _check_leftovers(subject: _Subject, policy: AdmissionPolicy, case: _Case, expected: list[str]) -> None:
-    prepared = told(policy, case.prepare(policy))
-    for i, request in enumerate(prepared.queue):
-        request.section, request.lane = 2 - i % 3, i % 2
-    again = subject.order(policy, prepared)
-    subject.same(expected, again, "it reads section or lane as the cycle before left them")
+def _leave(i: int, request: PendingRequest) -> None:
+    request.section, request.lane = 2 - i % 3, i % 2
+
+
+def _spoil_cache(i: int, request: PendingRequest) -> None:
+    request.cached_len, request.coming_len = 64 - 7 * i % 64, 11 * i % 64
+
+
+def _spoil_tree(i: int, request: PendingRequest) -> None:
+    request.score, request.head = 100 - 31 * i % 100, i // 2
+    request.cluster_id, request.cluster_depth, request.cluster_size = i % 3, 5 * i % 7, 1 + 3 * i % 4
 
 
 def _check_reads(subject: _Subject, make: Factory, case: _Case, expected: list[str]) -> None:
-    policy = make()
-    if not policy.reads_cache:
-        prepared = told(policy, case.prepare(policy))
-        for i, request in enumerate(prepared.queue):
-            request.cached_len, request.coming_len = 64 - 7 * i % 64, 11 * i % 64
-        again = subject.order(policy, prepared)
-        subject.same(expected, again, "it says reads_cache=False and reads cached_len or coming_len")
-    policy = make()
-    if not policy.reads_tree:
-        prepared = told(policy, case.prepare(policy))
-        for i, request in enumerate(prepared.queue):
-            request.score, request.head = 100 - 31 * i % 100, i // 2
-            request.cluster_id, request.cluster_depth, request.cluster_size = i % 3, 5 * i % 7, 1 + 3 * i % 4
-        again = subject.order(policy, prepared)
-        subject.same(expected, again, "it says reads_tree=False and reads score, head or cluster")
+    """Spoil what the policy should not read."""
+    first = make()
+    for is_read, spoil, fault in (
+        (False, _leave, "it reads section or lane as the cycle before left them"),
+        (first.reads_cache, _spoil_cache, "it says reads_cache=False and reads cached_len or coming_len"),
+        (first.reads_tree, _spoil_tree, "it says reads_tree=False and reads score, head or cluster"),
+    ):
+        if not is_read:
+            policy = make()
+            prepared = told(policy, case.prepare(policy))
+            for i, request in enumerate(prepared.queue):
+                spoil(i, request)
+            subject.same(expected, subject.order(policy, prepared), fault)
 
 
 # -- a history ----------------------------------------------------------------------------------------
@@ -193,18 +194,16 @@ def _check_history(make: Factory, history: History, stateful: bool) -> None:
             cause = _TREE
             if stateful:
                 cause = "two copies of the policy with one history disagree"
-            elif _of_a_new_one(subject, make(), replay, step) == expected:
-                cause = "it remembers earlier cycles"
+            else:
+                fresh = make()
+                anew = told(fresh, replay.prepare(step.cached, step.now, fresh.theta))
+                if subject.order(fresh, anew) == expected:
+                    cause = "it remembers earlier cycles"
             subject.same(expected, order, f"{cause}; at {step.now:g}")
         for each in (replay, beside):
             for request_id in order[: step.admitted]:
                 each.admit(request_id)
             each.withdraw(step.withdrawn)
-
-
-def _of_a_new_one(subject: _Subject, policy: AdmissionPolicy, replay: Replay, step: Step) -> list[str]:
-    """The order that a policy without a past gives the queue of `replay`."""
-    return subject.order(policy, told(policy, replay.prepare(step.cached, step.now, policy.theta)))
 
 
 _TREE = "it depends on how the tree came about (ids of tree nodes, the order of children)"

@@ -169,16 +169,15 @@ class Pages:
         self._contents: list[tuple[int, ...]] = []
 
     def key(self, tokens: Sequence[int], namespace: str = "") -> list[int]:
-        ends = range(self.page_tokens, len(tokens) + 1, self.page_tokens)
-        return [self._symbol(tuple(tokens[:end]), namespace) for end in ends]
-
-    def _symbol(self, tokens: tuple[int, ...], namespace: str) -> int:
-        page = tokens[-self.page_tokens :]
-        identity: Hashable = (namespace, tokens) if self.chained else page
-        if identity not in self._numbers:
-            self._numbers[identity] = len(self._contents)
-            self._contents.append(page)
-        return self._numbers[identity]
+        symbols = []
+        for end in range(self.page_tokens, len(tokens) + 1, self.page_tokens):
+            page = tuple(tokens[end - self.page_tokens : end])
+            identity: Hashable = (namespace, tuple(tokens[:end])) if self.chained else page
+            if identity not in self._numbers:
+                self._numbers[identity] = len(self._contents)
+                self._contents.append(page)
+            symbols.append(self._numbers[identity])
+        return symbols
 
     def tokens(self, symbols: Iterable[int]) -> list[int]:
         """The tokens that symbols stand for."""
@@ -199,11 +198,8 @@ class NaiveCacheView:
         self.unit_tokens = pages.page_tokens
         self._cache = cache
         self._pages = pages
-        self.nodes: list[Place] = sorted(radix_nodes(self._cached_keys()))
-
-    def _cached_keys(self) -> list[Place]:
-        keys = [(ns, tuple(self._pages.key(tokens, ns))) for ns, tokens in self._cache.sequences]
-        return [key for key in keys if key[1]]
+        keys = [(ns, tuple(pages.key(tokens, ns))) for ns, tokens in cache.sequences]
+        self.nodes: list[Place] = sorted(radix_nodes(key for key in keys if key[1]))
 
     def root(self, namespace: str) -> Place:
         return (namespace, ())

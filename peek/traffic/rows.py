@@ -10,16 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from peek.errors import WorkloadError
-from peek.offline.formats import (
-    HEAD_NAMES,
-    NAMESPACE_NAMES,
-    SYMBOL_BYTES,
-    Encode,
-    excerpt_of,
-    params_or_row,
-    request_of,
-    text_symbols,
-)
+from peek.offline import formats
+from peek.offline.formats import excerpt_of
 from peek.traffic.events import Arrival, Ending, Event
 from peek.traffic.times import is_bare, seconds
 
@@ -65,7 +57,7 @@ class RequestRows:
     output: str = ""
     tenant: str = ""
     time_unit: str = ""
-    encode: Encode | None = None
+    encode: formats.Encode | None = None
 
     def events(self, row: Any, name: str) -> Iterator[Event]:
         """Yield the arrival and the ending (0 tokens if unknown); `WorkloadError` says what is wrong."""
@@ -77,7 +69,7 @@ class RequestRows:
         content = first.get("content") if isinstance(first, dict) else None
         if _REDACTED in (row.get("messages"), messages, content):
             raise WorkloadError("LiteLLM has left the messages out (turn_off_message_logging)")
-        request = request_of({"body": _asked(row, body, self.prompt) if self.prompt else body})
+        request = formats.request_of({"body": _asked(row, body, self.prompt) if self.prompt else body})
         tenant = _at(row, self.tenant) if self.tenant else None
         allowed = next((body[key] for key in _ALLOWED_NAMES if _is_count(body.get(key))), 0)
         ending = self._ending(row, name)  # before the first `yield`: an error leaves the whole row out
@@ -114,7 +106,8 @@ class RequestRows:
             return int(next(filter(_is_count, found), None) or 0)
         value = _at(row, self.output)
         if isinstance(value, str):
-            return len(self.encode(value)) if self.encode else len(text_symbols(value)) // SYMBOL_BYTES
+            quarters = len(formats.text_symbols(value)) // formats.SYMBOL_BYTES
+            return len(self.encode(value)) if self.encode else quarters
         if isinstance(value, list):
             return len(value)
         if value is None or _is_count(value) or value == 0:
@@ -128,7 +121,7 @@ def _asked(row: dict[str, Any], body: dict[str, Any], path: str) -> dict[str, An
     parent = _at(row, path.rpartition(".")[0]) if "." in path else row
     beside = {**body, **parent} if isinstance(parent, dict) else body
     is_chat = isinstance(prompt, list) and prompt and isinstance(prompt[0], dict)
-    names = NAMESPACE_NAMES + (HEAD_NAMES if is_chat else ())
+    names = formats.NAMESPACE_NAMES + (formats.HEAD_NAMES if is_chat else ())
     return {
         **{name: beside[name] for name in names if name in beside},
         "messages" if is_chat else "prompt": prompt,
@@ -145,7 +138,7 @@ def body_of(row: dict[str, Any]) -> dict[str, Any]:
         found = _object(row.get(name), name)
         if found is not None:
             return _object(found.get("body"), name) or found
-    return params_or_row(row)
+    return formats.params_or_row(row)
 
 
 def _object(value: object, name: str) -> dict[str, Any] | None:
