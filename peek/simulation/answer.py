@@ -50,20 +50,17 @@ class Engine:
     stock: Mapping[str, str]
 
 
-_VLLM: Final = Engine("vllm", "vLLM", "blocks", {"fcfs+lru": ""})
-_SGLANG: Final = Engine(
-    "sglang",
-    "SGLang",
-    "radix",
-    {
-        "fcfs+lru": "",
-        "lpm+lru": "--schedule-policy lpm",
-        "dfs-weight+lru": "--schedule-policy dfs-weight",
-        "hrrn+lru": "--schedule-policy hrrn",
-        "spf+lru": "--schedule-policy shortest-prefill-first",
-    },
-)
-ENGINES: Final = {each.name: each for each in (_VLLM, _SGLANG)}
+_SGLANG: Final = {
+    "fcfs+lru": "",
+    "lpm+lru": "--schedule-policy lpm",
+    "dfs-weight+lru": "--schedule-policy dfs-weight",
+    "hrrn+lru": "--schedule-policy hrrn",
+    "spf+lru": "--schedule-policy shortest-prefill-first",
+}
+ENGINES: Final = {
+    "vllm": Engine("vllm", "vLLM", "blocks", {"fcfs+lru": ""}),
+    "sglang": Engine("sglang", "SGLang", "radix", _SGLANG),
+}
 """The engines by name.  Not simulated are vLLM's `priority` and SGLang's `priority` and `routing-key`, which
 order by values that clients send, SGLang's `lof`, which orders by allowed answer length, and `random`."""
 
@@ -119,10 +116,7 @@ FIGURES: Final = (
     Figure("throughput_rps", "the throughput", more_is_better=True),
     Figure("cache_hit", "the cache hit", is_share=True, more_is_better=True),
 )
-
-
-JOB: Final = Figure("job_s.mean", "the mean job time")
-"""The job time, compared only where requests have sessions."""
+JOB: Final = Figure("job_s.mean", "the mean job time")  # compared only where requests have sessions
 
 
 def figure_named(name: str) -> Figure:
@@ -165,12 +159,9 @@ Runs = Mapping[str, Any]  # the runs of one draw, by label of the policy
 
 
 def changes(draws: Sequence[Runs], ours: str, rivals: Sequence[str]) -> list[Change]:
-    """Compare a policy with the best of other policies, figure by figure.
+    """Compare a policy, `ours`, with the best of others, figure by figure; of equals the first counts.
 
-    Args:
-        draws: the runs of each draw; the first draw has the recorded arrivals.
-        ours: label of the policy.
-        rivals: labels of the other policies; of equally good ones the first counts.
+    The first draw has the recorded arrivals.
     """
     found = []
     for figure in FIGURES if "job_s" not in draws[0][ours] else (*FIGURES, JOB):
@@ -252,19 +243,9 @@ def answer(
 ) -> Answer:
     """Run all stock settings and `peek` on the recorded arrivals and on `draws` resamples.
 
-    Args:
-        workload: the recorded requests.
-        engine: the engine whose stock settings are run.
-        cost: step times.
-        rng: random source of the resamples.
-        draws: number of resamples.
-        targets: targets of `goodput`.
-        progress: called with the number of finished runs, after each run.
-
-    Raises:
-        WorkloadError: a request does not fit the arena.
-
-    Cost: `(draws + 1) x (stock settings + 1)` simulated runs.
+    `targets` are those of `goodput`.  `progress` is called with the number of finished runs, after each run.
+    Raises `WorkloadError` if a request does not fit the arena.  Cost: `(draws + 1) x (stock settings + 1)`
+    simulated runs.
     """
     labels = [*engine.stock, OURS]
     done: list[Runs] = []

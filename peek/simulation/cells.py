@@ -28,14 +28,9 @@ from peek.trie.keys import SYMBOL_BYTES
 LOADS: Final = ("moderate", "heavy")
 ENGINES: Final = ("sglang", "vllm")
 
-ARENA_TOKENS: Final = 50_000
-"""Arena of W1 and W2 in tokens, as the paper states it.  It states none for W3 to W5: see `arena_for`."""
-
-SYSTEM_PROMPT_TOKENS: Final = 1402
-"""Length of the system prompt that all sessions of `agentic_shared` (w4-shared) share, in tokens."""
-
-W4_LONGEST_INPUT: Final = 6000
-"""Longest input of a row of the Mooncake conversation trace that makes a W4 session, in tokens."""
+ARENA_TOKENS: Final = 50_000  # of W1 and W2, as the paper states it; for W3 to W5 see `arena_for`
+SYSTEM_PROMPT_TOKENS: Final = 1402  # of the system prompt that all sessions of w4-shared share
+W4_LONGEST_INPUT: Final = 6000  # longest input of a row of the conversation trace that makes a W4 session
 
 _TEMPLATE: Final = (1, 2, 3)
 _BEFORE_QUESTION: Final = (4, 5, 6, 7, 8)
@@ -119,9 +114,8 @@ def cell(
         client: W4 only: with "sglang" rounds do not wait for answers, with "vllm" the next round waits for
             the answer; None takes `engine`.
 
-    Raises:
-        InvalidConfig: unknown name, load, engine or client.
-        WorkloadError: a seed that is not an integer, or a trace that is absent, malformed or too short.
+    Unknown names are an `InvalidConfig`; a seed that is not an integer, or a trace that is absent, malformed
+    or too short, is a `WorkloadError`.
     """
     client = engine if client is None else client
     require_one_of("workload", name, CELL_NAMES)

@@ -33,7 +33,13 @@ class StepTimes(Protocol):
     """Anything that tells how long a step takes."""
 
     def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
-        """Return the seconds of one step; arguments as in `CostModel.step_s`."""
+        """Return the seconds of one step.
+
+        Args:
+            computed_tokens: number of tokens that the model computes, prefill and decode.
+            attention_pairs: number of (computed token, context token) pairs in prefill, see `chunk_pairs`.
+            kv_tokens: number of context tokens that decoding requests read.
+        """
         ...
 
 
@@ -122,13 +128,6 @@ class CostModel:
         self._kv_s = model.kv_bytes / read
 
     def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
-        """Return the seconds of one step.
-
-        Args:
-            computed_tokens: number of tokens that the model computes, prefill and decode.
-            attention_pairs: number of (computed token, context token) pairs in prefill, see `chunk_pairs`.
-            kv_tokens: number of context tokens that decoding requests read.
-        """
         compute = computed_tokens * self._token_s + attention_pairs * self._pair_s
         return self.hardware.overhead_s + max(self._weights_s, compute) + kv_tokens * self._kv_s
 
@@ -141,7 +140,6 @@ class Faster:
         self._speed = speed
 
     def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
-        """Return the seconds of one step; arguments as in `CostModel.step_s`."""
         return self._times.step_s(computed_tokens, attention_pairs, kv_tokens) / self._speed
 
 
@@ -235,9 +233,7 @@ def model_of(name: str, config: Mapping[str, Any]) -> Model:
 
     Its parameters are counted from the sizes: embeddings (twice unless tied), and in each layer four
     attention matrices and three of a gated feed-forward part.  Biases and norms, below 0.1 %, are left out.
-
-    Raises:
-        WorkloadError: a size is missing or not a positive integer, or the model is of another kind.
+    `WorkloadError` if a size is missing or not a positive integer, or the model is of another kind.
     """
     kinds = config.get("layer_types") or ["full_attention"]
     odd = next((field for field in _NOT_DENSE if config.get(field)), "")
@@ -245,12 +241,8 @@ def model_of(name: str, config: Mapping[str, Any]) -> Model:
         raise WorkloadError(
             f"{name}: has {odd or 'layer_types'}, so it is no dense transformer with full attention"
         )
-    hidden, layers, heads, inner, words = (
-        _size(name, config, field)
-        for field in (
-            "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size",
-        )
-    )  # fmt: skip
+    fields = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+    hidden, layers, heads, inner, words = (_size(name, config, field) for field in fields)
     kv_heads = _size(name, {"num_key_value_heads": heads, **config}, "num_key_value_heads")
     head_dim = _size(name, {**config, "head_dim": config.get("head_dim") or hidden // heads}, "head_dim")
     attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
@@ -367,13 +359,10 @@ class MeasuredSteps:
     def note(
         self, now: float, went_on: bool, computed_tokens: int, attention_pairs: float, kv_tokens: int
     ) -> None:
-        """Note that a step begins.  O(1), some tens of microseconds.
+        """Note that a step begins, at `now` on a clock that never goes back.  O(1), tens of microseconds.
 
-        Args:
-            now: time in seconds, on a clock that never goes back.
-            went_on: True if the engine had work all the time since the step before; if not, the interval
-                counts for no step.
-            computed_tokens, attention_pairs, kv_tokens: as in `CostModel.step_s`.
+        If the engine had work all the time since the step before, `went_on` is True; if not, the interval
+        counts for no step.  The other arguments are those of `StepTimes`.
         """
         seconds = max(now - self._last_s, _SHORTEST_S)
         if not went_on:
@@ -394,7 +383,6 @@ class MeasuredSteps:
             self._terms = (fixed, token, pair, kv)
 
     def step_s(self, computed_tokens: int, attention_pairs: float, kv_tokens: int) -> float:
-        """Return the fitted seconds of one step.  O(1)."""
         fixed, token, pair, kv = self._terms
         computed = max(computed_tokens, self._floor)
         return max(fixed + token * computed + pair * attention_pairs + kv * kv_tokens, _SHORTEST_S)

@@ -24,7 +24,7 @@ import numpy as np
 from peek.planner import Plan, Planner
 from peek.simulation.caches import BlockCache, HostTier, RadixCache, RadixNode, SymbolTable
 from peek.simulation.cost import StepTimes, chunk_pairs
-from peek.simulation.workload import SimRequest, Workload, pending
+from peek.simulation.workload import Progress, SimRequest, Workload, pending
 from peek.trie.continuations import Continuations
 
 if TYPE_CHECKING:
@@ -115,19 +115,11 @@ class StepWork:
 class SimEngine(ABC):
     """Base of both engine kinds: runs one workload under one planner.  A subclass sets `cache`.
 
-    Args:
-        workload: requests and engine limits.
-        planner: orders the waiting queue; None leaves it in stock order.
-        cost: step times.
-        progress: called with the number of finished requests, whenever a request finishes.
+    The planner orders the waiting queue; None leaves it in stock order.
     """
 
     def __init__(
-        self,
-        workload: Workload,
-        planner: Planner | None,
-        cost: StepTimes,
-        progress: Callable[[int], None] | None = None,
+        self, workload: Workload, planner: Planner | None, cost: StepTimes, progress: Progress = None
     ) -> None:
         self.workload = workload
         self.planner = planner
@@ -357,7 +349,7 @@ class BlockEngine(SimEngine):
         workload: Workload,
         planner: Planner | None,
         cost: StepTimes,
-        progress: Callable[[int], None] | None = None,
+        progress: Progress = None,
         max_batched_tokens: int = MAX_BATCHED_TOKENS,
         symbols: SymbolTable | None = None,
         tier: Tier | None = None,
@@ -519,13 +511,7 @@ RATIO_DECAY: Final = (INIT_RATIO - MIN_RATIO) / 600
 and minimum, and its decrease per decode step."""
 RETRACT_STEPS: Final = 20  # number of decode steps that retraction frees memory for
 
-TOUCHING: Final = {
-    "lpm": 128,
-    "lpm-nolimit": sys.maxsize,
-    "dfs-weight": sys.maxsize,
-    "hrrn": sys.maxsize,
-    "spf": sys.maxsize,
-}
+TOUCHING: Final = {"lpm": 128, **dict.fromkeys(("lpm-nolimit", "dfs-weight", "hrrn", "spf"), sys.maxsize)}
 """Longest queue that each cache-aware policy of SGLang matches in a cycle, in requests."""
 
 REFRESHING: Final = ("fcfs", "lpm")
@@ -533,7 +519,6 @@ REFRESHING: Final = ("fcfs", "lpm")
 
 REFRESHED: Final = 128
 """First waiting requests whose cached prefixes SGLang then refreshes (`_touch_waiting_prefixes`, 0.5.23)."""
-
 REFRESH_EVERY: Final = 32  # cycles from one such refresh to the next
 
 
@@ -559,7 +544,7 @@ class RadixEngine(SimEngine):
         workload: Workload,
         planner: Planner | None,
         cost: StepTimes,
-        progress: Callable[[int], None] | None = None,
+        progress: Progress = None,
         chunk_tokens: int = CHUNK_TOKENS,
         policy: str = "",
     ) -> None:

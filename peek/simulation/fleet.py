@@ -24,7 +24,7 @@ from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine
 from peek.simulation.routers import ROUTERS as ROUTERS
 from peek.simulation.routers import Arrival, Router, Site
 from peek.simulation.simulate import TARGETS, PlanMeter, Target, figures, make_planner
-from peek.simulation.workload import SimRequest, Workload
+from peek.simulation.workload import Progress, SimRequest, Workload
 from peek.trie.keys import pack
 
 Answer = TypeVar("Answer")
@@ -87,7 +87,7 @@ class SimFleet:
         router: Router,
         shape: FleetShape,
         timer: Callable[[], float],
-        progress: Callable[[int], None] | None = None,
+        progress: Progress = None,
     ) -> None:
         self.workload = workload
         self.router = router
@@ -281,7 +281,7 @@ def simulate_fleet(
     cache: str = "blocks",
     timer: Callable[[], float] | None = None,
     cost: StepTimes | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = None,
     router: Router | None = None,
     targets: Sequence[Target] = TARGETS,
 ) -> dict[str, Any]:

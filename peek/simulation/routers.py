@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 HASHED_TOKENS: Final = 1024  # number of leading prompt tokens that `prefix_hash` reads
 
-WINDOW_TOKENS: Final = 8192
-"""Window of `CentralFifo`, in uncached tokens that may queue at a replica: those of one step."""
+WINDOW_TOKENS: Final = 8192  # of `CentralFifo`: uncached tokens that may queue at a replica, those of a step
 
 EVERY: Final = 2**40  # a window in requests that is never full, which makes late binding early
 
@@ -56,10 +55,8 @@ class Site:
     arena_tokens: int
     unit_tokens: int
     speed: float = 1.0
-    seats: int = 0
-    """Number of requests that the replica runs at once; 0 where that is not known."""
-    news_s: float = 0.0
-    """Delay of news from the replica to the router, in seconds."""
+    seats: int = 0  # number of requests that the replica runs at once; 0 where that is not known
+    news_s: float = 0.0  # delay of news from the replica to the router
     queued: dict[str, int] = field(default_factory=dict)
     """Uncached tokens of each request sent there that has no first token yet, by id."""
     running: dict[str, None] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from peek.errors import WorkloadError
 from peek.planner import Planner
 from peek.simulation.cost import CostModel, cost_model_for
 from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine, Tier
-from peek.simulation.workload import Workload, ideal_hit
+from peek.simulation.workload import Progress, Workload, ideal_hit
 
 CACHES: Final = ("radix", "blocks")  # engine kinds by their cache: "radix" is SGLang-like, "blocks" vLLM-like
 
@@ -34,7 +34,7 @@ def simulate(
     cache: str = "radix",
     timer: Callable[[], float] | None = None,
     cost: CostModel | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = None,
     watch: Callable[[list[Job]], None] | None = None,
     targets: Sequence[Target] = TARGETS,
     tier: Tier | None = None,
@@ -47,14 +47,10 @@ def simulate(
         cache: "radix" (SGLang-like engine) or "blocks" (vLLM-like engine).
         timer: returns seconds of real time, for `plan_us`; without it these figures are 0.
         cost: step times; None takes the paper's hardware and model for this cell.
-        progress: called with the number of finished requests, whenever a request finishes.
         watch: called once with all finished jobs, in order of arrival.
         targets: targets of `goodput`, which has the share of requests that met each.
-        tier: host memory behind the cache, with "blocks" only; `tier_hit` is then the share of prompt tokens
-            that was loaded from it.
-
-    Raises:
-        WorkloadError: a tier with a cache that has none.
+        tier: host memory behind the cache, with "blocks" only (else `WorkloadError`); `tier_hit` is then the
+            share of prompt tokens that was loaded from it.
     """
     config = PeekConfig.from_label(label)
     meter = PlanMeter(timer)

@@ -9,7 +9,7 @@ symbols, and no hash can collide.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
@@ -23,6 +23,10 @@ VOCABULARY: Final = 150_000  # upper bound of synthetic token ids, not included
 
 NAMING_ID: Final = 1000
 """First token id of the synthetic text with the name 0; the text with the name n begins with this id + n."""
+
+
+Progress = Callable[[int], None] | None
+"""Is called with the number of finished requests, whenever a request finishes."""
 
 
 @dataclass(frozen=True, slots=True)
