@@ -1,8 +1,8 @@
 """Compare `peek` with every stock setting of an engine, on recorded requests and on resampled arrivals.
 
-Every stock setting and `peek` run on each draw: the recorded arrivals, and each resample of them.  For each
-figure, `peek` is compared with the setting that is best *in that figure and that draw*.  So no flag of the
-engine brings a gain that is there in all draws.
+All run on each draw: the recorded arrivals, and each resample of them.  For each figure, `peek` is compared
+with the setting that is best *in that figure and that draw*.  So no flag of the engine brings a gain that is
+there in all draws.
 
 A resample keeps prompts and order, so requests that wait together still share the same prefixes.  It draws
 the gaps between arrivals anew, in runs of successive gaps (a circular block bootstrap), so bursts stay
@@ -35,13 +35,10 @@ OURS: Final = "peek"
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine and the scheduling policies that it offers by itself, its stock settings.
+    """An engine, named in options and (`title`) in a sentence, and its kind (`cache`, see `simulate`).
 
-    Attributes:
-        name: name of the engine in options.
-        title: name of the engine in a sentence.
-        cache: kind of the simulated engine, see `simulate`.
-        stock: flag that turns on each setting, by the setting's label; the first setting is the default.
+    `stock` has the scheduling policies that it offers by itself: the flag that turns each on, by its label.
+    The first is the default.
     """
 
     name: str
@@ -129,7 +126,6 @@ class Change:
     """How much one figure changes under a policy, against the best of other settings.
 
     Attributes:
-        figure: the figure that is compared.
         against: label of the setting that is best in the figure on the recorded arrivals.
         before, after: value of that setting and of the policy on the recorded arrivals.
         gain: gain on the recorded arrivals, see `Figure.gain`.
@@ -179,8 +175,6 @@ class Answer:
     """The result of `answer`, from which the command's text, tables and JSON are made.
 
     Attributes:
-        engine: the engine whose settings were run.
-        workload: the recorded requests.
         draws: the runs of each draw; the first draw has the recorded arrivals.
         best: label of the first stock setting whose mean TTFT over all draws is within `SAME` of the least.
         stock: changes of `best` against the default.

@@ -1,14 +1,13 @@
 """The prefix caches of the simulated engines: SGLang's radix tree of tokens and vLLM's pool of blocks.
 
 `RadixCache` follows `sglang/srt/mem_cache/radix_cache.py`.  A match splits the node in which it ends, and
-refreshes the recency of its path.  Running requests lock their paths.  Only unlocked leaves can be evicted,
-least recently used first.  With several tokens per symbol it is SGLang's paged cache.
+refreshes the recency of its path.  Running requests lock their paths; of unlocked leaves the least recently
+used is evicted first.  With several tokens per symbol it is SGLang's paged cache.
 
 `BlockCache` follows `vllm/v1/core/block_pool.py`.  A block without users stays cached, in the free queue,
-until it is handed out again.  A request frees its last block first, so a prefix is lost from its end.  Blocks
+until it is handed out again.  A request frees its last block first, so a prefix is lost from its end; blocks
 without a name go to the front of the queue.  A name is a *symbol*, a small integer in place of a chained
-hash.  Two names are equal exactly when all tokens up to the end of the block are equal.  Names below 0 are
-for blocks that no prompt contains.
+hash: equal exactly when all tokens up to the end of the block are.  Names below 0 are of no prompt.
 
 Both caches are cache views: the planner walks them directly, and its walk changes nothing.
 """
@@ -16,7 +15,7 @@ Both caches are cache views: the planner walks them directly, and its walk chang
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, final
 
@@ -64,12 +63,9 @@ class RadixCache:
 
     def __init__(self, unit_tokens: int = 1) -> None:
         self.unit_tokens, self.block_symbols = unit_tokens, 1
-        self.cached_tokens: i64 = 0
-        """Number of tokens in the tree, locked or not."""
-        self.locked_tokens: i64 = 0
-        """Number of tokens in nodes that running requests lock."""
-        self.version: i64 = 0
-        """The version of the cache view: it grows with every change of the tree's nodes."""
+        self.cached_tokens: i64 = 0  # in the tree, locked or not
+        self.locked_tokens: i64 = 0  # in nodes that running requests lock
+        self.version: i64 = 0  # of the cache view: it grows with every change of the tree's nodes
         self._roots: dict[str, RadixNode] = {}
         self._edges: dict[int, RadixNode] = {}
         self._nodes: dict[int, RadixNode] = {}
@@ -401,10 +397,8 @@ class BlockCache:
         self.unit_tokens = unit_tokens
         self.block_symbols = 1
         self.n_blocks = n_blocks
-        self.version: i64 = 0
-        """The version of the cache view: it grows with every change of the names from 0 on."""
-        self.lone_requests: i64 = -1
-        """Number of waiting requests if none of them shares or hits anything; -1 where that is not known."""
+        self.version: i64 = 0  # of the cache view: it grows with every change of the names from 0 on
+        self.lone_requests: i64 = -1  # waiting requests, if none shares or hits anything; -1: unknown
         self._users: list[int] = [0] * n_blocks
         self._names: list[int] = [NAMELESS] * n_blocks
         self._blocks: dict[int, int] = {}
@@ -472,7 +466,10 @@ class BlockCache:
         taken: list[int] = []
         if count <= 0:
             return taken
-        for block in self._in_order(score, scan_limit):
+        order = iter(self._free)
+        if score is not None:
+            order = victims(self._free, _BlockScorer(self._names, score).demand, max(1, scan_limit))
+        for block in order:
             taken.append(block)
             if len(taken) == count:
                 break
@@ -483,12 +480,6 @@ class BlockCache:
                 self.tier.put(self._names[block])
             self._forget(block)
         return taken
-
-    def _in_order(self, score: Callable[[int], float] | None, scan_limit: int) -> Iterator[int]:
-        if score is None:
-            return iter(self._free)
-        scorer = _BlockScorer(self._names, score)
-        return victims(self._free, scorer.demand, max(1, scan_limit))
 
     def name(self, block: int, symbol: int) -> None:
         """Give a full block its name, so that it can be hit; does nothing if a block has that name."""

@@ -2,10 +2,10 @@
 
 `cell(name, load, seed, engine)` builds one cell, the same for the same arguments on every machine.
 
-A policy sees only the prefix structure of prompts.  So token ids are equal where the cell's definition says
-"shared", and differ elsewhere.  The main generator makes exactly the draws that the definition lists, in that
-order.  Token ids come from generators of their own, with seeds such as (seed, group), so that they cannot
-shift a draw.  Where a definition leaves a choice open, the comment at the constant says so.
+Token ids are equal where the cell's definition says "shared", and differ elsewhere.  The main generator makes
+exactly the draws that the definition lists, in that order.  Token ids come from generators of their own, with
+seeds such as (seed, group), so that they cannot shift a draw.  Where a definition leaves a choice open, the
+comment at the constant says so.
 """
 
 from __future__ import annotations
@@ -229,10 +229,9 @@ def _session(
 ) -> list[SimRequest]:
     """Make the four rounds of a session from one trace row, whose input is the whole conversation.
 
-    The prompt of round r (1..4) is the first r quarters of the row's input.  So every prompt begins with the
-    prompt before it, and the fourth is the whole input.  Each quarter after the first stands for the previous
-    answer and the next user turn.  No other session has these tokens.  Every answer has the row's output
-    length.
+    The prompt of round r (1..4) is the first r quarters of the row's input, so it begins with the prompt
+    before it.  Each quarter after the first stands for the previous answer and the next user turn.  No other
+    session has these tokens.  Every answer has the row's output length.
     """
     requests: list[SimRequest] = []
     arrival_s = start_s

@@ -5,14 +5,13 @@
 - weights: every step reads all parameters once, 2 bytes each.
 - flops: 2 x parameters per computed token, plus attention of every prefill token to its context.  That is
   4 x layers x heads x head_dim per (token, context token) pair, halved within a chunk by causality.
-- kv: decoding reads each running request's KV once a step, 2 x layers x kv_heads x head_dim x 2
-  bytes a token.
+- kv: decoding reads each running request's KV once a step, 2 x layers x kv_heads x head_dim x 2 bytes a
+token.
 
-Hardware figures are those of the vendor's data sheet (H100 SXM: 989 TFLOP/s dense bf16, 3.35 TB/s HBM3).
-NVLink traffic of tensor parallelism is part of `mfu`, not modelled apart.  Memory is what the driver reports.
-Model figures are those of the published `config.json`s and parameter counts.  The parts of peak and bandwidth
-that are reached, `mfu` and `mbu`, are fitted to NVIDIA's tables of an H100 and to one cell of the paper, and
-then hold for every card, cell and policy (`bench.neutral.clock`, docs/simulator.md).
+Hardware figures are those of the vendor's data sheet, memory is what the driver reports.  Model figures are
+those of the published `config.json`s and parameter counts.  `mfu` and `mbu` are fitted to NVIDIA's tables of
+an H100 and to one cell of the paper, and then hold for every card, cell and policy (docs/simulator.md).
+NVLink traffic of tensor parallelism is part of `mfu`, not modelled apart.
 """
 
 from __future__ import annotations
@@ -339,7 +338,7 @@ class MeasuredSteps:
     floor `f` is the one of `FLOORS` that fits best.  The coefficients are then scaled so that all steps
     together take as long as they did, stalls included, at most by `_MOST_STALLED`.  Old steps fade.
 
-    An engine that prepares a step while the step before it runs (asynchronous scheduling, overlap) shows the
+    An engine that prepares a step while the one before it runs (asynchronous scheduling, overlap) shows the
     time of a step one interval late.  Both assumptions are fitted, and the better fit counts.
     """
 

@@ -1,9 +1,7 @@
 """The simulated engines: continuous batching in virtual time, after vLLM's scheduler and after SGLang's.
 
-`SimEngine` has what both kinds share: the clock, arrivals, the client, the waiting queue and the record of
-every request.  `BlockEngine` and `RadixEngine` implement `step`: it admits, allocates, evicts and preempts,
-and returns what the step computes.  Only the cost model moves the clock, so a run depends on its arguments
-alone.
+`SimEngine` has what both kinds share; `BlockEngine` and `RadixEngine` implement `step`, which admits,
+allocates, evicts and preempts.  Only the cost model moves the clock, so a run depends on its arguments alone.
 
 The planner cannot tell these engines from real ones.  It gets the calls that an adapter makes, and reads the
 cache through `CacheView`.
@@ -36,8 +34,8 @@ class Job:
     """One request on its way through an engine of either kind.
 
     Of `prompt_tokens + generated` tokens, `computed` are in the KV cache.  The answer ends after
-    `output_tokens`.  The engine knows only the upper bound `allowed_tokens`.  Times are virtual seconds,
-    negative before the event.
+    `output_tokens`, of which the engine knows only the upper bound `allowed_tokens`.  Times are virtual
+    seconds, negative before the event.
 
     Attributes:
         symbols, blocks, named: with a `BlockEngine`, the names of the request's blocks, the blocks it holds,
@@ -354,13 +352,11 @@ class BlockEngine(SimEngine):
         symbols: SymbolTable | None = None,
         tier: Tier | None = None,
     ) -> None:
-        """Make an empty engine; the other arguments are those of `SimEngine`.
+        """Make an empty engine, with a budget of `max_batched_tokens` a step.
 
-        Args:
-            max_batched_tokens: budget of a step, tokens.
-            symbols: names of blocks; engines share one table where equal blocks need equal names.
-            tier: host memory that takes the blocks evicted from the pool.  An admitted request loads the
-                blocks that follow its hit from there, and the step waits for the load.
+        Engines share a table of `symbols`, the names of blocks, where equal blocks need equal names.  A
+        `tier` takes the blocks evicted from the pool.  An admitted request loads the blocks that follow its
+        hit from there, and the step waits for the load.
         """
         super().__init__(workload, planner, cost, progress)
         # A block holds whole units: 16 tokens if a unit is one token, one unit if it is longer than 16.
@@ -504,11 +500,10 @@ CHUNK_TOKENS: Final = 8192  # SGLang's default `chunked_prefill_size` on an 80 G
 MAX_PREFILL_TOKENS: Final = 16384
 CLIP_NEW_TOKENS: Final = 4096  # upper bound of the output that admission expects of one request, in tokens
 
+# `new_token_ratio`, the part of the allowed output that running requests are expected to generate.
 INIT_RATIO: Final = 0.7
 MIN_RATIO: Final = INIT_RATIO * 0.14
-RATIO_DECAY: Final = (INIT_RATIO - MIN_RATIO) / 600
-"""`new_token_ratio`, the part of the allowed output that running requests are expected to generate: its start
-and minimum, and its decrease per decode step."""
+RATIO_DECAY: Final = (INIT_RATIO - MIN_RATIO) / 600  # per decode step
 RETRACT_STEPS: Final = 20  # number of decode steps that retraction frees memory for
 
 TOUCHING: Final = {"lpm": 128, **dict.fromkeys(("lpm-nolimit", "dfs-weight", "hrrn", "spf"), sys.maxsize)}
@@ -528,11 +523,10 @@ class RadixEngine(SimEngine):
     Source: `sglang/srt/managers/scheduler.py` and `schedule_policy.py` (`PrefillAdder`), 0.5.9.  Whenever a
     waiting request can be admitted, a prefill batch runs next and decoding stands still.  The batch is full
     at the chunk size, the input budget or the seats, or when memory has no room beside the expected output of
-    running requests.  That output is what they may still generate, times a ratio that falls while decoding
-    finds memory.  The next batch continues a prompt that is longer than the rest of the chunk, as far as the
-    same room goes.  A prefix enters the tree when its prefill, or chunk, ends, so siblings in the same batch
-    do not hit.  When decoding runs out of memory, the requests with the fewest generated tokens are retracted
-    and queue again.
+    running requests: what they may still generate, times a ratio that falls while decoding finds memory.  The
+    next batch continues a prompt that is longer than the rest of the chunk, as far as the same room goes.  A
+    prefix enters the tree when its prefill, or chunk, ends, so siblings in one batch do not hit.  When
+    decoding runs out of memory, requests with the fewest generated tokens are retracted and queue again.
 
     When a prompt is only begun, SGLang does not reserve memory for its rest, except under shortest prefill
     first.  If the rest finds no memory, SGLang ends with "Prefill out of memory".  Here the prompt waits
@@ -548,12 +542,10 @@ class RadixEngine(SimEngine):
         chunk_tokens: int = CHUNK_TOKENS,
         policy: str = "",
     ) -> None:
-        """Make an empty engine; the other arguments are those of `SimEngine`.
+        """Make an empty engine, with at most `chunk_tokens` prefill tokens in a batch.
 
-        Args:
-            chunk_tokens: most prefill tokens of one batch.
-            policy: name of the policy.  One of SGLang's own also refreshes the recency of cached prefixes: of
-                the whole queue in each cycle (`TOUCHING`), else of its head now and then (`REFRESHING`).
+        A `policy` of SGLang's own also refreshes the recency of cached prefixes: of the whole queue in each
+        cycle (`TOUCHING`), else of its head now and then (`REFRESHING`).
         """
         super().__init__(workload, planner, cost, progress)
         self._touch_limit: int = TOUCHING.get(policy, 0)

@@ -37,8 +37,7 @@ class Limits:
     """The limits of the real engine.
 
     Attributes:
-        arena_tokens: size of the KV cache in tokens, a multiple of `unit_tokens`.
-        unit_tokens: tokens per symbol, those of a block or page.
+        arena_tokens: size of the KV cache in tokens, a multiple of `unit_tokens`, those of a block or page.
         max_running: cap on requests that run at once, the seats.
         step_tokens: most tokens of a step (vLLM), or of a prefill chunk (SGLang).
         prefill_tokens: most input tokens of a prefill batch (SGLang).

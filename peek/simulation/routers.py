@@ -235,16 +235,12 @@ class WeighedScores(EarlyRouter):
 class PrefixAffinity(EarlyRouter):
     """Sends a request where the longest prefix of it was sent, while the replicas are evenly loaded.
 
-    Two documented rules, of Ray Serve and of SGLang's router, with their defaults for the arguments.  If
-    nothing sent before matches, the replica that was sent the fewest symbols gets the request.  The record of
-    sent prefixes is not bounded.
-
-    Args:
-        apart, ratio: the load is uneven if the most outstanding requests of a replica exceed the fewest by
-            more than `apart`, and are more than `ratio` times as many.
-        match: least part of a prompt that counts as a match.
-        drawn: while the load is uneven, so many replicas are drawn, and the one with the fewest outstanding
-            requests gets it; 0: of all.
+    Two documented rules, of Ray Serve and of SGLang's router, with their defaults for the arguments.  The
+    load is uneven if the most outstanding requests of a replica exceed the fewest by more than `apart`, and
+    are more than `ratio` times as many.  Then `drawn` replicas are drawn (0: all), and the one with the
+    fewest outstanding requests gets the request.  A prefix counts as a match from the part `match` of the
+    prompt on; without one, the replica that was sent the fewest symbols gets the request.  The record is not
+    bounded.
     """
 
     def __init__(self, apart: int, ratio: float, match: float, drawn: int) -> None:
@@ -297,12 +293,9 @@ class CentralFifo(Router):
 class PeekRouter(Router):
     """Routes by `FleetPlanner`, which binds late, or early with `early`.
 
-    An answer is expected to have the mean length of the answers so far.
-
-    Args:
-        early: True makes all windows endless, which is early binding.
-        exact: True shows the planner the caches; otherwise it guesses them from the prompts it sent.
-        config: settings of the fleet; the run sets seats, late news, `unit_tokens`, and with `early` windows.
+    An answer is expected to have the mean length of the answers so far.  With `early` all windows are
+    endless.  With `exact` the planner sees the caches; otherwise it guesses them from the prompts it sent.
+    The run sets seats, late news and `unit_tokens` of `config`.
     """
 
     def __init__(self, early: bool = False, exact: bool = False, config: FleetConfig | None = None) -> None:

@@ -34,18 +34,15 @@ class SimRequest:
     """One request of a workload.
 
     Attributes:
-        request_id: name, unique in the workload.
         arrival_s: arrival in seconds since the start of the run; with `after`, the earliest arrival.
         key: the prompt as packed int32 little-endian symbols of `Workload.unit_tokens` tokens each.
-        num_tokens: prompt length in tokens, at least 1.  The key covers fewer where the last tokens do not
-            fill a symbol.
+        num_tokens: prompt length, at least 1.  The key covers fewer where the last do not fill a symbol.
         output_tokens: length of the answer in tokens, at least 1.
         namespace: keeps equal keys from sharing KV (LoRA adapter, cache salt).
-        after: id of the request that must finish first, None for no such request.
+        after: id of the request that must finish first.
         think_s: time between the end of `after` and the arrival of this request, in seconds.
         tenant: the name that the request is accounted to; "" where there is only one tenant.
         session: the conversation or job that the request is a turn of; "" for none.
-        ttft_target_s: target for the first token in seconds, None for no target.
         answer: the first symbols of the answer, those that a later prompt contains behind `key`.  An engine
             caches them under these symbols, and the rest of the answer under symbols that no prompt contains.
     """
@@ -84,7 +81,6 @@ class Workload:
     """The requests of one run, and the engine limits that belong to them.
 
     Attributes:
-        name: name of the cell or trace.
         load: "moderate" or "heavy", "trace" for a recorded trace, "sessions" for recorded sessions.
         seed: seed of the draws, 0 where nothing was drawn.
         requests: the requests, ascending by `arrival_s`.
