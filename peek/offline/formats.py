@@ -139,9 +139,8 @@ class BatchRequest:
     """The request of one line of a batch file.
 
     Attributes:
-        custom_id: custom_id of the line, "" for none.
+        custom_id: "" for none.
         namespace: model and other fields that keep requests from sharing KV, such as `cache_salt`.
-        prompt: text or token ids of the prompt.
         system: text of a chat up to the last of its leading system messages; "" for token ids.
     """
 
@@ -181,10 +180,7 @@ def request_of(row: Any) -> BatchRequest:
 
 
 def params_or_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the `params` of a line if they hold its request, else the line.
-
-    `params` beside a prompt are sampling parameters.
-    """
+    """Return the `params` of a line if they hold its request, not beside a prompt; else the line."""
     params = row.get("params")
     return params if isinstance(params, dict) and not any(name in row for name in PROMPT_NAMES) else row
 
@@ -283,10 +279,7 @@ def text_symbols(text: str) -> bytes:
 
 
 def key_of(prompt: str | list[int], encode: Encode | None) -> bytes:
-    """Return the packed key of a prompt; without `encode`, text becomes `text_symbols`.
-
-    `InvalidKey` for token ids outside int32.
-    """
+    """Return the packed key of a prompt, `text_symbols` if there is no `encode`; `InvalidKey` as `pack`."""
     if isinstance(prompt, str):
         return text_symbols(prompt) if encode is None else pack(encode(prompt) or [0])
     return pack(prompt)
@@ -332,10 +325,7 @@ def repeated_id_error(first: int, second: int, custom_id: str) -> WorkloadError:
 
 
 def find_repeated(requests: Iterable[tuple[int, str]]) -> tuple[int, int, str] | None:
-    """Return line numbers and id of the first two requests with one custom_id; None if all ids differ.
-
-    `requests` gives line number and custom_id of each.
-    """
+    """Return line numbers and id of the first two of (line number, custom_id) with one id, None for none."""
     seen: dict[str, int] = {}
     for number, custom_id in requests:
         if custom_id and seen.setdefault(custom_id, number) != number:

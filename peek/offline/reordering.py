@@ -65,12 +65,9 @@ def engine_named(name: str) -> Engine:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Prompts with the same deepest shared node, which run next to each other.
+    """Prompts with the same deepest shared node, at `depth` tokens, which run next to each other.
 
-    Attributes:
-        first: index of the first of these prompts.
-        size: number of these prompts; 1 where all others at the node share a deeper node.
-        depth: length of the shared prefix, tokens.
+    `first` is the index of the first; `size` is 1 where all others at the node share a deeper node.
     """
 
     first: int

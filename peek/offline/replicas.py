@@ -29,11 +29,9 @@ ROUNDS: Final = 20  # halvings in the search for a share: they leave a millionth
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of a batch that one replica runs.
+    """The part of a batch that one replica runs: prompt indices, the prompt to run first at the front.
 
-    Attributes:
-        order: prompt indices, the prompt to run first at the front.
-        uncached_tokens: tokens to compute from a cold cache, where a prompt hits only the prompt before it.
+    `uncached_tokens` are to compute from a cold cache, where a prompt hits only the prompt before it.
     """
 
     order: list[int]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import log1p
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +74,7 @@ class Waves:
         self._leaf: list[int] = shape.leaf.tolist()
         self._parent: list[int] = shape.parent.tolist()
         self._depth: list[int] = shape.depth.tolist()
-        self._ahead: list[int] = shape.count.tolist()
-        """Number of prompts at or below each node that are in no wave yet."""
+        self._ahead: list[int] = shape.count.tolist()  # prompts at or below each node that are in no wave yet
         self._expected: dict[int, int] = {}
         self._promise(shape.first.tolist())
 
@@ -159,17 +159,15 @@ class Waves:
 # -- the shadow cache ---------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False, slots=True)
 class _Block:
     """A resident block; `children` counts resident blocks right behind it, `rank` is its `_needed` entry."""
 
-    __slots__ = ("children", "depth", "key", "parent", "rank")
-
-    def __init__(self, key: int, parent: _Block | None, depth: int) -> None:
-        self.key = key
-        self.parent = parent
-        self.depth = depth
-        self.children = 0
-        self.rank: tuple[float, int, int] | None = None
+    key: int
+    parent: _Block | None
+    depth: int
+    children: int = 0
+    rank: tuple[float, int, int] | None = None
 
 
 class ShadowCache:
@@ -190,10 +188,8 @@ class ShadowCache:
         if not 1 <= block_tokens <= cache_tokens:
             raise InvalidConfig(f"a cache of {cache_tokens} tokens has no block of {block_tokens}")
         self.block_tokens = block_tokens
-        self.stated = cache_tokens // block_tokens
-        """Stated size of the engine's cache, blocks."""
-        self.capacity = self.stated
-        """Size of the cache as the engine's reports show it, blocks; see `reconcile`."""
+        self.stated = cache_tokens // block_tokens  # size of the engine's cache as stated, blocks
+        self.capacity = self.stated  # and as the engine's reports show it, see `reconcile`
         self._blocks: dict[int, _Block] = {}
         self._unneeded: OrderedDict[int, None] = OrderedDict()
         self._references: dict[int, int] = {}

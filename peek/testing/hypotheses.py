@@ -27,8 +27,7 @@ def need_hypothesis() -> None:
 def for_all(strategy: SearchStrategy[Any], check: Callable[[Any], None], examples: int | None) -> None:
     """Call `check` with drawn examples; `AssertionError` with the message of the smallest that fails.
 
-    Args:
-        examples: number of examples to draw; None takes it from the settings profile in use.
+    None for `examples`, their number, takes it from the settings profile in use.
     """
     need_hypothesis()
     from hypothesis import HealthCheck, Phase, given, settings
@@ -44,20 +43,16 @@ def for_all(strategy: SearchStrategy[Any], check: Callable[[Any], None], example
             raise
 
     chosen = settings(
-        deadline=None,
-        database=None,
-        phases=[Phase.generate, Phase.shrink],
-        report_multiple_bugs=False,
+        deadline=None, database=None, phases=[Phase.generate, Phase.shrink], report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
-    )
-    if examples is not None:
-        chosen = settings(chosen, max_examples=examples)
+        max_examples=settings().max_examples if examples is None else examples,
+    )  # fmt: skip
     try:
         chosen(given(strategy)(holds))()
     except AssertionError:
         raise AssertionError(failures[-1]) from None
     except Flaky:
-        raise AssertionError(f"{failures[-1]}\nIt does not fail every time: {_FLAKY}") from None
-
-
-_FLAKY = "something outside its arguments (a clock, chance, state that every copy has in common) decides."
+        cause = (
+            "something outside its arguments (a clock, chance, state that every copy has in common) decides"
+        )
+        raise AssertionError(f"{failures[-1]}\nIt does not fail every time: {cause}.") from None

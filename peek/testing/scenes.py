@@ -127,9 +127,7 @@ class Scene:
     def prepare(self, theta: int = THETA, work_done: int = 0, defers_siblings: bool = False) -> Prepared:
         """Make new request objects in a new tree, with all signals written.
 
-        Args:
-            theta: tokens of the head, see `AdmissionPolicy`.
-            work_done, defers_siblings: as in `Cycle`.
+        `theta` are the tokens of the head, see `AdmissionPolicy`; the others are those of `Cycle`.
         """
         tree = PendingTree()
         queue = [row.request() for row in self.rows]
@@ -155,19 +153,13 @@ class Scene:
         heads = tree.heads(-(-theta // self.unit))
         found = []
         for rank, row in enumerate(self.rows):
-            cluster = clusters[row.request_id]
-            fact = Fact(
-                row=row,
-                rank=rank,
-                num_tokens=row.tokens(self.unit),
-                cached_len=longest(self.cached, row.place) * self.unit,
-                coming_len=longest(self.in_flight, row.place) * self.unit,
-                score=scores[row.request_id],
-                cluster=cluster,
-                cluster_size=1 if cluster is None else tree.pending_count(cluster[1], cluster[0]),
-                head=heads[row.request_id],
+            name, cluster = row.request_id, clusters[row.request_id]
+            cached, coming = (
+                longest(places, row.place) * self.unit for places in (self.cached, self.in_flight)
             )
-            found.append(fact)
+            size = 1 if cluster is None else tree.pending_count(cluster[1], cluster[0])
+            tokens = row.tokens(self.unit)
+            found.append(Fact(row, rank, tokens, cached, coming, scores[name], cluster, size, heads[name]))
         return found
 
 
@@ -220,11 +212,7 @@ class History:
 
 
 class Replay:
-    """The waiting requests of one engine over time, as a planner would keep them.
-
-    Args:
-        policy: is told of arrivals and departures.
-    """
+    """The waiting requests of an engine over time, as a planner would keep them; `policy` is told of them."""
 
     def __init__(self, unit: int = 1, policy: AdmissionPolicy | None = None) -> None:
         self.unit = unit

@@ -47,8 +47,7 @@ def prompts() -> SearchStrategy[tuple[int, ...]]:
 def queues(min_size: int = 1, max_size: int = 8, unit: int = 1) -> SearchStrategy[tuple[Arrival, ...]]:
     """Requests `r0`, `r1`, ... in arrival order, the first at 0, all before `NOW`; some come together.
 
-    Args:
-        unit: tokens per symbol.
+    `unit` are the tokens per symbol.
     """
     return _rows(min_size, max_size).map(partial(_queue, unit))
 
@@ -63,9 +62,8 @@ def scenes(
 ) -> SearchStrategy[Scene]:
     """Scenes: a queue, part of it cached, pages of 1 or 16 tokens.
 
-    Args:
-        under_way: whether parts of prompts may be in the middle of a prefill, too.
-        one_namespace: whether all requests are in the namespace "".
+    With `under_way` parts of prompts may be in the middle of a prefill, too.  With `one_namespace` all
+    requests are in the namespace "".
     """
     rows, cuts, under = _rows(min_size, max_size, one_namespace), _cuts(4), _cuts(2 if under_way else 0)
     from hypothesis import strategies as st

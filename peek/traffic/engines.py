@@ -132,19 +132,16 @@ class VllmLog(Format):
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader)
-        self._prompts: dict[str, Arrival] = {}
-        """By name, the requests whose parameters and LoRA adapter come in a later line."""
-        self._bodies: dict[str, Arrival | None] = {}
-        """By name, the requests whose body was logged; None if it is cut, no request, or not needed."""
-        self._tells_ids = False
-        """Whether prompts are logged as token ids; a body, which is text, cannot replace one then."""
+        self._prompts: dict[str, Arrival] = {}  # whose parameters and LoRA adapter come in a later line
+        self._bodies: dict[str, Arrival | None] = {}  # None: the body is cut, no request, or not needed
+        self._tells_ids = (
+            False  # prompts are logged as token ids, which a body, as it is text, cannot replace
+        )
         self._year = 2000
         self._month = 0
-        self._cut_at = 0
-        """The server's `--max-log-len`; 0 if the log does not hold the server's start."""
+        self._cut_at = 0  # the server's `--max-log-len`; 0 if the log does not hold the server's start
         self._longest = 0
-        self._as_long: Counter[int] = Counter()
-        """By length, the number of prompts with as many characters as tokens."""
+        self._as_long: Counter[int] = Counter()  # prompts with as many characters as tokens, by their length
 
     def events(self, line: Inner) -> Iterator[Event] | None:
         text, at_s, level = line.text, line.at_s, line.level

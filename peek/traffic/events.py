@@ -54,7 +54,6 @@ class Ending(NamedTuple):
     """The end of a request, or of a part of its answer.
 
     Attributes:
-        name: name of the request's arrival.
         output_tokens: tokens of the answer or part; several endings of one request add up.
         prompt_tokens: tokens of the prompt, as the engine counts them; 0 if unknown.
         cached_tokens: cached tokens of the prompt, as the engine counts them; -1 if unknown.

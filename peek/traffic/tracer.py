@@ -126,15 +126,12 @@ def _bits(digest: bytes) -> int:
 
 
 class Tracer:
-    """Collects requests from events and yields them as the rows of a trace.
+    """Collects requests from events, with `counts` of them, and yields them as the rows of a trace.
 
     Args:
         salt: secret bytes; traces made with one salt have equal ids for equal prompts.
         block_tokens: tokens per block; None for those of the first row with hashes, or 16 for prompts.
         encode: function from text to token ids; None to count four bytes as a token.
-
-    Attributes:
-        counts: counts of all events so far.
 
     Memory: 8 bytes per block of each request, and about 300 per request.
     """
@@ -235,8 +232,7 @@ class Tracer:
         """Yield the rows in ascending order of time; the first is at 0.
 
         If all times are bare numbers, they get one unit here (`bare_unit`); among dates they are seconds.  If
-        all times are whole seconds, the log has no finer ones.  The requests of each second are then spread
-        evenly over it.
+        all are whole seconds, the requests of each second are spread evenly over it.
 
         A request whose log has neither output length nor limit gets `unknown_tokens`.  A `rate`, in requests
         per second, evenly spaced, replaces the log's times; without it, `WorkloadError` if one is missing.
@@ -259,8 +255,8 @@ class Tracer:
 
     def _count_sessions(self, order: Iterable[int]) -> None:
         """Count sessions and turns.  O(blocks)."""
+        # By last whole block of each prompt that no other has continued: whether it is a later turn.
         last: dict[int, bool] = {}
-        """By last whole block of each prompt that no other has continued: whether it is a later turn."""
         self.counts.sessions = self.counts.turns = 0
         for place in order:
             traced = self._traced[place]

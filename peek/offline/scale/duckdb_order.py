@@ -55,13 +55,7 @@ WHERE name <> '""' AND number > first ORDER BY number LIMIT 1
 
 
 class Row(NamedTuple):
-    """One prompt of the order.
-
-    Attributes:
-        prompt: index of the prompt, in the order of `add`.
-        place, size, number, name: the caller's record of the prompt.
-        replica: number of the replica that runs it, from 0.
-    """
+    """One prompt of the order: its index, as it was added, the caller's record, and its replica, from 0."""
 
     prompt: int
     place: int
@@ -74,9 +68,7 @@ class Row(NamedTuple):
 class OutOfCoreOrder:
     """Collects a batch chunk by chunk, then computes its order.
 
-    Args:
-        connection: a DuckDB connection to an empty database; on disk for a batch larger than memory.
-        block_tokens: size of a cache block, tokens.
+    `connection` is a DuckDB connection to an empty database; on disk for a batch larger than memory.
 
     Attributes:
         tokens: number of prompt tokens added so far.
