@@ -344,8 +344,7 @@ class MeasuredSteps:
 
     def __init__(self) -> None:
         self._fits = (_Fit(), _Fit())
-        self._begun: list[np.ndarray] = []
-        """The terms of the last two steps in a row, the later step last."""
+        self._begun: list[np.ndarray] = []  # the terms of the last two steps in a row, the later step last
         self._last_s = 0.0
         self._floor = 1
         self._terms = (0.0, 0.0, 0.0, 0.0)

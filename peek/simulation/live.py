@@ -68,8 +68,7 @@ class Live(SimEngine):
         """Returns the guessed answer length of an arriving request, in tokens."""
         self._known: dict[str, tuple[int, bytes]] = {}
         """Length and symbols of the known answers of requests that have not ended, by id; see `correct`."""
-        self._unknown: dict[str, Job] = {}
-        """Ended jobs whose answer is still a guess, by id."""
+        self._unknown: dict[str, Job] = {}  # ended jobs whose answer is still a guess, by id
         self._empty_turns = 0
 
     def offer(self, request: SimRequest) -> None:

@@ -82,10 +82,8 @@ class Router(ABC):
 
     def __init__(self) -> None:
         self.sites: dict[int, Site] = {}
-        self.requests: dict[str, Arrival] = {}
-        """All requests that have arrived and have not ended, by id."""
-        self.queue: deque[Arrival] = deque()
-        """Requests to send, in order of arrival."""
+        self.requests: dict[str, Arrival] = {}  # all requests that have arrived and have not ended, by id
+        self.queue: deque[Arrival] = deque()  # requests to send, in order of arrival
 
     def joined(self, site: Site) -> None:
         """Add a replica."""

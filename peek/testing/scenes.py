@@ -106,8 +106,7 @@ class Scene:
     rows: tuple[Arrival, ...]
     cached: tuple[Place, ...] = ()
     in_flight: tuple[Place, ...] = ()
-    unit: int = 1
-    """Tokens per symbol."""
+    unit: int = 1  # tokens per symbol
     now: float = NOW
 
     def cache(self) -> TreeView:
@@ -207,8 +206,7 @@ class History:
     """Steps of one engine, in the order of time."""
 
     steps: tuple[Step, ...]
-    unit: int = 1
-    """Tokens per symbol."""
+    unit: int = 1  # tokens per symbol
 
 
 class Replay:
@@ -217,8 +215,7 @@ class Replay:
     def __init__(self, unit: int = 1, policy: AdmissionPolicy | None = None) -> None:
         self.unit = unit
         self._policy = AdmissionPolicy() if policy is None else policy
-        self.work_done = 0
-        """Uncached tokens admitted so far."""
+        self.work_done = 0  # uncached tokens admitted so far
         self._tree = PendingTree()
         self._walk = DualWalk(self._tree)
         self._rows: dict[str, Arrival] = {}
