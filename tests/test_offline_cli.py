@@ -27,7 +27,6 @@ from peek.cli.options import beside, numbered
 from peek.offline.formats import (
     BOM,
     EXCERPT_BYTES,
-    as_text,
     end_swap,
     excerpt,
     excerpt_of,
@@ -596,7 +595,7 @@ def test_an_order_file_of_old_with_one_id_twice(here: Path, capsys: Capsys) -> N
 
 @given(st.lists(st.tuples(st.integers(1, 10**9), st.text(max_size=5)), unique_by=lambda each: each[0]))
 def test_order_files_come_back(rows: list[tuple[int, str]]) -> None:
-    written = [order_line(number, as_text(custom_id)) for number, custom_id in rows]
+    written = [order_line(number, json.dumps(custom_id)) for number, custom_id in rows]
     assert [line.decode("ascii") for line in written] == [json.dumps(list(row)) + "\n" for row in rows]
     assert read_order(lines_of(written), json.loads) == ([n for n, _ in rows], [i for _, i in rows])
 

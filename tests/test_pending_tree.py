@@ -216,8 +216,8 @@ class ChainedTreeMachine(TreeMachine):
     def owners(self) -> None:
         for symbol in self.pages.symbols_in_use():
             node = self.tree.owner(symbol)
-            needed_by = self.twin.containing(symbol)
-            assert (0 if node is None else node.count) == len(needed_by)
+            needed = sum(symbol in symbols for _, symbols in self.twin.waiting.values())
+            assert (0 if node is None else node.count) == needed
             assert node is None or symbol in unpack(node.edge)
 
 

@@ -87,7 +87,6 @@ class Checked:
     assumed: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as one JSON object."""
         found = self.answer
         stock = {label: flag or "(default)" for label, flag in found.engine.stock.items()}
         runs = []
@@ -213,7 +212,6 @@ def _seen(options: CheckOptions, reader: Reader, tracer: Tracer, whole: Workload
 
 
 def _notes(reader: Reader, tracer: Tracer) -> list[str]:
-    """Return warnings about the log, and advice."""
     counts = tracer.counts
     said = [*counts.doubts, reader.cut(), *reader.hints()]
     if reader.is_lengths:

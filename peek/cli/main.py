@@ -95,7 +95,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: Exception) -> tuple[str, int]:
-    """Return the message and the exit code for an error."""
     if isinstance(error, _USAGE_ERROR):
         return error.format_message(), WRONG_USAGE
     if isinstance(error, MemoryError):

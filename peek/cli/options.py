@@ -85,7 +85,6 @@ class OfContext:
 
 
 def parse_seed(text: str) -> int:
-    """Parse an integer."""
     try:
         return int(text)
     except ValueError:

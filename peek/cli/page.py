@@ -49,7 +49,6 @@ td { white-space: nowrap; } td .dim { font-size: .75rem; }
 
 
 def page(found: Checked) -> str:
-    """Return the page as HTML."""
     log = found["log"]
     names = ", ".join(Path(name).name for name in log["files"])
     within = f"{found['runs'][0]['goodput'][0]['ttft_s']:g}\u00a0s"

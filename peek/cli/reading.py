@@ -156,7 +156,6 @@ def zstandard_for(path: Path) -> Any:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a path has the name of a Parquet file."""
     return path.suffix == TABLE
 
 

@@ -228,7 +228,7 @@ class _InMemory:
         for replica, order in enumerate(self._orders):
             for index in order:
                 number, custom_id, raw, _ = self._kept[index]
-                yield Row(index, 0, len(raw), number, formats.as_text(custom_id), replica), raw
+                yield Row(index, 0, len(raw), number, json.dumps(custom_id), replica), raw
 
     def last(self) -> tuple[int, bytes]:
         """Return index and bytes of the last line in the new order; -1 and no bytes of an empty batch."""
@@ -236,7 +236,6 @@ class _InMemory:
         return index, self._kept[index].raw if self._kept else b""
 
     def explanation(self) -> list[str]:
-        """Return the lines that `--explain` prints."""
         groups, requests = self._found.groups, len(self._kept)
         in_groups = sum(group.size for group in groups)
         guard = self._found.guard
@@ -277,7 +276,7 @@ class _OutOfCore:
     def add(self, line: Line, request: BatchRequest, namespace: str, key: bytes) -> None:
         raw = line.content + line.end
         self._spool.write(raw)
-        record = (self._place, len(raw), line.number, formats.as_text(request.custom_id))
+        record = (self._place, len(raw), line.number, json.dumps(request.custom_id))
         self._place += len(raw)
         self._chunk.append((key, namespace, record))
         self._waiting += len(key)

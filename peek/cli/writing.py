@@ -65,7 +65,6 @@ class _GzipWriter:
         self._code: Any = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
 
     def write(self, data: bytes) -> None:
-        """Compress and write all of the data."""
         self._raw.write(self._code.compress(data))
 
     def close(self) -> None:
@@ -132,7 +131,6 @@ class _Output:
             self._raw.close()
 
     def publish(self) -> None:
-        """Move the new file to its place."""
         self._aside.replace(self._place)
         self._published = True
 

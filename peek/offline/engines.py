@@ -185,5 +185,4 @@ def _permuted(options: dict[str, Any], names: Sequence[str], order: list[int]) -
 
 
 def _back(outputs: Sequence[Any], order: list[int]) -> list[Any]:
-    """Return the outputs in the order of the batch."""
     return [output for _, output in sorted(zip(order, outputs, strict=True), key=itemgetter(0))]

@@ -19,7 +19,6 @@ belong to two requests, or if its request has an earlier result.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -96,7 +95,6 @@ def lines_of(stream: Iterable[bytes]) -> Iterator[Line]:
 
 
 def split_end(raw: bytes) -> tuple[bytes, bytes]:
-    """Split a line into its content and its end."""
     for end in (b"\r\n", b"\n"):
         if raw.endswith(end):
             return raw[: -len(end)], end
@@ -289,13 +287,8 @@ def key_of(prompt: str | list[int], encode: Encode | None) -> bytes:
 
 
 def order_line(number: int, id_text: str) -> bytes:
-    """Return a line of an order file; `id_text` is `as_text(custom_id)`."""
+    """Return a line of an order file; `id_text` is the custom_id as JSON in ASCII."""
     return f"[{number}, {id_text}]\n".encode("ascii")
-
-
-def as_text(custom_id: str) -> str:
-    """Return a custom_id as JSON in ASCII."""
-    return json.dumps(custom_id)
 
 
 def read_order(lines: Iterable[Line], loads: Loads) -> tuple[list[int], list[str]]:

@@ -84,7 +84,6 @@ class Figure:
     more_is_better: bool = False
 
     def value(self, run: Any) -> float:
-        """Return the figure of a run."""
         for part in self.name.split("."):
             run = run[int(part)] if part.isdecimal() else run[part]
         return float(run)
@@ -95,7 +94,6 @@ class Figure:
         return better if self.is_share else better / max(before, 1e-9)
 
     def best(self, values: Iterable[float]) -> float:
-        """Return the best of several values of the figure."""
         return (max if self.more_is_better else min)(values)
 
     @property
@@ -190,7 +188,6 @@ class Answer:
 
     @property
     def default(self) -> str:
-        """Label of the engine's default setting."""
         return next(iter(self.engine.stock))
 
     @property

@@ -186,7 +186,6 @@ class RadixCache:
             current = parent
 
     def unlock(self, node: RadixNode) -> None:
-        """Undo one `lock` of `node`."""
         current = node
         while True:
             parent = current.parent

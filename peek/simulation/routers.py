@@ -86,7 +86,6 @@ class Router(ABC):
         self.queue: deque[Arrival] = deque()  # requests to send, in order of arrival
 
     def joined(self, site: Site) -> None:
-        """Add a replica."""
         self.sites[site.name] = site
 
     def lost(self, name: int) -> None:
@@ -124,7 +123,6 @@ class Router(ABC):
 
 
 def round_robin(_: Arrival, sites: list[Site]) -> Site:
-    """Choose one replica after the other."""
     return sites[0]
 
 

@@ -242,7 +242,6 @@ class _Sessions:
 
 
 def _tokens_key(row: dict[str, Any]) -> bytes:
-    """Return the tokens of a row as a packed key."""
     _check_fields(row, ("tokens", "output_length"))
     tokens = row["tokens"]
     if not isinstance(tokens, list):

@@ -172,7 +172,6 @@ def cache_of(places: Iterable[Place], unit: int = 1) -> TreeView:
 
 
 def tree_of(waiting: Mapping[str, Place]) -> PendingTree:
-    """Make a tree of requests, by id."""
     tree = PendingTree()
     for request_id, (namespace, symbols) in waiting.items():
         tree.insert(request_id, list(symbols), namespace)
@@ -242,7 +241,6 @@ class Replay:
         return cost
 
     def withdraw(self, count: int) -> None:
-        """Withdraw the latest arrivals."""
         for request_id in list(self._rows)[max(0, len(self._rows) - count) :]:
             self._policy.left(self._tree.remove(request_id), WITHDRAWN, 0)
             del self._rows[request_id]

@@ -113,10 +113,6 @@ class NaivePendingTree:
             for request_id, (namespace, symbols) in self.waiting.items()
         }
 
-    def containing(self, symbol: int) -> set[str]:
-        """Requests whose key holds a symbol anywhere."""
-        return {request_id for request_id, (_, symbols) in self.waiting.items() if symbol in symbols}
-
     def peak_demand(self, place: Place) -> int:
         """Max of pending_count x depth over the tree nodes at or above a place (Eq. 2)."""
         nodes = self.nodes()

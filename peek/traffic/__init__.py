@@ -5,12 +5,10 @@ format.  `wrapped` removes what a container runtime puts around a line; `rows` a
 """
 
 from peek.traffic.engines import CUT as CUT
-from peek.traffic.engines import Facts as Facts
 from peek.traffic.events import Arrival as Arrival
 from peek.traffic.events import Ending as Ending
 from peek.traffic.events import Event as Event
 from peek.traffic.events import Measured as Measured
-from peek.traffic.reader import FORMATS as FORMATS
 from peek.traffic.reader import Reader as Reader
 from peek.traffic.rows import RequestRows as RequestRows
 from peek.traffic.times import UNITS as UNITS

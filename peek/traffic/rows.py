@@ -93,7 +93,6 @@ class RequestRows:
         return Ending(name, self._output(row, usage), *((prompt_tokens, cached) if known else ()))
 
     def _time(self, row: dict[str, Any], body: dict[str, Any]) -> object:
-        """Return the time as the row writes it, or None."""
         if self.time:
             return _required(row, self.time)
         places = ((place, name) for place in (row, body, *_responses(row)) for name in TIME_NAMES)

@@ -160,7 +160,6 @@ class Tracer:
 
     @property
     def block_tokens(self) -> int:
-        """Tokens per block."""
         return self._block_tokens or BLOCK_TOKENS
 
     def _arrive(self, event: Arrival) -> None:

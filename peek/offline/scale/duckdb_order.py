@@ -87,7 +87,6 @@ class OutOfCoreOrder:
         connection.execute(_TABLES)
 
     def __len__(self) -> int:
-        """Number of prompts added so far."""
         return self._count
 
     def add(
