@@ -76,14 +76,6 @@ def test_late_news_costs_time_and_no_request(router: str, stale_s: float) -> Non
     assert simulate_fleet(part_of("w1c", 60, 2.0), "peek", shape)["finished"] == 60
 
 
-def test_a_cache_that_is_shown_is_used() -> None:
-    workload = part_of("w1c", 200, 2.0)
-    shape = FleetShape("peek", [1.0, 1.0])
-    told = simulate_fleet(workload, "peek", shape, router=PeekRouter(exact=True))
-    blind = simulate_fleet(workload, "peek", FleetShape("round-robin", [1.0, 1.0]))
-    assert told["cache_hit"] > blind["cache_hit"]
-
-
 def test_no_replica_is_left_to_answer() -> None:
     shape = FleetShape("peek", [1.0], losses=((1.0, 0),))
     with pytest.raises(WorkloadError, match="requests wait for a replica, and none is left"):

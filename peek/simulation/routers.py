@@ -289,17 +289,16 @@ class CentralFifo(Router):
 class PeekRouter(Router):
     """Routes by `FleetPlanner`, which binds late, or early with `early`.
 
-    An answer is expected to have the mean length of the answers so far.  With `early` all windows are
-    endless.  With `exact` the planner sees the caches; otherwise it guesses them from the prompts it sent.
-    The run sets seats, late news and `unit_tokens` of `config`.
+    An answer is expected to have the mean length of the answers so far, and a cache to hold the prompts that
+    were sent there.  With `early` all windows are endless.  The run sets seats, late news and `unit_tokens`
+    of `config`.
     """
 
-    def __init__(self, early: bool = False, exact: bool = False, config: FleetConfig | None = None) -> None:
+    def __init__(self, early: bool = False, config: FleetConfig | None = None) -> None:
         super().__init__()
         self.fleet = FleetPlanner()
         windows = FleetConfig() if config is None else config
         self._windows = replace(windows, window_requests=EVERY, warm_requests=EVERY) if early else windows
-        self._exact = exact
         self._answers = 0
         self._answered_tokens = 0
 
@@ -308,8 +307,7 @@ class PeekRouter(Router):
         if not self.requests and not self.fleet.status():
             windows = replace(self._windows, seats=site.seats, news_s=site.news_s)
             self.fleet = FleetPlanner(replace(windows, unit_tokens=site.unit_tokens))
-        view = site.view if self._exact else None
-        self.fleet.join(str(site.name), cache_tokens=site.arena_tokens, view=view, speed=site.speed)
+        self.fleet.join(str(site.name), cache_tokens=site.arena_tokens, speed=site.speed)
 
     def lost(self, name: int) -> None:
         del self.sites[name]
