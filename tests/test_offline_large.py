@@ -38,13 +38,10 @@ def mixed(rnd: random.Random) -> list[Prompt]:
 
 def collected(batch: list[Prompt], block: int, chunk: int = 64, names: list[str] | None = None) -> Any:
     duckdb = pytest.importorskip("duckdb", reason="needs the extra peek-kv[offline]")
-    order = OutOfCoreOrder(duckdb.connect(), block)
-    keys = [np.array(prompt, np.int32).tobytes() for prompt in batch]
-    for start in range(0, len(batch), chunk):
-        n = len(keys[start : start + chunk])
-        spaces = [""] * n if names is None else names[start : start + n]
-        records = [(0, 0, i, f"p{i}") for i in range(start, start + n)]
-        order.add(keys[start : start + chunk], spaces, records)
+    order = OutOfCoreOrder(duckdb.connect(), block, chunk)
+    for i, prompt in enumerate(batch):
+        key = np.array(prompt, np.int32).tobytes()
+        order.add(key, "" if names is None else names[i], (0, 0, i, f"p{i}"))
     return order
 
 

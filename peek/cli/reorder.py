@@ -44,9 +44,6 @@ LARGEST_REPLICAS: Final = 1000
 
 MEMORY_LIMIT: Final = "1500MB"  # memory limit of the database; the process needs a few hundred megabytes more
 
-CHUNK_LINES: Final = 20_000
-CHUNK_BYTES: Final = 64_000_000  # lines, or bytes of their keys, after which a chunk goes to the database
-
 IN_PLACE: Final = "{in}"
 OUT_PLACE: Final = "{out}"
 RESULTS: Final = "results.jsonl"
@@ -270,33 +267,18 @@ class _OutOfCore:
         self._path = path
         self._spool = spool
         self._place = 0
-        self._chunk: list[tuple[bytes, str, tuple[int, int, int, str]]] = []
-        self._waiting = 0
 
     def add(self, line: Line, request: BatchRequest, namespace: str, key: bytes) -> None:
         raw = line.content + line.end
         self._spool.write(raw)
         record = (self._place, len(raw), line.number, json.dumps(request.custom_id))
+        self._order.add(key, namespace, record)
         self._place += len(raw)
-        self._chunk.append((key, namespace, record))
-        self._waiting += len(key)
-        if len(self._chunk) >= CHUNK_LINES or self._waiting >= CHUNK_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._chunk:
-            self._order.add(*map(list, zip(*self._chunk, strict=True)))
-            self._chunk.clear()
-            self._waiting = 0
 
     def arrange(self, replicas: int) -> tuple[int, int, str] | None:
-        self._flush()
         self._spool.close()
-        repeated = self._order.repeated_name()
-        if repeated is not None:
-            return repeated[0], repeated[1], json.loads(repeated[2])
-        self._order.arrange(replicas)
-        return None
+        repeated = self._order.arrange(replicas)
+        return None if repeated is None else (repeated[0], repeated[1], json.loads(repeated[2]))
 
     def placed(self, start: int = 0) -> Iterator[tuple[Row, bytes]]:
         with self._path.open("rb") as lines:

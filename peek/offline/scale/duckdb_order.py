@@ -9,7 +9,7 @@ traversal.  DuckDB groups and sorts on disk where its memory limit requires it. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,6 +18,8 @@ from peek.offline.block_keys import batch_keys, shared_blocks
 from peek.offline.replicas import balanced, saved_tokens
 
 FETCH_ROWS: Final = 20_000  # in memory while the order is read
+CHUNK_PROMPTS: Final = 20_000
+CHUNK_BYTES: Final = 64_000_000  # prompts, or bytes of their keys, after which a chunk goes to the database
 
 _TABLES: Final = """
 CREATE TABLE rows(row BIGINT, tokens BIGINT, blocks BIGINT, place BIGINT, size BIGINT, number BIGINT,
@@ -76,9 +78,12 @@ class OutOfCoreOrder:
         edges: number of shared edges of the trie, after `arrange`; with 0 the prompts keep their order.
     """
 
-    def __init__(self, connection: Any, block_tokens: int) -> None:
+    def __init__(self, connection: Any, block_tokens: int, chunk_prompts: int = CHUNK_PROMPTS) -> None:
         self._db = connection
         self._block_tokens = block_tokens
+        self._chunk_prompts = chunk_prompts
+        self._chunk: list[tuple[bytes, str, tuple[int, int, int, str]]] = []
+        self._chunk_bytes = 0
         self._count = 0
         self._cuts: list[int] = []
         self.tokens = 0
@@ -89,21 +94,25 @@ class OutOfCoreOrder:
     def __len__(self) -> int:
         return self._count
 
-    def add(
-        self,
-        keys: Sequence[bytes],
-        namespaces: Sequence[str],
-        records: Sequence[tuple[int, int, int, str]],
-    ) -> None:
-        """Add a chunk of prompts, as packed int32 tokens with their namespaces.
+    def add(self, key: bytes, namespace: str, record: tuple[int, int, int, str]) -> None:
+        """Add a prompt, as packed int32 tokens.
 
-        `records` come back in `Row`: place and size of the prompt's line, a number, and a name as JSON text.
-
-        Cost: about 10 us per prompt and 50 ns per block; memory for 30 bytes per token of the chunk.
+        The `record` comes back in `Row`: place and size of the prompt's line, a number, and a name as JSON
+        text.  Cost: about 10 us per prompt and 50 ns per block; memory for 30 bytes per token of a chunk.
         """
-        n = len(keys)
-        if not n:
+        self._chunk.append((key, namespace, record))
+        self._chunk_bytes += len(key)
+        if len(self._chunk) >= self._chunk_prompts or self._chunk_bytes >= CHUNK_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Give the chunk to the database."""
+        if not self._chunk:
             return
+        keys, namespaces, records = zip(*self._chunk, strict=True)
+        self._chunk.clear()
+        self._chunk_bytes = 0
+        n = len(keys)
         tokens = np.frombuffer(b"".join(keys), np.int32)
         lengths = np.array([len(key) >> 2 for key in keys], np.int64)
         found, starts, depths = batch_keys(tokens, lengths, self._block_tokens, list(namespaces))
@@ -125,8 +134,16 @@ class OutOfCoreOrder:
         self._db.execute(f"INSERT INTO {table} BY NAME SELECT * FROM chunk")
         self._db.unregister("chunk")
 
-    def arrange(self, replicas: int = 1) -> None:
-        """Compute the order and where each replica's part begins.  Call it once, after the last `add`."""
+    def arrange(self, replicas: int = 1) -> tuple[int, int, str] | None:
+        """Compute the order and where each replica's part begins.  Call it once, after the last `add`.
+
+        If a name repeats, other than the empty one, returns its lowest number, the next number and it
+        instead.
+        """
+        self._flush()
+        repeated: tuple[int, int, str] | None = self._db.execute(_REPEATED).fetchone()
+        if repeated is not None:
+            return repeated
         self._db.execute(_EDGES)
         self.edges = self._db.execute("SELECT count(*) FROM edges").fetchone()[0]
         self._db.execute(_PATHS)
@@ -141,14 +158,7 @@ class OutOfCoreOrder:
         saved = saved_tokens(shared, tokens, self._block_tokens)
         self.uncached_tokens = int((tokens - saved).sum())
         self._cuts = balanced(tokens - saved, saved, 0, replicas)[0]
-
-    def repeated_name(self) -> tuple[int, int, str] | None:
-        """Return lowest number, next number and name of the first name that repeats; None if all differ.
-
-        The empty name, `""` in JSON, may repeat.
-        """
-        found: tuple[int, int, str] | None = self._db.execute(_REPEATED).fetchone()
-        return found
+        return None
 
     def rows(self, start: int = 0) -> Iterator[Row]:
         """Yield the prompts in order, replica by replica, from place `start`.  Memory: `FETCH_ROWS` rows."""
