@@ -36,7 +36,6 @@ from peek.simulation.trace import at_rate, at_session_rate, read_mooncake, read_
 from peek.simulation.workload import Workload, faster
 
 ALL: Final = "all"  # label that stands for every preset
-
 DEFAULT_POLICIES: Final = (  # those that `make demo` compares
     "fcfs+lru", "lpm+lru", "lpm-nolimit+lru", "hrrn+lru", "clpm+gm+dl+pe", "peek",
 )  # fmt: skip

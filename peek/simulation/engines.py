@@ -15,19 +15,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from peek.planner import Plan, Planner
+from peek.protocols import CacheView
+from peek.request import PendingRequest
 from peek.simulation.caches import BlockCache, HostTier, RadixCache, RadixNode, SymbolTable
 from peek.simulation.cost import StepTimes, chunk_pairs
 from peek.simulation.workload import Progress, SimRequest, Workload, pending
 from peek.trie.continuations import Continuations
-
-if TYPE_CHECKING:
-    from peek.protocols import CacheView
-    from peek.request import PendingRequest
 
 
 class Job:

@@ -9,10 +9,11 @@ are guesses until the caller tells them by `correct`, before or after the reques
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,9 +23,6 @@ from peek.simulation.caches import BlockCache
 from peek.simulation.cost import StepTimes
 from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine
 from peek.simulation.workload import SimRequest, Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 PATIENCE: Final = 3
 """Number of steps in a row without work after which the head of the queue counts as too large to fit."""

@@ -12,21 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from peek.fleet import FleetConfig, FleetPlanner, RoutedHistory
+from peek.protocols import CacheView
 from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES
 
-if TYPE_CHECKING:
-    from peek.protocols import CacheView
-
-
 HASHED_TOKENS: Final = 1024  # number of leading prompt tokens that `prefix_hash` reads
-
 WINDOW_TOKENS: Final = 8192  # of `CentralFifo`: uncached tokens that may queue at a replica, those of a step
-
 EVERY: Final = 2**40  # a window in requests that is never full, which makes late binding early
 
 
