@@ -1,8 +1,8 @@
 """Command lines: how a command declares its options, and what numbers, labels and paths in them mean.
 
 A command is a function of one dataclass; `as_command` makes it a command of typer.  Each field is an argument
-or an option, and its default says which (`value`, `count`, ...).  So adding a flag means adding a field.
-Numbers have parsers of their own because typer's messages do not name the bad value.
+or an option, and its default says which (`value`, `count`, ...).  Numbers have parsers of their own because
+typer's messages do not name the bad value.
 
 The path `-` is standard input or output, and `./-` a file of that name.  A symbolic link stands for its
 target.  A device or a named pipe is written in place; only a regular file can be replaced by a new one.

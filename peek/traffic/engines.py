@@ -36,16 +36,12 @@ class Facts:
 class Format:
     """One format of a log; a subclass has to implement only `events`.
 
-    Attributes:
-        name: name of the format, as messages show it.
-        kind: "log" for a server's log, "rows" for rows of data.
-        hint: advice on how to get prompts into such a log; "" if there is none.
-        lines, requests, bare: numbers so far of the format's lines, of requests read with prompts or lengths,
-            and of requests logged without either.
+    `hint` is advice on how to get prompts into such a log.  `lines`, `requests` and `bare` are the numbers so
+    far of the format's lines, of requests read with prompts or lengths, and of requests without either.
     """
 
     name: ClassVar[str] = ""
-    kind: ClassVar[str] = "rows"
+    kind: ClassVar[str] = "rows"  # rows of data; "log": a server's log
     hint: str = ""
 
     def __init__(self, reader: Reader) -> None:
@@ -81,11 +77,6 @@ _LIST: Final = rf"\[(?:[^\]'\"]|{_STRING})*\]"
 _IDS: Final = r"None|\[[\d, ]*\]"
 
 # -- vLLM -----------------------------------------------------------------------------------------------
-
-VLLM_HINT: Final = (
-    "start vLLM with --enable-log-requests and VLLM_LOGGING_LEVEL=DEBUG (0.33 also with"
-    " VLLM_REQUEST_BODY_LOG_LEVEL=INFO): at level INFO its log has no prompts"
-)
 
 _VLLM_OPENER: Final = re.compile(
     r"Request \S+ (?:details: prompt|JSON body): |Received request \S+: |Generated response \S+"
@@ -128,7 +119,11 @@ class VllmLog(Format):
     bodies of requests may be logged at INFO.
     """
 
-    name, kind, hint = "vLLM's log", "log", VLLM_HINT
+    name, kind = "vLLM's log", "log"
+    hint = (
+        "start vLLM with --enable-log-requests and VLLM_LOGGING_LEVEL=DEBUG (0.33 also with"
+        " VLLM_REQUEST_BODY_LOG_LEVEL=INFO): at level INFO its log has no prompts"
+    )
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader)
@@ -276,11 +271,6 @@ def _again(text: str) -> bool:
 
 # -- SGLang ---------------------------------------------------------------------------------------------
 
-SGLANG_HINT: Final = (
-    "start SGLang with --log-requests --log-requests-level 3: below level 2 its log has no prompts, and"
-    " level 2 cuts them"
-)
-
 CUT: Final = "the log has cut the prompt; --log-requests-level 3 keeps it whole"
 
 _SGLANG_LINE: Final = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)(?: [A-Z]+\d+)*\] (?=.)")
@@ -300,7 +290,11 @@ _SGLANG_CUT: Final = 2048
 class SglangLog(Format):
     """The log of SGLang 0.4 and 0.5 with `--log-requests --log-requests-level 3`, as text or JSON."""
 
-    name, kind, hint = "SGLang's log", "log", SGLANG_HINT
+    name, kind = "SGLang's log", "log"
+    hint = (
+        "start SGLang with --log-requests --log-requests-level 3: below level 2 its log has no prompts, and"
+        " level 2 cuts them"
+    )
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader)
