@@ -1,14 +1,15 @@
-"""hypothesis, imported where it is needed: `peek.testing` is imported without it, and says if it is
-missing."""
+"""hypothesis, imported where it is first needed; `peek.testing` itself is imported without it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from peek.errors import PeekError
 
 if TYPE_CHECKING:
+    from hypothesis import strategies
     from hypothesis.strategies import SearchStrategy
 
 
@@ -22,6 +23,20 @@ def need_hypothesis() -> None:
         import hypothesis  # noqa: F401
     except ImportError:
         raise MissingHypothesis("peek.testing needs hypothesis here: pip install hypothesis") from None
+
+
+class _Strategies:
+    """`hypothesis.strategies`, imported on first use; `MissingHypothesis` if it cannot be."""
+
+    def __getattr__(self, name: str) -> Any:
+        need_hypothesis()
+        return getattr(import_module("hypothesis.strategies"), name)
+
+
+if TYPE_CHECKING:
+    st = strategies
+else:
+    st = _Strategies()
 
 
 def for_all(strategy: SearchStrategy[Any], check: Callable[[Any], None], examples: int | None) -> None:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from peek.policy.base import WITHDRAWN, AdmissionPolicy
 from peek.request import PendingRequest
-from peek.testing.hypotheses import for_all, need_hypothesis
+from peek.testing.hypotheses import for_all, need_hypothesis, st
 from peek.testing.scenes import (
     Arrival,
     History,
@@ -108,8 +108,6 @@ class _Case:
 
 
 def _cases() -> SearchStrategy[_Case]:
-    from hypothesis import strategies as st
-
     any_scene = scenes(0, under_way=True)
     return st.builds(_Case, any_scene, any_scene, st.integers(0, 500), st.booleans())
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from peek.testing.hypotheses import need_hypothesis
+from peek.testing.hypotheses import st
 from peek.testing.scenes import NOW, Arrival, History, Scene, Step
 from peek.testing.twins import Place
 
@@ -38,9 +38,6 @@ _Cut = tuple[int, int]
 
 def prompts() -> SearchStrategy[tuple[int, ...]]:
     """Keys of one to three pieces, in symbols."""
-    need_hypothesis()
-    from hypothesis import strategies as st
-
     return st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map(_joined)
 
 
@@ -66,8 +63,6 @@ def scenes(
     requests are in the namespace "".
     """
     rows, cuts, under = _rows(min_size, max_size, one_namespace), _cuts(4), _cuts(2 if under_way else 0)
-    from hypothesis import strategies as st
-
     return st.builds(_scene, rows, cuts, under, st.sampled_from([1, 16]))
 
 
@@ -78,8 +73,6 @@ def histories(max_steps: int = 6) -> SearchStrategy[History]:
     learns at will between two steps.
     """
     drafts, cuts = _drafts(), _cuts(4)
-    from hypothesis import strategies as st
-
     few = st.integers(0, 2)
     step = st.tuples(st.sampled_from(_GAPS), st.lists(st.tuples(drafts, few), max_size=3), cuts, few, few)
     return st.builds(_history, st.lists(step, min_size=1, max_size=max_steps), st.sampled_from([1, 16]))
@@ -89,9 +82,6 @@ def histories(max_steps: int = 6) -> SearchStrategy[History]:
 
 
 def _drafts(one_namespace: bool = False) -> SearchStrategy[_Draft]:
-    need_hypothesis()
-    from hypothesis import strategies as st
-
     left_out = st.sampled_from(["unknown", "nothing", "a part of a page", "50 tokens"])
     return st.tuples(prompts(), left_out, st.sampled_from(NAMESPACES[:1] if one_namespace else NAMESPACES))
 
@@ -101,17 +91,12 @@ def _rows(
 ) -> SearchStrategy[list[tuple[_Draft, int, int]]]:
     """For each request: its prompt, and the seconds and tokens of work until the next one comes."""
     drafts = _drafts(one_namespace)
-    from hypothesis import strategies as st
-
     assert max_size * max(_GAPS) < NOW, f"at most {int(NOW) // max(_GAPS)} requests"
     row = st.tuples(drafts, st.sampled_from(_GAPS), st.sampled_from([0, 10, 100]))
     return st.lists(row, min_size=min_size, max_size=max_size)
 
 
 def _cuts(max_size: int) -> SearchStrategy[list[_Cut]]:
-    need_hypothesis()
-    from hypothesis import strategies as st
-
     return st.lists(st.tuples(st.integers(0, 11), st.sampled_from(_CUTS)), max_size=max_size)
 
 

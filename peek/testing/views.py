@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from peek.protocols import CacheView
-from peek.testing.hypotheses import for_all, need_hypothesis
+from peek.testing.hypotheses import for_all, need_hypothesis, st
 from peek.testing.scenes import show_place, tree_of
 from peek.testing.twins import NaivePendingTree, Place
 from peek.trie.dual_walk import DualWalk
@@ -115,8 +115,6 @@ def _explored(longest_match: LongestMatch, namespaces: Sequence[str]) -> list[tu
 
 def _queues(stock: Sequence[Place], absent: tuple[int, ...], chained: bool) -> SearchStrategy[list[Place]]:
     """Prompts of the stock, cut anywhere, then nothing, the rest of another prompt, or unknown symbols."""
-    from hypothesis import strategies as st
-
     unknown = st.lists(st.sampled_from(absent), max_size=3 if absent else 0).map(tuple)
     others = st.builds(_rest, st.sampled_from(stock), st.integers(0, 9_999))
     tails = unknown if chained else st.one_of(unknown, others)
