@@ -69,22 +69,14 @@ class CheckOptions(cli.OfContext):
 
 @dataclass(frozen=True)
 class Checked:
-    """Everything that `peek check` found; all output is made from it.
+    """Everything that `peek check` found; all output is made from it."""
 
-    Attributes:
-        seen: the log's formats, counts and figures, by name.
-        summary: the counts in words, a line each.
-        notes: warnings and advice, a sentence each.
-        answer: answer of the simulation, with `cost` as the cost model of the machine.
-        assumed: the settings of engine and machine that were assumed, in words; "" if none.
-    """
-
-    seen: dict[str, Any]
-    summary: list[str]
-    notes: list[str]
-    answer: Answer
+    seen: dict[str, Any]  # the log's formats, counts and figures, by name
+    summary: list[str]  # the counts in words, a line each
+    notes: list[str]  # warnings and advice, a sentence each
+    answer: Answer  # answer of the simulation, with `cost` as the cost model of the machine
     cost: CostModel
-    assumed: str
+    assumed: str  # the settings of engine and machine that were assumed, in words; "" if none
 
     def as_json(self) -> dict[str, Any]:
         found = self.answer

@@ -162,20 +162,13 @@ def _microseconds(value: float) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the table.
+    """One column of the table."""
 
-    Attributes:
-        heading: three lines: what, which, unit.
-        text: function that formats the value of the figure.
-        compared: whether another column follows, with the ratio to the first run.
-        is_ranked: whether the best value is to stand out.
-    """
-
-    heading: str
+    heading: str  # three lines: what, which, unit
     figure: Figure
-    text: Callable[[float], str] = significant
-    compared: bool = False
-    is_ranked: bool = True
+    text: Callable[[float], str] = significant  # function that formats the value of the figure
+    compared: bool = False  # whether another column follows, with the ratio to the first run
+    is_ranked: bool = True  # whether the best value is to stand out
 
 
 def _percent(ratio: float) -> str:

@@ -134,18 +134,12 @@ def end_swap(bare: int, last: int, last_line: bytes, files: int = 1) -> EndSwap:
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """The request of one line of a batch file.
+    """The request of one line of a batch file."""
 
-    Attributes:
-        custom_id: "" for none.
-        namespace: model and other fields that keep requests from sharing KV, such as `cache_salt`.
-        system: text of a chat up to the last of its leading system messages; "" for token ids.
-    """
-
-    custom_id: str
-    namespace: str
+    custom_id: str  # "" for none
+    namespace: str  # model and other fields that keep requests from sharing KV, such as `cache_salt`
     prompt: str | list[int]
-    system: str = ""
+    system: str = ""  # text of a chat up to the last of its leading system messages; "" for token ids
 
 
 def parse_request(line: bytes, loads: Loads) -> BatchRequest:

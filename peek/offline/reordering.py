@@ -41,15 +41,11 @@ _TAIL_TOKENS: Final = 16
 
 
 class Engine(NamedTuple):
-    """When an engine lets other prompts hit a prefix.
+    """When an engine lets other prompts hit a prefix."""
 
-    Attributes:
-        spacing: number of places that pioneers go ahead, at least the number of prompts in prefill at once.
-        in_flight: number of prompts that start before a prompt's prefix can be hit, for expected hits; 0 for
-            an engine that shares blocks as soon as they are scheduled, as vLLM does.
-    """
-
-    spacing: int
+    spacing: int  # number of places that pioneers go ahead, at least the number of prompts in prefill at once
+    # number of prompts that start before a prompt's prefix can be hit, for expected hits; 0 for an engine
+    # that shares blocks as soon as they are scheduled, as vLLM does
     in_flight: int
 
 

@@ -22,23 +22,14 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """A trie over a batch, as arrays by node or by prompt.
+    """A trie over a batch, as arrays by node or by prompt."""
 
-    Attributes:
-        parent: index of each node's parent; the root, node 0, is its own parent.
-        depth: distance of each node from the root, in tokens or blocks.
-        count: number of prompts that end at or below each node.
-        first: lowest index of the prompts that end at or below each node.
-        leaf: index of the node where each prompt ends.
-        tokens: length of each prompt, tokens.
-    """
-
-    parent: Ints
-    depth: Ints
-    count: Ints
-    first: Ints
-    leaf: Ints
-    tokens: Ints
+    parent: Ints  # index of each node's parent; the root, node 0, is its own parent
+    depth: Ints  # distance of each node from the root, in tokens or blocks
+    count: Ints  # number of prompts that end at or below each node
+    first: Ints  # lowest index of the prompts that end at or below each node
+    leaf: Ints  # index of the node where each prompt ends
+    tokens: Ints  # length of each prompt, tokens
 
     @property
     def lengths(self) -> Ints:

@@ -69,19 +69,12 @@ def engine_of(cache: str) -> Engine:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of a run by which policies are compared.
+    """A figure of a run by which policies are compared."""
 
-    Attributes:
-        name: path of the figure in the result of `simulate`, with dots; a number is a place in a list.
-        words: the figure in a sentence; "" for a figure that depends on a target or is in no sentence.
-        is_share: True if differences count in points; else they are relative to the value before.
-        more_is_better: True if a larger value is better; else a smaller value is.
-    """
-
-    name: str
-    words: str = ""
-    is_share: bool = False
-    more_is_better: bool = False
+    name: str  # path of the figure in the result of `simulate`, with dots; a number is a place in a list
+    words: str = ""  # the figure in a sentence; "" for a figure that depends on a target or is in no sentence
+    is_share: bool = False  # True if differences count in points; else they are relative to the value before
+    more_is_better: bool = False  # True if a larger value is better; else a smaller value is
 
     def value(self, run: Any) -> float:
         for part in self.name.split("."):
@@ -121,20 +114,15 @@ def figure_named(name: str) -> Figure:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How much one figure changes under a policy, against the best of other settings.
-
-    Attributes:
-        against: label of the setting that is best in the figure on the recorded arrivals.
-        before, after: value of that setting and of the policy on the recorded arrivals.
-        gain: gain on the recorded arrivals, see `Figure.gain`.
-        low, high: range of the gain over all draws, each against the setting that is best in that draw.
-    """
+    """How much one figure changes under a policy, against the best of other settings."""
 
     figure: Figure
-    against: str
+    against: str  # label of the setting that is best in the figure on the recorded arrivals
+    # before, after: value of that setting and of the policy on the recorded arrivals
     before: float
     after: float
-    gain: float
+    gain: float  # gain on the recorded arrivals, see `Figure.gain`
+    # low, high: range of the gain over all draws, each against the setting that is best in that draw
     low: float
     high: float
 
@@ -170,21 +158,14 @@ def changes(draws: Sequence[Runs], ours: str, rivals: Sequence[str]) -> list[Cha
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of `answer`, from which the command's text, tables and JSON are made.
-
-    Attributes:
-        draws: the runs of each draw; the first draw has the recorded arrivals.
-        best: label of the first stock setting whose mean TTFT over all draws is within `SAME` of the least.
-        stock: changes of `best` against the default.
-        ours: changes of `peek` against the best of all stock settings in each figure.
-    """
+    """The result of `answer`, from which the command's text, tables and JSON are made."""
 
     engine: Engine
     workload: Workload
-    draws: Sequence[Runs]
-    best: str
-    stock: list[Change]
-    ours: list[Change]
+    draws: Sequence[Runs]  # the runs of each draw; the first draw has the recorded arrivals
+    best: str  # label of the first stock setting whose mean TTFT over all draws is within `SAME` of the least
+    stock: list[Change]  # changes of `best` against the default
+    ours: list[Change]  # changes of `peek` against the best of all stock settings in each figure
 
     @property
     def default(self) -> str:

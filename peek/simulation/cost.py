@@ -44,24 +44,15 @@ class StepTimes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """The accelerators of one replica, taken together.
-
-    Attributes:
-        flops: dense bf16 peak, FLOP/s.
-        bandwidth: memory bandwidth, bytes/s.
-        memory_gib: memory that the driver reports, GiB.
-        mfu: part of `flops` that prefill reaches (model FLOPs utilisation).
-        mbu: part of `bandwidth` that reading reaches (model bandwidth utilisation).
-        overhead_s: launch and scheduling time of a step, seconds.
-    """
+    """The accelerators of one replica, taken together."""
 
     name: str
-    flops: float
-    bandwidth: float
-    memory_gib: float
-    mfu: float = 0.75
-    mbu: float = 0.80
-    overhead_s: float = 0.0015
+    flops: float  # dense bf16 peak, FLOP/s
+    bandwidth: float  # memory bandwidth, bytes/s
+    memory_gib: float  # memory that the driver reports, GiB
+    mfu: float = 0.75  # part of `flops` that prefill reaches (model FLOPs utilisation)
+    mbu: float = 0.80  # part of `bandwidth` that reading reaches (model bandwidth utilisation)
+    overhead_s: float = 0.0015  # launch and scheduling time of a step, seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,20 +247,14 @@ MOST_REPLICAS: Final = 16_384
 
 @dataclass(frozen=True)
 class FleetShape:
-    """The replicas and router of a fleet, and when replicas die and join.
+    """The replicas and router of a fleet, and when replicas die and join."""
 
-    Attributes:
-        router: name of the router, one of `ROUTERS`.
-        speeds: speed of each replica at the start, as a factor of the cost model's speed.
-        stale_s: delay of news from replicas to the router, in seconds.
-        losses: `(second, replica)`: when each replica dies; replicas are numbered from 0 as they join.
-        joins: `(second, speed)`: when each further replica joins, and its speed.
-    """
-
-    router: str
-    speeds: Sequence[float]
-    stale_s: float = 0.0
+    router: str  # name of the router, one of `ROUTERS`
+    speeds: Sequence[float]  # speed of each replica at the start, as a factor of the cost model's speed
+    stale_s: float = 0.0  # delay of news from replicas to the router, in seconds
+    # `(second, replica)`: when each replica dies; replicas are numbered from 0 as they join
     losses: Sequence[tuple[float, int]] = ()
+    # `(second, speed)`: when each further replica joins, and its speed
     joins: Sequence[tuple[float, float]] = ()
 
     def __post_init__(self) -> None:

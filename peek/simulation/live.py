@@ -32,20 +32,13 @@ _MIX: Final = 0x1E3779B97F4A7C15  # an odd number whose multiples spread over 64
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of the real engine.
+    """The limits of the real engine."""
 
-    Attributes:
-        arena_tokens: size of the KV cache in tokens, a multiple of `unit_tokens`, those of a block or page.
-        max_running: cap on requests that run at once, the seats.
-        step_tokens: most tokens of a step (vLLM), or of a prefill chunk (SGLang).
-        prefill_tokens: most input tokens of a prefill batch (SGLang).
-    """
-
-    arena_tokens: int
+    arena_tokens: int  # size of the KV cache in tokens, a multiple of `unit_tokens`, those of a block or page
     unit_tokens: int
-    max_running: int
-    step_tokens: int
-    prefill_tokens: int = 0
+    max_running: int  # cap on requests that run at once, the seats
+    step_tokens: int  # most tokens of a step (vLLM), or of a prefill chunk (SGLang)
+    prefill_tokens: int = 0  # most input tokens of a prefill batch (SGLang)
 
     def workload(self) -> Workload:
         """Return an empty workload with these limits, as a simulated engine takes them."""

@@ -31,33 +31,21 @@ Progress = Callable[[int], None] | None
 
 @dataclass(frozen=True, slots=True)
 class SimRequest:
-    """One request of a workload.
-
-    Attributes:
-        arrival_s: arrival in seconds since the start of the run; with `after`, the earliest arrival.
-        key: the prompt as packed int32 little-endian symbols of `Workload.unit_tokens` tokens each.
-        num_tokens: prompt length, at least 1.  The key covers fewer where the last do not fill a symbol.
-        output_tokens: length of the answer in tokens, at least 1.
-        namespace: keeps equal keys from sharing KV (LoRA adapter, cache salt).
-        after: id of the request that must finish first.
-        think_s: time between the end of `after` and the arrival of this request, in seconds.
-        tenant: the name that the request is accounted to; "" where there is only one tenant.
-        session: the conversation or job that the request is a turn of; "" for none.
-        answer: the first symbols of the answer, those that a later prompt contains behind `key`.  An engine
-            caches them under these symbols, and the rest of the answer under symbols that no prompt contains.
-    """
+    """One request of a workload."""
 
     request_id: str
-    arrival_s: float
-    key: bytes
-    num_tokens: int
-    output_tokens: int
-    namespace: str = ""
-    after: str | None = None
-    think_s: float = 0.0
-    tenant: str = ""
-    session: str = ""
+    arrival_s: float  # arrival in seconds since the start of the run; with `after`, the earliest arrival
+    key: bytes  # the prompt as packed int32 little-endian symbols of `Workload.unit_tokens` tokens each
+    num_tokens: int  # prompt length, at least 1.  The key covers fewer where the last do not fill a symbol.
+    output_tokens: int  # length of the answer in tokens, at least 1
+    namespace: str = ""  # keeps equal keys from sharing KV (LoRA adapter, cache salt)
+    after: str | None = None  # id of the request that must finish first
+    think_s: float = 0.0  # time between the end of `after` and the arrival of this request, in seconds
+    tenant: str = ""  # the name that the request is accounted to; "" where there is only one tenant
+    session: str = ""  # the conversation or job that the request is a turn of; "" for none
     ttft_target_s: float | None = None
+    # the first symbols of the answer, those that a later prompt contains behind `key`.  An engine caches them
+    # under these symbols, and the rest of the answer under symbols that no prompt contains.
     answer: bytes = b""
 
 
@@ -78,32 +66,21 @@ def pending(request: SimRequest, key: object, arrival_s: float, unit_tokens: int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The requests of one run, and the engine limits that belong to them.
-
-    Attributes:
-        load: "moderate" or "heavy", "trace" for a recorded trace, "sessions" for recorded sessions.
-        seed: seed of the draws, 0 where nothing was drawn.
-        requests: the requests, ascending by `arrival_s`.
-        warmup: number of leading requests that run but are left out of the metrics.
-        max_running: the engine's cap on requests that run at once, its seats.
-        arena_tokens: room of the engine's prefix cache, in tokens.
-        unit_tokens: tokens per symbol.
-        client_concurrency: the client's cap on outstanding (waiting + running) requests; set only for closed
-            loops, where every request is ready at t = 0.
-        rate_scale: factor by which the requests of a trace arrive faster than recorded.
-        session_rate: mean number of recorded sessions that begin in a second; None where it was not drawn.
-    """
+    """The requests of one run, and the engine limits that belong to them."""
 
     name: str
-    load: str
-    seed: int
-    requests: Sequence[SimRequest]
-    warmup: int
-    max_running: int
-    arena_tokens: int
-    unit_tokens: int = 1
+    load: str  # "moderate" or "heavy", "trace" for a recorded trace, "sessions" for recorded sessions
+    seed: int  # seed of the draws, 0 where nothing was drawn
+    requests: Sequence[SimRequest]  # the requests, ascending by `arrival_s`
+    warmup: int  # number of leading requests that run but are left out of the metrics
+    max_running: int  # the engine's cap on requests that run at once, its seats
+    arena_tokens: int  # room of the engine's prefix cache, in tokens
+    unit_tokens: int = 1  # tokens per symbol
+    # the client's cap on outstanding (waiting + running) requests; set only for closed loops, where every
+    # request is ready at t = 0
     client_concurrency: int | None = None
-    rate_scale: float = 1.0
+    rate_scale: float = 1.0  # factor by which the requests of a trace arrive faster than recorded
+    # mean number of recorded sessions that begin in a second; None where it was not drawn
     session_rate: float | None = None
 
 

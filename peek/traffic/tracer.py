@@ -40,39 +40,27 @@ class _Traced:
 
 @dataclass
 class Counts:
-    """Counts of what went into a trace.
+    """Counts of what went into a trace."""
 
-    Attributes:
-        requests, prompt_tokens: all requests, and the tokens of their prompts as `Tracer` counts them.
-        texts: requests whose prompt is text.
-        alone: requests with a prompt of which only the length is known; they count as sharing nothing.
-        answered: requests whose output length is in the log.
-        allowed: requests with only an upper limit of their output length in the log.
-        ranked: requests that ask for a priority.
-        engine_prompt_tokens, engine_cached_tokens: sums of the engine's own counts, where it logs both.
-        started_before: endings of requests that arrived before the log began.
-        bare_times: requests whose time is a number of an unknown unit.
-        span_s: seconds from the first to the last arrival; set by `rows`.
-        sessions, turns: sessions of two turns or more, and all their turns; set by `rows`.  A prompt is the
-            next turn of an earlier prompt that it continues and that no other prompt has continued.
-        doubt: message on the unit in which the times were read; set by `rows`.
-    """
-
+    # requests, prompt_tokens: all requests, and the tokens of their prompts as `Tracer` counts them
     requests: int = 0
     prompt_tokens: int = 0
-    texts: int = 0
-    alone: int = 0
-    answered: int = 0
-    allowed: int = 0
-    ranked: int = 0
+    texts: int = 0  # requests whose prompt is text
+    alone: int = 0  # requests with a prompt of which only the length is known; they count as sharing nothing
+    answered: int = 0  # requests whose output length is in the log
+    allowed: int = 0  # requests with only an upper limit of their output length in the log
+    ranked: int = 0  # requests that ask for a priority
+    # engine_prompt_tokens, engine_cached_tokens: sums of the engine's own counts, where it logs both
     engine_prompt_tokens: int = 0
     engine_cached_tokens: int = 0
-    started_before: int = 0
-    bare_times: int = 0
-    span_s: float = 0.0
+    started_before: int = 0  # endings of requests that arrived before the log began
+    bare_times: int = 0  # requests whose time is a number of an unknown unit
+    span_s: float = 0.0  # seconds from the first to the last arrival; set by `rows`
+    # sessions, turns: sessions of two turns or more, and all their turns; set by `rows`.  A prompt is the
+    # next turn of an earlier prompt that it continues and that no other prompt has continued.
     sessions: int = 0
     turns: int = 0
-    doubt: str = ""
+    doubt: str = ""  # message on the unit in which the times were read; set by `rows`
 
     @property
     def unknown(self) -> int:

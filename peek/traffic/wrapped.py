@@ -18,23 +18,15 @@ from peek.traffic.times import seconds
 
 
 class Inner(NamedTuple):
-    """A line without its wrapping.
+    """A line without its wrapping."""
 
-    Attributes:
-        text: the line as text.
-        row: the line as a JSON object, if it is one.
-        at_s: time in seconds at which the line was written, as its wrapping says; None if unknown.
-        level: log level, from Python's logging as JSON, which lacks the engine's own prefix; else "".
-        name: name for a request in the line that has none of its own.
-        is_last: whether the file ends with this line, without an end of line.
-    """
-
-    text: str
-    row: dict[str, Any] | None = None
+    text: str  # the line as text
+    row: dict[str, Any] | None = None  # the line as a JSON object, if it is one
+    # time in seconds at which the line was written, as its wrapping says; None if unknown
     at_s: float | None = None
-    level: str = ""
-    name: str = ""
-    is_last: bool = False
+    level: str = ""  # log level, from Python's logging as JSON, which lacks the engine's own prefix; else ""
+    name: str = ""  # name for a request in the line that has none of its own
+    is_last: bool = False  # whether the file ends with this line, without an end of line
 
 
 _ISO: Final = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)"
