@@ -34,13 +34,6 @@ class Job:
     Of `prompt_tokens + generated` tokens, `computed` are in the KV cache.  The answer ends after
     `output_tokens`, of which the engine knows only the upper bound `allowed_tokens`.  Times are virtual
     seconds, negative before the event.
-
-    Attributes:
-        symbols, blocks, named: with a `BlockEngine`, the names of the request's blocks, the blocks it holds,
-            and the number of leading blocks that are full and named.
-        node, private, prefilled: with a `RadixEngine`, the locked tree node, the tokens held outside the
-            tree, and whether the whole prompt is computed.
-        answer, leaf: the answer's symbols as far as known, and the `uid` of its tree node once it has ended.
     """
 
     def __init__(self, request: SimRequest, arrival_s: float, symbols: Sequence[int] = ()) -> None:
@@ -48,14 +41,16 @@ class Job:
         self.request_id = request.request_id
         self.arrival_s = arrival_s
         self.key = request.key
-        self.symbols = list(symbols)
-        self.blocks: list[int] = []
-        self.named: int = 0
-        self.node: RadixNode | None = None
-        self.private: int = 0
-        self.prefilled = False
-        self.answer = request.answer
-        self.leaf: int = 0
+        # with a `BlockEngine`
+        self.symbols = list(symbols)  # names of the request's blocks
+        self.blocks: list[int] = []  # the blocks it holds
+        self.named: int = 0  # number of leading blocks that are full and named
+        # with a `RadixEngine`
+        self.node: RadixNode | None = None  # the locked tree node
+        self.private: int = 0  # tokens held outside the tree
+        self.prefilled = False  # whether the whole prompt is computed
+        self.answer = request.answer  # the answer's symbols as far as known
+        self.leaf: int = 0  # the `uid` of its tree node once it has ended
         self.prompt_tokens: int = request.num_tokens
         self.output_tokens: int = request.output_tokens
         self.allowed_tokens: int = request.output_tokens

@@ -242,22 +242,16 @@ class Reader:
     """Reads the lines of logs, one file after another, in formats of one kind ("rows", "log") or of all ("").
 
     `rows` reads requests from rows; it knows the fields that the user has named.  `loads` parses JSON.
-
-    Attributes:
-        formats: the formats in the order of `FORMATS`, each with its counts.
-        facts: facts about the engine from its log.
-        own: number of lines of a known format that yield no event.
-        unknown: number of lines that no format knows; `example` is the first of them, `where` its number.
-        is_lengths: whether any rows held lengths without prompts.
     """
 
     def __init__(self, rows: RequestRows, loads: Callable[[Any], Any], kind: str = "") -> None:
         self.rows = rows
         self.loads = loads
         self.facts = Facts()
-        self.own = self.unknown = 0
-        self.example, self.where = "", 0
-        self.is_lengths = False
+        self.own = 0  # lines of a known format that yield no event
+        self.unknown = 0  # lines that no format knows
+        self.example, self.where = "", 0  # the first of them, and its number
+        self.is_lengths = False  # whether any rows held lengths without prompts
         self.formats = [each(self) for each in FORMATS if kind in ("", each.kind)]
         self._unwrapping = Unwrapping(loads)
         self._kind = kind

@@ -44,20 +44,17 @@ class RequestRows:
     A row holds a request: a chat, message, completion, response or embedding, with text or token ids.  The
     row is the request, or holds it in `params` or a field of `BODY_NAMES`, with its time and answer beside.
 
-    Args:
-        time, prompt, output, tenant: dotted paths; "" for the usual places (no tenant).  The prompt is text,
-            token ids or messages.  The tools and system prompts beside messages are put before them; text and
-            token ids are the whole prompt.  The output is the answer's length, text or token ids.
-        time_unit: unit of numeric times; see `seconds`.
-        encode: function from text to token ids, to measure text answers; None: four bytes count as a token.
+    The first four fields are dotted paths; "" for the usual places (no tenant).  The prompt is text, token
+    ids or messages.  The tools and system prompts beside messages are put before them; text and token ids are
+    the whole prompt.  The output is the answer's length, text or token ids.
     """
 
     time: str = ""
     prompt: str = ""
     output: str = ""
     tenant: str = ""
-    time_unit: str = ""
-    encode: formats.Encode | None = None
+    time_unit: str = ""  # of numeric times, see `seconds`
+    encode: formats.Encode | None = None  # measures text answers; None: four bytes count as a token
 
     def events(self, row: Any, name: str) -> Iterator[Event]:
         """Yield the arrival and the ending (0 tokens if unknown); `WorkloadError` says what is wrong."""

@@ -71,11 +71,6 @@ class OutOfCoreOrder:
     """Collects a batch chunk by chunk, then computes its order.
 
     `connection` is a DuckDB connection to an empty database; on disk for a batch larger than memory.
-
-    Attributes:
-        tokens: number of prompt tokens added so far.
-        uncached_tokens: number of tokens that prompts do not share with the prompt before, after `arrange`.
-        edges: number of shared edges of the trie, after `arrange`; with 0 the prompts keep their order.
     """
 
     def __init__(self, connection: Any, block_tokens: int, chunk_prompts: int = CHUNK_PROMPTS) -> None:
@@ -86,9 +81,9 @@ class OutOfCoreOrder:
         self._chunk_bytes = 0
         self._count = 0
         self._cuts: list[int] = []
-        self.tokens = 0
-        self.uncached_tokens = 0
-        self.edges = 0
+        self.tokens = 0  # of the prompts that the database has
+        self.uncached_tokens = 0  # that prompts do not share with the prompt before, after `arrange`
+        self.edges = 0  # shared edges of the trie, after `arrange`; with 0 the prompts keep their order
         connection.execute(_TABLES)
 
     def __len__(self) -> int:
