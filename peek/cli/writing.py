@@ -1,11 +1,11 @@
 """Writes the output of all commands, so that no output file is ever incomplete.
 
 A regular file is written beside its place, under a name that no other file has, synced and then renamed.
-Until then the old file stays; if anything fails, the new one is removed.  Two runs at a time never share a
-name.  The files of one run are renamed together, so an order file always belongs to its output.  A process
-that is killed leaves `NAME.<letters>.partial` files or, between two renames, the old files as
-`NAME.<letters>.old`; no run reads them.  Where hard links exist, the first file, the order file, is in its
-place even then, old or new.  Devices, pipes and standard output cannot be replaced and are written directly.
+Until then the old file stays; if anything fails, the new one is removed.  The files of one run are renamed
+together, so an order file always belongs to its output.  A process that is killed leaves
+`NAME.<letters>.partial` files or, between two renames, the old files as `NAME.<letters>.old`; no run reads
+them.  Where hard links exist, the first file, the order file, is in its place even then, old or new.
+Devices, pipes and standard output cannot be replaced and are written directly.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The compiled part of offline scheduling: the trie of a whole batch, and an LRU cache over its nodes.
 
-**The trie** takes prompts one after another and hands over its finished shape.  `PendingTree` serves a queue
-in which requests come and go.  Nothing is ever removed from a batch, so a node needs no siblings, marks or
-handles, only a parent.  A million prompts take a third of that tree's memory, without reference cycles.  All
-children are in one dictionary by `(node index << 32) | first token`.  Edges are packed `bytes`.  Of a prompt
-the trie keeps only the part that no earlier prompt has.
+**The trie** takes prompts one after another and hands over its finished shape.  Nothing is ever removed from
+a batch, so a node needs only a parent.  A million prompts take a third of a `PendingTree`'s memory, without
+reference cycles.  All children are in one dictionary by `(node index << 32) | first token`.  Of a prompt the
+trie keeps only the part that no earlier prompt has, as packed `bytes`.
 
 **The cache** is exact for every block, at a cost per node.  All blocks of an edge are used together, so they
 are neighbours in the LRU order, deeper blocks first, as engines free them.  So one list entry per node, with
@@ -142,23 +141,16 @@ class BatchTrie:
 
 @final
 class Residency:
-    """An LRU cache of blocks over the nodes of a trie.
-
-    Args:
-        parent: index of each node's parent; the root is node 0.
-        lengths: number of blocks on each node's edge, 0 for the root.
-        capacity: size of the cache, blocks.
-    """
+    """An LRU cache of blocks over the nodes of a trie."""
 
     __slots__ = ("_newer", "_older", "capacity", "kept", "lengths", "newest", "oldest", "parent", "used")
 
     def __init__(self, parent: list[int], lengths: list[int], capacity: int) -> None:
-        self.parent = parent
-        self.lengths = lengths
-        self.capacity: i64 = capacity
+        self.parent = parent  # index of each node's parent; the root is node 0
+        self.lengths = lengths  # number of blocks on each node's edge, 0 for the root
+        self.capacity: i64 = capacity  # in blocks
         self.used: i64 = 0
-        self.kept: list[int] = [0] * len(parent)
-        """Number of leading blocks of each node's edge that are in the cache."""
+        self.kept: list[int] = [0] * len(parent)  # leading blocks of each node's edge that are in the cache
         self._older: list[int] = [NONE] * len(parent)
         self._newer: list[int] = [NONE] * len(parent)
         self.oldest: i64 = NONE

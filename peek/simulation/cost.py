@@ -324,10 +324,10 @@ class MeasuredSteps:
 
         step = a + b x max(f, computed tokens) + c x attention pairs + d x KV tokens read,    all >= 0
 
-    These are the terms of `CostModel`: a step of fewer than `f` tokens waits for the weights.  The fit
-    minimises the squared *relative* error, so a stall of a second weighs no more than any other step.  The
-    floor `f` is the one of `FLOORS` that fits best.  The coefficients are then scaled so that all steps
-    together take as long as they did, stalls included, at most by `_MOST_STALLED`.  Old steps fade.
+    These are the terms of `CostModel`: a step of fewer than `f` tokens, the best of `FLOORS`, waits for the
+    weights.  The fit minimises the squared *relative* error, so a stall of a second weighs no more than any
+    other step.  The coefficients are then scaled so that all steps together take as long as they did, stalls
+    included, at most by `_MOST_STALLED`.  Old steps fade.
 
     An engine that prepares a step while the one before it runs (asynchronous scheduling, overlap) shows the
     time of a step one interval late.  Both assumptions are fitted, and the better fit counts.

@@ -73,11 +73,9 @@ class Member:
 class SimFleet:
     """Runs one workload on several replicas behind a router.
 
-    Args:
-        workload: a cell or a trace; the cap on the client's outstanding requests counts once per replica.
-        make_engine: makes an empty engine from engine limits (a workload without requests) and a speed.
-        router, shape, progress: as for `simulate_fleet`.
-        timer: called before and after each decision of the router.
+    The cap on the client's outstanding requests counts once per replica.  `make_engine` makes an empty engine
+    from engine limits (a workload without requests) and a speed.  `timer` is called before and after each
+    decision of the router.  The other arguments are those of `simulate_fleet`.
     """
 
     def __init__(

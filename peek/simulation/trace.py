@@ -72,10 +72,9 @@ def read_mooncake(
     as the longest (prompt and output), and at least 50,000 tokens, in whole blocks.  With less than one such
     request the trace could not finish, and far above four there is no memory pressure to study.
 
-    Args:
-        path: JSONL file; gzip and xz are recognised by content or by `.gz` and `.xz`.
-        block_tokens: tokens per hash id, which become `unit_tokens`; None takes those of the rows, else 512.
-        limit: number of rows to read from the start of the file; None reads all.
+    Gzip and xz are recognised by content or by `.gz` and `.xz`.  `block_tokens` are the tokens per hash id,
+    which become `unit_tokens`; None takes those of the rows, else 512.  `limit` is the number of rows to read
+    from the start of the file; None reads all.
     """
     return recorded(_name(path), islice(iter_rows(path, block_tokens), limit))
 

@@ -2,12 +2,10 @@
 
 Nothing here starts a cluster or imports Ray: only methods of the dataset are called.  Four steps:
 
-1. Find candidates for hot prefixes: every batch names the prefixes that many of its prompts share.
-2. Count each candidate, and find its first prompt: batches count, the cluster adds up.  The result, a few
-   thousand keys, becomes a dictionary that goes to all workers.
-3. A prompt's path (`block_keys`) begins with its hot prefixes, from the dictionary.  The first block behind
-   them decides its bucket, so prompts that share more are in one bucket.  Buckets are small, since these
-   prefixes are not hot.  The rest of the path is computed in the bucket.
+1. Find candidates for hot prefixes: every batch names the prefixes that many of its prompts share.  2. Count
+each candidate, and find its first prompt.  The result, a few thousand keys, goes to all workers.  3. A
+prompt's path (`block_keys`) begins with its hot prefixes.  The first block behind them decides its bucket,
+   so prompts that share more are in one bucket, which is small.  The rest of the path is computed there.
 4. The cluster sorts by path, and the sorted rows are cut into parts with about equal uncached tokens.
 """
 
