@@ -244,6 +244,6 @@ def _print(checked: Checked) -> None:
     print()
     found = checked.answer
     runs = list(found.draws[0].values())  # on the recorded arrivals
-    print_batches([Batch(found.workload, found.engine.cache, checked.cost, runs)], verdict=False)
+    print_batches([Batch(found.workload, found.engine.cache, checked.cost, runs)], judged=False)
     print()
     say(said_of(found))

@@ -101,6 +101,9 @@ def read_lines(path: Path) -> Iterator[Line]:
     if path == STREAM and sys.stdin is None:
         raise PeekError("standard input is closed")
     total = None if path == STREAM else path.stat().st_size or None
+    damage: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zlib.error)
+    if path.suffix == ".zst":
+        damage = (*damage, zstandard_for(path).ZstdError)
     opened: Any = nullcontext(sys.stdin.buffer) if path == STREAM else path.open("rb")
     with opened as raw, ProgressBar(total, "reading") as progress:
         can_tell = raw.seekable()
@@ -109,7 +112,7 @@ def read_lines(path: Path) -> Iterator[Line]:
                 if can_tell and line.number % _SHOW_EVERY == 0:
                     progress.show(raw.tell())
                 yield line
-        except _damage() as error:
+        except damage as error:
             raise PeekError(f"{path}: damaged: {error}") from None
         except OSError as error:
             error.filename = error.filename or str(path)
@@ -131,16 +134,6 @@ def _decompressing(raw: IO[bytes], path: Path) -> Any:
         stream = zstandard_for(path).ZstdDecompressor().stream_reader(raw, read_across_frames=True)
         return io.BufferedReader(stream)
     return raw
-
-
-def _damage() -> tuple[type[Exception], ...]:
-    """Return the errors that reading a damaged stream raises."""
-    kinds: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zlib.error)
-    with suppress(ImportError):
-        import zstandard
-
-        kinds = (*kinds, zstandard.ZstdError)
-    return kinds
 
 
 def zstandard_for(path: Path) -> Any:

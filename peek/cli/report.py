@@ -82,11 +82,6 @@ class Batch:
             f"({engine_of(self.cache).title}-like engine), {cost.model.name} on {cost.hardware.name}"
         ) + ("" if replicas is None else f", {replicas} replicas")
 
-    @property
-    def verdict(self) -> str:
-        """The comparison in one sentence; "" for a cell, which the evaluation covers."""
-        return verdict(self) if self.workload.load in ("trace", "sessions") else ""
-
 
 # -- JSON -----------------------------------------------------------------------------------------------
 
@@ -94,7 +89,7 @@ class Batch:
 def as_json_text(batches: list[Batch]) -> str:
     """Return one JSON object with every run of every batch, and verdicts on recorded traffic."""
     found: dict[str, Any] = {"runs": [rounded(run) for batch in batches for run in batch.runs]}
-    if said := [batch.verdict for batch in batches if batch.verdict]:
+    if said := list(filter(None, map(verdict, batches))):
         found["verdicts"] = said
     return json.dumps(found, indent=2)
 
@@ -117,7 +112,7 @@ def significant(value: float) -> str:
 # -- the table ------------------------------------------------------------------------------------------
 
 
-def print_batches(batches: list[Batch], verdict: bool = True) -> None:
+def print_batches(batches: list[Batch], judged: bool = True) -> None:
     """Print a table for each workload on stdout, with a footnote and, if wanted, the verdict."""
     console = Console(markup=False, highlight=False, emoji=False)
     for number, batch in enumerate(batches):
@@ -127,7 +122,7 @@ def print_batches(batches: list[Batch], verdict: bool = True) -> None:
         footnote = f"{batch.title}: {batch.setting}; peek {__version__}, {backend()}."
         if len(batch.runs) > 1:
             footnote += f" x: times better than {name_of(batch.runs[0])}."
-        for text in filter(None, (footnote, batch.verdict if verdict else "")):
+        for text in filter(None, (footnote, verdict(batch) if judged else "")):
             print(fill(text, console.width, break_long_words=False, break_on_hyphens=False))
 
 
@@ -243,8 +238,10 @@ def verdict(batch: Batch) -> str:
     """Say in one sentence what a policy changes: `peek` if it ran, else the one with the shortest mean TTFT.
 
     Each figure is compared with the best of the engine's own settings among the runs, or with the first run
-    if there are none.  "" for a single run.
+    if there are none.  "" for a single run, and for a cell, which the evaluation covers.
     """
+    if batch.workload.load not in ("trace", "sessions"):
+        return ""
     runs = {str(run["policy"]): run for run in batch.runs}
     stock = [label for label in engine_of(batch.cache).stock if label in runs] or [next(iter(runs))]
     others = [label for label in runs if label not in stock]

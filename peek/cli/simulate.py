@@ -214,12 +214,22 @@ def _check_block(cache: str, block: int | None, option: str = "--trace-block") -
 
 
 def machine(card: str, cards: int, model: str) -> CostModel:
-    """Return the cost model of cards and a model; `BadParameter` for unknown names."""
+    """Return the cost model of cards and a model (name or config.json); `BadParameter` for unknown names."""
     if cards > LARGEST_CARDS:
         raise typer.BadParameter(f"{cards} is not in 1..{LARGEST_CARDS}", param_hint="--cards")
     with cli.as_usage_error("--card", WorkloadError):
         hardware = costs.card_named(card.lower(), cards)
-    return CostModel(hardware, _model(model))
+    path = Path(model)
+    if path.suffix != ".json":
+        with cli.as_usage_error("--model", WorkloadError, ", or a config.json"):
+            return CostModel(hardware, costs.model_named(model.lower()))
+    try:
+        config = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        raise PeekError(f"{path}: not valid JSON") from None
+    if not isinstance(config, dict):
+        raise PeekError(f"{path}: not a JSON object")
+    return CostModel(hardware, costs.model_of(str(path), config))
 
 
 def arena_of(cost: CostModel, part: float) -> int:
@@ -229,21 +239,6 @@ def arena_of(cost: CostModel, part: float) -> int:
     """
     with cli.as_usage_error("--card", WorkloadError, ": more of them with --cards"):
         return costs.arena_tokens(cost.hardware, cost.model, part)
-
-
-def _model(model: str) -> costs.Model:
-    """Return a model by its name, or by the path of its `config.json`."""
-    path = Path(model)
-    if path.suffix != ".json":
-        with cli.as_usage_error("--model", WorkloadError, ", or a config.json"):
-            return costs.model_named(model.lower())
-    try:
-        config = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        raise PeekError(f"{path}: not valid JSON") from None
-    if not isinstance(config, dict):
-        raise PeekError(f"{path}: not a JSON object")
-    return costs.model_of(str(path), config)
 
 
 # -- workloads and runs ---------------------------------------------------------------------------------

@@ -149,7 +149,9 @@ def _shared_prefix_workload(name: str, load: str, seed: int, engine: str) -> Wor
         if (group, question) not in prompts:  # equal prompts share one object
             prompts[group, question] = _prompt(spec, seed, group, question, lengths[question])
         key = prompts[group, question]
-        output = _mixed_output(group, spec.groups) if spec.mixed else 128
+        middle = (group + 0.5) / spec.groups  # of the group's share of all groups
+        mix = next(tokens for share, tokens in _DECODE_MIX if middle < share)
+        output = mix if spec.mixed else 128
         requests.append(SimRequest(f"{name}-{position}", arrival_s, key, len(key) // SYMBOL_BYTES, output))
     return Workload(
         name=name, load=load, seed=seed, requests=tuple(requests), warmup=spec.warmup, max_running=cap,
@@ -181,12 +183,6 @@ def draw_groups(rng: Random, groups: int, count: int) -> list[int]:
     total = cumulative[-1]
     # The upper bound is the last index, since random() * total may round up to total.
     return [by_rank[bisect_right(cumulative, rng.random() * total, 0, groups - 1)] for _ in range(count)]
-
-
-def _mixed_output(group: int, groups: int) -> int:
-    """Return the output tokens of a group: the mix's value at the middle of its share of all groups."""
-    middle = (group + 0.5) / groups
-    return next(tokens for share, tokens in _DECODE_MIX if middle < share)
 
 
 def _agentic_workload(
