@@ -195,9 +195,6 @@ def _opened_table(path: Path) -> Iterator[Any]:
         raise PeekError(f"{path}: damaged: {excerpt(str(error))}") from None
 
 
-# -- requests ---------------------------------------------------------------------------------------------
-
-
 class BadLines:
     """Counts the lines that are left out (`count`) and names the first `SHOWN_FAULTS` on stderr."""
 
@@ -232,9 +229,6 @@ def read_requests(
             bad.leave_out(line.number, error)
             continue
         yield line, request, key
-
-
-# -- tokenizers -------------------------------------------------------------------------------------------
 
 
 def tokenizer_file(path: Path) -> Path:

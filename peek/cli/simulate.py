@@ -210,9 +210,6 @@ def _check_block(cache: str, block: int | None, option: str = "--trace-block") -
         )
 
 
-# -- machines -------------------------------------------------------------------------------------------
-
-
 def machine(card: str, cards: int, model: str) -> CostModel:
     """Return the cost model of cards and a model (name or config.json); `BadParameter` for unknown names."""
     if cards > LARGEST_CARDS:

@@ -51,8 +51,6 @@ Loads = Callable[[bytes], Any]  # parses JSON
 
 Encode = Callable[[str], list[int]]  # turns text into token ids
 
-# -- excerpts of user content in messages ---------------------------------------------------------------
-
 
 def excerpt_of(value: object) -> str:
     """Return `repr(value)`, cut to `EXCERPT_BYTES`."""

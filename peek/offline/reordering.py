@@ -249,9 +249,6 @@ def hit_ratio(
     return sum(hit_tokens(shape, order, cache_blocks, block_tokens, in_flight)) / tokens if tokens else 0.0
 
 
-# -- the paper's guards --------------------------------------------------------------------------------------
-
-
 def paper_guard(prompts: Sequence[Any], shape: BatchShape) -> str | None:
     """Return the paper's first guard that fires, None if none does (PEEK-offline, "Guard conditions").
 

@@ -156,9 +156,6 @@ class Waves:
         return order
 
 
-# -- the shadow cache ---------------------------------------------------------------------------------------
-
-
 @dataclass(eq=False, slots=True)
 class _Block:
     """A resident block; `children` counts resident blocks right behind it, `rank` is its `_needed` entry."""

@@ -225,8 +225,6 @@ class SimFleet:
         self._timer()
         return answer
 
-    # -- news ------------------------------------------------------------------------------------------
-
     def _tell(self, *reports: Callable[[], None]) -> None:
         """Give reports to the router, at once or `stale_s` later, and then do what it says."""
         if self._stale_s > 0.0:

@@ -171,9 +171,6 @@ def _check_reads(subject: _Subject, make: Factory, case: _Case, expected: list[s
             subject.same(expected, subject.order(policy, prepared), fault)
 
 
-# -- a history ----------------------------------------------------------------------------------------
-
-
 def _check_history(make: Factory, history: History, stateful: bool) -> None:
     policy, twin = make(), make()
     replay, beside = Replay(history.unit, policy), Replay(history.unit, twin)
@@ -275,9 +272,6 @@ def _cycle_facts(prepared: Prepared) -> tuple[object, ...]:
     return cycle.tree.version, cycle.now, cycle.unit_tokens, cycle.work_done, cycle.defers_siblings
 
 
-# -- a new policy for every use -----------------------------------------------------------------------
-
-
 def _factory(policy: AdmissionPolicy | Factory) -> Factory:
     if isinstance(policy, AdmissionPolicy):
         pristine = policy
@@ -300,9 +294,6 @@ def _copied(policy: AdmissionPolicy) -> AdmissionPolicy:
         if name not in vars(clone):
             vars(clone)[name] = copy.deepcopy(value)
     return clone
-
-
-# -- a stated bound on waiting ------------------------------------------------------------------------
 
 
 TOKENS_PER_S = 10.0

@@ -184,9 +184,6 @@ def _show(waiting: dict[str, Place]) -> str:
     return "\n".join([*lines, f"  edges of their tree end at symbols {', '.join(map(str, ends))}"])
 
 
-# -- a cache that changes -----------------------------------------------------------------------------
-
-
 def _check_version(
     view: CacheView, longest_match: LongestMatch, stock: Sequence[Place], change: Callable[[], object]
 ) -> None:
@@ -212,9 +209,6 @@ def _check_version(
             raise AssertionError(f"after a change of the cache the view gives {found}, not {expected}")
     if not moved:
         raise AssertionError(f"change was called {_CHANGES} times and moved the match of no prompt")
-
-
-# -- a view whose every answer is checked -------------------------------------------------------------
 
 
 @dataclass(frozen=True)

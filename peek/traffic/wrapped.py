@@ -145,8 +145,6 @@ def _time(value: object, outer_s: float | None) -> float | None:
     return None
 
 
-# -- documents --------------------------------------------------------------------------------------------
-
 _MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
 
 

@@ -214,9 +214,6 @@ def summarise(batch: Rows, columns: Columns) -> Rows:
     return {name: [value] for name, value in {**found, "head": int(lengths[0])}.items()}
 
 
-# -- the parts of the replicas ----------------------------------------------------------------------------
-
-
 def _cut(ordered: Any, columns: Columns, replicas: int) -> list[Any]:
     if replicas == 1:
         return [ordered]
