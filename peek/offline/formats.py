@@ -11,10 +11,8 @@ file is what it was, byte for byte.
 start become texts with a common start.
 
 **An order file** has one line per request, in the order of the output: a JSON list of the line number in the
-batch file and the custom_id, "" for none.
-
-**Results** are matched with requests by custom_id, in any order.  A result is left out and named if it could
-belong to two requests, or if its request has an earlier result.
+batch file and the custom_id, "" for none.  **Results** are matched with requests by custom_id, in any order.
+A result is left out and named if it could belong to two requests, or if its request has an earlier result.
 """
 
 from __future__ import annotations

@@ -43,11 +43,8 @@ class Waves:
         wave_size: number of prompts in a wave, about as many as the engine runs at once.
         cache_tokens, block_tokens, namespaces: as for `reorder`.
 
-    Attributes:
-        guard: as `Reordering.guard`; if a guard is named, waves keep the arrival order.
-        cache: the shadow cache.
-
-    `InvalidConfig` if `wave_size` is below 1 or the cache has no block.
+    `guard` is that of `Reordering`; if a guard is named, waves keep the arrival order.  `cache` is the shadow
+    cache.  `InvalidConfig` if `wave_size` is below 1 or the cache has no block.
 
     Cost: that of `reorder`, and about a microsecond per block of each prompt.
     """

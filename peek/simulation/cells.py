@@ -105,14 +105,10 @@ def cell(
 ) -> Workload:
     """Build one of the paper's cells, with one token per symbol.
 
-    Args:
-        name: one of `CELL_NAMES`.
-        load: one of `LOADS`; both are the same for the closed loops of W3.
-        seed: seed of the main generator; the paper uses 42, 142 and 242.
-        engine: engine whose rates, caps and request counts are taken, one of `ENGINES`.
-        trace: path of the Mooncake conversation trace; W4 needs it, the other cells ignore it.
-        client: W4 only: with "sglang" rounds do not wait for answers, with "vllm" the next round waits for
-            the answer; None takes `engine`.
+    The loads are the same for the closed loops of W3.  The paper uses the seeds 42, 142 and 242.  Rates, caps
+    and request counts are those of `engine`.  W4 needs a `trace`, the path of the Mooncake conversation
+    trace.  There, with the `client` "sglang" rounds do not wait for answers, with "vllm" they do; None takes
+    `engine`.
 
     Unknown names are an `InvalidConfig`; a seed that is not an integer, or a trace that is absent, malformed
     or too short, is a `WorkloadError`.

@@ -42,7 +42,6 @@ def simulate(
     """Run `workload` under the policy `label`; return the figures of `peek simulate --json`.
 
     Args:
-        workload: a cell or a trace.
         label: a policy label, see `PeekConfig.from_label`.
         cache: "radix" (SGLang-like engine) or "blocks" (vLLM-like engine).
         timer: returns seconds of real time, for `plan_us`; without it these figures are 0.

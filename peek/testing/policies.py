@@ -78,10 +78,8 @@ def check_policy(
             served keeps `lambda ahead_s, largest_s: ahead_s`.
         examples: number of queues to try, and of histories; None takes it from hypothesis' settings profile.
 
-    Raises:
-        AssertionError: with the smallest queue that was found.
-        TypeError: `policy` is no policy and makes none.
-        MissingHypothesis: hypothesis is not installed.
+    Raises `AssertionError` with the smallest queue that was found, `TypeError` if `policy` is no policy and
+    makes none, and `MissingHypothesis` if hypothesis is not installed.
     """
     need_hypothesis()
     make = _factory(policy)

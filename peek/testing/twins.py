@@ -1,7 +1,6 @@
 """The specification in code: a tree, a cache and a walk that are slow and obviously right.
 
 Everything here follows its definition, and is computed by looking at all requests or all cached sequences.
-No node, edge or cursor is kept.  Read it to learn what the fast classes promise, and compare them with it.
 Nothing is imported from the rest of the library, so an error cannot be shared.
 
 | here | specifies |

@@ -61,10 +61,8 @@ def check_cache_view(
         change: changes what the cache holds, a little at each call; needed for the check of `version`.
         examples: number of pending trees to try; None takes it from hypothesis' settings profile.
 
-    Raises:
-        AssertionError: with the smallest pending tree that was found; also if nothing asked for is cached,
-            since that would prove nothing.
-        MissingHypothesis: hypothesis is not installed.
+    Raises `AssertionError` with the smallest pending tree that was found, or if nothing asked for is cached,
+    since that would prove nothing; and `MissingHypothesis` if hypothesis is not installed.
     """
     need_hypothesis()
     _check_members(view)

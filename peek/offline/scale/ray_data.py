@@ -33,16 +33,10 @@ Rows = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a dataset that the pipeline reads.  It is a plain record, as workers get it pickled.
+    """The columns of a dataset that the pipeline reads.  It is a plain record, as workers get it pickled."""
 
-    Attributes:
-        tokens: name of the column of token ids.
-        row: name of the column of the prompt's index in the batch, unique.
-        block_tokens: size of a cache block, tokens.
-    """
-
-    tokens: str = "tokens"
-    row: str = "row"
+    tokens: str = "tokens"  # name of the column of token ids
+    row: str = "row"  # name of the column of the prompt's index in the batch, unique
     block_tokens: int = BLOCK_TOKENS
 
     def keys(self, batch: Rows) -> tuple[Keys, Ints, Ints, Ints]:
