@@ -29,8 +29,6 @@ DRAWN: Final = "drawn: one of 100 prefixes of 2,048 tokens and 128 of its own"
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """The command line of `peek bench`."""
-
     source: Path | None = cli.read_path(
         "[IN]", "Requests as JSONL or a trace; without it they are drawn.", None
     )

@@ -39,8 +39,6 @@ AUTO: Final = "auto"
 
 @dataclass(frozen=True)
 class CheckOptions(cli.OfContext):
-    """The command line of `peek check`."""
-
     logs: list[Path] = cli.read_path("LOG...", "Logs of one engine; .gz, .zst; -: stdin.")
     engine: str = cli.value(f"{', '.join(ENGINES)}; auto: as the log says, else vllm.", AUTO, "NAME")
     card: str = cli.value("Accelerator, such as h100.", DEFAULT_CARD)

@@ -44,8 +44,6 @@ MODES: Final = {
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """The command line of `peek doctor`."""
-
     as_json: bool = switch("--json", "Print one JSON object.")
 
 

@@ -27,9 +27,7 @@ import typer
 from peek import InvalidConfig, PeekConfig, PeekError, WorkloadError
 from peek.simulation.simulate import Target
 
-LARGEST_COUNT: Final = 100_000_000
-"""Most tokens or rows of an option: the arena of hundreds of accelerators, and still quick to set up."""
-
+LARGEST_COUNT: Final = 100_000_000  # the arena of hundreds of accelerators, and still quick to set up
 STREAM: Final = Path("-")  # path that stands for standard input or output
 
 COMPRESSED: Final = (".gz", ".zst")

@@ -25,9 +25,7 @@ from peek import InvalidKey, PeekError, WorkloadError
 from peek.cli.options import STREAM, needs
 from peek.offline.formats import BatchRequest, Encode, Line, Loads, excerpt, key_of, lines_of, parse_request
 
-LONGEST_LINE: Final = 256_000_000
-"""Most bytes of a line: more than any request has, and a bound on what an archive may unpack to at once."""
-
+LONGEST_LINE: Final = 256_000_000  # bytes: more than any request, and a bound on what an archive unpacks to
 SHOWN_FAULTS: Final = 20  # most bad lines that are named on stderr; all are counted
 MISTRAL_NAMES: Final = ("tekken", "tokenizer.model")  # beginnings of the names of Mistral's tokenizer files
 

@@ -37,8 +37,7 @@ from peek.offline.replicas import split
 from peek.offline.scale.duckdb_order import OutOfCoreOrder, Row
 from peek.offline.shape import contract, finished
 
-OUT_OF_CORE_BYTES: Final = 2_000_000_000
-"""Bytes of input from which the file is not held in memory; compressed bytes count five times."""
+OUT_OF_CORE_BYTES: Final = 2_000_000_000  # of input, not held in memory from here on; compressed count 5 x
 
 LARGEST_REPLICAS: Final = 1000
 
@@ -59,8 +58,6 @@ explain_switch = partial(cli.switch, "--explain", "Print groups, guard and expec
 
 @dataclass(frozen=True)
 class ReorderOptions:
-    """The command line of `peek reorder`."""
-
     source: Path = cli.read_path("IN", "Batch file: .jsonl, .gz, .zst, .parquet; -: stdin.")
     target: Path = cli.written_path("OUT", "Reordered file, its .order file beside it; -: stdout.")
     order: Path | None = cli.value(
@@ -326,8 +323,6 @@ def _out_of_core(options: ReorderOptions, outputs: list[Path]) -> Iterator[_OutO
 
 @dataclass(frozen=True)
 class RestoreOptions:
-    """The command line of `peek restore`."""
-
     results: Path = cli.read_path("RESULTS", "Results of the reordered batch; -: stdin.")
     target: Path = cli.written_path("OUT", "Where the ordered results go; -: stdout.")
     order: Path = cli.value("The order file that `peek reorder` wrote.", MISSING, "PATH", cli.parse_source)
@@ -375,8 +370,6 @@ def restore_command(options: RestoreOptions) -> None:
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """The command line of `peek batch`."""
-
     source: Path = cli.read_path("IN", "Batch file: .jsonl, .gz, .zst; -: stdin.")
     target: Path = cli.written_path("OUT", "Where the results go, in IN's order; -: stdout.")
     command: list[str] = cli.as_field(

@@ -35,15 +35,12 @@ from peek.simulation.workload import Workload
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ROOMY_COLUMNS: Final = 100
-"""Width of a terminal, in characters, from which the table's columns stand further apart."""
-
+ROOMY_COLUMNS: Final = 100  # width of a terminal from which the table's columns stand further apart
 SHORT_WAIT_S: Final = 0.1  # there is hardly a queue if 99 of 100 requests wait less than this, in seconds
 
 PLOT_FORMATS: Final = (".png", ".svg", ".pdf")
 
-LOG_RANGE: Final = 10.0
-"""A panel of times has a logarithmic axis if its largest value is more than this times its smallest."""
+LOG_RANGE: Final = 10.0  # a panel of times with a wider range, largest over smallest, has a log axis
 
 _PEEK: Final = "#c8553d"
 _OTHERS: Final = "#6b8299"

@@ -67,8 +67,6 @@ part_of_memory = partial(
 
 @dataclass(frozen=True)
 class SimulateOptions(cli.OfContext):
-    """The command line of `peek simulate`."""
-
     workload: str = cli.value(f"A cell of the paper: {', '.join(CELL_NAMES)}.", "w1c")
     load: str = cli.value(f"Load of the cell: {', '.join(LOADS)}.", "heavy")
     policy: list[str] = cli.value(

@@ -30,13 +30,11 @@ KINDS: Final = {"auto": "", "jsonl": "rows", "log": "log"}
 UNKNOWN_TOKENS: Final = 128  # default length in tokens of an answer whose length is not in the log
 
 ESTIMATE: Final = " (four bytes of text taken as a token; --tokenizer counts them)"
-"""Note behind a number of tokens that is estimated."""
 
 SMALLEST_SALT: Final = 16  # least bytes of a salt: if they are random, too many to try out
 
 _SPANS: Final = ((86_400.0, "days"), (3600.0, "h"), (60.0, "min"))
-_YEAR_S: Final = 366 * 86_400.0
-"""Seconds, more than any log spans; a longer span shows that some times are wrong or of another clock."""
+_YEAR_S: Final = 366 * 86_400.0  # no log spans more, unless some times are wrong or of another clock
 
 
 field_path = partial(cli.value, "Dotted path of the field, in place of the usual ones.", "", "PATH")
@@ -47,8 +45,6 @@ unknown_tokens = partial(cli.count, "Tokens of an answer whose length is not in 
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """The command line of `peek trace`."""
-
     source: Path = cli.read_path("IN", "Requests as JSONL, or an engine's log; .gz, .zst; -: stdin.")
     target: Path = cli.written_path("OUT", "The trace: .jsonl, .gz; -: stdout.")
     form: str = cli.value(

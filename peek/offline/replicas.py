@@ -21,9 +21,7 @@ from peek.errors import InvalidConfig
 from peek.offline.batch_trie import shared_with_previous
 from peek.offline.shape import BatchShape, Ints
 
-SLACK: Final = 0.02
-"""How far a cut may move from a replica's share of the work to a better place, as a part of that share."""
-
+SLACK: Final = 0.02  # how far a cut may move from a replica's share of the work, as a part of that share
 ROUNDS: Final = 20  # halvings in the search for a share: they leave a millionth of the first interval
 
 

@@ -1,5 +1,4 @@
 """The simulated engines: two schedulers in virtual time, their caches, step costs and workloads.
 
-The same `Planner` as beside a real engine orders their queues; no real engine is needed.
-docs/simulator.md states the model.
+The same `Planner` as beside a real engine orders their queues.  docs/simulator.md states the model.
 """

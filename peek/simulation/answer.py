@@ -24,9 +24,7 @@ from peek.simulation.cost import CostModel
 from peek.simulation.simulate import TARGETS, Target, simulate
 from peek.simulation.workload import SimRequest, Workload
 
-DRAWS: Final = 19
-"""Default number of resamples; a further resample falls into the range of 19 in 9 of 10 cases."""
-
+DRAWS: Final = 19  # resamples by default; a further one falls into their range in 9 of 10 cases
 SAME: Final = 0.03  # relative difference up to which two times or two rates count as the same
 SAME_POINTS: Final = 0.01  # difference up to which two shares count as the same: one percentage point
 

@@ -150,7 +150,6 @@ class EarlyRouter(Router):
 
 
 def least_outstanding(_: Arrival, sites: list[Site]) -> Site:
-    """Choose the replica with the fewest outstanding requests."""
     return min(sites, key=lambda site: len(site.outstanding))
 
 

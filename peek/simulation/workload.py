@@ -20,9 +20,7 @@ from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES, heads_of, match_span
 
 VOCABULARY: Final = 150_000  # upper bound of synthetic token ids, not included
-
-NAMING_ID: Final = 1000
-"""First token id of the synthetic text with the name 0; the text with the name n begins with this id + n."""
+NAMING_ID: Final = 1000  # the synthetic text with the name n begins with this id + n
 
 
 Progress = Callable[[int], None] | None

@@ -2,9 +2,8 @@
 
 `check_policy` and `check_cache_view` look for a queue that your code gets wrong, and show the smallest.
 `peek.testing.strategies` draws queues, caches and histories for properties of your own.  The naive twins are
-the specification in code.  Drawing needs hypothesis, which is imported on first use.
-
-docs/testing.md shows how.
+the specification in code.  Drawing needs hypothesis, which is imported on first use.  docs/testing.md shows
+how.
 """
 
 from peek.testing import strategies

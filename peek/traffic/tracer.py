@@ -19,9 +19,7 @@ from peek.offline.formats import SYMBOL_BYTES, Encode, key_of, kind_of
 from peek.traffic.events import Arrival, Ending, Event, Measured
 from peek.traffic.times import UNITS, bare_unit, doubt
 
-BLOCK_TOKENS: Final = 16
-"""Default tokens per block, which are vLLM's; hits with SGLang's page of 1 token differ little."""
-
+BLOCK_TOKENS: Final = 16  # by default, as vLLM's; hits with SGLang's page of 1 token differ little
 _ID_BITS: Final = 53  # as many as JSON readers keep; two blocks' ids are equal by accident in 1 of 2**53
 _LARGEST_SALT: Final = 64  # most bytes of a BLAKE2b key; a longer salt is hashed first
 
