@@ -14,7 +14,7 @@ from support.walks import Prompt, cache_of, prompts, queue_of
 from peek import DualWalk, InvalidCache, PendingTree, PlannerBusy
 from peek.eviction.index import MarkIndex
 from peek.testing.twins import NaiveCache, NaiveCacheView, Pages
-from peek.trie.cache_answers import unit_tokens_of
+from peek.trie.dual_walk import unit_tokens_of
 
 
 class Wrong:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, final
 from mypy_extensions import i64
 
 from peek.errors import InvalidCache
-from peek.trie.cache_answers import whole_number
+from peek.trie.dual_walk import whole_number
 from peek.trie.node import Node, next_branch, next_preorder, survivor
 from peek.trie.pending_tree import PendingTree
 

@@ -1,10 +1,10 @@
-"""The frontier of a pending tree: the pieces that compete for the next place, kept current.
+"""The frontier of a pending tree: the pieces that compete for the next place, and the order that they give.
 
 A piece is a request whose whole path is cached, or a prefix that is not cached.  Such a prefix is the highest
 uncached node on a path, with all requests that wait below it.  The numbers behind a piece's index change only
 when a request below arrives or leaves, or when the cache gains or loses a part of its path.  The tree's
 journal tells of each of these changes.  Only a piece's age and the tokens at risk above it change by
-themselves. So pieces are rows of columns, and an order computes all indices in a few vector operations.
+themselves.  So pieces are rows of columns, and an order computes all indices in a few vector operations.
 
 Cached nodes are *groups*: the tokens at risk above a piece are a number of the group that it hangs from.
 
@@ -14,10 +14,15 @@ Cached nodes are *groups*: the tokens at risk above a piece are a number of the 
 A new row of the columns is written natively into a buffer.  All new rows enter the columns together, with the
 next question.  Two versions of the buffer stand side by side, as in `peek.trie.keys`: a native one for the
 compiled build and an `array` for the interpreted one.
+
+`BestFirst` gives the order, as far as it is asked for.  The best piece goes first.  If it is a prefix that is
+not cached, the best request below it pays for the prefix.  The other requests below then compete anew with
+the prefix paid.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from array import array
 from typing import Any, Final, final
@@ -25,11 +30,12 @@ from typing import Any, Final, final
 import numpy as np
 from mypy_extensions import i64
 
-from peek.policy.default.expectations import Expectations, Expected
+from peek.policy.base import RequestStream
+from peek.policy.default.expectations import NOTHING, Expectations, Expected
+from peek.request import PendingRequest
 from peek.trie.keys import COMPILED
-from peek.trie.node import Node, Terminator, next_branch, next_preorder, uncached_symbols
-from peek.trie.pending_tree import PendingTree
-from peek.trie.structure import Bookmark
+from peek.trie.node import Node, Terminator
+from peek.trie.pending_tree import Bookmark, PendingTree
 
 try:  # noqa: SIM105
     from librt.strings import BytesWriter, write_f64_le
@@ -239,15 +245,6 @@ class Below:
         self.lightness: float = -1.0
         self.sharing: float = 1.0
 
-    def add(self, child: Below) -> None:
-        """Add the sums of a child."""
-        self.tokens += child.tokens
-        self.lasting += child.lasting
-        self.work += child.work
-        if child.since < self.since or (child.since == self.since and child.first < self.first):
-            self.since = child.since
-            self.first = child.first
-
 
 @final
 class Waiting:
@@ -288,7 +285,8 @@ class Waiting:
         self.length = float(max(1, num_tokens))
         self.work = max(1, num_tokens - depth * unit)
         work = float(self.work)
-        self.lightness = lightness_of(size(self.length, self.length - work, work) * self.expected.ratio)
+        mean_size = size(self.length, self.length - work, work) * self.expected.ratio
+        self.lightness = math.pow(mean_size, -GAMMA)
 
 
 def urgency(risk: float, lightness: float, power: i64) -> float:
@@ -348,11 +346,6 @@ def cohort(sharing: float, age_s: float, oldest_s: float) -> float:
     return max(1.0, sharing * (age_s / oldest_s))
 
 
-def lightness_of(size_tokens: float) -> float:
-    """The factor of a size in the index: the larger the size, the smaller.  O(1)."""
-    return math.pow(size_tokens, -GAMMA)
-
-
 def edge_at_risk(node: Node, parent: Node, unit_tokens: i64) -> float:
     """Tokens of a whole edge, cached or paid, divided among the requests that wait below it."""
     return float((node.depth - parent.depth) * unit_tokens) / float(node.count)
@@ -368,7 +361,7 @@ class Frontier:
 
     Attributes:
         columns: the numbers of the pieces.
-        owners: by slot, the prefix (a node) or request that a piece is; None where a slot is free.
+        owners: by slot, the prefix or request that a piece is; None where a slot is free.
         live: number of pieces.
     """
 
@@ -382,16 +375,16 @@ class Frontier:
         "_groups",
         "_round",
         "_start",
-        "_tree",
         "_waiting",
         "columns",
         "live",
         "owners",
+        "tree",
         "unit",
     )
 
     def __init__(self, tree: PendingTree, expectations: Expectations) -> None:
-        self._tree = tree
+        self.tree = tree
         self._expectations = expectations
         self._bookmark = Bookmark()
         self._epoch: i64 = -1
@@ -400,21 +393,16 @@ class Frontier:
         self._below: list[Below | None] = []
         self._waiting: list[Waiting | None] = []
         self.unit: i64 = 1
-        self._clear()
 
     def _clear(self) -> None:
         """Start anew without pieces and groups."""
         self._start += 1
         self.columns = Columns()
-        self.owners: list[Node | Terminator | None] = []
+        self.owners: list[Below | Waiting | None] = []
         self.live: i64 = 0
         self._free: list[int] = []
-        self._groups: list[Node | None] = []
+        self._groups: list[Below | None] = []
         self._free_groups: list[int] = []
-
-    def is_of(self, tree: PendingTree) -> bool:
-        """Whether the frontier was made for this tree."""
-        return tree is self._tree
 
     # -- knowledge of nodes and requests -----------------------------------------------------------
 
@@ -452,33 +440,27 @@ class Frontier:
                 if waiting.depth != depth:  # another generation, or the key was extended
                     waiting.measure(depth, self.unit)
                 return waiting
-            self._leave_slot_of(waiting)
+            if waiting.slot >= 0:
+                self._release(waiting.slot)
         request = terminator.request
-        expected = self._expectations.expected(request.request_id)
+        expected = self._expectations.waiting.get(request.request_id, NOTHING)
         waiting = Waiting(terminator, expected, request.arrival_time, self._start)
         waiting.measure(depth, self.unit)
         known[uid] = waiting
         return waiting
 
     def _forget(self, below: Below) -> None:
-        self._leave_slot(below)
-        self._leave_group(below)
-
-    def _leave_slot(self, below: Below) -> None:
+        """Free the slot and the group of a node."""
         if below.slot >= 0:
             self._release(below.slot)
             below.slot = -1
-
-    def _leave_slot_of(self, waiting: Waiting) -> None:
-        if waiting.slot >= 0:
-            self._release(waiting.slot)
-            waiting.slot = -1
+        if below.group >= 0:
+            self._leave_group(below)
 
     def _leave_group(self, below: Below) -> None:
-        if below.group >= 0:
-            self._groups[below.group] = None
-            self._free_groups.append(below.group)
-            below.group = -1
+        self._groups[below.group] = None
+        self._free_groups.append(below.group)
+        below.group = -1
 
     def _release(self, slot: i64) -> None:
         self.columns.drop(slot)
@@ -486,7 +468,7 @@ class Frontier:
         self._free.append(slot)
         self.live -= 1
 
-    def _take(self, owner: Node | Terminator) -> i64:
+    def _take(self, owner: Below | Waiting) -> i64:
         self.live += 1
         if self._free:
             slot: i64 = self._free.pop()
@@ -503,7 +485,7 @@ class Frontier:
         O(journal entries x depth + what is below the changed prefixes).  O(n + nodes) the first time, after a
         walk that began anew, and where the journal has become too long.
         """
-        tree = self._tree
+        tree = self.tree
         journal = tree.journal()
         self._round += 1
         start = self._bookmark.at
@@ -525,8 +507,8 @@ class Frontier:
         if terminator.uid < len(self._waiting):
             waiting = self._waiting[terminator.uid]
             if waiting is not None and waiting.terminator is terminator:
-                if waiting.start == self._start:
-                    self._leave_slot_of(waiting)
+                if waiting.start == self._start and waiting.slot >= 0:
+                    self._release(waiting.slot)
                 self._waiting[terminator.uid] = None
 
     def _settle(self, node: Node) -> None:
@@ -546,7 +528,8 @@ class Frontier:
             parent = parent.parent
         while path:
             current = path.pop()
-            if not self._is_cached(current):
+            reached = current.walk_epoch == self._epoch and current.walk_matched == current.depth
+            if not reached and current.parent is not None:
                 self._refresh(current)
                 return
             below = self.below(current)
@@ -555,27 +538,25 @@ class Frontier:
             elif current is node:
                 self._add_own(below)
 
-    def _is_cached(self, node: Node) -> bool:
-        parent = node.parent
-        return parent is None or uncached_symbols(node, parent, self._epoch) == 0
-
     def _enter(self, top: Node) -> None:
         """Make groups of a node on a cached path and of cached nodes below; the others become pieces."""
         entering: list[Node] = [top]
         while entering:
             node = entering.pop()
             below = self.below(node)
-            self._leave_slot(below)
+            if below.slot >= 0:
+                self._release(below.slot)
+                below.slot = -1
             if self._free_groups:
                 below.group = self._free_groups.pop()
-                self._groups[below.group] = node
+                self._groups[below.group] = below
             else:
                 below.group = len(self._groups)
-                self._groups.append(node)
+                self._groups.append(below)
             self._add_own(below)
             kid = node.kid
             while kid is not None:
-                if not self._is_cached(kid):
+                if kid.walk_epoch != self._epoch or kid.walk_matched != kid.depth:
                     self._refresh(kid)
                 elif self.below(kid).group < 0:
                     entering.append(kid)
@@ -593,7 +574,7 @@ class Frontier:
             waiting = self.waiting(terminator)
             if waiting.slot >= 0:
                 return
-            waiting.slot = self._take(terminator)
+            waiting.slot = self._take(waiting)
             self._put_own(waiting, below.group)
             terminator = terminator.next
 
@@ -622,46 +603,59 @@ class Frontier:
             return
         piece.round = self._round
         if piece.slot < 0:
-            piece.slot = self._take(top)
+            piece.slot = self._take(piece)
         self._sum_up(piece)
         parent = top.parent
         assert parent is not None
         count = float(top.count)
         work = float(piece.work)
-        cached = (top.depth - parent.depth - uncached_symbols(top, parent, self._epoch)) * self.unit
+        known = top.walk_matched if top.walk_epoch == self._epoch else 0
+        cached = (max(known, parent.depth) - parent.depth) * self.unit
         mean_length = piece.tokens / count
         mean_size = size(mean_length, float(parent.depth * self.unit + cached), work / count)
         self.columns.put(
             piece.slot,
             piece.since,
             piece.first,
-            lightness_of(mean_size * piece.lasting / piece.tokens),
+            math.pow(mean_size * piece.lasting / piece.tokens, -GAMMA),
             count / max(1.0, work),
             float(cached) / count,
             self.below(parent).group,
-            sharing_of(mean_length, mean_size, work / count),
+            sharing_of(mean_length, mean_size, work / count) if top.count > 1 else 1.0,
         )
 
     def _sum_up(self, piece: Below) -> None:
-        """Compute the sums of each node from a prefix down; only the prefix itself is a piece."""
-        found: list[Below] = []
-        top = piece.node
-        stop = next_branch(top)
-        node: Node | None = top
-        while node is not None and node is not stop:
-            below = self.below(node)
-            if below is not piece:
-                self._leave_slot(below)
-            self._leave_group(below)
+        """Compute the sums of each node from a prefix down; only the prefix itself is a piece.
+
+        O(nodes and requests below).
+        """
+        found: list[Below] = [piece]
+        above: list[Below] = [piece]
+        i: i64 = 0
+        while i < len(found):
+            below = found[i]
+            if i > 0 and below.slot >= 0:
+                self._release(below.slot)
+                below.slot = -1
+            if below.group >= 0:
+                self._leave_group(below)
             self._sum_own(below)
-            found.append(below)
-            node = next_preorder(node)
-        i: i64 = len(found) - 1
-        while i > 0:
-            parent = found[i].node.parent
-            assert parent is not None
-            self.below(parent).add(found[i])
+            kid = below.node.kid
+            while kid is not None:
+                found.append(self.below(kid))
+                above.append(below)
+                kid = kid.next
+            i += 1
+        while i > 1:
             i -= 1
+            below = above[i]
+            child = found[i]
+            below.tokens += child.tokens
+            below.lasting += child.lasting
+            below.work += child.work
+            if child.since < below.since or (child.since == below.since and child.first < below.first):
+                below.since = child.since
+                below.first = child.first
 
     def _sum_own(self, below: Below) -> None:
         """Start a node's sums with its own requests and the uncached part of its edge.  O(requests).
@@ -671,14 +665,17 @@ class Frontier:
         node = below.node
         parent = node.parent
         assert parent is not None
+        known = node.walk_matched if node.walk_epoch == self._epoch else 0
+        work: i64 = (node.depth - max(known, parent.depth)) * self.unit
         tokens = lasting = 0.0
-        work: i64 = uncached_symbols(node, parent, self._epoch) * self.unit
         since = math.inf
         first: i64 = _LATE
         terminator = node.terminator
         while terminator is not None:
             waiting = self.waiting(terminator)
-            self._leave_slot_of(waiting)
+            if waiting.slot >= 0:
+                self._release(waiting.slot)
+                waiting.slot = -1
             sequence = terminator.request.sequence
             tokens += waiting.length
             lasting += waiting.length * waiting.expected.ratio
@@ -696,29 +693,247 @@ class Frontier:
 
     def above(self) -> list[float]:
         """Tokens at risk for one request that hangs from a group, by group.  O(groups)."""
+        known = self._below
         at_risk = [-1.0] * len(self._groups)
-        for node in self._groups:
-            path: list[Node] = []
-            while node is not None and at_risk[self.below(node).group] < 0.0:
-                path.append(node)
-                node = node.parent
-            risk = 0.0 if node is None else at_risk[self.below(node).group]
+        for below in self._groups:
+            path: list[Below] = []
+            while below is not None and at_risk[below.group] < 0.0:
+                path.append(below)
+                parent = below.node.parent
+                below = None if parent is None else known[parent.uid]
+            risk = 0.0 if below is None else at_risk[below.group]
             while path:
-                current = path.pop()
-                parent = current.parent
+                below = path.pop()
+                parent = below.node.parent
                 if parent is not None:
-                    risk += edge_at_risk(current, parent, self.unit)
-                at_risk[self.below(current).group] = risk
+                    risk += edge_at_risk(below.node, parent, self.unit)
+                at_risk[below.group] = risk
         return at_risk
 
     def tops(self) -> list[int]:
-        """The group of the namespace's root, by group; empty with one namespace.  O(groups x depth)."""
-        if self._tree.n_namespaces < 2:
-            return []
+        """The group of the namespace's root, by group.  O(groups x depth)."""
         tops: list[int] = []
-        for group in self._groups:
-            top = group
+        for below in self._groups:
+            top = None if below is None else below.node
             while top is not None and top.parent is not None:
                 top = top.parent
             tops.append(0 if top is None else self.below(top).group)
         return tops
+
+
+# -- the order --------------------------------------------------------------------------------------------
+
+
+_FIRST_LOOK: Final[i64] = 64
+"""Number of pieces that are sorted at first; once they have gone, all the others are sorted."""
+
+_SHORT: Final[i64] = 24
+"""Number of pieces up to which an insertion sort with native comparisons beats a sort by boxed keys."""
+
+
+@final
+class Piece:
+    """What competes for the next place: a request whose path is cached or paid, or a prefix that is not.
+
+    Attributes:
+        key: the negated index, so that the smallest key goes first.
+        since, first: arrival in seconds and sequence number of the piece's oldest request.
+        node: the top node of the prefix, or the node where the request ends.
+        request: the request; None for a prefix of several.  A prefix of one request goes with it.
+    """
+
+    __slots__ = ("first", "key", "node", "request", "since")
+
+    def __init__(
+        self, key: float, since: float, first: i64, node: Node, request: PendingRequest | None
+    ) -> None:
+        self.key = key
+        self.since = since
+        self.first = first
+        self.node = node
+        if request is None and node.count == 1 and node.terminator is not None:
+            request = node.terminator.request
+        self.request: PendingRequest | None = request
+
+
+@final
+class Run:
+    """Pieces that came up together, best first, and how many of them have gone.
+
+    Args:
+        at_risk: tokens at risk above the pieces, for one request.
+        oldest_s: how long the oldest request of the pieces' namespace has waited, in seconds.
+
+    Both are 0 for the frontier's own run, whose pieces each have values of their own.
+    """
+
+    __slots__ = ("at", "at_risk", "oldest_s", "pieces")
+
+    def __init__(self, pieces: list[Piece], at_risk: float, oldest_s: float) -> None:
+        self.pieces = pieces
+        self.at_risk: float = at_risk
+        self.oldest_s: float = oldest_s
+        self.at: i64 = 0
+
+
+@final
+class BestFirst(RequestStream):
+    """The order of an up-to-date frontier; valid as long as tree and cache do not change.
+
+    Args:
+        frontier: the pieces.
+        now: seconds, on the clock of `arrival_time`.
+        power: exponent of all factors but the age, see `peek.policy.default.policy`.
+        most: number of requests that will be asked for, as far as is known.
+        several: whether requests of more than one namespace wait.
+    """
+
+    __slots__ = ("_above", "_frontier", "_indices", "_now", "_others", "_power", "_run", "_surface", "_tops")
+
+    def __init__(self, frontier: Frontier, now: float, power: i64, most: int, several: bool) -> None:
+        self._frontier = frontier
+        self._now: float = now
+        self._power: i64 = power
+        self._above = frontier.above()
+        self._tops = frontier.tops() if several else []
+        self._indices: object = frontier.columns.indices(now, vector(self._above), self._tops, power)
+        self._surface = Run([], 0.0, 0.0)
+        self._look(max(_FIRST_LOOK, most))
+        self._run = self._surface
+        self._others: list[tuple[float, float, int, Run]] = []  # a heap by each run's next piece
+
+    def _look(self, most: i64) -> None:
+        """Sort the frontier's best `most` pieces, and append those that the run does not have yet."""
+        run = self._surface
+        frontier = self._frontier
+        slots, keys = frontier.columns.best(self._indices, most, frontier.live)
+        i: i64 = len(run.pieces)
+        while i < len(slots):
+            run.pieces.append(self._piece(slots[i], keys[i]))
+            i += 1
+
+    def _piece(self, slot: i64, key: float) -> Piece:
+        owner = self._frontier.owners[slot]
+        if isinstance(owner, Below):
+            return Piece(key, owner.since, owner.first, owner.node, None)
+        assert owner is not None
+        request = owner.terminator.request
+        return Piece(key, owner.since, request.sequence, owner.terminator.node, request)
+
+    def next(self) -> PendingRequest | None:
+        """Return the next request; None at the end.
+
+        O(log) amortised, plus what is below a prefix when that prefix goes.
+        """
+        run = self._run
+        while run.at == len(run.pieces) and not self._goes_on(run):
+            if not self._others:
+                return None
+            run = heapq.heappop(self._others)[3]
+        piece = run.pieces[run.at]
+        if self._others and self._others[0][0] <= piece.key:
+            run = heapq.heappushpop(self._others, entry(run))[3]
+            piece = run.pieces[run.at]
+        run.at += 1
+        while piece.request is None:
+            if run.at < len(run.pieces) or self._goes_on(run):
+                heapq.heappush(self._others, entry(run))
+            run = self._below(piece.node, run)
+            piece = run.pieces[0]
+            run.at = 1
+        self._run = run
+        return piece.request
+
+    def _goes_on(self, run: Run) -> bool:
+        """Whether a run at its end has more pieces, which are then sorted."""
+        if run is self._surface and run.at < self._frontier.live:
+            self._look(self._frontier.live)
+        return run.at < len(run.pieces)
+
+    def _below(self, node: Node, run: Run) -> Run:
+        """Make the pieces below a prefix of `run` once the prefix is paid.
+
+        O(m log m) with m children and requests of its node.
+        """
+        parent = node.parent
+        assert parent is not None
+        frontier = self._frontier
+        at_risk, oldest_s = run.at_risk, run.oldest_s
+        if run is self._surface:
+            group = frontier.below(parent).group
+            at_risk = self._above[group]
+            oldest_s = float(frontier.columns.oldest_s[self._tops[group] if self._tops else 0])
+        at_risk += edge_at_risk(node, parent, frontier.unit)
+        below: list[Piece] = []
+        terminator = node.terminator
+        while terminator is not None:
+            request = terminator.request
+            waiting = frontier.waiting(terminator)
+            since = waiting.since
+            age_s = max(MIN_WAIT_S, self._now - since)
+            key = -(age_s * urgency(at_risk / float(waiting.work), waiting.lightness, self._power))
+            below.append(Piece(key, since, request.sequence, node, request))
+            terminator = terminator.next
+        kid = node.kid
+        while kid is not None:
+            below.append(self._piece_of(kid, at_risk * float(kid.count), oldest_s))
+            kid = kid.next
+        put_in_order(below)
+        return Run(below, at_risk, oldest_s)
+
+    def _piece_of(self, kid: Node, at_risk: float, oldest_s: float) -> Piece:
+        """Make the piece of a prefix; `at_risk` is for all requests below it, see `cohort` for `oldest_s`."""
+        frontier = self._frontier
+        below = frontier.below(kid)
+        count = float(kid.count)
+        work = float(below.work)
+        parent = kid.parent
+        assert parent is not None
+        if below.lightness < 0.0:
+            mean_length = below.tokens / count
+            mean_size = size(mean_length, float(parent.depth * frontier.unit), work / count)
+            below.lightness = math.pow(mean_size * below.lasting / below.tokens, -GAMMA)
+            below.sharing = sharing_of(mean_length, mean_size, work / count) if kid.count > 1 else 1.0
+        lightness = below.lightness
+        age_s = max(MIN_WAIT_S, self._now - below.since)
+        if below.sharing > 1.0:
+            lightness *= cohort(below.sharing, age_s, oldest_s)
+        key = -(age_s * urgency(at_risk / max(1.0, work), lightness, self._power))
+        return Piece(key, below.since, below.first, kid, None)
+
+
+def entry(run: Run) -> tuple[float, float, int, Run]:
+    """A heap entry that sorts runs by their next pieces, ties by age."""
+    piece = run.pieces[run.at]
+    return (*_key_then_age(piece), run)
+
+
+def put_in_order(pieces: list[Piece]) -> None:
+    """Sort pieces in place, best first, ties by age."""
+    n: i64 = len(pieces)
+    i: i64 = 1
+    if n > _SHORT:
+        pieces.sort(key=_key)  # floats compare much faster than tuples, and ties are rare
+        while i < n and pieces[i].key != pieces[i - 1].key:
+            i += 1
+        if i < n:
+            pieces.sort(key=_key_then_age)
+        return
+    while i < n:
+        piece = pieces[i]
+        at = i
+        while at > 0 and piece.key <= pieces[at - 1].key:
+            if piece.key == pieces[at - 1].key and _key_then_age(piece) >= _key_then_age(pieces[at - 1]):
+                break
+            pieces[at] = pieces[at - 1]
+            at -= 1
+        pieces[at] = piece
+        i += 1
+
+
+def _key(piece: Piece) -> float:
+    return piece.key
+
+
+def _key_then_age(piece: Piece) -> tuple[float, float, int]:
+    return (piece.key, piece.since, piece.first)

@@ -196,13 +196,10 @@ class OverdueLane:
         for request in self._picked:
             request.lane = NO_LANE
         self._picked.clear()
-        turns = OverdueTurns(order, self, tree.handles(), self.returned())
+        back = sorted(self._back.values(), key=self.due_of, reverse=True) if self._back else []
+        turns = OverdueTurns(order, self, tree.handles(), back)
         self._in_use = turns.head is not None
         return turns if self._in_use else order
-
-    def returned(self) -> list[PendingRequest]:
-        """Requests that came back after a preemption, the first to be due last.  O(m log m) for m."""
-        return sorted(self._back.values(), key=self.due_of, reverse=True)
 
     def due_of(self, request: PendingRequest) -> float:
         """The due moment of a waiting request; infinity if the request is not known.  O(1)."""

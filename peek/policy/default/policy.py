@@ -61,9 +61,8 @@ from peek.policy.base import (
     hits_something,
 )
 from peek.policy.default import PeekOptions
-from peek.policy.default.best_first import BestFirst
 from peek.policy.default.expectations import MOST_WORTH, Expectations
-from peek.policy.default.frontier import GAMMA, MIN_WAIT_S, Frontier, urgency
+from peek.policy.default.frontier import GAMMA, MIN_WAIT_S, BestFirst, Frontier, urgency
 from peek.policy.default.overdue import OverdueLane
 from peek.policy.default.targets import TargetLane
 from peek.policy.default.tenants import DECODE_WEIGHT, TenantAccounts, Turns
@@ -105,7 +104,7 @@ class PeekPolicy(AdmissionPolicy):
         self.overdue.arrived(request)
         if self._takes_turns:
             self.accounts.arrived(request)
-            self.needs_sharing = self._leaves_unshared and not self.accounts.several
+            self.needs_sharing = self._leaves_unshared and len(self.accounts.lines) < 2
 
     def left(self, request: PendingRequest, how: str, cost_tokens: int) -> None:
         admitted = how == ADMITTED
@@ -113,7 +112,7 @@ class PeekPolicy(AdmissionPolicy):
             if admitted:
                 self.accounts.charge(request.tenant, float(cost_tokens))
             self.accounts.left(request)
-            self.needs_sharing = self._leaves_unshared and not self.accounts.several
+            self.needs_sharing = self._leaves_unshared and len(self.accounts.lines) < 2
         self.targets.left(request)
         if admitted:
             self.targets.charge(request, cost_tokens)
@@ -141,8 +140,9 @@ class PeekPolicy(AdmissionPolicy):
     # -- orders ------------------------------------------------------------------------------------
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
-        shared = cycle.tree.has_sharing or not self._leaves_unshared
-        if not shared and not hits_something(queue, cycle.defers_siblings):
+        if self._leaves_unshared and not (
+            cycle.tree.has_sharing or hits_something(queue, cycle.defers_siblings)
+        ):
             return everybody(self._in_turns(Listed(queue)))
         return everybody(self._ordered(cycle, len(queue)))
 
@@ -157,28 +157,31 @@ class PeekPolicy(AdmissionPolicy):
         return self._ordered(cycle, 0)
 
     def _ordered(self, cycle: Cycle, most: int) -> RequestStream:
-        """The whole order: by index, turns, siblings last; at least the first `most` will be asked for."""
-        return self._in_turns(SiblingsLast(self._best_first(cycle, most), cycle))
+        """The whole order; at least the first `most` will be asked for.
 
-    def _in_turns(self, order: RequestStream) -> RequestStream:
-        """Return `order` with turns among tenants; `order` itself where one tenant waits."""
-        several = self._takes_turns and self.accounts.several
-        return Turns(order, self.accounts) if several else order
-
-    def _best_first(self, cycle: Cycle, most: int) -> RequestStream:
-        """The order by index, behind requests in time, with turns for overdue requests; see `_ordered`."""
+        By index, behind requests in time, with turns for overdue requests, siblings last, tenants in turns.
+        """
         tree = cycle.tree
-        self.overdue.price(tree.n_namespaces > 1)
+        several = tree.n_namespaces > 1
+        self.overdue.price(several)
         frontier = self._frontier
-        if frontier is None or not frontier.is_of(tree):
+        if frontier is None or frontier.tree is not tree:
             frontier = Frontier(tree, self.expectations)
             self._frontier = frontier
         news = self._news_of(tree) if self.expectations.news else []
         frontier.follow(cycle.unit_tokens)
         for terminator in news:
             frontier.renew(terminator)
-        order = self.targets.merge(BestFirst(frontier, cycle.now, self.power, most), cycle.now)
-        return self.overdue.merge(order, tree)
+        order: RequestStream = BestFirst(frontier, cycle.now, self.power, most, several)
+        if self.targets.default_s is not None:
+            order = self.targets.merge(order, cycle.now)
+        order = self.overdue.merge(order, tree)
+        return self._in_turns(SiblingsLast(order, cycle) if cycle.defers_siblings else order)
+
+    def _in_turns(self, order: RequestStream) -> RequestStream:
+        """Return `order` with turns among tenants; `order` itself where one tenant waits."""
+        several = self._takes_turns and len(self.accounts.lines) > 1
+        return Turns(order, self.accounts) if several else order
 
     def _news_of(self, tree: PendingTree) -> list[Terminator]:
         """Update what is expected; return the requests whose expectation has changed.  O(n)."""
@@ -203,15 +206,14 @@ class SiblingsLast(RequestStream):
 
     def __init__(self, order: RequestStream, cycle: Cycle) -> None:
         self._order = order
-        self._claims: Claims | None = Claims(cycle) if cycle.defers_siblings else None
+        self._claims = Claims(cycle)
         self._deferred: list[PendingRequest] = []
         self._at: i64 = 0
 
     def next(self) -> PendingRequest | None:
         """Return the next request; None at the end.  O(levels) and the order's cost, also per sibling."""
-        claims = self._claims
         request = self._order.next()
-        while request is not None and claims is not None and claims.has_pioneer(request):
+        while request is not None and self._claims.has_pioneer(request):
             request.section = SIBLING
             self._deferred.append(request)
             request = self._order.next()
