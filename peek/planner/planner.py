@@ -358,7 +358,11 @@ class Planner:
         if lazily and isinstance(plan, Plan):
             plan = LazyPlan.of(plan)
         self._standing.keep(plan, self.tree, cache, now)
-        self.stats.note_plan(len(self.tree), timer() - started if timer is not None else 0.0)
+        stats = self.stats
+        stats.plans += 1
+        stats.planned += len(self.tree)
+        stats.last_plan_s = timer() - started if timer is not None else 0.0
+        stats.plan_s += stats.last_plan_s
         return plan
 
     def _made(self, cache: CacheView, now: float, lazily: bool) -> Plan | LazyPlan:
@@ -367,7 +371,7 @@ class Planner:
         gated = self._in_flight is not None
         unit: i64 = self._signals.look_at(cache)
         arrivals.fill_lengths(unit)
-        if not self._finds_something(cache, gated):
+        if calls.policy.needs_sharing and not self._finds_something(cache, gated):
             self.stats.stood_aside += 1
             return kept_order(arrivals.of(tree), NOTHING_TO_GAIN, True)
         if calls.policy.reads_cache:
@@ -387,8 +391,8 @@ class Planner:
         return Plan([request.request_id for request in ordered], ordered != queue, ORDERED)
 
     def _finds_something(self, cache: CacheView, gated: bool) -> bool:
-        """Whether a waiting prompt is shared, cached or under way, or the policy orders all the same."""
-        if self.tree.has_sharing or not self._calls.policy.needs_sharing:
+        """Whether a waiting prompt is shared, cached or under way."""
+        if self.tree.has_sharing:
             return True
         if not self.order_matters(cache):
             return False

@@ -42,13 +42,6 @@ class PlannerStats:
         self.plan_s: float = 0.0
         self.last_plan_s: float = 0.0
 
-    def note_plan(self, n_requests: i64, seconds: float) -> None:
-        """Count one plan."""
-        self.plans += 1
-        self.planned += n_requests
-        self.plan_s += seconds
-        self.last_plan_s = seconds
-
     def note_admission(self, prompt_tokens: i64, cached: i64, uncached: i64, fair: bool) -> None:
         """Count one admitted request."""
         self.admitted += 1

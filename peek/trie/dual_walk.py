@@ -123,7 +123,7 @@ class DualWalk:
         stands = version is not None and cache is self._cache and block == self._block
         stands = stands and self.epoch == self._tree.epoch
         start = self._bookmark.at
-        told = self._told(cache, stands)
+        told = self._told(cache, stands) if version is not None else None
         keeps = self._by_symbol or (told is not None and self._keeps(cache))
         changed = version != self._cache_version
         if told is None and (changed or not stands):
@@ -223,7 +223,10 @@ class DualWalk:
                     break
                 if anew:
                     forget_below(following)
-                following = write_subtree(following, self._tokens_at(following))
+                tokens = following.walk_matched * self._unit
+                if self._worth is not None:
+                    tokens = self._tokens_at(following)
+                following = write_subtree(following, tokens)
             if following is stop or following is None:
                 return
             node = following
@@ -242,9 +245,19 @@ class DualWalk:
             node.view = view
         self.advances += 1
         advance: Any = self._advance  # looked up dynamically: views are ordinary Python objects
-        step = read_step(advance(parent.walk_cursor, view, start), asked)
-        node.walk_matched = start + step[0]
-        node.walk_cursor = step[1]
+        answer = advance(parent.walk_cursor, view, start)
+        matched: i64 = -1
+        if COMPILED:  # the usual kind of answer is unpacked natively
+            try:
+                step: tuple[i64, object] = answer
+                matched, node.walk_cursor = step
+            except (TypeError, ValueError, OverflowError):
+                pass  # a wrong answer, or one not of Python's own types
+        elif type(answer) is tuple and len(answer) == 2 and type(answer[0]) is int:
+            matched, node.walk_cursor = answer
+        if not 0 <= matched <= asked:
+            matched, node.walk_cursor = checked_step(answer, asked)
+        node.walk_matched = start + matched
         node.walk_epoch = self.epoch
 
     # -- going on from the last walk ---------------------------------------------------------------
@@ -400,20 +413,6 @@ def checked_step(answer: object, asked: i64) -> tuple[i64, object]:
             f"advance(...) answered {count} for a segment of {asked} symbols; need 0 to {asked}"
         )
     return count, answer[1]
-
-
-def read_step(answer: Any, asked: i64) -> tuple[i64, object]:
-    """`checked_step`, faster for the usual kind of answer; compiled code unpacks it natively."""
-    if COMPILED:
-        try:
-            step: tuple[i64, object] = answer
-            if 0 <= step[0] <= asked:
-                return step
-        except (TypeError, ValueError, OverflowError):
-            pass  # a wrong answer, or one not of Python's own types
-    elif type(answer) is tuple and len(answer) == 2 and type(answer[0]) is int and 0 <= answer[0] <= asked:
-        return answer
-    return checked_step(answer, asked)
 
 
 def rest_and_edge(parent: Node, node: Node) -> memoryview:

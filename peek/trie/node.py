@@ -188,7 +188,7 @@ def write_own(node: Node, cached_len: i64) -> None:
 
 def write_subtree(top: Node, cached_len: i64) -> Node | None:
     """Write the same cached length for every request at or below `top`; return the node behind them."""
-    stop = next_branch(top)
+    stop = top.next or next_branch(top)
     node: Node | None = top
     while node is not None and node is not stop:
         terminator = node.terminator

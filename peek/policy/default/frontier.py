@@ -143,7 +143,8 @@ class Columns:
             tops: of each group, the group of its namespace's root; empty if there is one namespace.
             power: exponent of all factors but the age.
         """
-        self._let_in()
+        if self._new > 0:
+            self._let_in()
         table = self._table
         age_s = np.maximum(now - table[_SINCE], MIN_WAIT_S)
         group = table[_GROUP].astype(np.intp)
@@ -163,8 +164,6 @@ class Columns:
 
     def _let_in(self) -> None:
         """Move the rows written since the last question into the columns; the later row of a slot wins."""
-        if self._new == 0:
-            return
         packed = self._writer.getvalue() if COMPILED else self._array.tobytes()
         self._empty()
         new = np.frombuffer(packed).reshape(-1, _WIDTH)
@@ -252,7 +251,7 @@ class Waiting:
 
     `start` is as in `Below`.  `since` is its arrival in seconds.
     `length` is its prompt in tokens, `work` the tokens behind a key of `depth` symbols.  `lightness`
-    is the request's own once that key is paid.
+    is the request's own once that key is paid; -1 until it is computed.
     """
 
     __slots__ = (
@@ -276,17 +275,15 @@ class Waiting:
         self.depth: i64 = -1
         self.length: float = 1.0
         self.work: i64 = 1
-        self.lightness: float = 1.0
+        self.lightness: float = -1.0
 
-    def measure(self, depth: i64, unit: i64) -> None:
-        """Compute length, work and lightness for a key of `depth` symbols and what is expected.  O(1)."""
-        num_tokens: i64 = self.terminator.request.num_tokens
-        self.depth = depth
-        self.length = float(max(1, num_tokens))
-        self.work = max(1, num_tokens - depth * unit)
-        work = float(self.work)
-        mean_size = size(self.length, self.length - work, work) * self.expected.ratio
-        self.lightness = math.pow(mean_size, -GAMMA)
+    def lightened(self) -> float:
+        """Return `lightness`, computed if need be.  O(1)."""
+        if self.lightness < 0.0:
+            work = float(self.work)
+            own_size = size(self.length, self.length - work, work) * self.expected.ratio
+            self.lightness = math.pow(own_size, -GAMMA)
+        return self.lightness
 
 
 def urgency(risk: float, lightness: float, power: i64) -> float:
@@ -361,12 +358,12 @@ class Frontier:
 
     Attributes:
         columns: the numbers of the pieces.
+        known: what is known of each node, by `uid`; see `below`.
         owners: by slot, the prefix or request that a piece is; None where a slot is free.
         live: number of pieces.
     """
 
     __slots__ = (
-        "_below",
         "_bookmark",
         "_epoch",
         "_expectations",
@@ -377,6 +374,7 @@ class Frontier:
         "_start",
         "_waiting",
         "columns",
+        "known",
         "live",
         "owners",
         "tree",
@@ -390,7 +388,7 @@ class Frontier:
         self._epoch: i64 = -1
         self._round: i64 = 0
         self._start: i64 = 0
-        self._below: list[Below | None] = []
+        self.known: list[Below | None] = []
         self._waiting: list[Waiting | None] = []
         self.unit: i64 = 1
 
@@ -408,7 +406,7 @@ class Frontier:
 
     def below(self, node: Node) -> Below:
         """Return what is known of a node of the tree.  O(1)."""
-        known = self._below
+        known = self.known
         uid = node.uid
         while len(known) <= uid:
             known.append(None)
@@ -436,17 +434,20 @@ class Frontier:
             if waiting.start != self._start:
                 waiting.start = self._start
                 waiting.slot = waiting.depth = -1
-            if waiting.terminator is terminator:
-                if waiting.depth != depth:  # another generation, or the key was extended
-                    waiting.measure(depth, self.unit)
-                return waiting
-            if waiting.slot >= 0:
-                self._release(waiting.slot)
+            if waiting.terminator is not terminator:
+                if waiting.slot >= 0:
+                    self._release(waiting.slot)
+                waiting = None
         request = terminator.request
-        expected = self._expectations.waiting.get(request.request_id, NOTHING)
-        waiting = Waiting(terminator, expected, request.arrival_time, self._start)
-        waiting.measure(depth, self.unit)
-        known[uid] = waiting
+        if waiting is None:
+            expected = self._expectations.waiting.get(request.request_id, NOTHING)
+            waiting = Waiting(terminator, expected, request.arrival_time, self._start)
+            known[uid] = waiting
+        if waiting.depth != depth:  # it is new, of another generation, or its key was extended
+            waiting.depth = depth
+            waiting.length = float(max(1, request.num_tokens))
+            waiting.work = max(1, request.num_tokens - depth * self.unit)
+            waiting.lightness = -1.0
         return waiting
 
     def _forget(self, below: Below) -> None:
@@ -514,36 +515,37 @@ class Frontier:
     def _settle(self, node: Node) -> None:
         """Update groups and pieces after a change at or below a node."""
         if node.count == 0:
-            if node.uid < len(self._below):
-                below = self._below[node.uid]
+            if node.uid < len(self.known):
+                below = self.known[node.uid]
                 if below is not None and below.node is node:
                     if below.start == self._start:
                         self._forget(below)
-                    self._below[node.uid] = None
+                    self.known[node.uid] = None
             return
         path: list[Node] = [node]
         parent = node.parent
         while parent is not None:
             path.append(parent)
             parent = parent.parent
+        group: i64 = -1
         while path:
             current = path.pop()
             reached = current.walk_epoch == self._epoch and current.walk_matched == current.depth
             if not reached and current.parent is not None:
-                self._refresh(current)
+                self._refresh(current, group)
                 return
             below = self.below(current)
-            if below.group < 0:
+            group = below.group
+            if group < 0:
                 self._enter(current)
             elif current is node:
                 self._add_own(below)
 
     def _enter(self, top: Node) -> None:
         """Make groups of a node on a cached path and of cached nodes below; the others become pieces."""
-        entering: list[Node] = [top]
+        entering: list[Below] = [self.below(top)]
         while entering:
-            node = entering.pop()
-            below = self.below(node)
+            below = entering.pop()
             if below.slot >= 0:
                 self._release(below.slot)
                 below.slot = -1
@@ -553,13 +555,16 @@ class Frontier:
             else:
                 below.group = len(self._groups)
                 self._groups.append(below)
-            self._add_own(below)
-            kid = node.kid
+            if below.node.terminator is not None:
+                self._add_own(below)
+            kid = below.node.kid
             while kid is not None:
                 if kid.walk_epoch != self._epoch or kid.walk_matched != kid.depth:
-                    self._refresh(kid)
-                elif self.below(kid).group < 0:
-                    entering.append(kid)
+                    self._refresh(kid, below.group)
+                else:
+                    known = self.below(kid)
+                    if known.group < 0:
+                        entering.append(known)
                 kid = kid.next
 
     # -- pieces ------------------------------------------------------------------------------------
@@ -581,30 +586,33 @@ class Frontier:
     def _put_own(self, waiting: Waiting, group: i64) -> None:
         first = waiting.terminator.request.sequence
         per_work = 1.0 / float(waiting.work)
-        self.columns.put(waiting.slot, waiting.since, first, waiting.lightness, per_work, 0.0, group, 1.0)
+        self.columns.put(waiting.slot, waiting.since, first, waiting.lightened(), per_work, 0.0, group, 1.0)
 
     def renew(self, terminator: Terminator) -> None:
         """Update the piece of a request whose expected answer has changed; called after `follow`."""
         waiting = self.waiting(terminator)
-        waiting.measure(waiting.depth, self.unit)
+        waiting.lightness = -1.0
         node: Node | None = terminator.node
         if waiting.slot >= 0 and node is not None:
             self._put_own(waiting, self.below(node).group)
             return
         while node is not None and self.below(node).slot < 0:
             node = node.parent
-        assert node is not None
-        self._refresh(node)
+        assert node is not None and node.parent is not None
+        self._refresh(node, self.below(node.parent).group)
 
-    def _refresh(self, top: Node) -> None:
-        """Make the piece of an uncached prefix anew.  O(nodes and requests below)."""
+    def _refresh(self, top: Node, group: i64) -> None:
+        """Make the piece of an uncached prefix below a group anew.  O(nodes and requests below)."""
         piece = self.below(top)
         if piece.round == self._round:
             return
         piece.round = self._round
         if piece.slot < 0:
             piece.slot = self._take(piece)
-        self._sum_up(piece)
+        if top.kid is None and piece.group < 0:
+            self._sum_own(piece)
+        else:
+            self._sum_up(piece)
         parent = top.parent
         assert parent is not None
         count = float(top.count)
@@ -620,7 +628,7 @@ class Frontier:
             math.pow(mean_size * piece.lasting / piece.tokens, -GAMMA),
             count / max(1.0, work),
             float(cached) / count,
-            self.below(parent).group,
+            group,
             sharing_of(mean_length, mean_size, work / count) if top.count > 1 else 1.0,
         )
 
@@ -693,7 +701,7 @@ class Frontier:
 
     def above(self) -> list[float]:
         """Tokens at risk for one request that hangs from a group, by group.  O(groups)."""
-        known = self._below
+        known = self.known
         at_risk = [-1.0] * len(self._groups)
         for below in self._groups:
             path: list[Below] = []
@@ -809,16 +817,15 @@ class BestFirst(RequestStream):
         slots, keys = frontier.columns.best(self._indices, most, frontier.live)
         i: i64 = len(run.pieces)
         while i < len(slots):
-            run.pieces.append(self._piece(slots[i], keys[i]))
+            owner = frontier.owners[slots[i]]
+            assert owner is not None
+            if isinstance(owner, Below):
+                piece = Piece(keys[i], owner.since, owner.first, owner.node, None)
+            else:
+                own = owner.terminator
+                piece = Piece(keys[i], owner.since, own.request.sequence, own.node, own.request)
+            run.pieces.append(piece)
             i += 1
-
-    def _piece(self, slot: i64, key: float) -> Piece:
-        owner = self._frontier.owners[slot]
-        if isinstance(owner, Below):
-            return Piece(key, owner.since, owner.first, owner.node, None)
-        assert owner is not None
-        request = owner.terminator.request
-        return Piece(key, owner.since, request.sequence, owner.terminator.node, request)
 
     def next(self) -> PendingRequest | None:
         """Return the next request; None at the end.
@@ -860,7 +867,9 @@ class BestFirst(RequestStream):
         frontier = self._frontier
         at_risk, oldest_s = run.at_risk, run.oldest_s
         if run is self._surface:
-            group = frontier.below(parent).group
+            hangs_from = frontier.known[parent.uid]
+            assert hangs_from is not None
+            group = hangs_from.group
             at_risk = self._above[group]
             oldest_s = float(frontier.columns.oldest_s[self._tops[group] if self._tops else 0])
         at_risk += edge_at_risk(node, parent, frontier.unit)
@@ -871,7 +880,7 @@ class BestFirst(RequestStream):
             waiting = frontier.waiting(terminator)
             since = waiting.since
             age_s = max(MIN_WAIT_S, self._now - since)
-            key = -(age_s * urgency(at_risk / float(waiting.work), waiting.lightness, self._power))
+            key = -(age_s * urgency(at_risk / float(waiting.work), waiting.lightened(), self._power))
             below.append(Piece(key, since, request.sequence, node, request))
             terminator = terminator.next
         kid = node.kid
@@ -884,11 +893,11 @@ class BestFirst(RequestStream):
     def _piece_of(self, kid: Node, at_risk: float, oldest_s: float) -> Piece:
         """Make the piece of a prefix; `at_risk` is for all requests below it, see `cohort` for `oldest_s`."""
         frontier = self._frontier
-        below = frontier.below(kid)
+        below = frontier.known[kid.uid]
+        parent = kid.parent
+        assert below is not None and parent is not None
         count = float(kid.count)
         work = float(below.work)
-        parent = kid.parent
-        assert parent is not None
         if below.lightness < 0.0:
             mean_length = below.tokens / count
             mean_size = size(mean_length, float(parent.depth * frontier.unit), work / count)

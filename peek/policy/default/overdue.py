@@ -275,7 +275,7 @@ class OverdueTurns(RequestStream):
         placed, back = self._placed, self._back
         while back and back[-1].request_id in placed:
             back.pop()
-        while self._oldest is not None and self._oldest.request.request_id in placed:
+        while placed and self._oldest is not None and self._oldest.request.request_id in placed:
             self._oldest = next(self._waiting, None)
         first: PendingRequest | None = None if self._oldest is None else self._oldest.request
         lane = self._lane
