@@ -143,8 +143,18 @@ class Columns:
             tops: of each group, the group of its namespace's root; empty if there is one namespace.
             power: exponent of all factors but the age.
         """
-        if self._new > 0:
-            self._let_in()
+        if self._new > 0:  # the rows written since the last question; the later row of a slot wins
+            packed = self._writer.getvalue() if COMPILED else self._array.tobytes()
+            self._empty()
+            new = np.frombuffer(packed).reshape(-1, _WIDTH)
+            slots = new[:, 0].astype(np.intp)
+            wide = int(slots.max()) + 1
+            if wide > self._table.shape[1]:
+                grown = np.zeros((_WIDTH - 1, max(wide, 2 * self._table.shape[1])))
+                grown[_SINCE] = math.inf
+                grown[:, : self._table.shape[1]] = self._table
+                self._table = grown
+            self._table[:, slots] = new[:, 1:].T
         table = self._table
         age_s = np.maximum(now - table[_SINCE], MIN_WAIT_S)
         group = table[_GROUP].astype(np.intp)
@@ -161,20 +171,6 @@ class Columns:
             oldest_s = MIN_WAIT_S
         sharing = np.maximum(1.0, table[_SHARING] * (age_s / oldest_s))  # `cohort`
         return age_s * _urgencies(at_risk * table[_PER_WORK], table[_LIGHTNESS] * sharing, power)
-
-    def _let_in(self) -> None:
-        """Move the rows written since the last question into the columns; the later row of a slot wins."""
-        packed = self._writer.getvalue() if COMPILED else self._array.tobytes()
-        self._empty()
-        new = np.frombuffer(packed).reshape(-1, _WIDTH)
-        slots = new[:, 0].astype(np.intp)
-        size = int(slots.max()) + 1
-        if size > self._table.shape[1]:
-            grown = np.zeros((_WIDTH - 1, max(size, 2 * self._table.shape[1])))
-            grown[_SINCE] = math.inf
-            grown[:, : self._table.shape[1]] = self._table
-            self._table = grown
-        self._table[:, slots] = new[:, 1:].T
 
     def best(self, indices: Any, most: i64, live: i64) -> tuple[list[int], list[float]]:
         """Find the best `most` pieces, best first, ties by age; all `live` pieces if there are no more.
@@ -392,16 +388,6 @@ class Frontier:
         self._waiting: list[Waiting | None] = []
         self.unit: i64 = 1
 
-    def _clear(self) -> None:
-        """Start anew without pieces and groups."""
-        self._start += 1
-        self.columns = Columns()
-        self.owners: list[Below | Waiting | None] = []
-        self.live: i64 = 0
-        self._free: list[int] = []
-        self._groups: list[Below | None] = []
-        self._free_groups: list[int] = []
-
     # -- knowledge of nodes and requests -----------------------------------------------------------
 
     def below(self, node: Node) -> Below:
@@ -494,7 +480,13 @@ class Frontier:
         if not self._bookmark.catch_up(journal) or self._epoch != tree.epoch or self.unit != unit_tokens:
             self._epoch = tree.epoch
             self.unit = unit_tokens
-            self._clear()
+            self._start += 1
+            self.columns = Columns()
+            self.owners: list[Below | Waiting | None] = []
+            self.live: i64 = 0
+            self._free: list[int] = []
+            self._groups: list[Below | None] = []
+            self._free_groups: list[int] = []
             for _, root in tree.roots():
                 self._enter(root)
             return
@@ -833,7 +825,7 @@ class BestFirst(RequestStream):
         O(log) amortised, plus what is below a prefix when that prefix goes.
         """
         run = self._run
-        while run.at == len(run.pieces) and not self._goes_on(run):
+        while run.at == len(run.pieces) and (run is not self._surface or not self._looks_on()):
             if not self._others:
                 return None
             run = heapq.heappop(self._others)[3]
@@ -843,7 +835,7 @@ class BestFirst(RequestStream):
             piece = run.pieces[run.at]
         run.at += 1
         while piece.request is None:
-            if run.at < len(run.pieces) or self._goes_on(run):
+            if run.at < len(run.pieces) or (run is self._surface and self._looks_on()):
                 heapq.heappush(self._others, entry(run))
             run = self._below(piece.node, run)
             piece = run.pieces[0]
@@ -851,9 +843,10 @@ class BestFirst(RequestStream):
         self._run = run
         return piece.request
 
-    def _goes_on(self, run: Run) -> bool:
-        """Whether a run at its end has more pieces, which are then sorted."""
-        if run is self._surface and run.at < self._frontier.live:
+    def _looks_on(self) -> bool:
+        """Sort all pieces once the first ones have gone; return whether there were any more."""
+        run = self._surface
+        if run.at < self._frontier.live:
             self._look(self._frontier.live)
         return run.at < len(run.pieces)
 
