@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.walks import place_of
 
 from peek import DualWalk, PendingTree
-from peek.eviction.index import MarkIndex, SymbolIndex, peak_demand, shared_levels
+from peek.eviction.index import MarkIndex, peak_demand, shared_levels
 from peek.testing.twins import NaiveCache, NaiveCacheView, NaivePendingTree, Pages, Place, prefixes
 from peek.trie.node import Node, survivor
 from peek.trie.tree_view import TreeView
@@ -282,24 +282,22 @@ def test_a_survivor_is_found_through_several_merges() -> None:
 def test_a_symbol_stands_under_the_demand_of_its_node(steps: list[tuple[Key, bool]]) -> None:
     pages = Pages(1, chained=True)
     tree, twin = PendingTree(chained=True), NaivePendingTree()
-    index = SymbolIndex(tree)
     for i, ((tokens, namespace), oldest_leaves) in enumerate(steps):
         key = pages.key(tokens, namespace)
         tree.insert(f"r{i}", key, namespace)
         twin.insert(f"r{i}", key, namespace)
-        assert_symbols(index, twin, pages)
+        assert_symbols(tree, twin, pages)
         if oldest_leaves:
             oldest = next(iter(twin.waiting))
             tree.remove(oldest)
             twin.remove(oldest)
-            assert_symbols(index, twin, pages)
+            assert_symbols(tree, twin, pages)
 
 
-def assert_symbols(index: SymbolIndex, twin: NaivePendingTree, pages: Pages) -> None:
+def assert_symbols(tree: PendingTree, twin: NaivePendingTree, pages: Pages) -> None:
     paths = {symbols[-1]: (ns, symbols) for key in twin.waiting.values() for ns, symbols in prefixes(key)}
-    index.refresh(NaiveCacheView(NaiveCache(), pages), 1)
     for symbol in pages.symbols_in_use():
-        found = index.find(symbol)
+        found = tree.owner(symbol)
         assert (found is None) == (symbol not in paths)
         if found is not None:
             namespace, symbols = paths[symbol]

@@ -1,19 +1,14 @@
 """The index from a cached node or block to the waiting requests that need it.
 
-Two indexes answer one question, `find(node_id) -> pending-tree node`:
-
-- `MarkIndex` is for caches with several symbols per entry (radix trees).  It is made from the marks that the
-  last dual-walk left in the pending tree, at the first question after that walk.  So cycles that evict
-  nothing pay nothing.
-- `SymbolIndex` is for block pools with chained hashes.  A symbol occurs at one place of a `chained` pending
-  tree, and the tree keeps that place current, so there is nothing to make.
+Where keys are chained block hashes, the pending tree itself is that index: `PendingTree.owner`.  `MarkIndex`
+is for caches with several symbols per entry (radix trees).  It is made from the marks that the last dual-walk
+left in the pending tree, at the first question after that walk.  So cycles that evict nothing pay nothing.
 
 Either way a candidate costs one dictionary probe and a climb of O(levels); no path is ever rebuilt.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, final
 
 from mypy_extensions import i64
@@ -27,34 +22,8 @@ if TYPE_CHECKING:
     from peek.protocols import CacheView
 
 
-class DemandIndex(ABC):
-    """Finds the place in the pending tree that needs a cached node."""
-
-    @abstractmethod
-    def find(self, node_id: int) -> Node | None:
-        """Return the deepest pending node that needs the cached node; None without demand."""
-
-    @abstractmethod
-    def refresh(self, cache: CacheView, epoch: int) -> None:
-        """Bring the index to the state of walk number `epoch` of `cache`; O(1) if it is there."""
-
-
 @final
-class SymbolIndex(DemandIndex):
-    """Cached blocks named by their interned chained hash."""
-
-    def __init__(self, tree: PendingTree) -> None:
-        self._tree = tree
-
-    def find(self, node_id: int) -> Node | None:
-        return self._tree.owner(node_id)
-
-    def refresh(self, cache: CacheView, epoch: int) -> None:
-        return
-
-
-@final
-class MarkIndex(DemandIndex):
+class MarkIndex:
     """Cached tree nodes named by `CacheView.node_id`.
 
     A cached node lies on one path, so the pending nodes whose match ends in or below it are nested.  They are
@@ -69,6 +38,7 @@ class MarkIndex(DemandIndex):
         self._walks: i64 = -1
 
     def find(self, node_id: int) -> Node | None:
+        """The deepest pending node that needs the cached node; None without demand.  O(marks), mostly 1."""
         marked = self._marks.get(node_id)
         if marked is None:
             return None
@@ -81,7 +51,7 @@ class MarkIndex(DemandIndex):
         return None
 
     def refresh(self, cache: CacheView, epoch: int) -> None:
-        """Read the marks anew, once per walk.
+        """Read the marks that walk number `epoch` of `cache` left; O(1) if they are read already.
 
         O(pending nodes that match something + cached nodes on their paths).  The tree may have changed since
         the walk.  Nodes without fresh marks are new (or the upper half of a split); nodes below them may

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, final
 from mypy_extensions import i64
 
 from peek.eviction.demand import EvictionPolicy
-from peek.eviction.index import DemandIndex, MarkIndex, SymbolIndex, peak_demand, shared_levels
+from peek.eviction.index import MarkIndex, peak_demand, shared_levels
 from peek.request import PendingRequest
 from peek.trie.dual_walk import DualWalk, unit_tokens_of
 from peek.trie.node import Node, next_branch, next_preorder
@@ -189,24 +189,24 @@ class Signals:
 class Demand:
     """Scores of cached nodes or blocks; see `Planner.eviction_score`."""
 
-    __slots__ = ("_index", "_policy", "_signals", "_tree")
+    __slots__ = ("_marks", "_policy", "_signals", "_tree")
 
     def __init__(self, tree: PendingTree, signals: Signals, policy: EvictionPolicy) -> None:
         self._tree = tree
         self._signals = signals
         self._policy = policy
-        self._index: DemandIndex = SymbolIndex(tree) if tree.chained else MarkIndex(tree)
+        self._marks = MarkIndex(tree)
 
     def score(self, node_id: int, idle_s: float) -> float:
         """The score of a cached node or block; 0.0 if no waiting request needs it."""
-        if len(self._tree) == 0:
-            return 0.0
-        if not self._tree.chained:
-            cache = self._signals.cache
-            if cache is None:
-                return 0.0
-            self._index.refresh(cache, self._signals.walk_epoch())
-        node = self._index.find(node_id)
+        tree = self._tree
+        cache = self._signals.cache
+        node: Node | None = None
+        if tree.chained:
+            node = tree.owner(node_id)
+        elif len(tree) > 0 and cache is not None:
+            self._marks.refresh(cache, self._signals.walk_epoch())
+            node = self._marks.find(node_id)
         if node is None:
             return 0.0
         return self._policy.score(peak_demand(node), shared_levels(node), idle_s)

@@ -527,11 +527,11 @@ class Frontier:
                 self._refresh(current, group)
                 return
             below = self.below(current)
-            group = below.group
-            if group < 0:
+            if below.group < 0:
                 self._enter(current)
             elif current is node:
                 self._add_own(below)
+            group = below.group
 
     def _enter(self, top: Node) -> None:
         """Make groups of a node on a cached path and of cached nodes below; the others become pieces."""
