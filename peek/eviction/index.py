@@ -126,25 +126,20 @@ def _node_id(cache: Any, cursor: object) -> int:
     return whole_number(cache.node_id(cursor), "node_id(cursor)")
 
 
-def peak_demand(node: Node) -> i64:
-    """Max over `node` and its ancestors of pending_count x depth (Eq. 2).  O(levels)."""
+def demand_of(node: Node) -> tuple[i64, i64]:
+    """What a place of the pending tree demands.  O(levels).
+
+    Returns the max over `node` and its ancestors of pending_count x depth (Eq. 2), and how many of these
+    nodes, roots excluded, at least two waiting requests share.
+    """
     peak: i64 = 0
-    current: Node | None = node
-    while current is not None:
-        demand = current.count * current.depth
-        if demand > peak:
-            peak = demand
-        current = current.parent
-    return peak
-
-
-def shared_levels(node: Node) -> i64:
-    """How many of `node` and its ancestors, roots excluded, at least two waiting requests share."""
     levels: i64 = 0
-    current: Node | None = node
-    while current is not None:
-        parent = current.parent
-        if parent is not None and current.count >= 2:
+    current = node
+    parent = node.parent
+    while parent is not None:
+        peak = max(peak, current.count * current.depth)
+        if current.count >= 2:
             levels += 1
         current = parent
-    return levels
+        parent = current.parent
+    return peak, levels

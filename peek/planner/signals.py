@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, final
 from mypy_extensions import i64
 
 from peek.eviction.demand import EvictionPolicy
-from peek.eviction.index import MarkIndex, peak_demand, shared_levels
+from peek.eviction.index import MarkIndex, demand_of
 from peek.request import PendingRequest
 from peek.trie.dual_walk import DualWalk, unit_tokens_of
 from peek.trie.node import Node, next_branch, next_preorder
@@ -209,4 +209,5 @@ class Demand:
             node = self._marks.find(node_id)
         if node is None:
             return 0.0
-        return self._policy.score(peak_demand(node), shared_levels(node), idle_s)
+        peak, levels = demand_of(node)
+        return self._policy.score(peak, levels, idle_s)
