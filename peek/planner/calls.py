@@ -175,9 +175,7 @@ class PolicyCalls:
             raise PolicyFault(f"{_name(self.policy)} returned a {type(request).__name__} among the requests")
         name = request.request_id
         if name not in tree or tree.request(name) is not request:
-            raise PolicyFault(
-                f"{_name(self.policy)} returned request {name!r}, which is not the one that waits"
-            )
+            raise PolicyFault(_stranger(self.policy, name))
         if request.placed == number:
             raise PolicyFault(f"{_name(self.policy)} returned request {name!r} twice")
         request.placed = number
