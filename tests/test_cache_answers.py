@@ -345,7 +345,7 @@ def test_who_holds_a_tree_walks_and_refreshes_it() -> None:
     tree.enter("a plan")
     with pytest.raises(PlannerBusy, match=r"PendingTree\.add was called while a plan is under way"):
         tree.insert("new", [1])
-    walk.walk_held(usual_view())
+    walk.walk_held(usual_view(), 1)
     tree.refresh_held(32)
     tree.leave()
     assert {request.request_id: request.cached_len for request in tree.requests()} == MATCH
