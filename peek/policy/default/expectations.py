@@ -30,12 +30,12 @@ from mypy_extensions import i64
 from peek.request import PendingRequest
 
 MOST_WORTH: Final = 2.0
-"""Maximum factor, up or down, by which expected answers change the index of a piece.  An index grows in
-proportion to the piece's age, so between two pieces all answers together are worth a factor of 4 in age."""
+"""Maximum factor, up or down, by which expected answers change the index of a piece.  Between two pieces all
+answers together are worth 1.5 times the mean age, and a fifth of the older one's age (`frontier.aged`)."""
 
 MOST_TURNS: Final = 4.0
 """Maximum factor by which expected turns make a request larger.  With 8 or 16 no figure of agents, chats or a
-live mix was better.  At the default's power it is worth a factor of 28 in age; the best hit, 15,625."""
+live mix was better.  At the default's power it is worth a factor of 28 in the index; the best hit, 15,625."""
 
 TURNS: Final = 16
 """Number of turns that are told apart; later ones count as the last of them."""

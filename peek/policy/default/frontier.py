@@ -56,6 +56,10 @@ largest cold template always goes first, and requests of small templates wait to
 GAMMA: Final = 0.4
 """Exponent of size within the power.  56 times (5 ** 2.5) as small weighs as much as the best hit."""
 
+PATIENCE: Final = 8
+"""How the factor of age bends, see `aged`.  With 1 it is a straight line, and a large request waits many
+times as long as a small one.  From 8 on the orders differ little (`bench.ablation`)."""
+
 _WIDTH: Final = 8
 _SINCE, _FIRST, _LIGHTNESS, _PER_WORK, _AT_RISK, _GROUP, _SHARING = range(_WIDTH - 1)
 
@@ -85,14 +89,15 @@ class Columns:
         sharing         factor of the lightness if all sharers count, see `cohort`
 
     Attributes:
-        oldest_s: how long the oldest request of each namespace had waited at the last `indices`, in seconds;
-            at the place of its root's group, or one number where there is one namespace.
+        oldest_s, mean_s: age of the oldest piece and mean age of the pieces of each namespace at the last
+            `indices`, in seconds; at the place of its root's group, one number where there is one namespace.
     """
 
-    __slots__ = ("_array", "_new", "_table", "_writer", "oldest_s")
+    __slots__ = ("_array", "_new", "_table", "_writer", "mean_s", "oldest_s")
 
     def __init__(self) -> None:
         self.oldest_s: Any = ()
+        self.mean_s: Any = ()
         self._table: Any = np.empty((_WIDTH - 1, 0))
         self._empty()
 
@@ -159,18 +164,22 @@ class Columns:
         age_s = np.maximum(now - table[_SINCE], MIN_WAIT_S)
         group = table[_GROUP].astype(np.intp)
         at_risk = above[group] + table[_AT_RISK]
+        live = table[_LIGHTNESS] > 0.0
         if tops:
             top = np.array(tops, dtype=np.intp)[group]
             self.oldest_s = np.full(len(tops), MIN_WAIT_S)
             np.maximum.at(self.oldest_s, top, age_s)
-            oldest_s = self.oldest_s[top]
-        elif age_s.size:
-            oldest_s = age_s[age_s.argmax()]
-            self.oldest_s = (oldest_s,)
+            sums_s = np.bincount(top, live * age_s, len(tops))
+            self.mean_s = np.maximum(MIN_WAIT_S, sums_s / np.maximum(1.0, np.bincount(top, live, len(tops))))
+            oldest_s, mean_s = self.oldest_s[top], self.mean_s[top]
         else:
-            oldest_s = MIN_WAIT_S
+            oldest_s = age_s.max(initial=MIN_WAIT_S)
+            mean_s = max(MIN_WAIT_S, (live @ age_s) / max(1, np.count_nonzero(live)))
+            self.oldest_s, self.mean_s = (oldest_s,), (mean_s,)
         sharing = np.maximum(1.0, table[_SHARING] * (age_s / oldest_s))  # `cohort`
-        return age_s * _urgencies(at_risk * table[_PER_WORK], table[_LIGHTNESS] * sharing, power)
+        leverage = np.minimum(1.0 + at_risk * table[_PER_WORK], MOST_LEVERAGE)
+        factors = _raised(leverage * (table[_LIGHTNESS] * sharing), power)
+        return mean_s * _raised(1.0 + age_s / (PATIENCE * mean_s), PATIENCE) * factors
 
     def best(self, indices: Any, most: i64, live: i64) -> tuple[list[int], list[float]]:
         """Find the best `most` pieces, best first, ties by age; all `live` pieces if there are no more.
@@ -282,12 +291,21 @@ class Waiting:
         return self.lightness
 
 
+def aged(age_s: float, mean_s: float) -> float:
+    """The factor of age in the index, in seconds, where a namespace's pieces are `mean_s` old.  O(1)."""
+    return mean_s * _raised_one(1.0 + age_s / (float(PATIENCE) * mean_s), PATIENCE)
+
+
 def urgency(risk: float, lightness: float, power: i64) -> float:
     """The index without its age: the leverage times the lightness, to a whole power.  O(log power).
 
     `risk` is tokens at risk over tokens of work.
     """
-    base = min(1.0 + risk, MOST_LEVERAGE) * lightness
+    return _raised_one(min(1.0 + risk, MOST_LEVERAGE) * lightness, power)
+
+
+def _raised_one(base: float, power: i64) -> float:
+    """Compute `base ** power`.  O(log power)."""
     raised = 1.0
     while power > 0:
         if power & 1:
@@ -297,9 +315,8 @@ def urgency(risk: float, lightness: float, power: i64) -> float:
     return raised
 
 
-def _urgencies(risk: Any, lightness: Any, power: i64) -> Any:
-    """Compute `urgency` for vectors, equal to the last bit."""
-    base = np.minimum(1.0 + risk, MOST_LEVERAGE) * lightness
+def _raised(base: Any, power: i64) -> Any:
+    """Compute `_raised_one` for vectors, equal to the last bit."""
     raised: Any = 1.0
     while power > 0:
         if power & 1:
@@ -762,17 +779,18 @@ class Run:
 
     Args:
         at_risk: tokens at risk above the pieces, for one request.
-        oldest_s: how long the oldest request of the pieces' namespace has waited, in seconds.
+        oldest_s, mean_s: of the pieces' namespace, as in `Columns`.
 
-    Both are 0 for the frontier's own run, whose pieces each have values of their own.
+    All are 0 for the frontier's own run, whose pieces each have values of their own.
     """
 
-    __slots__ = ("at", "at_risk", "oldest_s", "pieces")
+    __slots__ = ("at", "at_risk", "mean_s", "oldest_s", "pieces")
 
-    def __init__(self, pieces: list[Piece], at_risk: float, oldest_s: float) -> None:
+    def __init__(self, pieces: list[Piece], at_risk: float, oldest_s: float, mean_s: float) -> None:
         self.pieces = pieces
         self.at_risk: float = at_risk
         self.oldest_s: float = oldest_s
+        self.mean_s: float = mean_s
         self.at: i64 = 0
 
 
@@ -797,7 +815,7 @@ class BestFirst(RequestStream):
         self._above = frontier.above()
         self._tops = frontier.tops() if several else []
         self._indices: object = frontier.columns.indices(now, vector(self._above), self._tops, power)
-        self._surface = Run([], 0.0, 0.0)
+        self._surface = Run([], 0.0, 0.0, 0.0)
         self._look(max(_FIRST_LOOK, most))
         self._run = self._surface
         self._others: list[tuple[float, float, int, Run]] = []  # a heap by each run's next piece
@@ -858,13 +876,15 @@ class BestFirst(RequestStream):
         parent = node.parent
         assert parent is not None
         frontier = self._frontier
-        at_risk, oldest_s = run.at_risk, run.oldest_s
+        at_risk, oldest_s, mean_s = run.at_risk, run.oldest_s, run.mean_s
         if run is self._surface:
             hangs_from = frontier.known[parent.uid]
             assert hangs_from is not None
             group = hangs_from.group
             at_risk = self._above[group]
-            oldest_s = float(frontier.columns.oldest_s[self._tops[group] if self._tops else 0])
+            top = self._tops[group] if self._tops else 0
+            oldest_s = float(frontier.columns.oldest_s[top])
+            mean_s = float(frontier.columns.mean_s[top])
         at_risk += edge_at_risk(node, parent, frontier.unit)
         below: list[Piece] = []
         terminator = node.terminator
@@ -872,19 +892,19 @@ class BestFirst(RequestStream):
             request = terminator.request
             waiting = frontier.waiting(terminator)
             since = waiting.since
-            age_s = max(MIN_WAIT_S, self._now - since)
-            key = -(age_s * urgency(at_risk / float(waiting.work), waiting.lightened(), self._power))
+            age = aged(max(MIN_WAIT_S, self._now - since), mean_s)
+            key = -(age * urgency(at_risk / float(waiting.work), waiting.lightened(), self._power))
             below.append(Piece(key, since, request.sequence, node, request))
             terminator = terminator.next
         kid = node.kid
         while kid is not None:
-            below.append(self._piece_of(kid, at_risk * float(kid.count), oldest_s))
+            below.append(self._piece_of(kid, at_risk * float(kid.count), oldest_s, mean_s))
             kid = kid.next
         put_in_order(below)
-        return Run(below, at_risk, oldest_s)
+        return Run(below, at_risk, oldest_s, mean_s)
 
-    def _piece_of(self, kid: Node, at_risk: float, oldest_s: float) -> Piece:
-        """Make the piece of a prefix; `at_risk` is for all requests below it, see `cohort` for `oldest_s`."""
+    def _piece_of(self, kid: Node, at_risk: float, oldest_s: float, mean_s: float) -> Piece:
+        """Make the piece of a prefix; `at_risk` is for all requests below it, the ages are as in `Run`."""
         frontier = self._frontier
         below = frontier.known[kid.uid]
         parent = kid.parent
@@ -900,7 +920,7 @@ class BestFirst(RequestStream):
         age_s = max(MIN_WAIT_S, self._now - below.since)
         if below.sharing > 1.0:
             lightness *= cohort(below.sharing, age_s, oldest_s)
-        key = -(age_s * urgency(at_risk / max(1.0, work), lightness, self._power))
+        key = -(aged(age_s, mean_s) * urgency(at_risk / max(1.0, work), lightness, self._power))
         return Piece(key, below.since, below.first, kid, None)
 
 

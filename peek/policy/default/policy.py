@@ -6,9 +6,10 @@ and HRRN are such policies.  Where pieces need a common set-up, Horn's rule for 
 piece that it enables, counted with the set-up paid, is the best of all.  Here the set-up is a prefix that is
 not cached.  A piece is a request whose path is cached, or such a prefix with all requests that wait below it:
 
-    index = age * (min(5, 1 + at_risk / work) / size ** 0.4) ** power
+    index = aged * (min(5, 1 + at_risk / work) / size ** 0.4) ** power,  aged = mean * (1 + age / 8 mean) ** 8
 
     age      seconds that the piece's oldest request has waited
+    mean     mean age of the pieces of its namespace
     work     tokens to compute for all its requests, every uncached edge once
     at_risk  cached tokens that its requests would have to compute if these were evicted: each cached edge
              divided among all requests below it, because a prefix that many wait for stays cached anyway
@@ -20,16 +21,21 @@ not cached.  A piece is a request whose path is cached, or such a prefix with al
 In pieces about as old as the oldest of their namespace a request's real part of the work counts.  So a burst
 is served largest template first, and a stream is not (`cohort`).
 
-`power` is the dial: 2 for a short tail, 6 for both, 10 for a short mean.  By the generalised c-mu rule (van
-Mieghem, 1995) serving the largest age ** (p - 1) / work keeps the sum of waits ** p small.  Raising an index
-to a power changes no order, so here all factors but the age have the power.  The smaller it is, the more the
+`aged` is near age for the young and grows like an exponential for those older than the mean.  Then being
+smaller by a factor is worth a *difference* in age, in units of what one waits in this queue.  Were it worth a
+factor in age, as in HRRN, a request a few times as large would wait dozens of times as long.  Ages less a
+logarithm of size have the shortest tail that an order of known sizes can have (Yu and Scully, "Strongly
+tail-optimal scheduling in the light-tailed M/G/1", 2024).  A power in place of the exponential is a few
+products, the same on each platform, and does not overflow.
+
+`power` is the dial: 2 for a short tail, 6 for both, 10 for a short mean.  The smaller it is, the more the
 longest waits count.
 
-All factors but the age are bounded or powers of sizes, so there is no threshold and no section.  Only the age
-grows without bound, so a request overtakes in the end, whatever keeps coming.  A request of size L goes
-before any request of size l, cached or not, that has waited less than ((l / L) ** 0.4 / 5) ** power times as
-long; with `cohort`, `l` is the size that counts there.  Being 56 times as small weighs as much as the best
-hit, on the whole dial.
+All factors but the age are bounded or powers of sizes, so there is no threshold and no section.  A piece of
+size L and age A goes before one of size l and age a, cached or not, if (8 mean + A) / (8 mean + a) is more
+than (5 * (L / l) ** 0.4) ** (power / 8); with `cohort`, the sizes are those that count there.  Being 56 times
+as small weighs as much as the best hit, on the whole dial.  If hardly anybody else is old, the mean is much
+below A.  Otherwise the turns for overdue requests bound the wait.
 
 The best piece goes.  If it is a prefix that is not cached, the best request below it pays for the prefix, and
 the others compete anew with the prefix paid.  Some engines show a prefix only when its prefill ends.  There,
@@ -44,7 +50,6 @@ to the parts and chains their orders.
 
 from __future__ import annotations
 
-import math
 from math import inf
 from typing import Any, ClassVar, final
 
@@ -62,7 +67,7 @@ from peek.policy.base import (
 )
 from peek.policy.default import PeekOptions
 from peek.policy.default.expectations import MOST_WORTH, Expectations
-from peek.policy.default.frontier import GAMMA, MIN_WAIT_S, BestFirst, Frontier, urgency
+from peek.policy.default.frontier import GAMMA, BestFirst, Frontier
 from peek.policy.default.overdue import OverdueLane
 from peek.policy.default.targets import TargetLane
 from peek.policy.default.tenants import DECODE_WEIGHT, TenantAccounts, Turns
@@ -187,11 +192,6 @@ class PeekPolicy(AdmissionPolicy):
         """Update what is expected; return the requests whose expectation has changed.  O(n)."""
         self.expectations.news = False
         return [each for each in tree.handles() if self.expectations.renew(each.request.request_id)]
-
-
-def index(age_s: float, work: float, at_risk: float, size: float, power: i64) -> float:
-    """Compute the index of one piece; see the module for units."""
-    return max(MIN_WAIT_S, age_s) * urgency(at_risk / work, math.pow(size, -GAMMA), power)
 
 
 @final
