@@ -9,7 +9,7 @@ Either way a candidate costs one dictionary probe and a climb of O(levels); no p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from mypy_extensions import i64
 
@@ -20,6 +20,11 @@ from peek.trie.pending_tree import PendingTree
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView
+
+
+_MOST_PARTS: Final = 65536
+"""Maximum number of parts that a cached node is split into between a walk and its marks.  The match may have
+ended on the node's edge; the parts behind that place are parents of what the cursor names then, too."""
 
 
 @final
@@ -101,7 +106,7 @@ def _mark(marks: dict[int, list[Node]], node: Node, cache: Any, epoch: i64) -> N
     anchor_id = 0 if anchor.walk_matched == 0 else _node_id(cache, anchor.walk_cursor)
     cached = _node_id(cache, node.walk_cursor)
     parent_of: Any = getattr(cache, "parent_id", None)
-    steps = node.walk_matched  # each cached node holds at least one of these symbols
+    steps = node.walk_matched + _MOST_PARTS  # each cached node holds at least one symbol
     while True:
         marked = marks.get(cached)
         if marked is None:
@@ -116,8 +121,8 @@ def _mark(marks: dict[int, list[Node]], node: Node, cache: Any, epoch: i64) -> N
         steps -= 1
         if steps < 0:
             raise InvalidCache(
-                f"parent_id({cached}) answered {above}, and there is no root above: more parents than the "
-                f"{node.walk_matched} symbols that the cache holds"
+                f"parent_id({cached}) answered {above}, and there is no root above: more than "
+                f"{node.walk_matched + _MOST_PARTS} parents for {node.walk_matched} symbols"
             )
         cached = above
 
