@@ -65,7 +65,7 @@ VARIANTS: Final[dict[str, list[Edit]]] = {
     "as it is": [],
     "at_risk left out": [
         ("frontier", "min(1.0 + risk, MOST_LEVERAGE) * lightness", "lightness"),
-        ("frontier", "np.minimum(1.0 + risk, MOST_LEVERAGE) * lightness", "lightness"),
+        ("frontier", "np.minimum(1.0 + at_risk * table[_PER_WORK], MOST_LEVERAGE)", "1.0"),
     ],
     "leverage not bounded": _constant("frontier", "MOST_LEVERAGE", "1e9"),
     "edges divided by the root of count": _divided(" / math.sqrt({})"),
@@ -84,11 +84,17 @@ VARIANTS: Final[dict[str, list[Edit]]] = {
     "turns bounded by 2": _constant("expectations", "MOST_TURNS", "2.0"),
     "turns bounded by 8": _constant("expectations", "MOST_TURNS", "8.0"),
     "no turns for overdue requests": [("__init__", "float = 500_000.0", "float = 1e18")],
+    "age itself": [
+        ("frontier", "mean_s * _raised(1.0 + age_s / (PATIENCE * mean_s), PATIENCE)", "age_s"),
+        ("frontier", "mean_s * _raised_one(1.0 + age_s / (float(PATIENCE) * mean_s), PATIENCE)", "age_s"),
+    ],
+    "patience 4": _constant("frontier", "PATIENCE", "4"),
+    "patience 16": _constant("frontier", "PATIENCE", "16"),
     "power 4": _power("4.0"),
     "power 5": _power("5.0"),
     "power 7": _power("7.0"),
     "power by the depth of the queue": [
-        ("policy", "self.power, most)", "max(2, min(self.power, round(math.log2(len(tree))))), most)"),
+        ("policy", "now, self.power,", "now, max(2, min(self.power, round(math.log2(len(tree))))),"),
     ],
     "gamma 0.3": _constant("frontier", "GAMMA", "0.3"),
     "gamma 0.5": _constant("frontier", "GAMMA", "0.5"),

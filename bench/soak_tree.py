@@ -21,7 +21,7 @@ from typing import Any
 
 import peek
 from bench.soak import MAX_GROWTH, resident
-from peek.eviction.index import MarkIndex, peak_demand
+from peek.eviction.index import MarkIndex, demand_of
 
 WINDOW = 24
 """Number of waiting requests, which is small because the twin looks at all of them."""
@@ -198,7 +198,7 @@ class Soak:
             for end in range(block, matched + 1, block):
                 node = self.index.find(path_id(namespace, key[:end]))
                 assert node is not None
-                assert peak_demand(node) > 0
+                assert demand_of(node)[0] > 0
         for namespace, key in self.cache.cached:
             for end in range(block, len(key) + 1, block):
                 number = path_id(namespace, key[:end])

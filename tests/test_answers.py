@@ -38,7 +38,7 @@ def learned_of(planner: Planner, name: str) -> float:
     """The expected ratio of a request that waits."""
     policy = planner.policy
     assert isinstance(policy, PeekPolicy)
-    return policy.expectations.expected(name).ratio
+    return policy.expectations.waiting[name].ratio
 
 
 def lengths_after(history: Sequence[Told], most: float) -> Expectations:
@@ -69,7 +69,7 @@ def test_what_is_expected_of_a_new_request(
     request = PendingRequest("new", [1], 0.0, space)
     lengths = lengths_after(history, most)
     lengths.arrived(request, heads)
-    told = lengths.expected("new").ratio
+    told = lengths.waiting["new"].ratio
     expected, mean = expected_by_hand(history, space, heads), expected_by_hand(history, space, ())
     if expected is None or mean is None:
         assert told == 1.0
@@ -183,7 +183,7 @@ def test_memory_is_bounded_over_all_namespaces() -> None:
     taught(lengths, "salt0", [("more", i) for i in range(16_384 - lengths.kinds)], 9)
     assert lengths.kinds == 16_384, "so many are kept"
     lengths.arrived(ours, ("ours",))
-    assert lengths.expected(ours.request_id).ratio == pytest.approx((500 + 250.5) / 2 / 250.5)
+    assert lengths.waiting[ours.request_id].ratio == pytest.approx((500 + 250.5) / 2 / 250.5)
     lengths.withdrawn(ours.request_id)
     for number in range(9000):
         taught(lengths, f"user{number}", [("any",)], 9)
@@ -204,7 +204,7 @@ def test_kinds_that_are_used_again_take_no_room_of_another_namespace() -> None:
         lengths.withdrawn("again")
         assert lengths.kinds == 1 + 1025, "the rest of the older half is forgotten"
     lengths.arrived(ours, ("ours",))
-    assert lengths.expected(ours.request_id).ratio > 1.4
+    assert lengths.waiting[ours.request_id].ratio > 1.4
 
 
 def taught(lengths: Expectations, space: str, kinds: list[tuple[object, ...]], tokens: int) -> PendingRequest:
@@ -236,7 +236,7 @@ def test_another_namespace_makes_nobody_forget() -> None:
             else:
                 lengths.withdrawn(request.request_id)
         lengths.arrived(ours, ("ours",))
-        assert lengths.expected(ours.request_id).ratio > 1.4, (space, served)
+        assert lengths.waiting[ours.request_id].ratio > 1.4, (space, served)
 
 
 @pytest.mark.parametrize("answers", [8, 40, 4000])
@@ -317,7 +317,7 @@ def test_a_first_turn_is_larger_by_the_turns_to_come_and_a_last_one_is_not() -> 
         for turn in range(admitted + 1):
             request = PendingRequest(f"{name}/{turn}", [1], 0.0, session=name)
             lengths.arrived(request, (kind,))
-            found[kind, admitted] = lengths.expected(request.request_id).ratio
+            found[kind, admitted] = lengths.waiting[request.request_id].ratio
             lengths.admitted(request)
     assert found["three", 0] == pytest.approx(3.0, rel=0.01)
     assert found["three", 1] == pytest.approx(2.0, rel=0.01)
@@ -331,7 +331,7 @@ def test_no_number_of_turns_makes_a_request_larger_than_the_bound() -> None:
         session(lengths, f"s{number}", 40, ())
     request = PendingRequest("new", [1], 0.0, session="new")
     lengths.arrived(request, ())
-    assert lengths.expected("new").ratio == MOST_TURNS
+    assert lengths.waiting["new"].ratio == MOST_TURNS
 
 
 @dataclass
@@ -375,7 +375,7 @@ def test_a_kind_in_use_is_not_forgotten() -> None:
         lengths.arrived(request, (number,) if number % 500 else ("ours",))
         lengths.withdrawn(request.request_id)
     lengths.arrived(last, ("ours",))
-    assert lengths.expected(last.request_id).ratio == pytest.approx((500 + 250.5) / 2 / 250.5)
+    assert lengths.waiting[last.request_id].ratio == pytest.approx((500 + 250.5) / 2 / 250.5)
 
 
 def test_heads_are_the_beginnings_that_a_prompt_has() -> None:

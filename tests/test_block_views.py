@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.walks import place_of
 
 from peek import DualWalk, InvalidCache, PendingTree
-from peek.eviction.index import MarkIndex, peak_demand
+from peek.eviction.index import MarkIndex, demand_of
 from peek.testing.twins import NaiveCache, NaiveCacheView, NaivePendingTree, Pages
 
 BLOCKS = st.integers(1, 8)
@@ -133,7 +133,7 @@ def test_every_cached_block_that_is_read_has_demand(scene: Scene, data: st.DataO
             assert found is not None, (name, end)
             place = place_of(found)
             assert place in scene.twin.nodes()
-            assert peak_demand(found) == scene.twin.peak_demand(place)
+            assert demand_of(found)[0] == scene.twin.peak_demand(place)
     readable = {
         key[1][:end]
         for key in scene.twin.waiting.values()

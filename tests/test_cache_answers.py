@@ -13,8 +13,10 @@ from support.walks import Prompt, cache_of, prompts, queue_of
 
 from peek import DualWalk, InvalidCache, PendingTree, PlannerBusy
 from peek.eviction.index import MarkIndex
+from peek.simulation.caches import RadixCache
 from peek.testing.twins import NaiveCache, NaiveCacheView, Pages
-from peek.trie.cache_answers import unit_tokens_of
+from peek.trie.dual_walk import unit_tokens_of
+from peek.trie.keys import pack
 
 
 class Wrong:
@@ -258,6 +260,20 @@ def test_parents_that_lead_nowhere_are_named(case: str) -> None:
     assert any(index.find(i) for i in range(200))
 
 
+def test_a_match_inside_an_edge_keeps_its_marks_when_the_edge_is_split() -> None:
+    """Also when it falls into more parts than the match had symbols."""
+    cache, held = RadixCache(), pack(list(range(1, 41)))
+    cache.insert(held, "")
+    tree = PendingTree()
+    tree.insert("r", pack([1, 2, 3, 99]))
+    walk, index = DualWalk(tree), MarkIndex(tree)
+    walk.walk(cache)
+    for length in (30, 20, 15, 10, 5, 3):
+        first = cache.match(held, "", length)
+    index.refresh(cache, walk.epoch)
+    assert index.find(first.uid) is tree.leaf("r")
+
+
 @pytest.mark.parametrize("answer", [None, "1", 1.0], ids=repr)
 def test_a_node_id_that_is_no_number_is_named(answer: Any) -> None:
     tree = tree_of_prompts()
@@ -345,7 +361,7 @@ def test_who_holds_a_tree_walks_and_refreshes_it() -> None:
     tree.enter("a plan")
     with pytest.raises(PlannerBusy, match=r"PendingTree\.add was called while a plan is under way"):
         tree.insert("new", [1])
-    walk.walk_held(usual_view())
+    walk.walk_held(usual_view(), 1)
     tree.refresh_held(32)
     tree.leave()
     assert {request.request_id: request.cached_len for request in tree.requests()} == MATCH

@@ -199,7 +199,7 @@ def test_a_planner_knows_the_next_turn_of_a_session_without_a_name() -> None:
     planner.add(PendingRequest("second turn", first + text("more", 300), 101.0))
     policy = planner.policy
     assert isinstance(policy, PeekPolicy)
-    assert [policy.expectations.expected(name).turn for name in ("other", "second turn")] == [0, 1]
+    assert [policy.expectations.waiting[name].turn for name in ("other", "second turn")] == [0, 1]
 
 
 def test_a_fleet_knows_the_next_turn_of_a_session_without_a_name() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.walks import place_of
 
 from peek import DualWalk, PendingTree
-from peek.eviction.index import MarkIndex, SymbolIndex, peak_demand, shared_levels
+from peek.eviction.index import MarkIndex, demand_of
 from peek.testing.twins import NaiveCache, NaiveCacheView, NaivePendingTree, Pages, Place, prefixes
 from peek.trie.node import Node, survivor
 from peek.trie.tree_view import TreeView
@@ -94,7 +94,7 @@ class Scene:
             needed_by = self.needed_by(cached_node)
             if needed_by & self.walked:
                 assert found is not None, (cached_node, needed_by)
-                assert peak_demand(found) > 0
+                assert demand_of(found)[0] > 0
             if not needed_by:
                 assert found is None, cached_node
 
@@ -130,10 +130,10 @@ def test_the_node_found_is_the_most_needed_that_reads_it(scene: Scene) -> None:
         assert place in nodes
         assert scene.needs(place, cached_node)
         assert edge_start(scene, place) < len(cached_node[1]), "an edge that starts below the cached node"
-        assert peak_demand(found) == scene.twin.peak_demand(place)
-        assert shared_levels(found) == scene.twin.shared_levels(place)
+        assert demand_of(found)[0] == scene.twin.peak_demand(place)
+        assert demand_of(found)[1] == scene.twin.shared_levels(place)
         ends_here = [node for node in nodes if ends_in(scene, node, cached_node)]
-        assert peak_demand(found) >= max(map(scene.twin.peak_demand, ends_here), default=1)
+        assert demand_of(found)[0] >= max(map(scene.twin.peak_demand, ends_here), default=1)
 
 
 def edge_start(scene: Scene, pending_node: Place) -> int:
@@ -282,28 +282,26 @@ def test_a_survivor_is_found_through_several_merges() -> None:
 def test_a_symbol_stands_under_the_demand_of_its_node(steps: list[tuple[Key, bool]]) -> None:
     pages = Pages(1, chained=True)
     tree, twin = PendingTree(chained=True), NaivePendingTree()
-    index = SymbolIndex(tree)
     for i, ((tokens, namespace), oldest_leaves) in enumerate(steps):
         key = pages.key(tokens, namespace)
         tree.insert(f"r{i}", key, namespace)
         twin.insert(f"r{i}", key, namespace)
-        assert_symbols(index, twin, pages)
+        assert_symbols(tree, twin, pages)
         if oldest_leaves:
             oldest = next(iter(twin.waiting))
             tree.remove(oldest)
             twin.remove(oldest)
-            assert_symbols(index, twin, pages)
+            assert_symbols(tree, twin, pages)
 
 
-def assert_symbols(index: SymbolIndex, twin: NaivePendingTree, pages: Pages) -> None:
+def assert_symbols(tree: PendingTree, twin: NaivePendingTree, pages: Pages) -> None:
     paths = {symbols[-1]: (ns, symbols) for key in twin.waiting.values() for ns, symbols in prefixes(key)}
-    index.refresh(NaiveCacheView(NaiveCache(), pages), 1)
     for symbol in pages.symbols_in_use():
-        found = index.find(symbol)
+        found = tree.owner(symbol)
         assert (found is None) == (symbol not in paths)
         if found is not None:
             namespace, symbols = paths[symbol]
             place = place_of(found, namespace)
             assert place[1][: len(symbols)] == symbols
-            assert peak_demand(found) == twin.peak_demand(place)
-            assert shared_levels(found) == twin.shared_levels(place)
+            assert demand_of(found)[0] == twin.peak_demand(place)
+            assert demand_of(found)[1] == twin.shared_levels(place)

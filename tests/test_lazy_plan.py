@@ -17,7 +17,7 @@ from peek.planner import LazyPlan, Plan
 from peek.planner.plan import ORDERED
 from peek.trie.keys import pack
 from peek.trie.node import Node
-from peek.trie.structure import AT_MOST
+from peek.trie.pending_tree import AT_MOST
 
 INDEX = PeekConfig.from_label("peek")
 EVENTS = st.lists(

@@ -1,25 +1,20 @@
 """The index from a cached node or block to the waiting requests that need it.
 
-Two indexes answer one question, `find(node_id) -> pending-tree node`:
-
-- `MarkIndex` is for caches with several symbols per entry (radix trees).  It is made from the marks that the
-  last dual-walk left in the pending tree, at the first question after that walk.  So cycles that evict
-  nothing pay nothing.
-- `SymbolIndex` is for block pools with chained hashes.  A symbol occurs at one place of a `chained` pending
-  tree, and the tree keeps that place current, so there is nothing to make.
+Where keys are chained block hashes, the pending tree itself is that index: `PendingTree.owner`.  `MarkIndex`
+is for caches with several symbols per entry (radix trees).  It is made from the marks that the last dual-walk
+left in the pending tree, at the first question after that walk.  So cycles that evict nothing pay nothing.
 
 Either way a candidate costs one dictionary probe and a climb of O(levels); no path is ever rebuilt.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from mypy_extensions import i64
 
 from peek.errors import InvalidCache
-from peek.trie.cache_answers import whole_number
+from peek.trie.dual_walk import whole_number
 from peek.trie.node import Node, next_branch, next_preorder, survivor
 from peek.trie.pending_tree import PendingTree
 
@@ -27,34 +22,13 @@ if TYPE_CHECKING:
     from peek.protocols import CacheView
 
 
-class DemandIndex(ABC):
-    """Finds the place in the pending tree that needs a cached node."""
-
-    @abstractmethod
-    def find(self, node_id: int) -> Node | None:
-        """Return the deepest pending node that needs the cached node; None without demand."""
-
-    @abstractmethod
-    def refresh(self, cache: CacheView, epoch: int) -> None:
-        """Bring the index to the state of walk number `epoch` of `cache`; O(1) if it is there."""
+_MOST_PARTS: Final = 65536
+"""Maximum number of parts that a cached node is split into between a walk and its marks.  The match may have
+ended on the node's edge; the parts behind that place are parents of what the cursor names then, too."""
 
 
 @final
-class SymbolIndex(DemandIndex):
-    """Cached blocks named by their interned chained hash."""
-
-    def __init__(self, tree: PendingTree) -> None:
-        self._tree = tree
-
-    def find(self, node_id: int) -> Node | None:
-        return self._tree.owner(node_id)
-
-    def refresh(self, cache: CacheView, epoch: int) -> None:
-        return
-
-
-@final
-class MarkIndex(DemandIndex):
+class MarkIndex:
     """Cached tree nodes named by `CacheView.node_id`.
 
     A cached node lies on one path, so the pending nodes whose match ends in or below it are nested.  They are
@@ -69,6 +43,7 @@ class MarkIndex(DemandIndex):
         self._walks: i64 = -1
 
     def find(self, node_id: int) -> Node | None:
+        """The deepest pending node that needs the cached node; None without demand.  O(marks), mostly 1."""
         marked = self._marks.get(node_id)
         if marked is None:
             return None
@@ -81,7 +56,7 @@ class MarkIndex(DemandIndex):
         return None
 
     def refresh(self, cache: CacheView, epoch: int) -> None:
-        """Read the marks anew, once per walk.
+        """Read the marks that walk number `epoch` of `cache` left; O(1) if they are read already.
 
         O(pending nodes that match something + cached nodes on their paths).  The tree may have changed since
         the walk.  Nodes without fresh marks are new (or the upper half of a split); nodes below them may
@@ -131,7 +106,7 @@ def _mark(marks: dict[int, list[Node]], node: Node, cache: Any, epoch: i64) -> N
     anchor_id = 0 if anchor.walk_matched == 0 else _node_id(cache, anchor.walk_cursor)
     cached = _node_id(cache, node.walk_cursor)
     parent_of: Any = getattr(cache, "parent_id", None)
-    steps = node.walk_matched  # each cached node holds at least one of these symbols
+    steps = node.walk_matched + _MOST_PARTS  # each cached node holds at least one symbol
     while True:
         marked = marks.get(cached)
         if marked is None:
@@ -146,8 +121,8 @@ def _mark(marks: dict[int, list[Node]], node: Node, cache: Any, epoch: i64) -> N
         steps -= 1
         if steps < 0:
             raise InvalidCache(
-                f"parent_id({cached}) answered {above}, and there is no root above: more parents than the "
-                f"{node.walk_matched} symbols that the cache holds"
+                f"parent_id({cached}) answered {above}, and there is no root above: more than "
+                f"{node.walk_matched + _MOST_PARTS} parents for {node.walk_matched} symbols"
             )
         cached = above
 
@@ -156,25 +131,20 @@ def _node_id(cache: Any, cursor: object) -> int:
     return whole_number(cache.node_id(cursor), "node_id(cursor)")
 
 
-def peak_demand(node: Node) -> i64:
-    """Max over `node` and its ancestors of pending_count x depth (Eq. 2).  O(levels)."""
+def demand_of(node: Node) -> tuple[i64, i64]:
+    """What a place of the pending tree demands.  O(levels).
+
+    Returns the max over `node` and its ancestors of pending_count x depth (Eq. 2), and how many of these
+    nodes, roots excluded, at least two waiting requests share.
+    """
     peak: i64 = 0
-    current: Node | None = node
-    while current is not None:
-        demand = current.count * current.depth
-        if demand > peak:
-            peak = demand
-        current = current.parent
-    return peak
-
-
-def shared_levels(node: Node) -> i64:
-    """How many of `node` and its ancestors, roots excluded, at least two waiting requests share."""
     levels: i64 = 0
-    current: Node | None = node
-    while current is not None:
-        parent = current.parent
-        if parent is not None and current.count >= 2:
+    current = node
+    parent = node.parent
+    while parent is not None:
+        peak = max(peak, current.count * current.depth)
+        if current.count >= 2:
             levels += 1
         current = parent
-    return levels
+        parent = current.parent
+    return peak, levels

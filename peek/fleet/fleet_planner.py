@@ -30,8 +30,8 @@ from peek.fleet.stats import FleetStats, ReplicaStatus
 from peek.fleet.stealing import Raid, budget, needs_seats
 from peek.request import PendingRequest
 from peek.settings import require_within
-from peek.trie.cache_answers import block_symbols_of, unit_tokens_of
 from peek.trie.continuations import Continuations
+from peek.trie.dual_walk import block_symbols_of, unit_tokens_of
 from peek.trie.keys import pack
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from mypy_extensions import i64
 
 from peek.errors import InvalidKey
-from peek.trie.cache_answers import checked_step
+from peek.trie.dual_walk import checked_step
 from peek.trie.keys import SYMBOL_BYTES, match_span
 from peek.trie.pending_tree import PendingTree
 from peek.trie.tree_view import TreeView, edge_bytes

@@ -36,7 +36,7 @@ class PolicyCalls:
     Raises `InvalidConfig` for objects of another kind.
     """
 
-    __slots__ = ("_continuations", "_lanes", "_placed", "_stats", "_strict", "policy")
+    __slots__ = ("_continuations", "_placed", "_stats", "_strict", "lanes", "policy")
 
     def __init__(self, policy: object, lanes: object, stats: PlannerStats, strict: bool) -> None:
         if not isinstance(policy, AdmissionPolicy):
@@ -44,16 +44,11 @@ class PolicyCalls:
         if lanes is not None and not isinstance(lanes, Lanes):
             raise InvalidConfig(f"lanes is {lanes!r}; need an instance of a subclass of Lanes, or None")
         self.policy: AdmissionPolicy = policy
-        self._lanes: Lanes | None = lanes
+        self.lanes: Lanes | None = lanes
         self._stats = stats
         self._strict = strict
         self._placed: i64 = 0
         self._continuations = Continuations()
-
-    @property
-    def reads_tree(self) -> bool:
-        """Whether policy or lanes need score, cluster and head.  O(1)."""
-        return self.policy.reads_tree or self._lanes is not None
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -79,7 +74,7 @@ class PolicyCalls:
 
     def charge(self, request: PendingRequest, cost_tokens: i64) -> None:
         """Tell the lanes that a request was admitted and what it cost.  O(1)."""
-        lanes = self._lanes
+        lanes = self.lanes
         if lanes is None:
             return
         try:
@@ -118,9 +113,9 @@ class PolicyCalls:
         try:
             ask: Any = self.policy.order
             ordered = self._checked(ask(list(queue), cycle), queue, cycle.tree, part)
-            if self._lanes is not None:
-                part = self._lanes
-                merge: Any = self._lanes.interleave
+            if self.lanes is not None:
+                part = self.lanes
+                merge: Any = self.lanes.interleave
                 ordered = self._checked(merge(ordered, list(queue), cycle), queue, cycle.tree, part)
         except Exception as error:
             raise _fault(part, error) from error
@@ -131,7 +126,7 @@ class PolicyCalls:
 
         Raises `PolicyFault` where the policy fails.
         """
-        if self._lanes is not None:
+        if self.lanes is not None:
             return None
         ask: Any = self.policy.stream
         try:
@@ -180,9 +175,7 @@ class PolicyCalls:
             raise PolicyFault(f"{_name(self.policy)} returned a {type(request).__name__} among the requests")
         name = request.request_id
         if name not in tree or tree.request(name) is not request:
-            raise PolicyFault(
-                f"{_name(self.policy)} returned request {name!r}, which is not the one that waits"
-            )
+            raise PolicyFault(_stranger(self.policy, name))
         if request.placed == number:
             raise PolicyFault(f"{_name(self.policy)} returned request {name!r} twice")
         request.placed = number

@@ -28,10 +28,8 @@ from peek.planner.stats import PlannerStats
 from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy, Cycle, hits_something
 from peek.policy.lanes import FAIR_LANE, Lanes
 from peek.request import NO_LANE, PendingRequest, require_tokens
-from peek.trie.cache_answers import unit_tokens_of
 from peek.trie.node import Node
 from peek.trie.pending_tree import Cluster, PendingTree
-from peek.trie.tree_view import Place, follow
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView, WaitingQueue
@@ -280,7 +278,7 @@ class Planner:
         `key` is packed.
         """
         root = self.tree.root(namespace)
-        return 0 if root is None else follow(self.tree, key, Place(root, 0))[0] >> 2
+        return 0 if root is None else self.tree.follow(key, root, 0)[0] >> 2
 
     def roots(self) -> Iterator[tuple[str, Node]]:
         """Each namespace in use and the root of its waiting prompts; valid until the queue changes."""
@@ -360,23 +358,26 @@ class Planner:
         if lazily and isinstance(plan, Plan):
             plan = LazyPlan.of(plan)
         self._standing.keep(plan, self.tree, cache, now)
-        self.stats.note_plan(len(self.tree), timer() - started if timer is not None else 0.0)
+        stats = self.stats
+        stats.plans += 1
+        stats.planned += len(self.tree)
+        stats.last_plan_s = timer() - started if timer is not None else 0.0
+        stats.plan_s += stats.last_plan_s
         return plan
 
     def _made(self, cache: CacheView, now: float, lazily: bool) -> Plan | LazyPlan:
         """Make one plan: arrival order, signals, policy.  The caller holds the tree."""
         calls, tree, arrivals = self._calls, self.tree, self._arrivals
         gated = self._in_flight is not None
-        unit: i64 = unit_tokens_of(cache)
-        self._signals.look_at(cache)
+        unit: i64 = self._signals.look_at(cache)
         arrivals.fill_lengths(unit)
-        if not self._finds_something(cache, gated):
+        if calls.policy.needs_sharing and not self._finds_something(cache, gated):
             self.stats.stood_aside += 1
             return kept_order(arrivals.of(tree), NOTHING_TO_GAIN, True)
         if calls.policy.reads_cache:
             self.stats.cache_calls += self._signals.match_cache()
-        if calls.reads_tree:
-            self._signals.match_queue(calls.policy.theta, unit)
+        if calls.policy.reads_tree or calls.lanes is not None:  # for score, cluster and head
+            self._signals.match_queue(calls.policy.theta)
         cycle = Cycle(tree, now, unit, self.stats.uncached_admitted, gated)
         try:
             stream = calls.stream(cycle) if lazily else None
@@ -390,8 +391,8 @@ class Planner:
         return Plan([request.request_id for request in ordered], ordered != queue, ORDERED)
 
     def _finds_something(self, cache: CacheView, gated: bool) -> bool:
-        """Whether a waiting prompt is shared, cached or under way, or the policy orders all the same."""
-        if self.tree.has_sharing or not self._calls.policy.needs_sharing:
+        """Whether a waiting prompt is shared, cached or under way."""
+        if self.tree.has_sharing:
             return True
         if not self.order_matters(cache):
             return False

@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, final
 from mypy_extensions import i64
 
 from peek.eviction.demand import EvictionPolicy
-from peek.eviction.index import DemandIndex, MarkIndex, SymbolIndex, peak_demand, shared_levels
+from peek.eviction.index import MarkIndex, demand_of
 from peek.request import PendingRequest
-from peek.trie.cache_answers import unit_tokens_of
-from peek.trie.dual_walk import DualWalk
+from peek.trie.dual_walk import DualWalk, unit_tokens_of
 from peek.trie.node import Node, next_branch, next_preorder
 from peek.trie.pending_tree import PendingTree
-from peek.trie.tree_view import Place, follow
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView
@@ -83,16 +81,16 @@ class PrefillsInFlight:
 
     def _descend(self, waiting: PendingTree, top: Node, root: Node, unit_tokens: i64) -> None:
         # Each entry: a node of `waiting` that is matched whole, and the place of its path in `self._tree`.
-        stack: list[tuple[Node, Place]] = [(top, Place(root, 0))]
+        stack: list[tuple[Node, Node, i64]] = [(top, root, 0)]
         while stack:
-            node, ours = stack.pop()
+            node, our_node, our_at = stack.pop()
             if node.depth > 0:
                 self._write_own(node, node.depth * unit_tokens)
             kid = node.kid
             while kid is not None:
-                matched, place = follow(self._tree, kid.edge, ours)
+                matched, behind, at = self._tree.follow(kid.edge, our_node, our_at)
                 if matched == len(kid.edge):
-                    stack.append((kid, place))
+                    stack.append((kid, behind, at))
                 elif node.depth > 0 or matched > 0:
                     self._write_below(kid, (node.depth + (matched >> 2)) * unit_tokens)
                 kid = kid.next
@@ -122,7 +120,7 @@ class Signals:
         in_flight: the prefills under way; None where the engine shows a prefix at once.
     """
 
-    __slots__ = ("_in_flight", "_refreshed", "_theta", "_tree", "_walk", "_walked", "cache")
+    __slots__ = ("_in_flight", "_refreshed", "_theta", "_tree", "_unit", "_walk", "_walked", "cache")
 
     def __init__(self, tree: PendingTree, in_flight: PrefillsInFlight | None) -> None:
         self.cache: CacheView | None = None
@@ -131,13 +129,20 @@ class Signals:
         self._in_flight = in_flight
         self._walk = DualWalk(tree)
         self._walked = False
+        self._unit: i64 = 1
         self._refreshed: i64 = -1
         self._theta: i64 = -1
 
-    def look_at(self, cache: CacheView) -> None:
-        """Begin a plan: nothing is known of this cache's present state.  O(1)."""
+    def look_at(self, cache: CacheView) -> int:
+        """Begin a plan: nothing is known of this cache's present state; return its tokens per symbol.  O(1).
+
+        `InvalidCache` for an impossible number; nothing has changed then.
+        """
+        unit = unit_tokens_of(cache)
         self.cache = cache
+        self._unit = unit
         self._walked = False
+        return unit
 
     def match_cache(self) -> int:
         """Write `cached_len` and `coming_len` once a plan; return the number of calls into the cache.
@@ -148,8 +153,8 @@ class Signals:
         if self._walked or cache is None:
             return 0
         if self._in_flight is not None:
-            self._in_flight.note_coming(self._tree, unit_tokens_of(cache))
-        self._walk.walk_held(cache)
+            self._in_flight.note_coming(self._tree, self._unit)
+        self._walk.walk_held(cache, self._unit)
         self._walked = True
         return self._walk.advances
 
@@ -161,12 +166,12 @@ class Signals:
         finally:
             self._tree.leave()
 
-    def match_queue(self, theta_tokens: i64, unit_tokens: i64) -> None:
+    def match_queue(self, theta_tokens: i64) -> None:
         """Write score, cluster and head, unless the tree is unchanged.  O(n + nodes).
 
         The caller holds the tree.
         """
-        theta = (theta_tokens + unit_tokens - 1) // unit_tokens
+        theta = (theta_tokens + self._unit - 1) // self._unit
         if self._refreshed != self._tree.version or self._theta != theta:
             self._tree.refresh_held(theta)
             self._refreshed = self._tree.version
@@ -184,24 +189,25 @@ class Signals:
 class Demand:
     """Scores of cached nodes or blocks; see `Planner.eviction_score`."""
 
-    __slots__ = ("_index", "_policy", "_signals", "_tree")
+    __slots__ = ("_marks", "_policy", "_signals", "_tree")
 
     def __init__(self, tree: PendingTree, signals: Signals, policy: EvictionPolicy) -> None:
         self._tree = tree
         self._signals = signals
         self._policy = policy
-        self._index: DemandIndex = SymbolIndex(tree) if tree.chained else MarkIndex(tree)
+        self._marks = MarkIndex(tree)
 
     def score(self, node_id: int, idle_s: float) -> float:
         """The score of a cached node or block; 0.0 if no waiting request needs it."""
-        if len(self._tree) == 0:
-            return 0.0
-        if not self._tree.chained:
-            cache = self._signals.cache
-            if cache is None:
-                return 0.0
-            self._index.refresh(cache, self._signals.walk_epoch())
-        node = self._index.find(node_id)
+        tree = self._tree
+        cache = self._signals.cache
+        node: Node | None = None
+        if tree.chained:
+            node = tree.owner(node_id)
+        elif len(tree) > 0 and cache is not None:
+            self._marks.refresh(cache, self._signals.walk_epoch())
+            node = self._marks.find(node_id)
         if node is None:
             return 0.0
-        return self._policy.score(peak_demand(node), shared_levels(node), idle_s)
+        peak, levels = demand_of(node)
+        return self._policy.score(peak, levels, idle_s)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from mypy_extensions import i64
+
+_COUNTERS: Final = (
+    "plans", "stood_aside", "policy_faults", "reordered", "planned", "admitted", "withdrawn", "fair_admitted",
+    "prompt_tokens", "cached_expected", "uncached_admitted", "cache_calls", "plan_s", "last_plan_s",
+)  # fmt: skip
 
 
 @final
@@ -42,13 +47,6 @@ class PlannerStats:
         self.plan_s: float = 0.0
         self.last_plan_s: float = 0.0
 
-    def note_plan(self, n_requests: i64, seconds: float) -> None:
-        """Count one plan."""
-        self.plans += 1
-        self.planned += n_requests
-        self.plan_s += seconds
-        self.last_plan_s = seconds
-
     def note_admission(self, prompt_tokens: i64, cached: i64, uncached: i64, fair: bool) -> None:
         """Count one admitted request."""
         self.admitted += 1
@@ -60,19 +58,4 @@ class PlannerStats:
 
     def as_dict(self) -> dict[str, int | float]:
         """All counters by name."""
-        return {
-            "plans": self.plans,
-            "stood_aside": self.stood_aside,
-            "policy_faults": self.policy_faults,
-            "reordered": self.reordered,
-            "planned": self.planned,
-            "admitted": self.admitted,
-            "withdrawn": self.withdrawn,
-            "fair_admitted": self.fair_admitted,
-            "prompt_tokens": self.prompt_tokens,
-            "cached_expected": self.cached_expected,
-            "uncached_admitted": self.uncached_admitted,
-            "cache_calls": self.cache_calls,
-            "plan_s": self.plan_s,
-            "last_plan_s": self.last_plan_s,
-        }
+        return {name: getattr(self, name) for name in _COUNTERS}

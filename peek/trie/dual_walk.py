@@ -21,32 +21,33 @@ nodes.  With `inserted_since` it also looks at what was cached, unless the cache
 
 The walk goes over the tree in pre-order by its links.  Each node remembers how far the cache followed its
 path and the cursor there (`walk_*`).  The demand index of `peek.eviction` reads these marks afterwards.
+
+The code of a `CacheView` is an outsider's.  An answer that no cache can give ends in `InvalidCache`, which
+names the call and the value.  Any object that Python takes for a whole number (`operator.index`) is one,
+numpy's included, on both builds.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from mypy_extensions import i64
 
 from peek.errors import InvalidCache
-from peek.trie.cache_answers import (
-    block_symbols_of,
-    matches_single_symbols,
-    out_of_range,
-    read_step,
-    rest_and_edge,
-    unit_tokens_of,
-    whole_number,
-)
-from peek.trie.keys import match_edge, symbol_at
+from peek.trie.keys import COMPILED, MAX_SYMBOL, SYMBOL_BYTES, match_edge, symbol_at
 from peek.trie.node import Node, forget_below, is_cached, next_branch, next_preorder, write_own, write_subtree
-from peek.trie.pending_tree import PendingTree
-from peek.trie.structure import Bookmark
+from peek.trie.pending_tree import Bookmark, PendingTree
 
 if TYPE_CHECKING:
     from peek.protocols import CacheView
+
+_HUGE: Final = 2**62 - 1
+"""The largest number that compiled code compares without conversion."""
+
+_PROBES: Final = 4
+"""Edges that are asked for once more while no answer yet proves that a cache matches single symbols."""
 
 
 @final
@@ -109,13 +110,12 @@ class DualWalk:
         """
         self._tree.enter("DualWalk.walk")
         try:
-            self.walk_held(cache)
+            self.walk_held(cache, unit_tokens_of(cache))
         finally:
             self._tree.leave()
 
-    def walk_held(self, cache: CacheView) -> None:
-        """`walk` for a caller that holds the tree already (`PendingTree.enter`)."""
-        unit = unit_tokens_of(cache)
+    def walk_held(self, cache: CacheView, unit: i64) -> None:
+        """`walk` for a caller that holds the tree (`PendingTree.enter`) and knows the tokens per symbol."""
         declared = block_symbols_of(cache)
         block: i64 = max(1, declared)
         worth = getattr(cache, "worth", None)
@@ -123,7 +123,7 @@ class DualWalk:
         stands = version is not None and cache is self._cache and block == self._block
         stands = stands and self.epoch == self._tree.epoch
         start = self._bookmark.at
-        told = self._told(cache, stands)
+        told = self._told(cache, stands) if version is not None else None
         keeps = self._by_symbol or (told is not None and self._keeps(cache))
         changed = version != self._cache_version
         if told is None and (changed or not stands):
@@ -215,7 +215,7 @@ class DualWalk:
         while True:
             if node.terminator is not None:
                 write_own(node, self._tokens_at(node))
-            following = next_preorder(node)
+            following = node.kid if node.kid is not None else next_branch(node)
             while following is not stop and following is not None:
                 if anew or following.walk_epoch != epoch:
                     self._ask(following)
@@ -223,8 +223,10 @@ class DualWalk:
                     break
                 if anew:
                     forget_below(following)
-                write_subtree(following, self._tokens_at(following))
-                following = next_branch(following)
+                tokens = following.walk_matched * self._unit
+                if self._worth is not None:
+                    tokens = self._tokens_at(following)
+                following = write_subtree(following, tokens)
             if following is stop or following is None:
                 return
             node = following
@@ -243,11 +245,19 @@ class DualWalk:
             node.view = view
         self.advances += 1
         advance: Any = self._advance  # looked up dynamically: views are ordinary Python objects
-        step = read_step(advance(parent.walk_cursor, view, start), asked)
-        if not 0 <= step[0] <= asked:
-            raise out_of_range(step[0], asked)
-        node.walk_matched = start + step[0]
-        node.walk_cursor = step[1]
+        answer = advance(parent.walk_cursor, view, start)
+        matched: i64 = -1
+        if COMPILED:  # the usual kind of answer is unpacked natively
+            try:
+                step: tuple[i64, object] = answer
+                matched, node.walk_cursor = step
+            except (TypeError, ValueError, OverflowError):
+                pass  # a wrong answer, or one not of Python's own types
+        elif type(answer) is tuple and len(answer) == 2 and type(answer[0]) is int:
+            matched, node.walk_cursor = answer
+        if not 0 <= matched <= asked:
+            matched, node.walk_cursor = checked_step(answer, asked)
+        node.walk_matched = start + matched
         node.walk_epoch = self.epoch
 
     # -- going on from the last walk ---------------------------------------------------------------
@@ -353,3 +363,157 @@ def on_paths(tree: PendingTree, keys: Iterable[tuple[str, bytes]]) -> list[Node]
                 if common < len(node.edge):
                     break
     return nodes
+
+
+# -- checks of a view's answers ----------------------------------------------------------------------------
+
+
+def whole_number(value: object, call: str) -> int:
+    """Return `value` as an int of 63 bits; `InvalidCache` naming the `call` that gave it if it is none."""
+    if isinstance(value, int):
+        number: int = value
+    else:
+        try:
+            number = operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            kind = type(value).__name__
+            raise InvalidCache(f"{call} is {value!r}, a {kind}; need a whole number") from None
+    if -_HUGE <= number <= _HUGE:
+        return number
+    raise InvalidCache(f"{call} is {number}, beyond all counts and ids")
+
+
+def unit_tokens_of(cache: object) -> int:
+    """Tokens per symbol of a view; `InvalidCache` unless a whole number from 1 to 2**31 - 1."""
+    return _positive(getattr(cache, "unit_tokens", None), "unit_tokens")
+
+
+def block_symbols_of(cache: object) -> int:
+    """Symbols per block that a view's cache matches whole, 0 if not declared; `InvalidCache`."""
+    size: object = getattr(cache, "block_symbols", None)
+    return 0 if size is None else _positive(size, "block_symbols")
+
+
+def _positive(value: object, name: str) -> int:
+    if isinstance(value, int) and 1 <= value <= MAX_SYMBOL:
+        return value
+    number = whole_number(value, name)
+    if 1 <= number <= MAX_SYMBOL:
+        return number
+    raise InvalidCache(f"{name} is {number}; need a whole number from 1 to 2**31 - 1")
+
+
+def checked_step(answer: object, asked: i64) -> tuple[i64, object]:
+    """Check an answer of `advance` about `asked` symbols; return its two items or raise `InvalidCache`."""
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise InvalidCache(f"advance(...) answered {answer!r}; need a tuple (symbols followed, cursor)")
+    count = whole_number(answer[0], "the first item that advance(...) answered")
+    if not 0 <= count <= asked:
+        raise InvalidCache(
+            f"advance(...) answered {count} for a segment of {asked} symbols; need 0 to {asked}"
+        )
+    return count, answer[1]
+
+
+def rest_and_edge(parent: Node, node: Node) -> memoryview:
+    """The symbols from where the cache stands above `node` to the end of the node's edge.
+
+    A cache that matches whole blocks stands at the last block boundary at or before the end of the parent.
+    The symbols behind that boundary are the `rest`, from one or more edges.  O(rest + edge).
+    """
+    edges: list[bytes] = [node.edge]
+    missing = parent.depth - parent.walk_matched
+    above = parent
+    while missing > 0:
+        size: i64 = len(above.edge) >> 2
+        edges.append(above.edge if size <= missing else above.edge[SYMBOL_BYTES * (size - missing) :])
+        missing -= size
+        if above.parent is None:
+            break
+        above = above.parent
+    edges.reverse()
+    return memoryview(b"".join(edges)).cast("i")
+
+
+# -- whether a cache matches whole blocks without declaring it --------------------------------------------
+
+
+def matches_single_symbols(tree: PendingTree, cache: Any) -> bool:
+    """Whether a walk's answers prove that the cache matches symbol by symbol; one to four calls.
+
+    Called after a whole walk with a view that declares no `block_symbols`.  Where the cache followed k
+    symbols it must follow k - 1 of the first k - 1.  If it does not, it matches whole blocks.  `InvalidCache`
+    is then raised if an edge ends inside a block, because the symbols below may be cached as well.  As long
+    as the cache has followed nothing there is no proof.  Then some children are asked for together with the
+    edge above on which the cache stopped.
+    """
+    sample = _first_followed(tree)
+    if sample is None:
+        _ask_below(tree, cache)
+        return False
+    parent = sample.parent
+    assert parent is not None
+    count = sample.walk_matched - parent.depth
+    shorter = memoryview(sample.edge[: SYMBOL_BYTES * (count - 1)]).cast("i")
+    answered = checked_step(cache.advance(parent.walk_cursor, shorter, parent.depth), count - 1)[0]
+    if answered == count - 1:
+        return True
+    for node in _stopped(tree, 1, count - answered):
+        raise _needs_blocks(
+            f"advance(...) followed {count} symbols but {answered} of the first {count - 1}, "
+            f"and prompts part ways {node.depth - node.walk_matched} symbols behind the end of a block",
+            f"{count - answered}",
+        )
+    return False
+
+
+def _needs_blocks(found: str, size: str) -> InvalidCache:
+    return InvalidCache(
+        f"{found}: this cache matches whole blocks of symbols. Declare on the view how many symbols a "
+        f"block has (block_symbols = {size}), or make every block one symbol with unit_tokens"
+    )
+
+
+def _first_followed(tree: PendingTree) -> Node | None:
+    """The first node of the walk on whose edge the cache followed two symbols or more."""
+    for _, root in tree.roots():
+        node = next_preorder(root)
+        while node is not None:
+            parent = node.parent
+            assert parent is not None
+            if node.walk_matched >= parent.depth + 2:
+                return node
+            node = next_preorder(node) if node.walk_matched == node.depth else next_branch(node)
+    return None
+
+
+def _stopped(tree: PendingTree, limit: int, within: i64) -> list[Node]:
+    """The first `limit` inner nodes of which the cache misses at least 1 and fewer than `within` symbols."""
+    found: list[Node] = []
+    for _, root in tree.roots():
+        node = next_preorder(root)
+        while node is not None:
+            missing = node.depth - node.walk_matched
+            if 0 < missing < within and node.kid is not None:
+                found.append(node)
+                if len(found) == limit:
+                    return found
+            node = next_preorder(node) if missing == 0 else next_branch(node)
+    return found
+
+
+def _ask_below(tree: PendingTree, cache: Any) -> None:
+    """Raise `InvalidCache` if the cache stopped on an edge, but follows it together with a child's edge."""
+    for node in _stopped(tree, _PROBES, MAX_SYMBOL):
+        kid = node.kid
+        assert kid is not None
+        parent = node.parent
+        assert parent is not None
+        both = memoryview(node.edge + kid.edge).cast("i")
+        before = node.walk_matched - parent.depth
+        matched = checked_step(cache.advance(parent.walk_cursor, both, parent.depth), len(both))[0]
+        if matched > before:
+            raise _needs_blocks(
+                f"advance(...) followed {before} symbols of an edge, but {matched} of that edge and the next",
+                f"{matched}, or a divisor of it",
+            )

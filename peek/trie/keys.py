@@ -179,13 +179,13 @@ def match_edge(edge: bytes, packed: bytes, at: i64) -> i64:
 
 def match_span(a: bytes, a_at: i64, b: bytes, b_at: i64) -> i64:
     """Bytes that `a[a_at:]` and `b[b_at:]` have in common from their start (a multiple of 4)."""
+    if not COMPILED:
+        return _common_slices(a, a_at, b, b_at)
     if a_at == 0 and len(a) <= len(b) - b_at:
         return match_edge(a, b, b_at)
     if b_at == 0 and len(b) <= len(a) - a_at:
         return match_edge(b, a, a_at)
-    if COMPILED:
-        return _common_native(a, a_at, b, b_at)
-    return _common_slices(a, a_at, b, b_at)
+    return _common_native(a, a_at, b, b_at)
 
 
 def _common_native(a: bytes, a_at: i64, b: bytes, b_at: i64) -> i64:

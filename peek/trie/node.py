@@ -159,15 +159,6 @@ def shared_node(leaf: Node) -> Node | None:
     return parent
 
 
-def uncached_symbols(node: Node, parent: Node, epoch: i64) -> i64:
-    """Symbols of the edge from `parent` to `node` that the cache did not hold in dual-walk `epoch`.  O(1).
-
-    If that walk left the branch above the edge, its marks are old and the cache holds nothing of it.
-    """
-    known = node.walk_matched if node.walk_epoch == epoch else parent.depth
-    return node.depth - max(known, parent.depth)
-
-
 def root_above(node: Node) -> Node:
     """The root above a node."""
     current = node
@@ -195,16 +186,17 @@ def write_own(node: Node, cached_len: i64) -> None:
         terminator = terminator.next
 
 
-def write_subtree(top: Node, cached_len: i64) -> None:
-    """Write the same cached length for every request at or below `top`."""
-    if top.kid is None:
-        write_own(top, cached_len)
-        return
-    stop = next_branch(top)
+def write_subtree(top: Node, cached_len: i64) -> Node | None:
+    """Write the same cached length for every request at or below `top`; return the node behind them."""
+    stop = top.next or next_branch(top)
     node: Node | None = top
     while node is not None and node is not stop:
-        write_own(node, cached_len)
-        node = next_preorder(node)
+        terminator = node.terminator
+        while terminator is not None:
+            terminator.request.cached_len = cached_len
+            terminator = terminator.next
+        node = node.kid or node.next or next_branch(node)
+    return stop
 
 
 def forget_below(top: Node) -> None:

@@ -32,7 +32,7 @@ def test_a_template_is_known_by_the_answers_it_had(page_size: int) -> None:
     world.policy.calc_priority(stepper.waiting_queue)  # every seat is taken: the scheduler would not ask
     answers = beside.adapter.planner.policy.expectations
     # the mean of the two is 21, and counts as one more of each
-    assert answers.expected("long again").ratio == pytest.approx(2.0 ** (1 / 2.4))  # the bound
-    assert answers.expected("short again").ratio == pytest.approx(0.5 ** (1 / 2.4))
-    assert answers.expected("last").ratio == 1.0
+    assert answers.waiting["long again"].ratio == pytest.approx(2.0 ** (1 / 2.4))  # the bound
+    assert answers.waiting["short again"].ratio == pytest.approx(0.5 ** (1 / 2.4))
+    assert answers.waiting["last"].ratio == 1.0
     assert beside.shield.fallbacks == 0

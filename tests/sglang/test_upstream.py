@@ -19,8 +19,7 @@ from sglang_lab import CORES, HAS_CORES, POLICIES, VERSION, leaked, make_request
 from sglang_stepper import Stepper
 
 from peek.policy.default import PeekOptions
-from peek.policy.default.frontier import size
-from peek.policy.default.policy import index
+from peek.policy.default.frontier import GAMMA, size, urgency
 
 UPSTREAM = Path(__file__).parents[2] / "docs" / "upstream"
 PATCHES = [UPSTREAM / f"sglang-0.5.23-{name}.patch" for name in ("aged-prefix", "policy-hook")]
@@ -76,7 +75,8 @@ def test_the_sorter_is_our_index_of_a_request_alone(patched: Any, waiting: list[
         length, cached = len(request.origin_input_ids), request.num_matched_prefix_tokens
         age = float(max(1, done - request.arrival_processed_tokens))
         own = float(length - cached)
-        return index(age, own, float(cached), size(length, cached, own), round(options.power))
+        lightness = size(length, cached, own) ** -GAMMA
+        return age * urgency(cached / own, lightness, round(options.power))
 
     assert {request.rid for request in queue} == {f"r{number}" for number in range(len(waiting))}
     assert [request.rid in siblings for request in queue] == sorted(r.rid in siblings for r in queue)

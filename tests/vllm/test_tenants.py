@@ -97,7 +97,7 @@ def test_a_template_is_known_by_the_answers_it_had() -> None:
         engine.add_request(make_request(name, tokens, 40))
     step(engine)
     answers = engine.peek.adapter.planner.policy.expectations
-    told = {name: answers.expected(name) for name in ("long again", "short again")}
+    told = {name: answers.waiting[name] for name in ("long again", "short again")}
     # the mean of the two is 21, and counts as one more of each
     assert told["long again"].ratio == pytest.approx(2.0 ** (1 / 2.4))  # the bound
     assert told["short again"].ratio == pytest.approx(0.5 ** (1 / 2.4))

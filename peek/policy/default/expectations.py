@@ -30,12 +30,12 @@ from mypy_extensions import i64
 from peek.request import PendingRequest
 
 MOST_WORTH: Final = 2.0
-"""Maximum factor, up or down, by which expected answers change the index of a piece.  An index grows in
-proportion to the piece's age, so between two pieces all answers together are worth a factor of 4 in age."""
+"""Maximum factor, up or down, by which expected answers change the index of a piece.  Between two pieces all
+answers together are worth 1.5 times the mean age, and a fifth of the older one's age (`frontier.aged`)."""
 
 MOST_TURNS: Final = 4.0
 """Maximum factor by which expected turns make a request larger.  With 8 or 16 no figure of agents, chats or a
-live mix was better.  At the default's power it is worth a factor of 28 in age; the best hit, 15,625."""
+live mix was better.  At the default's power it is worth a factor of 28 in the index; the best hit, 15,625."""
 
 TURNS: Final = 16
 """Number of turns that are told apart; later ones count as the last of them."""
@@ -300,6 +300,10 @@ class Expected:
         self.ratio: float = 1.0
 
 
+NOTHING: Final = Expected("", (), 0)
+"""What is expected of a request that never arrived here."""
+
+
 @final
 class Expectations:
     """What is expected of waiting requests, as far as it can be learned.
@@ -310,15 +314,16 @@ class Expectations:
     Attributes:
         news: an expected length of a waiting request has changed; the policy then calls `renew` for each.
         sessions: which turn of its session each request is.
+        waiting: what is expected of each waiting request, by id, as of its arrival or the last `renew`.
     """
 
-    __slots__ = ("_expected", "_in_all", "_most_ratio", "_running", "_spaces", "news", "sessions")
+    __slots__ = ("_in_all", "_most_ratio", "_running", "_spaces", "news", "sessions", "waiting")
 
     def __init__(self, most_ratio: float) -> None:
         self._most_ratio: float = most_ratio
         self._spaces: OrderedDict[str, Space] = OrderedDict()
         self._running: OrderedDict[str, tuple[str, Expected]] = OrderedDict()
-        self._expected: dict[str, Expected] = {}
+        self.waiting: dict[str, Expected] = {}
         self._in_all: i64 = 0
         self.news = False
         self.sessions = Sessions()
@@ -349,11 +354,11 @@ class Expectations:
         space.count(heads, 1)
         expected = Expected(request.namespace, heads, self.sessions.turn_of(request))
         expected.ratio = self._ratio(space, expected)
-        self._expected[request.request_id] = expected
+        self.waiting[request.request_id] = expected
 
     def withdrawn(self, request_id: str) -> Expected:
         """Forget a request that left without being admitted; return what was expected of it.  O(heads)."""
-        expected = self._expected.pop(request_id)
+        expected = self.waiting.pop(request_id)
         space = self._spaces[expected.namespace]
         space.count(expected.heads, -1)
         if space.waits == 0 and space.whole.answers == 0.0:
@@ -407,7 +412,7 @@ class Expectations:
             self._in_all -= largest.size
             largest.forget()
             self._in_all += largest.size
-        if len(self._spaces) - len(self._expected) > _MOST_SPACES:
+        if len(self._spaces) - len(self.waiting) > _MOST_SPACES:
             for namespace, space in self._spaces.items():
                 if space.waits == 0:
                     self._in_all -= space.size
@@ -416,16 +421,11 @@ class Expectations:
 
     # -- what to expect ----------------------------------------------------------------------------
 
-    def expected(self, request_id: str) -> Expected:
-        """Return what is expected of a waiting request, as of its arrival or the last `renew`.  O(1)."""
-        expected = self._expected.get(request_id)
-        return Expected("", (), 0) if expected is None else expected
-
     def renew(self, request_id: str) -> bool:
         """Update what is expected of a waiting request; return whether it changed by enough.  O(heads)."""
-        expected = self.expected(request_id)
+        expected = self.waiting.get(request_id, NOTHING)
         space = self._spaces.get(expected.namespace)
-        if space is None:
+        if space is None or expected is NOTHING:
             return False
         ratio = self._ratio(space, expected)
         if abs(ratio - expected.ratio) <= _NEWS * expected.ratio:

@@ -1,10 +1,10 @@
-"""The frontier of a pending tree: the pieces that compete for the next place, kept current.
+"""The frontier of a pending tree: the pieces that compete for the next place, and the order that they give.
 
 A piece is a request whose whole path is cached, or a prefix that is not cached.  Such a prefix is the highest
 uncached node on a path, with all requests that wait below it.  The numbers behind a piece's index change only
 when a request below arrives or leaves, or when the cache gains or loses a part of its path.  The tree's
 journal tells of each of these changes.  Only a piece's age and the tokens at risk above it change by
-themselves. So pieces are rows of columns, and an order computes all indices in a few vector operations.
+themselves.  So pieces are rows of columns, and an order computes all indices in a few vector operations.
 
 Cached nodes are *groups*: the tokens at risk above a piece are a number of the group that it hangs from.
 
@@ -14,10 +14,15 @@ Cached nodes are *groups*: the tokens at risk above a piece are a number of the 
 A new row of the columns is written natively into a buffer.  All new rows enter the columns together, with the
 next question.  Two versions of the buffer stand side by side, as in `peek.trie.keys`: a native one for the
 compiled build and an `array` for the interpreted one.
+
+`BestFirst` gives the order, as far as it is asked for.  The best piece goes first.  If it is a prefix that is
+not cached, the best request below it pays for the prefix.  The other requests below then compete anew with
+the prefix paid.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from array import array
 from typing import Any, Final, final
@@ -25,11 +30,12 @@ from typing import Any, Final, final
 import numpy as np
 from mypy_extensions import i64
 
-from peek.policy.default.expectations import Expectations, Expected
+from peek.policy.base import RequestStream
+from peek.policy.default.expectations import NOTHING, Expectations, Expected
+from peek.request import PendingRequest
 from peek.trie.keys import COMPILED
-from peek.trie.node import Node, Terminator, next_branch, next_preorder, uncached_symbols
-from peek.trie.pending_tree import PendingTree
-from peek.trie.structure import Bookmark
+from peek.trie.node import Node, Terminator
+from peek.trie.pending_tree import Bookmark, PendingTree
 
 try:  # noqa: SIM105
     from librt.strings import BytesWriter, write_f64_le
@@ -49,6 +55,10 @@ largest cold template always goes first, and requests of small templates wait to
 
 GAMMA: Final = 0.4
 """Exponent of size within the power.  56 times (5 ** 2.5) as small weighs as much as the best hit."""
+
+PATIENCE: Final = 8
+"""How the factor of age bends, see `aged`.  With 1 it is a straight line, and a large request waits many
+times as long as a small one.  From 8 on the orders differ little (`bench.ablation`)."""
 
 _WIDTH: Final = 8
 _SINCE, _FIRST, _LIGHTNESS, _PER_WORK, _AT_RISK, _GROUP, _SHARING = range(_WIDTH - 1)
@@ -79,14 +89,15 @@ class Columns:
         sharing         factor of the lightness if all sharers count, see `cohort`
 
     Attributes:
-        oldest_s: how long the oldest request of each namespace had waited at the last `indices`, in seconds;
-            at the place of its root's group, or one number where there is one namespace.
+        oldest_s, mean_s: age of the oldest piece and mean age of the pieces of each namespace at the last
+            `indices`, in seconds; at the place of its root's group, one number where there is one namespace.
     """
 
-    __slots__ = ("_array", "_new", "_table", "_writer", "oldest_s")
+    __slots__ = ("_array", "_new", "_table", "_writer", "mean_s", "oldest_s")
 
     def __init__(self) -> None:
         self.oldest_s: Any = ()
+        self.mean_s: Any = ()
         self._table: Any = np.empty((_WIDTH - 1, 0))
         self._empty()
 
@@ -137,39 +148,38 @@ class Columns:
             tops: of each group, the group of its namespace's root; empty if there is one namespace.
             power: exponent of all factors but the age.
         """
-        self._let_in()
+        if self._new > 0:  # the rows written since the last question; the later row of a slot wins
+            packed = self._writer.getvalue() if COMPILED else self._array.tobytes()
+            self._empty()
+            new = np.frombuffer(packed).reshape(-1, _WIDTH)
+            slots = new[:, 0].astype(np.intp)
+            wide = int(slots.max()) + 1
+            if wide > self._table.shape[1]:
+                grown = np.zeros((_WIDTH - 1, max(wide, 2 * self._table.shape[1])))
+                grown[_SINCE] = math.inf
+                grown[:, : self._table.shape[1]] = self._table
+                self._table = grown
+            self._table[:, slots] = new[:, 1:].T
         table = self._table
         age_s = np.maximum(now - table[_SINCE], MIN_WAIT_S)
         group = table[_GROUP].astype(np.intp)
         at_risk = above[group] + table[_AT_RISK]
+        live = table[_LIGHTNESS] > 0.0
         if tops:
             top = np.array(tops, dtype=np.intp)[group]
             self.oldest_s = np.full(len(tops), MIN_WAIT_S)
             np.maximum.at(self.oldest_s, top, age_s)
-            oldest_s = self.oldest_s[top]
-        elif age_s.size:
-            oldest_s = age_s[age_s.argmax()]
-            self.oldest_s = (oldest_s,)
+            sums_s = np.bincount(top, live * age_s, len(tops))
+            self.mean_s = np.maximum(MIN_WAIT_S, sums_s / np.maximum(1.0, np.bincount(top, live, len(tops))))
+            oldest_s, mean_s = self.oldest_s[top], self.mean_s[top]
         else:
-            oldest_s = MIN_WAIT_S
+            oldest_s = age_s.max(initial=MIN_WAIT_S)
+            mean_s = max(MIN_WAIT_S, (live @ age_s) / max(1, np.count_nonzero(live)))
+            self.oldest_s, self.mean_s = (oldest_s,), (mean_s,)
         sharing = np.maximum(1.0, table[_SHARING] * (age_s / oldest_s))  # `cohort`
-        return age_s * _urgencies(at_risk * table[_PER_WORK], table[_LIGHTNESS] * sharing, power)
-
-    def _let_in(self) -> None:
-        """Move the rows written since the last question into the columns; the later row of a slot wins."""
-        if self._new == 0:
-            return
-        packed = self._writer.getvalue() if COMPILED else self._array.tobytes()
-        self._empty()
-        new = np.frombuffer(packed).reshape(-1, _WIDTH)
-        slots = new[:, 0].astype(np.intp)
-        size = int(slots.max()) + 1
-        if size > self._table.shape[1]:
-            grown = np.zeros((_WIDTH - 1, max(size, 2 * self._table.shape[1])))
-            grown[_SINCE] = math.inf
-            grown[:, : self._table.shape[1]] = self._table
-            self._table = grown
-        self._table[:, slots] = new[:, 1:].T
+        leverage = np.minimum(1.0 + at_risk * table[_PER_WORK], MOST_LEVERAGE)
+        factors = _raised(leverage * (table[_LIGHTNESS] * sharing), power)
+        return mean_s * _raised(1.0 + age_s / (PATIENCE * mean_s), PATIENCE) * factors
 
     def best(self, indices: Any, most: i64, live: i64) -> tuple[list[int], list[float]]:
         """Find the best `most` pieces, best first, ties by age; all `live` pieces if there are no more.
@@ -239,15 +249,6 @@ class Below:
         self.lightness: float = -1.0
         self.sharing: float = 1.0
 
-    def add(self, child: Below) -> None:
-        """Add the sums of a child."""
-        self.tokens += child.tokens
-        self.lasting += child.lasting
-        self.work += child.work
-        if child.since < self.since or (child.since == self.since and child.first < self.first):
-            self.since = child.since
-            self.first = child.first
-
 
 @final
 class Waiting:
@@ -255,7 +256,7 @@ class Waiting:
 
     `start` is as in `Below`.  `since` is its arrival in seconds.
     `length` is its prompt in tokens, `work` the tokens behind a key of `depth` symbols.  `lightness`
-    is the request's own once that key is paid.
+    is the request's own once that key is paid; -1 until it is computed.
     """
 
     __slots__ = (
@@ -279,16 +280,20 @@ class Waiting:
         self.depth: i64 = -1
         self.length: float = 1.0
         self.work: i64 = 1
-        self.lightness: float = 1.0
+        self.lightness: float = -1.0
 
-    def measure(self, depth: i64, unit: i64) -> None:
-        """Compute length, work and lightness for a key of `depth` symbols and what is expected.  O(1)."""
-        num_tokens: i64 = self.terminator.request.num_tokens
-        self.depth = depth
-        self.length = float(max(1, num_tokens))
-        self.work = max(1, num_tokens - depth * unit)
-        work = float(self.work)
-        self.lightness = lightness_of(size(self.length, self.length - work, work) * self.expected.ratio)
+    def lightened(self) -> float:
+        """Return `lightness`, computed if need be.  O(1)."""
+        if self.lightness < 0.0:
+            work = float(self.work)
+            own_size = size(self.length, self.length - work, work) * self.expected.ratio
+            self.lightness = math.pow(own_size, -GAMMA)
+        return self.lightness
+
+
+def aged(age_s: float, mean_s: float) -> float:
+    """The factor of age in the index, in seconds, where a namespace's pieces are `mean_s` old.  O(1)."""
+    return mean_s * _raised_one(1.0 + age_s / (float(PATIENCE) * mean_s), PATIENCE)
 
 
 def urgency(risk: float, lightness: float, power: i64) -> float:
@@ -296,7 +301,11 @@ def urgency(risk: float, lightness: float, power: i64) -> float:
 
     `risk` is tokens at risk over tokens of work.
     """
-    base = min(1.0 + risk, MOST_LEVERAGE) * lightness
+    return _raised_one(min(1.0 + risk, MOST_LEVERAGE) * lightness, power)
+
+
+def _raised_one(base: float, power: i64) -> float:
+    """Compute `base ** power`.  O(log power)."""
     raised = 1.0
     while power > 0:
         if power & 1:
@@ -306,9 +315,8 @@ def urgency(risk: float, lightness: float, power: i64) -> float:
     return raised
 
 
-def _urgencies(risk: Any, lightness: Any, power: i64) -> Any:
-    """Compute `urgency` for vectors, equal to the last bit."""
-    base = np.minimum(1.0 + risk, MOST_LEVERAGE) * lightness
+def _raised(base: Any, power: i64) -> Any:
+    """Compute `_raised_one` for vectors, equal to the last bit."""
     raised: Any = 1.0
     while power > 0:
         if power & 1:
@@ -348,11 +356,6 @@ def cohort(sharing: float, age_s: float, oldest_s: float) -> float:
     return max(1.0, sharing * (age_s / oldest_s))
 
 
-def lightness_of(size_tokens: float) -> float:
-    """The factor of a size in the index: the larger the size, the smaller.  O(1)."""
-    return math.pow(size_tokens, -GAMMA)
-
-
 def edge_at_risk(node: Node, parent: Node, unit_tokens: i64) -> float:
     """Tokens of a whole edge, cached or paid, divided among the requests that wait below it."""
     return float((node.depth - parent.depth) * unit_tokens) / float(node.count)
@@ -368,12 +371,12 @@ class Frontier:
 
     Attributes:
         columns: the numbers of the pieces.
-        owners: by slot, the prefix (a node) or request that a piece is; None where a slot is free.
+        known: what is known of each node, by `uid`; see `below`.
+        owners: by slot, the prefix or request that a piece is; None where a slot is free.
         live: number of pieces.
     """
 
     __slots__ = (
-        "_below",
         "_bookmark",
         "_epoch",
         "_expectations",
@@ -382,45 +385,31 @@ class Frontier:
         "_groups",
         "_round",
         "_start",
-        "_tree",
         "_waiting",
         "columns",
+        "known",
         "live",
         "owners",
+        "tree",
         "unit",
     )
 
     def __init__(self, tree: PendingTree, expectations: Expectations) -> None:
-        self._tree = tree
+        self.tree = tree
         self._expectations = expectations
         self._bookmark = Bookmark()
         self._epoch: i64 = -1
         self._round: i64 = 0
         self._start: i64 = 0
-        self._below: list[Below | None] = []
+        self.known: list[Below | None] = []
         self._waiting: list[Waiting | None] = []
         self.unit: i64 = 1
-        self._clear()
-
-    def _clear(self) -> None:
-        """Start anew without pieces and groups."""
-        self._start += 1
-        self.columns = Columns()
-        self.owners: list[Node | Terminator | None] = []
-        self.live: i64 = 0
-        self._free: list[int] = []
-        self._groups: list[Node | None] = []
-        self._free_groups: list[int] = []
-
-    def is_of(self, tree: PendingTree) -> bool:
-        """Whether the frontier was made for this tree."""
-        return tree is self._tree
 
     # -- knowledge of nodes and requests -----------------------------------------------------------
 
     def below(self, node: Node) -> Below:
         """Return what is known of a node of the tree.  O(1)."""
-        known = self._below
+        known = self.known
         uid = node.uid
         while len(known) <= uid:
             known.append(None)
@@ -448,37 +437,34 @@ class Frontier:
             if waiting.start != self._start:
                 waiting.start = self._start
                 waiting.slot = waiting.depth = -1
-            if waiting.terminator is terminator:
-                if waiting.depth != depth:  # another generation, or the key was extended
-                    waiting.measure(depth, self.unit)
-                return waiting
-            self._leave_slot_of(waiting)
+            if waiting.terminator is not terminator:
+                if waiting.slot >= 0:
+                    self._release(waiting.slot)
+                waiting = None
         request = terminator.request
-        expected = self._expectations.expected(request.request_id)
-        waiting = Waiting(terminator, expected, request.arrival_time, self._start)
-        waiting.measure(depth, self.unit)
-        known[uid] = waiting
+        if waiting is None:
+            expected = self._expectations.waiting.get(request.request_id, NOTHING)
+            waiting = Waiting(terminator, expected, request.arrival_time, self._start)
+            known[uid] = waiting
+        if waiting.depth != depth:  # it is new, of another generation, or its key was extended
+            waiting.depth = depth
+            waiting.length = float(max(1, request.num_tokens))
+            waiting.work = max(1, request.num_tokens - depth * self.unit)
+            waiting.lightness = -1.0
         return waiting
 
     def _forget(self, below: Below) -> None:
-        self._leave_slot(below)
-        self._leave_group(below)
-
-    def _leave_slot(self, below: Below) -> None:
+        """Free the slot and the group of a node."""
         if below.slot >= 0:
             self._release(below.slot)
             below.slot = -1
-
-    def _leave_slot_of(self, waiting: Waiting) -> None:
-        if waiting.slot >= 0:
-            self._release(waiting.slot)
-            waiting.slot = -1
+        if below.group >= 0:
+            self._leave_group(below)
 
     def _leave_group(self, below: Below) -> None:
-        if below.group >= 0:
-            self._groups[below.group] = None
-            self._free_groups.append(below.group)
-            below.group = -1
+        self._groups[below.group] = None
+        self._free_groups.append(below.group)
+        below.group = -1
 
     def _release(self, slot: i64) -> None:
         self.columns.drop(slot)
@@ -486,7 +472,7 @@ class Frontier:
         self._free.append(slot)
         self.live -= 1
 
-    def _take(self, owner: Node | Terminator) -> i64:
+    def _take(self, owner: Below | Waiting) -> i64:
         self.live += 1
         if self._free:
             slot: i64 = self._free.pop()
@@ -503,7 +489,7 @@ class Frontier:
         O(journal entries x depth + what is below the changed prefixes).  O(n + nodes) the first time, after a
         walk that began anew, and where the journal has become too long.
         """
-        tree = self._tree
+        tree = self.tree
         journal = tree.journal()
         self._round += 1
         start = self._bookmark.at
@@ -511,7 +497,13 @@ class Frontier:
         if not self._bookmark.catch_up(journal) or self._epoch != tree.epoch or self.unit != unit_tokens:
             self._epoch = tree.epoch
             self.unit = unit_tokens
-            self._clear()
+            self._start += 1
+            self.columns = Columns()
+            self.owners: list[Below | Waiting | None] = []
+            self.live: i64 = 0
+            self._free: list[int] = []
+            self._groups: list[Below | None] = []
+            self._free_groups: list[int] = []
             for _, root in tree.roots():
                 self._enter(root)
             return
@@ -525,60 +517,63 @@ class Frontier:
         if terminator.uid < len(self._waiting):
             waiting = self._waiting[terminator.uid]
             if waiting is not None and waiting.terminator is terminator:
-                if waiting.start == self._start:
-                    self._leave_slot_of(waiting)
+                if waiting.start == self._start and waiting.slot >= 0:
+                    self._release(waiting.slot)
                 self._waiting[terminator.uid] = None
 
     def _settle(self, node: Node) -> None:
         """Update groups and pieces after a change at or below a node."""
         if node.count == 0:
-            if node.uid < len(self._below):
-                below = self._below[node.uid]
+            if node.uid < len(self.known):
+                below = self.known[node.uid]
                 if below is not None and below.node is node:
                     if below.start == self._start:
                         self._forget(below)
-                    self._below[node.uid] = None
+                    self.known[node.uid] = None
             return
         path: list[Node] = [node]
         parent = node.parent
         while parent is not None:
             path.append(parent)
             parent = parent.parent
+        group: i64 = -1
         while path:
             current = path.pop()
-            if not self._is_cached(current):
-                self._refresh(current)
+            reached = current.walk_epoch == self._epoch and current.walk_matched == current.depth
+            if not reached and current.parent is not None:
+                self._refresh(current, group)
                 return
             below = self.below(current)
             if below.group < 0:
                 self._enter(current)
             elif current is node:
                 self._add_own(below)
-
-    def _is_cached(self, node: Node) -> bool:
-        parent = node.parent
-        return parent is None or uncached_symbols(node, parent, self._epoch) == 0
+            group = below.group
 
     def _enter(self, top: Node) -> None:
         """Make groups of a node on a cached path and of cached nodes below; the others become pieces."""
-        entering: list[Node] = [top]
+        entering: list[Below] = [self.below(top)]
         while entering:
-            node = entering.pop()
-            below = self.below(node)
-            self._leave_slot(below)
+            below = entering.pop()
+            if below.slot >= 0:
+                self._release(below.slot)
+                below.slot = -1
             if self._free_groups:
                 below.group = self._free_groups.pop()
-                self._groups[below.group] = node
+                self._groups[below.group] = below
             else:
                 below.group = len(self._groups)
-                self._groups.append(node)
-            self._add_own(below)
-            kid = node.kid
+                self._groups.append(below)
+            if below.node.terminator is not None:
+                self._add_own(below)
+            kid = below.node.kid
             while kid is not None:
-                if not self._is_cached(kid):
-                    self._refresh(kid)
-                elif self.below(kid).group < 0:
-                    entering.append(kid)
+                if kid.walk_epoch != self._epoch or kid.walk_matched != kid.depth:
+                    self._refresh(kid, below.group)
+                else:
+                    known = self.below(kid)
+                    if known.group < 0:
+                        entering.append(known)
                 kid = kid.next
 
     # -- pieces ------------------------------------------------------------------------------------
@@ -593,75 +588,91 @@ class Frontier:
             waiting = self.waiting(terminator)
             if waiting.slot >= 0:
                 return
-            waiting.slot = self._take(terminator)
+            waiting.slot = self._take(waiting)
             self._put_own(waiting, below.group)
             terminator = terminator.next
 
     def _put_own(self, waiting: Waiting, group: i64) -> None:
         first = waiting.terminator.request.sequence
         per_work = 1.0 / float(waiting.work)
-        self.columns.put(waiting.slot, waiting.since, first, waiting.lightness, per_work, 0.0, group, 1.0)
+        self.columns.put(waiting.slot, waiting.since, first, waiting.lightened(), per_work, 0.0, group, 1.0)
 
     def renew(self, terminator: Terminator) -> None:
         """Update the piece of a request whose expected answer has changed; called after `follow`."""
         waiting = self.waiting(terminator)
-        waiting.measure(waiting.depth, self.unit)
+        waiting.lightness = -1.0
         node: Node | None = terminator.node
         if waiting.slot >= 0 and node is not None:
             self._put_own(waiting, self.below(node).group)
             return
         while node is not None and self.below(node).slot < 0:
             node = node.parent
-        assert node is not None
-        self._refresh(node)
+        assert node is not None and node.parent is not None
+        self._refresh(node, self.below(node.parent).group)
 
-    def _refresh(self, top: Node) -> None:
-        """Make the piece of an uncached prefix anew.  O(nodes and requests below)."""
+    def _refresh(self, top: Node, group: i64) -> None:
+        """Make the piece of an uncached prefix below a group anew.  O(nodes and requests below)."""
         piece = self.below(top)
         if piece.round == self._round:
             return
         piece.round = self._round
         if piece.slot < 0:
-            piece.slot = self._take(top)
-        self._sum_up(piece)
+            piece.slot = self._take(piece)
+        if top.kid is None and piece.group < 0:
+            self._sum_own(piece)
+        else:
+            self._sum_up(piece)
         parent = top.parent
         assert parent is not None
         count = float(top.count)
         work = float(piece.work)
-        cached = (top.depth - parent.depth - uncached_symbols(top, parent, self._epoch)) * self.unit
+        known = top.walk_matched if top.walk_epoch == self._epoch else 0
+        cached = (max(known, parent.depth) - parent.depth) * self.unit
         mean_length = piece.tokens / count
         mean_size = size(mean_length, float(parent.depth * self.unit + cached), work / count)
         self.columns.put(
             piece.slot,
             piece.since,
             piece.first,
-            lightness_of(mean_size * piece.lasting / piece.tokens),
+            math.pow(mean_size * piece.lasting / piece.tokens, -GAMMA),
             count / max(1.0, work),
             float(cached) / count,
-            self.below(parent).group,
-            sharing_of(mean_length, mean_size, work / count),
+            group,
+            sharing_of(mean_length, mean_size, work / count) if top.count > 1 else 1.0,
         )
 
     def _sum_up(self, piece: Below) -> None:
-        """Compute the sums of each node from a prefix down; only the prefix itself is a piece."""
-        found: list[Below] = []
-        top = piece.node
-        stop = next_branch(top)
-        node: Node | None = top
-        while node is not None and node is not stop:
-            below = self.below(node)
-            if below is not piece:
-                self._leave_slot(below)
-            self._leave_group(below)
+        """Compute the sums of each node from a prefix down; only the prefix itself is a piece.
+
+        O(nodes and requests below).
+        """
+        found: list[Below] = [piece]
+        above: list[Below] = [piece]
+        i: i64 = 0
+        while i < len(found):
+            below = found[i]
+            if i > 0 and below.slot >= 0:
+                self._release(below.slot)
+                below.slot = -1
+            if below.group >= 0:
+                self._leave_group(below)
             self._sum_own(below)
-            found.append(below)
-            node = next_preorder(node)
-        i: i64 = len(found) - 1
-        while i > 0:
-            parent = found[i].node.parent
-            assert parent is not None
-            self.below(parent).add(found[i])
+            kid = below.node.kid
+            while kid is not None:
+                found.append(self.below(kid))
+                above.append(below)
+                kid = kid.next
+            i += 1
+        while i > 1:
             i -= 1
+            below = above[i]
+            child = found[i]
+            below.tokens += child.tokens
+            below.lasting += child.lasting
+            below.work += child.work
+            if child.since < below.since or (child.since == below.since and child.first < below.first):
+                below.since = child.since
+                below.first = child.first
 
     def _sum_own(self, below: Below) -> None:
         """Start a node's sums with its own requests and the uncached part of its edge.  O(requests).
@@ -671,14 +682,17 @@ class Frontier:
         node = below.node
         parent = node.parent
         assert parent is not None
+        known = node.walk_matched if node.walk_epoch == self._epoch else 0
+        work: i64 = (node.depth - max(known, parent.depth)) * self.unit
         tokens = lasting = 0.0
-        work: i64 = uncached_symbols(node, parent, self._epoch) * self.unit
         since = math.inf
         first: i64 = _LATE
         terminator = node.terminator
         while terminator is not None:
             waiting = self.waiting(terminator)
-            self._leave_slot_of(waiting)
+            if waiting.slot >= 0:
+                self._release(waiting.slot)
+                waiting.slot = -1
             sequence = terminator.request.sequence
             tokens += waiting.length
             lasting += waiting.length * waiting.expected.ratio
@@ -696,29 +710,252 @@ class Frontier:
 
     def above(self) -> list[float]:
         """Tokens at risk for one request that hangs from a group, by group.  O(groups)."""
+        known = self.known
         at_risk = [-1.0] * len(self._groups)
-        for node in self._groups:
-            path: list[Node] = []
-            while node is not None and at_risk[self.below(node).group] < 0.0:
-                path.append(node)
-                node = node.parent
-            risk = 0.0 if node is None else at_risk[self.below(node).group]
+        for below in self._groups:
+            path: list[Below] = []
+            while below is not None and at_risk[below.group] < 0.0:
+                path.append(below)
+                parent = below.node.parent
+                below = None if parent is None else known[parent.uid]
+            risk = 0.0 if below is None else at_risk[below.group]
             while path:
-                current = path.pop()
-                parent = current.parent
+                below = path.pop()
+                parent = below.node.parent
                 if parent is not None:
-                    risk += edge_at_risk(current, parent, self.unit)
-                at_risk[self.below(current).group] = risk
+                    risk += edge_at_risk(below.node, parent, self.unit)
+                at_risk[below.group] = risk
         return at_risk
 
     def tops(self) -> list[int]:
-        """The group of the namespace's root, by group; empty with one namespace.  O(groups x depth)."""
-        if self._tree.n_namespaces < 2:
-            return []
+        """The group of the namespace's root, by group.  O(groups x depth)."""
         tops: list[int] = []
-        for group in self._groups:
-            top = group
+        for below in self._groups:
+            top = None if below is None else below.node
             while top is not None and top.parent is not None:
                 top = top.parent
             tops.append(0 if top is None else self.below(top).group)
         return tops
+
+
+# -- the order --------------------------------------------------------------------------------------------
+
+
+_FIRST_LOOK: Final[i64] = 64
+"""Number of pieces that are sorted at first; once they have gone, all the others are sorted."""
+
+_SHORT: Final[i64] = 24
+"""Number of pieces up to which an insertion sort with native comparisons beats a sort by boxed keys."""
+
+
+@final
+class Piece:
+    """What competes for the next place: a request whose path is cached or paid, or a prefix that is not.
+
+    Attributes:
+        key: the negated index, so that the smallest key goes first.
+        since, first: arrival in seconds and sequence number of the piece's oldest request.
+        node: the top node of the prefix, or the node where the request ends.
+        request: the request; None for a prefix of several.  A prefix of one request goes with it.
+    """
+
+    __slots__ = ("first", "key", "node", "request", "since")
+
+    def __init__(
+        self, key: float, since: float, first: i64, node: Node, request: PendingRequest | None
+    ) -> None:
+        self.key = key
+        self.since = since
+        self.first = first
+        self.node = node
+        if request is None and node.count == 1 and node.terminator is not None:
+            request = node.terminator.request
+        self.request: PendingRequest | None = request
+
+
+@final
+class Run:
+    """Pieces that came up together, best first, and how many of them have gone.
+
+    Args:
+        at_risk: tokens at risk above the pieces, for one request.
+        oldest_s, mean_s: of the pieces' namespace, as in `Columns`.
+
+    All are 0 for the frontier's own run, whose pieces each have values of their own.
+    """
+
+    __slots__ = ("at", "at_risk", "mean_s", "oldest_s", "pieces")
+
+    def __init__(self, pieces: list[Piece], at_risk: float, oldest_s: float, mean_s: float) -> None:
+        self.pieces = pieces
+        self.at_risk: float = at_risk
+        self.oldest_s: float = oldest_s
+        self.mean_s: float = mean_s
+        self.at: i64 = 0
+
+
+@final
+class BestFirst(RequestStream):
+    """The order of an up-to-date frontier; valid as long as tree and cache do not change.
+
+    Args:
+        frontier: the pieces.
+        now: seconds, on the clock of `arrival_time`.
+        power: exponent of all factors but the age, see `peek.policy.default.policy`.
+        most: number of requests that will be asked for, as far as is known.
+        several: whether requests of more than one namespace wait.
+    """
+
+    __slots__ = ("_above", "_frontier", "_indices", "_now", "_others", "_power", "_run", "_surface", "_tops")
+
+    def __init__(self, frontier: Frontier, now: float, power: i64, most: int, several: bool) -> None:
+        self._frontier = frontier
+        self._now: float = now
+        self._power: i64 = power
+        self._above = frontier.above()
+        self._tops = frontier.tops() if several else []
+        self._indices: object = frontier.columns.indices(now, vector(self._above), self._tops, power)
+        self._surface = Run([], 0.0, 0.0, 0.0)
+        self._look(max(_FIRST_LOOK, most))
+        self._run = self._surface
+        self._others: list[tuple[float, float, int, Run]] = []  # a heap by each run's next piece
+
+    def _look(self, most: i64) -> None:
+        """Sort the frontier's best `most` pieces, and append those that the run does not have yet."""
+        run = self._surface
+        frontier = self._frontier
+        slots, keys = frontier.columns.best(self._indices, most, frontier.live)
+        i: i64 = len(run.pieces)
+        while i < len(slots):
+            owner = frontier.owners[slots[i]]
+            assert owner is not None
+            if isinstance(owner, Below):
+                piece = Piece(keys[i], owner.since, owner.first, owner.node, None)
+            else:
+                own = owner.terminator
+                piece = Piece(keys[i], owner.since, own.request.sequence, own.node, own.request)
+            run.pieces.append(piece)
+            i += 1
+
+    def next(self) -> PendingRequest | None:
+        """Return the next request; None at the end.
+
+        O(log) amortised, plus what is below a prefix when that prefix goes.
+        """
+        run = self._run
+        while run.at == len(run.pieces) and (run is not self._surface or not self._looks_on()):
+            if not self._others:
+                return None
+            run = heapq.heappop(self._others)[3]
+        piece = run.pieces[run.at]
+        if self._others and self._others[0][0] <= piece.key:
+            run = heapq.heappushpop(self._others, entry(run))[3]
+            piece = run.pieces[run.at]
+        run.at += 1
+        while piece.request is None:
+            if run.at < len(run.pieces) or (run is self._surface and self._looks_on()):
+                heapq.heappush(self._others, entry(run))
+            run = self._below(piece.node, run)
+            piece = run.pieces[0]
+            run.at = 1
+        self._run = run
+        return piece.request
+
+    def _looks_on(self) -> bool:
+        """Sort all pieces once the first ones have gone; return whether there were any more."""
+        run = self._surface
+        if run.at < self._frontier.live:
+            self._look(self._frontier.live)
+        return run.at < len(run.pieces)
+
+    def _below(self, node: Node, run: Run) -> Run:
+        """Make the pieces below a prefix of `run` once the prefix is paid.
+
+        O(m log m) with m children and requests of its node.
+        """
+        parent = node.parent
+        assert parent is not None
+        frontier = self._frontier
+        at_risk, oldest_s, mean_s = run.at_risk, run.oldest_s, run.mean_s
+        if run is self._surface:
+            hangs_from = frontier.known[parent.uid]
+            assert hangs_from is not None
+            group = hangs_from.group
+            at_risk = self._above[group]
+            top = self._tops[group] if self._tops else 0
+            oldest_s = float(frontier.columns.oldest_s[top])
+            mean_s = float(frontier.columns.mean_s[top])
+        at_risk += edge_at_risk(node, parent, frontier.unit)
+        below: list[Piece] = []
+        terminator = node.terminator
+        while terminator is not None:
+            request = terminator.request
+            waiting = frontier.waiting(terminator)
+            since = waiting.since
+            age = aged(max(MIN_WAIT_S, self._now - since), mean_s)
+            key = -(age * urgency(at_risk / float(waiting.work), waiting.lightened(), self._power))
+            below.append(Piece(key, since, request.sequence, node, request))
+            terminator = terminator.next
+        kid = node.kid
+        while kid is not None:
+            below.append(self._piece_of(kid, at_risk * float(kid.count), oldest_s, mean_s))
+            kid = kid.next
+        put_in_order(below)
+        return Run(below, at_risk, oldest_s, mean_s)
+
+    def _piece_of(self, kid: Node, at_risk: float, oldest_s: float, mean_s: float) -> Piece:
+        """Make the piece of a prefix; `at_risk` is for all requests below it, the ages are as in `Run`."""
+        frontier = self._frontier
+        below = frontier.known[kid.uid]
+        parent = kid.parent
+        assert below is not None and parent is not None
+        count = float(kid.count)
+        work = float(below.work)
+        if below.lightness < 0.0:
+            mean_length = below.tokens / count
+            mean_size = size(mean_length, float(parent.depth * frontier.unit), work / count)
+            below.lightness = math.pow(mean_size * below.lasting / below.tokens, -GAMMA)
+            below.sharing = sharing_of(mean_length, mean_size, work / count) if kid.count > 1 else 1.0
+        lightness = below.lightness
+        age_s = max(MIN_WAIT_S, self._now - below.since)
+        if below.sharing > 1.0:
+            lightness *= cohort(below.sharing, age_s, oldest_s)
+        key = -(aged(age_s, mean_s) * urgency(at_risk / max(1.0, work), lightness, self._power))
+        return Piece(key, below.since, below.first, kid, None)
+
+
+def entry(run: Run) -> tuple[float, float, int, Run]:
+    """A heap entry that sorts runs by their next pieces, ties by age."""
+    piece = run.pieces[run.at]
+    return (*_key_then_age(piece), run)
+
+
+def put_in_order(pieces: list[Piece]) -> None:
+    """Sort pieces in place, best first, ties by age."""
+    n: i64 = len(pieces)
+    i: i64 = 1
+    if n > _SHORT:
+        pieces.sort(key=_key)  # floats compare much faster than tuples, and ties are rare
+        while i < n and pieces[i].key != pieces[i - 1].key:
+            i += 1
+        if i < n:
+            pieces.sort(key=_key_then_age)
+        return
+    while i < n:
+        piece = pieces[i]
+        at = i
+        while at > 0 and piece.key <= pieces[at - 1].key:
+            if piece.key == pieces[at - 1].key and _key_then_age(piece) >= _key_then_age(pieces[at - 1]):
+                break
+            pieces[at] = pieces[at - 1]
+            at -= 1
+        pieces[at] = piece
+        i += 1
+
+
+def _key(piece: Piece) -> float:
+    return piece.key
+
+
+def _key_then_age(piece: Piece) -> tuple[float, float, int]:
+    return (piece.key, piece.since, piece.first)

@@ -196,13 +196,10 @@ class OverdueLane:
         for request in self._picked:
             request.lane = NO_LANE
         self._picked.clear()
-        turns = OverdueTurns(order, self, tree.handles(), self.returned())
+        back = sorted(self._back.values(), key=self.due_of, reverse=True) if self._back else []
+        turns = OverdueTurns(order, self, tree.handles(), back)
         self._in_use = turns.head is not None
         return turns if self._in_use else order
-
-    def returned(self) -> list[PendingRequest]:
-        """Requests that came back after a preemption, the first to be due last.  O(m log m) for m."""
-        return sorted(self._back.values(), key=self.due_of, reverse=True)
 
     def due_of(self, request: PendingRequest) -> float:
         """The due moment of a waiting request; infinity if the request is not known.  O(1)."""
@@ -278,7 +275,7 @@ class OverdueTurns(RequestStream):
         placed, back = self._placed, self._back
         while back and back[-1].request_id in placed:
             back.pop()
-        while self._oldest is not None and self._oldest.request.request_id in placed:
+        while placed and self._oldest is not None and self._oldest.request.request_id in placed:
             self._oldest = next(self._waiting, None)
         first: PendingRequest | None = None if self._oldest is None else self._oldest.request
         lane = self._lane

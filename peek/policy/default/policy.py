@@ -6,9 +6,10 @@ and HRRN are such policies.  Where pieces need a common set-up, Horn's rule for 
 piece that it enables, counted with the set-up paid, is the best of all.  Here the set-up is a prefix that is
 not cached.  A piece is a request whose path is cached, or such a prefix with all requests that wait below it:
 
-    index = age * (min(5, 1 + at_risk / work) / size ** 0.4) ** power
+    index = aged * (min(5, 1 + at_risk / work) / size ** 0.4) ** power,  aged = mean * (1 + age / 8 mean) ** 8
 
     age      seconds that the piece's oldest request has waited
+    mean     mean age of the pieces of its namespace
     work     tokens to compute for all its requests, every uncached edge once
     at_risk  cached tokens that its requests would have to compute if these were evicted: each cached edge
              divided among all requests below it, because a prefix that many wait for stays cached anyway
@@ -20,16 +21,21 @@ not cached.  A piece is a request whose path is cached, or such a prefix with al
 In pieces about as old as the oldest of their namespace a request's real part of the work counts.  So a burst
 is served largest template first, and a stream is not (`cohort`).
 
-`power` is the dial: 2 for a short tail, 6 for both, 10 for a short mean.  By the generalised c-mu rule (van
-Mieghem, 1995) serving the largest age ** (p - 1) / work keeps the sum of waits ** p small.  Raising an index
-to a power changes no order, so here all factors but the age have the power.  The smaller it is, the more the
+`aged` is near age for the young and grows like an exponential for those older than the mean.  Then being
+smaller by a factor is worth a *difference* in age, in units of what one waits in this queue.  Were it worth a
+factor in age, as in HRRN, a request a few times as large would wait dozens of times as long.  Ages less a
+logarithm of size have the shortest tail that an order of known sizes can have (Yu and Scully, "Strongly
+tail-optimal scheduling in the light-tailed M/G/1", 2024).  A power in place of the exponential is a few
+products, the same on each platform, and does not overflow.
+
+`power` is the dial: 2 for a short tail, 6 for both, 10 for a short mean.  The smaller it is, the more the
 longest waits count.
 
-All factors but the age are bounded or powers of sizes, so there is no threshold and no section.  Only the age
-grows without bound, so a request overtakes in the end, whatever keeps coming.  A request of size L goes
-before any request of size l, cached or not, that has waited less than ((l / L) ** 0.4 / 5) ** power times as
-long; with `cohort`, `l` is the size that counts there.  Being 56 times as small weighs as much as the best
-hit, on the whole dial.
+All factors but the age are bounded or powers of sizes, so there is no threshold and no section.  A piece of
+size L and age A goes before one of size l and age a, cached or not, if (8 mean + A) / (8 mean + a) is more
+than (5 * (L / l) ** 0.4) ** (power / 8); with `cohort`, the sizes are those that count there.  Being 56 times
+as small weighs as much as the best hit, on the whole dial.  If hardly anybody else is old, the mean is much
+below A.  Otherwise the turns for overdue requests bound the wait.
 
 The best piece goes.  If it is a prefix that is not cached, the best request below it pays for the prefix, and
 the others compete anew with the prefix paid.  Some engines show a prefix only when its prefill ends.  There,
@@ -44,7 +50,6 @@ to the parts and chains their orders.
 
 from __future__ import annotations
 
-import math
 from math import inf
 from typing import Any, ClassVar, final
 
@@ -61,9 +66,8 @@ from peek.policy.base import (
     hits_something,
 )
 from peek.policy.default import PeekOptions
-from peek.policy.default.best_first import BestFirst
 from peek.policy.default.expectations import MOST_WORTH, Expectations
-from peek.policy.default.frontier import GAMMA, MIN_WAIT_S, Frontier, urgency
+from peek.policy.default.frontier import GAMMA, BestFirst, Frontier
 from peek.policy.default.overdue import OverdueLane
 from peek.policy.default.targets import TargetLane
 from peek.policy.default.tenants import DECODE_WEIGHT, TenantAccounts, Turns
@@ -105,7 +109,7 @@ class PeekPolicy(AdmissionPolicy):
         self.overdue.arrived(request)
         if self._takes_turns:
             self.accounts.arrived(request)
-            self.needs_sharing = self._leaves_unshared and not self.accounts.several
+            self.needs_sharing = self._leaves_unshared and len(self.accounts.lines) < 2
 
     def left(self, request: PendingRequest, how: str, cost_tokens: int) -> None:
         admitted = how == ADMITTED
@@ -113,7 +117,7 @@ class PeekPolicy(AdmissionPolicy):
             if admitted:
                 self.accounts.charge(request.tenant, float(cost_tokens))
             self.accounts.left(request)
-            self.needs_sharing = self._leaves_unshared and not self.accounts.several
+            self.needs_sharing = self._leaves_unshared and len(self.accounts.lines) < 2
         self.targets.left(request)
         if admitted:
             self.targets.charge(request, cost_tokens)
@@ -141,8 +145,9 @@ class PeekPolicy(AdmissionPolicy):
     # -- orders ------------------------------------------------------------------------------------
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
-        shared = cycle.tree.has_sharing or not self._leaves_unshared
-        if not shared and not hits_something(queue, cycle.defers_siblings):
+        if self._leaves_unshared and not (
+            cycle.tree.has_sharing or hits_something(queue, cycle.defers_siblings)
+        ):
             return everybody(self._in_turns(Listed(queue)))
         return everybody(self._ordered(cycle, len(queue)))
 
@@ -157,38 +162,36 @@ class PeekPolicy(AdmissionPolicy):
         return self._ordered(cycle, 0)
 
     def _ordered(self, cycle: Cycle, most: int) -> RequestStream:
-        """The whole order: by index, turns, siblings last; at least the first `most` will be asked for."""
-        return self._in_turns(SiblingsLast(self._best_first(cycle, most), cycle))
+        """The whole order; at least the first `most` will be asked for.
 
-    def _in_turns(self, order: RequestStream) -> RequestStream:
-        """Return `order` with turns among tenants; `order` itself where one tenant waits."""
-        several = self._takes_turns and self.accounts.several
-        return Turns(order, self.accounts) if several else order
-
-    def _best_first(self, cycle: Cycle, most: int) -> RequestStream:
-        """The order by index, behind requests in time, with turns for overdue requests; see `_ordered`."""
+        By index, behind requests in time, with turns for overdue requests, siblings last, tenants in turns.
+        """
         tree = cycle.tree
-        self.overdue.price(tree.n_namespaces > 1)
+        several = tree.n_namespaces > 1
+        self.overdue.price(several)
         frontier = self._frontier
-        if frontier is None or not frontier.is_of(tree):
+        if frontier is None or frontier.tree is not tree:
             frontier = Frontier(tree, self.expectations)
             self._frontier = frontier
         news = self._news_of(tree) if self.expectations.news else []
         frontier.follow(cycle.unit_tokens)
         for terminator in news:
             frontier.renew(terminator)
-        order = self.targets.merge(BestFirst(frontier, cycle.now, self.power, most), cycle.now)
-        return self.overdue.merge(order, tree)
+        order: RequestStream = BestFirst(frontier, cycle.now, self.power, most, several)
+        if self.targets.default_s is not None:
+            order = self.targets.merge(order, cycle.now)
+        order = self.overdue.merge(order, tree)
+        return self._in_turns(SiblingsLast(order, cycle) if cycle.defers_siblings else order)
+
+    def _in_turns(self, order: RequestStream) -> RequestStream:
+        """Return `order` with turns among tenants; `order` itself where one tenant waits."""
+        several = self._takes_turns and len(self.accounts.lines) > 1
+        return Turns(order, self.accounts) if several else order
 
     def _news_of(self, tree: PendingTree) -> list[Terminator]:
         """Update what is expected; return the requests whose expectation has changed.  O(n)."""
         self.expectations.news = False
         return [each for each in tree.handles() if self.expectations.renew(each.request.request_id)]
-
-
-def index(age_s: float, work: float, at_risk: float, size: float, power: i64) -> float:
-    """Compute the index of one piece; see the module for units."""
-    return max(MIN_WAIT_S, age_s) * urgency(at_risk / work, math.pow(size, -GAMMA), power)
 
 
 @final
@@ -203,15 +206,14 @@ class SiblingsLast(RequestStream):
 
     def __init__(self, order: RequestStream, cycle: Cycle) -> None:
         self._order = order
-        self._claims: Claims | None = Claims(cycle) if cycle.defers_siblings else None
+        self._claims = Claims(cycle)
         self._deferred: list[PendingRequest] = []
         self._at: i64 = 0
 
     def next(self) -> PendingRequest | None:
         """Return the next request; None at the end.  O(levels) and the order's cost, also per sibling."""
-        claims = self._claims
         request = self._order.next()
-        while request is not None and claims is not None and claims.has_pioneer(request):
+        while request is not None and self._claims.has_pioneer(request):
             request.section = SIBLING
             self._deferred.append(request)
             request = self._order.next()

@@ -125,8 +125,6 @@ class TargetLane:
 
         It is `order` itself if no request is in time.  O(requests with a target); O(log) for each that goes.
         """
-        if self.default_s is None:
-            return order
         pace = self._pace.at(now)
         self._picked.clear()
         in_time: list[tuple[int, float, int, PendingRequest]] = []

@@ -98,11 +98,6 @@ class TenantAccounts:
         """Levels of the waiting tenants; each tenant has at least one entry that is not above its level."""
 
     @property
-    def several(self) -> bool:
-        """Whether more than one tenant waits.  O(1)."""
-        return len(self.lines) > 1
-
-    @property
     def idle(self) -> int:
         """Number of accounts of tenants that do not wait.  O(1)."""
         return len(self._idle)
