@@ -275,7 +275,7 @@ class EventReader:
         """Apply events in their order, as decoded from msgpack; an unreadable one is left out."""
         for event in events:
             try:
-                self._apply(_as_mapping(event))
+                self._apply(event)
             except Exception:
                 self.leave_out()
 
@@ -285,7 +285,9 @@ class EventReader:
         if self.faults == 1:
             logger.exception("a KV event could not be read; it and others like it are left out")
 
-    def _apply(self, event: Mapping[str, Any]) -> None:
+    def _apply(self, event: Any) -> None:
+        if not isinstance(event, dict):  # an array
+            event = {"type": event[0], **dict(zip(FIELDS[event[0]], event[1:], strict=False))}
         kind = event["type"]
         if kind == "AllBlocksCleared":
             self.view.clear()
@@ -327,13 +329,6 @@ class EventReader:
                 break
         if hashes:
             self.view.stored(hashes, parent, self._symbols(tokens), self._namespace(lora, salt))
-
-
-def _as_mapping(event: Any) -> Mapping[str, Any]:
-    """Return an event as a mapping with its fields' names."""
-    if isinstance(event, dict):
-        return event
-    return {"type": event[0], **dict(zip(FIELDS[event[0]], event[1:], strict=False))}
 
 
 def _hashes(hashes: Any) -> list[object]:

@@ -207,11 +207,7 @@ COUNTERS: Final = {
 
 
 class RouterMetrics:
-    """Exports a router's status as metrics of Ray.
-
-    Args:
-        application, deployment: whose router it is.
-    """
+    """Exports a router's status as metrics of Ray."""
 
     def __init__(self, application: str, deployment: str) -> None:
         from uuid import uuid4
