@@ -1,7 +1,6 @@
 """Observes a planner at work: how long plans take, what they gain, why they decide.
 
-An `ObservedPlanner` takes the place of an adapter's planner, so both engines' adapters are observed in the
-same way without knowing it.  What it sees is kept in `Observations`, which outlive the adapter.
+An `ObservedPlanner` takes the place of an adapter's planner; its `Observations` outlive the adapter.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,11 +88,8 @@ class Decisions:
             return
         self._lines += 1
         if self._left_out:
-            logger.info(
-                "peek: %d admissions before the next are not in the log, which has %d a second",
-                self._left_out,
-                LINES_A_SECOND,
-            )
+            text = "peek: %d admissions before the next are not in the log, which has %d a second"
+            logger.info(text, self._left_out, LINES_A_SECOND)
             self._left_out = 0
         logger.info("peek: admitted %s", json.dumps(decision))
 
@@ -103,17 +99,14 @@ class Decisions:
 
     def of(self, request_id: str) -> dict[str, Any] | None:
         """Return the last decision on a request, None if it is not among the kept ones."""
-        found: Iterable[dict[str, Any]] = (d for d in reversed(self._last) if d["request_id"] == request_id)
-        return next(iter(found), None)
+        return next((each for each in reversed(self._last) if each["request_id"] == request_id), None)
 
 
 class Announcer:
-    """Announces the next requests of each plan, only when they change.
+    """Announces the next `k` requests of each plan, only when they change.
 
-    Args:
-        k: length of the plan's head that is announced.
-        tell: `tell(news, gone)`: the requests of the head that are new or need something else, in the plan's
-            order, and the ids that left it.
+    It calls `tell(news, gone)`: the requests of the head that are new or need something else, in the plan's
+    order, and the ids that left it.
     """
 
     def __init__(self, k: int, tell: Callable[[list[Upcoming], list[str]], object]) -> None:
@@ -168,10 +161,8 @@ class Observations:
 class ObservedPlanner:
     """A `Planner` whose calls are observed; what is not defined here is the planner's own.
 
-    An arrival and an admission cost O(log waiting) more.
-
-    Attributes:
-        shadow: plan and count as usual, but answer with arrival order and no demand.
+    With `shadow` it plans and counts as usual, but answers with arrival order and no demand.  An arrival and
+    an admission cost O(log waiting) more.
     """
 
     def __init__(self, planner: Planner, seen: Observations) -> None:
@@ -299,11 +290,8 @@ def facts(
 ) -> dict[str, Any]:
     """Return what a plan knew of a waiting request, without its prompt.  O(place in the plan).
 
-    Args:
-        cluster: the request's cluster, None if it shares nothing.
-        plan: the last plan, None before the first.
-        now: seconds when the plan was made, on the clock of `arrival_time`.
-        earlier: number of requests that arrived before it and still wait.
+    `cluster` is None if it shares nothing, `plan` the last one, made at `now` on the clock of `arrival_time`.
+    `earlier` requests arrived before it and still wait.
     """
     places = enumerate(plan or (), 1)
     place = next((number for number, name in places if name == request.request_id), None)
