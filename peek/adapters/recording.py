@@ -1,7 +1,6 @@
 """Records from inside an engine what its scheduler serves, as a trace of salted block hashes.
 
-Operations: note that a request came, note that it ended, write a row for it.  Goals: never disturb the
-engine, never fill a disk, and write nothing from which a prompt can be read.
+Goals: never disturb the engine, never fill a disk, and write nothing from which a prompt can be read.
 
 A prompt is hashed when it comes and then forgotten.  The salt is drawn at the start and never written.  A row
 is one `write`, so a killed process loses none.  At half of its allowed size the file becomes `path.1`, in
@@ -50,6 +49,7 @@ class Recorder:
 
     Attributes:
         rows, dropped: rows written; requests forgotten before they ended, or with too long a row.
+        clock: seconds since 1970.
 
     Cost: two to three microseconds for each block of 16 tokens when a request comes, a write when it ends.
     """
@@ -59,7 +59,7 @@ class Recorder:
         self.dropped = 0
         self._path = path
         self._half = most_bytes // 2
-        self._clock = clock
+        self.clock = clock
         self._hashing = Hashing(secrets.token_bytes(32), BLOCK_TOKENS)
         self._open: dict[str, dict[str, Any]] = {}
         self._size = 0
@@ -93,10 +93,6 @@ class Recorder:
             del self._open[next(iter(self._open))]
             self.dropped += 1
 
-    def now(self) -> float:
-        """Return seconds since 1970."""
-        return self._clock()
-
     def ended(self, name: str, output_tokens: int) -> None:
         """Write the row of a request; an unknown one is ignored."""
         row = self._open.pop(name, None)
@@ -118,7 +114,6 @@ class Recorder:
         self._open.pop(name, None)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
 

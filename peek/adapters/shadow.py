@@ -37,7 +37,7 @@ _FAILED: Final = "peek: the shadow failed, and foretells nothing more; nothing e
 
 
 class AnswerLengths:
-    """Lengths of an engine's recent answers, to guess that of the next one."""
+    """Lengths of an engine's `keep` latest answers, to guess that of the next one."""
 
     def __init__(self, keep: int = 256) -> None:
         self._last: deque[tuple[int, bool]] = deque(maxlen=keep)
@@ -124,18 +124,8 @@ class Shadow:
         self._count += 1
         pair = self._pairs[request_id] = _Pair(f"{self._count}", prompt, allowed)
         self._by_name[pair.name] = request_id
-        self._engine.offer(
-            SimRequest(
-                pair.name,
-                at_s,
-                key,
-                prompt,
-                max(1, allowed),
-                namespace,
-                session=stated.session,
-                ttft_target_s=stated.ttft_target_s,
-            )
-        )
+        request = SimRequest(pair.name, at_s, key, prompt, max(1, allowed), namespace, **stated._asdict())
+        self._engine.offer(request)
 
     def admitted(self, request_id: str, cached: int) -> None:
         """Note that the real engine admitted it with `cached` cached prompt tokens; ignored a second time."""
@@ -179,7 +169,12 @@ class Shadow:
                     self._drop(request_id)
         self._engine.entered.clear()
         if self._ghosts > MOST_GHOSTS + len(self._pairs) - self._ghosts:
-            self._start_anew()
+            self.restarts += 1
+            logger.warning("peek: the shadow fell behind and starts anew")
+            self._engine = self._made()
+            self._pairs.clear()
+            self._by_name.clear()
+            self._ghosts = 0
 
     # -- the account -------------------------------------------------------------------------------
 
@@ -199,11 +194,9 @@ class Shadow:
         return engine
 
     def _length_of(self, request: SimRequest) -> int:
-        """Guess the length of a request's answer, tokens."""
+        """Guess the length of a request's answer, tokens; 1 if it was withdrawn."""
         request_id = self._by_name.get(request.request_id)
-        if request_id is None:
-            return 1  # it was withdrawn
-        return self.lengths.guess(self._pairs[request_id].allowed)
+        return 1 if request_id is None else self.lengths.guess(self._pairs[request_id].allowed)
 
     def _drop(self, request_id: str) -> None:
         del self._by_name[self._pairs.pop(request_id).name]
@@ -213,15 +206,6 @@ class Shadow:
         self._ghosts -= pair.ended
         self._engine.give_up(pair.name)
         self._drop(request_id)
-
-    def _start_anew(self) -> None:
-        """Forget all requests and go on with new arrivals."""
-        self.restarts += 1
-        logger.warning("peek: the shadow fell behind and starts anew")
-        self._engine = self._made()
-        self._pairs.clear()
-        self._by_name.clear()
-        self._ghosts = 0
 
     def counters(self) -> dict[str, float]:
         """Return the counters to export."""
