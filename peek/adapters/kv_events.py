@@ -43,12 +43,10 @@ class KvEvents:
     """One engine's event socket.  Use it from one thread at a time.
 
     Args:
-        endpoint: ZMQ address at which the engine publishes.
+        endpoint: ZMQ address at which the engine publishes, under `topic`.
         view, symbols, namespace: see `EventReader`.
         replay_endpoint: ZMQ address at which it replays, None if it does not.
-        topic: the engine's topic.
         most_held: batches kept while a replay is under way; more are dropped.
-        clock: seconds.
 
     Attributes:
         reader: applies the events.

@@ -39,9 +39,6 @@ class Line:
         """By request: its number in the order in which the engine queued the requests."""
         self._count = 0
 
-    def __len__(self) -> int:
-        return len(self.requests)
-
     # -- what has changed --------------------------------------------------------------------------
 
     def begin(self, queue: list[Any]) -> None:

@@ -41,11 +41,9 @@ _LANES: Final = {CACHE_LANE: "cache", FAIR_LANE: "fair"}
 
 
 class Tally:
-    """A histogram: number of values up to each bound, and their sum.  O(log bounds) a value.
+    """A histogram: the `counts` of values up to each bound, their `total` and `sum`.  O(log bounds) a value.
 
-    Attributes:
-        counts: values per bound, above the bound before it; the last counts values above all bounds.
-        total: number of values.
+    Each count is of the values above the bound before it; the last one is of those above all bounds.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -61,16 +59,14 @@ class Tally:
 
 
 class Decisions:
-    """The last admissions with their facts; the first `LINES_A_SECOND` of each second are logged.
+    """The `last` admissions with their facts, oldest first; `LINES_A_SECOND` of each second are logged.
 
-    Args:
-        keep: number of admissions to keep; 0 keeps and logs none.
-        clock: seconds; never goes back.
+    `keep` says how many are kept; 0 keeps and logs none.
     """
 
     def __init__(self, keep: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.keep = keep
-        self._last: deque[dict[str, Any]] = deque(maxlen=keep)
+        self.last: deque[dict[str, Any]] = deque(maxlen=keep)
         self._clock = clock
         self._second = -inf
         """When the second began in which lines are counted."""
@@ -79,7 +75,7 @@ class Decisions:
 
     def note(self, decision: dict[str, Any]) -> None:
         """Note one admission."""
-        self._last.append(decision)
+        self.last.append(decision)
         now = self._clock()
         if now - self._second >= 1.0:
             self._second, self._lines = now, 0
@@ -93,13 +89,9 @@ class Decisions:
             self._left_out = 0
         logger.info("peek: admitted %s", json.dumps(decision))
 
-    def all(self) -> list[dict[str, Any]]:
-        """Return the decisions, oldest first."""
-        return list(self._last)
-
     def of(self, request_id: str) -> dict[str, Any] | None:
         """Return the last decision on a request, None if it is not among the kept ones."""
-        return next((each for each in reversed(self._last) if each["request_id"] == request_id), None)
+        return next((each for each in reversed(self.last) if each["request_id"] == request_id), None)
 
 
 class Announcer:

@@ -43,15 +43,12 @@ class Asked(NamedTuple):
 class Recorder:
     """Writes a trace in Mooncake's format, times in milliseconds since 1970.
 
-    Args:
-        path: the file; an existing one becomes `path.1`, and replaces an older `path.1`.
-        most_bytes: most bytes that both files may take.
+    An existing file `path` becomes `path.1`, and replaces an older `path.1`; both take `most_bytes` at most.
+    Cost: two to three microseconds for each block of 16 tokens when a request comes, a write when it ends.
 
     Attributes:
         rows, dropped: rows written; requests forgotten before they ended, or with too long a row.
         clock: seconds since 1970.
-
-    Cost: two to three microseconds for each block of 16 tokens when a request comes, a write when it ends.
     """
 
     def __init__(self, path: str, most_bytes: int, clock: Callable[[], float] = time) -> None:
@@ -113,20 +110,12 @@ class Recorder:
         """Forget a request that left without being served."""
         self._open.pop(name, None)
 
-    def close(self) -> None:
-        os.close(self._file)
-
 
 class Recording:
-    """A recorder that can be switched, and that never raises.
-
-    Args:
-        path: the file, "" for no recording at all.
-        most_mib: most MiB that it may take.
-        strict: raise errors all the same, for tests.
+    """A recorder of `most_mib` that can be switched, and that never raises unless `strict`.
 
     Attributes:
-        wanted: whether a trace is to be written.
+        wanted: whether a trace is to be written; none is without a path.
         served: the adapter's follower of requests, for an engine that does not say when they end.
     """
 

@@ -111,13 +111,10 @@ class Shadow:
         namespace: str = "",
         stated: Stated = NOTHING,
     ) -> None:
-        """Note a request that waits.
+        """Note a request that waits, since `at_s` on the clock of `step`.
 
-        Args:
-            key: its whole units as packed symbols, see `peek.simulation.live`.
-            prompt, allowed: tokens of its prompt, and most tokens of its answer.
-            at_s: when it arrived, on the clock of `step`.
-            stated: its session and its target.
+        `key` has its whole units as packed symbols, see `peek.simulation.live`.  `prompt` and `allowed`:
+        tokens of its prompt, and most tokens of its answer.
         """
         if request_id in self._pairs:
             self._forget(request_id)  # its id came back
@@ -227,12 +224,11 @@ class Shadow:
 
 
 class ShadowLifecycle:
-    """The shadows of one attachment, one after the other while the mode is "shadow"; a failed one is dropped.
+    """The shadows of one attachment, one after the other while the mode is "shadow".
 
-    Args:
-        strict: raise errors of a shadow.  Otherwise they are logged, and there is none until the next switch.
-        make: makes a shadow beside an adapter, or returns why it cannot; None makes none.  Its `account` is a
-            `Shadow`, None before it has seen the engine at work.  Its other methods are the events of `tell`.
+    `make` makes a shadow beside an adapter, or returns why it cannot; None makes none.  A shadow's `account`
+    is a `Shadow`, None before it has seen the engine at work.  Its methods are the events of `tell`.  An
+    error of one is logged, and there is none until the next switch; with `strict` it is raised.
 
     Attributes:
         shadow: the present one, None without.
