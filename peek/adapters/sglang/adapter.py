@@ -70,7 +70,10 @@ class SglangAdapter(EngineAdapter):
         """Prompt tokens admitted for computation so far."""
         require(policy, _NEEDED, "SGLang")
         cache = policy.tree_cache
-        caches.require_cache(cache, self.planner.evicts)
+        wanted = [] if caches.shows_nodes(cache) else ["match_full_device_prefix", "match_prefix"]
+        if self.planner.evicts and not wanted and not caches.is_hybrid(cache):
+            wanted.append("eviction_strategy")
+        require(caches.tree_core(cache), wanted, "SGLang")
         self._door = Translator(int(cache.page_size), caches.is_bigram(cache), caches.lender_of(cache))
         self.view = caches.make_view(cache, self._door)
         self._waiting: dict[str, Waiting] = {}

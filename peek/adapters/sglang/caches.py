@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
-from peek.adapters.containment import require
 from peek.adapters.sglang.requests import Translator
 from peek.adapters.sglang.views import HAS_STATE, HAS_WINDOW, CoreView, NodeView
 
@@ -127,14 +126,6 @@ def shows_nodes(cache: Any) -> bool:
         return False
 
 
-def require_cache(cache: Any, evicts: bool) -> None:
-    """Raise `EngineMismatch` for a needed member that an understood cache lacks."""
-    wanted = [] if shows_nodes(cache) else ["match_full_device_prefix", "match_prefix"]
-    if evicts and shows_nodes(cache) and not is_hybrid(cache):
-        wanted.append("eviction_strategy")
-    require(tree_core(cache), wanted, "SGLang")
-
-
 # -- views --------------------------------------------------------------------------------------------
 
 MOST_TOKENS: Final = 1 << 22
@@ -147,13 +138,8 @@ class Insertions:
     The hook around `insert` of SGLang's classes reports to `cache.peek`, which is this object.  Before its
     first report, and after an internal error, nothing is known: each walk looks everything up.
 
-    Args:
-        cache: a prefix cache that gets nothing from the host or from elsewhere.
-        door: makes the planner's keys.
-        size: returns the tokens in the cache, evictable and locked.
-
-    Attributes:
-        count: number of insertions so far.
+    `cache` gets nothing from the host or from elsewhere.  `door` makes the planner's keys.  `size` returns
+    the tokens in the cache, evictable and locked.  `count` counts the insertions so far.
     """
 
     def __init__(self, cache: Any, door: Translator, size: Callable[[], int]) -> None:

@@ -292,19 +292,3 @@ def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:
         for target, where, hook in hooks(settings):
             stand(target, where, hook)
     return scheduler.run_scheduler_process(*args, **kwargs)
-
-
-def engine_class() -> Any:
-    """Return a subclass of SGLang's `Engine` that starts such processes."""
-    from sglang.srt.entrypoints.engine import Engine
-
-    class PeekEngine(Engine):  # type: ignore[misc]
-        """SGLang's engine, with `peek` in its schedulers if the environment asks for it."""
-
-        run_scheduler_process_func = staticmethod(run_scheduler_process)
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            configured_or_exit()  # here, before a process is started and a model loaded
-            super().__init__(*args, **kwargs)
-
-    return PeekEngine

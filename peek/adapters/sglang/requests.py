@@ -133,12 +133,10 @@ class Waiting:
 
 
 class Translator:
-    """Translates prompts for one cache.
+    """Translates prompts for one cache, of pages of `page_tokens`.
 
-    Args:
-        page_tokens: the cache's page size.
-        bigram: whether the cache's keys are pairs of neighbours; a prompt has one pair less than tokens.
-        lends: returns the tokens that a request's streaming session lends, see `lender_of`; None without.
+    With `bigram` its keys are pairs of neighbours; a prompt has one pair less than tokens.  `lends` returns
+    the tokens that a request's streaming session lends, see `lender_of`; None without.
 
     Attributes:
         pages: the table of pages, None for pages of one token.

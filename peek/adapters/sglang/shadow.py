@@ -108,11 +108,9 @@ class SglangShadow:
             self._arrivals(self.account, queue, self.clock())
 
     def turned(self, scheduler: Any, batch: Any, running: Any) -> None:
-        """Note that SGLang has looked for prefills.
+        """Note that SGLang has looked for prefills: it found `batch`, None if it goes on decoding.
 
-        Args:
-            batch: what it found, None if it goes on decoding.
-            running: the batch that decodes, None if it is still the scheduler's.
+        `running` is the batch that decodes, None if it is still the scheduler's.
         """
         account = self.account or self._begin(scheduler)
         now = self.clock()

@@ -447,11 +447,8 @@ class Blocked:
 
     A request waits for its grammar to be compiled, or for one of the slots of LoRA adapters.  While slots are
     free, the adapters that have waited longest contend in the plan, one more than there are free slots.  The
-    plan decides among them.  An adapter that loses costs what its own requests cost.
-
-    Args:
-        scheduler: vLLM's scheduler.
-        compiles: the status of a request whose grammar vLLM has not seen compiled.
+    plan decides among them.  An adapter that loses costs what its own requests cost.  `compiles` is the
+    status of a request whose grammar vLLM has not seen compiled.
     """
 
     def __init__(self, scheduler: Any, compiles: object) -> None:
