@@ -102,10 +102,8 @@ class SglangAdapter(EngineAdapter):
 
     def _take_over_eviction(self, cache: Any) -> None:
         if self._touches:
-            text = (
-                "peek: SGLang's Rust core takes no eviction strategy; needed prefixes are kept recent instead"
-            )
-            logger.warning(text + " (%s evicts by demand)", caches.PYTHON_CORE)
+            text = "peek: SGLang's Rust core takes no eviction strategy; needed prefixes are kept recent"
+            logger.warning(text + " instead (%s evicts by demand)", caches.PYTHON_CORE)
         elif self.planner.evicts:
             call, demand = self._shield.call, self._demand
             self._stock_strategy = stock = getattr(caches.tree_core(cache), "eviction_strategy", None)
