@@ -70,7 +70,6 @@ class Quarantine:
         return request_id in self._kept
 
     def __len__(self) -> int:
-        """Number of waiting requests in quarantine."""
         return len(self._kept)
 
     def accepts(self, request_id: str, translate: Callable[[], None]) -> bool:
@@ -95,7 +94,6 @@ class Quarantine:
         return False
 
     def let_go(self, request_id: str) -> None:
-        """Forget a request that left the queue."""
         self._kept.discard(request_id)
 
 

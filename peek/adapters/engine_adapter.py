@@ -260,7 +260,6 @@ class EngineAdapter:
         self.planner.generated(tenant, tokens)
 
     def _hand_over(self, pending: PendingRequest, held: bool = False) -> None:
-        """Give a translated request to the planner."""
         self.planner.add(pending, held)
         self._generated.seen(pending.tenant)
 

@@ -74,7 +74,6 @@ class Decisions:
         self._left_out = 0
 
     def note(self, decision: dict[str, Any]) -> None:
-        """Note one admission."""
         self.last.append(decision)
         now = self._clock()
         if now - self._second >= 1.0:
@@ -186,15 +185,12 @@ class ObservedPlanner:
 
     @property
     def evicts(self) -> bool:
-        """`Planner.evicts`."""
         return self.observed.evicts and not self.shadow
 
     def eviction_score(self, node_id: int, idle_s: float = 0.0) -> float:
-        """`Planner.eviction_score`."""
         return 0.0 if self.shadow else self.observed.eviction_score(node_id, idle_s)
 
     def add(self, request: PendingRequest, held: bool = False) -> None:
-        """`Planner.add`."""
         self.observed.add(request, held)
         self._arrivals += 1
         self._numbers[request.request_id] = self._arrivals
@@ -202,7 +198,6 @@ class ObservedPlanner:
             self._in_order.add(self._arrivals)
 
     def remove(self, request_id: str, admitted: bool = True, uncached_tokens: int | None = None) -> int:
-        """`Planner.remove`."""
         request = self.observed.request(request_id)
         expected, tokens = request.cached_len, request.num_tokens
         decision = None
@@ -227,12 +222,10 @@ class ObservedPlanner:
         self._in_order.remove(self._numbers[request_id])
 
     def resume(self, request_id: str, key: object, tail: int = 0) -> None:
-        """`Planner.resume`."""
         self.observed.resume(request_id, key, tail)
         self._in_order.add(self._numbers[request_id])
 
     def plan(self, cache: CacheView, now: float) -> Plan:
-        """`Planner.plan`."""
         plan = self.observed.plan(cache, now)
         new = self._note(plan, now)
         if not self.shadow:

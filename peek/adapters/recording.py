@@ -107,7 +107,6 @@ class Recorder:
             self.dropped += 1
 
     def forget(self, name: str) -> None:
-        """Forget a request that left without being served."""
         self._open.pop(name, None)
 
 

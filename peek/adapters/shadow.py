@@ -213,7 +213,6 @@ class Shadow:
         }
 
     def __str__(self) -> str:
-        """Return the account in words."""
         if not self.prompt_tokens:
             return "the shadow has seen no request through yet"
         ours, theirs = (100 * hit / self.prompt_tokens for hit in (self.hit_tokens, self.stock_hit_tokens))
@@ -263,7 +262,6 @@ class ShadowLifecycle:
             self.shadow = made
 
     def tell(self, event: str, *args: Any) -> None:
-        """Call a method of the shadow."""
         if self.shadow is None:
             return
         try:

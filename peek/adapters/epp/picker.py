@@ -227,7 +227,6 @@ class Picker:
         self._clock = clock
         self._brain = Brain(options, asyncio.get_running_loop())
         self._endpoints: list[str] = []
-        """Endpoints that may be picked."""
         self._loads: dict[str, int] = {}
         """Number of requests at each endpoint that has any, also if it may no longer be picked."""
         self._resting: dict[str, float] = {}
@@ -250,7 +249,6 @@ class Picker:
         return {name: self._loads.get(name, 0) for name in self._endpoints}
 
     def close(self) -> None:
-        """End the planner's thread."""
         self._brain.close()
 
     # -- endpoints -----------------------------------------------------------------------------------

@@ -180,7 +180,6 @@ async def run(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         "peek-epp", description="Picks endpoints for Envoy, by the prefixes prompts share."
     )
@@ -208,7 +207,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run the command; return its exit code."""
     arguments = parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     sys.setswitchinterval(SWITCH_S)
