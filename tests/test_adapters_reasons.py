@@ -63,7 +63,7 @@ def test_the_last_admissions_are_kept_and_logged(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.INFO, "peek"):
         for _ in range(4):
             engine.step(attachment)
-    kept = attachment.seen.decisions.all()
+    kept = list(attachment.seen.decisions.last)
     assert [decision["request_id"] for decision in kept] == engine.admitted[-2:]
     assert attachment.explain(engine.admitted[-1]) == kept[-1]
     assert kept[-1]["uncached"] == 1
@@ -113,7 +113,7 @@ def test_the_log_has_a_sample_and_says_how_many_are_left_out(pauses: list[float]
     for when, _ in shown:
         assert sum(when <= other < when + 1.0 for other, _ in shown) <= 2 * LINES_A_SECOND
     assert len(shown) >= min(len(pauses), LINES_A_SECOND)
-    assert len(decisions.all()) == min(3, len(pauses) + 1)
+    assert len(decisions.last) == min(3, len(pauses) + 1)
 
 
 def test_by_default_nothing_is_kept(caplog: pytest.LogCaptureFixture) -> None:
@@ -121,7 +121,7 @@ def test_by_default_nothing_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "peek"):
         for _ in range(4):
             engine.step(attachment)
-    assert attachment.seen.decisions.all() == []
+    assert not attachment.seen.decisions.last
     assert caplog.records == []
 
 

@@ -114,7 +114,6 @@ def test_only_its_owner_reads_it_and_an_older_one_is_kept(tmp_path: Path) -> Non
         recorder = Recorder(str(path), 10**6)
         recorder.came(Asked("r", 0.0, [number]))
         recorder.ended("r", number)
-        recorder.close()
     assert path.stat().st_mode & 0o777 == 0o600
     assert [row["output_length"] for name in ("t.1", "t") for row in rows_of(tmp_path / name)] == [1, 2]
 

@@ -26,7 +26,6 @@ OTHER_VARIABLES: Final = (
 )
 """Variables of the build, of the tests, of SGLang only, and between processes, in this order."""
 
-
 MODES: Final = ("on", "off", "shadow")
 """on      the queue is in the planner's order
 shadow  everything is planned and counted, the queue stays in the engine's own order
@@ -119,16 +118,10 @@ def _require_whole(name: str, value: object, least: int) -> None:
 
 
 def requested_settings(options: Any) -> Settings:
-    """Return the settings in force.
+    """Return the settings in force; their `config.is_stock` is true if nothing was asked for.
 
-    Args:
-        options: the value of "peek" in the engine's own configuration; None or empty reads the environment.
-
-    Returns:
-        Settings; their `config.is_stock` is true if nothing was asked for.
-
-    Raises:
-        InvalidConfig: an unknown name or value.  A mistake never passes for stock.
+    `options` is the value of "peek" in the engine's own configuration; None or empty reads the environment.
+    `InvalidConfig`: an unknown name or value.  A mistake never passes for stock.
     """
     if options is not None and not isinstance(options, Mapping):
         raise InvalidConfig(

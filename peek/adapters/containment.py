@@ -1,11 +1,4 @@
-"""Contains failures, so that no error of `peek` reaches an engine.
-
-log_or_raise  what happens to any error that is caught
-Shield        wraps every call into an adapter; the first error disables the adapter
-Quarantine    a request that cannot be translated keeps its place; all others are planned
-Agreement     detects that the engine finds other prefixes in its cache than expected
-require       names what an engine lacks, before anything is touched
-"""
+"""Contains failures, so that no error of `peek` reaches an engine."""
 
 from __future__ import annotations
 
@@ -32,21 +25,18 @@ def log_or_raise(strict: bool, message: str, *details: object) -> None:
 class Shield:
     """Wraps the calls into one adapter; after the first error, which it logs, it calls nothing any more.
 
-    Args:
-        strict: raise errors, for tests.
-        fallbacks: errors caught by earlier shields.
-        then: what follows an error, for the log.
-
     Attributes:
+        strict: whether errors are raised, for tests.
         active: False after an error.
         fallbacks: errors caught so far, earlier shields' included.
+        then: what follows an error, for the log.
     """
 
     def __init__(self, strict: bool, fallbacks: int = 0, then: str = "") -> None:
         self.strict = strict
         self.active = True
         self.fallbacks = fallbacks
-        self._then = then
+        self.then = then
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Call `function`; return None if it fails, or an earlier call failed."""
@@ -55,31 +45,18 @@ class Shield:
         try:
             return function(*args, **kwargs)
         except Exception:
-            log_or_raise(
-                self.strict,
-                "peek: internal error; this scheduler continues in the engine's own order%s",
-                self._then,
-            )
+            text = "peek: internal error; this scheduler continues in the engine's own order%s"
+            log_or_raise(self.strict, text, self.then)
             self.active = False
             self.fallbacks += 1
             return None
-
-    def undo(self, restore: Callable[[], None]) -> None:
-        """Call `restore`, which puts the engine's own objects back, even after an error; log its failure."""
-        try:
-            restore()
-        except Exception:
-            log_or_raise(self.strict, "peek: could not put back everything of the engine's own")
 
 
 class Quarantine:
     """Waiting requests that cannot be translated; they keep their own places in the queue.
 
-    Engines accept requests that an adapter cannot translate: image pads wider than a token, the id of a
-    request that waits already, a negative token.
-
-    Attributes:
-        total: requests quarantined so far.
+    Engines accept image pads wider than a token, the id of a request that waits already, a negative token.
+    `total` counts the requests quarantined so far.
     """
 
     def __init__(self, strict: bool) -> None:
@@ -93,7 +70,6 @@ class Quarantine:
         return request_id in self._kept
 
     def __len__(self) -> int:
-        """Number of waiting requests in quarantine."""
         return len(self._kept)
 
     def accepts(self, request_id: str, translate: Callable[[], None]) -> bool:
@@ -104,25 +80,20 @@ class Quarantine:
         """
         try:
             translate()
+            return True
         except Exception as error:
             if self._strict:
                 raise
-            self.total += 1
-            self._kept.add(request_id)
             kind = type(error).__name__
-            if kind not in self._told:
-                self._told.add(kind)
-                logger.warning(
-                    "peek: request %r keeps its own place, it cannot be translated (%s); others like it are"
-                    " counted only",
-                    request_id,
-                    kind,
-                )
-            return False
-        return True
+        self.total += 1
+        self._kept.add(request_id)
+        if kind not in self._told:
+            self._told.add(kind)
+            text = "peek: request %r keeps its own place, it cannot be translated (%s); others like it are"
+            logger.warning(text + " counted only", request_id, kind)
+        return False
 
     def let_go(self, request_id: str) -> None:
-        """Forget a request that left the queue."""
         self._kept.discard(request_id)
 
 
@@ -143,11 +114,8 @@ class Agreement:
     An adapter relies on how an engine matches prefixes.  If a version or patch changes that under the same
     names, nothing fails, but plans are made for a cache that does not exist.
 
-    Args:
-        slack: difference in tokens that still counts as agreement.
-
     Attributes:
-        compared, differed: comparisons with a token expected or found, and how many of them differed.
+        compared, differed: comparisons with a token expected or found; those more than `slack` tokens off.
         lasting: whether `LASTING` of the last `WINDOW` comparisons differed; stays True.
     """
 

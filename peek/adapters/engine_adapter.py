@@ -1,7 +1,4 @@
-"""What both engines' adapters have in common: the planner, tenants' charges, statements of requests.
-
-An engine's own adapter derives from `EngineAdapter` and knows the engine's queue, requests and cache.
-"""
+"""What both engines' adapters have in common: the planner, tenants' charges, statements of requests."""
 
 from __future__ import annotations
 
@@ -79,15 +76,11 @@ LOOKS: Final = 16
 
 
 class Generated:
-    """Charges tenants for generated tokens, and reports the lengths of complete answers.
+    """Calls `charge(tenant, tokens)` for generated tokens, and `answered(tokens, request_id)` at their end.
 
-    Charging begins with the second tenant seen.  Requests are referenced weakly; of a request that is gone,
-    its output is kept until the next look.
-
-    Args:
-        charge: `charge(tenant, tokens)`.
-        answered: `answered(tokens, request_id)`, called for each complete answer.
-        outputs: returns the tokens that a request has generated so far; the object grows in place.
+    Charging begins with the second tenant seen.  `outputs` returns the tokens that a request has generated so
+    far, in an object that grows in place.  Requests are referenced weakly; of a request that is gone, its
+    output is kept until the next look.
     """
 
     def __init__(
@@ -121,16 +114,11 @@ class Generated:
             request, now = where(), len(answer)
             if self._several and now > before:
                 self._charge(tenant, now - before)
-            if request is None or _has_ended(request):
+            # `is_finished` is vLLM's, `finished` SGLang's.
+            if request is None or (getattr(request, "is_finished", None) or request.finished)():
                 self._answered(now, request_id)
             else:
                 self._running[request_id] = (where, answer, tenant, now)
-
-
-def _has_ended(request: Any) -> bool:
-    """Whether a request has ended: `is_finished` of vLLM, `finished` of SGLang."""
-    ended = getattr(request, "is_finished", None) or request.finished
-    return bool(ended())
 
 
 def first_text(candidates: Iterable[object]) -> str:
@@ -167,10 +155,8 @@ class Statements:
     def of(self, parameters: object, sessions: Iterable[object] = ()) -> Stated:
         """Return what a request states; an unusable value counts as not given.  O(1), raises nothing.
 
-        Args:
-            parameters: those of its body; anything but a dict counts as none.
-            sessions: the engine's own candidates for a session.  The first text that is not too long counts
-                if the body names no session.
+        `parameters` are those of its body; anything but a dict counts as none.  If they name no session, the
+        first text of `sessions`, the engine's own candidates, counts that is not too long.
         """
         theirs = first_text(_session(text) for text in sessions if isinstance(text, str))
         if not isinstance(parameters, dict):
@@ -187,12 +173,8 @@ class Statements:
         usable = None if value is None else read(value)
         if usable is None and value is not None and name not in self._told:
             self._told.add(name)
-            logger.warning(
-                "peek: a request's %s is %s, which is ignored; need %s; others are ignored in silence",
-                name,
-                _shown(value),
-                needed,
-            )
+            text = "peek: a request's %s is %s, which is ignored; need %s; others are ignored in silence"
+            logger.warning(text, name, _shown(value), needed)
         return usable
 
 
@@ -232,22 +214,19 @@ def found_in(view: Any, namespace: str, key: bytes) -> tuple[int, int]:
 
 
 class EngineAdapter:
-    """One planner beside one scheduler of an engine.
+    """One planner beside one scheduler of an engine; an engine's own adapter derives from it.
 
     Args:
         settings: settings of the adapter, not stock.
         shield: wraps whatever the engine calls back.
-        outputs: returns the tokens that a request has generated so far; the object grows in place.
+        outputs: see `Generated`.
         make: makes the planner, from the arguments that both engines' planners have in common.
 
     Attributes:
         planner: the planner; `Attachment` wraps it in an `ObservedPlanner`.
-        quarantine: requests that could not be translated.
-        agreement: whether the engine finds in its cache what the adapter expects.
         reordered: cycles that changed the order of the engine's queue.
         cached_real: prompt tokens of admitted requests that the engine found in its cache.
         protected_evictions: times that an eviction candidate was found to be needed by a waiting request.
-        statements: reads the sessions and targets that requests state.
     """
 
     def __init__(
@@ -281,7 +260,6 @@ class EngineAdapter:
         self.planner.generated(tenant, tokens)
 
     def _hand_over(self, pending: PendingRequest, held: bool = False) -> None:
-        """Give a translated request to the planner."""
         self.planner.add(pending, held)
         self._generated.seen(pending.tenant)
 

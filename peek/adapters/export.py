@@ -4,8 +4,7 @@ They go through files in `prometheus_client`'s multi-process format, read when `
 number is current once it is written, at the cost of a memory write, and outlives a restarted scheduler.
 
 SGLang serves such files itself; so does vLLM with several API servers.  With one API server, a collector of
-`peek` in that process reads them.  `offer`, an entry point in the group `vllm.general_plugins`, registers it
-and names the folder to the processes that vLLM starts.
+`peek` in that process reads them: see `offer`, an entry point in the group `vllm.general_plugins`.
 """
 
 from __future__ import annotations
@@ -74,11 +73,9 @@ class FolderCollector:
 
 
 class SeriesFiles:
-    """The series of one scheduler, in one file for each kind of metric.  Needs `prometheus_client`.
+    """The series of one scheduler, all with `labels`, in one file for each kind of metric.
 
-    Args:
-        path: the folder, made if it is missing.
-        labels: labels of all series.
+    The folder `path` is made if it is missing.  Needs `prometheus_client`.
     """
 
     def __init__(self, path: str, labels: Mapping[str, str]) -> None:

@@ -80,11 +80,7 @@ METRICS: Final = (
 
 
 class FleetMetrics:
-    """A `prometheus_client` collector of one fleet.
-
-    Args:
-        fleet: the fleet; from now on used inside `deciding` and `changing` only.
-        timer: seconds, for the durations of decisions.
+    """A `prometheus_client` collector of one fleet, which is used inside `deciding` and `changing` only.
 
     Attributes:
         fallbacks: internal errors, counted by the fleet's driver.

@@ -43,12 +43,10 @@ class KvEvents:
     """One engine's event socket.  Use it from one thread at a time.
 
     Args:
-        endpoint: ZMQ address at which the engine publishes.
+        endpoint: ZMQ address at which the engine publishes, under `topic`.
         view, symbols, namespace: see `EventReader`.
         replay_endpoint: ZMQ address at which it replays, None if it does not.
-        topic: the engine's topic.
         most_held: batches kept while a replay is under way; more are dropped.
-        clock: seconds.
 
     Attributes:
         reader: applies the events.
@@ -275,7 +273,7 @@ class EventReader:
         """Apply events in their order, as decoded from msgpack; an unreadable one is left out."""
         for event in events:
             try:
-                self._apply(_as_mapping(event))
+                self._apply(event)
             except Exception:
                 self.leave_out()
 
@@ -285,7 +283,9 @@ class EventReader:
         if self.faults == 1:
             logger.exception("a KV event could not be read; it and others like it are left out")
 
-    def _apply(self, event: Mapping[str, Any]) -> None:
+    def _apply(self, event: Any) -> None:
+        if not isinstance(event, dict):  # an array
+            event = {"type": event[0], **dict(zip(FIELDS[event[0]], event[1:], strict=False))}
         kind = event["type"]
         if kind == "AllBlocksCleared":
             self.view.clear()
@@ -327,13 +327,6 @@ class EventReader:
                 break
         if hashes:
             self.view.stored(hashes, parent, self._symbols(tokens), self._namespace(lora, salt))
-
-
-def _as_mapping(event: Any) -> Mapping[str, Any]:
-    """Return an event as a mapping with its fields' names."""
-    if isinstance(event, dict):
-        return event
-    return {"type": event[0], **dict(zip(FIELDS[event[0]], event[1:], strict=False))}
 
 
 def _hashes(hashes: Any) -> list[object]:

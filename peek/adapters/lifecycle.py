@@ -1,12 +1,8 @@
 """The life of an engine's adapter: it is made, observed, switched, removed after an error, and made anew.
 
-An `Attachment` holds the adapter of one scheduler.  Both engines use it in the same way:
-
-    at start    check for a reason to stand aside, make the adapter, log the result
-    `working`   read once in each call of the engine: the adapter, or None where the engine's own order stands
-    `call`      wraps every call into the adapter
-
-After an error the engine gets its own objects back, and a new adapter is made when the back-off is over.
+An `Attachment` holds the adapter of one scheduler.  An engine reads `working` once in each of its calls, and
+wraps every call into the adapter in `call`.  After an error the engine gets its own objects back, and a new
+adapter is made when the back-off is over.
 """
 
 from __future__ import annotations
@@ -48,12 +44,8 @@ TRACING: Final = {"": None, "trace": True, "no-trace": False}
 class BackOff:
     """When to try again after an error, counted in calls of the engine so that all ranks agree.
 
-    The wait doubles with each error up to `LONGEST_WAIT`.  An attempt that has worked for `FIRST_WAIT` calls
-    is a recovery, after which the wait is `FIRST_WAIT` again.
-
-    Attributes:
-        wait: calls between the next error and the attempt after it.
-        retries, recoveries: number of attempts, and of recoveries.
+    `wait`, the calls from the next error to the attempt after it, doubles with each error up to
+    `LONGEST_WAIT`.  An attempt that has worked for `FIRST_WAIT` calls is a recovery: it resets `wait`.
     """
 
     def __init__(self) -> None:
@@ -95,13 +87,10 @@ class BackOff:
 
 
 class Switch:
-    """The mode in force, as a control file says; the file is looked at every `every` calls.
+    """The mode in force, as a control file says; without one, `start`.
 
-    Args:
-        start: the mode without a file.
-        path: the file; it may appear and disappear.
-        every: calls between two looks; each look is one `stat`.
-        agree: makes one mode of what each of several ranks has read; all ranks call it at each look.
+    The file is looked at every `every` calls, which is one `stat`; it may appear and disappear.  `agree`
+    makes one mode of what each of several ranks has read; all ranks call it at each look.
 
     Attributes:
         mode: as of the last look; see `peek.adapters.activation.MODES`.
@@ -130,30 +119,24 @@ class Switch:
         return self.mode
 
     def _look_at_file(self) -> None:
+        mark: object = None
         try:
             now = self._path.stat()
-        except FileNotFoundError:
-            self._seen, self._word, self.traces = None, self._start, None
-            return
-        except OSError as error:
-            self._refuse(type(error).__name__, "cannot be read (%s)", error)
-            return
-        mark = (now.st_mtime_ns, now.st_size, now.st_ino)
-        if mark == self._seen:
-            return
-        if S_ISREG(now.st_mode):
-            self._read(mark)
-        else:  # a pipe would keep the scheduler waiting
-            self._refuse(mark, "is no ordinary file")
-
-    def _read(self, mark: object) -> None:
-        try:
+            mark = (now.st_mtime_ns, now.st_size, now.st_ino)
+            if mark == self._seen:
+                return
+            if not S_ISREG(now.st_mode):  # a pipe would keep the scheduler waiting
+                self._refuse(mark, "is no ordinary file")
+                return
             with self._path.open("rb") as file:
                 word = file.read(64).decode("utf-8", "replace").strip().lower()
-                mode, _, trace = word.partition(" ")
         except OSError as error:
-            self._refuse(mark, "cannot be read (%s)", error)
+            if mark is None and isinstance(error, FileNotFoundError):
+                self._seen, self._word, self.traces = None, self._start, None
+            else:
+                self._refuse(mark or type(error).__name__, "cannot be read (%s)", error)
             return
+        mode, _, trace = word.partition(" ")
         if mode in MODES and trace.strip() in TRACING:
             self._seen, self._word, self.traces = mark, mode, TRACING[trace.strip()]
         else:
@@ -193,10 +176,9 @@ def forward_log(engine_logger: str) -> None:
 
 def warn_of_misspelled() -> None:
     """Log each environment variable that begins with `PEEK_` and is read by nothing."""
+    known = ", ".join(KNOWN_VARIABLES)
     for name, meant in misspelled(os.environ).items():
-        logger.warning(
-            "peek: nothing reads %s; is %s meant? (known: %s)", name, meant, ", ".join(KNOWN_VARIABLES)
-        )
+        logger.warning("peek: nothing reads %s; is %s meant? (known: %s)", name, meant, known)
 
 
 class Attachment(Generic[A]):
@@ -212,12 +194,10 @@ class Attachment(Generic[A]):
     Attributes:
         adapter: None while the engine runs as it would without `peek`.
         shield: catches errors of the adapter.
-        back_off: when an adapter that failed is made anew.
         aside: why this engine is not served, "" if it is.
-        about: which engine it is.
         seen: what was observed of its planners.
         foretold: the shadows, of which one runs while the mode is "shadow".
-        mode: "on", "shadow" or "off".
+        recording: the trace, one for each queue; falsy while none is written.
     """
 
     def __init__(
@@ -267,13 +247,9 @@ class Attachment(Generic[A]):
             self._attach()
 
     def _recording(self) -> Recording:
-        """Return the trace, one for each queue; it is falsy while none is written."""
-        name, rank = self.settings.trace_file, self.about.dp_rank
-        if not name or not self.about.speaks:
-            return Recording("", 1)
-        return Recording(
-            f"{name}.rank{rank}" if rank else name, self.settings.trace_mib, self.settings.strict
-        )
+        name, rank = self.settings.trace_file if self.about.speaks else "", self.about.dp_rank
+        trace_file = f"{name}.rank{rank}" if name and rank else name
+        return Recording(trace_file, self.settings.trace_mib, self.settings.strict)
 
     @property
     def working(self) -> A | None:
@@ -289,8 +265,12 @@ class Attachment(Generic[A]):
         elif not self.shield.active:
             self.back_off.failed()
             self._take_away()
-        elif self.adapter.agreement.lasting:
-            self._give_up(self.adapter)
+        elif self.adapter.agreement.lasting:  # for good: the engine's cache behaves otherwise than expected
+            about = self.about
+            tested = ", ".join(TESTED.get(about.engine, ())) or "no version"
+            self.aside = f"{about.engine} does not match prefixes as peek expects ({self.adapter.agreement})"
+            logger.warning("peek: stands aside, stock order: %s; tested on %s; %s", self.aside, tested, about)
+            self._take_away()
         elif self.back_off.worked():
             logger.warning("peek: has recovered from an internal error")
         return self.adapter
@@ -298,10 +278,6 @@ class Attachment(Generic[A]):
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Call `function`, a method of the adapter; return None if it fails or an earlier call failed."""
         return self.shield.call(function, *args, **kwargs)
-
-    def observe(self, event: str, *args: Any) -> None:
-        """Call the method `event` of the shadow, if there is one: the engine has done something."""
-        self.foretold.tell(event, *args)
 
     def count(self) -> None:
         """Pass the counters on to the metrics; once a step."""
@@ -344,21 +320,16 @@ class Attachment(Generic[A]):
 
         None if nothing is known of it.  The answer has nothing of the prompt.  For debugging: O(waiting).
         """
-        if self.adapter is None:
-            return self.seen.decisions.of(request_id)
-        planner: Any = self.adapter.planner
-        explained: dict[str, Any] | None = planner.explain(request_id)
+        explain = self.seen.decisions.of if self.adapter is None else self.adapter.planner.explain
+        explained: dict[str, Any] | None = explain(request_id)
         return explained
 
     def announce(self, k: int, tell: Callable[[list[Upcoming], list[str]], object]) -> None:
         """With each new plan, call `tell` in the engine's own thread if the next requests have changed.
 
-        It is for prefetching.  There is one listener, the last one, and none in shadow mode.  O(k) a plan.
-
-        Args:
-            k: length of the plan's head that is announced; requests that the engine admits at once are in it.
-            tell: `tell(news, gone)`: the requests of the head that are new or need something else, and the
-                ids that left it.  If it raises, the error is logged and `tell` is not called again.
+        It is for prefetching; see `Announcer`.  The head has requests that the engine admits at once, too.
+        There is one listener, the last one, and none in shadow mode.  If `tell` raises, the error is logged
+        and `tell` is not called again.  O(k) a plan.
         """
         self.seen.announcer = Announcer(k, tell)
 
@@ -407,8 +378,7 @@ class Attachment(Generic[A]):
         self.shield = Shield(self.settings.strict, self.shield.fallbacks, self.back_off.then)
         adapter = self.adapter = self.shield.call(self._made)
         if adapter is not None:
-            observed: Any = ObservedPlanner(adapter.planner, self.seen)
-            adapter.planner = observed
+            adapter.planner = ObservedPlanner(adapter.planner, self.seen)
             self._set_shadow(adapter)
             how = "in shadow: plans, and leaves the order alone" if self.mode == "shadow" else "active"
             logger.info("peek: %s; %s; %s", how, self.about, self.settings)
@@ -431,23 +401,16 @@ class Attachment(Generic[A]):
             return None
 
     def _set_shadow(self, adapter: A) -> None:
-        shadow = self.mode == "shadow"
-        planner: Any = adapter.planner
-        planner.shadow = shadow
+        shadow = adapter.planner.shadow = self.mode == "shadow"
         self.foretold.follow(adapter if shadow else None)
 
     def _take_away(self) -> None:
         """Give the engine its own objects back."""
-        if self.adapter is not None:
-            self.shield.undo(self.adapter.detach)
+        try:
+            if self.adapter is not None:
+                self.adapter.detach()
+        except Exception:
+            log_or_raise(self.settings.strict, "peek: could not put back everything of the engine's own")
         self.adapter = None
         self.foretold.follow(None)
         self.count()
-
-    def _give_up(self, adapter: A) -> None:
-        """Stand aside for good: the engine's cache does not behave as the adapter expects."""
-        about = self.about
-        tested = ", ".join(TESTED.get(about.engine, ())) or "no version"
-        self.aside = f"{about.engine} does not match prefixes as peek expects ({adapter.agreement})"
-        logger.warning("peek: stands aside, stock order: %s; tested on %s; %s", self.aside, tested, about)
-        self._take_away()

@@ -23,9 +23,7 @@ _STRIDE: Final = 256
 
 
 class Line:
-    """A copy of the queue as it was last seen, and of its order.
-
-    It keeps the engine's requests alive: call `left` or `forget` when they are gone.
+    """A copy of the queue as it was last seen.  It keeps requests alive: call `left` or `forget`.
 
     Attributes:
         requests: the queue, first to go first; empty if it is not `known`.
@@ -41,9 +39,6 @@ class Line:
         """By request: its number in the order in which the engine queued the requests."""
         self._count = 0
 
-    def __len__(self) -> int:
-        return len(self.requests)
-
     # -- what has changed --------------------------------------------------------------------------
 
     def begin(self, queue: list[Any]) -> None:
@@ -58,10 +53,7 @@ class Line:
 
     def forget(self) -> None:
         """Drop the copy."""
-        self.requests = []
-        self._numbers = {}
-        self.head = 0
-        self.known = False
+        self.requests, self._numbers, self.head, self.known = [], {}, 0, False
 
     def left(self, requests: Iterable[Any]) -> None:
         """Remove requests that left the queue; others may have left too.  O(head + requests x log(queue))."""

@@ -99,13 +99,7 @@ def snapshot(adapter: EngineAdapter) -> dict[str, float]:
 
 
 class EngineMetrics:
-    """Keeps the series of one attachment current; does nothing if nothing reads them.
-
-    Args:
-        about: which engine, for the labels.
-        settings: settings in force.
-        seen: observations, for the histograms.
-    """
+    """Keeps the series of one attachment current; does nothing if nothing reads them."""
 
     def __init__(self, about: EngineInfo, settings: Settings, seen: Observations) -> None:
         self._seen = seen
@@ -128,22 +122,13 @@ class EngineMetrics:
             else:
                 self._write(name, 0)
         config = settings.config
-        self._write(
-            "peek_info",
-            1,
-            version=__version__,
-            policy=str(config),
-            eviction=config.eviction,
-            cache=about.cache,
-        )
+        force = {"policy": str(config), "eviction": config.eviction, "cache": about.cache}
+        self._write("peek_info", 1, version=__version__, **force)
 
     def update(self, adapter: EngineAdapter | None, state: str, active: bool, more: dict[str, float]) -> None:
         """Write what has changed; called once a step, and when the state changes.  O(metrics).
 
-        Args:
-            adapter: None while there is none.
-            state: why `peek` is active or not.
-            more: counters of the attachment.
+        `state` says why `peek` is active or not; `more` are the counters of the attachment.
         """
         if self._files is None:
             return

@@ -31,12 +31,10 @@ _MOST_CHANGES: Final = 65536
 
 
 class BlockMirror:
-    """`CacheView` over interned block hashes.
+    """`CacheView` over interned block hashes, with `unit_tokens` per block.
 
-    Args:
-        unit_tokens: tokens per block.
-        is_cached: looks up whether the pool caches the block of a key.
-        key_suffix: what the pool appends to a block hash to make its key.
+    `is_cached` looks up whether the pool caches the block of a key; the pool makes a key of a block hash by
+    appending `key_suffix`.
     """
 
     def __init__(self, unit_tokens: int, is_cached: Callable[[bytes], bool], key_suffix: bytes = b"") -> None:
@@ -231,9 +229,8 @@ class BlockMirror:
 class OtherGroup:
     """A KV cache group that does not need all blocks of a prefix (sliding window, Mamba).
 
-    Args:
-        needed: cached blocks in a row that it needs in front of a point; all blocks of a shorter prefix.
-        is_cached: looks up the group's block for the key of a full-attention block.
+    It needs `needed` cached blocks in a row in front of a point; all blocks of a shorter prefix.  `is_cached`
+    looks up its block for the key of a full-attention block.
     """
 
     def __init__(self, needed: int, is_cached: Callable[[bytes], bool]) -> None:
@@ -293,7 +290,11 @@ class GroupMirror(BlockMirror):
         row: i64 = 0
         for group in self._others:
             row += 1
-            if not self._other_holds(group, symbol):
+            state = group.state[symbol]
+            if state == _UNKNOWN:
+                state = _CACHED if group.is_cached(self._keys[symbol]) else _ABSENT
+                group.state[symbol] = state
+            if state == _ABSENT:
                 place[row] = 0
                 agree = False
                 continue
@@ -306,13 +307,6 @@ class GroupMirror(BlockMirror):
     def changed_since(self, version: int) -> list[int] | None:
         """None: a change affects everything below it, through the cursor."""
         return None
-
-    def _other_holds(self, group: OtherGroup, symbol: int) -> bool:
-        state = group.state[symbol]
-        if state == _UNKNOWN:
-            state = _CACHED if group.is_cached(self._keys[symbol]) else _ABSENT
-            group.state[symbol] = state
-        return state == _CACHED
 
     def worth(self, cursor: object, matched: int) -> int:
         """Return the tokens that need not be computed where a match ends at `cursor`."""

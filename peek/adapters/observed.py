@@ -1,7 +1,6 @@
 """Observes a planner at work: how long plans take, what they gain, why they decide.
 
-An `ObservedPlanner` takes the place of an adapter's planner, so both engines' adapters are observed in the
-same way without knowing it.  What it sees is kept in `Observations`, which outlive the adapter.
+An `ObservedPlanner` takes the place of an adapter's planner; its `Observations` outlive the adapter.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,11 +41,9 @@ _LANES: Final = {CACHE_LANE: "cache", FAIR_LANE: "fair"}
 
 
 class Tally:
-    """A histogram: number of values up to each bound, and their sum.  O(log bounds) a value.
+    """A histogram: the `counts` of values up to each bound, their `total` and `sum`.  O(log bounds) a value.
 
-    Attributes:
-        counts: values per bound, above the bound before it; the last counts values above all bounds.
-        total: number of values.
+    Each count is of the values above the bound before it; the last one is of those above all bounds.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -62,16 +59,14 @@ class Tally:
 
 
 class Decisions:
-    """The last admissions with their facts; the first `LINES_A_SECOND` of each second are logged.
+    """The `last` admissions with their facts, oldest first; `LINES_A_SECOND` of each second are logged.
 
-    Args:
-        keep: number of admissions to keep; 0 keeps and logs none.
-        clock: seconds; never goes back.
+    `keep` says how many are kept; 0 keeps and logs none.
     """
 
     def __init__(self, keep: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.keep = keep
-        self._last: deque[dict[str, Any]] = deque(maxlen=keep)
+        self.last: deque[dict[str, Any]] = deque(maxlen=keep)
         self._clock = clock
         self._second = -inf
         """When the second began in which lines are counted."""
@@ -79,8 +74,7 @@ class Decisions:
         self._left_out = 0
 
     def note(self, decision: dict[str, Any]) -> None:
-        """Note one admission."""
-        self._last.append(decision)
+        self.last.append(decision)
         now = self._clock()
         if now - self._second >= 1.0:
             self._second, self._lines = now, 0
@@ -89,31 +83,21 @@ class Decisions:
             return
         self._lines += 1
         if self._left_out:
-            logger.info(
-                "peek: %d admissions before the next are not in the log, which has %d a second",
-                self._left_out,
-                LINES_A_SECOND,
-            )
+            text = "peek: %d admissions before the next are not in the log, which has %d a second"
+            logger.info(text, self._left_out, LINES_A_SECOND)
             self._left_out = 0
         logger.info("peek: admitted %s", json.dumps(decision))
 
-    def all(self) -> list[dict[str, Any]]:
-        """Return the decisions, oldest first."""
-        return list(self._last)
-
     def of(self, request_id: str) -> dict[str, Any] | None:
         """Return the last decision on a request, None if it is not among the kept ones."""
-        found: Iterable[dict[str, Any]] = (d for d in reversed(self._last) if d["request_id"] == request_id)
-        return next(iter(found), None)
+        return next((each for each in reversed(self.last) if each["request_id"] == request_id), None)
 
 
 class Announcer:
-    """Announces the next requests of each plan, only when they change.
+    """Announces the next `k` requests of each plan, only when they change.
 
-    Args:
-        k: length of the plan's head that is announced.
-        tell: `tell(news, gone)`: the requests of the head that are new or need something else, in the plan's
-            order, and the ids that left it.
+    It calls `tell(news, gone)`: the requests of the head that are new or need something else, in the plan's
+    order, and the ids that left it.
     """
 
     def __init__(self, k: int, tell: Callable[[list[Upcoming], list[str]], object]) -> None:
@@ -168,10 +152,8 @@ class Observations:
 class ObservedPlanner:
     """A `Planner` whose calls are observed; what is not defined here is the planner's own.
 
-    An arrival and an admission cost O(log waiting) more.
-
-    Attributes:
-        shadow: plan and count as usual, but answer with arrival order and no demand.
+    With `shadow` it plans and counts as usual, but answers with arrival order and no demand.  An arrival and
+    an admission cost O(log waiting) more.
     """
 
     def __init__(self, planner: Planner, seen: Observations) -> None:
@@ -203,15 +185,12 @@ class ObservedPlanner:
 
     @property
     def evicts(self) -> bool:
-        """`Planner.evicts`."""
         return self.observed.evicts and not self.shadow
 
     def eviction_score(self, node_id: int, idle_s: float = 0.0) -> float:
-        """`Planner.eviction_score`."""
         return 0.0 if self.shadow else self.observed.eviction_score(node_id, idle_s)
 
     def add(self, request: PendingRequest, held: bool = False) -> None:
-        """`Planner.add`."""
         self.observed.add(request, held)
         self._arrivals += 1
         self._numbers[request.request_id] = self._arrivals
@@ -219,7 +198,6 @@ class ObservedPlanner:
             self._in_order.add(self._arrivals)
 
     def remove(self, request_id: str, admitted: bool = True, uncached_tokens: int | None = None) -> int:
-        """`Planner.remove`."""
         request = self.observed.request(request_id)
         expected, tokens = request.cached_len, request.num_tokens
         decision = None
@@ -244,12 +222,10 @@ class ObservedPlanner:
         self._in_order.remove(self._numbers[request_id])
 
     def resume(self, request_id: str, key: object, tail: int = 0) -> None:
-        """`Planner.resume`."""
         self.observed.resume(request_id, key, tail)
         self._in_order.add(self._numbers[request_id])
 
     def plan(self, cache: CacheView, now: float) -> Plan:
-        """`Planner.plan`."""
         plan = self.observed.plan(cache, now)
         new = self._note(plan, now)
         if not self.shadow:
@@ -299,11 +275,8 @@ def facts(
 ) -> dict[str, Any]:
     """Return what a plan knew of a waiting request, without its prompt.  O(place in the plan).
 
-    Args:
-        cluster: the request's cluster, None if it shares nothing.
-        plan: the last plan, None before the first.
-        now: seconds when the plan was made, on the clock of `arrival_time`.
-        earlier: number of requests that arrived before it and still wait.
+    `cluster` is None if it shares nothing, `plan` the last one, made at `now` on the clock of `arrival_time`.
+    `earlier` requests arrived before it and still wait.
     """
     places = enumerate(plan or (), 1)
     place = next((number for number, name in places if name == request.request_id), None)

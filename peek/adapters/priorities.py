@@ -18,7 +18,12 @@ from peek.errors import UnknownRequest
 from peek.planner import LazyPlan, Plan, Planner
 from peek.planner.plan import NOTHING_TO_GAIN, ORDERED
 from peek.request import PendingRequest
-from peek.trie.pending_tree import Cluster
+
+
+def _of_its_planner(name: str) -> Any:
+    """Return the method of `Planner` of this name, for the planner of the request's priority."""
+    method = getattr(Planner, name)
+    return lambda self, request_id, *args: method(self._planner_of(request_id), request_id, *args)
 
 
 class PriorityPlanners:
@@ -105,29 +110,8 @@ class PriorityPlanners:
             del self._planners[priority]
         return cost
 
-    def extend(self, request_id: str, key: object) -> None:
-        """`Planner.extend`."""
-        self._planner_of(request_id).extend(request_id, key)
-
-    def hold(self, request_id: str) -> None:
-        """`Planner.hold`."""
-        self._planner_of(request_id).hold(request_id)
-
-    def resume(self, request_id: str, key: object, tail: int = 0) -> None:
-        """`Planner.resume`."""
-        self._planner_of(request_id).resume(request_id, key, tail)
-
-    def request(self, request_id: str) -> PendingRequest:
-        """`Planner.request`."""
-        return self._planner_of(request_id).request(request_id)
-
-    def cluster(self, request_id: str) -> Cluster | None:
-        """`Planner.cluster`."""
-        return self._planner_of(request_id).cluster(request_id)
-
-    def cached_len(self, request_id: str) -> int:
-        """`Planner.cached_len`."""
-        return self._planner_of(request_id).cached_len(request_id)
+    extend, hold, resume = map(_of_its_planner, ("extend", "hold", "resume"))
+    request, cluster, cached_len = map(_of_its_planner, ("request", "cluster", "cached_len"))
 
     def _planner_of(self, request_id: str) -> Planner:
         if request_id not in self._where:

@@ -36,7 +36,6 @@ class Prompt(NamedTuple):
     """The prompt of a call, and what else a router needs of it.
 
     Attributes:
-        key: key of the prompt.
         most_tokens: most tokens that the answer may have, 0 if the call does not say.
         parameters: the body's own parameters, which may name a session.
     """
@@ -84,9 +83,8 @@ def _prompt(argument: Any, namespace: str) -> Prompt | None:
 def _fields(request: Any) -> dict[str, Any]:
     found = {name: getattr(request, name, None) for name in FIELDS}
     if isinstance(found["messages"], (list, tuple)):
-        found["messages"] = [_plain(message) for message in found["messages"]]
+        found["messages"] = [
+            message.model_dump(exclude_none=True) if hasattr(message, "model_dump") else message
+            for message in found["messages"]
+        ]
     return {name: value for name, value in found.items() if value is not None and not callable(value)}
-
-
-def _plain(message: Any) -> Any:
-    return message.model_dump(exclude_none=True) if hasattr(message, "model_dump") else message

@@ -1,7 +1,6 @@
 """Records from inside an engine what its scheduler serves, as a trace of salted block hashes.
 
-Operations: note that a request came, note that it ended, write a row for it.  Goals: never disturb the
-engine, never fill a disk, and write nothing from which a prompt can be read.
+Goals: never disturb the engine, never fill a disk, and write nothing from which a prompt can be read.
 
 A prompt is hashed when it comes and then forgotten.  The salt is drawn at the start and never written.  A row
 is one `write`, so a killed process loses none.  At half of its allowed size the file becomes `path.1`, in
@@ -44,14 +43,12 @@ class Asked(NamedTuple):
 class Recorder:
     """Writes a trace in Mooncake's format, times in milliseconds since 1970.
 
-    Args:
-        path: the file; an existing one becomes `path.1`, and replaces an older `path.1`.
-        most_bytes: most bytes that both files may take.
+    An existing file `path` becomes `path.1`, and replaces an older `path.1`; both take `most_bytes` at most.
+    Cost: two to three microseconds for each block of 16 tokens when a request comes, a write when it ends.
 
     Attributes:
         rows, dropped: rows written; requests forgotten before they ended, or with too long a row.
-
-    Cost: two to three microseconds for each block of 16 tokens when a request comes, a write when it ends.
+        clock: seconds since 1970.
     """
 
     def __init__(self, path: str, most_bytes: int, clock: Callable[[], float] = time) -> None:
@@ -59,7 +56,7 @@ class Recorder:
         self.dropped = 0
         self._path = path
         self._half = most_bytes // 2
-        self._clock = clock
+        self.clock = clock
         self._hashing = Hashing(secrets.token_bytes(32), BLOCK_TOKENS)
         self._open: dict[str, dict[str, Any]] = {}
         self._size = 0
@@ -93,10 +90,6 @@ class Recorder:
             del self._open[next(iter(self._open))]
             self.dropped += 1
 
-    def now(self) -> float:
-        """Return seconds since 1970."""
-        return self._clock()
-
     def ended(self, name: str, output_tokens: int) -> None:
         """Write the row of a request; an unknown one is ignored."""
         row = self._open.pop(name, None)
@@ -114,24 +107,14 @@ class Recorder:
             self.dropped += 1
 
     def forget(self, name: str) -> None:
-        """Forget a request that left without being served."""
         self._open.pop(name, None)
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._file)
 
 
 class Recording:
-    """A recorder that can be switched, and that never raises.
-
-    Args:
-        path: the file, "" for no recording at all.
-        most_mib: most MiB that it may take.
-        strict: raise errors all the same, for tests.
+    """A recorder of `most_mib` that can be switched, and that never raises unless `strict`.
 
     Attributes:
-        wanted: whether a trace is to be written.
+        wanted: whether a trace is to be written; none is without a path.
         served: the adapter's follower of requests, for an engine that does not say when they end.
     """
 

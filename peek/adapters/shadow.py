@@ -37,7 +37,7 @@ _FAILED: Final = "peek: the shadow failed, and foretells nothing more; nothing e
 
 
 class AnswerLengths:
-    """Lengths of an engine's recent answers, to guess that of the next one."""
+    """Lengths of an engine's `keep` latest answers, to guess that of the next one."""
 
     def __init__(self, keep: int = 256) -> None:
         self._last: deque[tuple[int, bool]] = deque(maxlen=keep)
@@ -111,31 +111,18 @@ class Shadow:
         namespace: str = "",
         stated: Stated = NOTHING,
     ) -> None:
-        """Note a request that waits.
+        """Note a request that waits, since `at_s` on the clock of `step`.
 
-        Args:
-            key: its whole units as packed symbols, see `peek.simulation.live`.
-            prompt, allowed: tokens of its prompt, and most tokens of its answer.
-            at_s: when it arrived, on the clock of `step`.
-            stated: its session and its target.
+        `key` has its whole units as packed symbols, see `peek.simulation.live`.  `prompt` and `allowed`:
+        tokens of its prompt, and most tokens of its answer.
         """
         if request_id in self._pairs:
             self._forget(request_id)  # its id came back
         self._count += 1
         pair = self._pairs[request_id] = _Pair(f"{self._count}", prompt, allowed)
         self._by_name[pair.name] = request_id
-        self._engine.offer(
-            SimRequest(
-                pair.name,
-                at_s,
-                key,
-                prompt,
-                max(1, allowed),
-                namespace,
-                session=stated.session,
-                ttft_target_s=stated.ttft_target_s,
-            )
-        )
+        request = SimRequest(pair.name, at_s, key, prompt, max(1, allowed), namespace, **stated._asdict())
+        self._engine.offer(request)
 
     def admitted(self, request_id: str, cached: int) -> None:
         """Note that the real engine admitted it with `cached` cached prompt tokens; ignored a second time."""
@@ -179,7 +166,12 @@ class Shadow:
                     self._drop(request_id)
         self._engine.entered.clear()
         if self._ghosts > MOST_GHOSTS + len(self._pairs) - self._ghosts:
-            self._start_anew()
+            self.restarts += 1
+            logger.warning("peek: the shadow fell behind and starts anew")
+            self._engine = self._made()
+            self._pairs.clear()
+            self._by_name.clear()
+            self._ghosts = 0
 
     # -- the account -------------------------------------------------------------------------------
 
@@ -199,11 +191,9 @@ class Shadow:
         return engine
 
     def _length_of(self, request: SimRequest) -> int:
-        """Guess the length of a request's answer, tokens."""
+        """Guess the length of a request's answer, tokens; 1 if it was withdrawn."""
         request_id = self._by_name.get(request.request_id)
-        if request_id is None:
-            return 1  # it was withdrawn
-        return self.lengths.guess(self._pairs[request_id].allowed)
+        return 1 if request_id is None else self.lengths.guess(self._pairs[request_id].allowed)
 
     def _drop(self, request_id: str) -> None:
         del self._by_name[self._pairs.pop(request_id).name]
@@ -214,15 +204,6 @@ class Shadow:
         self._engine.give_up(pair.name)
         self._drop(request_id)
 
-    def _start_anew(self) -> None:
-        """Forget all requests and go on with new arrivals."""
-        self.restarts += 1
-        logger.warning("peek: the shadow fell behind and starts anew")
-        self._engine = self._made()
-        self._pairs.clear()
-        self._by_name.clear()
-        self._ghosts = 0
-
     def counters(self) -> dict[str, float]:
         """Return the counters to export."""
         return {
@@ -232,7 +213,6 @@ class Shadow:
         }
 
     def __str__(self) -> str:
-        """Return the account in words."""
         if not self.prompt_tokens:
             return "the shadow has seen no request through yet"
         ours, theirs = (100 * hit / self.prompt_tokens for hit in (self.hit_tokens, self.stock_hit_tokens))
@@ -243,12 +223,11 @@ class Shadow:
 
 
 class ShadowLifecycle:
-    """The shadows of one attachment, one after the other while the mode is "shadow"; a failed one is dropped.
+    """The shadows of one attachment, one after the other while the mode is "shadow".
 
-    Args:
-        strict: raise errors of a shadow.  Otherwise they are logged, and there is none until the next switch.
-        make: makes a shadow beside an adapter, or returns why it cannot; None makes none.  Its `account` is a
-            `Shadow`, None before it has seen the engine at work.  Its other methods are the events of `tell`.
+    `make` makes a shadow beside an adapter, or returns why it cannot; None makes none.  A shadow's `account`
+    is a `Shadow`, None before it has seen the engine at work.  Its methods are the events of `tell`.  An
+    error of one is logged, and there is none until the next switch; with `strict` it is raised.
 
     Attributes:
         shadow: the present one, None without.
@@ -283,7 +262,6 @@ class ShadowLifecycle:
             self.shadow = made
 
     def tell(self, event: str, *args: Any) -> None:
-        """Call a method of the shadow."""
         if self.shadow is None:
             return
         try:

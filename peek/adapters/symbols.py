@@ -86,8 +86,7 @@ class Alphabet:
     """Packs token ids of any width, and translates them back.
 
     SGLang puts an image into a prompt as a run of values derived from the image's hash, up to 62 bits wide.
-    An id below `FIRST_LETTER` is its own symbol.  Every other value gets a number from there on, equal values
-    the same one, while its `Letter` is referenced.
+    Every value from `FIRST_LETTER` on, or below 0, gets a number from there on while its `Letter` lives.
     """
 
     def __init__(self) -> None:
@@ -103,10 +102,8 @@ class Alphabet:
     def pack(self, tokens: Any) -> tuple[bytes, tuple[Letter, ...]]:
         """Return token ids as packed symbols, and the letters among them, which the caller keeps.
 
-        O(tokens); Python loops over the letters only.
-
-        Raises:
-            InvalidKey: nothing to pack, a value that is not an int of 64 bits, or too many letters.
+        O(tokens); Python loops over the letters only.  `InvalidKey`: nothing to pack, a value that is not an
+        int of 64 bits, or too many letters.
         """
         if isinstance(tokens, list):
             try:

@@ -147,13 +147,15 @@ class Exchange:
     def _answer_response(self, kind: str, message: Any) -> Any:
         part = getattr(message, kind)
         if kind == "response_headers":
-            codes = [
-                each.value or each.raw_value.decode()
-                for each in part.headers.headers
-                if each.key == ":status"
-            ]
+            status = [each for each in part.headers.headers if each.key == ":status"]
+            codes = [each.value or each.raw_value.decode() for each in status]
             self._good = bool(codes) and codes[0] < "400"
-            self._note_served(message)
+            told = _field(message, LB, SERVED)
+            served = told.string_value if told is not None else ""
+            for attributes in message.attributes.values():
+                served = served or attributes.fields[UPSTREAM].string_value
+            if self._picked is not None and served and served != self._picked.endpoint:
+                self._picker.began(self._picked, served)  # another endpoint than was picked
         elif kind == "response_body" and part.body and self._picked is not None:
             self._picker.began(self._picked)
         if kind == "response_trailers" or part.end_of_stream:
@@ -161,15 +163,6 @@ class Exchange:
         if kind == "response_body" and self._answer_mode == FULL_DUPLEX:
             return self._piece(kind, part.body, part.end_of_stream)
         return self._plain(kind)
-
-    def _note_served(self, message: Any) -> None:
-        """Report it if another endpoint served than was picked."""
-        told = _field(message, LB, SERVED)
-        served = told.string_value if told is not None else ""
-        for attributes in message.attributes.values():
-            served = served or attributes.fields[UPSTREAM].string_value
-        if self._picked is not None and served and served != self._picked.endpoint:
-            self._picker.began(self._picked, served)
 
     # -- messages ------------------------------------------------------------------------------------
 

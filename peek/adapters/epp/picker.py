@@ -78,7 +78,6 @@ class Picked:
 
     Attributes:
         serial: its name for the planner.
-        endpoint: where it is.
         brain: the planner that knows of it; None if none does.
         began: whether its answer has begun.
         ended: whether it has ended; further news of it is ignored.
@@ -92,12 +91,7 @@ class Picked:
 
 
 class Brain:
-    """A planner, its metrics, and the thread in which its calls run, one after another.
-
-    Args:
-        options: see `Options`.
-        loop: the event loop in which answers are awaited.
-    """
+    """A planner, its metrics, and the thread in which its calls run; answers are awaited in `loop`."""
 
     def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
         self.fleet = FleetPlanner(options.fleet())
@@ -105,17 +99,14 @@ class Brain:
         self._options = options
         self._loop = loop
         self._statements = Statements()
-        self._calls: SimpleQueue[tuple[Callable[..., Any], Any, Callable[..., None]] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Callable[..., Any], Any, Callable[..., object]] | None] = SimpleQueue()
         Thread(target=self._work, name="peek-planner", daemon=True).start()
 
     def call(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """Call a function in the thread, after earlier calls; return a future of its answer."""
         future: asyncio.Future[Any] = self._loop.create_future()
-
-        def answer(result: Any, error: Exception | None) -> None:
-            self._loop.call_soon_threadsafe(_settle, future, result, error)
-
-        self._calls.put((function, args, answer))
+        settle = self._loop.call_soon_threadsafe
+        self._calls.put((function, args, lambda result, error: settle(_settle, future, result, error)))
         return future
 
     def tell(self, failed: Callable[[Exception], None], function: Callable[..., None], *args: Any) -> None:
@@ -171,12 +162,9 @@ class Brain:
         decode_tokens = self._options.decode_tokens
         parsed: Any = None
         prompt: Prompt | None = None
-        if body:
-            try:
-                parsed = json.loads(body)
-                prompt = prompt_of((parsed,), {}) if isinstance(parsed, dict) else None
-            except Exception:  # whatever a client may send
-                prompt = None
+        with suppress(Exception):  # whatever a client may send
+            parsed = json.loads(body) if body else None
+            prompt = prompt_of((parsed,), {}) if isinstance(parsed, dict) else None
         if prompt is None:
             symbol = int(serial) % 2**31
             return PendingRequest(serial, [symbol], time.monotonic(), namespace="no prompt"), decode_tokens
@@ -232,19 +220,13 @@ def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -
 
 
 class Picker:
-    """Picks endpoints; also a `prometheus_client` collector of its metrics.  Call it from one event loop.
-
-    Args:
-        options: see `Options`.
-        clock: seconds.
-    """
+    """Picks endpoints; also a `prometheus_client` collector of its metrics.  Call it from one event loop."""
 
     def __init__(self, options: Options, clock: Callable[[], float] = time.monotonic) -> None:
         self.options = options
         self._clock = clock
         self._brain = Brain(options, asyncio.get_running_loop())
         self._endpoints: list[str] = []
-        """Endpoints that may be picked."""
         self._loads: dict[str, int] = {}
         """Number of requests at each endpoint that has any, also if it may no longer be picked."""
         self._resting: dict[str, float] = {}
@@ -267,7 +249,6 @@ class Picker:
         return {name: self._loads.get(name, 0) for name in self._endpoints}
 
     def close(self) -> None:
-        """End the planner's thread."""
         self._brain.close()
 
     # -- endpoints -----------------------------------------------------------------------------------
@@ -344,15 +325,15 @@ class Picker:
         if self._aside_until or self._late_since() is not None:
             return ""
         call = brain.call(brain.place, serial, body, session, allowed)
+        finished = False
         try:
             await asyncio.wait([call], timeout=self.options.deadline_s)
-        except asyncio.CancelledError:
-            call.add_done_callback(_ignore)
-            self._tell(brain, brain.ended, serial, "")
-            raise
-        if not call.done():
-            call.add_done_callback(_ignore)
-            self._tell(brain, brain.ended, serial, "")
+            finished = call.done()
+        finally:
+            if not finished:  # or cancelled
+                call.add_done_callback(_ignore)
+                self._tell(brain, brain.ended, serial, "")
+        if not finished:
             self._late = (call, self._clock())
             self._log_once("late", "peek's planner has not answered within its deadline")
             return ""
@@ -406,8 +387,6 @@ class Picker:
         self._count(picked.endpoint, -1)
         if picked.brain is not None:
             self._tell(picked.brain, picked.brain.ended, picked.serial, picked.endpoint if answered else "")
-
-    # -- when something of ours goes wrong -----------------------------------------------------------
 
     def _tell(self, brain: Brain, function: Callable[..., None], *args: Any) -> None:
         """Pass news to a planner without waiting, unless it was set aside."""

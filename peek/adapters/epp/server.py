@@ -48,9 +48,8 @@ ADVICE: Final = "the packages of gRPC, Envoy's messages or Prometheus are missin
 class EndpointList:
     """Endpoints named by flags and by a file, looked up anew at each `read`.
 
-    Args:
-        named: `host:port` each; a name stands for all its addresses.
-        file: a list of these, one in each line (`#` begins a comment), or Envoy's own in JSON (EDS).
+    Each of `named` is a `host:port`; a name stands for all its addresses.  `file` lists these, one in each
+    line (`#` begins a comment), or is Envoy's own in JSON (EDS).
     """
 
     def __init__(self, named: Sequence[str], file: str = "") -> None:
@@ -181,7 +180,6 @@ async def run(arguments: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         "peek-epp", description="Picks endpoints for Envoy, by the prefixes prompts share."
     )
@@ -209,7 +207,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run the command; return its exit code."""
     arguments = parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     sys.setswitchinterval(SWITCH_S)

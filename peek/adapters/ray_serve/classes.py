@@ -6,7 +6,7 @@ The classes are made on first use, so that importing this module does not import
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import Any
 
 from peek.adapters.ray_serve.exchange import Exchange
 from peek.adapters.ray_serve.routing import FleetRouting
@@ -15,34 +15,23 @@ from peek.adapters.ray_serve.settings import ACTOR_NAME, checked, why_stand_asid
 logger = logging.getLogger("ray.serve.peek")
 
 
-def _router_class() -> Any:
-    from ray.serve._private.request_router import PowerOfTwoChoicesRequestRouter
-
-    return type(
-        "FleetRouter",
-        (FleetRouting, PowerOfTwoChoicesRequestRouter),
-        {
-            "__module__": __name__,
-            "__doc__": "peek's choice; where it has none, Ray's power of two choices.",
-        },
-    )
-
-
-def _exchange_class() -> Any:
-    import ray
-
-    return ray.remote(num_cpus=0)(Exchange)
-
-
-_MADE: Final = {"FleetRouter": _router_class, "FleetExchangeActor": _exchange_class}
-
-
 def __getattr__(name: str) -> Any:
-    if name not in _MADE:
+    if name in globals():
+        return globals()[name]
+    if name == "FleetRouter":
+        from ray.serve._private.request_router import PowerOfTwoChoicesRequestRouter
+
+        about = "peek's choice; where it has none, Ray's power of two choices."
+        bases = (FleetRouting, PowerOfTwoChoicesRequestRouter)
+        made: Any = type(name, bases, {"__module__": __name__, "__doc__": about})
+    elif name == "FleetExchangeActor":
+        import ray
+
+        made = ray.remote(num_cpus=0)(Exchange)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name not in globals():
-        globals()[name] = _MADE[name]()
-    return globals()[name]
+    globals()[name] = made
+    return made
 
 
 def fleet_options(**options: Any) -> dict[str, Any]:
@@ -72,14 +61,12 @@ def fleet_options(**options: Any) -> dict[str, Any]:
         return {"max_ongoing_requests": found["max_ongoing_requests"]}
     from ray.serve.config import DeploymentActorConfig, RequestRouterConfig
 
+    router, actor = __getattr__("FleetRouter"), __getattr__("FleetExchangeActor")
+    actors = [DeploymentActorConfig(name=ACTOR_NAME, actor_class=actor, actor_options={"num_cpus": 0})]
     return {
         "max_ongoing_requests": found["max_ongoing_requests"],
-        "deployment_actors": [
-            DeploymentActorConfig(
-                name=ACTOR_NAME, actor_class=__getattr__("FleetExchangeActor"), actor_options={"num_cpus": 0}
-            )
-        ],
+        "deployment_actors": actors,
         "request_router_config": RequestRouterConfig(
-            request_router_class=__getattr__("FleetRouter"), request_router_kwargs=found
+            request_router_class=router, request_router_kwargs=found
         ),
     }

@@ -42,8 +42,7 @@ class Asked(NamedTuple):
     """A request as routers describe it to each other.
 
     Attributes:
-        key: packed symbols of the prompt.
-        num_tokens: length of the prompt, tokens.
+        key: packed symbols of the prompt, of `num_tokens` tokens.
         namespace: requests of different namespaces share no KV.
         decode_tokens: expected length of the answer, tokens.
         session: name of the conversation that it belongs to, "" if unknown.
@@ -75,13 +74,9 @@ class Sent(NamedTuple):
 class Decider:
     """A planner, and what one router knows of the replicas.  Does no I/O; call it from one thread.
 
-    After an internal error it decides nothing for `ASIDE_S`; then it starts with a new planner.
-
-    Args:
-        options: see `fleet_options`.
-        clock: seconds.
-        later: runs what it is given once, after all that this turn of the event loop brings; so requests that
-            come together are ordered together.  The default runs it at once.
+    After an internal error it decides nothing for `ASIDE_S`; then it starts with a new planner.  `later` runs
+    what it is given once, after all that this turn of the event loop brings; so requests that come together
+    are ordered together.  Its default runs it at once.
 
     Attributes:
         name: name of this router.
@@ -133,16 +128,10 @@ class Decider:
     # -- requests --------------------------------------------------------------------------------------
 
     def ask(self, asked: Asked, ready: Callable[[Sent | None], None], age_s: float = 0.0) -> int:
-        """Take a new request.
+        """Take a new request, which arrived `age_s` ago; return its number, for `give_up`.
 
-        Args:
-            asked: the request.
-            ready: called once the request may go, before this method returns or later.  Its argument says
-                where the request goes; None leaves the choice to Ray's own rule.
-            age_s: seconds since the request arrived.
-
-        Returns:
-            The request's number, for `give_up`.
+        `ready` is called once the request may go, before this method returns or later.  Its argument says
+        where the request goes; None leaves the choice to Ray's own rule.
         """
         self._serial += 1
         serial = self._serial
@@ -280,8 +269,7 @@ class Decider:
     def rest(self, name: str) -> float:
         """Leave a replica alone for a while: it refused a request, so it has more than is known here.
 
-        Returns:
-            Seconds until the rest ends and the caller has to call `tick`.
+        Returns the seconds until the rest ends and the caller has to call `tick`.
         """
         if self._fleet is None or name not in self._replicas:
             return 0.0

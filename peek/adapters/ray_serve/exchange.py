@@ -40,11 +40,7 @@ AT_ONCE: Final = 32
 
 
 class Exchange:
-    """The latest loads of each router, and the newest prompts of all routers.
-
-    Args:
-        clock: seconds.
-    """
+    """The latest loads of each router, and the newest prompts of all routers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -57,17 +53,10 @@ class Exchange:
     async def swap(
         self, router: str, loads: Loads, sent: list[Asked], heard: int
     ) -> tuple[list[Loads], list[Asked], int]:
-        """Take a router's loads and new prompts; return those of the other routers.
+        """Take a router's loads, and the requests that it `sent` since its last call.
 
-        Args:
-            router: name of the router.
-            loads: its requests under way and waiting.
-            sent: requests that it sent since its last call.
-            heard: the number that its last call returned, 0 at first.
-
-        Returns:
-            The loads of the other routers, the remembered prompts that they sent since `heard`, and the
-            number to pass as `heard` next time.
+        Returns the loads of the other routers, the remembered prompts that they sent since `heard`, and the
+        number to pass as `heard` next time; it is 0 at first.
         """
         now = self._clock()
         self._loads[router] = (now, loads)
@@ -94,9 +83,8 @@ class Exchange:
 class ExchangeClient:
     """One router's connection to the exchange; runs in the router's event loop.
 
-    Args:
-        decider: gives what is new here, and takes what the other routers say.
-        find: returns the exchange, or None; may block, so it is called in a thread.
+    `decider` gives what is new here, and takes what the other routers say.  `find` returns the exchange, or
+    None; it may block, so it is called in a thread.
     """
 
     def __init__(self, decider: Decider, find: Callable[[], Any]) -> None:

@@ -63,8 +63,11 @@ class FleetRouting(_Base):  # type: ignore[misc]
         decider = self._decider
         if decider is None:
             return await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
-        if is_retry:
-            self._was_refused(decider, pending_request)
+        refused = getattr(pending_request, "peek_sent", None) if is_retry else None
+        if refused is not None:  # by the chosen replica, which may have died
+            rest_s = decider.rest(refused.replica)
+            asyncio.get_running_loop().call_later(rest_s + 0.001, decider.tick)
+            decider.end(refused, False)
         asked = self._asked(pending_request)
         sent = await self._decision(decider, asked, max(0.0, time.time() - pending_request.created_at))
         replica = None if sent is None else self._replicas.get(self._ids.get(sent.replica))
@@ -91,14 +94,6 @@ class FleetRouting(_Base):  # type: ignore[misc]
         except asyncio.CancelledError:
             decider.give_up(serial)
             raise
-
-    def _was_refused(self, decider: Decider, pending_request: Any) -> None:
-        """Note that the chosen replica refused the request, or died."""
-        sent = getattr(pending_request, "peek_sent", None)
-        if sent is not None:
-            rest_s = decider.rest(sent.replica)
-            asyncio.get_running_loop().call_later(rest_s + 0.001, decider.tick)
-            decider.end(sent, False)
 
     def _asked(self, pending_request: Any) -> Asked:
         prompt = None
@@ -207,11 +202,7 @@ COUNTERS: Final = {
 
 
 class RouterMetrics:
-    """Exports a router's status as metrics of Ray.
-
-    Args:
-        application, deployment: whose router it is.
-    """
+    """Exports a router's status as metrics of Ray."""
 
     def __init__(self, application: str, deployment: str) -> None:
         from uuid import uuid4

@@ -21,7 +21,18 @@ def register() -> None:
 def __getattr__(name: str) -> Any:
     if name != "Engine":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from peek.adapters.sglang.plugin import engine_class
+    from sglang.srt.entrypoints.engine import Engine
 
-    made = globals()["Engine"] = engine_class()
-    return made
+    from peek.adapters.sglang.plugin import configured_or_exit, run_scheduler_process
+
+    class PeekEngine(Engine):  # type: ignore[misc]
+        """SGLang's engine, with `peek` in its schedulers if the environment asks for it."""
+
+        run_scheduler_process_func = staticmethod(run_scheduler_process)
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            configured_or_exit()  # here, before a process is started and a model loaded
+            super().__init__(*args, **kwargs)
+
+    globals()["Engine"] = PeekEngine
+    return PeekEngine

@@ -1,8 +1,5 @@
 """One planner beside one SGLang `SchedulePolicy`.
 
-`SglangAdapter.order` takes the place of `calc_priority`.  It finds what has changed in the waiting queue,
-plans, and moves the requests that the next batch may admit to the front.
-
 There is no clock.  With tensor parallelism every rank runs its own scheduler, and all must reach the same
 order.  Wall time differs between ranks; work done does not.  So time is the prefill work admitted so far, in
 tokens, at a nominal speed.
@@ -13,7 +10,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 from typing import Any, Final
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 from peek.adapters.activation import Settings
 from peek.adapters.containment import Shield, require
@@ -21,7 +18,6 @@ from peek.adapters.engine_adapter import EngineAdapter, found_in
 from peek.adapters.line import Line
 from peek.adapters.sglang import caches
 from peek.adapters.sglang.requests import (
-    Arrivals,
     Translator,
     Waiting,
     entry_time,
@@ -43,6 +39,9 @@ NOMINAL_TOKEN_S: Final = 1 / 6000
 SPARE: Final = 8
 """Requests in the plan's order after the last that a batch has room for: SGLang passes over some."""
 
+_TIE_S: Final = 1e-9
+"""Seconds between two arrivals at one time, where their order counts: far less than any work takes."""
+
 _BATCH: Final = (16384, 4096)
 """Tokens that a batch computes, and its seats, where the scheduler is not known: SGLang's own defaults."""
 
@@ -55,13 +54,10 @@ def schedule_policy(policy: Any) -> str:
 
 
 class SglangAdapter(EngineAdapter):
-    """Orders the waiting queue of `policy` and, if configured, chooses what its cache evicts.
+    """Orders the waiting queue of a `SchedulePolicy` and, if configured, chooses what its cache evicts.
 
-    Args:
-        policy: a `sglang.srt.managers.schedule_policy.SchedulePolicy`.
-        settings: settings of the adapter, not stock.
-        shield: wraps whatever SGLang's cache calls.
-        scheduler: the policy's `Scheduler`, for the room in a batch; None if it is not known.
+    `shield` wraps whatever SGLang's cache calls.  `scheduler` is the policy's own, for the room in a batch;
+    None if it is not known.
     """
 
     def __init__(self, policy: Any, settings: Settings, shield: Shield, scheduler: Any = None) -> None:
@@ -74,7 +70,10 @@ class SglangAdapter(EngineAdapter):
         """Prompt tokens admitted for computation so far."""
         require(policy, _NEEDED, "SGLang")
         cache = policy.tree_cache
-        caches.require_cache(cache, self.planner.evicts)
+        wanted = [] if caches.shows_nodes(cache) else ["match_full_device_prefix", "match_prefix"]
+        if self.planner.evicts and not wanted and not caches.is_hybrid(cache):
+            wanted.append("eviction_strategy")
+        require(caches.tree_core(cache), wanted, "SGLang")
         self._door = Translator(int(cache.page_size), caches.is_bigram(cache), caches.lender_of(cache))
         self.view = caches.make_view(cache, self._door)
         self._waiting: dict[str, Waiting] = {}
@@ -91,7 +90,9 @@ class SglangAdapter(EngineAdapter):
         self._line = Line()
         self._told = False
         """Whether `turned` was called since the last `order`: no request was admitted unnoticed."""
-        self._arrivals = Arrivals(policy.enable_priority_scheduling)
+        self._arrived: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
+        """By request, also a retracted one: its arrival, and the engine's entry time at that moment."""
+        self._arrivals = 0
         self._away = False
         """Whether the queue may be in another order than SGLang's own policy would see."""
         self._stock_strategy: Any = None
@@ -101,17 +102,17 @@ class SglangAdapter(EngineAdapter):
 
     def _take_over_eviction(self, cache: Any) -> None:
         if self._touches:
-            logger.warning(
-                "peek: SGLang's Rust core takes no eviction strategy; needed prefixes are kept recent instead"
-                " (%s evicts by demand)",
-                caches.PYTHON_CORE,
-            )
+            text = "peek: SGLang's Rust core takes no eviction strategy; needed prefixes are kept recent"
+            logger.warning(text + " instead (%s evicts by demand)", caches.PYTHON_CORE)
         elif self.planner.evicts:
             call, demand = self._shield.call, self._demand
-            self._stock_strategy = caches.put_before(cache, lambda node_id: call(demand, node_id) or 0.0)
-            if self._stock_strategy is None:
+            self._stock_strategy = stock = getattr(caches.tree_core(cache), "eviction_strategy", None)
+            if stock is None:
                 kind = type(cache).__name__
                 logger.warning("peek: a %s takes no eviction strategy; it evicts as ever", kind)
+                return
+            strategy = caches.DemandStrategy(stock, lambda node_id: call(demand, node_id) or 0.0)
+            caches.set_strategy(cache, strategy)
 
     @property
     def now(self) -> float:
@@ -121,7 +122,7 @@ class SglangAdapter(EngineAdapter):
     # -- one cycle ---------------------------------------------------------------------------------
 
     def order(self, queue: list[Any]) -> bool:
-        """Put `queue` in order, in place; return False if SGLang's own policy should order it.
+        """Take the place of `calc_priority`: order `queue` in place; False leaves it to SGLang's own policy.
 
         False if the plan stands aside: the policy needs sharing, and no waiting prompt is shared, cached or
         under way.  Requests that the next batch may admit come first, in the plan's order; the others follow
@@ -286,9 +287,11 @@ class SglangAdapter(EngineAdapter):
             self._end(rid)
         lends = self._door.lends
         if self._turns and lends is not None:
-            for rid in [rid for rid, entry in self._turns.items() if entry.lent_anew(lends)]:
-                self._leave(rid)  # it arrives again with its new key
-                self._told = False  # so that the queue is looked through
+            for rid, entry in list(self._turns.items()):
+                request = entry.request()
+                if request is not None and lends(request, entry.limit) != entry.lent:
+                    self._leave(rid)  # it arrives again with its new key
+                    self._told = False  # so that the queue is looked through
 
     def _end(self, rid: str) -> None:
         self.planner.prefilled(rid)
@@ -318,8 +321,7 @@ class SglangAdapter(EngineAdapter):
             cached = int(request.cached_tokens)
             self._note_cached(cached, partial(self.planner.cached_len, rid) if self._exact else None)
             uncached = int(self.planner.request(rid).num_tokens) - cached
-        ended = entry.prefill_ended()
-        if ended:
+        if entry.prefill_ended():
             self.planner.prefilled(rid)
             self._door.release(entry)
         else:
@@ -329,6 +331,21 @@ class SglangAdapter(EngineAdapter):
     def _charge(self, tenant: str, tokens: int) -> None:
         super()._charge(tenant, tokens)
         self._standing = None
+
+    def _arrival_of(self, request: Any) -> float:
+        """Return the arrival of a request that enters the queue now, on the adapter's clock.  O(1).
+
+        A retracted request keeps its first one.  Under priority scheduling the engine's entry time breaks
+        ties, so no two arrivals are equal.  Where a retraction renews that time, the request arrives again.
+        """
+        by_priority = self.policy.enable_priority_scheduling
+        entered, known = entry_time(request), self._arrived.get(request)
+        if known is not None and (not by_priority or known[1] == entered):
+            return known[0]
+        self._arrivals += 1
+        arrival = self.now + self._arrivals * _TIE_S if by_priority else self.now
+        self._arrived[request] = (arrival, entered)
+        return arrival
 
     def _add(self, request: Any) -> None:
         """Give a request to the planner; if this raises, nothing has changed."""
@@ -343,7 +360,7 @@ class SglangAdapter(EngineAdapter):
             pending = PendingRequest(
                 rid,
                 entry.key,
-                self._arrivals.of(request, self.now),
+                self._arrival_of(request),
                 entry.namespace,
                 entry.num_tokens,
                 tenant=tenant_of(request, self._tenants),

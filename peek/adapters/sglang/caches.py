@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
-from peek.adapters.containment import require
 from peek.adapters.sglang.requests import Translator
 from peek.adapters.sglang.views import HAS_STATE, HAS_WINDOW, CoreView, NodeView
 
@@ -47,8 +46,8 @@ def why_not_understood(cache: Any) -> str | None:
     kind = type(cache)
     if getattr(cache, "disable", True):
         return "prefix caching is off"
-    base = _base_of(kind)
-    if base is None or not hasattr(cache, _UNDERSTOOD[_path(base)]):
+    base, tree = _base_of(kind)
+    if base is None or not hasattr(cache, tree):
         return f"the prefix cache is a {kind.__name__}, which is not understood"
     for name in _MATCHING:
         if getattr(kind, name, None) is not getattr(base, name, None):
@@ -56,13 +55,13 @@ def why_not_understood(cache: Any) -> str | None:
     return _why_not_hybrid(cache)
 
 
-def _path(kind: type) -> str:
-    return f"{kind.__module__.removeprefix('sglang.srt.mem_cache.')}.{kind.__name__}"
-
-
-def _base_of(kind: type) -> type | None:
-    """Return SGLang's own class that a cache is of or derives from, None if that is not understood."""
-    return next((base for base in kind.__mro__ if _path(base) in _UNDERSTOOD), None)
+def _base_of(kind: type) -> tuple[type | None, str]:
+    """Return SGLang's own class that a cache is of or derives from, None without, and what holds its tree."""
+    for base in kind.__mro__:
+        path = f"{base.__module__.removeprefix('sglang.srt.mem_cache.')}.{base.__name__}"
+        if path in _UNDERSTOOD:
+            return base, _UNDERSTOOD[path]
+    return None, ""
 
 
 def _why_not_hybrid(cache: Any) -> str | None:
@@ -127,16 +126,7 @@ def shows_nodes(cache: Any) -> bool:
         return False
 
 
-def require_cache(cache: Any, evicts: bool) -> None:
-    """Raise `EngineMismatch` for a needed member that an understood cache lacks."""
-    wanted = [] if shows_nodes(cache) else ["match_full_device_prefix", "match_prefix"]
-    if evicts and shows_nodes(cache) and not is_hybrid(cache):
-        wanted.append("eviction_strategy")
-    require(tree_core(cache), wanted, "SGLang")
-
-
 # -- views --------------------------------------------------------------------------------------------
-
 
 MOST_TOKENS: Final = 1 << 22
 """Most tokens of the keys that are remembered until a walk: about 32 MiB."""
@@ -148,13 +138,8 @@ class Insertions:
     The hook around `insert` of SGLang's classes reports to `cache.peek`, which is this object.  Before its
     first report, and after an internal error, nothing is known: each walk looks everything up.
 
-    Args:
-        cache: a prefix cache that gets nothing from the host or from elsewhere.
-        door: makes the planner's keys.
-        size: returns the tokens in the cache, evictable and locked.
-
-    Attributes:
-        count: number of insertions so far.
+    `cache` gets nothing from the host or from elsewhere.  `door` makes the planner's keys.  `size` returns
+    the tokens in the cache, evictable and locked.  `count` counts the insertions so far.
     """
 
     def __init__(self, cache: Any, door: Translator, size: Callable[[], int]) -> None:
@@ -224,13 +209,19 @@ def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
     core = tree_core(cache)
     hybrid = is_hybrid(cache)
     insertions = None
-    told = type(cache).insert is getattr(_base_of(type(cache)), "insert", None)
+    told = type(cache).insert is getattr(_base_of(type(cache))[0], "insert", None)
     if told and not hybrid and not is_fed_from_elsewhere(cache):  # otherwise KV may come in unnoticed
         insertions = Insertions(cache, door, lambda: int(core.evictable_size() + core.protected_size()))
-    if not shows_nodes(cache):
-        return CoreView(door, insertions, _core_match(core))
-    holds = _what_it_holds(cache) if hybrid else None
-    return NodeView(door, insertions, lambda: core.root_node, holds, window_of(cache), _has_states(cache))
+    if shows_nodes(cache):
+        holds = _what_it_holds(cache) if hybrid else None
+        return NodeView(door, insertions, lambda: core.root_node, holds, window_of(cache), _has_states(cache))
+    from sglang.srt.mem_cache.radix_cache import RadixKey
+
+    def match(tokens: array[int], extra_key: str | None, salt: str | None) -> tuple[int, int]:
+        matched, node, _ = core.match_full_device_prefix(RadixKey(tokens, extra_key, cache_salt=salt))
+        return int(matched), int(node)
+
+    return CoreView(door, insertions, match)
 
 
 def is_fed_from_elsewhere(cache: Any) -> bool:
@@ -255,17 +246,6 @@ def _what_it_holds(cache: Any) -> Callable[[Any], int]:
         return found
 
     return held
-
-
-def _core_match(core: Any) -> Any:
-    from sglang.srt.mem_cache.radix_cache import RadixKey
-
-    def match(tokens: array[int], extra_key: str | None, salt: str | None) -> tuple[int, int]:
-        key = RadixKey(tokens, extra_key, cache_salt=salt)
-        matched, node, _ = core.match_full_device_prefix(key)
-        return int(matched), int(node)
-
-    return match
 
 
 def lender_of(cache: Any) -> Callable[[Any, int], int] | None:
@@ -294,13 +274,10 @@ def lender_of(cache: Any) -> Callable[[Any, int], int] | None:
 
 
 class DemandStrategy:
-    """An `EvictionStrategy` in front of another one: what waiting requests need is evicted last.
+    """An `EvictionStrategy` in front of SGLang's own, `inner`: what waiting requests need is evicted last.
 
     A strategy ranks evictable leaves; the lowest is evicted first.  Without demand a cache evicts as before.
-
-    Args:
-        inner: the strategy that SGLang was configured with.
-        demand: returns the demand for a cached node by its id; 0.0 if no request waits for it.  O(levels).
+    `demand` returns that for a cached node by its id; 0.0 if no request waits for it.  O(levels).
     """
 
     def __init__(self, inner: Any, demand: Callable[[int], float]) -> None:
@@ -310,14 +287,6 @@ class DemandStrategy:
     def get_priority(self, node: Any) -> tuple[float, Any]:
         """Return the rank of a leaf; SGLang calls this for every leaf when it evicts."""
         return self._demand(node.id), self.inner.get_priority(node)
-
-
-def put_before(cache: Any, demand: Callable[[int], float]) -> Any:
-    """Let a cache evict by demand first; return its own strategy, None if it takes none."""
-    stock = getattr(tree_core(cache), "eviction_strategy", None)
-    if stock is not None:
-        set_strategy(cache, DemandStrategy(stock, demand))
-    return stock
 
 
 def set_strategy(cache: Any, strategy: Any) -> None:

@@ -1,8 +1,6 @@
-"""How SGLang loads `peek`: through an entry point where it has plug-ins, else in its own scheduler process.
+"""How SGLang loads `peek`: through an entry point where it has plug-ins (0.5.11 and later), `register`.
 
-`register` is an entry point in the group `sglang.srt.plugins` (0.5.11 and later), which SGLang calls in each
-of its processes.  It does nothing unless `peek` is configured.  For 0.5.9 there are `run_scheduler_process`
-and an `Engine` that starts such processes.
+For 0.5.9 there are `run_scheduler_process` and an `Engine` that starts such processes.
 """
 
 from __future__ import annotations
@@ -10,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial, wraps
 from importlib.util import find_spec
 from pkgutil import resolve_name
@@ -32,20 +31,16 @@ REPLACED: Final = ("fcfs", "lpm")
 REPLACE_ANY: Final = "PEEK_REPLACE_SCHEDULE_POLICY"
 """The variable that makes it replace any other value, too."""
 
-# -- the scheduler -----------------------------------------------------------------------------------
-
 
 def why_stand_aside(policy: Any, scheduler: Any = None) -> str | None:
     """Return why SGLang's own order stays beside this `SchedulePolicy`, None if there is no reason."""
     if setting_of(scheduler, "disaggregation_mode") == "decode":
         return "a decode worker's requests wait with their KV, and have no prefill to order by"
     chosen = schedule_policy(policy)
-    if chosen not in REPLACED and not asks_to_replace():
-        return (
-            f"--schedule-policy {chosen} was asked for, and peek takes the place of {' and '.join(REPLACED)}"
-            f" only ({REPLACE_ANY}=1 replaces it)"
-        )
-    return why_not_understood(policy.tree_cache)
+    if chosen in REPLACED or asks_to_replace():
+        return why_not_understood(policy.tree_cache)
+    own = f"peek takes the place of {' and '.join(REPLACED)} only"
+    return f"--schedule-policy {chosen} was asked for, and {own} ({REPLACE_ANY}=1 replaces it)"
 
 
 def sglang_info(policy: Any, scheduler: Any) -> EngineInfo:
@@ -79,12 +74,10 @@ def _parallel() -> Any:
 def _first(places: list[Any], name: str) -> int | None:
     """Return the first of these objects' attributes that is a number."""
     for place in places:
-        try:
+        with suppress(Exception):  # a record that is not filled in yet may raise anything
             value = getattr(place, name, None)
-        except Exception:  # a record that is not filled in yet may raise anything
-            value = None
-        if isinstance(value, int):
-            return value
+            if isinstance(value, int):
+                return value
     return None
 
 
@@ -124,9 +117,6 @@ def mode_agreement(scheduler: Any) -> Callable[[str], str] | None:
     return agree
 
 
-# -- what stands beside it ----------------------------------------------------------------------------
-
-
 def attach(policy: Any, settings: Settings, scheduler: Any = None) -> Attachment[SglangAdapter]:
     """Return the attachment of one `SchedulePolicy`; `scheduler` is the policy's own, None if unknown."""
     return Attachment(
@@ -157,16 +147,17 @@ def around_order(stock: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
     queue = args[0] if args else kwargs["waiting_queue"]
     adapter = attachment.working
     record(attachment, "saw", queue)
-    if adapter is not None:
-        attachment.observe("looked_at", queue)
-        ordered = attachment.call(adapter.order, queue)
-        attachment.count()
-        if ordered:
-            touch = getattr(policy, "_touch_waiting_prefixes", None)
-            if touch is not None:
-                touch(policy.policy, queue)
-            return False  # 0.5.9: no prefixes were matched; later versions return nothing
-    return stock(policy, *args, **kwargs)
+    if adapter is None:
+        return stock(policy, *args, **kwargs)
+    attachment.foretold.tell("looked_at", queue)
+    ordered = attachment.call(adapter.order, queue)
+    attachment.count()
+    if not ordered:
+        return stock(policy, *args, **kwargs)
+    touch = getattr(policy, "_touch_waiting_prefixes", None)
+    if touch is not None:
+        touch(policy.policy, queue)
+    return False  # 0.5.9: no prefixes were matched; later versions return nothing
 
 
 def record(attachment: Any, event: str, queue: Any) -> None:
@@ -187,7 +178,7 @@ def after_prefill(found: Any, scheduler: Any, /, *_args: Any, **_kwargs: Any) ->
         return
     record(attachment, "turned", getattr(scheduler, "waiting_queue", ()))
     batch = getattr(found, "batch_to_run", found)  # wrapped in later versions
-    attachment.observe("turned", scheduler, batch, getattr(found, "running_batch", None))
+    attachment.foretold.tell("turned", scheduler, batch, getattr(found, "running_batch", None))
     adapter = attachment.adapter  # `working` counts the calls, and this belongs to the same one
     if adapter is not None:
         attachment.call(adapter.turned, [] if batch is None else batch.reqs, scheduler.waiting_queue)
@@ -215,12 +206,9 @@ INSERTS: Final = (
 
 def hooks(settings: Settings) -> list[tuple[str, str, Callable[..., Any]]]:
     """Return all hooks in SGLang's own methods: the method, where ("after" or "around"), and the hook."""
+    policy = partial(after_policy, settings)
     return [
-        (
-            "sglang.srt.managers.scheduler.Scheduler.init_schedule_policy",
-            "after",
-            partial(after_policy, settings),
-        ),
+        ("sglang.srt.managers.scheduler.Scheduler.init_schedule_policy", "after", policy),
         ("sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority", "around", around_order),
         ("sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill", "after", after_prefill),
         *((each, "around", around_insert) for each in INSERTS if find_spec(each.rsplit(".", 2)[0])),
@@ -261,7 +249,7 @@ def configured_or_exit() -> Settings | None:
 
 
 def register() -> None:
-    """Entry point of `sglang.srt.plugins`: put the hooks into this process, once.
+    """Entry point of `sglang.srt.plugins`, called in each process: put the hooks into it, if configured.
 
     SGLang first calls it in the process that starts the others.  So a mistake in a setting ends the server
     before a model is loaded.
@@ -304,19 +292,3 @@ def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:
         for target, where, hook in hooks(settings):
             stand(target, where, hook)
     return scheduler.run_scheduler_process(*args, **kwargs)
-
-
-def engine_class() -> Any:
-    """Return a subclass of `sglang.srt.entrypoints.engine.Engine` that starts such processes."""
-    from sglang.srt.entrypoints.engine import Engine
-
-    class PeekEngine(Engine):  # type: ignore[misc]
-        """SGLang's engine, with `peek` in its schedulers if the environment asks for it."""
-
-        run_scheduler_process_func = staticmethod(run_scheduler_process)
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            configured_or_exit()  # here, before a process is started and a model loaded
-            super().__init__(*args, **kwargs)
-
-    return PeekEngine

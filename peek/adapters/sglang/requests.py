@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 from peek.adapters.engine_adapter import Stated, Statements, first_text
 from peek.adapters.recording import Asked, Recorder
@@ -54,7 +54,7 @@ def tenant_of(request: Any, tenants: str) -> str:
 def stated_by(request: Any, tenants: str, statements: Statements) -> Stated:
     """Return what a request states in `custom_params`; else its session is SGLang's own, or its routing key.
 
-    With the option `tenants` "named" the routing key is the tenant, and no session.
+    With `tenants` "named" the routing key is the tenant, and no session.
     """
     own = getattr(getattr(request, "session", None), "session_id", None)
     key = None if tenants == "named" else getattr(request, "routing_key", None)
@@ -73,10 +73,9 @@ def was_admitted(request: Any, outputs_before: int) -> bool:
         return True
     if is_turn(request):  # a waiting turn may have been lent its session's row
         return bool(request.already_computed > 0)
-    row = getattr(request, "req_pool_idx", None)
-    if row is None:
-        row = getattr(getattr(request, "kv", None), "req_pool_idx", None)
-    return row is not None
+    if getattr(request, "req_pool_idx", None) is not None:
+        return True
+    return getattr(getattr(request, "kv", None), "req_pool_idx", None) is not None
 
 
 def entry_time(request: Any) -> float:
@@ -89,9 +88,9 @@ def entry_time(request: Any) -> float:
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request in the planner or in flight, translated.
+    """A request in the planner or in flight, translated; it does not keep SGLang's request alive.
 
-    It does not keep SGLang's request alive: an idle server makes no calls, and would keep its last burst.
+    An idle server makes no calls, and would keep its last burst.
 
     Attributes:
         output_ids: grows in place, so it shows a prefill even if the request is gone.
@@ -118,11 +117,6 @@ class Waiting:
         """Whether this is `request` in its state then; a request that has generated since has been away."""
         return len(request.output_ids) == self.outputs and self.request() is request
 
-    def lent_anew(self, lends: Callable[[Any, int], int]) -> bool:
-        """Whether the session of a turn lends another number of tokens than before."""
-        request = self.request()
-        return request is not None and lends(request, self.limit) != self.lent
-
     def was_admitted(self) -> bool:
         """Whether a request that left the queue was admitted."""
         request = self.request()
@@ -139,15 +133,12 @@ class Waiting:
 
 
 class Translator:
-    """Translates prompts for one cache.
+    """Translates prompts for one cache, of pages of `page_tokens`.
 
-    Args:
-        page_tokens: the cache's page size.
-        bigram: whether the cache's keys are pairs of neighbours; a prompt has one pair less than tokens.
-        lends: returns the tokens that a request's streaming session lends, see `lender_of`; None without.
+    With `bigram` its keys are pairs of neighbours; a prompt has one pair less than tokens.  `lends` returns
+    the tokens that a request's streaming session lends, see `lender_of`; None without.
 
     Attributes:
-        alphabet: the letters of waiting prompts and of cached ones.
         pages: the table of pages, None for pages of one token.
         lent: tokens that sessions lend, by the namespace of the request.
     """
@@ -166,8 +157,7 @@ class Translator:
     def translate(self, request: Any) -> Waiting:
         """Translate a request; call `release` later.  If this raises, nothing is kept.  O(tokens).
 
-        Raises:
-            InvalidKey: a token id below 0, or one that is no int.
+        `InvalidKey`: a token id below 0, or one that is no int.
         """
         tokens, limit = prompt_of(request)
         skipped = 1 if self.bigram else 0
@@ -216,37 +206,6 @@ class Translator:
             self.pages.release(made.key)
 
 
-# -- what is remembered -------------------------------------------------------------------------------
-
-TIE_S: Final = 1e-9
-"""Seconds between two arrivals at one time, where their order counts: far less than any work takes."""
-
-
-class Arrivals:
-    """Arrival times on the adapter's clock; a retracted request keeps its first one.
-
-    Under priority scheduling the engine's entry time breaks ties, so no two arrivals are equal there.  Some
-    versions renew that time after a retraction; the request then arrives again.
-    """
-
-    def __init__(self, by_priority: bool) -> None:
-        self._by_priority = by_priority
-        self._count = 0
-        self._known: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
-        """By request: its arrival, and the engine's entry time at that moment."""
-
-    def of(self, request: Any, now: float) -> float:
-        """Return the arrival of a request that enters the queue now.  O(1)."""
-        entered = entry_time(request)
-        known = self._known.get(request)
-        if known is not None and (not self._by_priority or known[1] == entered):
-            return known[0]
-        self._count += 1
-        arrival = now + self._count * TIE_S if self._by_priority else now
-        self._known[request] = (arrival, entered)
-        return arrival
-
-
 def standing_of(queue: list[Any], view: object) -> tuple[object, ...] | None:
     """Return what stays equal while neither a queue in order nor its cache changes; None if that is unknown.
 
@@ -284,7 +243,7 @@ class Served:
             rid = str(request.rid)
             if rid not in self._held:
                 self._held[rid] = request
-                recorder.came(self._asked(rid, request, recorder.now()))
+                recorder.came(self._asked(rid, request, recorder.clock()))
 
     def _asked(self, rid: str, request: Any, now: float) -> Asked:
         waited_s = perf_counter() - entry_time(request)

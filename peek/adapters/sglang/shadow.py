@@ -1,7 +1,7 @@
 """The shadow beside an SGLang scheduler: reports to `peek.adapters.shadow` what the scheduler does.
 
 SGLang asks for an order only when it may admit.  So the shadow looks at the scheduler in each turn of its
-loop, right after the search for prefills.  It reads and changes nothing.
+loop, right after the search for prefills.  It changes nothing.
 """
 
 from __future__ import annotations
@@ -108,11 +108,9 @@ class SglangShadow:
             self._arrivals(self.account, queue, self.clock())
 
     def turned(self, scheduler: Any, batch: Any, running: Any) -> None:
-        """Note that SGLang has looked for prefills.
+        """Note that SGLang has looked for prefills: it found `batch`, None if it goes on decoding.
 
-        Args:
-            batch: what it found, None if it goes on decoding.
-            running: the batch that decodes, None if it is still the scheduler's.
+        `running` is the batch that decodes, None if it is still the scheduler's.
         """
         account = self.account or self._begin(scheduler)
         now = self.clock()
@@ -145,11 +143,11 @@ class SglangShadow:
     def _arrive(self, account: Shadow, request: Any, now: float) -> None:
         tokens, limit = prompt_of(request)
         prompt = len(tokens)
-        usable = tokens if limit >= prompt - 1 else tokens[:limit]
-        allowed = int(request.sampling_params.max_new_tokens)
-        rest = list(tokens[prompt // self._page * self._page :]) if usable is tokens else None
+        whole = limit >= prompt - 1
+        rest = list(tokens[prompt // self._page * self._page :]) if whole else None
         self._here[request.rid] = _Here(ref(request), request.output_ids, rest)
-        key = self._names(usable)
+        key = self._names(tokens if whole else tokens[:limit])
+        allowed = int(request.sampling_params.max_new_tokens)
         stated = stated_by(request, self._settings.tenants, self._statements)
         account.arrived(request.rid, key, prompt, allowed, now, request_namespace(request), stated)
 

@@ -1,14 +1,10 @@
 """`CacheView`s over SGLang's radix trees, which they leave unchanged.
 
 SGLang's `match_prefix` splits the node in which a match ends, and refreshes the recency of all nodes passed.
-`NodeView` only reads Python's nodes: `node.children`, `node.key`, and what KV a node has.  A node's tokens
-are packed once and kept as long as node and key live, with their letters.
-
-It covers `RadixCache` (0.5.9 to 0.5.23) and `UnifiedRadixCache` with its Python core.  Keys are of single
-tokens or of pairs (see `symbols`).  In a hybrid model a prompt can go on only
-
- - behind `window` tokens that have their sliding-window KV, or an unbroken run of them from the start,
- - behind a whole node that holds the state of the recurrent layers.
+`NodeView` only reads Python's nodes: `node.children`, `node.key`, and what KV a node has.  It covers
+`RadixCache` (0.5.9 to 0.5.23) and `UnifiedRadixCache` with its Python core.  In a hybrid model a prompt can
+go on only behind `window` tokens that have their sliding-window KV, or an unbroken run of them from the
+start; and behind a whole node that holds the state of the recurrent layers.
 
 `CoreView` is for `UnifiedRadixCache`'s Rust core, which shows no nodes.  It uses
 `match_full_device_prefix(key)`, which neither splits nor touches nodes, with the whole prompt up to an edge's
@@ -40,13 +36,9 @@ _WHOLE: Final[i64] = 1 << 60
 
 @final
 class PageTable:
-    """Interns pages of packed int32 tokens.
+    """Interns pages of `page_tokens` >= 2 packed int32 tokens: equal ones of waiting requests, equal symbols.
 
-    Equal pages of waiting requests get equal symbols.  A symbol's number is used again when the last request
-    that has it is gone.
-
-    Args:
-        page_tokens: tokens per page, at least 2.
+    A symbol's number is used again when the last request that has it is gone.
     """
 
     def __init__(self, page_tokens: int) -> None:
@@ -117,9 +109,8 @@ class PageTable:
 class RadixView:
     """What both views have in common.
 
-    Args:
-        door: the `Translator` that makes the keys of waiting requests.
-        insertions: notes what is inserted (`Insertions`); None where KV may come in unnoticed.
+    `door` is the `Translator` that makes the keys of waiting requests.  `insertions` notes what is inserted
+    (`Insertions`), None where KV may come in unnoticed.
     """
 
     def __init__(self, door: Any, insertions: Any) -> None:
@@ -132,10 +123,7 @@ class RadixView:
 
     @property
     def version(self) -> object:
-        """Insertions so far, and how much has left; None if that is unknown.  O(1).
-
-        A split changes no answer.
-        """
+        """Insertions so far, and how much has left; None if unknown.  A split changes no answer.  O(1)."""
         return None if self._insertions is None else self._insertions.version
 
     def inserted_since(self, version: Any) -> list[tuple[str, bytes]] | None:
@@ -202,7 +190,6 @@ class NodeView(RadixView):
     """See the module's description.
 
     Args:
-        door, insertions: see `RadixView`.
         root: returns the tree's root node (a reset makes a new one).
         holds: of a hybrid model's node, `HAS_WINDOW` and `HAS_STATE`; None for other models.
         window: tokens of sliding-window KV needed, 0 if the model has no such window.
@@ -343,10 +330,7 @@ class NodeView(RadixView):
             behind -= len(tokens)
 
     def _tokens_of(self, place: NodePlace) -> bytes:
-        """Return the packed symbols of the key of a cursor's node.
-
-        They are kept until a split gives the node another key object.
-        """
+        """Return the packed symbols of the key of a cursor's node; kept as long as node and key live."""
         node: Any = place.node
         key: Any = node.key
         known = self._packed.get(node)
@@ -428,12 +412,7 @@ class CorePlace:
 
 @final
 class CoreView(RadixView):
-    """See the module's description.
-
-    Args:
-        door, insertions: see `RadixView`.
-        match: `(tokens, extra_key, cache_salt) -> (tokens matched, node)`, read-only.
-    """
+    """See the module's description; `match(tokens, extra_key, cache_salt) -> (tokens matched, node)`."""
 
     def __init__(
         self, door: Any, insertions: Any, match: Callable[[Any, str | None, str | None], tuple[int, int]]

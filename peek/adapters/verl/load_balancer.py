@@ -7,9 +7,9 @@ In the YAML file that `rollout.router_config_path` names:
     cache_tokens: 200000      # prefix cache of a server
     metrics_port: 9400        # where the actor serves /metrics; 0: nowhere
 
-verl makes an actor of the class.  `acquire_server` is asynchronous: a request that is held back waits in it.
-verl reports when a request ends, not when its prompt is computed.  So a request counts as queued to its end,
-and windows are as large as a batch.  After an internal error verl's own balancer decides.
+verl makes an actor of the class.  A request that is held back waits in `acquire_server`.  verl reports when a
+request ends, not when its prompt is computed.  So a request counts as queued to its end, and windows are as
+large as a batch.  After an internal error verl's own balancer decides.
 """
 
 from __future__ import annotations
@@ -45,14 +45,9 @@ OPTIONS: Final = {
 
 
 class FleetLoadBalancer:
-    """verl's `RequestLoadBalancer` (0.9).
+    """verl's `RequestLoadBalancer` (0.9), given handles by server id, and the contents of the YAML file.
 
-    Args:
-        servers: handles by server id; may be empty.
-        options: contents of the YAML file, see `OPTIONS`.
-        clock: seconds.
-
-    Raises `InvalidConfig` for an unknown option or value.
+    Raises `InvalidConfig` for an unknown option or value, see `OPTIONS`.
     """
 
     def __init__(
@@ -64,19 +59,18 @@ class FleetLoadBalancer:
         unknown = sorted(set(options) - set(OPTIONS) - {"router_class"})
         if unknown:
             raise InvalidConfig(f"router option {unknown[0]!r} is unknown; valid: {', '.join(OPTIONS)}")
-        self._options = {**OPTIONS, **options}
+        found = self._options = {**OPTIONS, **options}
         self._clock = clock
-        self._fleet = FleetPlanner(
-            FleetConfig(
-                order=PeekConfig.from_label(self._options["policy"]),
-                stickiness=self._options["stickiness"],
-                seats=self._options["max_inflight"],
-                window_requests=self._options["max_inflight"],
-                window_tokens=0,
-                warm_requests=self._options["max_warm_inflight"],
-                max_waiting=self._options["max_waiting"],
-            )
+        config = FleetConfig(
+            order=PeekConfig.from_label(found["policy"]),
+            stickiness=found["stickiness"],
+            seats=found["max_inflight"],
+            window_requests=found["max_inflight"],
+            window_tokens=0,
+            warm_requests=found["max_warm_inflight"],
+            max_waiting=found["max_waiting"],
         )
+        self._fleet = FleetPlanner(config)
         self._metrics = FleetMetrics(self._fleet)
         serve_metrics(self._metrics, self._options["metrics_port"])
         self._servers: dict[str, Any] = {}
@@ -107,18 +101,21 @@ class FleetLoadBalancer:
         return server, self._servers[server]
 
     async def _wait_for_server(self, request_id: str, ours: str, prompt_ids: list[int]) -> str:
-        if self._stock is None:
-            future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            self._waiting[ours] = future
-            try:
-                self._add(request_id, ours, prompt_ids)
-                return await future
-            except asyncio.CancelledError:
-                self._client_left(ours)
-                raise
-            finally:
-                self._waiting.pop(ours, None)
-        return self._stock_server(request_id)
+        if self._stock is not None:
+            return self._stock_server(request_id)
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting[ours] = future
+        try:
+            self._add(request_id, ours, prompt_ids)
+            return await future
+        except asyncio.CancelledError:  # the client left
+            if self._stock is None and ours in self._fleet:
+                with self._metrics.deciding():
+                    self._fleet.cancel(ours)
+                    self._send()
+            raise
+        finally:
+            self._waiting.pop(ours, None)
 
     def _add(self, request_id: str, ours: str, prompt_ids: list[int]) -> None:
         tokens = self._options["decode_tokens"]
@@ -134,12 +131,6 @@ class FleetLoadBalancer:
             raise
         except Exception:
             self._fall_back()
-
-    def _client_left(self, ours: str) -> None:
-        if self._stock is None and ours in self._fleet:
-            with self._metrics.deciding():
-                self._fleet.cancel(ours)
-                self._send()
 
     def release_server(self, server_id: str, request_id: str | None = None) -> None:
         """Note that a request has ended at a server; unknown ones are ignored."""
@@ -241,8 +232,6 @@ class FleetLoadBalancer:
             self._fleet.forget_caches()
         loads = {server: self.get_inflight_count(server) for server in self._servers}
         return {"cleared_entries": 0, "server_loads": loads}
-
-    # -- when something of ours goes wrong -------------------------------------------------------------
 
     def _fall_back(self) -> None:
         """Let verl's own balancer decide from now on, also for the requests that wait."""

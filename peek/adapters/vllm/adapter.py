@@ -1,9 +1,8 @@
 """One planner beside one vLLM scheduler.
 
-`VllmAdapter` looks at the scheduler before and after each `schedule()`.  It tells the planner which requests
-wait, puts the waiting queue into the planner's order, and learns what was admitted and at what cost.  Only
-requests that simply wait, also for a grammar, take part.  Any other keeps its place in the queue: it was
-preempted, waits for remote KV or streaming input, or holds KV.
+`VllmAdapter` looks at the scheduler before and after each `schedule()`.  Only requests that simply wait, also
+for a grammar, take part in plans.  Any other keeps its place in the queue: it was preempted, waits for remote
+KV or streaming input, or holds KV.
 """
 
 from __future__ import annotations
@@ -38,11 +37,8 @@ _BLOCKS_AN_ARRIVAL: Final = 32
 class VllmAdapter(EngineAdapter):
     """Reorders the waiting queue of `scheduler` and, if configured, chooses what it evicts.
 
-    Args:
-        scheduler: a `vllm.v1.core.sched.scheduler.Scheduler`, fully constructed.
-        settings: settings of the adapter, not stock.
-        shield: wraps whatever vLLM's block pool calls.
-        clock: seconds on the clock of `Request.arrival_time`.
+    `scheduler` is fully constructed.  `shield` wraps whatever vLLM's block pool calls.  `clock` returns
+    seconds on the clock of `Request.arrival_time`.
     """
 
     def __init__(
@@ -99,24 +95,22 @@ class VllmAdapter(EngineAdapter):
         nothing has changed since the last plan.
         """
         self.sync()
-        planner = self.planner
-        if (
-            self._full()
-            or len(planner) - len(planner.held) < 2
-            or not (self._away or planner.order_matters(self.mirror))
-        ):
+        planner, scheduler = self.planner, self.scheduler
+        seats = max(scheduler.max_num_running_reqs, getattr(scheduler, "max_num_active_reqs", 0))
+        if len(scheduler.running) >= seats or len(planner) - len(planner.held) < 2:
+            return
+        if not (self._away or planner.order_matters(self.mirror)):
             return
         plan = planner.lazy_plan(self.mirror, self.clock())
         if plan is not self._followed:
             if self._away or not plan.stood_aside:
-                self.scheduler.waiting.follow(None if plan.stood_aside else plan)
+                scheduler.waiting.follow(None if plan.stood_aside else plan)
             self._away = not plan.stood_aside
             self._followed = plan
 
     def sync(self) -> None:
         """Tell planner and mirror what the engine has done since the last call."""
-        waiting = self.scheduler.waiting
-        self._take_back(waiting)
+        waiting = self._take_back()
         if len(waiting) != len(waiting.members):
             raise EngineMismatch("this vLLM changes its waiting queue in a way unknown to the adapter")
         self._blocked.look()
@@ -139,12 +133,12 @@ class VllmAdapter(EngineAdapter):
             ):
                 self._remove(request_id, None)
 
-    def _take_back(self, waiting: Any) -> None:
+    def _take_back(self) -> Any:
         """Move simply waiting requests from the second list of vLLM (up to 0.30) to the head of the queue.
 
-        vLLM looks at that list first, so it would admit them in this order anyway.  O(the list).
+        vLLM looks at that list first, so it would admit them in this order anyway.  Returns the queue.
         """
-        apart = getattr(self.scheduler, "skipped_waiting", None)
+        waiting, apart = self.scheduler.waiting, getattr(self.scheduler, "skipped_waiting", None)
         if apart:
             rest = waiting.put_back(list(apart)[::-1])
             back = [request for request in rest if self._takes_part(request)]
@@ -153,12 +147,7 @@ class VllmAdapter(EngineAdapter):
                 self.scheduler.skipped_waiting.prepend_requests(r for r in rest if not self._takes_part(r))
                 waiting.prepend_requests(back)
         waiting.settle()
-
-    def _full(self) -> bool:
-        """Whether every seat is taken, so that the order of the queue does not matter now."""
-        scheduler = self.scheduler
-        seats = max(scheduler.max_num_running_reqs, getattr(scheduler, "max_num_active_reqs", 0))
-        return bool(len(scheduler.running) >= seats)
+        return waiting
 
     def _takes_part(self, request: Any) -> bool:
         return (
@@ -168,10 +157,7 @@ class VllmAdapter(EngineAdapter):
         )
 
     def _let_in(self, waiting: Any) -> None:
-        """Translate the requests that entered, in that order, up to `_BLOCKS_A_STEP`.
-
-        The others stand behind the plan's requests, as they entered.
-        """
+        """Translate up to `_BLOCKS_A_STEP` of what entered; the rest stands behind the plan's requests."""
         left = _BLOCKS_A_STEP
         while waiting.entered and left > 0:
             request_id, request = waiting.entered.popitem(last=False)
@@ -257,15 +243,12 @@ class VllmAdapter(EngineAdapter):
         usable = self._usable(request)
         if usable > 0 and not getattr(request, "skip_reading_prefix_cache", False):
             key = self.mirror.intern(request.request_id, request.block_hashes, usable)
-        else:
-            usable = 1
-            key = self.mirror.alone(request.request_id)
-        return key, usable - len(key) // SYMBOL_BYTES
+            return key, usable - len(key) // SYMBOL_BYTES
+        return self.mirror.alone(request.request_id), 0
 
     def _usable(self, request: Any) -> int:
         """Return the blocks that could be found in the cache: the engine always computes the last token."""
-        prompt_blocks = (int(request.num_tokens) - 1) // self.mirror.unit_tokens
-        return min(prompt_blocks, len(request.block_hashes))
+        return min((int(request.num_tokens) - 1) // self.mirror.unit_tokens, len(request.block_hashes))
 
     def _extend(self, request_id: str) -> None:
         request = self._known[request_id]
@@ -289,13 +272,13 @@ class VllmAdapter(EngineAdapter):
 
     def after_schedule(self, output: Any) -> None:
         """Learn what was admitted and at what cost.  O(admitted + entered + left)."""
-        self.reordered += self.scheduler.waiting.overtook
-        self.scheduler.waiting.overtook = False
-        self._take_back(self.scheduler.waiting)
+        waiting = self._take_back()
+        self.reordered += waiting.overtook
+        waiting.overtook = False
         self._generated.count()
         for admitted in output.scheduled_new_reqs:
             self._admitted(admitted.req_id, int(admitted.num_computed_tokens))
-        for request in self.scheduler.waiting.gone.values():
+        for request in waiting.gone.values():
             if request.status == self._loads:  # holds blocks, and will compute what is not loaded
                 self._admitted(request.request_id, int(request.num_computed_tokens))
         self._expected.clear()
@@ -306,13 +289,12 @@ class VllmAdapter(EngineAdapter):
         A plan is older: what goes first in the same step is in the cache by now.  Nothing is noted while the
         pool is not watched, or of a request that is known by its first block only.
         """
-        request_id = request.request_id
-        key = self._keys.get(request_id)
+        key = self._keys.get(request.request_id)
         if key is None or not self._watch.watches or self.scheduler.connector is not None:
             return
         matched, tokens = found_in(self.mirror, "", key)
-        if matched * SYMBOL_BYTES < len(key) or not self.planner.request(request_id).tail:
-            self._expected[request_id] = tokens
+        if matched * SYMBOL_BYTES < len(key) or not self.planner.request(request.request_id).tail:
+            self._expected[request.request_id] = tokens
 
     def _admitted(self, request_id: str, cached: int) -> None:
         if request_id not in self._known:

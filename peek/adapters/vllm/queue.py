@@ -1,4 +1,4 @@
-"""vLLM's waiting queue in the planner's order: its requests, the ones that cannot run, and the next one.
+"""vLLM's waiting queue in the planner's order.
 
 vLLM uses a waiting queue through a dozen methods and admits a few requests a step.  So `PlannedQueue` (first
 come, first served) looks up in the plan only what vLLM asks for: a step costs what it admits, however many
@@ -447,11 +447,8 @@ class Blocked:
 
     A request waits for its grammar to be compiled, or for one of the slots of LoRA adapters.  While slots are
     free, the adapters that have waited longest contend in the plan, one more than there are free slots.  The
-    plan decides among them.  An adapter that loses costs what its own requests cost.
-
-    Args:
-        scheduler: vLLM's scheduler.
-        compiles: the status of a request whose grammar vLLM has not seen compiled.
+    plan decides among them.  An adapter that loses costs what its own requests cost.  `compiles` is the
+    status of a request whose grammar vLLM has not seen compiled.
     """
 
     def __init__(self, scheduler: Any, compiles: object) -> None:
@@ -526,12 +523,13 @@ class Blocked:
             may += [lora for lora in loras if lora in self._contending and lora not in self._running]
             room = self._free() + 1 - self._contenders()
             if room > 0:
-                others = [lora for lora in loras if lora not in may]
-                may += sorted(others, key=self._oldest)[:room]
+                others = {
+                    lora: min(float(request.arrival_time) for request in self._held[lora].values())
+                    for lora in loras
+                    if lora not in may
+                }
+                may += sorted(others, key=others.__getitem__)[:room]
         return ready + [request for lora in may for request in self._held[lora].values()]
-
-    def _oldest(self, lora: int) -> float:
-        return min(float(request.arrival_time) for request in self._held[lora].values())
 
     def all(self) -> list[Any]:
         """Return all held requests.  O(held)."""

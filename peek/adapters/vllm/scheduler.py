@@ -1,8 +1,4 @@
-"""The scheduler classes for vLLM's `--scheduler-cls`, derived from vLLM's own.
-
-`scheduler_class(base)` plans around `schedule()`, and reports requests that come and go to the trace.  The
-base is a parameter: vLLM has two, for synchronous and asynchronous scheduling, imported when one is needed.
-"""
+"""The scheduler classes for vLLM's `--scheduler-cls`, derived from vLLM's own."""
 
 from __future__ import annotations
 
@@ -65,7 +61,7 @@ def asked(request: Any, at_s: float) -> Asked:
 
 
 def scheduler_class(name: str, base: Any) -> Any:
-    """Return a subclass of `base` (vLLM's Scheduler or AsyncScheduler) that plans before it schedules."""
+    """Return a subclass of `base`, vLLM's Scheduler or AsyncScheduler, that plans around `schedule()`."""
 
     class PlannedScheduler(base):  # type: ignore[misc]
         """vLLM's scheduler; its `peek` is the attachment."""
@@ -82,7 +78,7 @@ def scheduler_class(name: str, base: Any) -> Any:
         def add_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
             super().add_request(request, *args, **kwargs)
             if self.peek.recording:
-                self.peek.recording.tell(lambda recorder: recorder.came(asked(request, recorder.now())))
+                self.peek.recording.tell(lambda recorder: recorder.came(asked(request, recorder.clock())))
 
         def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
             if self.peek.recording:
@@ -95,11 +91,11 @@ def scheduler_class(name: str, base: Any) -> Any:
             adapter = self.peek.working
             if adapter is None:
                 return super().schedule(*args, **kwargs)
-            self.peek.observe("before_schedule")
+            self.peek.foretold.tell("before_schedule")
             self.peek.call(adapter.before_schedule)
             output = super().schedule(*args, **kwargs)
             self.peek.call(adapter.after_schedule, output)
-            self.peek.observe("after_schedule", output)
+            self.peek.foretold.tell("after_schedule", output)
             self.peek.count()
             return output
 

@@ -33,9 +33,7 @@ NEEDED: Final = (
 )
 """Members of a scheduler that the adapter needs."""
 
-
 # -- KV cache groups ----------------------------------------------------------------------------------
-
 
 KNOWN = ("FullAttentionManager", "SlidingWindowManager", "MambaManager")
 """vLLM's managers whose way of matching a prefix is known here."""
@@ -49,27 +47,26 @@ class Layout:
         unit_tokens: tokens of a block, and of a block hash.
         needed: blocks in a row that each group needs before a point; 0 if it needs all of them.
         dropped: blocks at the end of a match that vLLM computes anew.
+        is_plain: whether the only group is one of full attention, and no block is dropped.
     """
 
     unit_tokens: int
     needed: list[int]
     dropped: int
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the only group is one of full attention, and no block is dropped."""
-        return self.needed == [0] and not self.dropped
+    def __post_init__(self) -> None:
+        self.is_plain = self.needed == [0] and not self.dropped
 
     def mirror(self, pool: Any) -> BlockMirror:
         """Return a mirror for this layout."""
         groups = [(group_suffix(group), needed) for group, needed in enumerate(self.needed)]
         full = [suffix for suffix, needed in groups if not needed]
         if self.is_plain:
-            return BlockMirror(
-                self.unit_tokens,
-                lambda key: pool.cached_block_hash_to_block.get_one_block(key) is not None,
-                full[0],
-            )
+
+            def is_cached(key: bytes) -> bool:
+                return pool.cached_block_hash_to_block.get_one_block(key) is not None
+
+            return BlockMirror(self.unit_tokens, is_cached, full[0])
         others = [OtherGroup(needed, group_lookup(pool, [suffix])) for suffix, needed in groups if needed]
         return GroupMirror(self.unit_tokens, group_lookup(pool, full), full[0], others, self.dropped)
 
@@ -99,7 +96,10 @@ def layout_of(scheduler: Any) -> Layout | str:
     if len(sizes) > 1 or hashed not in (None, sizes[0]):
         hashes = "" if hashed is None else f", hashes of {hashed}"
         return f"the KV cache groups have blocks of different sizes: {', '.join(map(str, sizes))}{hashes}"
-    dropped = _drops_a_block(coordinator)
+    # The last block of a match is dropped for a draft model (EAGLE, MTP).  Since 0.33 a draft model's groups
+    # keep their mark and drop nothing where block hashes look ahead.
+    marks = ("drop_eagle_group_ids", "eagle_group_ids", "use_eagle")
+    dropped = next((bool(getattr(coordinator, mark)) for mark in marks if hasattr(coordinator, mark)), False)
     if len(managers) > 1 and dropped:
         return f"a draft model shares the prefix cache with {len(managers)} KV cache groups"
     if getattr(scheduler, "prefix_replay_tokens", 0):
@@ -111,19 +111,7 @@ def _needed_by(manager: Any) -> int:
     kind = type(manager).__name__
     if kind != "SlidingWindowManager":
         return 0 if kind == "FullAttentionManager" else 1
-    before = manager.kv_cache_spec.sliding_window - 1
-    return max(1, int(-(-before // manager.block_size)))
-
-
-def _drops_a_block(coordinator: Any) -> bool:
-    """Whether the last block of a match is dropped for a draft model (EAGLE, MTP).
-
-    Since 0.33 a draft model's groups keep their mark and drop nothing where block hashes look ahead.
-    """
-    for name in ("drop_eagle_group_ids", "eagle_group_ids", "use_eagle"):
-        if hasattr(coordinator, name):
-            return bool(getattr(coordinator, name))
-    return False
+    return max(1, int(-((1 - manager.kv_cache_spec.sliding_window) // manager.block_size)))
 
 
 # -- the block pool -----------------------------------------------------------------------------------
@@ -143,10 +131,8 @@ class PoolWatch:
     """Tells a mirror what changes in a pool's hash table, but only while its blocks can matter.
 
     Asleep, each arrival still looks its first block up.  If that is cached later, by a request that was
-    running already or shares with none, the waiting request does not learn of it.
-
-    Args:
-        shield: wraps what the pool calls.
+    running already or shares with none, the waiting request does not learn of it.  `shield` wraps what the
+    pool calls.
     """
 
     def __init__(self, pool: Any, mirror: BlockMirror, shield: Shield) -> None:
@@ -277,11 +263,9 @@ TENANT: Final = "peek_tenant"
 
 def tenant_of(request: Any, tenants: str) -> str:
     """Return the tenant of a request by the option `tenants`: none, the one it names, or its namespace."""
-    if tenants == "none":
-        return ""
     if tenants == "namespace":
         return first_text((getattr(request.lora_request, "lora_name", None), request.cache_salt))
-    return first_text(((parameters_of(request) or {}).get(TENANT),))
+    return first_text(((parameters_of(request) or {}).get(TENANT),)) if tenants == "named" else ""
 
 
 def parameters_of(request: Any) -> Any:
