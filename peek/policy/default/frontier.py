@@ -58,7 +58,7 @@ GAMMA: Final = 0.4
 
 PATIENCE: Final = 8
 """How the factor of age bends, see `aged`.  With 1 it is a straight line, and a large request waits many
-times as long as a small one.  From 8 on the orders differ little (`bench.ablation`)."""
+times as long as a small one.  `python -m bench.ablation` tries 4 and 16."""
 
 _WIDTH: Final = 8
 _SINCE, _FIRST, _LIGHTNESS, _PER_WORK, _AT_RISK, _GROUP, _SHARING = range(_WIDTH - 1)
@@ -356,6 +356,15 @@ def cohort(sharing: float, age_s: float, oldest_s: float) -> float:
     return max(1.0, sharing * (age_s / oldest_s))
 
 
+def uncached_symbols(node: Node, parent: Node, epoch: i64) -> i64:
+    """Symbols of the edge from `parent` to `node` that the cache did not hold in dual-walk `epoch`.  O(1).
+
+    If that walk left the branch above the edge, its marks are old and the cache holds nothing of it.
+    """
+    known = node.walk_matched if node.walk_epoch == epoch else parent.depth
+    return node.depth - max(known, parent.depth)
+
+
 def edge_at_risk(node: Node, parent: Node, unit_tokens: i64) -> float:
     """Tokens of a whole edge, cached or paid, divided among the requests that wait below it."""
     return float((node.depth - parent.depth) * unit_tokens) / float(node.count)
@@ -539,8 +548,8 @@ class Frontier:
         group: i64 = -1
         while path:
             current = path.pop()
-            reached = current.walk_epoch == self._epoch and current.walk_matched == current.depth
-            if not reached and current.parent is not None:
+            above = current.parent
+            if above is not None and uncached_symbols(current, above, self._epoch) > 0:
                 self._refresh(current, group)
                 return
             below = self.below(current)
@@ -568,7 +577,7 @@ class Frontier:
                 self._add_own(below)
             kid = below.node.kid
             while kid is not None:
-                if kid.walk_epoch != self._epoch or kid.walk_matched != kid.depth:
+                if uncached_symbols(kid, below.node, self._epoch) > 0:
                     self._refresh(kid, below.group)
                 else:
                     known = self.below(kid)
@@ -626,8 +635,7 @@ class Frontier:
         assert parent is not None
         count = float(top.count)
         work = float(piece.work)
-        known = top.walk_matched if top.walk_epoch == self._epoch else 0
-        cached = (max(known, parent.depth) - parent.depth) * self.unit
+        cached = (top.depth - parent.depth - uncached_symbols(top, parent, self._epoch)) * self.unit
         mean_length = piece.tokens / count
         mean_size = size(mean_length, float(parent.depth * self.unit + cached), work / count)
         self.columns.put(
@@ -682,8 +690,7 @@ class Frontier:
         node = below.node
         parent = node.parent
         assert parent is not None
-        known = node.walk_matched if node.walk_epoch == self._epoch else 0
-        work: i64 = (node.depth - max(known, parent.depth)) * self.unit
+        work: i64 = uncached_symbols(node, parent, self._epoch) * self.unit
         tokens = lasting = 0.0
         since = math.inf
         first: i64 = _LATE

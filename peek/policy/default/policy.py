@@ -23,10 +23,10 @@ is served largest template first, and a stream is not (`cohort`).
 
 `aged` is near age for the young and grows like an exponential for those older than the mean.  Then being
 smaller by a factor is worth a *difference* in age, in units of what one waits in this queue.  Were it worth a
-factor in age, as in HRRN, a request a few times as large would wait dozens of times as long.  Ages less a
-logarithm of size have the shortest tail that an order of known sizes can have (Yu and Scully, "Strongly
-tail-optimal scheduling in the light-tailed M/G/1", 2024).  A power in place of the exponential is a few
-products, the same on each platform, and does not overflow.
+factor in age, as in HRRN, a request a few times as large would wait dozens of times as long.  Where sizes are
+known and small against the queue, ages less a logarithm of size have the shortest tail in the long run (Yu
+and Scully, "Strongly tail-optimal scheduling in the light-tailed M/G/1", 2024).  A power in place of the
+exponential is a few products, the same on each platform, and does not overflow.
 
 `power` is the dial: 2 for a short tail, 6 for both, 10 for a short mean.  The smaller it is, the more the
 longest waits count.
