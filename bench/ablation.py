@@ -94,7 +94,7 @@ VARIANTS: Final[dict[str, list[Edit]]] = {
     "power 5": _power("5.0"),
     "power 7": _power("7.0"),
     "power by the depth of the queue": [
-        ("policy", "now, self.power,", "now, max(2, min(self.power, round(math.log2(len(tree))))),"),
+        ("policy", "now, self.power,", "now, max(2, min(self.power, len(tree).bit_length() - 1)),"),
     ],
     "gamma 0.3": _constant("frontier", "GAMMA", "0.3"),
     "gamma 0.5": _constant("frontier", "GAMMA", "0.5"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from bench.evaluation.policies import REORDERED, config_of  # noqa: E402
 from bench.evaluation.record import record  # noqa: E402
 from bench.evaluation.results import Record, write  # noqa: E402
 from bench.evaluation.streams import build  # noqa: E402
+from peek.simulation.cells import cell  # noqa: E402
+from peek.simulation.simulate import simulate  # noqa: E402
 
 STREAMS = ("w1a:heavy", "w1c:heavy")
 SUBSTITUTES = [label for label in GUARDED if label != "peek"]
@@ -149,10 +152,14 @@ def test_a_whole_run_without_engines_is_not_begun(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ablation.VARIANTS)
-def test_each_variant_of_the_ablation_still_finds_its_lines(name: str, tmp_path: Path) -> None:
+def test_each_variant_of_the_ablation_finds_its_lines_and_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     label = ablation.write(tmp_path, name, ablation.VARIANTS[name])
-    for path in (tmp_path / label.partition(".")[0]).iterdir():
-        compile(path.read_text(encoding="utf-8"), path.name, "exec")
+    monkeypatch.syspath_prepend(tmp_path)
+    burst = cell("w1a", "heavy", 1, "vllm")
+    few = replace(burst, requests=burst.requests[:40], warmup=0)
+    assert simulate(few, label, "blocks")["requests"] == 40
     with pytest.raises(AssertionError, match="has no 'no such line' any more"):
         ablation.write(tmp_path, "other", [("frontier", "no such line", "")])
 
