@@ -39,7 +39,7 @@ NAMESPACES = st.sampled_from(["", "lora"])
 PIECES = st.sampled_from([(1,) * 3, (2,) * 3, (3,), (4, 5)])
 KEYS = st.lists(PIECES, min_size=1, max_size=4).map(lambda pieces: [s for piece in pieces for s in piece])
 PRIORITIES = st.sampled_from([0, 0, 0, -1, 3])
-UNIT = 10
+UNIT = 4  # so that no prompt is long enough to go on from another one as a turn of its session
 MAX_WAITING = 12
 
 
@@ -101,17 +101,23 @@ class FleetMachine(RuleBasedStateMachine):
         beside = [self.keys[other] for other in self.waits_at(name) if other != request]
         return self.replicas[name].cold_tokens(self.keys[request], beside, UNIT)
 
-    def weight(self, load: ReplicaStatus) -> float:
+    def weight(self, load: ReplicaStatus, rarity: float = 0.0) -> float:
         decoding = load.under_way - load.queued
         queued = load.waiting + load.queued + self.replicas[load.name].others[0]
-        return min(self.config.stickiness, 1.0 + queued + 0.3 * decoding)
+        room = rarity if self.replicas[load.name].full else 0.0
+        return min(self.config.stickiness, 1.0 + room + queued + 0.3 * decoding)
+
+    def rarity(self, request: str, asked: list[str]) -> float:
+        """1 / n, if n prompts began like this one where it adds least; among equals where it joined first."""
+        holder = min(asked, key=lambda name: self.added_tokens(request, name))
+        return 1.0 / (self.replicas[holder].askers(self.keys[request]) or inf)
 
     def is_full(self, load: ReplicaStatus) -> bool:
         queued = min(1, load.queued) if self.replicas[load.name].tells else load.queued
         queued += self.replicas[load.name].others[0]
         return 0 < self.config.seats <= load.under_way - load.queued + queued
 
-    def cost(self, request: str, load: ReplicaStatus) -> float:
+    def cost(self, request: str, load: ReplicaStatus, rarity: float) -> float:
         """What all wait longer in tokens, if a request goes to a replica with this load before it."""
         replica = self.replicas[load.name]
         seat = 0.0
@@ -122,14 +128,16 @@ class FleetMachine(RuleBasedStateMachine):
                 answers = sum(self.answers[other] for other in replica.under_way) / load.under_way
             queued = others + (load.queued if replica.tells else load.under_way - self.config.seats)
             seat = 150.0 * answers * (queued + load.waiting + 1) / self.config.seats
-        work = self.weight(load) * self.added_tokens(request, load.name)
+        work = self.weight(load, rarity) * self.added_tokens(request, load.name)
         return load.backlog + (seat + work) / replica.speed
 
     def assert_cheapest(self, request: str, home: str, loads: dict[str, ReplicaStatus]) -> None:
         """`home` costs least; if that has no seat free, least of those where nobody waits; all before it."""
         staying = {name: replica for name, replica in self.replicas.items() if not replica.leaving}
         accepting = [name for name, replica in staying.items() if replica.accepting]
-        costs = {name: self.cost(request, loads[name]) for name in accepting or staying}
+        asked = accepting if accepting and self.config.asked_whole == 0 else list(staying)
+        rarity = self.rarity(request, asked)
+        costs = {name: self.cost(request, loads[name], rarity) for name in accepting or staying}
         spare = [
             name for name in accepting
             if not loads[name].queued + loads[name].waiting + self.replicas[name].others[0]
@@ -213,6 +221,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.fleet.forget_caches()
         for replica in self.replicas.values():
             replica.computed.clear()
+            replica.full = False
 
     # -- requests --------------------------------------------------------------------------------------
 
@@ -257,10 +266,8 @@ class FleetMachine(RuleBasedStateMachine):
     ) -> None:
         name = self.some_replica(data)
         request = self.request(key, namespace, answer)
-        work = self.added_tokens(request.request_id, name)
         assert self.fleet.place(request, answer, name) == name
         self.replicas[name].begin(request.request_id, self.keys[request.request_id], UNIT)
-        self.replicas[name].work[request.request_id] = work
         with pytest.raises(UnknownReplica):
             self.fleet.place(ask("of nobody", [1]), 0, "nobody")
 
@@ -279,9 +286,7 @@ class FleetMachine(RuleBasedStateMachine):
         name = self.some_replica(data)
         told = self.name("o")
         self.fleet.other_prompt(ask(told, key, self.clock, namespace), name)
-        replica = self.replicas[name]
-        if replica.view is None:
-            replica.hold(told, (namespace, key))
+        self.replicas[name].hold(told, (namespace, key))
 
     @precondition(lambda self: self.keys)
     @rule(data=st.data())
@@ -458,7 +463,7 @@ def test_two_planners_that_tell_each_other_what_they_do_see_what_one_sees_that_d
             fleet._replicas[name].added_tokens(ask("probe", probe), pack(probe)) for fleet in (whole, one)
         ]
         assert works[0] == works[1]
-        assert whole._replicas[name].weight == one._replicas[name].weight
+        assert whole._replicas[name].weight(0.5) == one._replicas[name].weight(0.5)
         assert whole._replicas[name].is_full == one._replicas[name].is_full
 
 
@@ -586,6 +591,27 @@ def test_users_of_one_long_system_prompt_spread_over_idle_replicas() -> None:
         fleet.add(ask(str(user), [7] * 16_384 + [100 + user] * 200), 128)
         fleet.dispatch(user / 100)
     assert all(20 <= status.under_way <= 30 for status in fleet.status())
+
+
+@pytest.mark.parametrize("askers", [0, 1, 2, 5])
+@pytest.mark.parametrize("told", [False, True])
+def test_the_fewer_have_asked_for_a_prefix_the_longer_one_waits_where_it_is(askers: int, told: bool) -> None:
+    """Unless the other cache has room: without askers here that one is not full."""
+    dear = 1000 * (1 + 1 / askers if askers else 1)  # of a second copy
+    for wait in (int(dear) - 2, int(dear) + 2):
+        fleet = FleetPlanner()
+        for name, held in (("a", [("", [7] * 1000)]), ("b", [])):
+            fleet.join(name, cache_tokens=2000, view=NaiveCacheOf(held, 1) if told else None)
+        for number in range(max(1, askers)):
+            fleet.place(ask(f"r{number}", [7] * 1000 + [number]), at="a")
+            fleet.finished(f"r{number}", "a")
+        for number in range(3 if askers else 1):
+            fleet.place(ask(f"elsewhere {number}", [9 + number] * 900), at="b")
+            fleet.finished(f"elsewhere {number}", "b")
+        fleet.place(ask("other", [8]), wait - 1, at="a")
+        fleet.started("other", "a")
+        home = fleet.place(ask("new", [7] * 1000 + [99]))
+        assert home == ("a" if wait < dear else "b")
 
 
 def test_under_load_a_prefix_is_not_computed_twice() -> None:
@@ -825,7 +851,7 @@ def test_the_few_of_a_large_fleet_are_as_good_as_all(
             fleet._placement.asked_whole = whole
             replica, work = fleet._placement.choose(ticket)
             assert replica is not None
-            costs.append(cost(replica, work, False, 0.0))
+            costs.append(cost(replica, work, False, 0.0, 0.0))
         assert costs[0] == costs[1]
         fleet._placement.asked_whole = 0
         fleet.place(ask(f"r{number}", key))

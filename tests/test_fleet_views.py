@@ -153,7 +153,7 @@ def test_help_never_makes_the_longest_backlog_longer(
     for number in range(decoding):  # they are what a token computed twice counts for
         request = PendingRequest(f"decodes {number}", [0], 0.0)
         thief.under_way[request.request_id] = Ticket(request, pack([0]), 0, 0)
-    assert thief.weight == min(thief.stickiness, 1.0 + 0.3 * decoding)
+    assert thief.weight(0.0) == min(thief.stickiness, 1.0 + 0.3 * decoding)
     tickets = wait(victim, queue)
     before = victim.backlog
     taken = Raid(victim, thief, tickets).choose()

@@ -40,6 +40,10 @@ VLLM: Final = ENGINES["vllm"]
 BY_NAME: Final = {rival.name: rival for rival in RIVALS}
 REQUESTS: Final = "vllm:request_success_total"
 
+RESTING: Final = "import os, time\nos.sched_yield = lambda: time.sleep(0.001)\n"
+"""What Python runs first in each process of a paced server.  vLLM's worker and scheduler wait for one another
+in loops around `os.sched_yield`; those of four servers keep two cores busy while all steps wait."""
+
 
 def options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -74,7 +78,9 @@ class Bench:
         model, python = self._folder / "model", self._chosen.vllm.absolute()
         write_model(model, SHAPE)
         self._about = describe(VLLM, python, self._folder) | {"device": device_of(SHAPE)}
-        shutil.copy(Path(__file__).with_name("paced.py"), self._folder)
+        if not self._chosen.unpaced:
+            shutil.copy(Path(__file__).with_name("paced.py"), self._folder)
+            (self._folder / "sitecustomize.py").write_text(RESTING, encoding="utf-8")
         count = self._chosen.servers
         ports, events, replays = (tuple(free_port() for _ in range(count)) for _ in range(3))
         for each in zip(ports, events, replays, strict=True):

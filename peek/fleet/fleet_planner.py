@@ -100,7 +100,7 @@ class FleetPlanner:
 
         Args:
             name: a name that is not in the fleet yet.
-            cache_tokens: size of its prefix cache; unused with a `view`.
+            cache_tokens: size of its prefix cache; with a `view` it only bounds what is remembered.
             view: its cache, as it is or was seconds ago, in symbols of the fleet's `unit_tokens`.  Without
                 one it is guessed from the requests sent there.
             speed: its speed as a multiple of a replica of speed 1.0.
@@ -310,15 +310,10 @@ class FleetPlanner:
         has changed then.
         """
         ticket = self._ticket_for(request, decode_tokens, 0)
-        replica: Replica | None = None
-        work: i64 = 0
-        if at:
-            replica = self._replica(at)
-            work = replica.added_tokens(request, ticket.key)
-        else:
-            replica, work = self._placement.choose(ticket)
+        replica = self._replica(at) if at else self._placement.choose(ticket)[0]
         if replica is None or not (at or replica.accepting):
             raise NoReplica(f"none of {len(self._replicas)} replicas accepts requests")
+        work = replica.cold_tokens(request, ticket.key)  # whatever waits there comes later
         self._tickets[request.request_id] = ticket
         replica.begin(ticket, work)
         self._placement.went(ticket, ticket.key, replica)

@@ -245,20 +245,20 @@ class Placement:
         home = self._sessions.get((ticket.request.namespace, ticket.request.session), "")
         moves_from = home if home in self._replicas else ""
         turns = self._continued / self._begun if ticket.request.session and self._begun > 0.0 else 0.0
+        asked = [each for each in self._candidates(ticket, moves_from) if not each.leaving]
+        works: list[i64] = [each.added_tokens(ticket.request, ticket.key) for each in asked]
+        rarity = rarity_of(ticket, asked, works)
         best: Replica | None = None
         best_cost = 0.0
         spare: Replica | None = None
         spare_cost = 0.0
         spare_work: i64 = 0
         best_work: i64 = 0
-        for replica in self._candidates(ticket, moves_from):
-            if replica.leaving:
-                continue
+        for replica, work in zip(asked, works, strict=True):
             if best is not None and best.accepting and not replica.accepting:
                 continue
-            work = replica.added_tokens(ticket.request, ticket.key)
             replica.usual_backlog += (replica.backlog - replica.usual_backlog) / USUAL
-            price = cost(replica, work, moves_from not in ("", replica.name), turns)
+            price = cost(replica, work, moves_from not in ("", replica.name), turns, rarity)
             if best is None or price < best_cost or (replica.accepting and not best.accepting):
                 best = replica
                 best_cost = price
@@ -364,7 +364,23 @@ class Placement:
             ticket.replica.release(ticket)
 
 
-def cost(replica: Replica, work: i64, moves: bool, turns: float) -> float:
+def rarity_of(ticket: Ticket, asked: list[Replica], works: list[i64]) -> float:
+    """Return 1 / n, if n prompts began like this one where it adds least; 0.0 if none.  O(R + shared part).
+
+    About as many are expected to follow.  The fewer they are, the less is a second copy worth the room of
+    what a full cache drops for it.
+    """
+    holder: Replica | None = None
+    least: i64 = 0
+    for i, each in enumerate(asked):
+        if holder is None or works[i] < least or (works[i] == least and each.number < holder.number):
+            holder = each
+            least = works[i]
+    askers: i64 = 0 if holder is None else holder.view.askers(ticket.key, ticket.request.namespace)
+    return 1.0 / float(askers) if askers > 0 else 0.0
+
+
+def cost(replica: Replica, work: i64, moves: bool, turns: float, rarity: float) -> float:
     """Return what all requests lose if one that adds `work` tokens goes to a replica, in tokens at speed 1.0.
 
         backlog + wait for a seat + weight x work + turns x usual backlog
@@ -376,6 +392,7 @@ def cost(replica: Replica, work: i64, moves: bool, turns: float) -> float:
         work: prompt tokens that the request adds.
         moves: whether the home of its session is another replica.
         turns: number of later turns that its session is expected to have.
+        rarity: of the beginning of its prompt, see `rarity_of`.
     """
     backlog = replica.backlog
     if replica.is_full:
@@ -385,5 +402,5 @@ def cost(replica: Replica, work: i64, moves: bool, turns: float) -> float:
         tokens: i64 = replica.decode_tokens if own else replica.other_tokens
         answer = float(tokens) / float(len(replica.under_way) if own else replica.other_requests)
         backlog += STEP_TOKENS * answer * float(waiting) / float(replica.seats) / replica.speed
-    weight = replica.weight * MOVING if moves else replica.weight
+    weight = replica.weight(rarity) * MOVING if moves else replica.weight(rarity)
     return backlog + weight * float(work) / replica.speed + turns * replica.usual_backlog

@@ -129,12 +129,15 @@ class Replica:
             taken -= self.unstarted - 1
         return 0 < self.seats <= taken
 
-    @property
-    def weight(self) -> float:
-        """Weight of a token computed there: 1, and more for each request that waits or decodes.  O(1)."""
+    def weight(self, rarity: float) -> float:
+        """Weight of a token computed there: 1, and more for each request that waits or decodes.  O(1).
+
+        In a full cache it takes another's room, which weighs `rarity` more.
+        """
         queued: i64 = self.unstarted + len(self.planner) + self.other_requests
         decoding: i64 = len(self.under_way) - self.unstarted
-        return min(self.stickiness, 1.0 + float(queued) + DECODING * float(decoding))
+        room = rarity if self.view.history.full else 0.0
+        return min(self.stickiness, 1.0 + room + float(queued) + DECODING * float(decoding))
 
     def status(self) -> ReplicaStatus:
         """Return its load.  O(1)."""

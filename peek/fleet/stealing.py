@@ -77,7 +77,7 @@ class Raid:
         self._victim = victim
         self._thief = thief
         self._tickets = tickets
-        self._weight: float = thief.weight
+        self._weight: float = thief.weight(0.0)
         self._needs_seats: bool = needs_seats(victim, thief)
         self._unit: i64 = victim.unit_tokens
         self._budget: float = budget(victim, thief)

@@ -14,6 +14,7 @@ from mypy_extensions import i64
 from peek.errors import InvalidKey
 from peek.trie.dual_walk import checked_step
 from peek.trie.keys import SYMBOL_BYTES, match_span
+from peek.trie.node import Node
 from peek.trie.pending_tree import PendingTree
 from peek.trie.tree_view import TreeView, edge_bytes
 
@@ -49,21 +50,23 @@ class RoutedHistory:
         self.capacity: i64 = capacity
         self.symbols: i64 = 0
         """Symbols held, with symbols that prompts share counted once."""
-        self._tree = PendingTree()
-        self._view = TreeView(self._tree, unit_tokens)
+        self.full: bool = False
+        """Whether a prompt had to go: a new one takes another's room."""
+        self.tree = PendingTree()
+        self._view = TreeView(self.tree, unit_tokens)
         self._newest: dict[str, None] = {}
 
     def __len__(self) -> int:
         """Number of prompts held.  O(1)."""
-        return len(self._tree)
+        return len(self.tree)
 
     def __contains__(self, request_id: object) -> bool:
-        return request_id in self._tree
+        return request_id in self.tree
 
     @property
     def version(self) -> int:
         """A number that changes whenever an answer of `advance` could change."""
-        return self._tree.version
+        return self.tree.version
 
     def note(self, request_id: str, key: bytes, namespace: str) -> None:
         """Make a prompt the newest one, and drop the oldest until the rest fits.  O(len(key)).
@@ -72,8 +75,8 @@ class RoutedHistory:
         is larger than the capacity.
         """
         self.forget(request_id)
-        self._tree.insert(request_id, key, namespace)
-        own = self._tree.leaf(request_id).terminator
+        self.tree.insert(request_id, key, namespace)
+        own = self.tree.leaf(request_id).terminator
         assert own is not None
         if own.next is not None:
             self.forget(own.next.request.request_id)
@@ -81,23 +84,25 @@ class RoutedHistory:
             self.symbols += self._own_symbols(request_id)
         self._newest[request_id] = None
         while self.symbols > self.capacity and len(self._newest) > 1:
+            self.full = True
             self.forget(next(iter(self._newest)))
 
     def forget(self, request_id: str) -> None:
         """Drop a prompt, except for parts that others share.  O(depth); unknown names are ignored."""
-        if request_id in self._tree:
+        if request_id in self.tree:
             self.symbols -= self._own_symbols(request_id)
-            self._tree.remove(request_id)
+            self.tree.remove(request_id)
             del self._newest[request_id]
 
     def clear(self) -> None:
         """Forget all prompts, because the cache was emptied.  O(prompts)."""
+        self.full = False
         for request_id in list(self._newest):
             self.forget(request_id)
 
     def _own_symbols(self, request_id: str) -> i64:
         """Number of symbols that no other prompt has."""
-        leaf = self._tree.leaf(request_id)
+        leaf = self.tree.leaf(request_id)
         parent = leaf.parent
         assert parent is not None
         return leaf.depth - parent.depth if leaf.count == 1 else 0
@@ -122,12 +127,12 @@ class ReplicaView:
 
     Args:
         told: the replica's cache, as it is or as it was some seconds ago; None: guess it.
-        capacity: symbols that a guessed cache has room for.
+        capacity: symbols that the cache has room for.
         unit_tokens: tokens per symbol.
 
     Attributes:
         coming: prompts that were sent to the replica and have no first token yet.
-        history: prompts that the replica has computed; empty where the cache tells.
+        history: prompts that the replica has computed, the newest that fit.
         most_noted: see `MOST_NOTED`.
     """
 
@@ -155,14 +160,13 @@ class ReplicaView:
     def compute(self, request_id: str, key: bytes, namespace: str) -> None:
         """Note that a prompt that was sent is computed.  O(len(key))."""
         self.coming.remove(request_id)
-        if self._guesses:
-            self.history.note(request_id, key, namespace)
+        self.history.note(request_id, key, namespace)
         self._note(namespace, key if self._guesses else b"")
 
     def learn(self, request_id: str, key: bytes, namespace: str) -> None:
         """Note a prompt that another router sent there: a guessed cache counts it as held.  O(len(key))."""
+        self.history.note(request_id, key, namespace)
         if self._guesses:
-            self.history.note(request_id, key, namespace)
             self._note(namespace, key)
 
     def give_up(self, request_id: str) -> None:
@@ -180,6 +184,27 @@ class ReplicaView:
         if len(self._log) > 2 * self.most_noted:
             del self._log[: self.most_noted]
             self._forgotten += self.most_noted
+
+    def askers(self, key: bytes, namespace: str) -> i64:
+        """Return how many prompts share at least half of the longest part of a packed prompt that is here.
+
+        O(shared part + depth).
+        """
+        longest: i64 = 0
+        places: list[tuple[i64, Node]] = []
+        for tree in (self.history.tree, self.coming):
+            root = tree.root(namespace)
+            if root is not None:
+                shared, node, _ = tree.follow(key, root, 0)
+                places.append((shared, node))
+                longest = max(longest, shared)
+        found: i64 = 0
+        for shared, node in places:
+            if shared > 0 and 2 * shared >= longest:
+                while node.parent is not None and 2 * SYMBOL_BYTES * node.parent.depth >= longest:
+                    node = node.parent
+                found += node.count
+        return found
 
     # -- CacheView -----------------------------------------------------------------------------------
 

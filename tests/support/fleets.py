@@ -55,6 +55,7 @@ class ModelReplica:
         self.under_way: list[str] = []
         self.coming: dict[str, Prompt] = {}
         self.computed: dict[str, Prompt] = {}
+        self.full = False
         self.work: dict[str, int] = {}
 
     def cold_tokens(self, prompt: Prompt, beside: Iterable[Prompt], unit: int) -> int:
@@ -63,6 +64,13 @@ class ModelReplica:
         held += list(self.computed.values()) if self.view is None else self.view.prompts
         reach = max((common(other, key) for space, other in held if space == namespace), default=0)
         return max(1, unit * (len(key) - reach))
+
+    def askers(self, prompt: Prompt) -> int:
+        """Known prompts that share at least half of what any of them shares with this one."""
+        namespace, key = prompt
+        known = [*self.coming.values(), *self.computed.values()]
+        shared = [common(other, key) for space, other in known if space == namespace]
+        return sum(each > 0 and 2 * each >= max(shared) for each in shared)
 
     def begin(self, request: str, prompt: Prompt, unit: int) -> None:
         self.work[request] = self.cold_tokens(prompt, [], unit)
@@ -87,6 +95,7 @@ class ModelReplica:
         self.computed[request] = prompt
         while tokens_of(self.computed.values(), 1) > self.capacity and len(self.computed) > 1:
             del self.computed[next(iter(self.computed))]
+            self.full = True
 
     def give_up(self, request: str) -> None:
         self.coming.pop(request, None)
