@@ -33,6 +33,7 @@ from bench.evaluation.traffic import Source, Traffic, mixed
 from bench.evaluation.traffic import workload as traffic
 from bench.routers import model as routers
 from bench.routers.traffic import CELLS as ROUTERS_CELLS
+from bench.routers.traffic import LONG
 from peek import PendingRequest
 from peek.fleet import FleetConfig, FleetPlanner
 from peek.simulation.cells import cell
@@ -141,7 +142,7 @@ CELLS: Final = {
     "one-prompt": FleetCell("one-prompt", "100 users of one prompt of 16,384 tokens, 16 seats"),
     **{
         f"routers{number}": FleetCell(f"routers:{each.name}", f"paced servers: {each.name}")
-        for number, each in enumerate(ROUTERS_CELLS)
+        for number, each in enumerate((*ROUTERS_CELLS, *LONG))
     },
 }  # fmt: skip
 

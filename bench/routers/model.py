@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.routers.traffic import ANSWER, CELLS, talks
+from bench.routers.traffic import ANSWER, CELLS, LONG, talks
 from bench.servers.shapes import Shape
 from peek.simulation.workload import SimRequest, Workload, pack_tokens, unique_tokens, with_answers
 
@@ -28,8 +28,8 @@ class Paced:
 
 
 def workload(name: str, seed: int) -> Workload:
-    """Return the talks of a cell of `bench.routers.traffic.CELLS` as requests; `w7` is the token 7."""
-    cell = next(each for each in CELLS if each.name == name)
+    """Return the talks of a cell of `bench.routers.traffic` as requests; `w7` is the token 7."""
+    cell = next(each for each in (*CELLS, *LONG) if each.name == name)
     requests: list[SimRequest] = []
     for talk in talks(cell, seed, cell.load * SERVED_PER_S):
         prompt, before = tokens(talk.shared), None

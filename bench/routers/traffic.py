@@ -21,12 +21,15 @@ class Cell:
         kind: "templates", "agents" or "one", a function's name below.
         load: the rate as a share of what the default serves of a burst; 0: closed loops.
         named: requests name their session in a header.
+        prefixes, seconds: number of templates, and how long requests for them come.
     """
 
     name: str
     kind: str
     load: float = 0.0
     named: bool = False
+    prefixes: int = 20
+    seconds: float = 15.0
 
 
 CELLS: Final = (
@@ -36,6 +39,12 @@ CELLS: Final = (
     Cell("agents, unnamed", "agents"),
     Cell("one prompt", "one"),
 )
+
+LONG: Final = (
+    Cell("sixty templates, below", "templates", load=0.7, prefixes=60, seconds=200.0),
+    Cell("sixty templates, above", "templates", load=1.4, prefixes=60, seconds=200.0),
+)
+"""For simulated servers only: four full caches, which hold each template once but not twice."""
 
 BURST: Final = Cell("burst", "templates")
 """All at once: warms up, and what the default serves of it gives the rates."""
@@ -66,11 +75,11 @@ def words(drawn: Random, count: int) -> str:
     return " ".join(f"w{drawn.randrange(4_000)}" for _ in range(count))
 
 
-def templates(drawn: Random, rate: float) -> list[Talk]:
-    """Twenty prefixes of 1,024 tokens, popular as 1 / place; fifteen seconds of requests, or 120 at once."""
-    prefixes = [words(drawn, 1_024) for _ in range(20)]
-    count = round(15.0 * rate) if rate else 120
-    chosen = drawn.choices(prefixes, [1.0 / place for place in range(1, 21)], k=count)
+def templates(drawn: Random, cell: Cell, rate: float) -> list[Talk]:
+    """Prefixes of 1,024 tokens, popular as 1 / place; requests for some seconds, or 120 at once."""
+    prefixes = [words(drawn, 1_024) for _ in range(cell.prefixes)]
+    count = round(cell.seconds * rate) if rate else 120
+    chosen = drawn.choices(prefixes, [1.0 / place for place in range(1, cell.prefixes + 1)], k=count)
     times, at_s = list[float](), 0.0
     for _ in range(count):
         at_s += drawn.expovariate(rate) if rate else 0.0
@@ -81,7 +90,7 @@ def templates(drawn: Random, rate: float) -> list[Talk]:
     ]
 
 
-def agents(drawn: Random, _: float) -> list[Talk]:
+def agents(drawn: Random, _: Cell, __: float) -> list[Talk]:
     """Twenty-four sessions of four kinds, 512 tokens of tools each; six turns add 256 tokens each."""
     tools = [words(drawn, 512) for _ in range(4)]
     return [
@@ -97,7 +106,7 @@ def agents(drawn: Random, _: float) -> list[Talk]:
     ]
 
 
-def one(drawn: Random, _: float) -> list[Talk]:
+def one(drawn: Random, _: Cell, __: float) -> list[Talk]:
     """Forty-eight users of one prompt of 4,096 tokens, six questions each, all from the beginning on."""
     prompt = words(drawn, 4_096)
     return [
@@ -111,4 +120,4 @@ KINDS: Final = {"templates": templates, "agents": agents, "one": one}
 
 def talks(cell: Cell, seed: int, rate: float) -> list[Talk]:
     """The traffic of a cell; every seed has prompts of its own."""
-    return KINDS[cell.kind](Random(f"{cell.name} {seed}"), rate)
+    return KINDS[cell.kind](Random(f"{cell.name} {seed}"), cell, rate)
