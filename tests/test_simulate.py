@@ -239,6 +239,12 @@ def test_a_radix_engine_has_no_tier() -> None:
     assert str(raised.value) == "cache 'radix' has no tier; need \"blocks\""
 
 
+def test_where_all_warm_up_nothing_is_measured() -> None:
+    with pytest.raises(WorkloadError) as raised:
+        simulate(replace(workload(asks("a", [1, 2])), warmup=1), "fcfs+lru")
+    assert str(raised.value) == "nothing to measure: 1 requests, the first 1 warm up"
+
+
 # -- what must not matter ------------------------------------------------------------------------------
 
 

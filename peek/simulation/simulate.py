@@ -41,6 +41,8 @@ def simulate(
 ) -> dict[str, Any]:
     """Run `workload` under the policy `label`; return the figures of `peek simulate --json`.
 
+    A workload whose requests all warm up is a `WorkloadError`.
+
     Args:
         label: a policy label, see `PeekConfig.from_label`.
         cache: "radix" (SGLang-like engine) or "blocks" (vLLM-like engine).
@@ -113,6 +115,8 @@ def figures(
     """
     rank = {request.request_id: index for index, request in enumerate(workload.requests)}
     measured = [job for job in jobs if rank[job.request_id] >= workload.warmup]
+    if not measured:
+        raise WorkloadError(f"nothing to measure: {len(jobs)} requests, the first {workload.warmup} warm up")
     ttft = [job.first_token_s - job.arrival_s for job in measured]
     e2e = [job.finished_s - job.arrival_s for job in measured]
     wait = [job.admitted_s - job.arrival_s for job in measured]
