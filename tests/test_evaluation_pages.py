@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 pytest.importorskip("matplotlib")
 sys.path.append(str(ROOT))  # behind everything: `peek` stays the one that is tested
 
-from bench.evaluation import listing, plans, report, results, tables, traffic, verdicts  # noqa: E402
-from bench.evaluation.cells import Cell, Results, title  # noqa: E402
+from bench.evaluation import listing, loads, plans, report, results, tables, traffic, verdicts  # noqa: E402
+from bench.evaluation.cells import LOADS, Cell, Results, title  # noqa: E402
 from bench.evaluation.fit import nearest  # noqa: E402
 from bench.evaluation.streams import build  # noqa: E402
 
@@ -55,7 +55,7 @@ def test_every_loss_is_counted_on_the_page_and_listed_in_the_file() -> None:
         lost = [row for row in listed if row["against"] == against]
         assert counted == len(lost) > 0
         kinds = re.findall(r"^\| ([^|]*) \| \d+ of", text, re.MULTILINE)
-        kinds += re.findall(r"[.;] ([^.;]*) \(\d+ of", text)
+        kinds += re.findall(r"[.;] ((?:(?![.;] ).)*) \(\d+ of", text)
         assert all(any(row["stream"].startswith(kind) for kind in kinds) for row in lost)
     assert f"**{len(listed) - len(lost)} of " in page
 
@@ -63,12 +63,12 @@ def test_every_loss_is_counted_on_the_page_and_listed_in_the_file() -> None:
 def test_a_whole_table_is_printed_and_words_select_its_rows(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["listing", "losses", "sglang", "w1 a heavy"])
+    monkeypatch.setattr(sys, "argv", ["listing", "losses", "sglang", "w1 a, client"])
     listing.main()
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split()[:3] == ["against", "stream", "engine"]
     assert rows
-    assert all("W1 A heavy" in row and "SGLang" in row for row in rows)
+    assert all("W1 A, client" in row and "SGLang" in row for row in rows)
 
 
 def test_two_libraries_are_both_named() -> None:
@@ -99,7 +99,7 @@ def test_peek_stands_against_the_best_of_each_figure_over_common_seeds() -> None
     assert (tail.other, str(tail)) == ("fcfs+lru", "+10 % (+10 to +10)")
     found = Results(run for seeds in cell.runs.values() for run in seeds.values())
     said = tables.losses(tables.compared(found, ["w1a:heavy"], ["sglang"]))
-    assert "| W1 A heavy | 0 of 1 | 1 of 1, +10 % | `fcfs+lru` |" in said
+    assert "| W1 A, load 7.4 / 3.6 | 0 of 1 | 1 of 1, +10 % | `fcfs+lru` |" in said
     assert "Lost: 1 of 2 figures." in said
     assert [row[3:] for row in listing.losses(found, found)][1] == [
         *("ttft_p99", "33", "30", "+10.0", "+10.0", "+10.0", "fcfs+lru")
@@ -157,13 +157,21 @@ def test_a_run_comes_back_from_its_line(tmp_path: Path) -> None:
 
 def test_every_stream_of_the_plan_has_a_title_of_its_own_and_can_be_built() -> None:
     streams = list(dict.fromkeys(stream for sweep in plans.FULL for stream in sweep.streams))
-    assert len({title(stream) for stream in streams}) == len(streams)
+    named = [title(stream) for stream in streams if plans.parts_of(stream)[2] != "rate"]
+    assert len(set(named)) == len(named)
     drawn = [stream for stream in streams if stream.partition(":")[0] in traffic.TRAFFIC]
     for stream in drawn:
         workload = build(stream, 611, "vllm", None)[0]
         assert [r.arrival_s for r in workload.requests] == sorted(r.arrival_s for r in workload.requests)
         watched = traffic.TRAFFIC[workload.name].watched
         assert any(r.request_id.startswith(watched) for r in workload.requests)
+
+
+def test_the_papers_cells_are_named_by_their_loads() -> None:
+    workload = build("w1c:moderate", plans.SEEDS[0], "vllm", None)[0]
+    assert loads.load_of(workload, "blocks") == LOADS["w1c:moderate"][1]
+    assert title("w1c:moderate") == "W1 C, load 2.6 / 2.9"
+    assert {stream for stream in plans.HEADLINE if loads.is_open(stream)} <= LOADS.keys()
 
 
 def test_every_policy_of_the_plan_is_in_the_listing() -> None:

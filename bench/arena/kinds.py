@@ -263,7 +263,7 @@ def capacity(workload: Workload, cache: str, tier: Tier | None = None) -> float:
     """Return the engine's capacity, as a multiple of the rate at which the workload's requests arrive."""
     at_once = [replace(each, arrival_s=0.0, think_s=0.0) for each in workload.requests]
     flood = replace(workload, requests=at_once, client_concurrency=OUTSTANDING)
-    done = simulate(flood, "fcfs+lru", cache, cost=cost_model_for("w1c"), tier=tier)
+    done = simulate(flood, "fcfs+lru", cache, cost=cost_model_for(workload.name), tier=tier)
     seconds: float = len(at_once) / done["throughput_rps"]
     return workload.requests[-1].arrival_s / seconds
 

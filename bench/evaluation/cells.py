@@ -18,6 +18,10 @@ from bench.evaluation.plans import FAMILY, NAMED, NAMES, STOCKS, parts_of, stock
 from bench.evaluation.results import Record
 
 PAPER = json.loads(Path(__file__).with_name("paper.json").read_text())
+LOADS: dict[str, list[float]] = json.loads(Path(__file__).with_name("loads.json").read_text())
+"""By stream of the paper's: its load on the SGLang-like and the vLLM-like engine (`loads`)."""
+CLIENTS = 180
+"""Clients of the closed loops W3, if a stream does not say."""
 
 TRAFFIC_NAMES = {
     "mooncake-conversation": "Mooncake conversation",
@@ -40,8 +44,8 @@ FORMS = {
     "window": "client window",
     "dp": "DP={}",
     "arena": "arena {}K",
-    "rate": "{} % of the rate",
-    "clients": "{} clients",
+    "rate": "",
+    "clients": "",
     "prefix": "prefixes of {:,} tokens",
     "groups": "{} prefixes",
     "jobs": "{} at a time",
@@ -54,10 +58,17 @@ FORMS = {
 
 
 def title(stream: str) -> str:
-    """Return the title of a stream: "W1 C heavy, client window" for `w1c:heavy:window`."""
+    """Return the title of a stream: "W1 C, client window" for `w1c:heavy:window`.
+
+    The paper's cells have their loads on both engines in place of "moderate" and "heavy" (`loads`).
+    """
     kind, load, form, number = parts_of(stream)
     cell = kind[3:] if "-" in kind else kind[2:].upper()
-    name = TRAFFIC_NAMES.get(kind) or " ".join(filter(None, (kind[:2].upper(), cell, load)))
+    name = TRAFFIC_NAMES.get(kind) or f"{kind[:2].upper()} {cell}".strip()
+    if stream in LOADS:
+        name += ", load " + " / ".join(dict.fromkeys(f"{each:g}" for each in LOADS[stream]))
+    elif kind.startswith("w3"):
+        name += f", {number if form == 'clients' else CLIENTS} clients"
     if kind.startswith(("mooncake", "azure")):
         name += f", {load} x recorded rate"
     if kind == "map" and load:
@@ -65,7 +76,7 @@ def title(stream: str) -> str:
     if kind.startswith("flood") and load == NAMED:
         name += ", tenants named"
     said = FORMS[form].format(number) + (f" of {number}" if form == "window" and number else "")
-    return f"{name}, {said}" if form or number else name
+    return f"{name}, {said}" if said and (form or number) else name
 
 
 def percent(value: float) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-from bench.evaluation.cells import Cell, Results
+from bench.evaluation.cells import CLIENTS, LOADS, Cell, Results
 from bench.evaluation.plans import (
     FULL_STACK,
     HEADLINE,
@@ -171,7 +171,7 @@ def ranks(results: Results, path: Path, engines: Sequence[str]) -> None:
 
 
 def cost(results: Results, path: Path, engines: Sequence[str]) -> None:
-    """Draw the CPU time of a scheduling decision over the heavy W1 cells: mean (bar) and p99 (mark)."""
+    """Draw the CPU time of a scheduling decision over W1, open loop: mean (bar) and p99 (mark)."""
     figure, axes = plt.subplots(1, len(engines), figsize=(WIDTH, 2.4), squeeze=False)
     for axis, engine in zip(axes[0], engines, strict=True):
         cells = list(results.cells(W1_HEAVY, (engine,), "peek"))
@@ -199,7 +199,10 @@ def curves(results: Results, path: Path, engine: str, name: str, label: str) -> 
     figure, axes = plt.subplots(2, 4, figsize=(WIDTH, 4.0))
     for axis, (kind, streams) in zip(axes.flat, OVER_LOAD.items(), strict=False):
         cells = [results.cell(engine, stream) for stream in streams]
-        loads = [parts_of(stream)[3] or (180 if kind == "w3c" else 100) for stream in streams]
+        if kind == "w3c":  # a closed loop
+            loads: list[float] = [parts_of(stream)[3] or CLIENTS for stream in streams]
+        else:
+            loads = [LOADS[stream][SIMULATED.index(engine)] for stream in streams]
         for policy in LADDER:
             known = [(load, cell) for load, cell in zip(loads, cells, strict=True) if cell.has(policy)]
             if not known:
@@ -215,8 +218,8 @@ def curves(results: Results, path: Path, engine: str, name: str, label: str) -> 
             )  # fmt: skip
             if paper := cells[-1].paper(policy):
                 axis.plot(loads[-1], getattr(paper, name), "x", ms=5, color=COLORS[policy])
-        axis.set_title(cells[-1].title)
-        axis.set_xlabel("clients" if kind == "w3c" else "% of the heavy rate", fontsize=7)
+        axis.set_title(cells[-1].title.partition(",")[0])
+        axis.set_xlabel("clients" if kind == "w3c" else "load", fontsize=7)
         axis.tick_params(labelsize=7)
         if name != "rps":
             axis.set_yscale("log")

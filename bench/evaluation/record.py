@@ -59,7 +59,7 @@ def play(engine: str, workload: Workload, label: str, cost: CostModel) -> tuple[
     """Return an engine that has run, and when its scheduling decisions began and ended."""
     played: SimEngine
     if engine not in SIMULATED:
-        played = real = _real_engine(engine)(as_tokens(workload), label, cost)
+        played = real = real_engine(engine)(as_tokens(workload), label, cost)
         readings = time_calls(*real.decision)
     else:
         readings, blocks = Readings(), engine == "simulated-blocks"
@@ -72,7 +72,7 @@ def play(engine: str, workload: Workload, label: str, cost: CostModel) -> tuple[
     return played, readings
 
 
-def _real_engine(engine: str) -> Any:
+def real_engine(engine: str) -> Any:
     """Return the class that plays the engine's own scheduler; needs the engine and its lab in tests/."""
     try:
         return import_module(f"bench.evaluation.{engine}_engine").RealEngine

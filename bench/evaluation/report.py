@@ -71,7 +71,7 @@ def computed(everything: Results, fresh: Results, paper: Results) -> dict[str, s
         "near_paper": bullets(verdicts.near_paper(paper)),
         "residuals": tables.residuals(
             paper,
-            {engine: {"W1 heavy": w1} for engine, w1 in plans.PAPER_W1.items()}
+            {engine: {"W1": w1} for engine, w1 in plans.PAPER_W1.items()}
             | dict.fromkeys(plans.SIMULATED, PAPER_GROUPS),
         ),
         "twins": bullets(verdicts.twins(everything)),
