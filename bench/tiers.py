@@ -1,14 +1,19 @@
-"""Measures what an order or an eviction could gain from KV in host memory, on the vLLM-like simulated engine.
+"""Measures what an order or an eviction could gain from KV in host memory, or from knowing when turns return.
 
     python -m bench.tiers [--kinds chat code] [--seeds 11 12] [--loads 1.1 1.5] [--csv FILE]
 
-A device of 50,000 tokens has no tier behind it, or one of 2 or 8 times its size.  Tokens are loaded from the
-tier 10 or 50 times as fast as they are computed.  Loads are relative to the capacity of engine and tier.
-There are policies, and two bounds:
+The vLLM-like simulated engine has a device of 50,000 tokens, with no tier behind it or one of 2 or 8 times
+its size.  Tokens are loaded from the tier 10 or 50 times as fast as they are computed.  Loads are relative
+to the capacity of engine and tier.  There are policies, and bounds on what they could reach:
 
     peek, tier as cached     the planner takes tokens in the tier for cached, as if loading cost nothing
-    peek, next use known     without a tier, the block needed last is evicted (Belady, 1966); the admissions
-                             of a run of `peek` foretell those of a second run, and these those of a third
+    peek, next use known     the block needed last is evicted (Belady, 1966); the admissions of a run of
+                             `peek` foretell those of a second run, and these those of a third
+    peek, returns known      sessions between two turns keep what they have, the next to return longest
+    peek, returns expected   the same, by the rate at which sessions that have paused so long return; the
+                             kind's distribution of pauses, and which sessions go on, are known
+
+With the last two, blocks of no such session count as if they returned once in the time that they have idled.
 
 Each row is the geometric mean over seeds and loads; hits are arithmetic means, shares of prompt tokens.
 """
@@ -18,8 +23,9 @@ from __future__ import annotations
 import argparse
 import csv
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
+from math import erfc, exp, log, pi, sqrt
 from multiprocessing import Pool
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -34,7 +40,7 @@ from peek.simulation.caches import BlockCache
 from peek.simulation.cost import cost_model_for
 from peek.simulation.engines import BlockEngine, Job, StepWork, Tier
 from peek.simulation.simulate import figures, make_planner
-from peek.simulation.workload import Workload
+from peek.simulation.workload import SimRequest, Workload
 
 TIMES: Final = cost_model_for("w1c")
 COMPUTED_PER_S: Final = 1.0 / (2.0 * TIMES.model.parameters / (TIMES.hardware.flops * TIMES.hardware.mfu))
@@ -45,8 +51,11 @@ SIZES: Final = (2, 8)
 """Sizes of a tier, as multiples of the device's."""
 AS_CACHED: Final = "peek, tier as cached"
 KNOWN: Final = "peek, next use known"
+RETURNS, EXPECTED = "peek, returns known", "peek, returns expected"
 FOUR: Final = ("agents", "chat", "documents", "code")
-POLICIES: Final = ("fcfs+lru", "lpm-nolimit+lru", "peek", AS_CACHED, KNOWN)
+POLICIES: Final = ("fcfs+lru", "lpm-nolimit+lru", "peek", AS_CACHED, KNOWN, RETURNS, EXPECTED)
+PAUSES: Final = {"agents": (0.3, 1.0), "chat": (6.0, 0.8), "code": (2.5, 0.9)}
+"""Median in seconds and sigma of the log-normal pauses between two turns (`bench.arena.kinds`)."""
 TIMED: Final = {"ttft": "ttft_s", "p99": "ttft_s", "e2e": "e2e_s", "job": "job_s"}
 
 
@@ -142,6 +151,63 @@ class NextUseKnown(BlockEngine):
         return 1.0 / (1 + uses[0][0]) if uses else 0.0
 
 
+class ReturnsKnown(BlockEngine):
+    """An engine that evicts last what a session between two turns has cached, if the session returns soon."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._pauses: dict[int, dict[str, tuple[float, float]]] = {}
+        """By block, the begin and end of the pauses before the requests that will need it."""
+        self._used: dict[int, float] = {}
+
+    def schedule_arrival(self, request: SimRequest, at_s: float) -> None:
+        super().schedule_arrival(request, at_s)
+        if request.after is not None:
+            for symbol in self.make_job(request, at_s).symbols:
+                self._pauses.setdefault(symbol, {})[request.request_id] = (self.now, at_s)
+
+    def _try_admit(self, job: Job, budget: int, work: StepWork) -> int:
+        tokens = super()._try_admit(job, budget, work)
+        if tokens:
+            for symbol in job.symbols:
+                self._pauses.get(symbol, {}).pop(job.request_id, None)
+        return tokens
+
+    def release(self, job: Job) -> None:
+        self._used.update(dict.fromkeys(job.symbols[: job.named], self.now))
+        super().release(job)
+
+    def _take(self, count: int) -> list[int]:
+        return self.cache.take(count, self._soon, self.cache.n_blocks)
+
+    def _soon(self, symbol: int) -> float:
+        pauses = self._pauses.get(symbol)
+        if pauses:
+            return self.rate(pauses.values())
+        return 1.0 / max(1e-3, self.now - self._used.get(symbol, 0.0))
+
+    def rate(self, pauses: Iterable[tuple[float, float]]) -> float:
+        """Return how soon the sessions of these pauses return, in returns a second."""
+        return 1.0 / max(1e-3, min(ends for _, ends in pauses) - self.now)
+
+
+class ReturnsExpected(ReturnsKnown):
+    """The same engine, which knows how long pauses are in general, but of none how long it will be."""
+
+    def rate(self, pauses: Iterable[tuple[float, float]]) -> float:
+        return sum(1e3 if ends <= self.now else self._hazard(self.now - began) for began, ends in pauses)
+
+    def _hazard(self, paused_s: float) -> float:
+        """Return the rate at which pauses that have lasted so long end."""
+        median_s, sigma = PAUSES[self.workload.name]
+        z = log(max(1e-3, paused_s) / median_s) / sigma
+        density = exp(-z * z / 2.0) / (max(1e-3, paused_s) * sigma * sqrt(2.0 * pi))
+        return 2.0 * density / max(1e-300, erfc(z / sqrt(2.0)))
+
+
+ENGINES: Final = {AS_CACHED: TierAsCached, RETURNS: ReturnsKnown, EXPECTED: ReturnsExpected}
+
+
 def run(workload: Workload, policy: str, tier: Tier | None) -> dict[str, float]:
     """Return the figures of one run: times in seconds, hits as shares."""
     config = PeekConfig.from_label(policy.partition(",")[0])
@@ -157,8 +223,7 @@ def run(workload: Workload, policy: str, tier: Tier | None) -> dict[str, float]:
             jobs = knowing.run()
             admitted = knowing.order
     else:
-        kind = TierAsCached if policy == AS_CACHED else BlockEngine
-        jobs = kind(workload, planner(), TIMES, tier=tier).run()
+        jobs = ENGINES.get(policy, BlockEngine)(workload, planner(), TIMES, tier=tier).run()
     found = figures(workload, jobs, tiered=True)
     timed = {
         column: found[name]["p99" if column == "p99" else "mean"]
@@ -169,10 +234,12 @@ def run(workload: Workload, policy: str, tier: Tier | None) -> dict[str, float]:
 
 
 def run_cell(cell: Cell) -> dict[str, dict[str, float]]:
-    """Return the figures of each policy in a cell; each bound runs either with or without a tier."""
+    """Return the figures of each policy in a cell; without a tier, or without sessions, some are left out."""
     workload = at_load(build(cell.kind, cell.seed), cell.load, "blocks", cell.tier)
-    left_out = KNOWN if cell.size else AS_CACHED
-    return {policy: run(workload, policy, cell.tier) for policy in POLICIES if policy != left_out}
+    left_out = set() if cell.size else {AS_CACHED}
+    if cell.kind not in PAUSES:
+        left_out |= {RETURNS, EXPECTED}
+    return {policy: run(workload, policy, cell.tier) for policy in POLICIES if policy not in left_out}
 
 
 def rows(found: dict[Cell, dict[str, dict[str, float]]]) -> Iterator[list[str]]:
