@@ -61,5 +61,14 @@ class WorkloadError(PeekError, ValueError):
     """A trace file or workload definition cannot be read; the message names line and value."""
 
 
+class MissingExtra(PeekError, ImportError):
+    """An optional package that a job needs is not installed."""
+
+
+def needs(package: str, what: str, extra: str = "offline") -> MissingExtra:
+    """Return the error for a missing optional package, which is part of an extra."""
+    return MissingExtra(f"{what} needs {package}: pip install 'peek-kv[{extra}]'")
+
+
 class EngineMismatch(PeekError, RuntimeError):
     """The engine at hand lacks a seam that an adapter needs; the message names the seam."""

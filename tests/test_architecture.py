@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # row of its own (`offline.scale`) is no part of the one above it.
     "_version": set(),
     "errors": set(),
+    "compressed": {"errors"},
     "settings": {"errors"},
     "request": {"errors"},
     "protocols": set(),  # and `request`, for type checkers only
@@ -43,13 +44,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "planner": BELOW_PLANNER,
     "fleet": BELOW_PLANNER | {"planner"},
     "peek": BELOW_PLANNER | {"_version", "planner", "fleet", "offline"},
-    "simulation": BELOW_PLANNER | {"planner", "fleet"},
+    "simulation": BELOW_PLANNER | {"compressed", "planner", "fleet"},
     "timing": LEAVES | {"config", "planner", "simulation", "trie", "offline"},
     "traffic": {"errors", "offline.formats"},
     "testing": BELOW_PLANNER | {"planner"},  # and nothing imports it
     "adapters": BELOW_PLANNER | {"_version", "planner", "fleet", "peek", "simulation", "traffic"},
     "cli": BELOW_PLANNER
-    | {"_version", "planner", "peek", "simulation", "adapters"}
+    | {"_version", "compressed", "planner", "peek", "simulation", "adapters"}
     | {"offline", "offline.formats", "offline.scale", "timing", "traffic"},
     "__main__": {"cli"},
 }
@@ -57,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAY_IMPORT_FOR_TYPES: dict[str, set[str]] = {"protocols": {"request"}}
 """Further imports, allowed under `if TYPE_CHECKING:` only."""
 
-OUTER_PARTS = {"adapters", "cli", "simulation", "timing", "traffic", "__main__"}
+OUTER_PARTS = {"adapters", "cli", "compressed", "simulation", "timing", "traffic", "__main__"}
 """Where the outside world begins; every other part is core."""
 
 OUTSIDE_WORLD: dict[str, str] = {

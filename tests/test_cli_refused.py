@@ -167,7 +167,6 @@ REFUSED: list[tuple[str, int, str]] = [
     ("trace here out --salt-file salt-0", 1, "'salt-0: holds 0 bytes, need 16'"),
     ("trace here out --salt-file salt-15", 1, "'salt-15: holds 15 bytes, need 16'"),
     ("trace empty.jsonl nowhere/out.jsonl", 1, "nowhere"),
-    ("trace here out.jsonl.zst", 2, "'out.jsonl.zst: traces are read plain or as .gz'"),
     ("trace here out --format csv", 2, "\"'csv' is unknown; valid: auto, jsonl, log\""),
     ("trace here out --time-unit min", 2, "\"'min' is unknown; valid: s, ms, us, ns\""),
     ("trace here out --block-tokens 0", 2, "'0 is not in 1..'"),

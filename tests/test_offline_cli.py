@@ -61,7 +61,7 @@ def restore(source: str = "out.jsonl", *words: str) -> int:
     return main(["restore", source, "back.jsonl", "--order", "out.order", *words])
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.xz", ".jsonl.zst"])
 @pytest.mark.parametrize("make", [json_rows, chat_rows])
 def test_there_and_back(here: Path, suffix: str, make: Any) -> None:
     rows = make()

@@ -377,7 +377,7 @@ def test_long_names(here: Path) -> None:
 # -- full disks -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.xz", ".jsonl.zst"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_full_disk(here: Path, suffix: str, way: str) -> None:
     pytest.importorskip("zstandard")

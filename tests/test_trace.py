@@ -10,7 +10,7 @@ import json
 import lzma
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -672,19 +672,6 @@ def test_the_first_sessions_of_a_file(tmp_path: Path) -> None:
         assert "".join(each.session for each in built.requests) == names
     with pytest.raises(WorkloadError, match="line 6: gap_s is -1"):
         read_sessions(path, rate=1.0, seed=0, limit=4)
-
-
-@pytest.mark.parametrize("name", ["talk.sessions.jsonl.xz", "talk.sessions.jsonl.gz", "talk"])
-@pytest.mark.parametrize("pack", [lzma.compress, gzip.compress])
-def test_compressed_sessions_are_known_by_name_or_content(
-    tmp_path: Path, name: str, pack: Callable[[bytes], bytes]
-) -> None:
-    plain = written(tmp_path / "plain", TALKS)
-    packed = tmp_path / name
-    packed.write_bytes(pack(plain.read_bytes()))
-    built = read_sessions(packed, rate=1.0, seed=0)
-    assert built.name == "talk"
-    assert built.requests == read_sessions(str(plain), rate=1.0, seed=0).requests
 
 
 @pytest.mark.parametrize(

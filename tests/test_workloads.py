@@ -428,13 +428,6 @@ def test_lines_beyond_the_limit_are_not_judged(tmp_path: Path) -> None:
     assert len(read_mooncake(write(tmp_path / "t.jsonl", [row(0, 9), "bad"]), limit=1).requests) == 1
 
 
-@pytest.mark.parametrize("name", ["t.jsonl.gz", "t.jsonl"])
-def test_gzip_is_recognised_by_name_or_content(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    path.write_bytes(gzip.compress((json.dumps(row(0, 600)) + "\n\n").encode()))
-    assert (read_mooncake(path).name, len(read_mooncake(str(path)).requests)) == ("t", 1)
-
-
 GOOD = json.dumps(row(0, 600))
 
 

@@ -39,7 +39,7 @@ AUTO: Final = "auto"
 
 @dataclass(frozen=True)
 class CheckOptions(cli.OfContext):
-    logs: list[Path] = cli.read_path("LOG...", "Logs of one engine; .gz, .zst; -: stdin.")
+    logs: list[Path] = cli.read_path("LOG...", "Logs of one engine; .gz, .xz, .zst; -: stdin.")
     engine: str = cli.value(f"{', '.join(ENGINES)}; auto: as the log says, else vllm.", AUTO, "NAME")
     card: str = cli.value("Accelerator, such as h100.", DEFAULT_CARD)
     cards: int = number_of_cards()

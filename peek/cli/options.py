@@ -25,21 +25,11 @@ from typing import Annotated, Any, Final, get_type_hints
 import typer
 
 from peek import InvalidConfig, PeekConfig, PeekError, WorkloadError
+from peek.compressed import bare
 from peek.simulation.simulate import Target
 
 LARGEST_COUNT: Final = 100_000_000  # the arena of hundreds of accelerators, and still quick to set up
 STREAM: Final = Path("-")  # path that stands for standard input or output
-
-COMPRESSED: Final = (".gz", ".zst")
-
-
-class MissingExtra(PeekError, ImportError):
-    """An optional package that a job needs is not installed."""
-
-
-def needs(package: str, what: str, extra: str = "offline") -> MissingExtra:
-    """Return the error for a missing optional package, which is part of an extra."""
-    return MissingExtra(f"{what} needs {package}: pip install 'peek-kv[{extra}]'")
 
 
 def as_command(work: Callable[[Any], None]) -> Callable[..., None]:
@@ -183,18 +173,14 @@ def parse_target(text: str) -> Path:
     return path
 
 
-def _bare(path: Path) -> Path:
-    return path.with_suffix("") if path.suffix in COMPRESSED else path
-
-
 def beside(path: Path, suffix: str) -> Path:
     """Return a path beside another one, with another suffix: `batch.jsonl.gz` -> `batch` + suffix."""
-    return _bare(path).with_suffix(suffix)
+    return bare(path).with_suffix(suffix)
 
 
 def numbered(path: Path, number: int) -> Path:
     """Return the path of one file of several: `batch.jsonl.gz` -> `batch.3.jsonl.gz`."""
-    plain = _bare(path)
+    plain = bare(path)
     tail = plain.suffix + path.name[len(plain.name) :]
     return path.with_name(f"{plain.stem}.{number}{tail}")
 

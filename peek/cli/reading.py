@@ -7,12 +7,9 @@ A row of a table is a request, as a line of a batch file is.  Its columns are `c
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import sys
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -22,7 +19,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from peek import InvalidKey, PeekError, WorkloadError
-from peek.cli.options import STREAM, needs
+from peek.cli.options import STREAM
+from peek.compressed import damage, unpacked
+from peek.errors import needs
 from peek.offline.formats import BatchRequest, Encode, Line, Loads, excerpt, key_of, lines_of, parse_request
 
 LONGEST_LINE: Final = 256_000_000  # bytes: more than any request, and a bound on what an archive unpacks to
@@ -99,18 +98,15 @@ def read_lines(path: Path) -> Iterator[Line]:
     if path == STREAM and sys.stdin is None:
         raise PeekError("standard input is closed")
     total = None if path == STREAM else path.stat().st_size or None
-    damage: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zlib.error)
-    if path.suffix == ".zst":
-        damage = (*damage, zstandard_for(path).ZstdError)
     opened: Any = nullcontext(sys.stdin.buffer) if path == STREAM else path.open("rb")
     with opened as raw, ProgressBar(total, "reading") as progress:
         can_tell = raw.seekable()
         try:
-            for line in lines_of(_short_lines(_decompressing(raw, path), path)):
+            for line in lines_of(_short_lines(unpacked(raw, path)[1], path)):
                 if can_tell and line.number % _SHOW_EVERY == 0:
                     progress.show(raw.tell())
                 yield line
-        except damage as error:
+        except damage() as error:
             raise PeekError(f"{path}: damaged: {error}") from None
         except OSError as error:
             error.filename = error.filename or str(path)
@@ -123,24 +119,6 @@ def _short_lines(stream: IO[bytes], path: Path) -> Iterator[bytes]:
         if len(raw) > LONGEST_LINE:
             raise PeekError(f"{path}: line {number} is longer than {LONGEST_LINE:,} bytes")
         yield raw
-
-
-def _decompressing(raw: IO[bytes], path: Path) -> Any:
-    if path.suffix == ".gz":
-        return gzip.open(raw)
-    if path.suffix == ".zst":
-        stream = zstandard_for(path).ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-        return io.BufferedReader(stream)
-    return raw
-
-
-def zstandard_for(path: Path) -> Any:
-    """Return the module `zstandard`; `MissingExtra` names the file that needs it."""
-    try:
-        import zstandard
-    except ImportError:
-        raise needs("zstandard", str(path)) from None
-    return zstandard
 
 
 # -- Parquet ----------------------------------------------------------------------------------------------

@@ -28,6 +28,8 @@ from peek import PeekError, WorkloadError
 from peek.cli import options as cli
 from peek.cli import reading
 from peek.cli.writing import open_to_write, work_folder, write_whole
+from peek.compressed import is_packed
+from peek.errors import needs
 from peek.offline import formats
 from peek.offline.batch_trie import BatchTrie
 from peek.offline.block_keys import BLOCK_TOKENS
@@ -58,7 +60,7 @@ explain_switch = partial(cli.switch, "--explain", "Print groups, guard and expec
 
 @dataclass(frozen=True)
 class ReorderOptions:
-    source: Path = cli.read_path("IN", "Batch file: .jsonl, .gz, .zst, .parquet; -: stdin.")
+    source: Path = cli.read_path("IN", "Batch file: .jsonl, .gz, .xz, .zst, .parquet; -: stdin.")
     target: Path = cli.written_path("OUT", "Reordered file, its .order file beside it; -: stdout.")
     order: Path | None = cli.value(
         "Order file for `peek restore`, if not beside OUT.", None, "PATH", cli.parse_target
@@ -143,7 +145,7 @@ def _check_tables(source: Path, target: Path, out_of_core: bool) -> None:
 def _is_large(source: Path) -> bool:
     if source == cli.STREAM:
         return False
-    return source.stat().st_size * (5 if source.suffix in cli.COMPRESSED else 1) >= OUT_OF_CORE_BYTES
+    return source.stat().st_size * (5 if is_packed(source) else 1) >= OUT_OF_CORE_BYTES
 
 
 # -- the pipeline -----------------------------------------------------------------------------------------
@@ -304,7 +306,7 @@ def _out_of_core(options: ReorderOptions, outputs: list[Path]) -> Iterator[_OutO
     try:
         import duckdb
     except ImportError:
-        raise cli.needs("duckdb", "--out-of-core") from None
+        raise needs("duckdb", "--out-of-core") from None
     targets = [*outputs[1:], outputs[0]]
     try:
         with (
@@ -370,7 +372,7 @@ def restore_command(options: RestoreOptions) -> None:
 
 @dataclass(frozen=True)
 class BatchOptions:
-    source: Path = cli.read_path("IN", "Batch file: .jsonl, .gz, .zst; -: stdin.")
+    source: Path = cli.read_path("IN", "Batch file: .jsonl, .gz, .xz, .zst; -: stdin.")
     target: Path = cli.written_path("OUT", "Where the results go, in IN's order; -: stdout.")
     command: list[str] = cli.as_field(
         typer.Argument(

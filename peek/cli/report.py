@@ -26,8 +26,9 @@ from rich.table import Table
 from rich.text import Text
 
 from peek import __version__, backend
-from peek.cli.options import check_target, needs
+from peek.cli.options import check_target
 from peek.cli.writing import write_whole
+from peek.errors import needs
 from peek.simulation.answer import OURS, SAME, Answer, Change, Figure, changes, engine_of, figure_named
 from peek.simulation.cost import CostModel
 from peek.simulation.workload import Workload

@@ -79,11 +79,11 @@ class SimulateOptions(cli.OfContext):
     cache: str = cli.value("Engine kind: radix (SGLang-like), blocks (vLLM-like).", "radix")
     as_json: bool = cli.json_switch()
     plot: Path | None = cli.value("Write a figure: .png, .svg or .pdf.", None)
-    trace: Path | None = cli.value("A Mooncake trace (JSONL, .gz too) in place of a cell.", None)
+    trace: Path | None = cli.value("A Mooncake trace (JSONL, .gz, .xz, .zst too) in place of a cell.", None)
     trace_block: int | None = cli.count("Tokens per hash id if the trace does not say; else 512.")
     rate_scale: list[float] = cli.positive("Replay the trace this many times faster, repeatable.", [1.0])
     limit: int | None = cli.count("Take only the first rows, or sessions.")
-    sessions: Path | None = cli.value("Recorded sessions (.gz, .xz too) as a closed loop.", None, "FILE")
+    sessions: Path | None = cli.value("Recorded sessions (.gz, .xz, .zst too), a closed loop.", None, "FILE")
     session_rate: float = cli.positive("Sessions a second, if the file has no times.", 1.0)
     trace_file: Path | None = cli.value("Mooncake's conversation trace, for w4 and w4-shared.", None)
     card: str | None = cli.value(
@@ -94,7 +94,7 @@ class SimulateOptions(cli.OfContext):
     memory_utilization: float = part_of_memory()
     max_running: int | None = cli.count("Requests that run at once, in place of the workload's.")
     per_request: Path | None = cli.value(
-        "Write a CSV line for each request of each run; .gz too.", None, "FILE"
+        "Write a CSV line for each request of each run; .gz, .xz, .zst too.", None, "FILE"
     )
     slo: list[Target] = cli.value(
         "Another target for goodput: seconds to the first token, milliseconds for each after it (100); "

@@ -16,8 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import typer
-
 from peek import InvalidKey, PeekError, WorkloadError
 from peek.cli import options as cli
 from peek.cli.reading import BadLines, json_loads, load_tokenizer, read_lines, tokenizer_file
@@ -45,8 +43,8 @@ unknown_tokens = partial(cli.count, "Tokens of an answer whose length is not in 
 
 @dataclass(frozen=True)
 class TraceOptions:
-    source: Path = cli.read_path("IN", "Requests as JSONL, or an engine's log; .gz, .zst; -: stdin.")
-    target: Path = cli.written_path("OUT", "The trace: .jsonl, .gz; -: stdout.")
+    source: Path = cli.read_path("IN", "Requests as JSONL, or an engine's log; .gz, .xz, .zst; -: stdin.")
+    target: Path = cli.written_path("OUT", "The trace: .jsonl, .gz, .xz, .zst; -: stdout.")
     form: str = cli.value(
         "jsonl: only rows of requests; log: only servers' logs; auto: by each line.",
         "auto", "NAME", None, "--format",
@@ -73,8 +71,6 @@ def trace_command(options: TraceOptions) -> None:
     source, target, tokenizer = options.source, options.target, options.tokenizer
     cli.check_choice("--format", options.form, KINDS)
     cli.check_choice("--time-unit", options.time_unit, ("", *UNITS))
-    if target.suffix == ".zst":
-        raise typer.BadParameter(f"{target}: traces are read plain or as .gz", param_hint="OUT")
     read = [("IN", source), *((("--salt-file", options.salt_file),) if options.salt_file else ())]
     if tokenizer is not None:
         tokenizer = tokenizer_file(tokenizer)

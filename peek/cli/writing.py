@@ -11,6 +11,7 @@ Devices, pipes and standard output cannot be replaced and are written directly.
 from __future__ import annotations
 
 import io
+import lzma
 import os
 import secrets
 import shutil
@@ -24,7 +25,7 @@ from typing import IO, Any, Final
 
 from peek import PeekError
 from peek.cli.options import STREAM, is_regular, real_path
-from peek.cli.reading import zstandard_for
+from peek.compressed import zstandard_for
 
 NAME_CHARACTERS: Final = 50  # of a file's name, kept in a temporary one; with four bytes each, below 255
 _BUFFER_BYTES: Final = 1 << 17
@@ -78,6 +79,8 @@ def _compressing(raw: IO[bytes], path: Path) -> Any:
     """Return a compressing stream into `raw` whose `close` leaves `raw` open, or `raw` for a plain name."""
     if path.suffix == ".gz":
         return _GzipWriter(raw)
+    if path.suffix == ".xz":
+        return lzma.LZMAFile(raw, "wb")
     if path.suffix == ".zst":
         return zstandard_for(path).ZstdCompressor(level=3).stream_writer(raw, closefd=False)
     return raw

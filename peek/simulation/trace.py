@@ -1,6 +1,6 @@
 """Read recorded traffic as a workload: traces in Mooncake's format, and sessions for a closed loop.
 
-A trace has one JSON object per line, plain or compressed by gzip or xz:
+A trace has one JSON object per line, plain or compressed by gzip, xz or Zstandard:
 `{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [...]}` with one
 hash id per block of the prompt; the last block may be partial.  Ids are chained: equal ids mean equal
 prefixes up to the end of the block, so they can serve as symbols.  A row may also give the tokens of a
@@ -15,10 +15,8 @@ A fault of a row raises a `WorkloadError` that names file, line and value.
 
 from __future__ import annotations
 
-import gzip
+import io
 import json
-import lzma
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -28,6 +26,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple, TypeVar
 
+from peek.compressed import bare, damage, unpacked
 from peek.errors import WorkloadError
 from peek.simulation.workload import SimRequest, Workload, faster, pack_tokens, with_answers
 
@@ -39,10 +38,6 @@ ARENA_FLOOR_TOKENS: Final = 50_000  # least size of the default arena: the paper
 _LONGEST_OUTPUT: Final = 100_000_000  # simulated token by token: a larger number would take for ever
 _LARGEST: Final = 2**53  # floats, and JSON readers that use them, confuse integers above it
 _LARGEST_TOKEN: Final = 2**31 - 1  # the largest packed symbol
-_PACKED: Final[dict[str, Any]] = {  # by compression: first bytes, ending of the name, function that opens
-    "gzip": (b"\x1f\x8b", ".gz", gzip.open),
-    "xz": (b"\xfd7zXZ\x00", ".xz", lzma.open),
-}
 
 Row = TypeVar("Row")
 
@@ -72,9 +67,9 @@ def read_mooncake(
     as the longest (prompt and output), and at least 50,000 tokens, in whole blocks.  With less than one such
     request the trace could not finish, and far above four there is no memory pressure to study.
 
-    Gzip and xz are recognised by content or by `.gz` and `.xz`.  `block_tokens` are the tokens per hash id,
-    which become `unit_tokens`; None takes those of the rows, else 512.  `limit` is the number of rows to read
-    from the start of the file; None reads all.
+    A compressed file is known by content or name.  `block_tokens` are the tokens per hash id, which become
+    `unit_tokens`; None takes those of the rows, else 512.  `limit` is the number of rows to read from the
+    start of the file; None reads all.
     """
     return recorded(_name(path), islice(iter_rows(path, block_tokens), limit))
 
@@ -125,7 +120,7 @@ def _key(row: TraceRow, dense: dict[int, int]) -> bytes:
 
 def _name(path: str | PathLike[str]) -> str:
     """Return the name of a file without its endings for format and compression."""
-    return Path(path).name.removesuffix(".gz").removesuffix(".xz").removesuffix(".jsonl")
+    return bare(Path(path)).name.removesuffix(".jsonl")
 
 
 # -- sessions -------------------------------------------------------------------------------------------
@@ -281,20 +276,20 @@ def _checked(path: str | PathLike[str], check: Callable[[dict[str, Any], int], R
     packing = ""
     empty = True
     try:
-        packing = _packing(path)
-        opened = _PACKED[packing][2] if packing else open
-        with opened(path, "rt", encoding="utf-8-sig") as stream:
-            for number, line in enumerate(stream, start=1):
-                if line.strip():
-                    empty = False
-                    yield check(_object(line), number)
+        with open(path, "rb") as raw:
+            packing, stream = unpacked(raw, Path(path))
+            with io.TextIOWrapper(stream, encoding="utf-8-sig") as text:
+                for number, line in enumerate(text, start=1):
+                    if line.strip():
+                        empty = False
+                        yield check(_object(line), number)
         if empty:
             raise WorkloadError("empty trace, no rows")
     except WorkloadError as error:
         raise WorkloadError(f"{path}: {error}" if empty else f"{path}, line {number}: {error}") from None
     except FileNotFoundError:
         raise WorkloadError(f"{path}: no such file") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
+    except damage() as error:
         raise WorkloadError(f"{path}: bad {packing} data after line {number}: {error}") from None
     except UnicodeDecodeError as error:  # text is decoded in chunks, so the exact line is not known
         raise WorkloadError(f"{path}: not UTF-8 text after line {number}: {error.reason}") from None
@@ -302,15 +297,6 @@ def _checked(path: str | PathLike[str], check: Callable[[dict[str, Any], int], R
         raise WorkloadError(f"{path}: cannot read: {error.strerror or error}") from None
     except ValueError as error:  # a path with a NUL character
         raise WorkloadError(f"{str(path)!r}: cannot read: {error}") from None
-
-
-def _packing(path: str | PathLike[str]) -> str:
-    """Return how a file is compressed: "gzip", "xz", or "" for not at all; content counts before the name."""
-    with open(path, "rb") as probe:
-        start = probe.read(6)
-    by_content = [packing for packing, (magic, _, _) in _PACKED.items() if start.startswith(magic)]
-    by_name = [packing for packing, (_, ending, _) in _PACKED.items() if str(path).endswith(ending)]
-    return [*by_content, *by_name, ""][0]
 
 
 def _object(line: str) -> dict[str, Any]:

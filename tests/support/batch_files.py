@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import random
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ def write(path: Path, rows: list[str]) -> Path:
     data = ("\n".join(rows) + "\n").encode()
     if path.suffix == ".gz":
         data = gzip.compress(data)
+    elif path.suffix == ".xz":
+        data = lzma.compress(data)
     elif path.suffix == ".zst":
         data = pytest.importorskip("zstandard").ZstdCompressor().compress(data)
     path.write_bytes(data)
@@ -51,6 +54,8 @@ def lines(path: Path) -> list[str]:
     data = path.read_bytes()
     if path.suffix == ".gz":
         data = gzip.decompress(data)
+    elif path.suffix == ".xz":
+        data = lzma.decompress(data)
     elif path.suffix == ".zst":
         zstandard = pytest.importorskip("zstandard")
         data = zstandard.ZstdDecompressor().decompressobj().decompress(data)

@@ -1,0 +1,66 @@
+"""Reads files that may be compressed by gzip, xz or Zstandard, of which the last may not be installed."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import sys
+import zlib
+from pathlib import Path
+from typing import IO, Any, Final
+
+from peek.errors import needs
+
+_KINDS: Final = {  # by ending of the name: the kind and the first bytes of its content
+    ".gz": ("gzip", b"\x1f\x8b"),
+    ".xz": ("xz", b"\xfd7zXZ\x00"),
+    ".zst": ("zstd", b"\x28\xb5\x2f\xfd"),
+}
+
+
+def unpacked(raw: IO[bytes], path: Path) -> tuple[str, Any]:
+    """Return how a file is compressed, "" for not at all, and the binary stream of what it holds.
+
+    Content counts before the name.  `MissingExtra` for Zstandard that is not installed; reading the stream
+    may raise one of `damage()`.  Nothing of `raw` is lost or closed; it need not be seekable.
+    """
+    stream: Any = raw if hasattr(raw, "peek") else io.BufferedReader(raw)
+    start = stream.peek(6)
+    by_content = [ending for ending, (_, magic) in _KINDS.items() if start.startswith(magic)]
+    ending = [*by_content, path.suffix][0]
+    if ending not in _KINDS:
+        return "", stream
+    kind, _ = _KINDS[ending]
+    if kind == "gzip":
+        return kind, gzip.open(stream)
+    if kind == "xz":
+        return kind, lzma.open(stream)
+    frames = zstandard_for(path).ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+    return kind, io.BufferedReader(frames)
+
+
+def damage() -> tuple[type[Exception], ...]:
+    """Return the errors that a damaged archive raises while it is read."""
+    found = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
+    zstandard: Any = sys.modules.get("zstandard")  # there, if an archive needs it
+    return (*found, zstandard.ZstdError) if zstandard else found
+
+
+def bare(path: Path) -> Path:
+    """Return a path without the ending that says how the file is compressed."""
+    return path.with_suffix("") if is_packed(path) else path
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file is compressed, as its name says."""
+    return path.suffix in _KINDS
+
+
+def zstandard_for(path: Path) -> Any:
+    """Return the module `zstandard`; `MissingExtra` names the file that needs it."""
+    try:
+        import zstandard
+    except ImportError:
+        raise needs("zstandard", str(path)) from None
+    return zstandard
