@@ -285,21 +285,33 @@ def test_times(value: object, unit: str, found: float) -> None:
     assert seconds(value, unit) == pytest.approx(found, abs=1e-6)
 
 
-@pytest.mark.parametrize("value", [True, None, [], {}, "", "soon", -1, float("nan"), float("inf"), "nan"])
+@pytest.mark.parametrize(
+    "value", [True, None, [], {}, "", "soon", -1, float("nan"), float("inf"), "nan", 1e300]
+)
 def test_what_is_no_time(value: object) -> None:
     with pytest.raises(WorkloadError, match="not a time"):
         seconds(value)
 
 
+@pytest.mark.parametrize(("value", "unit"), [(253_402_300_799.9, "s"), (253_402_300_799_999, "ms"), (0, "")])
+def test_no_time_is_later_than_a_date_can_be(value: float, unit: str) -> None:
+    assert seconds(value, unit) <= seconds("9999-12-31T23:59:59.999999Z")
+    with pytest.raises(WorkloadError) as caught:
+        seconds(1795326001500, "s")  # milliseconds
+    assert str(caught.value) == "time is 1795326001500, not a time in s of the years 1970 to 9999"
+
+
 def test_bad_lines_are_named_and_the_rest_is_done(tmp_path: Path, capsys: Capsys) -> None:
     good = json.dumps({"ts": 1, "prompt": [1, 2]})
     bad = ["{", "[]", '{"ts": 1}', '{"ts": "soon", "prompt": "x"}', '{"ts": 1, "prompt": [9999999999]}']
-    bad += ['{"ts": 1, "prompt": ""}', "[" * 100_000]
+    bad += ['{"ts": 1, "prompt": ""}', "[" * 100_000, '{"ts": 1e300, "prompt": "x"}']
     assert len(trace(tmp_path, "\n".join([good, *bad, good]), code=1)) == 2
     err = capsys.readouterr().err.splitlines()
-    for number, said in enumerate(("JSON", "list", "none of", "time", "2**31", "empty", "JSON"), start=2):
+    for number, said in enumerate(
+        ("JSON", "list", "none of", "time", "2**31", "empty", "JSON", "1e+300"), start=2
+    ):
         assert any(f"line {number}: " in line and said in line for line in err), (number, said, err)
-    assert err[-1].endswith(": 7 bad lines left out")
+    assert err[-1].endswith(": 8 bad lines left out")
     assert all(len(line) < 400 for line in err)
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from math import isfinite
 from typing import Final
 
 from peek.errors import WorkloadError
@@ -16,6 +15,8 @@ UNITS: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # number of each uni
 
 _EPOCH_FLOOR_S: Final = 9e8
 """Numbers from this on (1998) are dates, in seconds; 1,000 times this they are dates in ms, and so on."""
+
+_LAST_S: Final = 253_402_300_800.0  # end of the year 9999, the last that a date can name
 
 _LONGEST_GAP_S: Final = 1000.0**0.5
 """Longest mean gap in seconds of a likely unit.  An engine with one request in 32 s is idle, and no order
@@ -33,17 +34,18 @@ def seconds(value: object, unit: str = "") -> float:
 
     Args:
         value: a number, a number as text, or a date and time as `_date` reads it (UTC if it names no zone);
-            `WorkloadError` for anything else, and for negative or infinite numbers.
+            `WorkloadError` for anything else, and for numbers below 0 or after the year 9999.
         unit: unit of a number, a key of `UNITS`; "" to tell it by size, with seconds for small numbers.
     """
     number = _number(value)
     if number is None:
         return _date(value)
-    if not isfinite(number) or number < 0:
-        raise WorkloadError(f"time is {excerpt_of(value)}, not a time")
     if not unit:
         unit = next((name for name in ("ns", "us", "ms") if number >= UNITS[name] * _EPOCH_FLOOR_S), "s")
-    return number / UNITS[unit]
+    at_s = number / UNITS[unit]
+    if not 0.0 <= at_s < _LAST_S:  # refuses NaN, too
+        raise WorkloadError(f"time is {excerpt_of(value)}, not a time in {unit} of the years 1970 to 9999")
+    return at_s
 
 
 def is_bare(value: object) -> bool:
