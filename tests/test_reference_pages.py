@@ -42,6 +42,11 @@ def test_every_public_name_is_in_the_reference(module: Any) -> None:
         assert id(getattr(module, name)) in top, f"{path} is not in docs/reference"
 
 
+def test_what_the_reference_shows_whole_is_said_to_be_public() -> None:
+    said = (REFERENCE.parent / "stability.md").read_text(encoding="utf-8")
+    assert [module for module in sorted(WHOLE) if f"`{module}`" not in said] == []
+
+
 def test_no_module_is_forgotten() -> None:
     assert {"peek", "peek.fleet", "peek.protocols", "peek.adapters.kv_events"} <= {
         module.__name__ for module in public_modules()
