@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from math import inf, nan
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.attached import ToyEngine, toy_attachment
 
 from peek import PendingRequest
 from peek.adapters.engine_adapter import Stated, Statements
+from peek.adapters.vllm.scheduler import scheduler_class
 from peek.adapters.vllm.seams import parameters_of
 
 JSON = st.recursive(
@@ -133,3 +136,42 @@ def test_vllm_has_them_among_the_extra_arguments() -> None:
     assert Statements().of(parameters_of(generates)) == Stated("s", 2.0)
     for sampling in (None, SimpleNamespace(extra_args=None)):  # None: it pools
         assert Statements().of(parameters_of(SimpleNamespace(sampling_params=sampling))) == Stated()
+
+
+class StockScheduler:
+    """As much of vLLM's as is recorded."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        self.waiting: list[Any] = []
+
+    def add_request(self, request: Any) -> None:
+        self.waiting.append(request)
+
+
+def test_a_trace_of_vllm_tells_of_a_statement_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = {"policy": "off", "trace_file": str(tmp_path / "t.jsonl")}
+    engine = scheduler_class("Traced", StockScheduler)(SimpleNamespace(additional_config={"peek": options}))
+    sampling = SimpleNamespace(extra_args={"peek_session": ["a"]})
+    for number in range(3):
+        engine.add_request(
+            SimpleNamespace(
+                request_id=str(number), arrival_time=1.0, prompt_token_ids=[1, 2], sampling_params=sampling,
+                lora_request=None, cache_salt=None, client_index=0,
+            )
+        )  # fmt: skip
+    assert len(engine.waiting) == 3
+    assert sum("peek_session is ['a']" in line for line in caplog.messages) == 1
+
+
+def test_a_trace_and_the_adapters_of_an_engine_tell_of_a_statement_once(tmp_path: Path) -> None:
+    control = tmp_path / "control"
+    attachment = toy_attachment(ToyEngine(), control_file=str(control), control_every=1)
+    adapters = []
+    for word in ("on", "off", "on"):
+        control.write_text(word)
+        adapters.append(attachment.working)
+    first, _, second = adapters
+    assert first is not None
+    assert second is not None
+    assert first is not second
+    assert first.statements is second.statements is attachment.recording.statements

@@ -18,7 +18,7 @@ from peek.adapters.engine_adapter import Stated, Statements
 from peek.adapters.sglang import __all__ as public
 from peek.adapters.sglang.caches import MOST_TOKENS, Insertions
 from peek.adapters.sglang.plugin import around_insert
-from peek.adapters.sglang.requests import stated_by
+from peek.adapters.sglang.requests import Translator, stated_by
 from peek.adapters.sglang.views import PageTable
 from peek.adapters.symbols import ALONE, behind, first_of, namespace_of, owner_of
 from peek.trie.keys import pack, unpack
@@ -209,6 +209,24 @@ def test_a_session_is_named_or_sglangs_own_or_the_routing_key(
     request_of: SimpleNamespace, stated: Stated
 ) -> None:
     assert stated_by(request_of, "none", Statements()) == stated
+
+
+class Request(SimpleNamespace):
+    """As much of SGLang's as is translated; it can be referred to weakly."""
+
+    def __init__(self, rid: str, tokens: list[int]) -> None:
+        super().__init__(
+            rid=rid, origin_input_ids=tokens, output_ids=[], extra_key=None, return_logprob=False
+        )
+
+
+def test_a_session_is_inferred_only_where_none_is_stated() -> None:
+    door = Translator(1)
+    turns = [Request(str(length), list(range(length))) for length in (200, 300, 400)]
+    assert [door.translate(turn, "named").session for turn in turns] == ["named"] * 3
+    assert len(door.continuations) == 0
+    assert [door.translate(turn).session for turn in turns] == ["~200"] * 3
+    assert door.translate(Request("short", [7]), "named").session == "named"
 
 
 def test_a_routing_key_that_names_the_tenant_is_no_session() -> None:

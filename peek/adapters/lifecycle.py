@@ -378,6 +378,7 @@ class Attachment(Generic[A]):
         self.shield = Shield(self.settings.strict, self.shield.fallbacks, self.back_off.then)
         adapter = self.adapter = self.shield.call(self._made)
         if adapter is not None:
+            adapter.statements = self.recording.statements
             adapter.planner = ObservedPlanner(adapter.planner, self.seen)
             self._set_shadow(adapter)
             how = "in shadow: plans, and leaves the order alone" if self.mode == "shadow" else "active"

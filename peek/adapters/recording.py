@@ -18,6 +18,7 @@ from time import time
 from typing import Any, Final, NamedTuple
 
 from peek.adapters.containment import log_or_raise
+from peek.adapters.engine_adapter import Statements
 from peek.traffic.tracer import BLOCK_TOKENS, Hashing
 from peek.trie.keys import pack
 
@@ -116,10 +117,12 @@ class Recording:
     Attributes:
         wanted: whether a trace is to be written; none is without a path.
         served: the adapter's follower of requests, for an engine that does not say when they end.
+        statements: reads what requests state; the adapter has the same one, so each fault is told of once.
     """
 
     def __init__(self, path: str, most_mib: int, strict: bool = False) -> None:
         self.served: Any = None
+        self.statements = Statements()
         self._strict = strict
         self._path = path
         self._most_mib = most_mib

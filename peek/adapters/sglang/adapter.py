@@ -354,9 +354,9 @@ class SglangAdapter(EngineAdapter):
             if self._in_flight[rid].request() is not request:
                 raise DuplicateRequest("its rid is being prefilled")
             self._end(rid)
-        entry = self._door.translate(request)
+        stated = stated_by(request, self._tenants, self.statements)
+        entry = self._door.translate(request, stated.session)
         try:
-            stated = stated_by(request, self._tenants, self.statements)
             pending = PendingRequest(
                 rid,
                 entry.key,
@@ -365,7 +365,7 @@ class SglangAdapter(EngineAdapter):
                 entry.num_tokens,
                 tenant=tenant_of(request, self._tenants),
                 heads=entry.heads,
-                session=stated.session or entry.session,
+                session=entry.session,
                 ttft_target_s=stated.ttft_target_s,
             )
             self._hand_over(pending)

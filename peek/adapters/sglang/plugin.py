@@ -164,7 +164,7 @@ def record(attachment: Any, event: str, queue: Any) -> None:
     """Report the waiting queue to a method of `Served`, if a trace is written."""
     recording = attachment.recording
     if recording:
-        recording.served = recording.served or Served()
+        recording.served = recording.served or Served(recording.statements)
         recording.tell(lambda recorder: getattr(recording.served, event)(queue, recorder))
 
 

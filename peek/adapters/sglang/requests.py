@@ -98,7 +98,7 @@ class Waiting:
         num_tokens, limit: tokens of its prompt, and those that may be matched.
         lent: tokens that its session lends it in place of the cache; -1 if the cache is asked.
         key: the planner's key; one without symbols is alone in its namespace.
-        session: the session that the prompt seems to belong to.
+        session: the session that it states, else the one that the prompt seems to belong to.
     """
 
     request: ref[Any]
@@ -154,9 +154,10 @@ class Translator:
         self.continuations = Continuations()
         self.pages = PageTable(page_tokens) if page_tokens > 1 else None
 
-    def translate(self, request: Any) -> Waiting:
+    def translate(self, request: Any, session: str = "") -> Waiting:
         """Translate a request; call `release` later.  If this raises, nothing is kept.  O(tokens).
 
+        `session` is the one that the request states; only without one is the prompt looked at for it.
         `InvalidKey`: a token id below 0, or one that is no int.
         """
         tokens, limit = prompt_of(request)
@@ -164,7 +165,8 @@ class Translator:
         limit = max(limit - skipped, 0)
         whole = limit // self.page_tokens * self.page_tokens
         outputs, alone = request.output_ids, ALONE + str(request.rid)
-        made = Waiting(ref(request), outputs, len(outputs), request_namespace(request), len(tokens), limit)
+        namespace = request_namespace(request)
+        made = Waiting(ref(request), outputs, len(outputs), namespace, len(tokens), limit, session=session)
         if self.lends is not None:
             made.lent = self.lends(request, limit)
         if whole == 0:
@@ -174,7 +176,7 @@ class Translator:
             if any(letter.value < 0 for letter in made.letters) or tokens[0] < 0:
                 raise InvalidKey("a token id is below 0")
             made.heads = heads_of(symbols)
-            made.session = self.continuations.session_of(str(request.rid), symbols, made.namespace)
+            made.session = session or self.continuations.session_of(str(request.rid), symbols, namespace)
             if made.lent < 0:
                 if self.bigram:
                     made.namespace = behind(tokens[0], made.namespace)
@@ -232,10 +234,10 @@ LOOK_EVERY: Final = 32
 class Served:
     """Reports requests to a recorder, from when they are seen in the waiting queue until they have ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, statements: Statements) -> None:
         self._held: dict[str, Any] = {}
         self._turns = 0
-        self._statements = Statements()
+        self._statements = statements
 
     def saw(self, queue: list[Any], recorder: Recorder) -> None:
         """Note the new requests.  O(waiting)."""

@@ -47,15 +47,14 @@ def vllm_info(scheduler: Any, vllm_config: Any) -> EngineInfo:
     )
 
 
-def asked(request: Any, at_s: float) -> Asked:
+def asked(request: Any, at_s: float, statements: Statements) -> Asked:
     """Return a vLLM request for the trace; its own time of arrival is on the same clock."""
-    stated = Statements().of(parameters_of(request))
     return Asked(
         request.request_id,
         getattr(request, "arrival_time", None) or at_s,
         request.prompt_token_ids or (),
         namespace_of(request),
-        stated.session,
+        statements.of(parameters_of(request)).session,
         tenant_of(request, "named"),
     )
 
@@ -77,8 +76,9 @@ def scheduler_class(name: str, base: Any) -> Any:
 
         def add_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
             super().add_request(request, *args, **kwargs)
-            if self.peek.recording:
-                self.peek.recording.tell(lambda recorder: recorder.came(asked(request, recorder.clock())))
+            recording = self.peek.recording
+            if recording:
+                recording.tell(lambda to: to.came(asked(request, to.clock(), recording.statements)))
 
         def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
             if self.peek.recording:
