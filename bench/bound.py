@@ -81,12 +81,12 @@ def draw(ratios: Ratios, shares: list[float], path: Path) -> None:
 
 
 def main() -> None:
-    require_compiled()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--shares", type=float, nargs="*", default=[0.0, 0.05, 0.15, 0.25, 0.5])
     parser.add_argument("--seeds", type=int, nargs="*", default=[31, 53])
     parser.add_argument("--plot", type=Path, default=None)
     arguments = parser.parse_args()
+    require_compiled()
     ratios = table(arguments.shares, arguments.seeds)
     if arguments.plot is not None:
         draw(ratios, arguments.shares, arguments.plot)

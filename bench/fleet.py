@@ -453,7 +453,6 @@ def decisions(replicas: int, waiting: int, rounds: int = 300) -> None:
 
 
 def main() -> None:
-    require_compiled()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--cells", nargs="*", choices=list(CELLS), default=list(CELLS), metavar="CELL")
     parser.add_argument(
@@ -466,6 +465,7 @@ def main() -> None:
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--shards", action="store_true")
     arguments = parser.parse_args()
+    require_compiled()
     if arguments.shards:
         sharded(arguments.seeds[0])
         return

@@ -47,12 +47,12 @@ def waits(engine: str, workload: Workload, label: str, who: str = "other") -> tu
 
 
 def main() -> None:
-    require_compiled()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--policies", nargs="*", default=["fcfs+lru", "lpm-nolimit+lru", "peek"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tenants", action="store_true")
     arguments = parser.parse_args()
+    require_compiled()
     print("| flood | engine | " + " | ".join(f"`{label}`" for label in arguments.policies) + " |")
     print("|---" * (len(arguments.policies) + 2) + "|")
     for name, traffic in FLOODS.items():

@@ -34,10 +34,10 @@ def row(engine: str, label: str, load: str, seed: int) -> list[float]:
 
 
 def main() -> None:
-    require_compiled()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
     seeds = parser.parse_args().seeds
+    require_compiled()
     print("| engine | lead | others, flood of 12/s | others, flood of 14/s | six equals |")
     print("|---|---|---|---|---|")
     for engine in SIMULATED:

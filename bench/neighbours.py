@@ -71,10 +71,10 @@ def max_min(demand: dict[str, float], capacity: float) -> dict[str, float]:
 
 
 def main() -> None:
-    require_compiled()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
     seeds = parser.parse_args().seeds
+    require_compiled()
     print("| engine | | noisy one's work | Jain's index | mean TTFT, s |")
     print("|---|---|---|---|---|")
     for engine in SIMULATED:

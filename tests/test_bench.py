@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import sys
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
 from support.batch_files import json_rows, write
-from support.fixtures import Capsys
+from support.fixtures import Capsys, Patch
 
 import peek
 from bench.builds import ROOT, expose
@@ -17,6 +20,13 @@ from peek.cli.main import main
 from peek.simulation.caches import RadixCache
 from peek.timing import Bench, Rig, Rounds, aligned, best_of, readable
 from peek.trie.keys import pack
+
+PARSERS = [
+    path.relative_to(ROOT).as_posix()
+    for path in sorted((ROOT / "bench").rglob("*.py"))
+    if {"require_compiled", "argparse"} <= set(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+]
+"""The modules of `bench` that read a command line and refuse a build that is not compiled."""
 
 MEASURED = [
     "tree, insert one", "tree, remove one", "one cache match per request", "dual-walk, cache changed",
@@ -139,3 +149,13 @@ def test_a_build_without_timing_is_measured_by_this_ones(tmp_path: Path) -> None
         own = (exposed / "peek" / "timing.py").resolve()
         assert own == ((package if name == "new" else ROOT / "peek") / "timing.py").resolve()
         assert own.exists()
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_help_is_given_on_every_build(monkeypatch: Patch, capsys: Capsys, name: str) -> None:
+    monkeypatch.setattr(peek, "backend", lambda: "interpreted")
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    pytest.importorskip("matplotlib")
+    with pytest.raises(SystemExit) as ended:
+        run_path(str(ROOT / name), run_name="__main__")
+    assert (ended.value.code, capsys.readouterr().out.startswith("usage: ")) == (0, True)

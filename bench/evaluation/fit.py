@@ -66,10 +66,10 @@ def nearest(points: np.ndarray, sources: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def main() -> None:
-    require_compiled()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--engine", choices=sorted(FAMILY), required=True)
     engine = parser.parse_args().engine
+    require_compiled()
     logging.disable(logging.WARNING)
     ratios = np.array([hits(engine, arena) for arena in GRID])
     (arena_tokens,) = nearest(np.array(GRID, float)[:, None], [ratios])

@@ -93,7 +93,6 @@ def theirs(program: Path, workload: Workload, order: Sequence[str]) -> Served:
 
 
 def main() -> None:
-    require_compiled()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--aisimulate", type=Path, default=Path("build/aisimulate/bin/aisimulate"))
     parser.add_argument("--cells", nargs="*", default=CELLS)
@@ -101,6 +100,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--csv", type=argparse.FileType("w"), default=sys.stdout)
     arguments = parser.parse_args()
+    require_compiled()
     writer = csv.writer(arguments.csv, lineterminator="\n")
     columns = [*Served._fields, *(f"aisimulate_{name}" for name in Served._fields)]
     writer.writerow(["cell", "arrive", "policy", *columns])

@@ -139,7 +139,6 @@ def theirs(program: Path, workload: Workload, shared: Mapping[str, Shared], orde
 
 
 def main() -> None:
-    require_compiled()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--blis", type=Path, required=True)
     parser.add_argument("--cells", nargs="*", default=CELLS)
@@ -147,6 +146,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--csv", type=Path, default=Path("/dev/stdout"))
     arguments = parser.parse_args()
+    require_compiled()
     with arguments.csv.open("w", buffering=1) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["cell", "policy", *Served._fields, *(f"blis_{name}" for name in Served._fields)])

@@ -124,11 +124,11 @@ CALIBRATED: Final = RATES[: 2 * len(SIMULATED)]
 
 
 def main() -> None:
-    require_compiled()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--aisimulate", type=Path, default=Path("build/aisimulate/bin/aisimulate"))
     parser.add_argument("--csv", type=argparse.FileType("w"), default=sys.stdout)
     arguments = parser.parse_args()
+    require_compiled()
     logging.disable(logging.WARNING)
     steps = by_tables(arguments.aisimulate)
     tables = np.array([[step.ours_s(at(*point)) / step.seconds for step in steps] for point in GRID])

@@ -153,7 +153,6 @@ def run(workloads: Sequence[Workload], policies: Iterable[str]) -> Iterator[tupl
 
 
 def main() -> None:
-    require_compiled()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--cells", nargs="*", default=CELLS)
     parser.add_argument("--policies", nargs="*", default=POLICIES)
@@ -162,6 +161,7 @@ def main() -> None:
     parser.add_argument("--answer", type=int, default=16, help="length of an answer in tokens")
     parser.add_argument("--csv", type=Path, default=Path("/dev/stdout"))
     arguments = parser.parse_args()
+    require_compiled()
     loads = [load(name, arguments.seed, "radix") for name in arguments.cells]
     workloads = [short(each, arguments.requests, arguments.answer) for each in loads]
     if len({(each.arena_tokens, each.max_running) for each in workloads}) > 1:
