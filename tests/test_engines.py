@@ -99,7 +99,7 @@ def engine_for(workload: Workload, kind: str, label: str | None = None, chunk: i
     planner = None if label is None else make_planner(config, kind, None)
     if kind == "blocks":
         return WatchedBlocks(workload, planner, CostModel(), max_batched_tokens=chunk)
-    return WatchedRadix(workload, planner, CostModel(), None, chunk, config.policy)
+    return WatchedRadix(workload, planner, CostModel(), None, chunk)
 
 
 def assert_empty(engine: Watched) -> None:
@@ -182,6 +182,8 @@ def test_the_published_hook_looks_at_four_blocks_for_each_who_waits() -> None:
         ("lpm", 128, "every cycle"),
         ("lpm", 129, "each 32nd"),
         ("hrrn", 129, "every cycle"),
+        ("bench.neutral.sglang:LimitedHrrn", 128, "every cycle"),
+        ("bench.neutral.sglang:LimitedHrrn", 129, "each 32nd"),
         ("fcfs", 1, "each 32nd"),
         ("peek", 1, "never"),
     ],
@@ -189,8 +191,9 @@ def test_the_published_hook_looks_at_four_blocks_for_each_who_waits() -> None:
 def test_own_policies_of_sglang_refresh_what_is_waited_for(policy: str, waiting: int, refreshed: str) -> None:
     old, new = pack_tokens([1] * 8), pack_tokens([2] * 8)
     requests = [SimRequest(str(n), 0.0, old, 9, 1) for n in range(waiting)]
-    engine = WatchedRadix(heavy(requests, seats=1, arena=160), None, CostModel(), None, 8192, policy)
-    engine.waiting.extend(map(engine.make_job, requests, [0.0] * waiting))
+    engine: Any = engine_for(heavy(requests, seats=1, arena=160), "radix", policy)
+    for request in requests:
+        engine.accept(request, 0.0)
     for cycle in range(66):
         engine.cache.insert(old, "")
         engine.cache.insert(new, "")
@@ -204,7 +207,7 @@ def test_own_policies_of_sglang_refresh_what_is_waited_for(policy: str, waiting:
 def test_a_refresh_leaves_the_head_of_the_queue_longest() -> None:
     keys = [pack_tokens([n] * 8) for n in range(130)]
     requests = [SimRequest(str(n), 0.0, key, 9, 1) for n, key in enumerate(keys)]
-    engine = WatchedRadix(heavy(requests, seats=1, arena=2000), None, CostModel(), None, 8192, "fcfs")
+    engine: Any = engine_for(heavy(requests, seats=1, arena=2000), "radix")
     for key in keys:
         engine.cache.insert(key, "")
     engine.waiting.extend(map(engine.make_job, requests, [0.0] * 130))

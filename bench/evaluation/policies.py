@@ -11,7 +11,7 @@ from collections.abc import Callable
 from bench.planners import make_planner
 from peek.config import PeekConfig
 from peek.planner import Planner
-from peek.policy.base import AdmissionPolicy, Cycle
+from peek.policy.base import Cycle
 from peek.policy.stock import LongestPrefix
 from peek.request import PendingRequest
 
@@ -25,22 +25,21 @@ class EngineMissing(Exception):
     """The engine's package is not in this environment, or lacks the policy."""
 
 
-class KLongestPrefix(AdmissionPolicy):
+class KLongestPrefix(LongestPrefix):
     """k-LPM: of every k admissions the first is the oldest request, the others are longest prefix first.
 
     Requests that have left since the last order count as admitted, across cycles.
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self._longest = LongestPrefix(None)
+        super().__init__(None)
         self._admitted = 0
         self._last: list[str] = []
 
     def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
         present = {request.request_id for request in queue}
         self._admitted += sum(1 for request_id in self._last if request_id not in present)
-        oldest, longest = iter(queue), iter(self._longest.order(queue, cycle))
+        oldest, longest = iter(queue), iter(super().order(queue, cycle))
         ordered: dict[str, PendingRequest] = {}
         for turn in range(self._admitted, self._admitted + len(queue)):
             lane = oldest if turn % K == 0 else longest

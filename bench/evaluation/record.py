@@ -20,7 +20,7 @@ import numpy as np
 import peek
 from bench.evaluation.bounds import belady_hit
 from bench.evaluation.plans import SIMULATED, parts_of
-from bench.evaluation.policies import REORDERED, EngineMissing, config_of, planner_for
+from bench.evaluation.policies import REORDERED, EngineMissing, planner_for
 from bench.evaluation.results import fit_of
 from bench.evaluation.streams import as_tokens, reordered
 from bench.evaluation.traffic import TRAFFIC
@@ -67,7 +67,7 @@ def play(engine: str, workload: Workload, label: str, cost: CostModel) -> tuple[
         if blocks:
             played = BlockEngine(workload, planner, cost)
         else:
-            played = RadixEngine(workload, planner, cost, policy=config_of(label).policy)
+            played = RadixEngine(workload, planner, cost)
     played.run()
     return played, readings
 

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from peek.planner import Plan, Planner
+from peek.policy.stock import DfsWeight, FirstCome, Hrrn, LongestPrefix, ShortestPrefill
 from peek.protocols import CacheView
 from peek.request import PendingRequest
 from peek.simulation.caches import BlockCache, HostTier, RadixCache, RadixNode, SymbolTable
@@ -499,14 +500,12 @@ MIN_RATIO: Final = INIT_RATIO * 0.14
 RATIO_DECAY: Final = (INIT_RATIO - MIN_RATIO) / 600  # per decode step
 RETRACT_STEPS: Final = 20  # number of decode steps that retraction frees memory for
 
-TOUCHING: Final = {"lpm": 128, **dict.fromkeys(("lpm-nolimit", "dfs-weight", "hrrn", "spf"), sys.maxsize)}
-"""Longest queue that each cache-aware policy of SGLang matches in a cycle, in requests."""
-
-REFRESHING: Final = ("fcfs", "lpm")
-"""Policies whose order SGLang takes without a match; `lpm` of a queue that is too long to be matched."""
+MATCHING: Final = (LongestPrefix, Hrrn, DfsWeight, ShortestPrefill)
+"""SGLang's policies that match the queue in each cycle, up to their `queue_limit` of requests."""
 
 REFRESHED: Final = 128
-"""First waiting requests whose cached prefixes SGLang then refreshes (`_touch_waiting_prefixes`, 0.5.23)."""
+"""First waiting requests whose cached prefixes SGLang refreshes where it orders without a match: first come,
+first served, and beyond the limit (`_determine_active_policy`, `_touch_waiting_prefixes`, 0.5.23)."""
 REFRESH_EVERY: Final = 32  # cycles from one such refresh to the next
 
 
@@ -533,17 +532,19 @@ class RadixEngine(SimEngine):
         cost: StepTimes,
         progress: Progress = None,
         chunk_tokens: int = CHUNK_TOKENS,
-        policy: str = "",
     ) -> None:
         """Make an empty engine, with at most `chunk_tokens` prefill tokens in a batch.
 
-        A `policy` of SGLang's own also refreshes the recency of cached prefixes: of the whole queue in each
-        cycle (`TOUCHING`), else of its head now and then (`REFRESHING`).
+        A policy of SGLang's own also refreshes the recency of cached prefixes: of the whole queue in each
+        cycle (`MATCHING`), else of its head now and then (`REFRESHED`).
         """
         super().__init__(workload, planner, cost, progress)
-        self._touch_limit: int = TOUCHING.get(policy, 0)
-        self._refreshes = policy in REFRESHING
-        self._shortest_first = policy == "spf"
+        policy = FirstCome() if planner is None else planner.policy
+        matches = isinstance(policy, MATCHING)
+        limit = getattr(policy, "queue_limit", None)
+        self._touch_limit: int = (sys.maxsize if limit is None else limit) if matches else 0
+        self._refreshes = matches or isinstance(policy, FirstCome)
+        self._shortest_first = isinstance(policy, ShortestPrefill)
         self._refresh_cycles = 0
         self.unit: int = workload.unit_tokens
         self.cache: RadixCache = RadixCache(workload.unit_tokens)

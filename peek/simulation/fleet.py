@@ -313,4 +313,4 @@ def _make_engine(
     cost = model if speed == 1.0 else Faster(model, speed)
     if cache == "blocks":
         return BlockEngine(limits, planner, cost, symbols=symbols)
-    return RadixEngine(limits, planner, cost, policy=config.policy)
+    return RadixEngine(limits, planner, cost)

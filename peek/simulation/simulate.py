@@ -63,7 +63,7 @@ def simulate(
     else:
         if tier is not None:
             raise WorkloadError(f'cache {cache!r} has no tier; need "blocks"')
-        engine = RadixEngine(workload, planner, model, progress, policy=config.policy)
+        engine = RadixEngine(workload, planner, model, progress)
     jobs = engine.run()
     if watch is not None:
         watch(jobs)
