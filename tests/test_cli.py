@@ -721,3 +721,19 @@ def test_the_panels_stand_two_by_two_with_names_at_the_left(
     assert places == [(2, 2, place, place) for place in range(4)]
     named = [any(label.get_text() for label in axes.get_yticklabels()) for axes in seen[0].axes]
     assert named == [True, False, True, False]
+
+
+def test_bars_of_several_routers_differ_in_name_and_only_that_of_peek_is_red(
+    tmp_path: Path, trace: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    figure = pytest.importorskip("matplotlib.figure").Figure
+    to_hex = pytest.importorskip("matplotlib.colors").to_hex
+    seen: list[Any] = []
+    monkeypatch.setattr(figure, "savefig", lambda self, *_, **__: seen.append(self))
+    words = ["--router", "round-robin", "--router", "peek", "--policy", "fcfs+lru", "--policy", "peek"]
+    simulated(capsys, "--trace", trace, "--replicas", 2, *words, "--plot", tmp_path / "out.svg")
+    axes = seen[0].axes[0]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["round-robin, fcfs+lru", "peek, fcfs+lru", "round-robin, peek", "peek, peek"]
+    red = report._PEEK
+    assert [to_hex(bar.get_facecolor()) == red for bar in axes.patches] == [False, False, False, True]
