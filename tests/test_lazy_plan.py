@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.blocks import UNIT, Pool, World, chain
 from support.queues import Scene, planner_of, scenes
 
@@ -14,7 +15,7 @@ from peek import InvalidKey, PeekConfig, PendingRequest, Planner
 from peek.adapters.mirror import BlockMirror
 from peek.config import PRESETS
 from peek.planner import LazyPlan, Plan
-from peek.planner.plan import ORDERED
+from peek.planner.plan import ORDERED, WorkedOut
 from peek.trie.keys import pack
 from peek.trie.node import Node
 from peek.trie.pending_tree import AT_MOST
@@ -221,6 +222,140 @@ def marks(planner: Planner) -> dict[bytes, int]:
                     stack.append(kid)
                     kid = kid.next
     return found
+
+
+SYMBOLS = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(
+    lambda pieces: [x for x in pieces for _ in range(8)]
+)
+TENANTS = st.sampled_from(["a", "b"])
+SETTINGS = [
+    "peek",
+    "peek:mean_bias=0.5",
+    "peek:tenant_lead=64,fair_share=0.5,grace_tokens=32",
+    "peek:ttft_target_s=2,objective=target",
+    "clpm+gm+dl+pe",  # works out the whole queue
+]
+
+
+class LazyPlans(RuleBasedStateMachine):
+    """Two planners with one history; one makes whole plans, the other lazy ones that are read in pieces.
+
+    A lazy plan is the whole one, as of the moment when it was made.  Once a request has come or gone, nothing
+    that had not been asked for follows, unless the policy worked out the whole queue.
+    """
+
+    @initialize(label=st.sampled_from(SETTINGS), gated=st.booleans(), kind=st.sampled_from([Told, Keeps]))
+    def begin(self, label: str, gated: bool, kind: type[Told]) -> None:
+        config = PeekConfig.from_label(label)
+        self.lazy, self.whole = (Planner(config, in_flight_gate=gated, strict=True) for _ in range(2))
+        self.cache = kind()
+        self.now = 0.0
+        self.names: list[str] = []
+        self.admitted: list[str] = []
+        self.plan = LazyPlan.of(Plan())
+        self.expected: list[str] = []
+        self.read = 0
+        self.is_over = False
+
+    @property
+    def both(self) -> tuple[Planner, Planner]:
+        return self.lazy, self.whole
+
+    @rule(
+        rows=st.lists(
+            st.tuples(SYMBOLS, TENANTS, st.integers(0, 40), st.integers(0, 2)), min_size=1, max_size=6
+        )
+    )
+    def arrive(self, rows: list[tuple[list[int], str, int, int]]) -> None:
+        for symbols, tenant, age, head in rows:
+            name = f"r{len(self.names)}"
+            self.names.append(name)
+            for planner in self.both:
+                planner.add(
+                    PendingRequest(
+                        name,
+                        symbols,
+                        self.now - age,
+                        num_tokens=len(symbols) + 1,
+                        tenant=tenant,
+                        heads=(head,),
+                    )
+                )
+        self.is_over = True
+
+    def waiting(self, pick: int) -> str:
+        present = [name for name in self.names if name in self.lazy]
+        return present[pick % len(present)]
+
+    @precondition(lambda self: len(self.lazy))
+    @rule(pick=st.integers(0, 9), uncached=st.none() | st.integers(0, 60), admitted=st.booleans())
+    def leave(self, pick: int, uncached: int | None, admitted: bool) -> None:
+        name = self.waiting(pick)
+        costs = [planner.remove(name, admitted, uncached if admitted else None) for planner in self.both]
+        assert costs[0] == costs[1]
+        if admitted:
+            self.admitted.append(name)
+        self.is_over = True
+
+    @precondition(lambda self: len(self.lazy))
+    @rule(pick=st.integers(0, 9), symbols=SYMBOLS)
+    def hold_or_resume(self, pick: int, symbols: list[int]) -> None:
+        name = self.waiting(pick)
+        for planner in self.both:
+            if name in planner.held:
+                planner.resume(name, symbols)
+            else:
+                planner.hold(name)
+        self.is_over = True
+
+    @precondition(lambda self: self.admitted)
+    @rule(pick=st.integers(0, 9), tokens=st.integers(0, 300), ends=st.booleans(), tenant=TENANTS)
+    def go_on(self, pick: int, tokens: int, ends: bool, tenant: str) -> None:
+        name = self.admitted[pick % len(self.admitted)]
+        for planner in self.both:
+            planner.prefilled(name)
+            planner.generated(tenant, tokens)
+            if ends:
+                planner.answered(tokens, name)
+
+    @rule(symbols=SYMBOLS, comes=st.booleans())
+    def change_cache(self, symbols: list[int], comes: bool) -> None:
+        if comes:
+            self.cache.insert(symbols)
+        else:
+            self.cache.evict(symbols)
+
+    @rule(wait_s=st.sampled_from([0.0, 1.0, 30.0]), count=st.integers(0, 3))
+    def make_plan(self, wait_s: float, count: int) -> None:
+        self.now += wait_s
+        self.plan, plan = self.lazy.lazy_plan(self.cache, self.now), self.whole.plan(self.cache, self.now)
+        self.expected, self.read, self.is_over = list(plan), 0, False
+        assert (self.plan.reason, self.plan.stood_aside) == (plan.reason, plan.stood_aside)
+        for name in plan:
+            assert self.lazy.request(name).cached_len == self.whole.request(name).cached_len
+        self.ask(count)
+
+    @rule(count=st.integers(1, 3))
+    def ask(self, count: int) -> None:
+        wanted = [self.plan.at(place) for place in range(self.read + count)]
+        found = [name for name in wanted if name is not None]
+        assert found == self.expected[: len(found)]
+        lost = self.is_over and not isinstance(self.plan._source, WorkedOut)
+        assert len(found) == (self.read if lost else min(len(wanted), len(self.expected)))
+        self.read = len(found)
+
+    @rule()
+    def ask_for_all(self) -> None:
+        self.ask(len(self.expected))
+
+    @invariant()
+    def trees_are_sound(self) -> None:
+        for planner in self.both:
+            planner.tree.check()
+            assert len(planner) == len(self.lazy)
+
+
+TestLazyPlans = LazyPlans.TestCase
 
 
 @pytest.mark.parametrize("label", sorted(PRESETS))
