@@ -49,12 +49,7 @@ def damage() -> tuple[type[Exception], ...]:
 
 def bare(path: Path) -> Path:
     """Return a path without the ending that says how the file is compressed."""
-    return path.with_suffix("") if is_packed(path) else path
-
-
-def is_packed(path: Path) -> bool:
-    """Whether a file is compressed, as its name says."""
-    return path.suffix in _KINDS
+    return path.with_suffix("") if path.suffix in _KINDS else path
 
 
 def zstandard_for(path: Path) -> Any:

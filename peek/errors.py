@@ -33,8 +33,7 @@ class UnknownRequest(PeekError, KeyError):
 class UnknownReplica(PeekError, KeyError):
     """The caller named a replica that is not in the fleet."""
 
-    def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
+    __str__ = UnknownRequest.__str__
 
 
 class QueueFull(PeekError, RuntimeError):

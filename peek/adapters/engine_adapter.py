@@ -61,14 +61,14 @@ class EngineInfo:
         return f"{self.engine} {self.version}{model}, rank {self.dp_rank}.{self.tp_rank}, cache {self.cache}"
 
 
-def version_of(*packages: str) -> str:
-    """Return the version of the first of these packages that is installed."""
+def version_of(*packages: str, unknown: str = "of unknown version") -> str:
+    """Return the version of the first of these packages that is installed, `unknown` if none is."""
     for name in packages:
         try:
             return version(name)
         except PackageNotFoundError:
             continue
-    return "of unknown version"
+    return unknown
 
 
 LOOKS: Final = 16

@@ -10,7 +10,6 @@ import os
 import platform
 import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -18,9 +17,10 @@ from typing import Any, Final
 import peek
 from peek import InvalidConfig, __version__, backend
 from peek.adapters.activation import OFF, misspelled, settings_from
+from peek.adapters.engine_adapter import version_of
 from peek.cli import conflicts
 from peek.cli.options import policy_of, switch
-from peek.policy.registry import installed as installed_policies
+from peek.policy.registry import installed
 from peek.timing import aligned
 
 PACKAGES: Final = {
@@ -70,8 +70,8 @@ def doctor_command(options: DoctorOptions) -> None:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "executable": sys.executable,
         "clashes": conflicts.others(),
-        "packages": {name: installed(names) for name, names in PACKAGES.items()},
-        "policies": installed_policies(),
+        "packages": {name: version_of(*names, unknown="") or None for name, names in PACKAGES.items()},
+        "policies": installed(),
         "adapters": {name: find_spec(f"peek.adapters.{name}") is not None for name in ADAPTERS},
         **settled,
     }
@@ -81,16 +81,6 @@ def doctor_command(options: DoctorOptions) -> None:
         _print(findings)
     if fault:
         raise InvalidConfig(fault)
-
-
-def installed(names: tuple[str, ...]) -> str | None:
-    """Return the version of the first of these distributions that is installed; None if none is."""
-    for name in names:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return None
 
 
 def _print(findings: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ from peek import PeekError, WorkloadError
 from peek.cli import options as cli
 from peek.cli import reading
 from peek.cli.writing import open_to_write, work_folder, write_whole
-from peek.compressed import is_packed
+from peek.compressed import bare
 from peek.errors import needs
 from peek.offline import formats
 from peek.offline.batch_trie import BatchTrie
@@ -145,7 +145,7 @@ def _check_tables(source: Path, target: Path, out_of_core: bool) -> None:
 def _is_large(source: Path) -> bool:
     if source == cli.STREAM:
         return False
-    return source.stat().st_size * (5 if is_packed(source) else 1) >= OUT_OF_CORE_BYTES
+    return source.stat().st_size * (1 if bare(source) == source else 5) >= OUT_OF_CORE_BYTES
 
 
 # -- the pipeline -----------------------------------------------------------------------------------------

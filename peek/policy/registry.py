@@ -8,6 +8,7 @@ give it a short name in the entry-point group `peek.policies`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Final
@@ -24,24 +25,16 @@ GROUP: Final = "peek.policies"
 Factory = Callable[..., AdmissionPolicy]
 
 
-def _unlimited_longest_prefix() -> AdmissionPolicy:
-    return LongestPrefix(queue_limit=None)
-
-
-def _group_major() -> AdmissionPolicy:
-    return ClpmScheduler(group_major=True)
-
-
 BUILT_IN: Final[dict[str, Factory]] = {
     "peek": PeekPolicy,
     "fcfs": FirstCome,
     "lpm": LongestPrefix,
-    "lpm-nolimit": _unlimited_longest_prefix,
+    "lpm-nolimit": partial(LongestPrefix, queue_limit=None),
     "dfs-weight": DfsWeight,
     "hrrn": Hrrn,
     "spf": ShortestPrefill,
     "clpm": ClpmScheduler,
-    "clpm+gm": _group_major,
+    "clpm+gm": partial(ClpmScheduler, group_major=True),
 }
 """The library's own policies."""
 

@@ -20,10 +20,10 @@ from peek.protocols import CacheView
 from peek.settings import require_one_of, require_within
 from peek.simulation.caches import SymbolTable
 from peek.simulation.cost import Faster, StepTimes, cost_model_for
-from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine
+from peek.simulation.engines import BlockEngine, Job, SimEngine
 from peek.simulation.routers import ROUTERS as ROUTERS
 from peek.simulation.routers import Arrival, Router, Site
-from peek.simulation.simulate import TARGETS, PlanMeter, Target, figures, make_planner
+from peek.simulation.simulate import TARGETS, PlanMeter, Target, figures, make_engine
 from peek.simulation.workload import Progress, SimRequest, Workload
 from peek.trie.keys import pack
 
@@ -285,9 +285,14 @@ def simulate_fleet(
         raise InvalidConfig(f"stale_s is {shape.stale_s}; late news needs engines of kind 'blocks'")
     meter, decisions = PlanMeter(timer), PlanMeter(timer)
     model = cost_model_for(workload.name) if cost is None else cost
-    engines = partial(_make_engine, PeekConfig.from_label(label), cache, model, meter, SymbolTable())
+    config, symbols = PeekConfig.from_label(label), SymbolTable()
+
+    def engine_of(limits: Workload, speed: float) -> SimEngine:
+        step_times = model if speed == 1.0 else Faster(model, speed)
+        return make_engine(config, cache, limits, step_times, meter, symbols=symbols)
+
     chosen = ROUTERS[shape.router]() if router is None else router
-    fleet = SimFleet(workload, engines, chosen, shape, decisions, progress)
+    fleet = SimFleet(workload, engine_of, chosen, shape, decisions, progress)
     jobs = fleet.run()
     computed = [sum(j.prefill_tokens for j in m.engine.jobs.values()) for m in fleet.members]
     return {
@@ -303,14 +308,3 @@ def simulate_fleet(
         "plan_us": meter.figures(),
         "decision_us": decisions.figures(),
     }
-
-
-def _make_engine(
-    config: PeekConfig, cache: str, model: StepTimes, timer: PlanMeter, symbols: SymbolTable,
-    limits: Workload, speed: float,
-) -> SimEngine:  # fmt: skip
-    planner = None if config.is_stock else make_planner(config, cache, timer)
-    cost = model if speed == 1.0 else Faster(model, speed)
-    if cache == "blocks":
-        return BlockEngine(limits, planner, cost, symbols=symbols)
-    return RadixEngine(limits, planner, cost)

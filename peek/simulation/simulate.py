@@ -10,7 +10,8 @@ import numpy as np
 from peek.config import PeekConfig
 from peek.errors import WorkloadError
 from peek.planner import Planner
-from peek.simulation.cost import CostModel, cost_model_for
+from peek.simulation.caches import SymbolTable
+from peek.simulation.cost import CostModel, StepTimes, cost_model_for
 from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine, Tier
 from peek.simulation.workload import Progress, Workload, ideal_hit
 
@@ -55,16 +56,8 @@ def simulate(
     """
     config = PeekConfig.from_label(label)
     meter = PlanMeter(timer)
-    planner = None if config.is_stock else make_planner(config, cache, meter)
     model = cost_model_for(workload.name) if cost is None else cost
-    engine: SimEngine
-    if cache == "blocks":
-        engine = BlockEngine(workload, planner, model, progress, tier=tier)
-    else:
-        if tier is not None:
-            raise WorkloadError(f'cache {cache!r} has no tier; need "blocks"')
-        engine = RadixEngine(workload, planner, model, progress)
-    jobs = engine.run()
+    jobs = make_engine(config, cache, workload, model, meter, progress, tier).run()
     if watch is not None:
         watch(jobs)
     return {
@@ -75,6 +68,19 @@ def simulate(
         **figures(workload, jobs, targets, tier is not None),
         "plan_us": meter.figures(),
     }
+
+
+def make_engine(
+    config: PeekConfig, cache: str, workload: Workload, cost: StepTimes, meter: PlanMeter,
+    progress: Progress = None, tier: Tier | None = None, symbols: SymbolTable | None = None,
+) -> SimEngine:  # fmt: skip
+    """Make an empty engine of a kind, see `simulate`; `symbols` may be those of other engines."""
+    planner = None if config.is_stock else make_planner(config, cache, meter)
+    if cache == "blocks":
+        return BlockEngine(workload, planner, cost, progress, symbols=symbols, tier=tier)
+    if tier is not None:
+        raise WorkloadError(f'cache {cache!r} has no tier; need "blocks"')
+    return RadixEngine(workload, planner, cost, progress)
 
 
 def make_planner(config: PeekConfig, cache: str, timer: Callable[[], float] | None) -> Planner:
