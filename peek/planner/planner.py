@@ -446,10 +446,6 @@ class Planner:
         self.stats.cache_calls += self._signals.match_cache_now("Planner.cached_len")
         return self.tree.request(request_id).cached_len
 
-    def cached_lens(self, request_ids: list[str]) -> list[int]:
-        """Cached tokens of many waiting requests, as far as the policy walked.  O(n); `UnknownRequest`."""
-        return [self.tree.request(request_id).cached_len for request_id in request_ids]
-
     @property
     def evicts(self) -> bool:
         """Whether eviction scores are in use; if not, the engine's own eviction stands."""

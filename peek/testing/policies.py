@@ -24,7 +24,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from inspect import isdatadescriptor
-from typing import TYPE_CHECKING
 
 from peek.policy.base import WITHDRAWN, AdmissionPolicy
 from peek.request import PendingRequest
@@ -43,10 +42,6 @@ from peek.testing.scenes import (
 )
 from peek.testing.strategies import histories, queues, scenes
 from peek.testing.twins import Place, longest
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
-
 
 Factory = Callable[[], AdmissionPolicy]
 
@@ -83,7 +78,9 @@ def check_policy(
     """
     need_hypothesis()
     make = _factory(policy)
-    for_all(_cases(), lambda case: _check_case(make, case, stateful), examples)
+    any_scene = scenes(0, under_way=True)
+    cases = st.builds(_Case, any_scene, any_scene, st.integers(0, 500), st.booleans())
+    for_all(cases, lambda case: _check_case(make, case, stateful), examples)
     for_all(histories(), lambda history: _check_history(make, history, stateful), examples)
     if bound is not None:
         for_all(queues(2, 9), lambda queue: check_bound(make(), queue, bound), examples)
@@ -103,11 +100,6 @@ class _Case:
 
     def prepare(self, policy: AdmissionPolicy) -> Prepared:
         return self.scene.prepare(policy.theta, self.work_done, self.defers_siblings)
-
-
-def _cases() -> SearchStrategy[_Case]:
-    any_scene = scenes(0, under_way=True)
-    return st.builds(_Case, any_scene, any_scene, st.integers(0, 500), st.booleans())
 
 
 def _check_case(make: Factory, case: _Case, stateful: bool) -> None:

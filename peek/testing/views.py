@@ -114,15 +114,13 @@ def _explored(longest_match: LongestMatch, namespaces: Sequence[str]) -> list[tu
 def _queues(stock: Sequence[Place], absent: tuple[int, ...], chained: bool) -> SearchStrategy[list[Place]]:
     """Prompts of the stock, cut anywhere, then nothing, the rest of another prompt, or unknown symbols."""
     unknown = st.lists(st.sampled_from(absent), max_size=3 if absent else 0).map(tuple)
-    others = st.builds(_rest, st.sampled_from(stock), st.integers(0, 9_999))
+    others = st.builds(
+        lambda place, start: place[1][start % len(place[1]) :], st.sampled_from(stock), st.integers(0, 9_999)
+    )
     tails = unknown if chained else st.one_of(unknown, others)
     return st.lists(
         st.builds(_cut, st.sampled_from(stock), st.integers(1, 10_000), tails), min_size=1, max_size=6
     )
-
-
-def _rest(place: Place, start: int) -> tuple[int, ...]:
-    return place[1][start % len(place[1]) :]
 
 
 def _cut(place: Place, end: int, tail: tuple[int, ...]) -> Place:
