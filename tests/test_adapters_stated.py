@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.attached import ToyEngine, toy_attachment
+from support.fixtures import Patch
 
 from peek import PendingRequest
+from peek.adapters import lifecycle
 from peek.adapters.engine_adapter import Stated, Statements
 from peek.adapters.vllm.scheduler import scheduler_class
 from peek.adapters.vllm.seams import parameters_of
@@ -148,7 +150,10 @@ class StockScheduler:
         self.waiting.append(request)
 
 
-def test_a_trace_of_vllm_tells_of_a_statement_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_trace_of_vllm_tells_of_a_statement_once(
+    tmp_path: Path, monkeypatch: Patch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lifecycle, "forward_log", lambda _: None)  # it would outlive this test
     options = {"policy": "off", "trace_file": str(tmp_path / "t.jsonl")}
     engine = scheduler_class("Traced", StockScheduler)(SimpleNamespace(additional_config={"peek": options}))
     sampling = SimpleNamespace(extra_args={"peek_session": ["a"]})
