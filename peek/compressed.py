@@ -12,6 +12,9 @@ from typing import IO, Any, Final
 
 from peek.errors import needs
 
+_BYTES: Final = 1024
+"""Bytes of an archive that are unpacked at once: to 32 MiB at most."""
+
 _KINDS: Final = {  # by ending of the name: the kind and the first bytes of its content
     ".gz": ("gzip", b"\x1f\x8b"),
     ".xz": ("xz", b"\xfd7zXZ\x00"),
@@ -36,8 +39,41 @@ def unpacked(raw: IO[bytes], path: Path) -> tuple[str, Any]:
         return kind, gzip.open(stream)
     if kind == "xz":
         return kind, lzma.open(stream)
-    frames = zstandard_for(path).ZstdDecompressor().stream_reader(stream, read_across_frames=True)
-    return kind, io.BufferedReader(frames)
+    return kind, io.BufferedReader(_Frames(stream, zstandard_for(path).ZstdDecompressor()))
+
+
+class _Frames(io.RawIOBase):
+    """Frames of Zstandard, one after the other; `EOFError` where the last one is cut off.
+
+    `ZstdDecompressor.stream_reader` takes such an archive for a short one.
+    """
+
+    def __init__(self, packed: Any, decompressor: Any) -> None:
+        self._packed = packed
+        self._decompressor = decompressor
+        self._frame = decompressor.decompressobj()
+        self._begun = False
+        """Whether the frame has begun and not ended."""
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._left:
+            packed = self._frame.unused_data or self._packed.read(_BYTES)
+            if not packed:
+                if self._begun:
+                    raise EOFError("compressed file ended before the end of a frame was reached")
+                return 0
+            if self._frame.eof:
+                self._frame = self._decompressor.decompressobj()
+            self._left = memoryview(self._frame.decompress(packed))
+            self._begun = not self._frame.eof
+        count = min(len(buffer), len(self._left))
+        buffer[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
 
 
 def damage() -> tuple[type[Exception], ...]:

@@ -11,10 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.batch_files import json_rows
 from support.fixtures import Capsys, Patch
 
 from peek.cli.main import main
+from peek.compressed import damage, unpacked
 
 
 def zstd(data: bytes) -> bytes:
@@ -107,3 +110,23 @@ def test_a_trace_is_written_as_it_is_read(here: Path, capsys: Capsys, kind: str)
     assert main(["trace", "in.jsonl", f"out.jsonl{kind}", "--rate", "1", "--salt-file", "salt"]) == 0
     again = main(["simulate", "--trace", f"out.jsonl{kind}", "--policy", "fcfs+lru", "--json"])
     assert (again, "trace" in capsys.readouterr().out) == (0, True)
+
+
+@given(
+    rows=st.lists(st.integers(0, 999), min_size=1, max_size=400),
+    cut=st.integers(1, 10_000),
+    frames=st.integers(1, 3),
+)
+def test_an_archive_of_zstandard_that_is_cut_off_is_damaged(rows: list[int], cut: int, frames: int) -> None:
+    text = "".join(f"{row}\n" for row in rows).encode()
+    packed = zstd(text) * frames
+    whole = unpacked(io.BytesIO(packed), Path("a.zst"))[1]
+    assert whole.read() == text * frames
+    end = 1 + cut % (len(packed) - 1)
+    _, stream = unpacked(io.BytesIO(packed[:-end]), Path("a.zst"))
+    kept = len(packed) - end
+    if kept % (len(packed) // frames) == 0:  # between two frames
+        assert stream.read() == text * (kept * frames // len(packed))
+    else:
+        with pytest.raises(damage()):
+            stream.read()
