@@ -293,6 +293,7 @@ PRESETS: dict[str, PeekConfig] = {
     "lpm-nolimit+lru": PeekConfig("lpm-nolimit"),
     "dfs-weight+lru": PeekConfig("dfs-weight"),
     "hrrn+lru": PeekConfig("hrrn"),
+    "hrrn-limit+lru": PeekConfig("hrrn-limit"),
     "spf+lru": PeekConfig("spf"),
     "lpm+pe": PeekConfig("lpm", eviction="cluster"),
     "fcfs+pe": PeekConfig("fcfs", eviction="cluster"),

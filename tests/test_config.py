@@ -39,6 +39,7 @@ CONTRACT: dict[str, tuple[type, type | None, str | None]] = {
     "lpm-nolimit+lru": (LongestPrefix, None, None),
     "dfs-weight+lru": (DfsWeight, None, None),
     "hrrn+lru": (Hrrn, None, None),
+    "hrrn-limit+lru": (Hrrn, None, None),
     "spf+lru": (ShortestPrefill, None, None),
     "lpm+pe": (LongestPrefix, None, "cluster"),
     "fcfs+pe": (FirstCome, None, "cluster"),
@@ -116,7 +117,7 @@ def test_labels_that_share_a_class_differ_in_its_settings() -> None:
 
     assert (build("lpm+lru").queue_limit, build("lpm-nolimit+lru").queue_limit) == (128, None)
     assert build("lpm+pe").queue_limit == 128
-    assert build("hrrn+lru").queue_limit is None
+    assert (build("hrrn-limit+lru").queue_limit, build("hrrn+lru").queue_limit) == (128, None)
     assert (build("clpm").group_major, build("clpm+gm").group_major) == (False, True)
     assert (build("clpm").theta, build("clpm").tau) == (32, 32)
 

@@ -57,6 +57,8 @@ def test_more_than_the_limit_waiting_is_first_come(scene: Scene, limit: int) -> 
         ("lpm+lru", 128, "cached"),
         ("lpm+lru", 129, "r0"),
         ("lpm-nolimit+lru", 129, "cached"),
+        ("hrrn-limit+lru", 128, "cached"),
+        ("hrrn-limit+lru", 129, "r0"),
         ("hrrn+lru", 129, "cached"),
     ],
 )

@@ -35,23 +35,14 @@ import numpy as np
 
 from bench.builds import require_compiled
 from bench.neutral.loads import SEED, Served, at_once, load, ours
-from peek.policy.stock import Hrrn
 from peek.simulation.engines import CHUNK_TOKENS, MAX_PREFILL_TOKENS
 from peek.simulation.workload import Workload
-
-
-class LimitedHrrn(Hrrn):
-    """`hrrn` as SGLang 0.5.23 has it: arrival order while more than 128 requests wait."""
-
-    def __init__(self) -> None:
-        super().__init__(128)
-
 
 CELLS: Final = ("w1a", "w1c", "w1d")
 POLICIES: Final = {
     "fcfs": "fcfs+lru",
     "lpm": "lpm+lru",
-    "hrrn": "bench.neutral.sglang:LimitedHrrn",
+    "hrrn": "hrrn-limit+lru",
     "peek": "peek",
 }
 """`--schedule-policy` of SGLang, or `peek` for the plug-in, and our label for the same."""

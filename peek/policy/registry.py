@@ -32,6 +32,7 @@ BUILT_IN: Final[dict[str, Factory]] = {
     "lpm-nolimit": partial(LongestPrefix, queue_limit=None),
     "dfs-weight": DfsWeight,
     "hrrn": Hrrn,
+    "hrrn-limit": partial(Hrrn, queue_limit=128),
     "spf": ShortestPrefill,
     "clpm": ClpmScheduler,
     "clpm+gm": partial(ClpmScheduler, group_major=True),

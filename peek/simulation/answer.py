@@ -49,7 +49,7 @@ _SGLANG: Final = {
     "fcfs+lru": "",
     "lpm+lru": "--schedule-policy lpm",
     "dfs-weight+lru": "--schedule-policy dfs-weight",
-    "hrrn+lru": "--schedule-policy hrrn",
+    "hrrn-limit+lru": "--schedule-policy hrrn",
     "spf+lru": "--schedule-policy shortest-prefill-first",
 }
 ENGINES: Final = {
