@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peek.adapters.line import MOST_GONE, Line
+from peek.adapters.line import Line
 
 
 class Request:
@@ -36,7 +35,8 @@ def test_a_queue_is_followed_and_put_in_order(
     queue = [Request() for _ in range(first)]
     came = list(queue)  # in the order in which they came
     line = Line()
-    line.begin(queue)
+    line.follow(queue)
+    line.head = first
     for arrive, leave, admit, plan, anew in steps:
         admitted = [request for request in queue[:admit] if rnd.random() < 0.8]
         if anew:
@@ -51,7 +51,6 @@ def test_a_queue_is_followed_and_put_in_order(
         new = [Request() for _ in range(arrive)]
         queue += new
         found = line.follow(queue)
-        assert found is not None
         assert (set(found[0]), found[1]) == (set(missing), new)
         assert line.requests == queue
         came = [request for request in came if request not in admitted and request not in missing] + new
@@ -64,22 +63,29 @@ def test_a_queue_is_followed_and_put_in_order(
         assert (line.requests, line.head, moved) == (queue, len(planned), queue != before)
 
 
-@pytest.mark.parametrize("changed", ["moved", "many gone", "unknown"])
-def test_where_it_cannot_be_told_nothing_is_known(changed: str) -> None:
-    queue = [Request() for _ in range(MOST_GONE + 9)]
+@given(first=st.integers(1, 60), head=st.integers(0, 20), seed=st.integers(0, 2**16))
+def test_where_other_code_has_moved_requests_all_are_found_again(first: int, head: int, seed: int) -> None:
+    rnd = random.Random(seed)
+    queue = [Request() for _ in range(first)]
+    came = list(queue)
     line = Line()
-    if changed != "unknown":
-        line.begin(queue)
-    if changed == "moved":
-        queue.append(queue.pop(3))
-    elif changed == "many gone":
-        del queue[: MOST_GONE + 1]
-    assert line.follow(queue) is None
-    assert (line.known, line.requests, line.follow(queue)) == (False, [], None)
+    line.follow(queue)
+    line.put(queue, rnd.sample(queue, min(head, first)))
+    missing = rnd.sample(queue, rnd.randrange(first))
+    new = [Request() for _ in range(3)]
+    queue = [request for request in queue if request not in missing] + new
+    rnd.shuffle(queue)
+    gone, arrived = line.follow(queue)
+    assert (set(gone), set(arrived)) == (set(missing), set(new))
+    assert line.requests == queue
+    planned = rnd.sample(queue, min(head, len(queue)))
+    line.put(queue, planned)
+    came = [request for request in came if request not in missing] + arrived
+    assert queue == line.requests == planned + [request for request in came if request not in planned]
 
 
 def test_an_empty_queue_is_known() -> None:
     queue = [Request()]
     line = Line()
-    line.begin([])
+    assert line.follow([]) == ([], [])
     assert line.follow(queue) == ([], queue)

@@ -62,21 +62,22 @@ class Quarantine:
     def __init__(self, strict: bool) -> None:
         self.total = 0
         self._strict = strict
-        self._kept: set[str] = set()
+        self._kept: set[object] = set()
         self._told: set[str] = set()
 
-    def __contains__(self, request_id: object) -> bool:
+    def __contains__(self, request: object) -> bool:
         """Whether a waiting request is in quarantine."""
-        return request_id in self._kept
+        return request in self._kept
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def accepts(self, request_id: str, translate: Callable[[], None]) -> bool:
+    def accepts(self, request: object, translate: Callable[[], None], request_id: str = "") -> bool:
         """Call `translate`, which gives a request to the planner; quarantine the request if that raises.
 
-        When `translate` raises, it must leave planner and adapter unchanged.  Each kind of error is logged
-        once, by its type and the request's id only: its message may contain text of a prompt.
+        `request` stands for it here, and is its id unless that is given.  When `translate` raises, it must
+        leave planner and adapter unchanged.  Each kind of error is logged once, by its type and the request's
+        id only: its message may contain text of a prompt.
         """
         try:
             translate()
@@ -86,15 +87,15 @@ class Quarantine:
                 raise
             kind = type(error).__name__
         self.total += 1
-        self._kept.add(request_id)
+        self._kept.add(request)
         if kind not in self._told:
             self._told.add(kind)
             text = "peek: request %r keeps its own place, it cannot be translated (%s); others like it are"
-            logger.warning(text + " counted only", request_id, kind)
+            logger.warning(text + " counted only", request_id or request, kind)
         return False
 
-    def let_go(self, request_id: str) -> None:
-        self._kept.discard(request_id)
+    def let_go(self, request: object) -> None:
+        self._kept.discard(request)
 
 
 FIRST: Final = 64

@@ -13,47 +13,25 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import Any, Final
-
-MOST_GONE: Final = 32
-"""Missing requests that are found one by one; with more, a look at each present request is cheaper."""
-
-_STRIDE: Final = 256
-"""Places that are compared at a time where two lists differ."""
+from typing import Any
 
 
 class Line:
-    """A copy of the queue as it was last seen.  It keeps requests alive: call `left` or `forget`.
+    """A copy of the queue as it was last seen.  It keeps requests alive until they are seen to have left.
 
     Attributes:
-        requests: the queue, first to go first; empty if it is not `known`.
+        requests: the queue, first to go first.
         head: number of requests at the front that stand as planned.
-        known: whether the copy is valid.
     """
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
         self.head = 0
-        self.known = False
         self._numbers: dict[Any, int] = {}
         """By request: its number in the order in which the engine queued the requests."""
         self._count = 0
 
     # -- what has changed --------------------------------------------------------------------------
-
-    def begin(self, queue: list[Any]) -> None:
-        """Copy the queue as it is now, all of it as planned.  O(queue)."""
-        self.requests = list(queue)
-        self.head = len(queue)
-        self.known = True
-        known, self._numbers = self._numbers, {}
-        for request in queue:
-            number = known.get(request)
-            self._numbers[request] = self._next() if number is None else number
-
-    def forget(self) -> None:
-        """Drop the copy."""
-        self.requests, self._numbers, self.head, self.known = [], {}, 0, False
 
     def left(self, requests: Iterable[Any]) -> None:
         """Remove requests that left the queue; others may have left too.  O(head + requests x log(queue))."""
@@ -69,37 +47,29 @@ class Line:
         for request in gone:
             del self._numbers[request]
 
-    def follow(self, queue: list[Any]) -> tuple[list[Any], list[Any]] | None:
+    def follow(self, queue: list[Any]) -> tuple[list[Any], list[Any]]:
         """Bring the copy up to `queue`; return the requests that left and those that came since.
 
-        1 ns per waiting request, and O(queue) at C speed for each departure that `left` did not report.
-        Returns None, and drops the copy, if too much differs.
+        1 ns per waiting request; O(queue) if one left that `left` did not report.
         """
-        if not self.known:
-            return None
-        mine = self.requests
+        mine, known = self.requests, len(self.requests)
         gone: list[Any] = []
-        same = 0
-        while True:
-            known = len(mine)
-            mine.extend(queue[known:])
-            if mine == queue:
-                break
-            del mine[known:]
-            same = _first_difference(mine, queue, same)
-            if same == known or len(gone) == MOST_GONE:
-                self.forget()
-                return None
-            request = mine.pop(same)
-            gone.append(request)
+        arrived = queue[known:]
+        mine += arrived
+        if mine != queue:
+            here = set(queue)
+            gone = [request for request in mine[:known] if request not in here]
+            arrived = [request for request in queue if request not in self._numbers]
+            stayed = [request for request in mine[:known] if request in here]
+            self.head -= sum(request not in here for request in mine[: self.head])
+            if stayed + arrived != queue:  # other code has moved them
+                self.head = len(queue)
+            mine[:] = queue
+        for request in gone:
             del self._numbers[request]
-            self.head -= same < self.head
-        arrived = mine[known:]
-        if gone and not set(gone).isdisjoint(arrived):  # other code has moved them
-            self.forget()
-            return None
         for request in arrived:
-            self._numbers[request] = self._next()
+            self._count += 1
+            self._numbers[request] = self._count
         return gone, arrived
 
     # -- its order ---------------------------------------------------------------------------------
@@ -140,18 +110,3 @@ class Line:
         """Return the index behind the head at which a request stands or belongs.  O(log(queue))."""
         numbers = self._numbers
         return bisect_left(self.requests, numbers[request], self.head, key=numbers.__getitem__)
-
-    def _next(self) -> int:
-        self._count += 1
-        return self._count
-
-
-def _first_difference(one: list[Any], other: list[Any], start: int) -> int:
-    """Return the first index from `start` on where two lists differ or one of them ends."""
-    end = min(len(one), len(other))
-    while start < end and one[start : start + _STRIDE] == other[start : start + _STRIDE]:
-        start += _STRIDE
-    start = min(start, end)
-    while start < end and one[start] is other[start]:
-        start += 1
-    return start

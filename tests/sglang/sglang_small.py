@@ -7,10 +7,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from sglang_lab import World
-from sglang_stepper import Stepper
 
 from peek.adapters.activation import Settings
-from peek.adapters.sglang.plugin import INSERTS, after_prefill, around_insert, around_order, stand
+from peek.adapters.sglang.plugin import INSERTS, around_insert, around_order, stand
 from peek.adapters.sglang.plugin import attach as attach_to
 
 for target in INSERTS:
@@ -28,12 +27,3 @@ def attach(world: World, label: str = "peek", scheduler: Any = None, **more: Any
     policy.calc_priority = partial(around_order, type(policy).calc_priority, policy)
     policy.peek = attach_to(policy, settings_of(label, **more), scheduler=scheduler)
     return policy.peek
-
-
-class Told(Stepper):
-    """A stepper that calls the hook behind SGLang's search for prefills."""
-
-    def _prefill_batch(self) -> Any:
-        batch = super()._prefill_batch()
-        after_prefill(batch, self)
-        return batch

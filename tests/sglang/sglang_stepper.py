@@ -17,6 +17,8 @@ import sglang_versions as versions
 from sglang_lab import VOCABULARY, World, token_at
 from sglang_records import Admission, Record, admissions_of
 
+from peek.adapters.sglang.plugin import after_prefill
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import torch
@@ -31,7 +33,8 @@ MODEL = SimpleNamespace(vocab_size=VOCABULARY, is_encoder_decoder=False, is_matr
 class Stepper:
     """Plays the scheduler; `waiting_queue` and `running` are what SGLang calls so.
 
-    To the plug-in's hooks it is a scheduler: what they ask of one has SGLang's name.
+    To the plug-in's hooks it is a scheduler: what they ask of one has SGLang's name, and the hook behind the
+    search for prefills is called.
     `overlap`: the results of a batch are processed after the next one has been formed.  `ratio` is the
     share of the tokens still to be generated that an admission reserves: below 1 requests get retracted.
     """
@@ -127,6 +130,7 @@ class Stepper:
         if versions.FILTERS_RUNNING:
             self._shrink(self.running)
         batch = self._prefill_batch()
+        after_prefill(batch, self)
         if batch is None and self.running.reqs and self._decode():
             batch = self.running
         return batch

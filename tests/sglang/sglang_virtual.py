@@ -13,7 +13,6 @@ import numpy as np
 from sglang_lab import World, make_request
 from sglang_stepper import Stepper
 
-from peek.adapters.sglang.plugin import after_prefill
 from peek.simulation.cost import StepTimes, chunk_pairs
 from peek.simulation.engines import (
     CHUNK_TOKENS,
@@ -37,11 +36,6 @@ class VirtualStepper(Stepper):
         super().__init__(engine.world, ratio=INIT_RATIO, **limits)
         self.engine = engine
         self.work = StepWork()
-
-    def _prefill_batch(self) -> Any:
-        batch = super()._prefill_batch()
-        after_prefill(batch, self)
-        return batch
 
     @property
     def now(self) -> float:

@@ -23,8 +23,6 @@ from sglang_stepper import Stepper
 from sglang_tree import locked
 from support.traffic import Arrival, Log, Traffic
 
-from peek.adapters.sglang.plugin import after_prefill
-
 SLOTS = 6400
 SEATS = 40
 WAITING = 200
@@ -57,7 +55,7 @@ class Soak:
             self._arrive()
             if self._live and self.rnd.random() < 0.05:
                 stepper.abort(self.rnd.choice(list(self._live)))
-            after_prefill(stepper.step(), stepper)
+            stepper.step()
             stepper.ratio = max(RESERVED, 0.99 * stepper.ratio)  # a retraction raises it, SGLang lets it fall
             self._settle()
             self.log.made(self.traffic.made)

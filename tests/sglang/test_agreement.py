@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from sglang_lab import CORES, VERSION, World, make_request, make_world
 from sglang_plays import INTERLEAVED, Play, check_outcome, perform, plays
-from sglang_small import Told, attach
+from sglang_small import attach
 from sglang_stepper import Stepper
 
 from peek.adapters.containment import FIRST, LASTING
@@ -22,7 +22,7 @@ from peek.adapters.engine_adapter import TESTED
 def serve(world: World, count: int, seed: int = 1) -> None:
     """Groups that share prefixes, some alone in the queue, some many at once."""
     rnd = random.Random(seed)
-    stepper = Told(world, max_running=4)
+    stepper = Stepper(world, max_running=4)
     for number in range(count):
         text = [20 + rnd.randrange(6)] * 96 + [100 + number] * 8
         stepper.add(make_request(f"r{number}", text, 2, arrival=1.0 + number))
@@ -45,7 +45,6 @@ def test_what_is_foretold_is_found(core: str | None, page: int, mode: str) -> No
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_random_schedules_are_foretold_exactly(overlap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sglang_plays.Stepper", Told)
     seen = {"admitted": 0, "hit": 0}
 
     @settings(max_examples=30)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from sglang_lab import CORES, World, leaked, make_request, make_world
-from sglang_small import Told, attach
+from sglang_small import attach
 from sglang_stepper import Stepper
 from support import alike
 from support.alike import A, Ask, B, Played
@@ -39,7 +39,7 @@ class Lab:
         **options: Any,
     ) -> Played:
         beside = self._start(label, tokens, seats, **options)
-        stepper = Told(self.world, max_running=seats)
+        stepper = Stepper(self.world, max_running=seats)
         for group in (warm or [], asks):
             self._add(stepper, group)
             stepper.run_out()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from sglang_lab import CORES
 from sglang_plays import INTERLEAVED, Play, check_outcome, perform, plays
-from sglang_small import Told, attach
+from sglang_small import attach
 from sglang_stepper import Stepper
 
 from peek.adapters.sglang import adapter as adapters
@@ -22,17 +22,10 @@ def attach_kept(stepper: Stepper, label: str) -> Any:
 
 
 def attach_anew(stepper: Stepper, label: str) -> Any:
-    """Each call looks at every request and the whole cache, and lays out the whole plan."""
+    """Each call looks at the whole cache, and lays out the whole plan."""
     beside = attach(stepper.world, label, stepper)
     adapter = beside.adapter
-    order = adapter.order
-
-    def anew(queue: list[Any]) -> bool:
-        adapter._told = False
-        return bool(order(queue))
-
-    adapter.order = anew
-    adapter._head_of = lambda plan: [adapter._request(rid) for rid in plan]
+    adapter._head_of = lambda plan: [adapter._waiting[rid].request() for rid in plan]
     adapter.view._insertions = None
     return beside
 
@@ -44,7 +37,6 @@ def test_batches_are_those_of_the_whole_plan(
 ) -> None:
     """Batch by batch, with not one request planned beyond what a batch has room for."""
     monkeypatch.setattr(adapters, "SPARE", 0)
-    monkeypatch.setattr("sglang_plays.Stepper", Told)
     if core == "rust":  # what is kept recent there is touched once for a queue that stands
         label = label.replace("+pe", "")
     seen: Counter[str] = Counter()

@@ -250,9 +250,10 @@ def test_an_idle_server_keeps_no_request_alive() -> None:
         request.output_ids.append(1)
     queue.clear()
     del request
+    after_prefill(None, Ran(world, queue))  # as SGLang calls it in every turn
+    assert len(beside.adapter._in_flight) == 0
     gc.collect()
     assert [one() for one in seen] == [None] * len(seen)
-    world.policy.calc_priority([])
     planner = beside.adapter.planner
     assert (planner.stats.admitted, planner.stats.withdrawn, len(planner)) == (3, 2, 0)
     assert len(beside.adapter._waiting) == len(beside.adapter._in_flight) == 0

@@ -12,7 +12,6 @@ from sglang_plays import INTERLEAVED, Job, Play, check_outcome, perform, plays
 from sglang_small import attach
 from sglang_stepper import Stepper
 
-from peek.adapters.sglang.requests import standing_of
 from peek.policy.default.tenants import DECODE_WEIGHT
 
 POLICIES = ("peek", "clpm+gm+dl+pe", "fcfs+pe")
@@ -122,14 +121,13 @@ def test_an_unchanged_queue_is_told_from_a_changed_one(core: str | None) -> None
             queue = stepper.waiting_queue
             if batch is not None or not queue:
                 return
-            standing = adapter._standing
-            adapter._settle()
-            if standing is not None and adapter._standing is standing == standing_of(queue, adapter.view):
+            stands = adapter._stands is not None and adapter._stands == adapter.view.version
+            if stands and adapter._line.requests == queue:
                 seen["unchanged"] += 1
                 assert [(request.rid, len(request.output_ids)) for request in queue] == last
             for again in (False, True):
                 if again:
-                    adapter._standing = None
+                    adapter._stands = None
                     adapter.planner.tree.version += 1
                 stepper.policy.calc_priority(queue)
                 now = [(request.rid, len(request.output_ids)) for request in queue]

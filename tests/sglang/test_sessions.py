@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sglang_lab import CORES, HAS_CORES, RELEASE, World, leaked, make_request, make_world
-from sglang_small import Told, attach
+from sglang_small import attach
+from sglang_stepper import Stepper
 
 streams = pytest.mark.skipif(
     not HAS_CORES,
@@ -50,7 +51,7 @@ def second_turn(tokens: int, **kind: Any) -> tuple[World, Any, Any]:
     """The second turn of a session whose first prompt has so many tokens; that one has been served."""
     world = make_world(20_000, **kind)
     beside = attach(world)
-    stepper = Told(world)
+    stepper = Stepper(world)
     client = Client("s", [7] * tokens)
     stepper.add(client.next_turn([], 4))
     stepper.run_out()
@@ -103,7 +104,7 @@ def test_what_is_expected_is_what_is_found(core: str | None, page: int) -> None:
         rnd = random.Random(seed)
         world = make_world(3000, core=core, page_size=page, max_running=6)
         beside = attach(world, rnd.choice(["peek", "lpm-nolimit+lru", "peek+pe"]))
-        stepper = Told(world, overlap=overlap, chunk=chunk, max_running=6, ratio=1.0)
+        stepper = Stepper(world, overlap=overlap, chunk=chunk, max_running=6, ratio=1.0)
         prefixes = [[20 + number] * rnd.randrange(5, 90) for number in range(3)]
         clients = [
             Client(f"s{number}", [*rnd.choice(prefixes), 90 + number])

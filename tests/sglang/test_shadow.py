@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from sglang_lab import CORES, World, make_request, make_world, token_at
 from sglang_plays import INTERLEAVED, Play, check_outcome, perform, plays
-from sglang_small import Told, attach
+from sglang_small import attach
 from sglang_stepper import STEP_S, Stepper
 from sglang_virtual import VirtualSglang
 from support.followed import (
@@ -59,7 +59,6 @@ def test_random_schedules(overlap: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     """SGLang decides as it would alone, and the account is over those it admitted."""
     monkeypatch.setattr("peek.simulation.cost.ENOUGH", 4)
     monkeypatch.setattr("peek.simulation.cost._SOLVE_EVERY", 1)
-    monkeypatch.setattr("sglang_plays.Stepper", Told)
     seen = {"requests": 0, "aborted": 0}
 
     def beside(stepper: Stepper) -> Any:
@@ -100,7 +99,7 @@ def test_who_arrives_is_seen_wherever_the_policy_puts_them() -> None:
     """`lpm` sorts the queue, a retracted request stands at its end, and nobody is told of twice."""
     world = make_world(2000, policy="lpm")
     attach(world, "peek", mode="shadow")
-    stepper = Told(world)
+    stepper = Stepper(world)
     stepper.add(make_request("first", [1] * 40, 1))
     stepper.step()
     shadow = shadow_of(world)

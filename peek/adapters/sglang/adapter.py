@@ -22,11 +22,11 @@ from peek.adapters.sglang.requests import (
     Waiting,
     entry_time,
     is_turn,
-    standing_of,
     stated_by,
     tenant_of,
+    was_admitted,
 )
-from peek.errors import DuplicateRequest, EngineMismatch
+from peek.errors import DuplicateRequest
 from peek.planner import LazyPlan, Planner
 from peek.request import PendingRequest
 from peek.trie.keys import SYMBOL_BYTES
@@ -82,14 +82,10 @@ class SglangAdapter(EngineAdapter):
         """The waiting requests that are turns of streaming sessions."""
         self._exact = not caches.is_fed_from_elsewhere(cache)
         """Whether SGLang finds exactly the view's tokens: KV on the host counts at a share only."""
-        self._apart: dict[ref[Any], str] = {}
-        """Requests in quarantine, with their names there: two may have one `rid`."""
-        self._standing: tuple[object, ...] | None = None
-        """Queue and cache as they were when the last answer was given; None if it no longer stands."""
+        self._stands: object = None
+        """The cache's version when the last answer was given; None if that no longer stands."""
         self._answer = False
         self._line = Line()
-        self._told = False
-        """Whether `turned` was called since the last `order`: no request was admitted unnoticed."""
         self._arrived: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
         """By request, also a retracted one: its arrival, and the engine's entry time at that moment."""
         self._arrivals = 0
@@ -128,22 +124,18 @@ class SglangAdapter(EngineAdapter):
         under way.  Requests that the next batch may admit come first, in the plan's order; the others follow
         as SGLang queued them.  By priority, or with requests in quarantine, all stand as planned.
 
-        O(in flight) while neither queue nor cache changes.  Otherwise O(changes), the plan as far as it is
-        needed, and 1 ns per waiting request; the whole plan where all stand by it.
+        O(in flight), and 1 ns per waiting request, while neither queue nor cache changes.  Otherwise also
+        O(changes), and the plan as far as it is needed: all of it where all stand by it.
         """
-        self._settle()
+        for rid in [rid for rid, entry in self._in_flight.items() if entry.prefill_ended()]:
+            self._end(rid)
         self._generated.count()
-        before = self._standing
-        if before is not None and before[0] == len(queue) and before == standing_of(queue, self.view):
-            return self._answer
-        self._standing = None
-        told, self._told = self._told, False
-        self._sync(queue, told)
-        self._answer = self._ordered(queue)
-        if len(self.planner):
-            self._standing = standing_of(queue, self.view)
-        if not told:  # no call will report when they are gone
-            self._line.forget()
+        if queue != self._line.requests:
+            self._sync(queue)
+        self._renew_turns()
+        if self._stands is None or self._stands != self.view.version:
+            self._answer = self._ordered(queue)
+            self._stands = self.view.version if len(self.planner) else None
         return self._answer
 
     def _ordered(self, queue: list[Any]) -> bool:
@@ -155,14 +147,14 @@ class SglangAdapter(EngineAdapter):
             for rid, entry in self._waiting.items():
                 alone = planner.request(rid)
                 alone.cached_len = found_in(self.view, entry.namespace, entry.key)[1]
-            return bool(planner.order_matters(self.view)) and not self._apart
+            return bool(planner.order_matters(self.view)) and not len(self.quarantine)
         plan = planner.lazy_plan(self.view, self.now)
         if plan.stood_aside and not self._away and not planner.evicts:
             return False
-        everybody = plan.stood_aside or self._touches or self.policy.enable_priority_scheduling or self._apart
-        if everybody:
-            planned = [self._request(request_id) for request_id in plan]
-            self.reordered += self._lay_out(queue, planned)
+        by_priority = self.policy.enable_priority_scheduling
+        if plan.stood_aside or self._touches or by_priority or len(self.quarantine):
+            planned: list[Any] = [self._waiting[rid].request() for rid in plan]
+            self.reordered += self._line.put(queue, self._laid_out(queue, planned))
         else:
             planned = self._head_of(plan)
             self.reordered += self._line.put(queue, planned)
@@ -191,133 +183,92 @@ class SglangAdapter(EngineAdapter):
                 if spare == 0:
                     break
                 spare -= 1
-            planned.append(self._request(request_id))
+            planned.append(self._waiting[request_id].request())
             request = pending(request_id)
             seats -= 1
             tokens -= max(1, request.num_tokens - request.cached_len)
         return planned
 
-    def _request(self, request_id: str) -> Any:
-        """Return SGLang's request; `EngineMismatch`, before the queue is touched, if it is gone unnoticed."""
-        request = self._waiting[request_id].request()
-        if request is None:
-            raise EngineMismatch(f"request {request_id} has left the queue unnoticed")
-        return request
-
-    def _lay_out(self, queue: list[Any], planned: list[Any]) -> bool:
-        """Put the whole queue in a plan's order, within priorities and around requests in quarantine."""
-        ordered, places = planned, queue
+    def _laid_out(self, queue: list[Any], planned: list[Any]) -> list[Any]:
+        """Return the whole queue in a plan's order, within priorities and around requests in quarantine."""
+        places = queue
         if self.policy.enable_priority_scheduling:
             sign = self.policy.priority_sign
-            ordered = sorted(planned, key=lambda request: request.priority * sign)
-            if self._apart:  # they keep the places that SGLang would give them
+            planned = sorted(planned, key=lambda request: request.priority * sign)
+            if len(self.quarantine):  # they keep the places that SGLang would give them
                 places = sorted(queue, key=lambda request: (request.priority * sign, entry_time(request)))
-        if self._apart:
-            others = iter(ordered)
-            ordered = [request if self._is_apart(request) else next(others) for request in places]
-        moved = ordered != queue
-        if moved:
-            queue[:] = ordered
-        self._line.begin(queue)
-        return moved
+        if not len(self.quarantine):
+            return planned
+        others = iter(planned)
+        return [request if self._is_apart(request) else next(others) for request in places]
 
     def turned(self, requests: list[Any], queue: list[Any]) -> None:
         """Note that SGLang has put `requests` into a batch and left `queue`; once a turn.  O(batch).
 
         Otherwise only the next `order` would notice, and an idle server may never call it.
         """
-        self._told = True
         for request in requests:
-            self._leave_if_waiting(request)
-        if queue:
-            self._line.left(requests)
-            return
-        for rid in list(self._waiting):  # aborted after the last `order`
-            self._leave(rid)
-        self._line.begin(queue)
+            self._left(request)
+        self._line.left(requests)
+        if not queue and self._line.requests:  # aborted after the last `order`
+            self._sync(queue)
 
     # -- what waits --------------------------------------------------------------------------------
 
-    def _sync(self, queue: list[Any], told: bool) -> None:
-        """Tell the planner which requests left and came; `told`: none was admitted unnoticed."""
-        news = self._line.follow(queue) if told and not self._apart else None
-        if news is None:
-            arrived = self._compare(queue)
-            self._line.begin(queue)
-        else:
-            gone, arrived = news
-            for request in gone:
-                self._leave_if_waiting(request)
+    def _sync(self, queue: list[Any]) -> None:
+        """Tell the planner which requests left and came."""
+        self._stands = None
+        gone, arrived = self._line.follow(queue)
+        for request in gone:
+            self._left(request)
         if self.policy.enable_priority_scheduling:
             arrived.sort(key=entry_time)
         for request in arrived:
-            # A name of its own: another waiting request may have the same `rid`.
-            name = str(request.rid)
-            if name in self.quarantine:
-                name += f" ({self.quarantine.total})"
-            if not self.quarantine.accepts(name, partial(self._add, request)):
-                self._apart[ref(request)] = name
+            self._take_in(request)
 
-    def _compare(self, queue: list[Any]) -> list[Any]:
-        """Remove the requests that left, by looking at each present one; return the new ones.  O(queue)."""
-        known = self._waiting.get
-        others = []
-        for request in queue:
-            entry = known(request.rid)
-            if entry is None or not entry.is_of(request):
-                others.append(request)
-        # Of the others some are in quarantine, the rest are new or came back after a retraction.
-        arrived = [request for request in others if not self._is_apart(request)]
-        if len(queue) - len(others) != len(self._waiting):
-            away = {id(request) for request in others}
-            present = {request.rid for request in queue if id(request) not in away}
-            for rid in [rid for rid in self._waiting if rid not in present]:
-                self._leave(rid)
-        if self._apart:
-            for gone in self._apart.keys() - {ref(request) for request in queue}:
-                self.quarantine.let_go(self._apart.pop(gone))
-        return arrived
+    def _renew_turns(self) -> None:
+        """Let the turns arrive again whose sessions lend something else now: their keys have changed."""
+        lends = self._door.lends
+        for entry in list(self._turns.values()):
+            request = entry.request()
+            if lends is not None and lends(request, entry.limit) != entry.lent:
+                self._leave(request)
+                self._take_in(request)
+
+    def _take_in(self, request: Any) -> None:
+        self._stands = None
+        # By reference: two may have one `rid`.
+        self.quarantine.accepts(ref(request), partial(self._add, request), str(request.rid))
 
     def _is_apart(self, request: Any) -> bool:
-        return bool(self._apart) and ref(request) in self._apart
-
-    def _settle(self) -> None:
-        """Note the prefills that ended since the last cycle: other requests can use their prefixes now."""
-        for rid in [rid for rid, entry in self._in_flight.items() if entry.prefill_ended()]:
-            self._end(rid)
-        lends = self._door.lends
-        if self._turns and lends is not None:
-            for rid, entry in list(self._turns.items()):
-                request = entry.request()
-                if request is not None and lends(request, entry.limit) != entry.lent:
-                    self._leave(rid)  # it arrives again with its new key
-                    self._told = False  # so that the queue is looked through
+        return len(self.quarantine) > 0 and ref(request) in self.quarantine
 
     def _end(self, rid: str) -> None:
         self.planner.prefilled(rid)
         self._door.release(self._in_flight.pop(rid))
-        self._standing = None
+        self._stands = None
 
-    def _leave_if_waiting(self, request: Any) -> None:
-        rid: str = request.rid
-        entry = self._waiting.get(rid)
+    def _left(self, request: Any) -> None:
+        """Note that a request is not in the queue; ignored if it is not known to wait."""
+        entry = self._waiting.get(request.rid)
         if entry is not None and entry.request() is request:
-            self._leave(rid)
+            self._leave(request)
+        else:
+            self.quarantine.let_go(ref(request))
 
-    def _leave(self, rid: str) -> None:
-        """Remove a request that left the queue: it is in a batch, or was aborted."""
+    def _leave(self, request: Any) -> None:
+        """Remove a waiting request: it is in a batch, or was aborted."""
+        rid: str = request.rid
         entry = self._waiting.pop(rid)
         self._turns.pop(rid, None)
-        self._standing = None
-        if not entry.was_admitted():
+        self._stands = None
+        if not was_admitted(request, entry.outputs):
             self.planner.remove(rid, admitted=False)
             self._door.release(entry)
             return
-        request = entry.request()
-        if request is not None:
-            self._generated.runs(request, rid, self.planner.request(rid).tenant)
-        uncached = None  # the plan's expectation: of a gone or retracted request SGLang does not say it
-        if request is not None and not getattr(request, "retracted_stain", False):
+        self._generated.runs(request, rid, self.planner.request(rid).tenant)
+        uncached = None  # the plan's expectation: of a retracted request SGLang does not say it
+        if not getattr(request, "retracted_stain", False):
             cached = int(request.cached_tokens)
             self._note_cached(cached, partial(self.planner.cached_len, rid) if self._exact else None)
             uncached = int(self.planner.request(rid).num_tokens) - cached
@@ -330,7 +281,7 @@ class SglangAdapter(EngineAdapter):
 
     def _charge(self, tenant: str, tokens: int) -> None:
         super()._charge(tenant, tokens)
-        self._standing = None
+        self._stands = None
 
     def _arrival_of(self, request: Any) -> float:
         """Return the arrival of a request that enters the queue now, on the adapter's clock.  O(1).

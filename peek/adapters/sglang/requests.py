@@ -93,8 +93,7 @@ class Waiting:
     An idle server makes no calls, and would keep its last burst.
 
     Attributes:
-        output_ids: grows in place, so it shows a prefill even if the request is gone.
-        outputs: their number when the request came.
+        outputs: tokens that it had generated when it came.
         num_tokens, limit: tokens of its prompt, and those that may be matched.
         lent: tokens that its session lends it in place of the cache; -1 if the cache is asked.
         key: the planner's key; one without symbols is alone in its namespace.
@@ -102,7 +101,6 @@ class Waiting:
     """
 
     request: ref[Any]
-    output_ids: Any
     outputs: int
     namespace: str
     num_tokens: int
@@ -112,17 +110,6 @@ class Waiting:
     heads: tuple[object, ...] = ()
     session: str = ""
     letters: tuple[Letter, ...] = ()
-
-    def is_of(self, request: Any) -> bool:
-        """Whether this is `request` in its state then; a request that has generated since has been away."""
-        return len(request.output_ids) == self.outputs and self.request() is request
-
-    def was_admitted(self) -> bool:
-        """Whether a request that left the queue was admitted."""
-        request = self.request()
-        if request is None:
-            return len(self.output_ids) > self.outputs
-        return was_admitted(request, self.outputs)
 
     def prefill_ended(self) -> bool:
         """Whether an admitted request's prefix is in the cache now, or the request is gone."""
@@ -164,9 +151,9 @@ class Translator:
         skipped = 1 if self.bigram else 0
         limit = max(limit - skipped, 0)
         whole = limit // self.page_tokens * self.page_tokens
-        outputs, alone = request.output_ids, ALONE + str(request.rid)
+        outputs, alone = len(request.output_ids), ALONE + str(request.rid)
         namespace = request_namespace(request)
-        made = Waiting(ref(request), outputs, len(outputs), namespace, len(tokens), limit, session=session)
+        made = Waiting(ref(request), outputs, namespace, len(tokens), limit, session=session)
         if self.lends is not None:
             made.lent = self.lends(request, limit)
         if whole == 0:
@@ -206,20 +193,6 @@ class Translator:
             self.lent.pop(made.namespace, None)
         if self.pages is not None and not made.namespace.startswith(ALONE):
             self.pages.release(made.key)
-
-
-def standing_of(queue: list[Any], view: object) -> tuple[object, ...] | None:
-    """Return what stays equal while neither a queue in order nor its cache changes; None if that is unknown.
-
-    The queue's length comes first.  SGLang appends to its queue and removes from it, but moves nothing.  So
-    it is unchanged if its length, first and last are: for each request that left, one came, as the last.  A
-    retracted request has more output.  O(1).
-    """
-    version = getattr(view, "version", None)
-    if version is None or not queue:
-        return None
-    last = queue[-1]
-    return len(queue), id(queue), ref(queue[0]), ref(last), len(last.output_ids), version
 
 
 # -- for the trace ------------------------------------------------------------------------------------
