@@ -174,12 +174,11 @@ def test_a_scan_loses_no_request(kinds: list[str], admitted: int, put_back: bool
     else:
         taken = [queue.pop_request() for _ in before[:admitted]]
         assert taken == before[:admitted]
-    queue.settle()
+    queue.put_back([])
     assert list(queue) == before[admitted:]
     assert set(queue.gone) == set(ids(before[:admitted]))
     assert list(queue.members.values()) == [r for r in queue.members.values() if r in before[admitted:]]
-    queue.release()
-    assert {*queue} == {*before[admitted:]}
+    assert {*queue.in_stock_order()} == {*before[admitted:]}
 
 
 def test_ten_thousand_that_cannot_run_are_looked_for_one_by_one() -> None:

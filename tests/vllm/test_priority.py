@@ -22,6 +22,7 @@ from vllm_lab import (
 from vllm_small import STRICT, A, B, run_out, step
 
 from peek.adapters.vllm import PeekAsyncScheduler, PeekScheduler
+from peek.planner import LazyPlan, Plan
 
 REQUESTS = st.lists(
     st.tuples(st.integers(-1, 2), st.integers(0, 2), st.integers(0, 9), st.integers(1, 30)),
@@ -141,16 +142,16 @@ def test_whoever_comes_later_waits_behind_its_equals_and_before_larger_numbers()
         engine.add_request(make_request(f"r{i}", [*(A, B)[i % 2], i], 1, priority=1 + i // 2))
     engine.max_num_running_reqs = 2
     engine.peek.adapter.before_schedule()
-    engine.waiting.place(list(engine.waiting))
+    engine.waiting.follow(LazyPlan.of(Plan(["r1", "r0", "r2", "r3"])))
     engine.add_request(make_request("late", [*A, 9], 1, priority=1))
     engine.add_request(make_request("urgent", [*A, 8], 1, priority=0))
-    assert waiting_names(engine) == ["urgent", "r0", "r1", "late", "r2", "r3"]
+    assert waiting_names(engine) == ["urgent", "r1", "r0", "late", "r2", "r3"]
     back = engine.requests["r3"]
     engine.waiting.remove_request(back)
     back.num_preemptions = 1
     back.status = RequestStatus.PREEMPTED
     engine.waiting.prepend_request(back)
-    assert waiting_names(engine) == ["urgent", "r0", "r1", "late", "r3", "r2"]
+    assert waiting_names(engine) == ["urgent", "r1", "r0", "late", "r3", "r2"]
     engine.peek.adapter.before_schedule()
     assert "r3" not in engine.peek.adapter.planner
     assert waiting_names(engine).index("r3") == 4

@@ -146,7 +146,7 @@ class VllmAdapter(EngineAdapter):
                 self.scheduler.skipped_waiting = type(apart)()
                 self.scheduler.skipped_waiting.prepend_requests(r for r in rest if not self._takes_part(r))
                 waiting.prepend_requests(back)
-        waiting.settle()
+        waiting.put_back([])  # what vLLM's scan took out and did not put back has left
         return waiting
 
     def _takes_part(self, request: Any) -> bool:
@@ -265,7 +265,6 @@ class VllmAdapter(EngineAdapter):
 
     def detach(self) -> None:
         """Give the scheduler objects of vLLM's own classes back.  Between steps only.  O(n)."""
-        self.scheduler.waiting.release()
         seams.restore_stock(self.scheduler)
 
     # -- after schedule() --------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from sortedcontainers import SortedList
+from sortedcontainers import SortedDict, SortedList
 
 if TYPE_CHECKING:
     from peek.planner import LazyPlan
@@ -43,8 +43,6 @@ class TrackedQueue:
         """Requests that cannot run for now, by id."""
         self._strays: list[Any] = []
         """Further requests with an id that is in the queue: none is lost; the adapter sees them by `len`."""
-        self._passed = 0
-        """Number of held requests that vLLM's scan has taken out and not yet put back."""
         self._next: Any = None
         """The last answer of `peek_request`: vLLM looks, makes room, and then takes out that request."""
         for request in requests:
@@ -52,12 +50,32 @@ class TrackedQueue:
 
     # -- what the kinds of queue do differently ----------------------------------------------------
 
-    def settle(self) -> None:
-        """Between steps: treat held requests that were taken out and not put back as gone."""
+    def follow(self, plan: LazyPlan | None) -> None:
+        """Follow the order of this plan; None for vLLM's own order."""
+        raise NotImplementedError
+
+    def keep_place(self, request: Any) -> None:
+        """Let a member take part in no plan."""
+        self._held.pop(request.request_id, None)
+
+    def take_part(self, request: Any) -> None:
+        """Let a member take part in plans."""
+        self._held.pop(request.request_id, None)
+
+    def hold(self, request: Any) -> None:
+        """Note that a member cannot run for now, until it takes part again."""
+        self._held[request.request_id] = request
 
     def put_back(self, requests: list[Any]) -> list[Any]:
-        """Put the held ones of `requests` back, the last one taken out first; return the others."""
+        """Put the held ones of `requests` back, the last one taken out first; return the others.
+
+        Held requests that were taken out and are not among them have left.
+        """
         return requests
+
+    def in_stock_order(self) -> list[Any]:
+        """Return all, with held ones where vLLM would have them.  O(n)."""
+        return list(self)
 
     def _insert(self, request: Any, at_head: bool) -> None:
         raise NotImplementedError
@@ -66,9 +84,11 @@ class TrackedQueue:
         raise NotImplementedError
 
     def _find_next(self) -> Any:
+        """Return the next request; None if there is none, or only strays."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
+        """First to go first.  O(n)."""
         raise NotImplementedError
 
     # -- vLLM's calls ------------------------------------------------------------------------------
@@ -84,7 +104,7 @@ class TrackedQueue:
             self.prepend_request(request)
 
     def _enter(self, request: Any, at_head: bool) -> None:
-        self.settle()
+        self.put_back([])
         name = request.request_id
         if name in self.members:
             self._strays.append(request)
@@ -103,6 +123,10 @@ class TrackedQueue:
         """Return the next request; the same one until something enters or leaves."""
         if self._next is None:
             self._next = self._find_next()
+            if self._next is None:
+                if not self._strays:
+                    raise IndexError("peek from an empty queue")
+                self._next = self._strays[0]
         return self._next
 
     def pop_request(self) -> Any:
@@ -111,7 +135,7 @@ class TrackedQueue:
         return request
 
     def remove_request(self, request: Any) -> None:
-        self.settle()
+        self.put_back([])
         self._next = None
         if self.members.get(request.request_id) is request:
             self._leave(request)
@@ -121,7 +145,7 @@ class TrackedQueue:
             raise ValueError(f"request {request.request_id!r} is not in the queue")
 
     def remove_requests(self, requests: Iterable[Any]) -> None:
-        self.settle()
+        self.put_back([])
         for request in set(requests):
             if self.members.get(request.request_id) is request or request in self._strays:
                 self.remove_request(request)
@@ -137,7 +161,7 @@ class TrackedQueue:
         return len(self) > 0
 
     def __len__(self) -> int:
-        return len(self.members) + len(self._strays) - self._passed
+        return len(self.members) + len(self._strays)
 
     def __getitem__(self, place: int) -> Any:
         """Return the request at a place, as vLLM's own queue, a deque, does.  O(n)."""
@@ -154,157 +178,141 @@ class PlannedQueue(TrackedQueue):
     """
 
     def __init__(self, requests: Iterable[Any] = ()) -> None:
-        self._head: OrderedDict[str, Any] = OrderedDict()
         self._body: OrderedDict[str, Any] = OrderedDict()
+        """The requests that take part in plans, by id; also new ones."""
+        self._kept: SortedDict[int, Any] = SortedDict()
+        """The requests that keep their places, by number."""
         self._numbers: dict[str, int] = {}
-        """By entry; requests put at the head get the number of those that have left, less one."""
+        """By entry; below 0 and falling for requests put at the head, which are up at once."""
         self._entries = 0
+        self._put_at_head = 0
         self._left = 0
-        self._turns: SortedList[tuple[int, str]] = SortedList()
-        """The requests that keep their places, by number; two may have the same."""
+        """Departures, less the requests put at the head: those present then wait for one more each."""
         self._held_numbers: SortedList[int] = SortedList()
         self._departed: list[int] = []
         """The numbers of held requests that have left; only while a request keeps its place."""
         self._line: list[Any] | None = []
         """The held requests in order; None if it must be made anew."""
+        self._passed = 0
+        """Number of held requests that vLLM's scan has taken out and not yet put back."""
         self._plan: LazyPlan | None = None
         self._at = 0
         super().__init__(requests)
 
+    def __len__(self) -> int:
+        return super().__len__() - self._passed
+
     # -- plans -------------------------------------------------------------------------------------
 
     def follow(self, plan: LazyPlan | None) -> None:
-        """Follow the order of this plan; None for the order of entry.  O(1)."""
+        """O(1)."""
         self._plan = plan
         self._at = 0
         self._next = None
 
     def keep_place(self, request: Any) -> None:
-        """Let a member take part in no plan.  O(log n)."""
-        name = request.request_id
-        self._next = None
-        if self._let_go(name) or self._body.pop(name, None) is not None:
-            self._turns.add((self._numbers[name], name))
+        """O(log n)."""
+        number = self._numbers[request.request_id]
+        if number not in self._kept:
+            self._take_from_its_place(request)
+            self._kept[number] = request
 
     def take_part(self, request: Any) -> None:
-        """Let a member take part in plans.  O(1); O(log n) if it was held."""
+        """O(1); O(log n) if it was held or kept its place."""
         name = request.request_id
-        self._next = None
         if name not in self._body:
-            self._head.pop(name, None)
-            self._turns.discard((self._numbers[name], name))
-            self._let_go(name)
+            self._take_from_its_place(request)
             self._body[name] = request
             self._body.move_to_end(name, last=False)
 
     def hold(self, request: Any) -> None:
-        """Put a member that cannot run for now last, until it takes part again.  O(log n)."""
+        """Put it last.  O(log n)."""
         name = request.request_id
-        self._next = None
         if name not in self._held:
-            self._body.pop(name, None)
-            self._head.pop(name, None)
-            self._turns.discard((self._numbers[name], name))
+            self._take_from_its_place(request)
             self._held[name] = request
             self._held_numbers.add(self._numbers[name])
             self._line = None
 
-    def release(self) -> None:
-        """Move held requests to the head, where vLLM would have them.  O(held)."""
-        self.settle()
+    def _take_from_its_place(self, request: Any) -> None:
+        name = request.request_id
+        number = self._numbers[name]
         self._next = None
-        for name, request in [*self._held.items()]:
-            self._let_go(name)
-            self._head[name] = request
+        if self._held.pop(name, None) is not None:
+            self._held_numbers.remove(number)
+            self._line = None
+        elif self._body.pop(name, None) is None:
+            del self._kept[number]
 
-    def settle(self) -> None:
-        if self._passed and self._line is not None:
-            left, self._passed = self._line[: self._passed], 0
-            for request in left:
-                self._leave(request)
+    def in_stock_order(self) -> list[Any]:
+        order, held = list(self), list(self._held.values())[self._passed :]
+        at_head = self._kept.bisect_left(0)
+        return order[:at_head] + held + order[at_head : len(order) - len(held)]
 
     def put_back(self, requests: list[Any]) -> list[Any]:
         """O(requests)."""
         if not self._passed or self._line is None:
             return requests
-        passed = self._line[: self._passed]
-        passed.reverse()
-        if requests[: self._passed] == passed:
-            requests = requests[self._passed :]
-        else:
-            back, known = set(requests), set(passed)
-            requests = [request for request in requests if request not in known]
-            for request in passed:
-                if request not in back:
-                    self._leave(request)
-        self._passed = 0
+        passed, self._passed = self._line[: self._passed], 0
         self._next = None
-        return requests
-
-    def _let_go(self, name: str) -> bool:
-        """Hold a member no longer, without a new place; return whether it was held."""
-        if self._held.pop(name, None) is None:
-            return False
-        self._held_numbers.remove(self._numbers[name])
-        self._line = None
-        return True
+        if requests[: len(passed)] == passed[::-1]:
+            return requests[len(passed) :]
+        back, known = set(requests), set(passed)
+        for request in passed:
+            if request not in back:
+                self._leave(request)
+        return [request for request in requests if request not in known]
 
     # -- the order ---------------------------------------------------------------------------------
 
     def _insert(self, request: Any, at_head: bool) -> None:
-        name = request.request_id
         if at_head:
-            self._head[name] = request
-            self._head.move_to_end(name, last=False)
-            self._left -= 1  # it goes before all present requests, which wait for one more
-            self._numbers[name] = self._left
+            self._put_at_head += 1
+            self._left -= 1
+            number = -self._put_at_head
+            self._kept[number] = request
         else:
-            self._body[name] = request
-            self._numbers[name] = self._entries
+            number = self._entries
             self._entries += 1
+            self._body[request.request_id] = request
+        self._numbers[request.request_id] = number
 
     def _find_next(self) -> Any:
-        if self._passed:
-            return self._next_held()
-        if self._head:
-            return next(iter(self._head.values()))
-        name = self._find_name()
-        if name is None:
-            return self._strays[0] if self._strays else self._next_held()
-        self.guard(self.looked, self.members[name])
-        return self.members[name]
-
-    def _next_held(self) -> Any:
+        if not self._passed:
+            request = self._first_to_run()
+            if request is not None:
+                self.guard(self.looked, request)
+                return request
+            if self._strays:
+                return None
         if self._line is None:
             self._line = list(self._held.values())
-        if self._passed == len(self._line):
-            raise IndexError("peek from an empty queue")
-        return self._line[self._passed]
+        return self._line[self._passed] if self._passed < len(self._line) else None
 
-    def _find_name(self) -> str | None:
-        """Return the next of the requests that are neither at the head nor held."""
-        turn = None
-        if self._turns:
-            number, turn = self._turns[0]
+    def _first_to_run(self) -> Any:
+        """Return the next of the requests that are not held, None without one."""
+        kept = None
+        if self._kept:
+            number, kept = self._kept.peekitem(0)
             if self._is_up(number, self._left):
-                return turn
+                return kept
         elif self._departed:
             self._left += len(self._departed)
             while self._departed:
                 self._held_numbers.remove(self._departed.pop())
         planned = self._next_planned()
-        return next(iter(self._body), turn) if planned is None else planned
+        return next(iter(self._body.values()), kept) if planned is None else planned
 
     def _is_up(self, number: int, left: int) -> bool:
         """Whether all requests with a smaller number have left, or are held."""
         return number - self._held_numbers.bisect_left(number) <= left
 
-    def _next_planned(self) -> str | None:
+    def _next_planned(self) -> Any:
         """Return the plan's first request that is still here."""
         plan = self._plan
         while plan is not None and (name := self.guard(plan.at, self._at)) is not None:
             if name in self._body:
-                return str(name)
+                return self._body[name]
             self._at += 1
         return None
 
@@ -322,41 +330,31 @@ class PlannedQueue(TrackedQueue):
 
     def _discard(self, request: Any) -> None:
         name = request.request_id
-        number = self._numbers.pop(name)
-        if self._held.pop(name, None) is None:
-            self._left += 1
-            if self._body.pop(name, None) is None and self._head.pop(name, None) is None:
-                self._turns.remove((number, name))
-            return
-        self._line = None
-        if self._turns:  # requests that keep their places do not move up
+        number = self._numbers[name]
+        held = name in self._held
+        self._take_from_its_place(request)
+        del self._numbers[name]
+        if held and self._kept:  # requests that keep their places do not move up
+            self._held_numbers.add(number)
             self._departed.append(number)
         else:
-            self._held_numbers.remove(number)
             self._left += 1
 
     def __iter__(self) -> Iterator[Any]:
-        """First to go first.  Works the whole plan out.  O(n)."""
+        """Works the whole plan out."""
         names = [] if self._plan is None else self.guard(self._plan.rest, self._at) or []
-        planned = [name for name in names if name in self._body]
-        known = set(planned)
-        rest = [name for name in self._body if name not in known]
-        names = self._with_turns(planned + rest) if self._turns else planned + rest
-        held = list(self._held.values())
-        order = [*self._head.values(), *map(self.members.__getitem__, names), *self._strays]
-        return iter(order + held[self._passed :])
-
-    def _with_turns(self, names: list[str]) -> list[str]:
-        """Merge the requests that keep their places in, as `_find_name` would return them."""
-        order: list[str] = []
-        turns = list(self._turns)
-        at, left = 0, self._left + len(self._head)
-        for name in names:
-            while at < len(turns) and self._is_up(turns[at][0], left + len(order)):
-                order.append(turns[at][1])
+        planned = {name: self._body[name] for name in names if name in self._body}
+        rest = [request for name, request in self._body.items() if name not in planned]
+        order: list[Any] = []
+        kept = list(self._kept.items())
+        at = 0
+        for request in [*planned.values(), *rest]:
+            while at < len(kept) and self._is_up(kept[at][0], self._left + len(order)):
+                order.append(kept[at][1])
                 at += 1
-            order.append(name)
-        return order + [name for _, name in turns[at:]]
+            order.append(request)
+        order += [request for _, request in kept[at:]]
+        return iter([*order, *self._strays, *list(self._held.values())[self._passed :]])
 
 
 class RankedQueue(TrackedQueue):
@@ -375,7 +373,7 @@ class RankedQueue(TrackedQueue):
         super().__init__(requests)
 
     def follow(self, plan: LazyPlan | None) -> None:
-        """Lay this plan out, ascending in priority; None for vLLM's own order.  O(n log n)."""
+        """Lay this plan out, ascending in priority.  O(n log n)."""
         queue = list(self)
         if plan is None:
             ordered = sorted(queue)
@@ -383,30 +381,13 @@ class RankedQueue(TrackedQueue):
             names = list(plan)
             taking_part, planned = set(names), map(self.members.__getitem__, names)
             ordered = [next(planned) if r.request_id in taking_part else r for r in queue]
-        if ordered != queue:
-            self.place(ordered)
-            self.overtook = True
-
-    def place(self, requests: list[Any]) -> None:
-        """Put the same members in another order, ascending in priority.  O(n)."""
+        if ordered == queue:
+            return
+        self.overtook = True
         self._next = None
-        self._items = {r.request_id: (r.priority, rank, r) for rank, r in enumerate(requests, 1)}
+        self._items = {r.request_id: (r.priority, rank, r) for rank, r in enumerate(ordered, 1)}
         self._ranks = {name: rank for name, (_, rank, _) in self._items.items()}
         self._order = SortedList(self._items.values())
-
-    def keep_place(self, request: Any) -> None:
-        """Hold a member no longer.  O(1)."""
-        self._held.pop(request.request_id, None)
-
-    take_part = keep_place
-
-    def hold(self, request: Any) -> None:
-        """Mark a member that cannot run for now.  O(1)."""
-        self._held[request.request_id] = request
-
-    def release(self) -> None:
-        """Hold no request any more.  O(held)."""
-        self._held.clear()
 
     def _insert(self, request: Any, at_head: bool) -> None:
         name = request.request_id
@@ -421,15 +402,12 @@ class RankedQueue(TrackedQueue):
 
     def _find_next(self) -> Any:
         if not self._order:
-            if self._strays:
-                return self._strays[0]
-            raise IndexError("peek from an empty queue")
+            return None
         request = self._order[0][2]
         self.guard(self.looked, request)
         return request
 
     def __iter__(self) -> Iterator[Any]:
-        """First to go first.  O(n)."""
         return iter([*(item[2] for item in self._order), *self._strays])
 
 

@@ -246,7 +246,7 @@ def restore_stock(scheduler: Any) -> None:
     from vllm.v1.core.sched.request_queue import create_request_queue
 
     waiting = create_request_queue(scheduler.policy)
-    for request in scheduler.waiting:
+    for request in scheduler.waiting.in_stock_order():
         waiting.add_request(request)
     scheduler.waiting = waiting
     pool = scheduler.kv_cache_manager.block_pool
