@@ -263,20 +263,6 @@ def test_none_is_lost_where_two_have_one_number() -> None:
     assert {queue.pop_request(), queue.pop_request()} == {first, other}
 
 
-def test_none_is_lost_when_an_id_comes_twice() -> None:
-    one, other = Request("a"), Request("a")
-    queue = PlannedQueue([one])
-    queue.add_request(other)
-    queue.prepend_request(other)
-    assert len(queue) == 3 != len(queue.members)
-    assert list(queue) == [one, other, other]
-    queue.hold(one)
-    assert list(queue) == [other, other, one]
-    queue.take_part(one)
-    queue.remove_request(other)
-    assert [queue.pop_request(), queue.pop_request()] == [one, other]
-
-
 def test_an_empty_queue_says_so() -> None:
     for call in (PlannedQueue().peek_request, PlannedQueue().pop_request):
         with pytest.raises(IndexError, match="peek from an empty queue"):

@@ -77,7 +77,7 @@ def test_random_schedules(overlap: bool, monkeypatch: pytest.MonkeyPatch) -> Non
         shadow = shadow_of(outcome.world)
         for _ in range(SWEEP_EVERY):
             shadow.turned(outcome.stepper, None, None)
-        assert not shadow._here
+        assert not shadow._followed.here
         account = shadow.account
         if account is None:  # everybody was aborted at once
             return
@@ -109,7 +109,9 @@ def test_who_arrives_is_seen_wherever_the_policy_puts_them() -> None:
             shadow.looked_at(stepper.waiting_queue)
             stepper.waiting_queue.sort(key=lambda request: -len(request.origin_input_ids))
     shadow.looked_at(stepper.waiting_queue)
-    assert {name for name in shadow._here if name != "first"} == {f"r{number}" for number in range(5)}
+    assert {name for name in shadow._followed.here if name != "first"} == {
+        f"r{number}" for number in range(5)
+    }
     assert shadow.account is not None
     assert shadow.account._count == 6
 

@@ -48,15 +48,15 @@ def sglang_info(policy: Any, scheduler: Any) -> EngineInfo:
     cache = getattr(policy, "tree_cache", None)
     core = type(getattr(cache, "tree_core", cache)).__name__
     kind = type(cache).__name__
-    places = [scheduler, getattr(scheduler, "ps", None), _parallel()]
+    rank = partial(_rank, [scheduler, getattr(scheduler, "ps", None), _parallel()])
     return EngineInfo(
         "sglang",
         version_of("sglang"),
         str(setting_of(scheduler, "served_model_name") or setting_of(scheduler, "model_path") or ""),
         f"{kind}{'' if core == kind else f' ({core})'} in pages of {getattr(cache, 'page_size', '?')}",
-        _first(places, "dp_rank") or _first(places, "attn_dp_rank") or 0,
-        _first(places, "tp_rank") or 0,
-        speaks=not _first(places, "attn_tp_rank") and not _first(places, "pp_rank"),
+        rank("dp_rank") or rank("attn_dp_rank"),
+        rank("tp_rank"),
+        speaks=not rank("attn_tp_rank") and not rank("pp_rank"),
         ranks=ranks_of_one_queue(getattr(scheduler, "server_args", None)),
         agree=mode_agreement(scheduler),
     )
@@ -71,14 +71,14 @@ def _parallel() -> Any:
     return get_parallel()
 
 
-def _first(places: list[Any], name: str) -> int | None:
-    """Return the first of these objects' attributes that is a number."""
+def _rank(places: list[Any], name: str) -> int:
+    """Return the first of these objects' attributes that is a number; 0 without one."""
     for place in places:
         with suppress(Exception):  # a record that is not filled in yet may raise anything
             value = getattr(place, name, None)
             if isinstance(value, int):
                 return value
-    return None
+    return 0
 
 
 def ranks_of_one_queue(arguments: Any) -> int:
@@ -218,16 +218,6 @@ def hooks(settings: Settings) -> list[tuple[str, str, Callable[..., Any]]]:
 # -- how it is started --------------------------------------------------------------------------------
 
 
-def configured() -> Settings | None:
-    """Return what the environment asks for, None if it asks for nothing.  `InvalidConfig`."""
-    asks_to_replace()  # a mistake there also ends the start
-    settings = requested_settings(None)
-    if settings.config.is_stock and not settings.trace_file:
-        logger.info("peek: not configured (set PEEK_POLICY); stock order")
-        return None
-    return settings
-
-
 def asks_to_replace() -> bool:
     """Whether the environment asks to replace any `--schedule-policy`.  `InvalidConfig`."""
     value = os.environ.get(REPLACE_ANY, "")
@@ -237,15 +227,20 @@ def asks_to_replace() -> bool:
 
 
 def configured_or_exit() -> Settings | None:
-    """`configured`; a mistake ends the process.
+    """Return what the environment asks for, None if it asks for nothing; a mistake ends the process.
 
     SGLang logs an error of a plug-in and serves on in its own order, but lets `SystemExit` pass.
     """
     try:
-        return configured()
+        asks_to_replace()
+        settings = requested_settings(None)
     except PeekError as error:
         logger.critical("peek: %s", error)
         raise SystemExit(f"peek: {error}") from error
+    if settings.config.is_stock and not settings.trace_file:
+        logger.info("peek: not configured (set PEEK_POLICY); stock order")
+        return None
+    return settings
 
 
 def register() -> None:

@@ -1,6 +1,6 @@
-"""SGLang's requests: reading them, translating them for the planner, and what is remembered of them.
+"""SGLang's requests: reading them, translating them for the planner, following them to their end.
 
-Nothing here keeps a request alive but `Served`.  Checked against 0.5.9, 0.5.17 and 0.5.23.
+Nothing here keeps a request alive but `Followed`.
 """
 
 from __future__ import annotations
@@ -195,7 +195,46 @@ class Translator:
             self.pages.release(made.key)
 
 
-# -- for the trace ------------------------------------------------------------------------------------
+# -- following it -------------------------------------------------------------------------------------
+
+
+class Followed:
+    """The requests that were seen to wait, until they have ended; keeps them alive until then.
+
+    `here` holds them by id.
+    """
+
+    def __init__(self) -> None:
+        self.here: dict[str, Any] = {}
+
+    def new(self, queue: list[Any]) -> list[Any]:
+        """Follow and return what stands behind the last known request, retracted ones aside.  O(these)."""
+        found = []
+        for request in reversed(queue):
+            known = self.here.get(request.rid) is request
+            if not known:
+                found.append(request)
+            elif not len(request.output_ids):
+                break
+        found.reverse()
+        self.here.update((request.rid, request) for request in found)
+        return found
+
+    def ended(self) -> list[Any]:
+        """Forget and return the requests that have finished.  O(followed)."""
+        return self._forget([request for request in self.here.values() if request.finished()])
+
+    def withdrawn(self, queue: list[Any]) -> list[Any]:
+        """Forget and return those that left `queue` without entering a batch.  O(followed + queue)."""
+        waiting = {id(request) for request in queue}
+        out = [request for request in self.here.values() if id(request) not in waiting]
+        return self._forget([r for r in out if r.is_retracted or not was_admitted(r, 0)])
+
+    def _forget(self, requests: list[Any]) -> list[Any]:
+        for request in requests:
+            del self.here[request.rid]
+        return requests
+
 
 LONGEST_WAIT_S: Final = 86_400.0
 """Seconds; a longer wait means that the request's time is from another clock."""
@@ -208,36 +247,27 @@ class Served:
     """Reports requests to a recorder, from when they are seen in the waiting queue until they have ended."""
 
     def __init__(self, statements: Statements) -> None:
-        self._held: dict[str, Any] = {}
+        self._followed = Followed()
         self._turns = 0
         self._statements = statements
 
     def saw(self, queue: list[Any], recorder: Recorder) -> None:
-        """Note the new requests.  O(waiting)."""
-        for request in queue:
-            rid = str(request.rid)
-            if rid not in self._held:
-                self._held[rid] = request
-                recorder.came(self._asked(rid, request, recorder.clock()))
+        """Note the new requests.  O(new)."""
+        for request in self._followed.new(queue):
+            recorder.came(self._asked(request, recorder.clock()))
 
-    def _asked(self, rid: str, request: Any, now: float) -> Asked:
+    def _asked(self, request: Any, now: float) -> Asked:
         waited_s = perf_counter() - entry_time(request)
         at_s = now - waited_s if 0.0 <= waited_s < LONGEST_WAIT_S else now
-        stated = stated_by(request, "named", self._statements)
-        tenant = tenant_of(request, "named")
-        return Asked(rid, at_s, request.origin_input_ids, request_namespace(request), stated.session, tenant)
+        session = stated_by(request, "named", self._statements).session
+        space, tenant = request_namespace(request), tenant_of(request, "named")
+        return Asked(str(request.rid), at_s, request.origin_input_ids, space, session, tenant)
 
     def turned(self, queue: list[Any], recorder: Recorder) -> None:
-        """Write the requests that have ended; once a turn.  O(held) every `LOOK_EVERY` turns."""
+        """Write the requests that have ended; once a turn.  O(followed) every `LOOK_EVERY` turns."""
         self._turns += 1
-        if self._turns % LOOK_EVERY or not self._held:
-            return
-        waiting = {str(request.rid) for request in queue}
-        for rid, request in list(self._held.items()):
-            if request.finished():
-                recorder.ended(rid, len(request.output_ids))
-            elif rid in waiting or was_admitted(request, 0):
-                continue
-            else:
-                recorder.forget(rid)  # aborted while it waited
-            del self._held[rid]
+        if self._turns % LOOK_EVERY == 0:
+            for request in self._followed.ended():
+                recorder.ended(str(request.rid), len(request.output_ids))
+            for request in self._followed.withdrawn(queue):
+                recorder.forget(str(request.rid))

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
-from weakref import ref
 
 from peek.adapters.activation import Settings
 from peek.adapters.sglang.adapter import NOMINAL_TOKEN_S, SglangAdapter
 from peek.adapters.sglang.caches import is_bigram, is_hybrid
-from peek.adapters.sglang.requests import prompt_of, request_namespace, stated_by
+from peek.adapters.sglang.requests import Followed, prompt_of, request_namespace, stated_by
 from peek.adapters.shadow import Shadow
 from peek.simulation.cost import chunk_pairs
 from peek.simulation.live import Limits, LiveRadix, folded, page_names
@@ -49,25 +47,6 @@ def why_no_shadow(policy: Any, scheduler: Any = None) -> str | None:
     return None
 
 
-@dataclass(slots=True)
-class _Here:
-    """A request that has not ended; it is not kept alive.
-
-    Attributes:
-        output_ids: grows in place.
-        rest: tokens of the prompt behind its last whole page; None where its key ends before that.
-    """
-
-    request: ref[Any]
-    output_ids: Any
-    rest: list[int] | None
-    admitted: bool = False
-
-    def ended(self) -> bool:
-        request = self.request()
-        return request is None or bool(request.finished())
-
-
 class SglangShadow:
     """Reports what happens in the scheduler beside an adapter to a `Shadow`.  O(changes + running) a turn.
 
@@ -83,7 +62,9 @@ class SglangShadow:
         self._settings = settings
         self._statements = adapter.statements
         self._page = int(self._cache.page_size)
-        self._here: dict[str, _Here] = {}
+        self._followed = Followed()
+        self._rest: dict[str, list[int]] = {}
+        """By id: tokens of the prompt behind its last whole page; not where its key ends before that."""
         self._turns = 0
         self._went_on = False
         self._decoding = (0, 0, 0)
@@ -105,7 +86,7 @@ class SglangShadow:
     def looked_at(self, queue: list[Any]) -> None:
         """Note new requests before SGLang orders its queue: its own policy may move them."""
         if self.account is not None:
-            self._arrivals(self.account, queue, self.clock())
+            self._arrive(self.account, queue, self.clock())
 
     def turned(self, scheduler: Any, batch: Any, running: Any) -> None:
         """Note that SGLang has looked for prefills: it found `batch`, None if it goes on decoding.
@@ -115,59 +96,40 @@ class SglangShadow:
         account = self.account or self._begin(scheduler)
         now = self.clock()
         queue = scheduler.waiting_queue
-        self._arrivals(account, queue, now)
+        self._arrive(account, queue, now)
         requests = [] if batch is None else batch.reqs
-        self._arrivals(account, requests, now)
+        self._arrive(account, requests, now)
         for request in requests:
-            entry = self._here.get(request.rid)
-            if entry is not None and not entry.admitted:
-                entry.admitted = True
-                account.admitted(request.rid, int(request.cached_tokens))
-        self._departures(account, queue)
+            account.admitted(request.rid, int(request.cached_tokens))
+        gone = self._followed.ended()
+        self._turns += 1
+        if self._turns % SWEEP_EVERY == 0:
+            gone += self._followed.withdrawn(queue)
+        for request in gone:
+            rest, outputs = self._rest.pop(request.rid, None), request.output_ids
+            answer = b"" if rest is None else self._names([*rest, *outputs])
+            account.ended(request.rid, len(outputs), answer)
         account.step(now)
         self._note_step(account, now, batch, scheduler.running_batch if running is None else running)
 
-    def _arrivals(self, account: Shadow, queue: list[Any], now: float) -> None:
-        """Note the requests behind the last known one; retracted requests among them are known already."""
-        new = []
-        for request in reversed(queue):
-            entry = self._here.get(request.rid)
-            if entry is None or entry.request() is not request:
-                new.append(request)
-            elif not entry.output_ids:
-                break
-        for request in reversed(new):
-            if not request.output_ids:
-                self._arrive(account, request, now)
-
-    def _arrive(self, account: Shadow, request: Any, now: float) -> None:
-        tokens, limit = prompt_of(request)
-        prompt = len(tokens)
-        whole = limit >= prompt - 1
-        rest = list(tokens[prompt // self._page * self._page :]) if whole else None
-        self._here[request.rid] = _Here(ref(request), request.output_ids, rest)
-        key = self._names(tokens if whole else tokens[:limit])
-        allowed = int(request.sampling_params.max_new_tokens)
-        stated = stated_by(request, self._settings.tenants, self._statements)
-        account.arrived(request.rid, key, prompt, allowed, now, request_namespace(request), stated)
+    def _arrive(self, account: Shadow, queue: list[Any], now: float) -> None:
+        for request in self._followed.new(queue):
+            if request.output_ids:  # retracted before it was followed
+                continue
+            tokens, limit = prompt_of(request)
+            prompt = len(tokens)
+            if limit >= prompt - 1:
+                self._rest[request.rid] = list(tokens[prompt // self._page * self._page :])
+                key = self._names(tokens)
+            else:
+                key = self._names(tokens[:limit])
+            allowed = int(request.sampling_params.max_new_tokens)
+            stated = stated_by(request, self._settings.tenants, self._statements)
+            space = request_namespace(request)
+            account.arrived(request.rid, key, prompt, allowed, now, space, stated)
 
     def _names(self, tokens: Any) -> bytes:
         return folded(tokens) if self._page == 1 else page_names(tokens, self._page)
-
-    def _departures(self, account: Shadow, queue: list[Any]) -> None:
-        gone = [rid for rid, entry in self._here.items() if entry.admitted and entry.ended()]
-        self._turns += 1
-        if self._turns % SWEEP_EVERY == 0:
-            present = {id(request) for request in queue}
-            gone += [
-                rid
-                for rid, entry in self._here.items()
-                if not entry.admitted and id(entry.request()) not in present
-            ]
-        for rid in gone:
-            entry = self._here.pop(rid)
-            answer = b"" if entry.rest is None else self._names([*entry.rest, *entry.output_ids])
-            account.ended(rid, len(entry.output_ids), answer)
 
     # -- steps -------------------------------------------------------------------------------------
 

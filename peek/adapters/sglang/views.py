@@ -395,24 +395,12 @@ class NodeView(RadixView):
 
 
 @final
-class CorePlace:
-    """A cursor: the tokens matched so far (int64, as the core takes them) and the core's node there."""
-
-    __slots__ = ("ended", "extra_key", "node", "salt", "tokens")
-
-    def __init__(
-        self, tokens: array[int], node: int, ended: bool, extra_key: str | None, salt: str | None
-    ) -> None:
-        self.tokens = tokens
-        self.node = node
-        self.ended = ended
-        self.extra_key = extra_key
-        self.salt = salt
-
-
-@final
 class CoreView(RadixView):
-    """See the module's description; `match(tokens, extra_key, cache_salt) -> (tokens matched, node)`."""
+    """See the module's description; `match(tokens, extra_key, cache_salt) -> (tokens matched, node)`.
+
+    A cursor: the tokens matched so far (int64, as the core takes them), the core's node there, and the last
+    two arguments of `match`.
+    """
 
     def __init__(
         self, door: Any, insertions: Any, match: Callable[[Any, str | None, str | None], tuple[int, int]]
@@ -424,29 +412,29 @@ class CoreView(RadixView):
         tokens: Any = array("q")
         if first is not None:
             tokens.append(first)
-        return CorePlace(tokens, 0, False, extra_key, salt)
+        return tokens, 0, extra_key, salt
 
     def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
         if cursor is None:
             return 0, None
         if isinstance(cursor, int):  # lent: the key has as many symbols as that takes
             return len(segment), cursor
-        assert isinstance(cursor, CorePlace)
-        if cursor.ended:
-            return 0, cursor
-        tokens = cursor.tokens + self._tokens(segment)
-        matched, node = self._match(tokens, cursor.extra_key, cursor.salt)
+        assert isinstance(cursor, tuple)
+        before, _, extra_key, salt = cursor
+        tokens = before + self._tokens(segment)
+        matched, node = self._match(tokens, extra_key, salt)
         done = matched // self.unit_tokens - offset
         if done <= 0:
-            return 0, CorePlace(cursor.tokens, cursor.node, True, cursor.extra_key, cursor.salt)
-        ended = done < len(segment)
-        return done, CorePlace(tokens, node, ended, cursor.extra_key, cursor.salt)
+            return 0, cursor
+        if done < len(segment):
+            del tokens[len(tokens) - (len(segment) - done) * self.unit_tokens :]
+        return done, (tokens, node, extra_key, salt)
 
     def node_id(self, cursor: object) -> int:
         if isinstance(cursor, int):
             return OF_A_SESSION
-        assert isinstance(cursor, CorePlace)
-        return cursor.node
+        assert isinstance(cursor, tuple)
+        return int(cursor[1])
 
     @property
     def worth(self) -> Callable[[object, int], int] | None:

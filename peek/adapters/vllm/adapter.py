@@ -20,7 +20,7 @@ from peek.adapters.priorities import PriorityPlanners
 from peek.adapters.vllm import seams
 from peek.adapters.vllm.queue import Blocked, tracked_queue
 from peek.config import PeekConfig
-from peek.errors import EngineMismatch, InvalidKey
+from peek.errors import InvalidKey
 from peek.eviction.demand import victims
 from peek.planner import LazyPlan, Planner
 from peek.request import PendingRequest
@@ -111,8 +111,6 @@ class VllmAdapter(EngineAdapter):
     def sync(self) -> None:
         """Tell planner and mirror what the engine has done since the last call."""
         waiting = self._take_back()
-        if len(waiting) != len(waiting.members):
-            raise EngineMismatch("this vLLM changes its waiting queue in a way unknown to the adapter")
         self._blocked.look()
         # In shadow mode nothing is held: vLLM's own order stands, also of what cannot run.
         freed = self._blocked.all() if self.planner.shadow else self._blocked.freed()

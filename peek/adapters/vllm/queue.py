@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class TrackedQueue:
     """Mixed into vLLM's `RequestQueue`: its methods, and a record of what entered and left.
 
+    vLLM sees to it that ids are unique.
+
     Attributes:
         members: the requests in the queue, by id.
         entered: requests that entered or came back since the adapter last took note, in that order.
@@ -41,8 +43,6 @@ class TrackedQueue:
         self.overtook = False
         self._held: dict[str, Any] = {}
         """Requests that cannot run for now, by id."""
-        self._strays: list[Any] = []
-        """Further requests with an id that is in the queue: none is lost; the adapter sees them by `len`."""
         self._next: Any = None
         """The last answer of `peek_request`: vLLM looks, makes room, and then takes out that request."""
         for request in requests:
@@ -84,7 +84,7 @@ class TrackedQueue:
         raise NotImplementedError
 
     def _find_next(self) -> Any:
-        """Return the next request; None if there is none, or only strays."""
+        """Return the next request, None without one."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
@@ -106,9 +106,6 @@ class TrackedQueue:
     def _enter(self, request: Any, at_head: bool) -> None:
         self.put_back([])
         name = request.request_id
-        if name in self.members:
-            self._strays.append(request)
-            return
         self._next = None
         self.members[name] = request
         came_back = self.gone.get(name) is request
@@ -123,10 +120,8 @@ class TrackedQueue:
         """Return the next request; the same one until something enters or leaves."""
         if self._next is None:
             self._next = self._find_next()
-            if self._next is None:
-                if not self._strays:
-                    raise IndexError("peek from an empty queue")
-                self._next = self._strays[0]
+        if self._next is None:
+            raise IndexError("peek from an empty queue")
         return self._next
 
     def pop_request(self) -> Any:
@@ -135,20 +130,16 @@ class TrackedQueue:
         return request
 
     def remove_request(self, request: Any) -> None:
-        self.put_back([])
-        self._next = None
-        if self.members.get(request.request_id) is request:
-            self._leave(request)
-        elif request in self._strays:
-            self._strays.remove(request)
-        else:
+        if self.members.get(request.request_id) is not request:
             raise ValueError(f"request {request.request_id!r} is not in the queue")
+        self.remove_requests([request])
 
     def remove_requests(self, requests: Iterable[Any]) -> None:
         self.put_back([])
+        self._next = None
         for request in set(requests):
-            if self.members.get(request.request_id) is request or request in self._strays:
-                self.remove_request(request)
+            if self.members.get(request.request_id) is request:
+                self._leave(request)
 
     def _leave(self, request: Any) -> None:
         name = request.request_id
@@ -161,7 +152,7 @@ class TrackedQueue:
         return len(self) > 0
 
     def __len__(self) -> int:
-        return len(self.members) + len(self._strays)
+        return len(self.members)
 
     def __getitem__(self, place: int) -> Any:
         """Return the request at a place, as vLLM's own queue, a deque, does.  O(n)."""
@@ -283,8 +274,6 @@ class PlannedQueue(TrackedQueue):
             if request is not None:
                 self.guard(self.looked, request)
                 return request
-            if self._strays:
-                return None
         if self._line is None:
             self._line = list(self._held.values())
         return self._line[self._passed] if self._passed < len(self._line) else None
@@ -354,7 +343,7 @@ class PlannedQueue(TrackedQueue):
                 at += 1
             order.append(request)
         order += [request for _, request in kept[at:]]
-        return iter([*order, *self._strays, *list(self._held.values())[self._passed :]])
+        return iter(order + list(self._held.values())[self._passed :])
 
 
 class RankedQueue(TrackedQueue):
@@ -408,7 +397,7 @@ class RankedQueue(TrackedQueue):
         return request
 
     def __iter__(self) -> Iterator[Any]:
-        return iter([*(item[2] for item in self._order), *self._strays])
+        return iter([request for _, _, request in self._order])
 
 
 def tracked_queue(stock: Any) -> Any:

@@ -9,7 +9,7 @@ from peek.adapters.engine_adapter import EngineInfo, Statements, version_of
 from peek.adapters.lifecycle import Attachment
 from peek.adapters.recording import Asked
 from peek.adapters.vllm.adapter import VllmAdapter
-from peek.adapters.vllm.seams import namespace_of, parameters_of, tenant_of, why_stand_aside
+from peek.adapters.vllm.seams import layout_of, namespace_of, parameters_of, tenant_of
 from peek.adapters.vllm.shadow import VllmShadow, why_no_shadow
 from peek.errors import InvalidConfig
 
@@ -22,9 +22,14 @@ def attach(scheduler: Any, vllm_config: Any) -> Attachment[VllmAdapter]:
     """
     additional = getattr(vllm_config, "additional_config", None)
     settings = requested_settings(additional.get("peek") if isinstance(additional, dict) else None)
+
+    def why_stand_aside() -> str | None:
+        layout = layout_of(scheduler)
+        return layout if isinstance(layout, str) else None
+
     return Attachment(
         settings,
-        lambda: why_stand_aside(scheduler),
+        why_stand_aside,
         lambda shield: VllmAdapter(scheduler, settings, shield),
         lambda: vllm_info(scheduler, vllm_config),
         lambda adapter: why_no_shadow(scheduler) or VllmShadow(adapter, settings.config),

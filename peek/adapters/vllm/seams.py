@@ -1,7 +1,6 @@
 """What the adapter knows of vLLM's own objects: scheduler, KV cache groups, block pool, requests.
 
-No class of vLLM is changed.  The pool's objects stay; some get a class derived from their own.  Checked
-against 0.19.1, 0.24.0, 0.32.0 and 0.33.0.
+No class of vLLM is changed.  The pool's objects stay; some get a class derived from their own.
 """
 
 from __future__ import annotations
@@ -47,40 +46,35 @@ class Layout:
         unit_tokens: tokens of a block, and of a block hash.
         needed: blocks in a row that each group needs before a point; 0 if it needs all of them.
         dropped: blocks at the end of a match that vLLM computes anew.
-        is_plain: whether the only group is one of full attention, and no block is dropped.
     """
 
     unit_tokens: int
     needed: list[int]
     dropped: int
 
-    def __post_init__(self) -> None:
-        self.is_plain = self.needed == [0] and not self.dropped
+    @property
+    def is_plain(self) -> bool:
+        """Whether the only group is one of full attention, and no block is dropped."""
+        return self.needed == [0] and not self.dropped
 
     def mirror(self, pool: Any) -> BlockMirror:
         """Return a mirror for this layout."""
         groups = [(group_suffix(group), needed) for group, needed in enumerate(self.needed)]
         full = [suffix for suffix, needed in groups if not needed]
         if self.is_plain:
-
-            def is_cached(key: bytes) -> bool:
-                return pool.cached_block_hash_to_block.get_one_block(key) is not None
-
-            return BlockMirror(self.unit_tokens, is_cached, full[0])
+            return BlockMirror(
+                self.unit_tokens,
+                lambda key: pool.cached_block_hash_to_block.get_one_block(key) is not None,
+                full[0],
+            )
         others = [OtherGroup(needed, group_lookup(pool, [suffix])) for suffix, needed in groups if needed]
         return GroupMirror(self.unit_tokens, group_lookup(pool, full), full[0], others, self.dropped)
 
 
-def why_stand_aside(scheduler: Any) -> str | None:
-    """Return why the engine's own order stays, None if there is no reason."""
+def layout_of(scheduler: Any) -> Layout | str:
+    """Return the layout, or why vLLM's own order stays."""
     if not scheduler.kv_cache_manager.enable_caching:
         return "prefix caching is off"
-    layout = layout_of(scheduler)
-    return layout if isinstance(layout, str) else None
-
-
-def layout_of(scheduler: Any) -> Layout | str:
-    """Return the layout, or why the adapter knows none."""
     coordinator = scheduler.kv_cache_manager.coordinator
     managers = coordinator.single_type_managers
     if len(managers) != len(scheduler.kv_cache_config.kv_cache_groups) or not managers:
