@@ -71,7 +71,7 @@ class SglangAdapter(EngineAdapter):
         require(policy, _NEEDED, "SGLang")
         cache = policy.tree_cache
         wanted = [] if caches.shows_nodes(cache) else ["match_full_device_prefix", "match_prefix"]
-        if self.planner.evicts and not wanted and not caches.is_hybrid(cache):
+        if self.planner.evicts and not wanted and caches.hybrid_of(cache) is None:
             wanted.append("eviction_strategy")
         require(caches.tree_core(cache), wanted, "SGLang")
         self._door = Translator(int(cache.page_size), caches.is_bigram(cache), caches.lender_of(cache))

@@ -1,14 +1,11 @@
-"""SGLang's prefix cache: whether its matching is understood, how to read it, how it evicts.
-
-Checked against 0.5.9, 0.5.17 and 0.5.23.
-"""
+"""SGLang's prefix cache: whether its matching is understood, how to read it, how it evicts."""
 
 from __future__ import annotations
 
 import logging
 from array import array
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from peek.adapters.sglang.requests import Translator
 from peek.adapters.sglang.views import HAS_STATE, HAS_WINDOW, CoreView, NodeView
@@ -17,15 +14,15 @@ logger = logging.getLogger("peek")
 
 PYTHON_CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python"
 
-_UNDERSTOOD = {
-    "hiradix_cache.HiRadixCache": "root_node",
-    "mamba_radix_cache.MambaRadixCache": "root_node",
-    "pure_swa_radix_cache.PureSWARadixCache": "root_node",
-    "radix_cache.RadixCache": "root_node",
-    "swa_radix_cache.SWARadixCache": "root_node",
-    "unified_radix_cache.UnifiedRadixCache": "tree_core",
-}
-"""Classes under `sglang.srt.mem_cache`, and the attribute that holds the tree."""
+_UNDERSTOOD = (
+    "hiradix_cache.HiRadixCache",
+    "mamba_radix_cache.MambaRadixCache",
+    "pure_swa_radix_cache.PureSWARadixCache",
+    "radix_cache.RadixCache",
+    "swa_radix_cache.SWARadixCache",
+    "unified_radix_cache.UnifiedRadixCache",
+)
+"""Classes under `sglang.srt.mem_cache`."""
 
 _MATCHING = (
     "match_prefix",
@@ -46,8 +43,8 @@ def why_not_understood(cache: Any) -> str | None:
     kind = type(cache)
     if getattr(cache, "disable", True):
         return "prefix caching is off"
-    base, tree = _base_of(kind)
-    if base is None or not hasattr(cache, tree):
+    base = _base_of(kind)
+    if base is None:
         return f"the prefix cache is a {kind.__name__}, which is not understood"
     for name in _MATCHING:
         if getattr(kind, name, None) is not getattr(base, name, None):
@@ -55,13 +52,12 @@ def why_not_understood(cache: Any) -> str | None:
     return _why_not_hybrid(cache)
 
 
-def _base_of(kind: type) -> tuple[type | None, str]:
-    """Return SGLang's own class that a cache is of or derives from, None without, and what holds its tree."""
+def _base_of(kind: type) -> type | None:
+    """Return SGLang's own class that a cache is of or derives from, None without."""
     for base in kind.__mro__:
-        path = f"{base.__module__.removeprefix('sglang.srt.mem_cache.')}.{base.__name__}"
-        if path in _UNDERSTOOD:
-            return base, _UNDERSTOOD[path]
-    return None, ""
+        if f"{base.__module__.removeprefix('sglang.srt.mem_cache.')}.{base.__name__}" in _UNDERSTOOD:
+            return base
+    return None
 
 
 def _why_not_hybrid(cache: Any) -> str | None:
@@ -73,7 +69,7 @@ def _why_not_hybrid(cache: Any) -> str | None:
     for part in parts.values():
         if not type(part).__module__.startswith("sglang.srt.mem_cache.unified_cache.components"):
             return f"a kind of KV cache is a {type(part).__name__}, which is not understood"
-    if not is_hybrid(cache):
+    if hybrid_of(cache) is None:
         return None
     if not shows_nodes(cache):
         return f"SGLang's Rust core does not tell what this hybrid model can reuse ({PYTHON_CORE} does)"
@@ -86,26 +82,45 @@ def _why_not_hybrid(cache: Any) -> str | None:
     return None
 
 
-def is_hybrid(cache: Any) -> bool:
-    """Whether more than full attention decides what a prompt can reuse."""
-    return window_of(cache) > 0 or _has_states(cache)
+class Hybrid(NamedTuple):
+    """What a prompt needs at the point where it goes on, in a model with more than full attention.
+
+    Attributes:
+        window: tokens of sliding-window KV before that point; 0 if the model has no such window.
+        states: whether it needs a state of recurrent layers.
+        holds: returns which of `HAS_WINDOW` and `HAS_STATE` a node has.
+    """
+
+    window: int
+    states: bool
+    holds: Callable[[Any], int]
+
+
+def hybrid_of(cache: Any) -> Hybrid | None:
+    """Return what the model of a cache needs, None if that is full attention only."""
+    window, state = map(_parts(cache).get, ("SWA", "MAMBA"))
+    if window is None and state is None:
+        if hasattr(cache, "mamba_lru_list"):
+            return Hybrid(0, True, lambda node: HAS_STATE if node.mamba_value is not None else 0)
+        if hasattr(cache, "swa_lru_list"):
+            size = int(cache.sliding_window_size)
+            return Hybrid(size, False, lambda node: 0 if node.swa_tombstone else HAS_WINDOW)
+        return None
+
+    def holds(node: Any) -> int:
+        found = 0
+        if window is not None and node.component_data[window.component_type].value is not None:
+            found |= HAS_WINDOW
+        if state is not None and node.component_data[state.component_type].value is not None:
+            found |= HAS_STATE
+        return found
+
+    return Hybrid(0 if window is None else int(window.sliding_window_size), state is not None, holds)
 
 
 def _parts(cache: Any) -> dict[str, Any]:
     """Return the components of a `UnifiedRadixCache` by the names of their kinds; empty for other caches."""
     return {kind.name: part for kind, part in getattr(cache, "components", {}).items()}
-
-
-def window_of(cache: Any) -> int:
-    """Return the tokens of sliding-window KV needed before the point where a prompt goes on; 0 if none."""
-    part = _parts(cache).get("SWA")
-    if part is not None:
-        return int(part.sliding_window_size)
-    return int(cache.sliding_window_size) if hasattr(cache, "swa_lru_list") else 0
-
-
-def _has_states(cache: Any) -> bool:
-    return hasattr(cache, "mamba_lru_list") or "MAMBA" in _parts(cache)
 
 
 def is_bigram(cache: Any) -> bool:
@@ -207,14 +222,13 @@ class Insertions:
 def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
     """Return a read-only `CacheView` of SGLang's prefix cache, for keys that `door` makes."""
     core = tree_core(cache)
-    hybrid = is_hybrid(cache)
+    hybrid = hybrid_of(cache)
     insertions = None
-    told = type(cache).insert is getattr(_base_of(type(cache))[0], "insert", None)
-    if told and not hybrid and not is_fed_from_elsewhere(cache):  # otherwise KV may come in unnoticed
+    told = type(cache).insert is getattr(_base_of(type(cache)), "insert", None)
+    if told and hybrid is None and not is_fed_from_elsewhere(cache):  # otherwise KV may come in unnoticed
         insertions = Insertions(cache, door, lambda: int(core.evictable_size() + core.protected_size()))
     if shows_nodes(cache):
-        holds = _what_it_holds(cache) if hybrid else None
-        return NodeView(door, insertions, lambda: core.root_node, holds, window_of(cache), _has_states(cache))
+        return NodeView(door, insertions, lambda: core.root_node, hybrid)
     from sglang.srt.mem_cache.radix_cache import RadixKey
 
     def match(tokens: array[int], extra_key: str | None, salt: str | None) -> tuple[int, int]:
@@ -227,25 +241,6 @@ def make_view(cache: Any, door: Translator) -> NodeView | CoreView:
 def is_fed_from_elsewhere(cache: Any) -> bool:
     """Whether KV may come in from the host or another engine."""
     return bool(getattr(cache, "cache_controller", None) or getattr(cache, "linker", None))
-
-
-def _what_it_holds(cache: Any) -> Callable[[Any], int]:
-    """Return a function that says whether a node holds sliding-window KV, and a state to go on from."""
-    window, state = map(_parts(cache).get, ("SWA", "MAMBA"))
-    if window is None and state is None:
-        if hasattr(cache, "mamba_lru_list"):
-            return lambda node: HAS_STATE if node.mamba_value is not None else 0
-        return lambda node: 0 if node.swa_tombstone else HAS_WINDOW
-
-    def held(node: Any) -> int:
-        found = 0
-        if window is not None and node.component_data[window.component_type].value is not None:
-            found |= HAS_WINDOW
-        if state is not None and node.component_data[state.component_type].value is not None:
-            found |= HAS_STATE
-        return found
-
-    return held
 
 
 def lender_of(cache: Any) -> Callable[[Any, int], int] | None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from peek.adapters.activation import Settings
 from peek.adapters.sglang.adapter import NOMINAL_TOKEN_S, SglangAdapter
-from peek.adapters.sglang.caches import is_bigram, is_hybrid
+from peek.adapters.sglang.caches import hybrid_of, is_bigram
 from peek.adapters.sglang.requests import Followed, prompt_of, request_namespace, stated_by
 from peek.adapters.shadow import Shadow
 from peek.simulation.cost import chunk_pairs
@@ -40,7 +40,7 @@ def why_no_shadow(policy: Any, scheduler: Any = None) -> str | None:
         return "streaming sessions keep KV of their own"
     if policy.enable_priority_scheduling:
         return "requests are scheduled by priority"
-    if is_hybrid(cache) or is_bigram(cache):
+    if hybrid_of(cache) is not None or is_bigram(cache):
         return "the model's KV cache is of several kinds, or shared with a draft model"
     if getattr(cache, "cache_controller", None) is not None:
         return "KV is kept on the host, too"

@@ -189,27 +189,16 @@ class NodePlace:
 class NodeView(RadixView):
     """See the module's description.
 
-    Args:
-        root: returns the tree's root node (a reset makes a new one).
-        holds: of a hybrid model's node, `HAS_WINDOW` and `HAS_STATE`; None for other models.
-        window: tokens of sliding-window KV needed, 0 if the model has no such window.
-        states: whether a state is needed.
+    `root` returns the tree's root node (a reset makes a new one).  `hybrid`, a `Hybrid`, says what is needed
+    in a hybrid model; None for other models.
     """
 
-    def __init__(
-        self,
-        door: Any,
-        insertions: Any,
-        root: Callable[[], Any],
-        holds: Callable[[Any], int] | None,
-        window: int,
-        states: bool,
-    ) -> None:
+    def __init__(self, door: Any, insertions: Any, root: Callable[[], Any], hybrid: Any) -> None:
         super().__init__(door, insertions)
         self._root = root
-        self._holds = holds
-        self._window: i64 = window
-        self._states = states
+        self._holds: Any = None if hybrid is None else hybrid.holds
+        self._window: i64 = 0 if hybrid is None else hybrid.window
+        self._states: bool = hybrid is not None and hybrid.states
         self._last_root: object = None
         self._packed: WeakKeyDictionary[Any, tuple[object, bytes, object]] = WeakKeyDictionary()
         self._by_id: WeakValueDictionary[int, Any] = WeakValueDictionary()

@@ -182,7 +182,6 @@ class VllmAdapter(EngineAdapter):
             if known and not held:
                 self.planner.hold(request_id)
                 self._plans_no_more(request_id)
-            self._blocked.let_go(request_id)
             self._blocked.hold(request)
             waiting.hold(request)
             return 0 if known else _BLOCKS_AN_ARRIVAL // 4

@@ -182,21 +182,20 @@ class PlannedQueue(TrackedQueue):
         self._held_numbers: SortedList[int] = SortedList()
         self._departed: list[int] = []
         """The numbers of held requests that have left; only while a request keeps its place."""
-        self._line: list[Any] | None = []
-        """The held requests in order; None if it must be made anew."""
-        self._passed = 0
-        """Number of held requests that vLLM's scan has taken out and not yet put back."""
+        self._passed: list[Any] = []
+        """The held requests that vLLM's scan has taken out and not yet put back."""
+        self._scanned: Iterator[Any] = iter(())
+        """The held requests behind these."""
         self._plan: LazyPlan | None = None
         self._at = 0
         super().__init__(requests)
 
     def __len__(self) -> int:
-        return super().__len__() - self._passed
+        return super().__len__() - len(self._passed)
 
     # -- plans -------------------------------------------------------------------------------------
 
     def follow(self, plan: LazyPlan | None) -> None:
-        """O(1)."""
         self._plan = plan
         self._at = 0
         self._next = None
@@ -223,7 +222,6 @@ class PlannedQueue(TrackedQueue):
             self._take_from_its_place(request)
             self._held[name] = request
             self._held_numbers.add(self._numbers[name])
-            self._line = None
 
     def _take_from_its_place(self, request: Any) -> None:
         name = request.request_id
@@ -231,20 +229,19 @@ class PlannedQueue(TrackedQueue):
         self._next = None
         if self._held.pop(name, None) is not None:
             self._held_numbers.remove(number)
-            self._line = None
         elif self._body.pop(name, None) is None:
             del self._kept[number]
 
     def in_stock_order(self) -> list[Any]:
-        order, held = list(self), list(self._held.values())[self._passed :]
+        order, held = list(self), list(self._held.values())[len(self._passed) :]
         at_head = self._kept.bisect_left(0)
         return order[:at_head] + held + order[at_head : len(order) - len(held)]
 
     def put_back(self, requests: list[Any]) -> list[Any]:
         """O(requests)."""
-        if not self._passed or self._line is None:
+        if not self._passed:
             return requests
-        passed, self._passed = self._line[: self._passed], 0
+        passed, self._passed = self._passed, []
         self._next = None
         if requests[: len(passed)] == passed[::-1]:
             return requests[len(passed) :]
@@ -274,9 +271,8 @@ class PlannedQueue(TrackedQueue):
             if request is not None:
                 self.guard(self.looked, request)
                 return request
-        if self._line is None:
-            self._line = list(self._held.values())
-        return self._line[self._passed] if self._passed < len(self._line) else None
+            self._scanned = iter(self._held.values())
+        return next(self._scanned, None)
 
     def _first_to_run(self) -> Any:
         """Return the next of the requests that are not held, None without one."""
@@ -310,7 +306,7 @@ class PlannedQueue(TrackedQueue):
         name = request.request_id
         if self._passed or name in self._held:
             self._next = None
-            self._passed += 1
+            self._passed.append(request)
             return request
         if self._plan is not None and not self.overtook and name in self._body:
             self.overtook = next(iter(self._body)) != name
@@ -343,7 +339,7 @@ class PlannedQueue(TrackedQueue):
                 at += 1
             order.append(request)
         order += [request for _, request in kept[at:]]
-        return iter(order + list(self._held.values())[self._passed :])
+        return iter(order + list(self._held.values())[len(self._passed) :])
 
 
 class RankedQueue(TrackedQueue):
@@ -413,9 +409,8 @@ class Blocked:
     """The waiting requests that vLLM's scan would pass over, whatever their place, and when that ends.
 
     A request waits for its grammar to be compiled, or for one of the slots of LoRA adapters.  While slots are
-    free, the adapters that have waited longest contend in the plan, one more than there are free slots.  The
-    plan decides among them.  An adapter that loses costs what its own requests cost.  `compiles` is the
-    status of a request whose grammar vLLM has not seen compiled.
+    free, the adapters that have waited longest contend in the plan, one more than there are free slots.
+    `compiles` is the status of a request whose grammar vLLM has not seen compiled.
     """
 
     def __init__(self, scheduler: Any, compiles: object) -> None:
@@ -459,6 +454,7 @@ class Blocked:
 
     def hold(self, request: Any) -> None:
         """Note that a request is in no plan because it cannot run.  O(1)."""
+        self.let_go(request.request_id)
         lora = 0 if self._compiles_still(request) else lora_of(request)
         self._held.setdefault(lora, {})[request.request_id] = request
         self._group[request.request_id] = lora
@@ -488,20 +484,17 @@ class Blocked:
         may = [lora for lora in loras if lora in self._running]
         if loras and self._free() > 0:
             may += [lora for lora in loras if lora in self._contending and lora not in self._running]
-            room = self._free() + 1 - self._contenders()
-            if room > 0:
-                others = {
-                    lora: min(float(request.arrival_time) for request in self._held[lora].values())
-                    for lora in loras
-                    if lora not in may
-                }
-                may += sorted(others, key=others.__getitem__)[:room]
+            room = max(0, self._free() + 1 - self._contenders())
+            others = [lora for lora in loras if lora not in may]
+            may += sorted(others, key=self._waits_since)[:room]
         return ready + [request for lora in may for request in self._held[lora].values()]
+
+    def _waits_since(self, lora: int) -> float:
+        return min(float(request.arrival_time) for request in self._held[lora].values())
 
     def all(self) -> list[Any]:
         """Return all held requests.  O(held)."""
-        groups = [self._held.get(0, {}), *(group for lora, group in self._held.items() if lora)]
-        return [request for group in groups for request in group.values()]
+        return [request for group in self._held.values() for request in group.values()]
 
 
 def lora_of(request: Any) -> int:
