@@ -20,7 +20,7 @@ from peek.adapters.sglang.caches import MOST_TOKENS, Insertions
 from peek.adapters.sglang.plugin import around_insert
 from peek.adapters.sglang.requests import Translator, stated_by
 from peek.adapters.sglang.views import PageTable
-from peek.adapters.symbols import ALONE, behind, first_of, namespace_of, owner_of
+from peek.adapters.symbols import ALONE, namespace_of, owner_of
 from peek.trie.keys import pack, unpack
 
 PAGE = 3
@@ -59,27 +59,22 @@ def test_numbers_are_used_again() -> None:
     assert unpack(table.intern(pack([9] * PAGE))) == symbols[1]
 
 
-NAMES = st.one_of(st.none(), st.text(max_size=6), st.sampled_from(["key:", "salt:", "1:", "-", ":"]))
+NAMES = st.one_of(st.none(), st.text(max_size=6), st.sampled_from(["null", "[", '",', "\ud800"]))
 
 
-@given(extra=NAMES, salt=NAMES, other=st.tuples(NAMES, NAMES))
+FIRST = st.none() | st.integers(0, 2**62)
+
+
+@given(one=st.tuples(NAMES, NAMES, FIRST), other=st.tuples(NAMES, NAMES, FIRST))
 def test_namespaces_come_back_and_do_not_mix(
-    extra: str | None, salt: str | None, other: tuple[str | None, str | None]
+    one: tuple[str | None, str | None, int | None], other: tuple[str | None, str | None, int | None]
 ) -> None:
-    namespace = namespace_of(extra, salt)
-    assert owner_of(namespace) == (extra, salt or None)  # an empty salt is none
+    namespace = namespace_of(*one)
+    extra, salt, first = one
+    assert owner_of(namespace) == (first, extra, salt or None)  # an empty salt is none
     assert not namespace.startswith(ALONE)
-    assert (namespace_of(*other) == namespace) == ((other[0], other[1] or None) == (extra, salt or None))
-
-
-@given(extra=NAMES, salt=NAMES, first=st.integers(0, 2**62))
-def test_a_first_token_goes_into_a_namespace_and_comes_out(
-    extra: str | None, salt: str | None, first: int
-) -> None:
-    namespace = namespace_of(extra, salt)
-    assert first_of(namespace) == (None, namespace)
-    assert first_of(behind(first, namespace)) == (first, namespace)
-    assert not behind(first, namespace).startswith(ALONE)
+    assert (namespace_of(*other) == namespace) == (owner_of(namespace_of(*other)) == owner_of(namespace))
+    assert (namespace == "") == (owner_of(namespace) == (None, None, None))
 
 
 def leaves_sglang_alone(code: str) -> bool:

@@ -10,6 +10,7 @@ symbols as they share pairs.
 
 from __future__ import annotations
 
+import json
 from array import array
 from contextlib import suppress
 from typing import Any, Final
@@ -27,41 +28,19 @@ OF_A_SESSION: Final = -1
 """Node id of the KV of streaming sessions, which is never evicted."""
 
 
-def namespace_of(extra_key: str | None, cache_salt: str | None) -> str:
-    """Return the namespace of a request; "" for one without LoRA, extra key and salt.
+def namespace_of(extra_key: str | None, cache_salt: str | None, first: int | None = None) -> str:
+    """Return the namespace of an extra key and a salt; with pairs as keys, also of a prompt's first token.
 
-    An empty salt counts as none, as in SGLang's `RadixKey`.
+    "" without any of them.  An empty salt counts as none, as in SGLang's `RadixKey`.
     """
-    if cache_salt:
-        extra = "-" if extra_key is None else f"{len(extra_key)}:{extra_key}"
-        return f"salt:{extra}{cache_salt}"
-    return "" if extra_key is None else f"key:{extra_key}"
+    owner = (first, extra_key, cache_salt or None)
+    return "" if owner == (None, None, None) else json.dumps(owner)
 
 
-def owner_of(namespace: str) -> tuple[str | None, str | None]:
-    """Return `(extra_key, cache_salt)` of a namespace made by `namespace_of`."""
-    if namespace.startswith("key:"):
-        return namespace[4:], None
-    if not namespace.startswith("salt:"):
-        return None, None
-    rest = namespace[5:]
-    if rest.startswith("-"):
-        return None, rest[1:]
-    length, _, rest = rest.partition(":")
-    return rest[: int(length)], rest[int(length) :]
-
-
-def behind(first: int, namespace: str) -> str:
-    """Return the namespace of prompts of pairs that start with the token `first`."""
-    return f"behind:{first}:{namespace}"
-
-
-def first_of(namespace: str) -> tuple[int | None, str]:
-    """Return the first token of a namespace made by `behind`, None of any other, and the rest of it."""
-    if not namespace.startswith("behind:"):
-        return None, namespace
-    first, _, rest = namespace[len("behind:") :].partition(":")
-    return int(first), rest
+def owner_of(namespace: str) -> tuple[int | None, str | None, str | None]:
+    """Return the first token, the extra key and the salt of a namespace made by `namespace_of`."""
+    first, extra_key, salt = json.loads(namespace) if namespace else (None, None, None)
+    return first, extra_key, salt
 
 
 FIRST_LETTER: Final = 3 << 29

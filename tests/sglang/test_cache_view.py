@@ -29,7 +29,7 @@ def test_the_view_answers_as_match_prefix_does(core: str | None, page: int) -> N
     for namespace in NAMESPACES:
         for prompt in PROMPTS[:2] + PROMPTS[3:4]:
             tokens = [token for token in prompt for _ in range(page)]
-            key = RadixKey(tokens_for(tokens), owner_of(namespace)[0])
+            key = RadixKey(tokens_for(tokens), owner_of(namespace)[1])
             world.tree.insert(InsertParams(key=key, value=torch.arange(len(tokens), dtype=torch.int64)))
     door = Translator(page)
     pages = door.pages
@@ -45,7 +45,7 @@ def test_the_view_answers_as_match_prefix_does(core: str | None, page: int) -> N
         if pages is not None:
             tokens = [token for symbol in key for token in memoryview(pages.page(symbol)).cast("i")]
         found = world.tree.match_prefix(
-            MatchPrefixParams(key=RadixKey(tokens_for(tokens), owner_of(namespace)[0]))
+            MatchPrefixParams(key=RadixKey(tokens_for(tokens), owner_of(namespace)[1]))
         )
         length = getattr(found, "device_prefix_len", None)
         return len(found.device_indices) if length is None else int(length)

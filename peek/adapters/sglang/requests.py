@@ -14,7 +14,7 @@ from weakref import ref
 from peek.adapters.engine_adapter import Stated, Statements, first_text
 from peek.adapters.recording import Asked, Recorder
 from peek.adapters.sglang.views import PageTable
-from peek.adapters.symbols import ALONE, Alphabet, Letter, behind, namespace_of
+from peek.adapters.symbols import ALONE, Alphabet, Letter, namespace_of
 from peek.errors import InvalidKey
 from peek.trie.continuations import Continuations
 from peek.trie.keys import SYMBOL_BYTES, heads_of
@@ -36,11 +36,11 @@ def prompt_of(request: Any) -> tuple[Any, int]:
     return tokens, max(limit, 0)
 
 
-def request_namespace(request: Any) -> str:
-    """Return what keeps a request's tokens apart from equal tokens of others."""
+def request_namespace(request: Any, first: int | None = None) -> str:
+    """Return what keeps a request's tokens apart from equal tokens of others; `first` as `namespace_of`."""
     if getattr(request, "positional_embed_overrides", None) is not None:
         return ALONE + str(request.rid)
-    return namespace_of(request.extra_key, getattr(request, "cache_salt", None))
+    return namespace_of(request.extra_key, getattr(request, "cache_salt", None), first)
 
 
 _TENANTS: Final = {"none": (), "named": ("routing_key",), "namespace": ("extra_key", "cache_salt")}
@@ -166,7 +166,7 @@ class Translator:
             made.session = session or self.continuations.session_of(str(request.rid), symbols, namespace)
             if made.lent < 0:
                 if self.bigram:
-                    made.namespace = behind(tokens[0], made.namespace)
+                    made.namespace = request_namespace(request, int(tokens[0]))
                 made.key = symbols if self.pages is None else self.pages.intern(symbols)
         if made.lent >= 0:  # its KV is its session's, and shared with none
             made.namespace = alone
@@ -179,12 +179,13 @@ class Translator:
 
         O(tokens); nothing is kept.
         """
-        namespace = namespace_of(extra_key, cache_salt)
+        first = None
         if len(tokens) and isinstance(tokens[0], tuple):  # pairs, in 0.5.9
             tokens = [tokens[0][0], *(pair[1] for pair in tokens)]
         if self.bigram and len(tokens):
-            namespace, tokens = behind(int(tokens[0]), namespace), tokens[1:]
+            first, tokens = int(tokens[0]), tokens[1:]
         symbols = self.alphabet.known(tokens)
+        namespace = namespace_of(extra_key, cache_salt, first)
         return namespace, symbols if self.pages is None else self.pages.known(symbols)
 
     def release(self, made: Waiting) -> None:

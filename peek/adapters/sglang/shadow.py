@@ -22,9 +22,6 @@ from peek.simulation.live import Limits, LiveRadix, folded, page_names
 SWEEP_EVERY: Final = 64
 """Turns between two looks for requests that left the queue without entering a batch; each is O(queue)."""
 
-RECOUNT_EVERY: Final = 16
-"""Decode steps between two counts of the running requests' tokens; in between each step adds one each."""
-
 UNLIMITED: Final = 2**31
 
 
@@ -67,8 +64,6 @@ class SglangShadow:
         """By id: tokens of the prompt behind its last whole page; not where its key ends before that."""
         self._turns = 0
         self._went_on = False
-        self._decoding = (0, 0, 0)
-        """Decoding requests, their tokens, and decode steps since these were counted."""
 
     def _begin(self, scheduler: Any) -> Shadow:
         limits = Limits(
@@ -140,18 +135,9 @@ class SglangShadow:
             for start, count in zip(batch.prefix_lens, batch.extend_lens, strict=True):
                 tokens += int(count)
                 pairs += chunk_pairs(int(start), int(count))
-            self._decoding = (0, 0, 0)
         else:
-            tokens, kv_tokens = self._decoded(running.reqs)
+            tokens = len(running.reqs)
+            kv_tokens = sum(len(each.origin_input_ids) + len(each.output_ids) for each in running.reqs)
         if tokens:
             account.steps.note(now, self._went_on, tokens, pairs, kv_tokens)
         self._went_on = tokens > 0
-
-    def _decoded(self, requests: list[Any]) -> tuple[int, int]:
-        """Return how many requests decode, and how many tokens they have together."""
-        count, kv_tokens, age = self._decoding
-        if count != len(requests) or age >= RECOUNT_EVERY:
-            count, age = len(requests), 0
-            kv_tokens = sum(len(request.origin_input_ids) + len(request.output_ids) for request in requests)
-        self._decoding = (count, kv_tokens + count, age + 1)
-        return count, kv_tokens

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from mypy_extensions import i64
 
-from peek.adapters.symbols import ALONE, FIRST_LETTER, OF_A_SESSION, first_of, owner_of
+from peek.adapters.symbols import ALONE, FIRST_LETTER, OF_A_SESSION, owner_of
 from peek.trie.keys import SYMBOL_BYTES, match_span, pack, symbol_at
 from peek.trie.tree_view import edge_bytes
 
@@ -141,8 +141,7 @@ class RadixView:
     def root(self, namespace: str) -> object:
         if namespace.startswith(ALONE):
             return self._lent.get(namespace)
-        first, rest = first_of(namespace)
-        extra_key, salt = owner_of(rest)
+        first, extra_key, salt = owner_of(namespace)
         return self._start(first, extra_key, salt)
 
     def _start(self, first: object, extra_key: str | None, salt: str | None) -> object:
