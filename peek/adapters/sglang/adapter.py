@@ -82,9 +82,8 @@ class SglangAdapter(EngineAdapter):
         """The waiting requests that are turns of streaming sessions."""
         self._exact = not caches.is_fed_from_elsewhere(cache)
         """Whether SGLang finds exactly the view's tokens: KV on the host counts at a share only."""
-        self._stands: object = None
-        """The cache's version when the last answer was given; None if that no longer stands."""
-        self._answer = False
+        self._followed: LazyPlan | None = None
+        """The plan that the queue follows, None if other code may have moved requests since."""
         self._line = Line()
         self._arrived: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
         """By request, also a retracted one: its arrival, and the engine's entry time at that moment."""
@@ -133,15 +132,8 @@ class SglangAdapter(EngineAdapter):
         if queue != self._line.requests:
             self._sync(queue)
         self._renew_turns()
-        if self._stands is None or self._stands != self.view.version:
-            self._answer = self._ordered(queue)
-            self._stands = self.view.version if len(self.planner) else None
-        return self._answer
-
-    def _ordered(self, queue: list[Any]) -> bool:
-        """`order`, for a queue that the planner knows.  Without a plan, the answer is `order_matters`."""
         planner = self.planner
-        # Eviction needs the last plan's view of the cache, also while the order does not matter.
+        # One alone needs no plan, unless for eviction, which needs the plan's view of the cache.
         waiting = len(planner)
         if waiting == 0 or (waiting == 1 and not planner.evicts):
             for rid, entry in self._waiting.items():
@@ -149,8 +141,12 @@ class SglangAdapter(EngineAdapter):
                 alone.cached_len = found_in(self.view, entry.namespace, entry.key)[1]
             return bool(planner.order_matters(self.view)) and not len(self.quarantine)
         plan = planner.lazy_plan(self.view, self.now)
-        if plan.stood_aside and not self._away and not planner.evicts:
-            return False
+        if plan is not self._followed and (self._away or planner.evicts or not plan.stood_aside):
+            self._follow(plan, queue)
+        return self._away
+
+    def _follow(self, plan: LazyPlan, queue: list[Any]) -> None:
+        """Put the queue into the order of a plan, as far as `order` says."""
         by_priority = self.policy.enable_priority_scheduling
         if plan.stood_aside or self._touches or by_priority or len(self.quarantine):
             planned: list[Any] = [self._waiting[rid].request() for rid in plan]
@@ -159,12 +155,12 @@ class SglangAdapter(EngineAdapter):
             planned = self._head_of(plan)
             self.reordered += self._line.put(queue, planned)
         self._away = not plan.stood_aside
+        self._followed = plan
         if planned and hasattr(planned[0], "num_matched_prefix_tokens"):  # read by SGLang's load snapshots
             for request in planned:
-                request.num_matched_prefix_tokens = int(planner.request(request.rid).cached_len)
+                request.num_matched_prefix_tokens = int(self.planner.cached_len(request.rid))
         if self._touches:
             self._touch_needed([request for request in queue if not self._is_apart(request)])
-        return self._away
 
     def _head_of(self, plan: LazyPlan) -> list[Any]:
         """Return the head of a plan: what a batch has seats for and can compute, and `SPARE` more."""
@@ -217,7 +213,7 @@ class SglangAdapter(EngineAdapter):
 
     def _sync(self, queue: list[Any]) -> None:
         """Tell the planner which requests left and came."""
-        self._stands = None
+        self._followed = None
         gone, arrived = self._line.follow(queue)
         for request in gone:
             self._left(request)
@@ -236,7 +232,6 @@ class SglangAdapter(EngineAdapter):
                 self._take_in(request)
 
     def _take_in(self, request: Any) -> None:
-        self._stands = None
         # By reference: two may have one `rid`.
         self.quarantine.accepts(ref(request), partial(self._add, request), str(request.rid))
 
@@ -246,7 +241,6 @@ class SglangAdapter(EngineAdapter):
     def _end(self, rid: str) -> None:
         self.planner.prefilled(rid)
         self._door.release(self._in_flight.pop(rid))
-        self._stands = None
 
     def _left(self, request: Any) -> None:
         """Note that a request is not in the queue; ignored if it is not known to wait."""
@@ -261,7 +255,6 @@ class SglangAdapter(EngineAdapter):
         rid: str = request.rid
         entry = self._waiting.pop(rid)
         self._turns.pop(rid, None)
-        self._stands = None
         if not was_admitted(request, entry.outputs):
             self.planner.remove(rid, admitted=False)
             self._door.release(entry)
@@ -278,10 +271,6 @@ class SglangAdapter(EngineAdapter):
         else:
             self._in_flight[rid] = entry  # its pages are still compared with
         self._work_done += self.planner.remove(rid, True, uncached)
-
-    def _charge(self, tenant: str, tokens: int) -> None:
-        super()._charge(tenant, tokens)
-        self._stands = None
 
     def _arrival_of(self, request: Any) -> float:
         """Return the arrival of a request that enters the queue now, on the adapter's clock.  O(1).
