@@ -138,7 +138,9 @@ def test_an_sglang_policy_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
         def tp_rank(self) -> int:
             raise RuntimeError("not published")
 
-    monkeypatch.setattr("peek.adapters.sglang.plugin._parallel", Unset)
+    module = SimpleNamespace(get_parallel=Unset)
+    for name in ("sglang", "sglang.srt", "sglang.srt.runtime_context"):
+        monkeypatch.setitem(sys.modules, name, module)
     about = sglang_info(policy_like(), None)
     assert (about.model, about.tp_rank, about.speaks) == ("", 0, True)
 

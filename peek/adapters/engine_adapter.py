@@ -249,28 +249,37 @@ class EngineAdapter:
         self._shield = shield
         self._tenants = settings.tenants
         self._generated = Generated(
-            self._charge, lambda tokens, name: self.planner.answered(tokens, name), outputs
+            lambda tenant, tokens: self.planner.generated(tenant, tokens),
+            lambda tokens, name: self.planner.answered(tokens, name),
+            outputs,
         )
 
     def detach(self) -> None:
         """Give the engine its own objects back; called once."""
         raise NotImplementedError
 
-    def _charge(self, tenant: str, tokens: int) -> None:
-        self.planner.generated(tenant, tokens)
-
     def _hand_over(self, pending: PendingRequest, held: bool = False) -> None:
         self.planner.add(pending, held)
         self._generated.seen(pending.tenant)
 
-    def _note_cached(self, found: int, expected: Callable[[], int] | None) -> None:
-        """Count the tokens that the engine found in its cache for an admitted request.
+    def _admit(
+        self, request: Any, request_id: str, cached: int | None, expected: Callable[[], int] | None
+    ) -> int:
+        """Note that the engine admitted a planned request; return the tokens that are charged for it.
 
-        `expected` is called only if the admission belongs to the sample; None where nothing was expected.
+        `cached` are the tokens that the engine found in its cache; None if it does not say: then what the
+        plan expected is charged.  `expected` is called only if the admission belongs to the sample that is
+        compared; None where nothing was expected.
         """
-        self.cached_real += found
-        if expected is not None and self.agreement.wants():
-            self.agreement.note(expected(), found)
+        pending = self.planner.request(request_id)
+        self._generated.runs(request, request_id, pending.tenant)
+        uncached = None
+        if cached is not None:
+            uncached = int(pending.num_tokens) - cached
+            self.cached_real += cached
+            if expected is not None and self.agreement.wants():
+                self.agreement.note(expected(), cached)
+        return int(self.planner.remove(request_id, True, uncached))
 
     def _demand(self, node_id: int) -> float:
         """Return the demand for a cached node or block; count it in `protected_evictions` if above 0."""

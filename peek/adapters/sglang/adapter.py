@@ -259,18 +259,15 @@ class SglangAdapter(EngineAdapter):
             self.planner.remove(rid, admitted=False)
             self._door.release(entry)
             return
-        self._generated.runs(request, rid, self.planner.request(rid).tenant)
-        uncached = None  # the plan's expectation: of a retracted request SGLang does not say it
-        if not getattr(request, "retracted_stain", False):
-            cached = int(request.cached_tokens)
-            self._note_cached(cached, partial(self.planner.cached_len, rid) if self._exact else None)
-            uncached = int(self.planner.request(rid).num_tokens) - cached
         if entry.prefill_ended():
             self.planner.prefilled(rid)
             self._door.release(entry)
         else:
             self._in_flight[rid] = entry  # its pages are still compared with
-        self._work_done += self.planner.remove(rid, True, uncached)
+        # Of a retracted request SGLang does not say it.
+        cached = None if getattr(request, "retracted_stain", False) else int(request.cached_tokens)
+        expected = partial(self.planner.cached_len, rid) if self._exact else None
+        self._work_done += self._admit(request, rid, cached, expected)
 
     def _arrival_of(self, request: Any) -> float:
         """Return the arrival of a request that enters the queue now, on the adapter's clock.  O(1).

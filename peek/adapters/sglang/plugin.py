@@ -48,7 +48,7 @@ def sglang_info(policy: Any, scheduler: Any) -> EngineInfo:
     cache = getattr(policy, "tree_cache", None)
     core = type(getattr(cache, "tree_core", cache)).__name__
     kind = type(cache).__name__
-    rank = partial(_rank, [scheduler, getattr(scheduler, "ps", None), _parallel()])
+    rank = partial(_rank, scheduler)
     return EngineInfo(
         "sglang",
         version_of("sglang"),
@@ -62,17 +62,16 @@ def sglang_info(policy: Any, scheduler: Any) -> EngineInfo:
     )
 
 
-def _parallel() -> Any:
-    """Return SGLang's record of this process's ranks, None before 0.5.23."""
-    try:
+def _rank(scheduler: Any, name: str) -> int:
+    """Return a rank of this process; 0 if none is found.
+
+    0.5.9 has it in the scheduler, 0.5.17 in its `ps`, 0.5.23 in a record of the process.
+    """
+    places = [scheduler, getattr(scheduler, "ps", None)]
+    with suppress(ImportError):
         from sglang.srt.runtime_context import get_parallel
-    except ImportError:
-        return None
-    return get_parallel()
 
-
-def _rank(places: list[Any], name: str) -> int:
-    """Return the first of these objects' attributes that is a number; 0 without one."""
+        places.append(get_parallel())
     for place in places:
         with suppress(Exception):  # a record that is not filled in yet may raise anything
             value = getattr(place, name, None)

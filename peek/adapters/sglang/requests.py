@@ -90,7 +90,7 @@ def entry_time(request: Any) -> float:
 class Waiting:
     """A request in the planner or in flight, translated; it does not keep SGLang's request alive.
 
-    An idle server makes no calls, and would keep its last burst.
+    An idle server asks for no order, and would keep its last batch.
 
     Attributes:
         outputs: tokens that it had generated when it came.

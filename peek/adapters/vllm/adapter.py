@@ -120,7 +120,7 @@ class VllmAdapter(EngineAdapter):
             self._followed = None
             for request_id in waiting.gone:
                 if request_id in self._known:
-                    self._remove(request_id, None)
+                    self._withdraw(request_id)
                 self.quarantine.let_go(request_id)
             waiting.gone.clear()
             self._let_in(waiting)
@@ -129,7 +129,7 @@ class VllmAdapter(EngineAdapter):
             if request_id in self._keys and not self.quarantine.accepts(
                 request_id, partial(self._extend, request_id)
             ):
-                self._remove(request_id, None)
+                self._withdraw(request_id)
 
     def _take_back(self) -> Any:
         """Move simply waiting requests from the second list of vLLM (up to 0.30) to the head of the queue.
@@ -162,7 +162,7 @@ class VllmAdapter(EngineAdapter):
             takes_part = self._takes_part(request)
             known = self._known.get(request_id)
             if known is not None and not (takes_part and known is request):
-                self._remove(request_id, None)
+                self._withdraw(request_id)
             if takes_part and request_id not in self.quarantine:
                 left -= self._place(waiting, request)
             if not takes_part or request_id in self.quarantine:
@@ -176,7 +176,7 @@ class VllmAdapter(EngineAdapter):
         comes = not known or (held and not blocked)
         if comes and not self.quarantine.accepts(request_id, partial(self._add, request, blocked)):
             if known:
-                self._remove(request_id, None)
+                self._withdraw(request_id)
             return _BLOCKS_AN_ARRIVAL
         if blocked:
             if known and not held:
@@ -253,8 +253,11 @@ class VllmAdapter(EngineAdapter):
         self._keys[request_id] = key
         self.planner.extend(request_id, key)
 
-    def _remove(self, request_id: str, uncached_tokens: int | None) -> None:
-        self.planner.remove(request_id, uncached_tokens is not None, uncached_tokens)
+    def _withdraw(self, request_id: str) -> None:
+        self.planner.remove(request_id, admitted=False)
+        self._forget(request_id)
+
+    def _forget(self, request_id: str) -> None:
         self._blocked.let_go(request_id)
         if request_id in self._keys:
             self._plans_no_more(request_id)
@@ -295,13 +298,13 @@ class VllmAdapter(EngineAdapter):
     def _admitted(self, request_id: str, cached: int) -> None:
         if request_id not in self._known:
             return
-        pending = self.planner.request(request_id)
         expected = self._expected.get(request_id)
         if expected is not None:
-            pending.cached_len = expected
-        self._note_cached(cached, None if expected is None else lambda: expected)
-        self._generated.runs(self._known[request_id], request_id, pending.tenant)
-        self._remove(request_id, int(pending.num_tokens) - cached)
+            self.planner.request(request_id).cached_len = expected
+        self._admit(
+            self._known[request_id], request_id, cached, None if expected is None else lambda: expected
+        )
+        self._forget(request_id)
 
     # -- eviction ----------------------------------------------------------------------------------
 
