@@ -226,6 +226,17 @@ def test_what_vllm_puts_at_the_head_is_planned_once_it_takes_part() -> None:
     assert ids(list(queue)) == ["b", "a"]
 
 
+def test_what_stays_at_the_head_waits_for_nobody_that_takes_part() -> None:
+    stays, takes_part, c = map(Request, "stc")
+    queue = PlannedQueue([c])
+    for request in (stays, takes_part):
+        queue.prepend_request(request)
+    queue.take_part(takes_part)
+    queue.follow(LazyPlan.of(Plan(["c", "t"])))
+    assert ids(list(queue)) == ["s", "c", "t"]
+    assert [queue.pop_request() for _ in range(3)] == [stays, c, takes_part]
+
+
 def test_what_no_plan_knows_stands_behind_it() -> None:
     a, b, c = map(Request, "abc")
     queue = PlannedQueue([a, b])

@@ -289,8 +289,8 @@ class PlannedQueue(TrackedQueue):
         return next(iter(self._body.values()), kept) if planned is None else planned
 
     def _is_up(self, number: int, left: int) -> bool:
-        """Whether all requests with a smaller number have left, or are held."""
-        return number - self._held_numbers.bisect_left(number) <= left
+        """Whether it was put at the head, or all with a smaller number have left or are held."""
+        return number < 0 or number - self._held_numbers.bisect_left(number) <= left
 
     def _next_planned(self) -> Any:
         """Return the plan's first request that is still here."""
