@@ -270,6 +270,13 @@ def test_sessions_of_several_seeds(talks: Path, capsys: Capsys, fleet: list[str]
     assert len(found["verdicts"]) == 2
 
 
+def test_no_sentence_compares_policies_behind_several_routers(talks: Path, capsys: Capsys) -> None:
+    words = "--limit 10 --policy fcfs+lru --policy peek --replicas 2 --router peek --router round-robin"
+    found = simulated(capsys, "--sessions", talks, *words.split())
+    assert len(found["runs"]) == 4
+    assert "verdicts" not in found
+
+
 def test_a_turn_of_a_session_waits_for_the_one_before(talks: Path, tmp_path: Path) -> None:
     path = tmp_path / "each.csv"
     words = ["simulate", "--sessions", str(talks), "--policy", "peek", "--arena-tokens", "3000"]

@@ -236,9 +236,10 @@ def verdict(batch: Batch) -> str:
     """Say in one sentence what a policy changes: `peek` if it ran, else the one with the shortest mean TTFT.
 
     Each figure is compared with the best of the engine's own settings among the runs, or with the first run
-    if there are none.  "" for a single run, and for a cell, which the evaluation covers.
+    if there are none.  "" for one run, for several routers, and for a cell, which the evaluation covers.
     """
-    if batch.workload.load not in ("trace", "sessions"):
+    routers = {run.get("router") for run in batch.runs}
+    if batch.workload.load not in ("trace", "sessions") or len(routers) > 1:
         return ""
     runs = {str(run["policy"]): run for run in batch.runs}
     stock = [label for label in engine_of(batch.cache).stock if label in runs] or [next(iter(runs))]
