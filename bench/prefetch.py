@@ -23,7 +23,6 @@ this checkout and the engine's folder of tests on `PYTHONPATH`.
 from __future__ import annotations
 
 import argparse
-import csv
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ from bench.arena.kinds import ARENAS, KINDS, LOADS, TUNING, at_load, build
 from bench.evaluation.record import real_engine
 from bench.evaluation.streams import as_tokens
 from bench.evaluation.streams import build as build_stream
-from bench.tiers import COMPUTED_PER_S, FOUR, TIMES
+from bench.tiers import COMPUTED_PER_S, FOUR, TIMES, show
 from peek.config import PeekConfig
 from peek.simulation.cost import cost_model_for
 from peek.simulation.engines import BlockEngine, Job, StepWork, Tier
@@ -170,7 +169,10 @@ def run(workload: Workload, policy: str, mode: str, tier: Tier) -> dict[str, flo
         "device": found["cache_hit"],
         "buffer": engine.shares[0] / prompts,
         "loaded": engine.shares[1] / prompts,
-        **{f"foretold {k}": accuracy(engine.foretold, jobs, k) if planner else nan for k in FORETOLD},
+        **{
+            f"foretold {k}": accuracy(engine.foretold, jobs, k) if planner is not None else nan
+            for k in FORETOLD
+        },
     }
 
 
@@ -229,13 +231,7 @@ def main() -> None:
                 table.append(["kind", "loading", "policy", "prefetch", *means])
             said = ("" if isnan(each) else f"{each:.3f}" for each in means.values())
             table.append([kind, f"{loading}x", policy, mode, *said])
-    for number, line in enumerate(table):
-        print("| " + " | ".join(line) + " |")
-        if not number:
-            print("|---" * len(line) + "|")
-    if asked.csv:
-        with asked.csv.open("w", newline="", encoding="utf-8") as stream:
-            csv.writer(stream, lineterminator="\n").writerows(table)
+    show(table, asked.csv)
 
 
 if __name__ == "__main__":

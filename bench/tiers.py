@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from math import erfc, exp, log, pi, sqrt
 from multiprocessing import Pool
@@ -261,6 +261,17 @@ def rows(found: dict[Cell, dict[str, dict[str, float]]]) -> Iterator[list[str]]:
             yield line
 
 
+def show(table: Sequence[Sequence[str]], path: Path | None) -> None:
+    """Print a table, the heading first, as Markdown; write it to `path`, too, if that is given."""
+    for number, line in enumerate(table):
+        print("| " + " | ".join(line) + " |")
+        if not number:
+            print("|---" * len(line) + "|")
+    if path:
+        with path.open("w", newline="", encoding="utf-8") as stream:
+            csv.writer(stream, lineterminator="\n").writerows(table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--kinds", nargs="*", default=list(FOUR), choices=list(KINDS))
@@ -275,14 +286,7 @@ def main() -> None:
     ]
     with Pool() as pool:
         found = dict(zip(cells, pool.map(run_cell, cells, chunksize=1), strict=True))
-    table = list(rows(found))
-    for number, line in enumerate(table):
-        print("| " + " | ".join(line) + " |")
-        if not number:
-            print("|---" * len(line) + "|")
-    if arguments.csv:
-        with arguments.csv.open("w", newline="", encoding="utf-8") as stream:
-            csv.writer(stream, lineterminator="\n").writerows(table)
+    show(list(rows(found)), arguments.csv)
 
 
 if __name__ == "__main__":

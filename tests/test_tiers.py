@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from math import erfc, exp, log, sqrt
+from math import erfc, exp, isnan, log, sqrt
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # behind everything, as in test_evaluation_pages
 
 from bench.arena.kinds import build
-from bench.prefetch import MODES, PrefetchingEngine, accuracy
+from bench.prefetch import FORETOLD, MODES, PrefetchingEngine, accuracy, run
 from bench.tiers import COMPUTED_PER_S, TIMES, ReturnsExpected, ReturnsKnown
 from peek.config import PeekConfig
 from peek.planner import Planner
@@ -67,6 +67,12 @@ def test_what_is_prefetched_no_step_waits_for(mode: str) -> None:
     assert not any(job.preemptions for job in jobs)
     assert sum(loading) == pytest.approx(engine.stalled_s)
     assert engine.stalled_s == pytest.approx(engine.shares[1] / TIER.tokens_per_s)
+
+
+def test_only_a_run_with_a_planner_foretells() -> None:
+    for policy in ("fcfs+lru", "peek"):
+        found = run(crowd(), policy, "plan", TIER)
+        assert [isnan(found[f"foretold {k}"]) for k in FORETOLD] == [policy == "fcfs+lru"] * len(FORETOLD)
 
 
 def test_accuracy_counts_those_that_are_admitted_next() -> None:
