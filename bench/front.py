@@ -73,7 +73,6 @@ def row(engine: str, stream: str, arguments: argparse.Namespace) -> str:
 
 
 def main() -> None:
-    logging.disable(logging.WARNING)  # engines warn a lot about a machine without a GPU
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--engines", nargs="*", choices=ALL, default=list(SIMULATED))
     parser.add_argument("--policies", nargs="*", default=list(OURS))
@@ -81,6 +80,7 @@ def main() -> None:
     parser.add_argument("--streams", nargs="*", default=list(STREAMS))
     parser.add_argument("--data", type=Path, default=None, help="folder with the recorded traffic")
     arguments = parser.parse_args()
+    logging.disable(logging.WARNING)  # engines warn a lot about a machine without a GPU
     print("| cell | best stock, s | " + " | ".join(arguments.policies) + " |")
     print("|---" * (len(arguments.policies) + 2) + "|")
     for stream in arguments.streams:

@@ -12,9 +12,7 @@ modules are plain modules next to them.  The checkout itself is not: `peek` come
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -41,13 +39,3 @@ def pytest_configure() -> None:
 
 def pytest_report_header() -> str:
     return f"peek {peek.__version__}, backend: {peek.backend()}"
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_protocol() -> Iterator[None]:
-    """Give `peek`'s logger back as it was: what an adapter or an engine does to it would outlive the test."""
-    log = logging.getLogger("peek")
-    before = log.level, list(log.handlers), log.propagate, log.disabled
-    yield
-    log.setLevel(before[0])
-    _, log.handlers[:], log.propagate, log.disabled = before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import re
 import sys
@@ -159,3 +160,4 @@ def test_help_is_given_on_every_build(monkeypatch: Patch, capsys: Capsys, name: 
     with pytest.raises(SystemExit) as ended:
         run_path(str(ROOT / name), run_name="__main__")
     assert (ended.value.code, capsys.readouterr().out.startswith("usage: ")) == (0, True)
+    assert logging.root.manager.disable == logging.NOTSET, "help silences no log"

@@ -181,6 +181,23 @@ def test_a_scan_loses_no_request(kinds: list[str], admitted: int, put_back: bool
     assert {*queue.in_stock_order()} == {*before[admitted:]}
 
 
+@given(at_head=st.integers(1, 6), behind=st.integers(0, 4), changed=st.sets(st.integers(0, 5)))
+def test_one_put_at_the_head_has_its_place_there_again(at_head: int, behind: int, changed: set[int]) -> None:
+    """Whether it was held in between or took part in plans: what vLLM put there stands in vLLM's order."""
+    queue = PlannedQueue()
+    for at in range(behind):
+        queue.add_request(Request(f"behind{at}"))
+    for at in range(at_head):
+        queue.prepend_request(Request(f"head{at}"))
+    before = list(queue)
+    away = [request for at, request in enumerate(before[:at_head]) if at in changed]
+    for at, request in enumerate(away):
+        (queue.hold if at % 2 else queue.take_part)(request)
+    for request in away:
+        queue.keep_place(request)
+    assert list(queue) == before == queue.in_stock_order()
+
+
 def test_ten_thousand_that_cannot_run_are_looked_for_one_by_one() -> None:
     """The plan is asked once a scan and no more: what the scan passes over is in no plan."""
     queue = PlannedQueue()

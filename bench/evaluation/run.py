@@ -145,9 +145,9 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    logging.disable(logging.WARNING)  # engines warn a lot about a machine without a GPU
     arguments = parse()
     require_compiled()
+    logging.disable(logging.WARNING)  # engines warn a lot about a machine without a GPU
     deadline = time.monotonic() + 60.0 * arguments.minutes
     if arguments.here:
         return int(not run_here(arguments.engines, arguments, deadline))
