@@ -115,6 +115,21 @@ def test_the_default_of_both_engines_is_arrival_order(engine: str) -> None:
     assert plans.stock_of(engine) == {"sglang": "lpm+lru", "vllm": "fcfs+lru"}[engine]
 
 
+def test_the_summary_has_jobs_and_the_share_in_time_where_all_were_measured() -> None:
+    """A stock policy without the figure counts for nothing; without any the place stays empty."""
+    runs = [
+        a_run("peek", 1, 2.0) | {"e2e": 5.0, "job": 10.5, "in_time": 0.75},
+        a_run("fcfs+lru", 1, 2.0) | {"e2e": 4.0, "job": 10.0, "in_time": 0.5},
+        a_run("lpm+lru", 1, 2.0) | {"e2e": 8.0},
+    ]
+    assert "| W1, open loop | +0 | +0 | +25 | +5 | +25 | 1.0 |" in tables.summary(Results(runs), ["sglang"])
+    for run in runs:
+        run.pop("job", None)
+        run.pop("in_time", None)
+    assert "| W1, open loop | +0 | +0 | +25 |  |  | 1.0 |" in tables.summary(Results(runs), ["sglang"])
+    assert tables.spread([-1.0, 3.0, 2.0]) == "-1/+2/+3"
+
+
 POINTS = np.array([(mfu, mbu) for mfu in (0.4, 0.5, 0.6) for mbu in (0.7, 0.8)])
 
 

@@ -160,6 +160,10 @@ class Cell:
         """Whether all of these policies were run, under some seed that every policy has."""
         return bool(self.runs) and all(policy in self.runs for policy in policies) and bool(self.seeds)
 
+    def measured(self, policy: str, figure: str) -> bool:
+        """Whether a policy was run, and all its runs have this figure."""
+        return self.has(policy) and all(figure in self.runs[policy][seed] for seed in self.seeds)
+
     def mean(self, policy: str, figure: str) -> float:
         """Return the mean over `seeds` of a policy that was run."""
         by_seed = self.runs[policy]
@@ -191,12 +195,19 @@ class Cell:
         return self.mean(policy, figure) / self.mean(other, figure)
 
     def against(self, figure: str, among: Sequence[str] = STOCKS) -> Versus | None:
-        """Compare `peek` with the policy that has the smallest mean; None if either was not run."""
-        ran = [policy for policy in among if self.has(policy)]
-        if not self.has("peek") or not ran:
+        """Compare `peek` with the policy that has the smallest mean; None if either lacks the figure."""
+        ran = [policy for policy in among if self.measured(policy, figure)]
+        if not self.measured("peek", figure) or not ran:
             return None
         best = min(ran, key=lambda policy: self.mean(policy, figure))
         return Versus(best, self.ratio("peek", best, figure), self.by_seed("peek", best, figure))
+
+    def gain(self, share: str, among: Sequence[str] = STOCKS) -> float | None:
+        """Return a share of `peek` less the largest of `among`; None if either lacks it."""
+        ran = [policy for policy in among if self.measured(policy, share)]
+        if not self.measured("peek", share) or not ran:
+            return None
+        return self.mean("peek", share) - max(self.mean(policy, share) for policy in ran)
 
     def by_seed(self, policy: str, other: str, figure: str) -> list[float]:
         """Return the figure of `policy` divided by that of `other`, for each seed."""

@@ -48,28 +48,36 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
-def spread(values: Sequence[float]) -> str:
-    """Write changes in per cent: the median, and the range if there are several."""
-    if not values:
-        return "not run"
-    if len(values) == 1:
-        return f"{100 * (values[0] - 1):+.0f} %"
-    low, middle, high = (100 * (value - 1) for value in (min(values), median(values), max(values)))
-    return f"{middle:+.0f} % ({low:+.0f} to {high:+.0f})"
+SUMMARISED = {"mean": "ttft", "p99": "ttft_p99", "E2E": "e2e"}
+"""The figures of the summary, by the head of their columns."""
+
+
+def spread(percent: Sequence[float]) -> str:
+    """Write changes as lowest / median / highest, one number where there is one; "" without any."""
+    written = (f"{value:+.0f}" for value in (min(percent), median(percent), max(percent))) if percent else ()
+    return "/".join(written if len(percent) > 1 else list(written)[:1])
 
 
 def summary(results: Results, engines: Sequence[str]) -> str:
-    """Compare `peek` with the best stock policy of each cell and figure, by group, on all engines."""
+    """Compare `peek` with the best stock policy of each cell and figure, by group, on all engines.
+
+    Jobs and the share in time, in points, are those of every engine that has them, simulated ones too.
+    """
     rows = []
     for name, streams in GROUPS.items():
         cells = list(results.cells(streams, engines, "peek", DEFAULT))
-        row = [name]
-        row += [
-            spread([versus.ratio for cell in cells if (versus := cell.against(figure))]) for figure in FIGURES
-        ]
+        every = list(results.cells(streams, plans.ALL))
+        compared = [*(ratios(cells, figure) for figure in SUMMARISED.values()), ratios(every, "job")]
+        row = [name, *(spread([100.0 * (ratio - 1.0) for ratio in column]) for column in compared)]
+        row.append(spread([100.0 * gain for cell in every if (gain := cell.gain("in_time")) is not None]))
         row.append(span([cell.ratio(DEFAULT, "peek") for cell in cells], "{:.1f}".format))
         rows.append(row)
-    return table(["streams", "mean", "p99", "default / `peek`"], rows)
+    return table(["streams", *SUMMARISED, "job", "in time", "default / `peek`"], rows)
+
+
+def ratios(cells: Iterable[Cell], figure: str) -> list[float]:
+    """Return the figure of `peek` over that of the best stock policy, of each cell that has both."""
+    return [versus.ratio for cell in cells if (versus := cell.against(figure))]
 
 
 HEADLINE = {
@@ -90,12 +98,9 @@ def headline(results: Results, engines: Sequence[str]) -> str:
     for name, streams in HEADLINE.items():
         cells = list(results.cells(streams, engines, "peek", DEFAULT))
         row = [name, span([cell.ratio(DEFAULT, "peek") for cell in cells], "{:.1f}".format)]
-        row += [
-            changes([versus.ratio for cell in cells if (versus := cell.against(figure))])
-            for figure in FIGURES
-        ]
+        row += [changes(ratios(cells, figure)) for figure in (*FIGURES, "e2e")]
         rows.append(row)
-    head = ["traffic", "mean: times shorter", "mean against the best", "p99 against the best"]
+    head = ["traffic", "mean: times shorter", "mean against the best", "p99", "whole answer"]
     return table(head, rows)
 
 
