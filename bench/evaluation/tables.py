@@ -67,8 +67,8 @@ def summary(results: Results, engines: Sequence[str]) -> str:
     for name, streams in GROUPS.items():
         cells = list(results.cells(streams, engines, "peek", DEFAULT))
         every = list(results.cells(streams, plans.ALL))
-        compared = [*(ratios(cells, figure) for figure in SUMMARISED.values()), ratios(every, "job")]
-        row = [name, *(spread([100.0 * (ratio - 1.0) for ratio in column]) for column in compared)]
+        columns = [*(ratios(cells, figure) for figure in SUMMARISED.values()), ratios(every, "job")]
+        row = [name, *(spread([100.0 * (ratio - 1.0) for ratio in column]) for column in columns)]
         row.append(spread([100.0 * gain for cell in every if (gain := cell.gain("in_time")) is not None]))
         row.append(span([cell.ratio(DEFAULT, "peek") for cell in cells], "{:.1f}".format))
         rows.append(row)
