@@ -9,6 +9,7 @@ publish them.
 
 from __future__ import annotations
 
+import argparse
 import random
 import tracemalloc
 from collections.abc import Callable
@@ -98,6 +99,7 @@ def run(block: int) -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     require_compiled()
     print("| block | stored, us | one block more | that removed | all removed | hit | miss | bytes a block |")
     print("|---|---|---|---|---|---|---|---|")

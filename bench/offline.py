@@ -8,6 +8,7 @@ ids.  Workloads of real text need shared/data/text next to the checkout; without
 
 from __future__ import annotations
 
+import argparse
 import random
 import sys
 from collections.abc import Callable
@@ -59,6 +60,7 @@ def on_sglang(prompts: Prompts, plain: Prompts, cache_tokens: int) -> str:
 
 def main() -> None:
     """Print the table."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     head = "workload | prompts | tokens | cache | as it came | sorted() | published (guard) | default (guard)"
     print(f"| {head} | SGLang, sorted() | SGLang, default |")
     print("|" + "---|" * 10)

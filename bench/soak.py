@@ -10,6 +10,7 @@ a fifth.  The garbage collector is off, so a reference cycle that is left behind
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
 import struct
@@ -120,7 +121,12 @@ def soak(name: str, step: Step, pairs: int) -> bool:
     return growth < MAX_GROWTH
 
 
-def main(pairs: int) -> int:
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "pairs", type=int, nargs="?", default=1_000_000, help="arrivals and departures of each run"
+    )
+    pairs = parser.parse_args().pairs
     require_compiled()
     gc.disable()
     everything = make_planner(peek.PeekConfig.from_label("clpm+gm+dl+pe"), gated=True)
@@ -135,4 +141,4 @@ def main(pairs: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000))
+    sys.exit(main())

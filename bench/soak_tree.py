@@ -12,6 +12,7 @@ of a fifth, the exit status is 1.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import struct
 import sys
@@ -20,6 +21,7 @@ from time import perf_counter
 from typing import Any
 
 import peek
+from bench.builds import require_compiled
 from bench.soak import MAX_GROWTH, resident
 from peek.eviction.index import MarkIndex, demand_of
 
@@ -261,16 +263,17 @@ def fill_free_lists() -> None:
         kept.clear()
 
 
-def main(arguments: list[str]) -> int:
-    if peek.backend() != "compiled":
-        sys.exit(f"soak the compiled build; {peek.__file__} is {peek.backend()}")
-    operations = int(arguments[0]) if arguments else 2_000_000
-    seed = int(arguments[1]) if len(arguments) > 1 else 42
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("operations", type=int, nargs="?", default=2_000_000)
+    parser.add_argument("seed", type=int, nargs="?", default=42)
+    arguments = parser.parse_args()
+    require_compiled()
     gc.disable()
     fill_free_lists()
-    flat = [soak(chained, operations // 2, seed) for chained in (False, True)]
+    flat = [soak(chained, arguments.operations // 2, arguments.seed) for chained in (False, True)]
     return 0 if all(flat) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

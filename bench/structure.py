@@ -8,6 +8,7 @@ another module than the call before.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import shutil
 import subprocess
@@ -195,8 +196,10 @@ def report(root: Path) -> None:
 
 def main() -> None:
     """Print the figures of each checkout on the command line, or of this one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     here = Path(__file__).resolve().parent.parent
-    for root in [Path(argument).resolve() for argument in sys.argv[1:]] or [here]:
+    parser.add_argument("checkouts", metavar="CHECKOUT", type=Path, nargs="*", default=[here])
+    for root in [path.resolve() for path in parser.parse_args().checkouts]:
         print(f"\n{root.name}")
         report(root)
 

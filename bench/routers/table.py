@@ -5,8 +5,8 @@ Times and rates are a router's divided by those of `peek-epp` in the same round,
 
 from __future__ import annotations
 
+import argparse
 import csv
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
@@ -68,4 +68,6 @@ def figures(some: Sequence[Row], ours: dict[tuple[str, float], Row]) -> str:
 
 
 if __name__ == "__main__":
-    print(table(read(Path(sys.argv[1]))))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("runs", metavar="RUNS.csv", type=Path)
+    print(table(read(parser.parse_args().runs)))
