@@ -249,9 +249,10 @@ SERVERS_ARGS ?=
 bench-servers: $(BUILT) $(foreach engine,$(SERVERS_ENGINES),$(lastword $(subst =, ,$(engine)))/.stamp-peek)
 	$(BIN)/python -m bench.servers.run $(SERVERS_ENGINES:%=--python '%/bin/python') --out build/servers.json $(SERVERS_ARGS)
 
-# The last measurement becomes the table of docs/evaluation.md.
+# The last measurement becomes the table of docs/evaluation.md; SERVERS_RUNS='first.json second.json' puts several together.
+SERVERS_RUNS ?= build/servers.json
 bench-servers-store: $(BUILT)
-	$(BIN)/python -m bench.servers.table build/servers.json --store docs/data/servers.csv
+	$(BIN)/python -m bench.servers.table $(SERVERS_RUNS) --store docs/data/servers.csv
 	$(MAKE) eval-report
 
 # Others' routers from PyPI, plain Envoy and peek-epp, in front of four real vLLM servers: about 40 minutes.  The rows

@@ -79,6 +79,16 @@ def test_a_round_that_lacks_an_arm_is_no_pair() -> None:
     assert "| 0.50-0.50-0.50 |" in table.table(table.rows_of(runs), ["ttft"])
 
 
+def test_the_rounds_of_a_second_measurement_are_rounds_of_their_own() -> None:
+    """Both begin with round 0; a pair is of one round of one measurement."""
+    first = [a_run("fcfs", 0, ttft=10.0), a_run("peek", 0, ttft=5.0)]
+    second = [a_run("peek", 0, ttft=40.0), a_run("fcfs", 0, ttft=20.0)]
+    rows = table.rows_of(table.gathered([first, second]))
+    assert "| 0.50-1.25-2.00 |" in table.table(rows, ["ttft"])
+    assert [row["round"] for row in rows] == [0, 0, 1, 1]
+    assert table.gathered([first]) == first
+
+
 def test_answers_are_compared_with_another_arm_of_the_round() -> None:
     runs = [a_run("peek", 0, answers=["a", "x"]), a_run("fcfs", 0), a_run("peek", 1), a_run("fcfs", 1)]
     rows = table.rows_of(runs)

@@ -10,7 +10,7 @@ import argparse
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from math import prod
 from pathlib import Path
@@ -54,6 +54,15 @@ def figures_of(saved: dict[str, Any]) -> Run:
     found = {ours: saved[next(name for name in names if name in saved)] for ours, names in SAVED.items()}
     answers = {"failed": sum(map(bool, saved["errors"])), "answers": saved["generated_texts"]}
     return {ours: round(value, 4) for ours, value in found.items()} | answers
+
+
+def gathered(measurements: Iterable[Sequence[Run]]) -> list[Run]:
+    """Return the runs of several measurements as one: the rounds of each are counted on from those before."""
+    runs: list[Run] = []
+    for those in measurements:
+        before = 1 + max((run["round"] for run in runs), default=-1)
+        runs += [run | {"round": before + run["round"]} for run in those]
+    return runs
 
 
 def rows_of(runs: Sequence[Run]) -> list[Run]:
@@ -157,7 +166,7 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="files of bench.servers.run")
     parser.add_argument("--store", type=Path, help="file to write the rows to")
     chosen = parser.parse_args()
-    rows = rows_of([run for path in chosen.runs for run in json.loads(path.read_text())])
+    rows = rows_of(gathered(json.loads(path.read_text()) for path in chosen.runs))
     print(f"{table(rows)}\n\n{said(rows)}")
     if chosen.store:
         write(chosen.store, rows)
