@@ -89,6 +89,20 @@ def test_the_rounds_of_a_second_measurement_are_rounds_of_their_own() -> None:
     assert table.gathered([first]) == first
 
 
+def test_where_a_second_measurement_says_something_else() -> None:
+    """Of 0.5 and 0.6, then 0.55 and 0.7, either median is in the other's range; of 2 and 3 it is not."""
+    times = {"burst": [5.0, 6.0, 5.5, 7.0], "below": [5.0, 6.0, 20.0, 30.0]}
+    runs = [
+        a_run(arm, turn, cell, ttft=ours if arm == "peek" else 10.0)
+        for cell, of in times.items()
+        for turn, ours in enumerate(of)
+        for arm in ("fcfs", "peek")
+    ]
+    rows = table.rows_of(runs)
+    assert table.agreement(rows, ["ttft"]) == "1 of 2 figures, not in all of vLLM below against `fcfs`"
+    assert table.agreement([row for row in rows if row["cell"] == "burst"], ["ttft"]) == "1 of 1 figures"
+
+
 def test_answers_are_compared_with_another_arm_of_the_round() -> None:
     runs = [a_run("peek", 0, answers=["a", "x"]), a_run("fcfs", 0), a_run("peek", 1), a_run("fcfs", 1)]
     rows = table.rows_of(runs)

@@ -37,6 +37,7 @@ def constants(servers: Path = SERVERS) -> dict[str, str]:
     return {
         "servers": measured.table(rows, ("ttft", "ttft_p99", "cpu_s")),
         "servers_said": measured.said(rows),
+        "servers_agree": measured.agreement(rows, ("ttft", "ttft_p99", "e2e", "cpu_s")),
         "seeds": ", ".join(map(str, plans.FRESH)),
         "paper_seeds": ", ".join(map(str, plans.SEEDS)),
         "loss": f"{100 * tables.LOSS:.0f} %",

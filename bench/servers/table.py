@@ -11,7 +11,7 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, permutations, product
 from math import prod
 from pathlib import Path
 from statistics import fmean, median
@@ -133,6 +133,23 @@ def table(rows: Sequence[Run], columns: Sequence[str] = tuple(RATIOS)) -> str:
         ours, theirs = (fmean(map(cached, each)) for each in zip(*some, strict=True))
         lines.append("| " + " | ".join([*cells, f"{theirs:.0f}→{ours:.0f}"]) + " |")
     return "\n".join(lines)
+
+
+def agreement(rows: Sequence[Run], columns: Sequence[str]) -> str:
+    """Say how well the first half of the rounds and the second agree; for at least two rounds."""
+    halfway = median({row["round"] for row in rows})
+    found: dict[tuple[str, ...], tuple[list[float], list[float]]] = {}
+    for (our, their), name in product(pairs(rows), columns):
+        key = ENGINES[their["engine"]], their["cell"], their["arm"], name
+        found.setdefault(key, ([], []))[our["round"] > halfway].append(our[name] / their[name])
+    apart = [key for key, halves in found.items() if not any(_within(*pair) for pair in permutations(halves))]
+    cells = dict.fromkeys(f"{engine} {cell} against `{arm}`" for engine, cell, arm, _ in apart)
+    rest = f", not in all of {', '.join(cells)}" if apart else ""
+    return f"{len(found) - len(apart)} of {len(found)} figures{rest}"
+
+
+def _within(values: Sequence[float], others: Sequence[float]) -> bool:
+    return min(others) <= median(values) <= max(others)
 
 
 def model_said(name: str) -> str:
