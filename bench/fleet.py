@@ -415,15 +415,16 @@ class Filled:
         for number in range(replicas):
             self.fleet.join(f"gpu{number}", cache_tokens=3125)
         while len(self.fleet) < waiting:
-            self.arrive()
+            self.fleet.add(*self.drawn())
             if self._serial % 16 == 0:
                 self.dispatch()
 
-    def arrive(self) -> None:
+    def drawn(self) -> tuple[PendingRequest, int]:
+        """Return the next request and the tokens that it decodes."""
         self._serial += 1
         own = unique_tokens(f"own/{self._serial}", self._serial, 4)
         key = self._rng.choice(self._prefixes) + own
-        self.fleet.add(PendingRequest(f"r{self._serial}", key, float(self._serial)), 128)
+        return PendingRequest(f"r{self._serial}", key, float(self._serial)), 128
 
     def dispatch(self) -> int:
         sent = self.fleet.dispatch(float(self._serial))
@@ -441,8 +442,9 @@ def decisions(replicas: int, waiting: int, rounds: int = 300) -> None:
         sent += filled.dispatch()
         news_us.append((thread_time() - began) * 1e6)
         while len(filled.fleet) < waiting:
+            request, decode_tokens = filled.drawn()
             began = thread_time()
-            filled.arrive()
+            filled.fleet.add(request, decode_tokens)
             arrival_us.append((thread_time() - began) * 1e6)
     print(
         f"| {replicas} | {waiting:,} | {median(arrival_us):.0f} | {median(news_us):.0f} | "
