@@ -160,7 +160,7 @@ class Cell:
         """Whether all of these policies were run, under some seed that every policy has."""
         return bool(self.runs) and all(policy in self.runs for policy in policies) and bool(self.seeds)
 
-    def measured(self, policy: str, figure: str) -> bool:
+    def _measured(self, policy: str, figure: str) -> bool:
         """Whether a policy was run, and all its runs have this figure."""
         return self.has(policy) and all(figure in self.runs[policy][seed] for seed in self.seeds)
 
@@ -196,18 +196,22 @@ class Cell:
 
     def against(self, figure: str, among: Sequence[str] = STOCKS) -> Versus | None:
         """Compare `peek` with the policy that has the smallest mean; None if either lacks the figure."""
-        ran = [policy for policy in among if self.measured(policy, figure)]
-        if not self.measured("peek", figure) or not ran:
+        means = self._means(figure, among)
+        if not means:
             return None
-        best = min(ran, key=lambda policy: self.mean(policy, figure))
+        best = min(means, key=means.__getitem__)
         return Versus(best, self.ratio("peek", best, figure), self.by_seed("peek", best, figure))
 
     def gain(self, share: str, among: Sequence[str] = STOCKS) -> float | None:
         """Return a share of `peek` less the largest of `among`; None if either lacks it."""
-        ran = [policy for policy in among if self.measured(policy, share)]
-        if not self.measured("peek", share) or not ran:
-            return None
-        return self.mean("peek", share) - max(self.mean(policy, share) for policy in ran)
+        means = self._means(share, among)
+        return self.mean("peek", share) - max(means.values()) if means else None
+
+    def _means(self, figure: str, among: Sequence[str]) -> dict[str, float]:
+        """Return the means of the policies that have a figure; none if `peek` lacks it."""
+        if not self._measured("peek", figure):
+            return {}
+        return {policy: self.mean(policy, figure) for policy in among if self._measured(policy, figure)}
 
     def by_seed(self, policy: str, other: str, figure: str) -> list[float]:
         """Return the figure of `policy` divided by that of `other`, for each seed."""

@@ -54,8 +54,8 @@ SUMMARISED = {"mean": "ttft", "p99": "ttft_p99", "E2E": "e2e"}
 
 def spread(percent: Sequence[float]) -> str:
     """Write changes as lowest / median / highest, one number where there is one; "" without any."""
-    written = (f"{value:+.0f}" for value in (min(percent), median(percent), max(percent))) if percent else ()
-    return "/".join(written if len(percent) > 1 else list(written)[:1])
+    shown = (min(percent), median(percent), max(percent)) if len(percent) > 1 else percent
+    return "/".join(f"{value:+.0f}" for value in shown)
 
 
 def summary(results: Results, engines: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import argparse
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby, permutations, product
 from math import prod
 from pathlib import Path
@@ -36,7 +36,7 @@ SAVED: Final = {
 
 TEXTS: Final = ("engine", "version", "peek", "backend", "device", "shape", "manner", "cell", "arm")
 NUMBERS: Final = (
-    "round", "rate", *SAVED, "failed", "fallbacks", "cpu_s", "cached", "prompts", "same",
+    "measurement", "round", "rate", *SAVED, "failed", "fallbacks", "cpu_s", "cached", "prompts", "same",
 )  # fmt: skip
 RATIOS: Final = {
     "ttft": "mean TTFT",
@@ -56,17 +56,12 @@ def figures_of(saved: dict[str, Any]) -> Run:
     return {ours: round(value, 4) for ours, value in found.items()} | answers
 
 
-def gathered(measurements: Iterable[Sequence[Run]]) -> list[Run]:
-    """Return the runs of several measurements as one: the rounds of each are counted on from those before."""
-    runs: list[Run] = []
-    for those in measurements:
-        before = 1 + max((run["round"] for run in runs), default=-1)
-        runs += [run | {"round": before + run["round"]} for run in those]
-    return runs
+def rows_of(*measurements: Sequence[Run]) -> list[Run]:
+    """Return the runs as they are stored, with the number of their measurement.
 
-
-def rows_of(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs as they are stored; `same` counts answers that another arm of the round has, too."""
+    `same` counts answers that another arm of the round has, too.
+    """
+    runs = [run | {"measurement": number} for number, those in enumerate(measurements) for run in those]
     first: dict[tuple[Any, ...], list[str]] = {}
     for run in runs:
         if run["arm"] != PEEK:
@@ -79,7 +74,7 @@ def rows_of(runs: Sequence[Run]) -> list[Run]:
 
 
 def _round(run: Run) -> tuple[Any, ...]:
-    return run["engine"], run["cell"], run["round"]
+    return run["engine"], run["cell"], run["measurement"], run["round"]
 
 
 def write(path: Path, rows: Sequence[Run]) -> None:
@@ -136,16 +131,16 @@ def table(rows: Sequence[Run], columns: Sequence[str] = tuple(RATIOS)) -> str:
 
 
 def agreement(rows: Sequence[Run], columns: Sequence[str]) -> str:
-    """Say how well the first half of the rounds and the second agree; for at least two rounds."""
-    halfway = median({row["round"] for row in rows})
+    """Say in how many figures the first two measurements agree; their rounds need not be as many."""
     found: dict[tuple[str, ...], tuple[list[float], list[float]]] = {}
-    for (our, their), name in product(pairs(rows), columns):
+    for (our, their), name in product(pairs([row for row in rows if row["measurement"] < 2]), columns):
         key = ENGINES[their["engine"]], their["cell"], their["arm"], name
-        found.setdefault(key, ([], []))[our["round"] > halfway].append(our[name] / their[name])
-    apart = [key for key, halves in found.items() if not any(_within(*pair) for pair in permutations(halves))]
+        found.setdefault(key, ([], []))[int(our["measurement"])].append(our[name] / their[name])
+    both = {key: each for key, each in found.items() if all(each)}
+    apart = [key for key, each in both.items() if not any(_within(*pair) for pair in permutations(each))]
     cells = dict.fromkeys(f"{engine} {cell} against `{arm}`" for engine, cell, arm, _ in apart)
-    rest = f", not in all of {', '.join(cells)}" if apart else ""
-    return f"{len(found) - len(apart)} of {len(found)} figures{rest}"
+    rest = f", and not in all of {', '.join(cells)}" if apart else ""
+    return f"{len(both) - len(apart)} of {len(both)} figures{rest}"
 
 
 def _within(values: Sequence[float], others: Sequence[float]) -> bool:
@@ -183,7 +178,7 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="files of bench.servers.run")
     parser.add_argument("--store", type=Path, help="file to write the rows to")
     chosen = parser.parse_args()
-    rows = rows_of(gathered(json.loads(path.read_text()) for path in chosen.runs))
+    rows = rows_of(*(json.loads(path.read_text()) for path in chosen.runs))
     print(f"{table(rows)}\n\n{said(rows)}")
     if chosen.store:
         write(chosen.store, rows)
