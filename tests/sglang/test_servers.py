@@ -33,7 +33,7 @@ def test_sglang_reads_the_servers_command(arm: Arm, tmp_path: Path) -> None:
     command = server("sglang", arm, Path("python"), tmp_path, shape, 8123)
     read = prepare_server_args(command[3:])
     assert (read.port, read.max_total_tokens, read.max_running_requests) == (8123, shape.pool, shape.seats)
-    assert read.schedule_policy == ("fcfs" if arm.name == "peek" else arm.name)
+    assert read.schedule_policy == ("fcfs" if arm.environ else arm.name)
 
 
 @pytest.mark.parametrize("cell", CELLS["sglang"], ids=lambda cell: cell.name)

@@ -34,7 +34,7 @@ def test_vllm_reads_the_servers_command(arm: Arm, shape: Any) -> None:
     read = make_arg_parser(FlexibleArgumentParser()).parse_args(words)
     assert (read.model_tag, read.port, read.max_num_seqs) == ("model", 8123, shape.seats)
     assert read.block_size * read.num_gpu_blocks_override <= shape.pool
-    assert read.scheduler_cls == ("peek.adapters.vllm.Scheduler" if arm.name == "peek" else None)
+    assert read.scheduler_cls == ("peek.adapters.vllm.Scheduler" if arm.environ else None)
 
 
 @pytest.mark.parametrize("cell", CELLS["vllm"], ids=lambda cell: cell.name)
@@ -50,7 +50,7 @@ def test_vllms_client_reads_its_command(cell: Cell) -> None:
 def test_a_round_runs(tmp_path: Path) -> None:
     runs, said = compare(tmp_path, "vllm", "--cell", "burst", "--cell", "random")
     assert len(runs) == 4
-    arms = {arm.name for arm in ENGINES["vllm"].arms}
+    arms = {arm.name for arm in ENGINES["vllm"].arms if arm.usual}
     check(runs, "burst", arms, more_cached=True)
     check(runs, "random", arms, more_cached=False)
     assert said.count("| vLLM ") == 2
