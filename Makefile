@@ -21,6 +21,8 @@ VLLM_ARGS ?=
 SGLANG_VERSIONS ?= 0.5.23 0.5.17 0.5.9
 SGLANG_ENV ?= $(CURDIR)/.venv-sglang-
 SGLANG_ARGS ?=
+# A process that starts servers keeps a core busy; a file's tests share theirs.
+ENGINE_WORKERS ?= --numprocesses=2 --dist=loadfile
 # Its router module alone, on a real Ray; with real vLLM behind it where that has been built.
 VERL_VERSION ?= 0.9.1
 VERL_ENV ?= $(CURDIR)/.venv-verl-
@@ -47,7 +49,7 @@ unexport PYTHONPATH PEEK_POLICY
 export PROMETHEUS
 
 .DELETE_ON_ERROR:
-.PHONY: help venv build demo test test-compiled test-interpreted explore mutants prometheus test-vllm test-sglang test-verl test-ray-serve test-epp \
+.PHONY: help venv build engines demo test test-compiled test-interpreted explore mutants prometheus test-vllm test-sglang test-verl test-ray-serve test-epp \
   arena bench bench-against bench-servers bench-servers-store bench-routers soak soak-vllm soak-sglang eval eval-full eval-policy eval-store eval-report docs tables wheels check format clean
 
 help:
@@ -150,6 +152,9 @@ prometheus:
 	  { apt-get download --quiet prometheus || { apt-get update --quiet && apt-get download --quiet prometheus; }; } && \
 	  dpkg -x prometheus_*.deb .; }
 
+# The environments of both engines; with `--jobs=2` two at a time.
+engines: $(VLLM_VERSIONS:%=$(VLLM_ENV)%/.stamp-deps) $(SGLANG_VERSIONS:%=$(SGLANG_ENV)%/.stamp-deps)
+
 .PRECIOUS: $(VLLM_ENV)%/.stamp-deps
 $(VLLM_ENV)%/.stamp-deps: tests/vllm/requirements-%.txt tests/vllm/make_env.sh
 	@PYTHON='$(PYTHON)' tests/vllm/make_env.sh '$*' '$(VLLM_ENV)$*'
@@ -164,7 +169,7 @@ test-vllm: $(VLLM_VERSIONS:%=$(VLLM_ENV)%/.stamp-peek)
 	@mkdir -p build/vllm
 	@cd build/vllm && for version in $(VLLM_VERSIONS); do \
 	  OMP_NUM_THREADS=1 PEEK_EXPECT_BACKEND=compiled "$(VLLM_ENV)$$version/bin/pytest" -p no:cacheprovider \
-	    -c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' '$(CURDIR)/tests/vllm' $(VLLM_ARGS) || exit 1; \
+	    -c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' '$(CURDIR)/tests/vllm' $(ENGINE_WORKERS) $(VLLM_ARGS) || exit 1; \
 	done
 
 .PRECIOUS: $(SGLANG_ENV)%/.stamp-deps
@@ -180,7 +185,7 @@ test-sglang: $(SGLANG_VERSIONS:%=$(SGLANG_ENV)%/.stamp-peek)
 	@mkdir -p build/sglang
 	@cd build/sglang && for version in $(SGLANG_VERSIONS); do \
 	  OMP_NUM_THREADS=1 PEEK_EXPECT_BACKEND=compiled "$(SGLANG_ENV)$$version/bin/pytest" -p no:cacheprovider \
-	    -c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' '$(CURDIR)/tests/sglang' $(SGLANG_ARGS) || exit 1; \
+	    -c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' '$(CURDIR)/tests/sglang' $(ENGINE_WORKERS) $(SGLANG_ARGS) || exit 1; \
 	done
 
 .PRECIOUS: $(VERL_ENV)%/.stamp-deps
@@ -281,7 +286,7 @@ soak: $(BUILT)
 	$(BIN)/python -m bench.soak
 	$(BIN)/python -m bench.soak_tree
 
-# The newest of each; elsewhere `soak-vllm SOAK_VLLM=0.24.0`.  tests/ is on the path for what both share.
+# Of each one that runs whole on a CPU; elsewhere `soak-vllm SOAK_VLLM=0.24.0`.  tests/ is on the path for what both share.
 SOAK_VLLM ?= 0.32.0
 SOAK_SGLANG ?= 0.5.23
 SOAK_ARGS ?=

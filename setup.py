@@ -137,10 +137,13 @@ def mypyc_extensions() -> list[Extension]:
     return modules
 
 
-def docstrings() -> dict[tuple[str, str], str]:
-    """`(module, qualified name)` -> docstring, of every function, class, method and property compiled."""
+Documented = ast.FunctionDef | ast.ClassDef
+
+
+def documented() -> dict[tuple[str, str], Documented]:
+    """`(module, qualified name)` -> what has a docstring of all functions, classes, methods, properties."""
     here = Path(__file__).resolve().parent
-    found: dict[tuple[str, str], str] = {}
+    found: dict[tuple[str, str], Documented] = {}
     for source in compiled_sources():
         module = source.removesuffix(".py").replace("/", ".")
         ahead: list[tuple[str, ast.AST]] = [("", ast.parse((here / source).read_text(encoding="utf-8")))]
@@ -150,21 +153,37 @@ def docstrings() -> dict[tuple[str, str], str]:
                 if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or _stays_python(node):
                     continue
                 name = f"{outer}{node.name}"
-                text = ast.get_docstring(node)
-                if text is not None:
-                    found[module, name] = text
+                if ast.get_docstring(node) is not None:
+                    found[module, name] = node
                 if isinstance(node, ast.ClassDef):
                     ahead.append((f"{name}.", node))
     return found
 
 
-def _stays_python(node: ast.FunctionDef | ast.ClassDef) -> bool:
+def _stays_python(node: Documented) -> bool:
     """Whether mypyc makes an ordinary Python class of it, without a docstring: a named tuple."""
     return isinstance(node, ast.ClassDef) and "NamedTuple" in map(ast.unparse, node.bases)
 
 
+def corrected(signature: str, node: Documented) -> str:
+    """Return the signature that mypyc wrote for a function or class with the right `/` and `*`.
+
+    mypyc takes all parameters for positional if one is a number with a default, and forgets the `*`.
+    """
+    inits = [each for each in ast.walk(node) if getattr(each, "name", "") == "__init__"]
+    function = inits[0] if inits else node
+    if not isinstance(function, ast.FunctionDef):
+        return signature
+    if not function.args.posonlyargs:
+        signature = signature.replace(", /)", ")", 1)
+    if function.args.kwonlyargs and not function.args.vararg and "*" not in signature:
+        first = re.escape(function.args.kwonlyargs[0].arg)
+        signature = re.sub(rf"([(,]\s*)({first}\b)", r"\1*, \2", signature, count=1)
+    return signature
+
+
 def add_docstrings(translated: Path) -> None:
-    """Put the docstrings into C code that mypyc wrote: it keeps the signatures only.
+    """Put the docstrings into C code that mypyc wrote, which has the signatures only, and these not right.
 
     mypyc names a thing by the shortest end of its module's name that is unique, its class and its own
     name, and leaves room for a docstring in three forms (`DOC_PLACES`).  A docstring that finds no place
@@ -176,7 +195,7 @@ def add_docstrings(translated: Path) -> None:
         for match in re.finditer(pattern, code):
             places.setdefault(match["name"], []).append(match)
     edits: list[tuple[int, int, str]] = []
-    for (module, name), text in docstrings().items():
+    for (module, name), node in documented().items():
         parts = module.split(".")
         ends = ["___".join(parts[i:]) for i in reversed(range(len(parts)))]
         symbols = [f"{end}___{name.replace('.', sep)}" for end in ends for sep in ("___", "_get_")]
@@ -184,8 +203,9 @@ def add_docstrings(translated: Path) -> None:
         if not matches:
             raise SystemExit(f"peek: mypyc left no place for the docstring of {module}.{name}")
         for match in matches:
-            signature = match["signature"] or ""
-            edits.append((*match.span("doc"), f'PyDoc_STR("{signature}{c_literal(text)}")'))
+            signature = corrected(match["signature"] or "", node)
+            text = c_literal(ast.get_docstring(node) or "")
+            edits.append((*match.span("doc"), f'PyDoc_STR("{signature}{text}")'))
     for start, end, replacement in sorted(edits, reverse=True):
         code = code[:start] + replacement + code[end:]
     translated.write_text(code, encoding="utf-8")

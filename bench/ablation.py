@@ -13,7 +13,6 @@ by the default policy's.
 from __future__ import annotations
 
 import argparse
-import csv
 import re
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 import peek.policy.default
-from bench.arena.cells import STOCK, UTILITY, Cell, row, run_cell
+from bench.arena.cells import STOCK, UTILITY, Cell, row, run_cell, show
 from bench.arena.kinds import KINDS, LOADS, TUNING
 from bench.builds import require_compiled
 from peek.simulation.cells import cell
@@ -155,13 +154,7 @@ def main() -> None:
         figures = [line[column] for column in (*UTILITY, "utility")]
         figures += [over(w1, label, base, column) for column in ("mean", "p99")]
         lines.append([name, *(f"{figure:.3f}" for figure in figures), f"{line['beaten']:.0f}"])
-    for number, cells_of_line in enumerate(lines):
-        print("| " + " | ".join(cells_of_line) + " |")
-        if not number:
-            print("|---" * len(cells_of_line) + "|")
-    if arguments.csv:
-        with arguments.csv.open("w", newline="", encoding="utf-8") as stream:
-            csv.writer(stream, lineterminator="\n").writerows(lines)
+    show(lines, arguments.csv)
 
 
 if __name__ == "__main__":

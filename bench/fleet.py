@@ -454,6 +454,40 @@ def decisions(replicas: int, waiting: int, rounds: int = 300) -> None:
     )
 
 
+def beside_a_backlog(idle: int, waiting: int, rounds: int = 100) -> None:
+    """Time an arrival with `dispatch` where some replicas have room, and nothing is worth taking over.
+
+    One replica has a document of 200,000 tokens, for which all questions wait.
+    """
+    fleet = FleetPlanner(FleetConfig(unit_tokens=16))
+    document = unique_tokens("document", 0, 12_500)
+
+    def question(number: int) -> PendingRequest:
+        own = unique_tokens(f"question/{number}", number, 1)
+        return PendingRequest(f"question {number}", document + own, float(number))
+
+    fleet.join("busy", cache_tokens=400_000)
+    fleet.place(PendingRequest("document", document, 0.0), at="busy")
+    fleet.finished("document", "busy")
+    fleet.other_load("busy", fleet.config.warm_requests, 1)  # it has no room
+    for number in range(idle):
+        fleet.join(f"gpu{number}", cache_tokens=400_000)
+        fleet.place(PendingRequest(f"decodes {number}", [number], 0.0), 10, at=f"gpu{number}")
+        fleet.started(f"decodes {number}", f"gpu{number}")
+    for number in range(waiting):
+        fleet.add(question(number))
+    fleet.dispatch(float(waiting))
+    spent_us = []
+    for number in range(waiting, waiting + rounds):
+        request = question(number)
+        began = thread_time()
+        fleet.add(request)
+        fleet.dispatch(float(number))
+        spent_us.append((thread_time() - began) * 1e6)
+    assert len(fleet) == waiting + rounds
+    print(f"| {idle} | {waiting:,} | {median(spent_us):.0f} | {sorted(spent_us)[int(0.99 * rounds)]:.0f} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--cells", nargs="*", choices=list(CELLS), default=list(CELLS), metavar="CELL")
@@ -476,6 +510,9 @@ def main() -> None:
         print("|---|---|---|---|---|---|---|")
         for replicas, waiting in DECISIONS:
             decisions(replicas, waiting)
+        print("\n| with room | waiting elsewhere | arrival and dispatch, µs | p99 |\n|---|---|---|---|")
+        for idle in (1, 10):
+            beside_a_backlog(idle, 10_000)
         return
     if arguments.large:
         large(arguments.seeds[0])

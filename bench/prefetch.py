@@ -34,11 +34,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from bench.arena.cells import show
 from bench.arena.kinds import ARENAS, KINDS, LOADS, TUNING, at_load, build
 from bench.evaluation.record import real_engine
 from bench.evaluation.streams import as_tokens
 from bench.evaluation.streams import build as build_stream
-from bench.tiers import COMPUTED_PER_S, FOUR, TIMES, show
+from bench.tiers import COMPUTED_PER_S, FOUR, TIMES
 from peek.config import PeekConfig
 from peek.simulation.cost import cost_model_for
 from peek.simulation.engines import BlockEngine, Job, StepWork, Tier

@@ -21,9 +21,8 @@ Each row is the geometric mean over seeds and loads; hits are arithmetic means, 
 from __future__ import annotations
 
 import argparse
-import csv
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import product
 from math import erfc, exp, log, pi, sqrt
 from multiprocessing import Pool
@@ -32,6 +31,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from bench.arena.cells import show
 from bench.arena.kinds import ARENAS, KINDS, LOADS, TUNING, at_load, build
 from peek.config import PeekConfig
 from peek.planner import Planner
@@ -259,17 +259,6 @@ def rows(found: dict[Cell, dict[str, dict[str, float]]]) -> Iterator[list[str]]:
                 else:
                     line.append(f"{np.mean(values):.3f}")
             yield line
-
-
-def show(table: Sequence[Sequence[str]], path: Path | None) -> None:
-    """Print a table, the heading first, as Markdown; write it to `path`, too, if that is given."""
-    for number, line in enumerate(table):
-        print("| " + " | ".join(line) + " |")
-        if not number:
-            print("|---" * len(line) + "|")
-    if path:
-        with path.open("w", newline="", encoding="utf-8") as stream:
-            csv.writer(stream, lineterminator="\n").writerows(table)
 
 
 def main() -> None:

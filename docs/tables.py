@@ -91,10 +91,12 @@ CHECKED = {
     "log.cached_says_the_log": "part of the prompt tokens that was cached, where the log tells",
     "log.{lines_of_the_server,broken}": "lines that are no requests; lines left out",
     "log.not_understood.{lines,line,first}": "lines no format knows; number and text of the first",
+    "summary[]": "the log and the simulated part of it in words, a line each",
     "notes[]": "what to know of the log, and what to do",
     "engine": "vLLM or SGLang",
     "{hardware,model}": "cards and model, by name",
     "assumed": "what of the machine nobody told",
+    "rate_scale": "how many times as fast as recorded",
     "{arena_tokens,max_running}": "KV cache in tokens, and seats, as simulated",
     "{simulated,draws}": "requests, and resamples",
     "runs[]": "as above, without those of traces, sessions, machines; on the recorded arrivals",
@@ -112,7 +114,7 @@ BENCHED = {
     "rounds": "of each measurement",
     "rows[].what": "what was measured",
     "rows[].{best_s,median_s}": "seconds of processor time",
-    "rows[].ratio": "the median over that of matching each request, or null",
+    "rows[].ratio": "best over the time of matching each request once, or null",
 }
 """Fields of `peek bench --json`."""
 

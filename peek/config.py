@@ -115,7 +115,7 @@ class PeekConfig:
         Raises `InvalidConfig`, which lists the valid labels.
         """
         head, _, tail = label.rpartition(":")
-        if head and "=" in tail:
+        if head and ("=" in tail or head in PRESETS):
             return cls.from_dict({"policy": head, **_parsed_options(label, tail)})
         preset = PRESETS.get(label)
         if preset is not None:
@@ -139,7 +139,10 @@ class PeekConfig:
         `InvalidConfig` for an option that this policy does not have.  The message lists the options that it
         has, and those in `beside`, which the caller takes itself.
         """
-        base = cls.from_label(str(options["policy"])) if "policy" in options else cls()
+        label = options.get("policy", "peek")
+        if not isinstance(label, str):
+            raise InvalidConfig(f"policy is {label!r}; need a text")
+        base = cls.from_label(label)
         given = {name: value for name, value in options.items() if name != "policy"}
         own = {field.name for field in fields(base.options)}
         eviction = given.pop("eviction", base.eviction)
@@ -152,7 +155,9 @@ class PeekConfig:
             if "fair_share" in own or (lanes is None and "lanes" not in lane_options):
                 raise InvalidConfig(_unknown(base, next(iter(lane_options)), beside))
             lanes = LaneOptions(**lane_options) if lanes is None else replace(lanes, **lane_options)
-        return cls(base.policy, replace(base.options, **policy_options), lanes, eviction)
+        with registry.naming(base.policy):
+            policy_options = replace(base.options, **policy_options)
+        return cls(base.policy, policy_options, lanes, eviction)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> PeekConfig:
@@ -169,7 +174,10 @@ class PeekConfig:
             clash = [name for name in VARIABLES if name in environ]
             if clash:
                 raise InvalidConfig(f"PEEK_POLICY and {clash[0]} are both set; set one of them")
-            return cls.from_label(label)
+            try:
+                return cls.from_label(label)
+            except InvalidConfig as error:
+                raise InvalidConfig(f"PEEK_POLICY: {error}") from None
         return _from_flags(environ)
 
     def as_dict(self) -> dict[str, Any]:
@@ -189,7 +197,7 @@ class PeekConfig:
         changed = {name: value for name, value in self.as_dict().items() if base[name] != value}
         if not changed:
             return label
-        return f"{label}:{','.join(f'{name}={_text(value)}' for name, value in changed.items())}"
+        return f"{label}:{','.join(f'{name}={text_of(value)}' for name, value in changed.items())}"
 
     # -- building the parts ------------------------------------------------------------------------
 
@@ -236,7 +244,8 @@ def _made(policy: str, kind: Any, values: Mapping[str, Any]) -> Any:
     missing = [name for name in required if name not in values]
     if missing:
         raise InvalidConfig(f"policy {policy!r} needs the option {missing[0]!r}")
-    return kind(**values)
+    with registry.naming(policy):
+        return kind(**values)
 
 
 def _unknown(base: PeekConfig, name: str, beside: Sequence[str]) -> str:
@@ -268,18 +277,21 @@ def _value(text: str) -> Any:
     if text in _WORDS:
         return _WORDS[text]
     try:
-        value = json.loads(text)
+        value = json.loads(f"0{text}" if text.startswith(".") else text)
     except (ValueError, RecursionError):
         return text
-    return value if isinstance(value, (int, float)) else text
+    return value if isinstance(value, (int, float, str)) else text
 
 
-_WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None, "inf": inf}
+_WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None, "inf": inf, "-inf": -inf}
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """The text form of an option's value."""
+    if isinstance(value, str):  # in quotes where it would be taken for something else
+        return value if _value(value) == value else json.dumps(value)
     for text, meaning in _WORDS.items():
-        if value is meaning or (value == inf and text == "inf"):
+        if value is meaning:
             return text
     return str(value)
 

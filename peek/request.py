@@ -39,9 +39,6 @@ _SIGNALS: Final = (
 MAX_TOKENS: Final = 2**53
 """More tokens than any request computes or generates; lanes count in floats, exact up to here."""
 
-_MOST: Final = 2**62 - 1
-"""The largest count of tokens: sums of a few fit in 64 bits."""
-
 
 @final
 class PendingRequest:
@@ -129,8 +126,8 @@ class PendingRequest:
         self.key = key
         self._arrival_time: float = _seconds(name, "arrival_time", arrival_time)
         self._namespace: str = namespace if isinstance(namespace, str) else _no_text("namespace", namespace)
-        self.num_tokens: i64 = _count(name, "num_tokens", num_tokens)
-        self.tail: i64 = _count(name, "tail", tail)
+        self.num_tokens: i64 = count_of(name, "num_tokens", num_tokens)
+        self.tail: i64 = count_of(name, "tail", tail)
         self.tenant: str = tenant if isinstance(tenant, str) else _no_text("tenant", tenant)
         self.heads: tuple[object, ...] = _names(name, heads)
         self.session: str = session if isinstance(session, str) else _no_text("session", session)
@@ -207,8 +204,9 @@ def _names(request_id: str, value: object) -> tuple[object, ...]:
     raise InvalidKey(f"heads of {request_id!r} is {value!r}; need a tuple of what can be hashed")
 
 
-def _count(request_id: str, name: str, value: object) -> i64:
-    if isinstance(value, int) and 0 <= value <= _MOST:
+def count_of(request_id: str, name: str, value: object) -> i64:
+    """Return a count of tokens or symbols; `InvalidKey` unless it is a whole number from 0 to 2**53."""
+    if isinstance(value, int) and 0 <= value <= MAX_TOKENS:
         return i64(value)
     try:
         number: int = operator.index(value)  # type: ignore[arg-type]
@@ -216,9 +214,9 @@ def _count(request_id: str, name: str, value: object) -> i64:
         raise InvalidKey(
             f"{name} of {request_id!r} is {value!r}, a {type(value).__name__}; need a whole number"
         ) from None
-    if 0 <= number <= _MOST:
+    if 0 <= number <= MAX_TOKENS:
         return i64(number)
-    where = "below 0" if number < 0 else "beyond 2**62"
+    where = "below 0" if number < 0 else "beyond 2**53"
     raise InvalidKey(f"{name} of {request_id!r} is {number}, {where}")
 
 

@@ -141,7 +141,7 @@ class Rig:
     def __init__(self, keys: Sequence[bytes], cache: RadixCache, label: str, own_at: int = 0) -> None:
         self.queue = Queue(keys)
         self.cache = cache
-        self.planner = Planner(PeekConfig.from_label(label))
+        self.planner = Planner(PeekConfig.from_label(label), strict=True)
         self._rng = np.random.default_rng(2)
         self._own_at = own_at
         self._extra = ""
@@ -201,13 +201,13 @@ class Figure:
     Attributes:
         what: name of the operation.
         best_s, median_s: time of one operation in the fastest and in the median round, seconds.
-        ratio: `best_s` over the time of one cache match per request; 0 if the two are not comparable.
+        ratio: `best_s` over the time of one cache match per request; None if the two are not comparable.
     """
 
     what: str
     best_s: float
     median_s: float
-    ratio: float = 0.0
+    ratio: float | None = None
 
 
 class Bench:
@@ -262,7 +262,7 @@ class Bench:
         timed = Rounds(action, setup)
         timed.do(rounds or self._rounds)
         best, middle = min(timed.times_s) / operations, median(timed.times_s) / operations
-        return Figure(what, best, middle, best / beside_s if beside_s else 0.0)
+        return Figure(what, best, middle, best / beside_s if beside_s else None)
 
     def _cache(self) -> RadixCache:
         cache = RadixCache(1)

@@ -23,6 +23,7 @@ from peek.adapters.activation import (
     settings_from,
 )
 from peek.cli.main import main
+from peek.config import text_of
 from peek.policy.default import PeekOptions
 
 OPTIONS: list[dict[str, Any]] = [
@@ -119,7 +120,7 @@ def test_every_option_is_in_force_or_refused(option: str, label: str) -> None:
     options = {"policy": label, option: force.get(option, 1)}
     if option in force:
         assert Settings.from_dict(options) == settings
-        assert f"{option}={force[option]}" in str(settings).split()
+        assert f"{option}={text_of(force[option])}" in str(settings).split()
         return
     with pytest.raises(InvalidConfig) as caught:
         Settings.from_dict(options)
@@ -206,7 +207,7 @@ def test_doctor_prints_every_option_in_force(
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out
     for name, value in Settings.from_dict({"policy": "peek", "explain": 3}).in_force().items():
-        assert f"{name}={value}" in shown
+        assert f"{name}={text_of(value)}" in shown
     assert "slo_s" not in shown
 
 

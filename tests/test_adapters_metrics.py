@@ -18,7 +18,7 @@ from peek import PendingRequest, Planner
 from peek.adapters import export
 from peek.adapters import lifecycle as shields
 from peek.adapters.engine_adapter import EngineInfo
-from peek.adapters.metrics import LABELS, METRICS, snapshot
+from peek.adapters.metrics import EVERY_S, LABELS, METRICS, snapshot
 from peek.adapters.observed import PLACES, PLAN_SECONDS, TOKENS, Observations, ObservedPlanner, Tally
 
 prometheus = pytest.importorskip("prometheus_client", reason="metrics need prometheus_client")
@@ -69,11 +69,69 @@ def test_what_is_shown_is_what_happened(shown: Any) -> None:
 def test_the_queue_is_current_though_nothing_is_planned(shown: Any) -> None:
     engine = ToyEngine()
     attachment = toy_attachment(engine)
+    clock = slowly(attachment)
     busy(engine, attachment, 4)
     engine.arrive("late", [1, 2, 3])
     attachment.call(attachment.adapter.before)  # type: ignore[union-attr]
+    clock.now += EVERY_S
     attachment.count()
     assert shown()["peek_waiting_requests"] == 1
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def slowly(attachment: Any) -> Clock:
+    """From now on the clock of the metrics stands still."""
+    clock = attachment._metrics._clock = Clock()
+    attachment.count(True)
+    return clock
+
+
+def test_while_requests_wait_the_series_are_written_four_times_a_second(shown: Any) -> None:
+    engine = ToyEngine()
+    attachment = toy_attachment(engine)
+    clock = slowly(attachment)
+    for i in range(20):
+        engine.arrive(f"r{i}", [7, 7, i])
+    seen = []
+    for _ in range(12):
+        engine.step(attachment)
+        clock.now += EVERY_S / 4
+        seen.append(shown()["peek_cycles_total"])
+    assert seen == [0, 0, 0, 0, 5, 5, 5, 5, 9, 9, 9, 9]
+
+
+@given(arrivals=st.lists(st.integers(0, 4), max_size=20))
+def test_however_it_comes_to_rest_the_last_state_is_shown(
+    arrivals: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Time stands still, and the engine makes no step more once nothing waits."""
+    path = tmp_path_factory.mktemp("series")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(export.ENGINES_FOLDER, raising=False)
+        patch.setenv(export.OUR_FOLDER, str(path))
+        engine = ToyEngine()
+        attachment = toy_attachment(engine)
+    slowly(attachment)
+    for step, number in enumerate(arrivals):
+        for i in range(number):
+            engine.arrive(f"r{step}.{i}", [7, 7, i])
+        if engine.queue:
+            engine.step(attachment)
+        if not engine.queue:
+            adapter: Any = attachment.adapter
+            found = series(path)
+            assert {
+                f"{name}_total": value for name, value in snapshot(adapter).items()
+            }.items() <= found.items()
+            assert found["peek_waiting_requests"] == 0
+            assert found["peek_position_gain_count"] == len(engine.admitted)
+            assert found["peek_position_gain_bucket le=+Inf"] == len(engine.admitted)
 
 
 def test_every_metric_of_the_table_is_shown(shown: Any) -> None:
@@ -186,39 +244,100 @@ def test_metrics_that_fail_do_not_stop_the_planning(
 # -- through processes --------------------------------------------------------------------------------------
 
 PARENT = """
-import subprocess, sys
+import multiprocessing, sys
 from prometheus_client import REGISTRY, generate_latest
 from peek.adapters.export import offer
 for _ in range(2):
     offer()
 assert b"peek_" not in generate_latest(REGISTRY)
-subprocess.run([sys.executable, "-c", sys.argv[1]], check=True)
+child = multiprocessing.get_context(sys.argv[2]).Process(target=exec, args=(sys.argv[1], {}))
+child.start()
+child.join()
 print(generate_latest(REGISTRY).decode())
 """
 
-CHILD = """
+STARTER = """
+import subprocess, sys
 from peek.adapters.export import offer
 offer()
+subprocess.run([sys.executable, "-c", *sys.argv[1:]], check=True)
+"""
+
+WORK = """
 from support.attached import ToyEngine, toy_attachment
 engine = ToyEngine()
 attachment = toy_attachment(engine)
 engine.arrive("a", [1, 2]); engine.arrive("b", [1, 2])
 engine.step(attachment)
+engine.step(attachment)
 """
+CHILD = "from peek.adapters.export import offer; offer()" + WORK
 
 
-def test_from_the_process_of_the_scheduler_to_that_of_the_api(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("starter", [[], [STARTER]], ids=["from a shell", "from a program with an engine"])
+def test_from_the_process_of_the_scheduler_to_that_of_the_api(
+    starter: list[str], method: str, tmp_path: Path
+) -> None:
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     environ = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path)}
     for name in (export.ENGINES_FOLDER, export.OUR_FOLDER):
         environ.pop(name, None)
-    command = [sys.executable, "-c", PARENT, CHILD]
+    command = [sys.executable, "-c", *starter, PARENT, CHILD, method]
     ran = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     labels = 'dp_rank="0",engine="toy",model_name="m",tp_rank="0"'
-    assert f"peek_cycles_total{{{labels}}} 1.0" in ran.stdout
+    assert f"peek_cycles_total{{{labels}}} 2.0" in ran.stdout
     assert "# TYPE peek_plan_duration_seconds histogram" in ran.stdout
     assert len({line.split("{")[0] for line in ran.stdout.splitlines() if line.startswith("peek_")}) >= 12
     assert not list(tmp_path.glob("peek-metrics-*")), "the folder is gone with its process"
+
+
+FULL = """
+mount -t tmpfs -o size=64k tmpfs "$1" || exit 77
+head -c 57344 /dev/zero > "$1/other"
+PEEK_METRICS_DIR="$1" exec "$2" -c "$3"
+"""
+
+ON_A_FULL_DISK = (
+    WORK
+    + """
+from pathlib import Path
+from peek.adapters.export import FolderCollector, folder
+print(engine.admitted, attachment.active, list(FolderCollector(Path(folder())).collect()))
+"""
+)
+
+
+def test_a_full_disk_ends_the_metrics_and_not_the_scheduler(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", FULL, "sh", str(tmp_path)]
+    try:
+        ran = subprocess.run(
+            [*namespace, sys.executable, ON_A_FULL_DISK],
+            env={**os.environ, "PYTHONPATH": path, export.ENGINES_FOLDER: ""},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        pytest.skip("needs unshare: install util-linux")
+    if ran.returncode in (1, 77) and "Traceback" not in ran.stderr:
+        pytest.skip(f"needs a disk of 64 kB: allow user namespaces to mount ({ran.stderr.strip()})")
+    assert (ran.returncode, ran.stdout) == (0, "['a', 'b'] True []\n"), ran.stderr
+    assert "peek: metrics are no longer passed on" in ran.stderr
+    assert "No space left on device" in ran.stderr
+
+
+def test_labels_that_do_not_fit_end_the_metrics_only(
+    shown: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that grew would be as dangerous as one on a full disk."""
+    monkeypatch.setattr("support.attached.EngineInfo", lambda *_: EngineInfo("toy", model="m" * 20_000))
+    engine = ToyEngine()
+    attachment = toy_attachment(engine)
+    busy(engine, attachment)
+    assert attachment.active
+    assert "the labels of peek_" in caplog.text
 
 
 # -- what is observed ---------------------------------------------------------------------------------------

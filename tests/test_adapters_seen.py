@@ -12,7 +12,7 @@ from support.attached import ToyEngine, toy_attachment
 
 from peek import PeekConfig
 from peek.adapters.activation import Settings
-from peek.adapters.engine_adapter import EngineInfo, Generated
+from peek.adapters.engine_adapter import LOOKS, EngineInfo, Generated
 from peek.adapters.lifecycle import Attachment
 from peek.adapters.sglang.plugin import ranks_of_one_queue, sglang_info
 from peek.adapters.vllm.scheduler import vllm_info
@@ -29,7 +29,7 @@ def test_the_line_says_it_all(caplog: pytest.LogCaptureFixture) -> None:
     assert line.startswith(
         "peek: active; toy 1.0, model m, rank 0.0, cache none; policy=peek objective=balanced"
     )
-    for option in ("fair_share=0.1", "eviction=lru", "grace_tokens=500000.0", "strict=False"):
+    for option in ("fair_share=0.1", "eviction=lru", "grace_tokens=500000.0", "strict=false"):
         assert option in line
     assert set(PeekConfig().as_dict()) <= {word.split("=")[0] for word in line.split("; ")[2].split()}
 
@@ -197,3 +197,28 @@ def test_what_is_generated_is_charged_once_there_are_two_tenants() -> None:
     generated.count()
     assert charged == [("a", 2), ("b", 4), ("a", 1)]
     assert answers == [(6, "r1")]
+
+
+@pytest.mark.parametrize(("admitted", "lasts"), [(64, 1), (64, 4), (200, 1), (3, 100)])
+def test_however_many_are_admitted_answers_are_told_soon_and_nothing_piles_up(
+    admitted: int, lasts: int
+) -> None:
+    """So many are admitted in each step, and run for so many: one, as of embeddings."""
+    told: dict[str, int] = {}
+    step = 0
+    generated = Generated(
+        lambda *_: None, lambda _, name: told.update({name: step}), lambda each: each.output
+    )
+    going: dict[str, Running] = {}
+    for step in range(300):
+        for place in range(admitted):
+            name = f"{step} {place}"
+            going[name] = Running()
+            generated.runs(going[name], name, "a")
+            gone = going.pop(f"{step - lasts} {place}", None)
+            if gone is not None:
+                gone.ended = True
+        generated.count()
+        assert len(generated._running) <= 2 * len(going) + LOOKS
+    assert len(told) > 150 * admitted
+    assert max(when - lasts - int(name.split()[0]) for name, when in told.items()) <= lasts + 1

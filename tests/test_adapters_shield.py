@@ -66,7 +66,7 @@ def test_after_an_error_the_adapter_is_made_anew_with_nothing_left_of_the_old() 
     assert engine.admitted == ["r0", "r1", "r2", "r3", "r4", "r5"], "the engine's own order meanwhile"
 
 
-def test_the_wait_doubles_up_to_a_cap_and_a_recovery_ends_that(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_wait_doubles_up_to_a_cap_and_halves_while_it_works(caplog: pytest.LogCaptureFixture) -> None:
     engine = ToyEngine()
     attachment = toy_attachment(engine)
     engine.fails_in = {"plan"}
@@ -79,7 +79,11 @@ def test_the_wait_doubles_up_to_a_cap_and_a_recovery_ends_that(caplog: pytest.Lo
         for _ in range(10):
             engine.step(attachment)
     assert attachment.back_off.recoveries == 1
-    assert attachment.back_off.wait == 10
+    for wait in (40, 20, 10, 10):
+        assert attachment.back_off.wait == wait
+        for _ in range(40):
+            engine.step(attachment)
+        assert attachment.shield.then == attachment.back_off.then
     lines = [record.getMessage() for record in caplog.records]
     assert sum("tries again after 10 calls" in line for line in lines) == 1
     assert sum("tries again after 40 calls" in line for line in lines) == 4
@@ -139,6 +143,19 @@ def test_an_error_while_it_detaches_does_not_end_the_attempts() -> None:
     assert steps_until_made(engine, attachment, 2) == 10
 
 
+@pytest.mark.parametrize("period", [1, 10, 11, 25, 39, 41, 100])
+def test_an_error_that_comes_back_for_ever_comes_ever_less_often(period: int) -> None:
+    """Attempts that recover and then fail: each error is a traceback in the log."""
+    engine = ToyEngine()
+    attachment = toy_attachment(engine)
+    calls, worked = 4000, 0
+    for _ in range(calls):
+        worked = worked + 1 if attachment.adapter is not None else 0
+        engine.fails_in = {"plan"} if worked >= period else set()
+        engine.step(attachment)
+    assert 0 < attachment.shield.fallbacks <= 4 + calls / 40
+
+
 @given(errors=st.lists(st.booleans(), max_size=400))
 def test_the_back_off_against_its_definition(errors: list[bool]) -> None:
     """Each item is one call; True: whatever is attached fails in it."""
@@ -158,7 +175,9 @@ def test_the_back_off_against_its_definition(errors: list[bool]) -> None:
             recovers = proving and good == 5
             assert back_off.worked() == recovers
             if recovers:
-                proving, wait = False, 5
+                proving = False
+            if good % 20 == 0:
+                wait = max(5, wait // 2)
         if shield is not None and fails:
             assert str(wait) in back_off.then
             back_off.failed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import inf
@@ -340,9 +341,9 @@ class Judged(Definition):
 
     def pieces(self, waiting: list[Fact]) -> list[tuple[tuple[float, int], list[Fact]]]:
         found = super().pieces(waiting)
-        blind = Definition(self.scene, self.policy)
-        blind.paid = self.paid
-        plain = [-key[0] for key, _ in blind.pieces(waiting)]
+        blind = copy(self)
+        blind.learned = {}
+        plain = [-key[0] for key, _ in Definition.pieces(blind, waiting)]
         chosen = min(range(len(found)), key=lambda place: found[place][0])
         assert 4.0000001 * plain[chosen] >= max(plain)
         return found

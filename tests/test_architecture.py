@@ -86,6 +86,7 @@ CATCH_ALL = {"Exception", "BaseException"}
 
 CALLS_STRANGERS = {
     "peek.planner.calls",
+    "peek.policy.registry",
     "peek.testing.policies",
     "peek.testing.views",
 }

@@ -10,9 +10,12 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.arena import __main__ as arena
 from bench.arena import kinds
+from bench.arena.bounded import shortest_within
 from bench.arena.cells import STOCK, Cell, row, run_cell
 from bench.arena.traces import TRACES, Trace, WrongChecksum, fetch
 from peek.simulation.workload import pack_tokens
@@ -51,6 +54,33 @@ def test_the_page_has_the_figures_of_recorded_sessions() -> None:
         assert [mean, p99, e2e] == [f"{ours[name]:.2f}" for name in ("ttft", "p99", "e2e")]
         assert job in ("", f"{ours['jct']:.2f}")
         assert over == f"{ours['ttft'] / arrival:.2f}"
+
+
+def test_the_page_has_the_figures_of_a_bound_known_beforehand() -> None:
+    with arena.TABLE.with_name("policies_bounded.csv").open(newline="", encoding="utf-8") as stream:
+        rows = [line for line in csv.DictReader(stream) if line["policy"] == "bounded by 1.1"]
+    page = " ".join(arena.PAGE.read_text(encoding="utf-8").split())
+    means = {line["kind"].split()[0]: float(line["ttft"]) for line in rows}
+    assert (min(means, key=means.__getitem__), max(means, key=means.__getitem__)) == ("rag", "lora")
+    assert "has {rag:.2f} (RAG) to {lora:.2f} times (LoRA) the best mean".format(**means) in page
+
+
+JOBS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=9)
+
+
+@given(jobs=JOBS, most=st.integers(0, 9))
+def test_shortest_first_within_a_bound_makes_nobody_late(jobs: list[tuple[int, int]], most: int) -> None:
+    work = [float(each) for each, _ in jobs]
+    ends = list(accumulate(work))
+    slack = list(accumulate((end + more for end, (_, more) in zip(ends, jobs, strict=True)), max))
+    order = shortest_within(work, slack, most)
+    assert sorted(order) == list(range(len(work)))
+    done = accumulate(work[job] for job in order)
+    assert all(end <= slack[job] for end, job in zip(done, order, strict=True))
+    free = shortest_within(work, [1e9] * len(work), len(work))
+    assert free == sorted(free, key=lambda job: (work[job], job)), "without a bound it is shortest first"
+    tight = shortest_within(work, ends, len(work))
+    assert tight == list(range(len(work))), "without slack it is the order of arrival"
 
 
 def test_names_of_tenants_are_not_believed() -> None:

@@ -45,7 +45,7 @@ def assert_rows(found: dict[str, Any], prompts: int) -> None:
     rows = found["rows"]
     assert [row["what"] for row in rows] == [*MEASURED, f"offline order of {prompts:,} prompts"]
     assert all(0.0 < row["best_s"] <= row["median_s"] for row in rows)
-    assert [row["ratio"] > 0.0 for row in rows] == [False, False, True, True, True, True, False]
+    assert [(row["ratio"] or 0.0) > 0.0 for row in rows] == [False, False, True, True, True, True, False]
     assert found["backend"] == peek.backend()
 
 
@@ -71,6 +71,16 @@ def test_bad_lines_are_named_and_the_rest_is_measured(tmp_path: Path, capsys: Ca
     assert json.loads(out)["waiting"] == 2
     assert f"{path}: line 5: not valid JSON" in err
     assert err.splitlines()[-1] == f"peek: {path}: 1 bad line left out"
+
+
+def test_many_lines_with_one_fault_are_one_line_of_text(tmp_path: Path, capsys: Capsys) -> None:
+    path = write(tmp_path / "in.jsonl", [*json_rows(4), "no JSON", *["[]"] * 50, "no JSON"])
+    assert main(["bench", str(path), "--rounds", "1", "--json"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert "line 5: not valid JSON" in lines[0]
+    assert "line 6: " in lines[1]
+    assert lines[2] == f"peek: {path}: 52 bad lines left out"
 
 
 def test_a_trace(tmp_path: Path, capsys: Capsys) -> None:

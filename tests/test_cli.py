@@ -9,13 +9,13 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from support.fixtures import Capsys, Patch
 from support.waiting import PATIENCE_S, until
 
 import peek
+from peek.adapters.engine_adapter import TESTED
 from peek.cli import reading, report
 from peek.cli.main import main
 from peek.cli.report import rounded, significant, times_better
@@ -561,10 +562,23 @@ def test_doctor(tmp_path: Path) -> None:
     assert ".".join(map(str, sys.version_info[:3])) in rows["python"]
     assert rows["numpy"] == np.__version__
     for engine in ("vllm", "sglang"):
-        included = find_spec(f"peek.adapters.{engine}") is not None
-        assert rows[f"peek.adapters.{engine}"] == f"adapter {'included' if included else 'not included'}"
+        assert rows[f"peek.adapters.{engine}"] == "tested on " + ", ".join(TESTED[engine])
         assert engine in rows
     assert rows["active"] == "stock"
+
+
+def test_doctor_says_whether_the_engine_found_is_one_that_was_tested(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, version in (("vllm", "0.32.0+cpu"), ("sglang", "0.6.0")):
+        info = tmp_path / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^peek\.adapters\.vllm +tested on 0\.32\.0\+cpu$", shown, re.MULTILINE)
+    assert re.search(r"^peek\.adapters\.sglang +not tested on 0\.6\.0; on 0\.5\.9, ", shown, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

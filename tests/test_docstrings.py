@@ -53,6 +53,18 @@ def test_its_signature_shows(name: str) -> None:
     ):
         shown = inspect.signature(thing)  # raises where there is none
         assert all(not name.startswith("arg") for name in shown.parameters), "named as in the source"
+        by_place = [each.name for each in shown.parameters.values() if each.kind is each.POSITIONAL_ONLY]
+        assert by_place in ([], ["self"]), "each can be given by name"
+
+
+@pytest.mark.parametrize(
+    ("thing", "named_only"),
+    [(peek.Planner, "lanes"), (peek.fleet.FleetPlanner.join, "cache_tokens")],
+)
+def test_what_is_given_by_name_only_shows(thing: Any, named_only: str) -> None:
+    kinds = {each.name: each.kind for each in inspect.signature(thing).parameters.values()}
+    first = next(name for name, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY)
+    assert first == named_only
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +20,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.loops import in_a_loop
 
-from peek.adapters.epp.picker import ASIDE_S, HUNG_S, REST_S, Brain, Options, Picked, Picker
+from peek.adapters.epp.picker import (
+    ASIDE_S,
+    HUNG_S,
+    LONGEST_READ,
+    MOST_CALLS,
+    REST_S,
+    Brain,
+    Options,
+    Picked,
+    Picker,
+)
 from peek.adapters.epp.server import ADVICE, NEEDED, EndpointList, addresses, listed
+from peek.adapters.prompts import ROOM, TEXTS, beginning, beginning_of, prompt_of
 from peek.errors import InvalidConfig, NoReplica
 
 ABC = ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]
@@ -386,6 +399,109 @@ async def test_a_client_that_leaves_while_the_planner_decides_leaves_nothing_beh
     free.set()
     assert sum((await loads(made)).values()) == 0
     assert made.endpoints == dict.fromkeys(ABC, 0)
+
+
+async def until_set(event: Event) -> None:
+    while not event.is_set():
+        await asyncio.sleep(0.001)
+
+
+@in_a_loop
+async def test_a_planner_that_is_kept_busy_by_one_call_after_another_has_not_hung() -> None:
+    made, clock = picker()
+    made.options = Options(deadline_s=0.05)
+    free, asked = ([Event() for _ in range(3)] for _ in "ab")
+
+    def keep_busy(number: int) -> None:
+        asked[number].set()
+        free[number].wait()
+
+    busy = made._brain
+    calls = [busy.call(keep_busy, number) for number in range(3)]
+    late = await made.pick(body(LONG))
+    for number in range(3):
+        await until_set(asked[number])
+        clock.now += 0.9 * HUNG_S
+        made.tick()
+        free[number].set()
+        await calls[number]
+    assert made._brain is busy
+    assert late.brain is busy
+    assert (await loads(made))[late.endpoint] == 1
+
+
+@in_a_loop
+async def test_a_planner_with_more_to_do_than_it_can_catch_up_with_is_replaced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made, _ = picker()
+    free, asked = Event(), Event()
+    made._brain.call(asked.set)
+    made._brain.call(free.wait)
+    for _ in range(MOST_CALLS + 1):
+        made._brain.call(int)
+    await until_set(asked)
+    made.tick()
+    assert errors(caplog) == [
+        f"peek's planner has fallen behind; the fewest requests decide for {ASIDE_S:.0f} s"
+    ]
+    free.set()
+
+
+@in_a_loop
+async def test_the_fewest_requests_decide_about_a_body_that_is_too_long_to_be_read() -> None:
+    made, _ = picker()
+    at_limit = body("x" * (LONGEST_READ - len(body(""))))
+    for sent, fallbacks in ((at_limit, 0), (at_limit + b" ", 1)):
+        picked = await made.pick(sent)
+        assert (made._brain.metrics.fallbacks, picked.brain) == (fallbacks, made._brain)
+    assert sorted((await loads(made)).values()) == [0, 1, 1], "the planner hears of both"
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_a_key_is_of_the_beginning_and_the_rest_counts_by_its_length(ids: bool) -> None:
+    prompt: Any = list(range(ROOM)) if ids else "".join(map(str, range(ROOM)))
+    calls: list[Any] = [
+        prompt,
+        {"prompt": prompt, "max_tokens": 7},
+        SimpleNamespace(prompt=prompt, model="m"),
+    ]
+    if not ids:
+        turns = [{"role": "system", "content": "Short."}, {"role": "user", "content": prompt}]
+        parts = [{"type": "text", "text": prompt[:1000]}, {"type": "text", "text": prompt[1000:]}]
+        calls += [{"messages": turns}, {"messages": [{"role": "user", "content": parts}, *turns]}]
+        calls += [SimpleNamespace(messages=turns), {"system": "Short.", "messages": turns}]
+    for call in calls:
+        whole, found = prompt_of([call], {}), beginning_of([call], {})
+        assert whole is not None
+        assert found is not None
+        cut = len(found.key.key)
+        assert ROOM // 16 - 16 <= cut <= ROOM // 16 + 16
+        assert found.key.key[: cut - 8] == whole.key.key[: cut - 8]
+        assert found.key.num_tokens == pytest.approx(whole.key.num_tokens, abs=64)
+        assert found._replace(key=whole.key) == whole
+    assert beginning_of([], {"prompt_token_ids": list(range(ROOM))}) == beginning_of([list(range(ROOM))], {})
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers(-3, 9) | st.text("ab", max_size=20),
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(st.sampled_from([*TEXTS, "role", "tools", "model"]), inner, max_size=4)
+        ),
+        max_leaves=20,
+    ),
+    st.integers(0, 200),
+)
+def test_what_is_short_is_read_as_it_is_and_nothing_is_changed(call: Any, room: int) -> None:
+    before = deepcopy(call)
+    assert beginning_of([call], {}) == prompt_of([call], {})
+    kept, size = beginning(call, room)
+    assert call == before
+    assert (kept is call) or size > room or isinstance(call, str)
+    assert beginning(kept, room)[0] == kept
+    assert beginning(kept)[1] <= max(room, 0)
 
 
 # -- options, and the list of endpoints -------------------------------------------------------------------

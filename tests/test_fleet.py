@@ -7,6 +7,7 @@ twice, a home is one of the cheapest, and no replica idles while another has wor
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import chain, count, repeat
 from math import inf
@@ -31,8 +32,10 @@ from peek import (
     UnknownRequest,
 )
 from peek.fleet import FleetConfig, FleetPlanner, ReplicaStatus
-from peek.fleet.placement import Beginnings, by_backlog, cost, longest_first
+from peek.fleet.placement import MOST_TURNS, Beginnings, by_backlog, cost, longest_first
 from peek.fleet.replicas import Ticket
+from peek.fleet.stealing import Raid, budget
+from peek.policy.default.policy import PeekPolicy
 from peek.trie.keys import pack
 
 NAMESPACES = st.sampled_from(["", "lora"])
@@ -358,6 +361,7 @@ class FleetMachine(RuleBasedStateMachine):
         if not status:
             return
         victim = max(status.values(), key=lambda each: (not each.accepting, each.backlog))
+        self.assert_a_search_finds_nothing(thief, victim.name)
         load = self.loads()[thief]
         idle = not load.under_way + self.replicas[thief].others[0]
         assert not (idle and victim.accepting and self.is_full(victim)), "idle beside a full one"
@@ -369,6 +373,12 @@ class FleetMachine(RuleBasedStateMachine):
             price = own + (self.weight(load) - 1.0) * max(0, own - rest)
             slack = self.config.stickiness  # a request counts with a token at least, here or there
             assert price > budget * (1 - 1e-9) - slack
+
+    def assert_a_search_finds_nothing(self, thief: str, victim: str) -> None:
+        """What was not searched again holds nothing; unless a cache has dropped something by itself."""
+        if not self.replicas[victim].full:
+            pair = self.fleet._replicas[victim], self.fleet._replicas[thief]
+            assert budget(*pair) < 1.0 or not Raid(*pair, self.fleet._tickets).choose()
 
     # -- always ----------------------------------------------------------------------------------------
 
@@ -495,6 +505,49 @@ def test_the_smaller_priority_goes_first(priorities: tuple[int, ...], went: list
     assert fleet.take("g", 10.0) == [f"r{i}" for i in went]
 
 
+def test_a_priority_costs_others_nothing_once_its_request_has_gone() -> None:
+    fleet = fleet_of("a", "b")
+    for name in ("a", "b"):
+        fleet.pause(name)
+    homes = [fleet.add(ask(f"r{i}", [i] * 600), 0, priority) for i, priority in enumerate((0, 0, 3, -1, 0))]
+    ranked = {name: homes[2:4].count(name) for name in ("a", "b")}
+    assert {name: fleet._replicas[name].ranked for name in ("a", "b")} == ranked
+    fleet.cancel("r2")
+    fleet.lost(homes[3])
+    for name in {"a", "b"} - {homes[3]}:
+        fleet.resume(name)
+    while sent := fleet.dispatch(0.0):
+        for pair in sent:
+            assert fleet.started(*pair)
+    assert [replica.ranked for replica in fleet._replicas.values()] == [0]
+
+
+class Visits(OrderedDict[str, Ticket]):
+    """Counts the requests without a home that are looked at."""
+
+    count = 0
+
+    def items(self) -> Any:
+        for item in super().items():
+            self.count += 1
+            yield item
+
+    def values(self) -> Any:
+        for item in super().values():
+            self.count += 1
+            yield item
+
+
+def test_while_there_is_no_replica_an_arrival_looks_at_one_request() -> None:
+    fleet = FleetPlanner()
+    visits = fleet._placement._unplaced = Visits()
+    for number in range(100):
+        assert fleet.add(ask(f"r{number}", [number])) == ""
+    assert visits.count <= 100
+    fleet.join("a")
+    assert [fleet.home(f"r{number}") for number in range(100)] == ["a"] * 100
+
+
 class Flaky(NaiveCacheOf):
     """Holds nothing, and fails at the questions that `fails` names."""
 
@@ -514,6 +567,42 @@ def test_a_request_without_a_home_after_an_error_of_a_view_finds_one_later() -> 
     with pytest.raises(ConnectionError, match="no news"):
         fleet.add(ask("r", [1] * 600))
     assert fleet.take("a", 0.0) == ["r"]
+
+
+def with_one_sent_and_not_reported() -> FleetPlanner:
+    """Of two requests that wait for "a" one is sent; at the other one the view fails."""
+    fleet, view = FleetPlanner(), Flaky(repeat(False))
+    fleet.join("a", view=view)
+    for number in range(2):
+        fleet.add(ask(f"r{number}", [number] * 600, float(number)))
+    view.fails = chain([False] * 3, [True], repeat(False))  # two are planned, one is sent
+    with pytest.raises(ConnectionError):
+        fleet.take("a", 1.0)
+    assert (len(fleet), fleet.home("r0")) == (1, "a")
+    fleet.join("b")
+    return fleet
+
+
+def test_what_was_sent_before_an_error_is_reported_once_and_to_the_replica_that_has_it() -> None:
+    fleet = with_one_sent_and_not_reported()
+    fleet.add(ask("other", [7] * 600, 2.0))
+    assert fleet.home("other") == "b"
+    assert fleet.take("b", 2.0) == ["other"]
+    assert fleet.take("a", 2.0) == ["r0", "r1"]
+    assert fleet.dispatch(3.0) == fleet.take("a", 3.0) == []
+
+
+def test_what_was_cancelled_or_lost_after_an_error_is_not_reported() -> None:
+    fleet = with_one_sent_and_not_reported()
+    assert fleet.cancel("r0") == "", "no host has sent it"
+    assert fleet.dispatch(2.0) == [("r1", "a")]
+    assert fleet.cancel("r1") == "a"
+    fleet = with_one_sent_and_not_reported()
+    assert fleet.lost("a") == ["r0"]
+    assert fleet.dispatch(2.0) == [("r0", "b"), ("r1", "b")], "once, and where it is now"
+    fleet = with_one_sent_and_not_reported()
+    fleet.lost("a", requeue=False)
+    assert fleet.dispatch(2.0) == [("r1", "b")]
 
 
 def test_a_family_has_one_home_and_families_spread() -> None:
@@ -668,7 +757,7 @@ def test_a_turn_leaves_home_only_when_waiting_costs_more_than_computing_again() 
 def test_a_session_begins_where_its_later_turns_wait_least(later: int) -> None:
     """The replica that has its beginning is idle now, but had 2,000 tokens to do when two requests asked."""
     usual = 2000 * (1 - (63 / 64) ** 2) * 63 / 64
-    turns = later / 2  # of the session "one", and of that which "known" begins
+    turns = min(later, MOST_TURNS) / 2  # of the session "one", and of that which "known" begins
     for known in (int(turns * usual) + offset for offset in (-1, 2)):
         fleet = fleet_of("a", "b")
         for place in range(later + 1):
@@ -828,6 +917,190 @@ def test_a_view_that_fails_now_and_then_loses_no_request() -> None:
     assert len(fleet) == 0
 
 
+# -- help that is not searched for again --------------------------------------------------------------
+
+
+class Counting(NaiveCacheOf):
+    """Holds nothing, and counts the questions."""
+
+    asked = 0
+
+    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+        self.asked += 1
+        return super().advance(cursor, segment, offset)
+
+
+SYSTEM = [5] * 50
+
+
+def document(number: int) -> list[int]:
+    return [*SYSTEM, *[100 + number] * 400]
+
+
+def a_crowd_that_stays() -> tuple[FleetPlanner, list[Counting]]:
+    """A hundred questions on documents that only "busy" has, and three replicas with little to do."""
+    fleet = fleet_of("busy")
+    for number in range(100):
+        fleet.place(ask(f"d{number}", document(number)), at="busy")
+        fleet.finished(f"d{number}", "busy")
+    fleet.other_load("busy", 2000, 1)
+    views = [Counting([("", SYSTEM)], 1) for _ in "xyz"]
+    for name, view in zip("xyz", views, strict=True):
+        fleet.join(name, view=view)
+        fleet.place(ask(f"at {name}", [ord(name)] * 500), 10, name)
+        fleet.started(f"at {name}", name)
+    add_at_busy(fleet, *[ask(f"r{each}", [*document(each), *[7] * 4], float(each)) for each in range(100)])
+    for view in views:
+        view.asked = 0
+    assert fleet.dispatch(100.0) == []
+    assert all(view.asked > 100 for view in views), "each question is looked at once"
+    return fleet, views
+
+
+def add_at_busy(fleet: FleetPlanner, *requests: PendingRequest) -> None:
+    for name in "xyz":
+        fleet.pause(name)
+    assert {fleet.add(request) for request in requests} == {"busy"}
+    for name in "xyz":
+        fleet.resume(name)
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda fleet: fleet.add(ask("new", [*document(1), 9])),
+        lambda fleet: fleet.add(ask("elsewhere", [9] * 40)),
+        lambda fleet: fleet.started("p", fleet.place(ask("p", [9] * 50), at="x")),
+        lambda fleet: fleet.place(ask("p", [*SYSTEM, *[9] * 50]), at="x"),
+        lambda fleet: fleet.cancel("r50"),
+        lambda fleet: fleet.other_load("busy", 1999, 1),
+        lambda fleet: fleet.other_prompt(ask("theirs", [9] * 400), "x"),
+        lambda fleet: None,
+    ],
+)
+def test_where_nothing_was_worth_taking_over_it_is_not_searched_for_again(
+    happens: Callable[[FleetPlanner], object],
+) -> None:
+    fleet, views = a_crowd_that_stays()
+    for view in views:
+        view.asked = 0
+    happens(fleet)
+    assert [pair for pair in fleet.dispatch(101.0) if pair[0].startswith("r")] == []
+    assert sum(view.asked for view in views) < 20
+    assert fleet.stats.steals == 0
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda fleet: add_at_busy(fleet, *[ask(f"n{i}", [*document(i), *[9] * 200]) for i in range(100)]),
+        lambda fleet: fleet.pause("busy"),
+    ],
+)
+def test_what_has_become_worth_taking_over_is_found(happens: Callable[[FleetPlanner], object]) -> None:
+    """The backlog is worth a copy, or nobody else would answer."""
+    fleet, _ = a_crowd_that_stays()
+    happens(fleet)
+    assert fleet.dispatch(101.0)
+    assert fleet.stats.steals > 0
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda fleet: fleet.other_prompt(ask("theirs", document(3)), "guessed"),
+        lambda fleet: fleet.finished("copy", fleet.place(ask("copy", document(3)), at="guessed")),
+    ],
+)
+def test_a_prompt_that_has_come_to_a_replica_makes_others_worth_taking_over(
+    happens: Callable[[FleetPlanner], object],
+) -> None:
+    fleet, _ = a_crowd_that_stays()
+    fleet.join("guessed")
+    fleet.place(ask("at guessed", [1] * 500), 10, "guessed")
+    fleet.started("at guessed", "guessed")
+    assert fleet.dispatch(101.0) == []
+    happens(fleet)
+    assert fleet.dispatch(102.0) == [("r3", "guessed")]
+
+
+def test_what_an_engine_has_told_counts_from_the_end_of_a_request() -> None:
+    fleet, views = a_crowd_that_stays()
+    views[0].prompts.append(("", document(3)))
+    fleet.finished("at x", "x")
+    assert fleet.dispatch(101.0) == [("r3", "x")]
+
+
+def test_a_new_request_that_costs_less_is_taken_over() -> None:
+    fleet, _ = a_crowd_that_stays()
+    add_at_busy(fleet, ask("short", [9] * 20))
+    assert [request for request, _ in fleet.dispatch(101.0)] == ["short"]
+
+
+def test_a_request_that_shared_its_prefix_with_a_cancelled_one_only_is_taken_over() -> None:
+    """Alone it is not computed twice.  "busy", where both wait, has not computed it either."""
+    fleet, _ = a_crowd_that_stays()
+    add_at_busy(fleet, *[ask(f"pair {number}", [8] * 300 + [number] * 50) for number in range(2)])
+    assert fleet.dispatch(101.0) == []
+    fleet.cancel("pair 1")
+    assert [request for request, _ in fleet.dispatch(102.0)] == ["pair 0"]
+
+
+def test_a_prefix_that_was_too_dear_is_copied_once_fewer_would_wait_for_it() -> None:
+    fleet = fleet_of("busy", "calm")
+    fleet.place(ask("first", [7] * 150), at="busy")
+    fleet.finished("first", "busy")
+    fleet.other_load("busy", 2000, 1)
+    for number in range(5):
+        fleet.started(f"d{number}", fleet.place(ask(f"d{number}", [20 + number] * 10), 1, "calm"))
+    fleet.pause("calm")
+    for number in range(100):
+        fleet.add(ask(f"r{number}", [7] * 150 + [100 + number] * 4, float(number)))
+    fleet.resume("calm")
+    assert fleet.dispatch(100.0) == [], "weight 2.5"
+    for number in range(5):
+        assert fleet.finished(f"d{number}", "calm")
+    assert fleet.dispatch(101.0), "weight 1"
+
+
+def test_nothing_is_remembered_of_replicas_that_are_gone() -> None:
+    fleet, _ = a_crowd_that_stays()
+    assert [len(known) for known in fleet._looks._by_thief.values()] == [1, 1, 1]
+    fleet.lost("x")
+    assert len(fleet._looks._by_thief) == 2
+    fleet.lost("busy")
+    assert [len(known) for known in fleet._looks._by_thief.values()] == [0, 0]
+
+
+# -- what is remembered --------------------------------------------------------------------------------
+
+
+def test_sessions_that_never_end_stay_at_home() -> None:
+    """Each turn once expected all the turns that sessions had before it, and went wherever less was to do."""
+    fleet, rng = fleet_of(*"abcd", unit_tokens=16), Random(1)
+    under_way: list[tuple[str, str]] = []
+    for round_ in range(120):
+        for user in rng.sample(range(30), 30):
+            key = [1_000_000 * user + place for place in range(400 + round_)]
+            name = f"{user}/{round_}"
+            under_way.append((name, fleet.place(turn(name, str(user), key), 100 + rng.randrange(100))))
+            if len(under_way) > 12:
+                assert fleet.finished(*under_way.pop(rng.randrange(12)))
+    assert fleet.stats.sessions_moved < 30
+
+
+def test_a_replicas_planner_remembers_no_request_that_it_has_let_go() -> None:
+    fleet = fleet_of("a")
+    for number in range(50):
+        fleet.add(turn(f"r{number}", f"s{number}", [number] * 600, "lora"))
+        for pair in fleet.dispatch(float(number)):
+            assert fleet.finished(*pair)
+    policy = fleet._replicas["a"].planner.policy
+    assert isinstance(policy, PeekPolicy)
+    assert (policy.expectations.running, len(policy.expectations.sessions)) == (0, 0)
+    assert (policy.expectations.namespaces, policy.reads_heads) == (0, False)
+
+
 # -- large fleets --------------------------------------------------------------------------------------
 
 
@@ -879,7 +1152,10 @@ def test_beginnings_are_remembered_by_who_was_sent_them_last() -> None:
     numbers = known.numbers(pack([1, 2, 3, 4]), "")
     assert len(numbers) == 3, "beginnings of 3, 2 and 1 symbols"
     assert known.numbers(pack([1, 2, 3, 9]), "") == numbers
-    assert not set(known.numbers(pack([1, 2, 3, 4]), "lora")) & set(numbers)
+    assert known.numbers(pack([1, 2, 9]), "")[1:] == numbers[1:], "two prompts meet where they part"
+    asked = pack([1, 2, 3, 4])
+    assert known.numbers(asked, "") == known.numbers(asked, "") == numbers
+    assert not set(known.numbers(asked, "lora")) & set(numbers), "the last answer is one namespace's"
     known.note(numbers, "a")
     known.note(numbers[1:], "b")
     known.note(numbers[2:], "a")

@@ -155,5 +155,5 @@ def test_verls_balancer_serves_its_metrics() -> None:
 
     text = asyncio.run(scenario())
     assert "peek_fleet_dispatched_requests_total 1.0" in text
-    assert "peek_fleet_decision_seconds_count 1.0" in text
+    assert "peek_fleet_decision_seconds_count 2.0" in text  # to join, and to send
     assert 'peek_fleet_under_way_requests{replica="s0"} 1.0' in text

@@ -76,8 +76,9 @@ def test_late_news_costs_time_and_no_request(router: str, stale_s: float) -> Non
     assert simulate_fleet(part_of("w1c", 60, 2.0), "peek", shape)["finished"] == 60
 
 
-def test_no_replica_is_left_to_answer() -> None:
-    shape = FleetShape("peek", [1.0], losses=((1.0, 0),))
+@pytest.mark.parametrize("stale_s", [0.0, 0.5])
+def test_no_replica_is_left_to_answer(stale_s: float) -> None:
+    shape = FleetShape("peek", [1.0], stale_s, losses=((1.0, 0),))
     with pytest.raises(WorkloadError, match="requests wait for a replica, and none is left"):
         simulate_fleet(part_of("w1c", 80), "peek", shape)
 
@@ -96,6 +97,8 @@ def test_a_request_that_fits_nowhere() -> None:
         ({"speeds": [0.0]}, "speed is 0"),
         ({"stale_s": -1.0}, "stale_s is -1"),
         ({"losses": [(1.0, 2)]}, "there is no replica 2 to lose at 1.0 s"),
+        ({"losses": [(2.0, 0), (1.0, 0)]}, "there is no replica 0 to lose at 2.0 s"),
+        ({"losses": [(1.0, 2)], "joins": [(3.0, 1.0), (1.0, 1.0)]}, "there is no replica 2 to lose at 1.0 s"),
     ],
 )
 def test_shapes_that_cannot_be(changes: dict[str, Any], message: str) -> None:
@@ -124,6 +127,30 @@ def joined(router: Router, *cached: list[int]) -> list[Site]:
     for site in there:
         router.joined(site)
     return there
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_router_sees_what_was_computed_and_nothing_of_a_step_under_way(cache: str) -> None:
+    key = unique_tokens("p", 1, 8000)
+    seen: list[int] = []
+
+    class Watching(Router):
+        def arrived(self, arrival: Arrival) -> None:
+            super().arrived(arrival)
+            view, segment = self.sites[0].view, memoryview(arrival.key).cast("i")
+            seen.append(view.advance(view.root(""), segment, 0)[0] * view.unit_tokens)
+
+        def ready(self, now: float) -> list[tuple[str, int]]:
+            return [self.send(self.queue.popleft(), self.sites[0]) for _ in range(len(self.queue))]
+
+    times = [0.0, 0.1, 60.0]  # the first prefill takes longer than the second waits, and less than the third
+    rows = tuple(SimRequest(f"r{at}", at_s, key, 8000, 5) for at, at_s in enumerate(times))
+    of = Workload(
+        name="by hand", load="trace", seed=0, requests=rows, warmup=0, max_running=8, arena_tokens=50_000
+    )
+    simulate_fleet(of, "fcfs+lru", FleetShape("round-robin", [1.0]), cache, router=Watching())
+    assert seen[:2] == [0, 0]
+    assert seen[2] > 7900
 
 
 def test_round_robin_takes_turns() -> None:

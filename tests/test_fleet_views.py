@@ -64,6 +64,19 @@ def test_a_replicas_view_is_the_longer_of_two(
     for number, (namespace, key) in enumerate(coming):
         view.send(str(number), pack(key), namespace)
     assert matched(view, asked[1], asked[0]) == longest(cached + coming, asked)
+    assert view.held(pack(asked[1]), asked[0]) == longest(cached + coming, asked)
+
+
+@given(computed=st.lists(PROMPTS, max_size=4), coming=st.lists(PROMPTS, max_size=4), asked=PROMPTS)
+def test_a_guessed_cache_holds_what_was_computed(
+    computed: list[Prompt], coming: list[Prompt], asked: Prompt
+) -> None:
+    view = ReplicaView(None, 1000, 1)
+    for number, (namespace, key) in enumerate(coming + computed):
+        view.send(str(number), pack(key), namespace)
+        if number >= len(coming):
+            view.compute(str(number), pack(key), namespace)
+    assert view.held(pack(asked[1]), asked[0]) == longest(computed + coming, asked)
 
 
 @given(data=st.data(), capacity=st.integers(0, 12), noted=st.sampled_from([1, 3, 256]), tells=st.booleans())
@@ -73,6 +86,7 @@ def test_a_walk_that_goes_on_finds_what_one_from_the_start_finds(
     told = EventView(100)
     view = ReplicaView(told if tells else None, capacity, 1)
     view.most_noted = noted
+    view.most_noted_bytes = data.draw(st.sampled_from([8, 2**20]), label="bytes")
     tree = PendingTree()
     going_on = DualWalk(tree)
     sent: dict[str, Prompt] = {}
@@ -103,6 +117,25 @@ def test_a_walk_that_goes_on_finds_what_one_from_the_start_finds(
             going_on.walk(view)
     found = going_on.match(view)
     assert found == DualWalk(tree).match(view)
+
+
+@pytest.mark.parametrize("tells", [False, True])
+def test_the_changes_of_a_view_keep_few_bytes_of_long_prompts(tells: bool) -> None:
+    view = ReplicaView(EventView(100) if tells else None, 10_000, 1)
+    view.most_noted_bytes = 10_000
+    before = view.version
+    for number in range(40):
+        key = pack([number] * (1000 if number < 39 else 5000))
+        view.send(str(number), key, "", number)
+        view.compute(str(number), key, "")
+        kept = view.gained_since(view._forgotten)
+        assert kept is not None
+        assert sum(len(each) for _, each, _ in kept) <= 10_000
+        if number < 39:
+            assert [held for _, each, held in kept if each][-1] == number
+    assert view.changes == 80
+    assert view.inserted_since(before) is None, "the walk begins anew"
+    assert view.inserted_since(view.version) == []
 
 
 def test_history_keeps_the_protocol() -> None:

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peek import InvalidKey, WorkloadError
+from peek.cli.reading import json_loads
 from peek.offline.formats import _listed, lines_of
 from peek.traffic import Arrival, Ending, Event, Measured, Reader, RequestRows, Tracer
 from peek.traffic.wrapped import Unwrapping
@@ -500,3 +501,56 @@ def test_two_old_lines_that_became_one_are_taken_for_neither() -> None:
     hole = second[second.index("Received request") :]
     line = first.replace("SamplingParams(n=1)", f"SamplingParams(n={hole}")
     assert read(f"{line}\n{first}\n").arrivals == read(f"{first}\n").arrivals != []
+
+
+def test_a_cell_may_have_line_ends() -> None:
+    prompts = ['one\n\ntwo, "three"', "four", "five\r\nsix"]
+    found = read(as_csv(["timestamp", "prompt"], [[START + i, text] for i, text in enumerate(prompts)]))
+    assert [each.prompt for each in found.arrivals] == prompts
+    assert not found.broken
+    cut = read('timestamp,prompt\n1795326000,"one"\n1795326001,"two\nthree\n')
+    assert [each.prompt for each in cut.arrivals] == ["one"]
+    assert len(cut.broken) == 1
+
+
+def test_several_prompts_are_as_many_requests() -> None:
+    row = {"timestamp": START, "prompt": ["abcdefgh", "abcdxxxx"], "usage": {"completion_tokens": 9}}
+    tokens = {"timestamp": START, "input": [[1, 2, 3], [1, 2, 4]]}
+    found = read(jsonl([row, tokens]))
+    assert [each.prompt for each in found.arrivals] == ["abcdefgh", "abcdxxxx", [1, 2, 3], [1, 2, 4]]
+    assert [each.output_tokens for each in found.endings] == [5, 5, 0, 0]
+    assert len({each.name for each in found.arrivals}) == 4
+
+
+def test_messages_may_be_written_as_text() -> None:
+    plain = read(jsonl([{"startTime": ISO[0], "messages": CHATS[0]}]))
+    found = read(jsonl([{"startTime": ISO[0], "messages": json.dumps(CHATS[0])}]))
+    assert found.arrivals == plain.arrivals
+    assert found.names == {"LiteLLM's log"}
+
+
+def test_what_anthropic_says_of_its_cache() -> None:
+    usage = {"input_tokens": 10, "cache_read_input_tokens": 30, "cache_creation_input_tokens": 60}
+    row = {"timestamp": START, "system": "S", "messages": CHATS[0], "response": {"usage": usage}}
+    (ending,) = read(jsonl([row])).endings
+    assert (ending.prompt_tokens, ending.cached_tokens) == (100, 30)
+
+
+@pytest.mark.parametrize("text", ["\\ud800 cut in the middle of a sign", "x"])
+def test_what_a_strict_parser_refuses_is_read(text: str, tmp_path: Path) -> None:
+    line = f'{{"timestamp": 1795326000, "score": NaN, "prompt": "{text}"}}'
+    row = json_loads()(line.encode())
+    assert row["prompt"] == json.loads(line)["prompt"]
+    assert len(read(line + "\n").arrivals) == 1
+
+
+def test_an_image_counts_as_one_whatever_its_size() -> None:
+    def asked(image: bytes) -> dict[str, Any]:
+        url = {"url": "data:image/png;base64," + base64.b64encode(image).decode()}
+        content = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": url}]
+        return {"timestamp": START, "messages": [{"role": "user", "content": content}]}
+
+    one, again, other = read(jsonl([asked(b"a" * 9000), asked(b"a" * 9000), asked(b"b" * 90000)])).arrivals
+    assert one.prompt == again.prompt != other.prompt
+    assert len(one.prompt) == len(other.prompt)
+    assert 4 * 576 < len(one.prompt) < 4 * 620

@@ -341,3 +341,66 @@ def test_a_second_thread_is_stopped_while_a_plan_is_made(call: str) -> None:
     planner = planner_with(waits, "policy", strict=True)
     assert planner.plan(CACHE, NOW) == NAMES
     assert len(caught) == 1
+
+
+def test_a_policy_that_forgets_its_base_class_is_refused() -> None:
+    class Forgetful(AdmissionPolicy):
+        def __init__(self) -> None:
+            pass
+
+        def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+            return queue
+
+    with pytest.raises(InvalidConfig, match=r"Forgetful.__init__ did not call super\(\).__init__\(\)"):
+        Planner(policy=Forgetful())
+
+
+def test_accounts_that_fail_are_none() -> None:
+    class Broken(FirstCome):
+        def served(self) -> dict[str, float]:
+            raise RuntimeError("boom")
+
+    planner = Planner(policy=Broken())
+    assert planner.served() == {}
+    assert planner.stats.policy_faults == 1
+
+
+def test_more_cached_than_there_is_costs_nothing() -> None:
+    """A caller may count fewer tokens than its pages hold; a negative cost would turn the accounts back."""
+    prompt = list(range(1000))
+    planner = Planner(strict=True)
+    cache = cache_of([("", tuple(prompt))])
+    for number in range(4):
+        planner.add(PendingRequest(f"a{number}", prompt, 0.0, num_tokens=10, tenant="A"))
+        planner.add(PendingRequest(f"b{number}", prompt, 0.0, num_tokens=1000, tenant="B"))
+    planner.plan(cache, 1.0)
+    assert [planner.remove("a0"), planner.remove("a1")] == [0, 0]
+    assert len(planner.plan(cache, 2.0)) == 6
+
+
+def test_a_look_at_the_cache_ends_no_order_that_does_not_read_it() -> None:
+    class Streamed(AdmissionPolicy):
+        def __init__(self) -> None:
+            super().__init__(reads_cache=False)
+
+        def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+            return queue
+
+        def stream(self, cycle: Cycle) -> Any:
+            return iter(cycle.tree.requests())
+
+    planner = Planner(policy=Streamed())
+    for row in rows_of([1], [2], [3]):
+        planner.add(row.request())
+    plan = planner.lazy_plan(CACHE, NOW)
+    assert plan.at(0) == "r0"
+    planner.cached_len("r1")
+    assert list(plan) == ["r0", "r1", "r2"]
+
+
+def test_a_request_that_leaves_before_a_plan_is_not_kept() -> None:
+    planner = Planner()
+    for number in range(100):
+        planner.add(PendingRequest(f"r{number}", [number], 0.0))
+        planner.remove(f"r{number}")
+    assert not planner._arrivals._unsized

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -324,13 +325,35 @@ def test_an_endpoint_that_is_none_is_said() -> None:
         KvEvents("nowhere", EventView(10))
 
 
-NOT_BATCHES = [[b"x"], [b"", b"", b"\xc1"], [b"", b"\0" * 8, b"\x01"], [b"", b"1", b"\x91\x01"]]
+def payload(time_s: object, events: object = ()) -> bytes:
+    encoded: bytes = msgspec.msgpack.encode([time_s, events, 0])
+    return encoded
 
 
+SECOND = (1).to_bytes(8, "big")
+NOT_BATCHES = [
+    [b"x"],
+    [b"", b"", b"\xc1"],
+    [b"", b"\0" * 8, b"\x01"],
+    [b"", b"1", b"\x91\x01"],
+    [b"", b"", payload(9.0)],
+    [b"", b"\0" * 7, payload(9.0)],
+    [b"", b"\0" * 9, payload(9.0)],
+    [b"", END, payload(9.0)],
+    *[[b"", b"\0" * 8, payload(time_s)] for time_s in (nan, inf, -inf, "9", None)],
+    [b"", SECOND, payload(nan)],
+    [b"", b"\0" * 8, payload(9.0, 7)],
+]
+
+
+@pytest.mark.parametrize("replays", [False, True])
 @pytest.mark.parametrize("frames", NOT_BATCHES)
-def test_messages_that_are_no_batches_are_left_out(line: Line, frames: list[bytes]) -> None:
+def test_messages_that_are_no_batches_are_left_out(frames: list[bytes], replays: bool) -> None:
+    line = Line(replays)
     line.publisher.publish(numbered(0))
     line.publisher.out.send_multipart(frames)
     line.publisher.publish(numbered(1))
     line.settle()
     assert (known(line.view, 2), line.events.reader.faults, line.events.lost) == ([0, 1], 1, 0)
+    assert line.events.restarts == 0
+    line.close()

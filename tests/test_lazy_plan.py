@@ -15,7 +15,9 @@ from peek import InvalidKey, PeekConfig, PendingRequest, Planner
 from peek.adapters.mirror import BlockMirror
 from peek.config import PRESETS
 from peek.planner import LazyPlan, Plan
-from peek.planner.plan import ORDERED, WorkedOut
+from peek.planner.plan import ORDERED
+from peek.policy.default.frontier import Below
+from peek.policy.default.policy import PeekPolicy
 from peek.trie.keys import pack
 from peek.trie.node import Node
 from peek.trie.pending_tree import AT_MOST
@@ -91,7 +93,9 @@ def test_marks_are_those_of_a_walk_made_anew(events: Sequence[tuple[str, list[in
         world.happen(at, event, chain(blocks), pick)
         if plans:
             planner.lazy_plan(mirror, float(at))
-            assert marks(planner) == marks(made_anew(planner, mirror, float(at))[1])
+            fresh = made_anew(planner, mirror, float(at))[1]
+            assert marks(planner) == marks(fresh)
+            assert frontier(planner) == frontier(fresh)
 
 
 class Told:
@@ -185,9 +189,9 @@ def test_keys_that_came_in_are_news_enough(
             assert lazy == fresh.plan(fresh_cache, now)
             for name in waiting:
                 assert planner.request(name).cached_len == fresh.request(name).cached_len
-            assert marks(planner) == marks(
-                fresh
-            )  # not by a second walk here, which would end the first one's
+            # not by a second walk here, which would end the first one's
+            assert marks(planner) == marks(fresh)
+            assert frontier(planner) == frontier(fresh)
 
 
 @pytest.mark.parametrize("kind", [Told, Keeps])
@@ -222,6 +226,116 @@ def marks(planner: Planner) -> dict[bytes, int]:
                     stack.append(kid)
                     kid = kid.next
     return found
+
+
+def frontier(planner: Planner) -> tuple[set[tuple[str, bytes]], set[tuple[object, ...]]]:
+    """The cached nodes, and what competes with its tokens of work, by paths."""
+    policy = planner.policy
+    assert isinstance(policy, PeekPolicy)
+    kept = policy._frontier
+    assert kept is not None
+
+    def path(node: Node) -> tuple[str, bytes]:
+        edges = []
+        at: Node | None = node
+        while at is not None and at.parent is not None:
+            edges.append(at.edge)
+            at = at.parent
+        return next(name for name, root in planner.tree.roots() if root is at), b"".join(reversed(edges))
+
+    pieces: set[tuple[object, ...]] = set()
+    for owner in kept.owners:
+        if isinstance(owner, Below):
+            pieces.add((*path(owner.node), owner.work, owner.tokens))
+        elif owner is not None:
+            pieces.add((owner.terminator.request.request_id, owner.work, owner.length))
+    return {path(each.node) for each in kept._groups if each is not None}, pieces
+
+
+@pytest.mark.parametrize("tail", [2, 5000])
+def test_an_arrival_that_splits_what_the_cache_holds_while_its_end_goes(tail: int) -> None:
+    shared = [1] * 10
+    keys = {"big": shared + [2] * tail, "small": shared + [3] * 100, "other": shared + [4] * 200}
+    cache = Keeps()
+    cache.insert(keys["big"])
+    planner = Planner(INDEX)
+    for name, key in keys.items():
+        planner.add(PendingRequest(name, key, 0.0))
+    assert next(iter(planner.lazy_plan(cache, 10.0))) == "big"
+    cache.evict(keys["big"][:11])
+    planner.add(PendingRequest("new", [*shared[:5], 9], 0.0))
+    fresh = Planner(INDEX)
+    for request in planner.requests():
+        fresh.add(PendingRequest(request.request_id, planner.key_of(request.request_id), 0.0))
+    assert list(planner.lazy_plan(cache, 11.0)) == list(fresh.plan(cache, 11.0))
+    assert frontier(planner) == frontier(fresh)
+
+
+class Blocks:
+    """A cache of chained blocks that tells which of them have come or gone."""
+
+    unit_tokens = 16
+    block_symbols = 1
+
+    def __init__(self, held: Sequence[int]) -> None:
+        self.held = set(held)
+        self.version = 0
+        self.log: list[int] = []
+        self.fails = False
+
+    def evict(self, symbols: Sequence[int]) -> None:
+        self.held -= set(symbols)
+        self.log += symbols
+        self.version = len(self.log)
+
+    def changed_since(self, version: int) -> Sequence[int]:
+        if self.fails:
+            raise OSError("the view is away")
+        return tuple(self.log[version:])
+
+    def root(self, namespace: str) -> object:
+        return None
+
+    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+        done = 0
+        while done < len(segment) and segment[done] in self.held:
+            done += 1
+        return done, segment[done - 1] if done else cursor
+
+    def node_id(self, cursor: object) -> int:
+        assert isinstance(cursor, int)
+        return cursor
+
+
+def test_two_arrivals_that_split_an_edge_whose_end_goes() -> None:
+    big = list(range(1, 1001))
+    cache = Blocks(big)
+    planner = Planner(INDEX, chained=True)
+    for name, key in (("big", big), ("other", list(range(9001, 9121)))):
+        planner.add(PendingRequest(name, key, 0.0))
+    assert list(planner.lazy_plan(cache, 10.0)) == ["big", "other"]
+    cache.evict(big[:2:-1])
+    for name, key in (("s1", [1, 2, *range(5001, 5101)]), ("s2", [1, 2, 3, 4, 5, *range(6001, 6101)])):
+        planner.add(PendingRequest(name, key, 0.0))
+    fresh = Planner(INDEX, chained=True)
+    for request in planner.requests():
+        fresh.add(PendingRequest(request.request_id, planner.key_of(request.request_id), 0.0))
+    assert list(planner.lazy_plan(cache, 11.0)) == list(fresh.plan(Blocks(cache.held), 11.0))
+    assert frontier(planner) == frontier(fresh)
+
+
+def test_a_view_that_fails_to_tell_its_changes_is_asked_for_everything() -> None:
+    cache = Blocks([1, 2, 3])
+    planner = Planner(INDEX, chained=True)
+    planner.add(PendingRequest("a", [1, 9], 0.0))
+    planner.plan(cache, 1.0)
+    planner.add(PendingRequest("b", [1, 2, 3], 0.0))
+    cache.fails = True
+    with pytest.raises(OSError, match="away"):
+        planner.plan(cache, 2.0)
+    cache.fails = False
+    planner.plan(cache, 3.0)
+    assert planner.request("b").cached_len == 48
 
 
 SYMBOLS = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(
@@ -340,7 +454,7 @@ class LazyPlans(RuleBasedStateMachine):
         wanted = [self.plan.at(place) for place in range(self.read + count)]
         found = [name for name in wanted if name is not None]
         assert found == self.expected[: len(found)]
-        lost = self.is_over and not isinstance(self.plan._source, WorkedOut)
+        lost = self.is_over and self.plan._source is not None
         assert len(found) == (self.read if lost else min(len(wanted), len(self.expected)))
         self.read = len(found)
 

@@ -181,6 +181,64 @@ def test_bad_lines_are_named_and_the_rest_is_done(
     assert sorted(order) == [1, 2, 3, 4, 5, 6, *range(9, 43)]
 
 
+NOT_UNDERSTOOD = [
+    json_row(50, {"model": "m", "text_1": "a", "text_2": ["b", "c"]}, "/v1/score"),
+    json_row(51, {"model": "m", "query": "q" * 4000, "documents": ["d"]}, "/v1/rerank"),
+    json_row(52, {"model": "m", "file_url": "data:audio/wav;base64,UklGRg=="}, "/v1/audio/transcriptions"),
+    json_row(53, {"model": "m", "prompt": [1, -5]}),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("cache", [1000, 1_000_000], ids=["reordered", "left alone"])
+def test_requests_that_are_not_understood_go_through_behind_the_others(
+    here: Path, capsys: Capsys, way: str, cache: int
+) -> None:
+    good = json_rows(40)
+    score, rerank, audio, negative = NOT_UNDERSTOOD
+    rows = [score, *good[:9], rerank, "{", audio, *good[9:], negative]
+    (here / "in.jsonl").write_bytes("\r\n".join(rows).encode())
+    assert reorder(way, "--explain", cache=cache) == 1
+    shown = capsys.readouterr()
+    assert "sorted by system prompt" not in shown.out
+    first, *_, last = shown.err.splitlines()
+    told = "line 1: not understood, put behind the others: body has none of messages, prompt, input"
+    assert first == f"peek: in.jsonl: {told}"
+    assert last == "peek: in.jsonl: 1 bad line left out, 4 lines not understood, put behind the others"
+    written = (here / "out.jsonl").read_bytes().decode().split("\r\n")
+    assert sorted(written[:40]) == sorted(good)
+    assert written[40:] == NOT_UNDERSTOOD, "as they came, and no end at the last"
+    order = [json.loads(line) for line in lines(here / "out.order")]
+    assert order[40:] == [[1, "r-50"], [11, "r-51"], [13, "r-52"], [45, "r-53"]]
+    write(here / "done.jsonl", results_of(written)[::-1])
+    assert restore("done.jsonl") == 0
+    assert lines(here / "back.jsonl") == results_of([row for row in rows if row != "{"])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_of_several_files_each_gets_some_of_what_is_not_understood(here: Path, way: str) -> None:
+    score = [json_row(i, {"text_1": "a" * 400, "text_2": f"{i}"}, "/v1/score") for i in range(60)]
+    write(here / "in.jsonl", score)
+    assert reorder("--replicas", 3, way) == 0
+    parts = [lines(here / f"out.{i}.jsonl") for i in range(3)]
+    assert [len(part) for part in parts] == [20, 20, 20]
+    assert sorted(chain.from_iterable(parts)) == sorted(score)
+    order = [json.loads(line)[0] for line in lines(here / "out.order")]
+    assert [score[number - 1] for number in order] == list(chain.from_iterable(parts))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_not_understood_needs_an_id_of_its_own(here: Path, capsys: Capsys, way: str) -> None:
+    rows = json_rows(9)
+    write(here / "in.jsonl", [*rows, json_row(3, {"text_1": "a"}, "/v1/score")])
+    assert reorder(way) == 1
+    assert "line 10: custom_id 'r-3' is that of line 4, too" in capsys.readouterr().err.splitlines()[-1]
+    write(here / "in.jsonl", ['{"body": {"text_1": "a"}}', *rows, '{"custom_id": "", "body": {"input": {}}}'])
+    assert reorder(way) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "peek: in.jsonl: 2 bad lines left out"
+    assert sorted(lines(here / "out.jsonl")) == sorted(rows)
+
+
 HI = {"role": "user", "content": "hi"}
 
 
@@ -327,9 +385,67 @@ def test_ids_count_where_there_are_any(here: Path) -> None:
     assert lines(here / "back.jsonl") == results_of(rows)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_results_that_are_cut_off_are_restored_without_the_last(here: Path, capsys: Capsys, way: str) -> None:
+    """A runner that crashed leaves this."""
+    rows = json_rows(60)
+    write(here / "in.jsonl", rows)
+    assert reorder(way) == 0
+    results = results_of(lines(here / "out.jsonl"))
+    (here / "done.jsonl").write_text("\n".join([*results[:7], results[7][:20]]))
+    assert restore("done.jsonl") == 1
+    named, *missing, last = capsys.readouterr().err.splitlines()
+    assert named.startswith("peek: done.jsonl: line 8: not valid JSON: ")
+    assert len(missing) == 20
+    assert all(line.startswith("peek: done.jsonl: request of line ") for line in missing)
+    assert last == "peek: done.jsonl: 53 requests without a result, 1 bad line left out"
+    there = [row for row in results_of(rows) if row in results[:7]]
+    assert (here / "back.jsonl").read_text() == "\n".join(there) + "\n"
+
+
+def test_of_many_bad_results_the_first_of_each_fault_is_named(here: Path, capsys: Capsys) -> None:
+    rows = json_rows(60)
+    results = results_of(reordered(here, rows))
+    write(here / "done.jsonl", [*results[:20], *["{", *["[1"] * 23, "{"], "", *results[45:]])
+    assert restore("done.jsonl") == 1
+    shown = capsys.readouterr().err.splitlines()
+    named = [line.split(":")[2].strip() for line in shown if "not valid JSON" in line]
+    assert named == ["line 21", "line 22"]
+    assert shown[-1] == "peek: done.jsonl: 25 requests without a result, 25 bad lines left out"
+    good = {*results[:20], *results[45:]}
+    assert lines(here / "back.jsonl") == [row for row in results_of(rows) if row in good]
+
+
+def test_a_bad_result_keeps_its_place_among_results_by_position(here: Path, capsys: Capsys) -> None:
+    rows = json_rows(60)
+    order = reordered(here, rows)
+    write(here / "done.jsonl", [json.dumps(len(row)) if row != order[9] else "{" for row in order])
+    assert restore("done.jsonl", "--by-position") == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "peek: done.jsonl: 1 request without a result, 1 bad line left out"
+    assert lines(here / "back.jsonl") == [json.dumps(len(row)) for row in rows if row != order[9]]
+
+
 @pytest.mark.parametrize(
-    ("done", "order"), [(["{"], ['[1, "a"]']), (["1", "2"], ['[1, "a"]']), (["1"], ["x"]), (["1"], ["[1]"])]
+    ("done", "told"),
+    [
+        (['{"custom_id": "foreign"}'], "60 requests without a result, 1 result without a request"),
+        (['{"custom_id": "r-1'], "60 requests without a result, 1 bad line left out"),
+        ([], "60 requests without a result"),
+    ],
 )
+def test_where_nothing_matches_nothing_is_written(
+    here: Path, capsys: Capsys, done: list[str], told: str
+) -> None:
+    reordered(here, json_rows(60))
+    write(here / "done.jsonl", done)
+    (here / "back.jsonl").write_text("good")
+    assert restore("done.jsonl") == 1
+    assert capsys.readouterr().err.splitlines()[-1] == f"peek: done.jsonl: nothing written: {told}"
+    assert (here / "back.jsonl").read_text() == "good"
+
+
+@pytest.mark.parametrize(("done", "order"), [(["1", "2"], ['[1, "a"]']), (["1"], ["x"]), (["1"], ["[1]"])])
 def test_restore_refuses(here: Path, capsys: Capsys, done: list[str], order: list[str]) -> None:
     write(here / "done.jsonl", done)
     write(here / "out.order", order)
@@ -533,12 +649,18 @@ def test_an_answer_never_goes_to_a_request_that_is_not_its_own(
     found = [each or None for each in found]
     numbers = random.Random(len(ids)).sample(range(1, 20), len(ids))
     try:
-        placed, faults = match_results(found, numbers, ids, by_position)
+        placed, faults = match_results(
+            dict(enumerate(found)), [*range(len(found))], numbers, ids, by_position
+        )
     except WorkloadError:
+        assert found
         assert not any(found)
         assert len(found) != len(ids) or (any(ids) and not by_position)
         return
     assert len(set(placed.values())) == len(placed)
+    if not found:
+        assert (placed, faults) == ({}, [])
+        return
     if not any(found):
         assert by_position or not any(ids), "nothing says that they are in that order"
         assert (placed, faults) == (dict(enumerate(numbers)), [])
@@ -549,7 +671,7 @@ def test_an_answer_never_goes_to_a_request_that_is_not_its_own(
         assert found.index(found[index]) == index
     told = "\n".join(faults)
     for index in set(range(len(found))) - set(placed):
-        assert f"result {index + 1}: " in told
+        assert f"\nline {index}: " in f"\n{told}"
     unanswered = [(n, i) for n, i in zip(numbers, ids, strict=True) if n not in placed.values()]
     for number, custom_id in unanswered:
         assert f"line {number}: " in told or repr(custom_id) in told or custom_id == ""
@@ -559,11 +681,23 @@ def test_an_answer_never_goes_to_a_request_that_is_not_its_own(
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda rows: rows[:5] + rows[6:], ["no result for custom_id 'r-5'", "line 6"]),
-        (lambda rows: [*rows, '{"custom_id": "foreign"}'], ["result 13", "no request", "'foreign'"]),
-        (lambda rows: [*rows, rows[2]], ["result 13", "'r-2' again", "result 3"]),
-        (lambda rows: [*rows[:-1], "{}"], ["result 12: has no custom_id", "'r-11'"]),
-        (lambda rows: [*rows[:-1], '{"custom_id": 11}'], ["result 12: custom_id is 11", "'r-11'"]),
+        (
+            lambda rows: rows[:5] + rows[6:],
+            ["request of line 6: no result for custom_id 'r-5'", "jsonl: 1 request without a result\n"],
+        ),
+        (
+            lambda rows: [*rows, '{"custom_id": "foreign"}'],
+            ["line 13: no request has custom_id 'foreign'", "jsonl: 1 result without a request\n"],
+        ),
+        (
+            lambda rows: ["", *rows, rows[2]],
+            ["line 14: custom_id 'r-2' again; the first, of line 4, is kept"],
+        ),
+        (lambda rows: [*rows[:-1], "{}"], ["jsonl: line 12: has no custom_id", "'r-11'"]),
+        (
+            lambda rows: [*rows[:-1], '{"custom_id": 11}'],
+            ["jsonl: line 12: custom_id is 11", "'r-11'", "1 request without a result, 1 result without"],
+        ),
     ],
 )
 def test_results_that_do_not_match_are_named(
@@ -589,7 +723,7 @@ def test_an_order_file_of_old_with_one_id_twice(here: Path, capsys: Capsys) -> N
     write(here / "done.jsonl", ['{"custom_id": "same"}', '{"custom_id": "own"}', '{"custom_id": "same"}'])
     assert restore("done.jsonl") == 1
     shown = capsys.readouterr().err
-    assert "result 1: custom_id 'same' is that of lines 2, 1" in shown
+    assert "jsonl: line 1: custom_id 'same' is that of lines 2, 1" in shown
     assert lines(here / "back.jsonl") == ['{"custom_id": "own"}']
 
 
@@ -653,12 +787,14 @@ def test_bad_lines_are_not_echoed_in_full(
     if parser == "json":
         monkeypatch.setitem(sys.modules, "orjson", None)
     write(here / "in.jsonl", [*json_rows(5), line])
-    assert reorder(way) == 1
+    goes_through = line.startswith('{"custom_id": "')
+    assert reorder(way) == (not goes_through)
     first, last = capsys.readouterr().err.splitlines()
     assert first.startswith("peek: in.jsonl: line 6: ")
     assert len(first.encode()) <= EXCERPT_BYTES + 80
-    assert last == "peek: in.jsonl: 1 bad line left out"
-    assert sorted(lines(here / "out.jsonl")) == sorted(json_rows(5))
+    told = "1 line not understood, put behind the others" if goes_through else "1 bad line left out"
+    assert last == f"peek: in.jsonl: {told}"
+    assert sorted(lines(here / "out.jsonl")) == sorted([*json_rows(5), line][: 5 + goes_through])
 
 
 def test_long_ids_of_results_are_not_echoed_in_full(here: Path, capsys: Capsys) -> None:

@@ -177,8 +177,60 @@ def test_a_runner_that_fails_keeps_what_it_has(here: Path, capsys: Capsys) -> No
 
 def test_a_runner_that_leaves_some_out(here: Path, capsys: Capsys) -> None:
     assert batch("in.jsonl.gz", "out.jsonl", answers=58) == 1
-    assert "2 of its results or their requests have no match" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith("/results.jsonl: 2 requests without a result\n")
     assert len(lines(here / "out.jsonl")) == 58
+
+
+def test_results_that_a_crash_has_cut_off(here: Path, capsys: Capsys) -> None:
+    """What the page promises of a command that fails half-way."""
+    command = ["sh", "-c", "head -c 5000 {in} > {out}; exit 1"]
+    assert main(["batch", "in.jsonl.gz", "out.jsonl", "--", *command]) == 1
+    (kept,) = here.glob("out.jsonl.*.work")
+    whole = lines(kept / "results.jsonl")[:-1]
+    words = [str(kept / "results.jsonl"), "out.jsonl", "--order", str(kept / "ordered.order")]
+    assert main(["restore", *words]) == 1
+    told = f"{60 - len(whole)} requests without a result, 1 bad line left out\n"
+    assert capsys.readouterr().err.endswith(f"/results.jsonl: {told}")
+    assert lines(here / "out.jsonl") == [row for row in json_rows(60) if row in whole]
+
+
+SCORE = json_row(60, {"model": "m", "text_1": "a", "text_2": "b"}, "/v1/score")
+TOLD = "peek: in.jsonl: 1 bad line left out, 1 line not understood, put behind the others\n"
+
+
+def test_a_bad_line_does_not_keep_the_others_from_running(here: Path, capsys: Capsys) -> None:
+    rows = json_rows(60)
+    write(here / "in.jsonl", [*rows[:20], SCORE, "{", *rows[20:]])
+    assert batch("in.jsonl", "out.jsonl", answers=61) == 1
+    assert capsys.readouterr().err.endswith(TOLD)
+    found = [json.loads(line) for line in lines(here / "out.jsonl")]
+    assert [row["custom_id"] for row in found] == [
+        json.loads(row)["custom_id"] for row in (*rows[:20], SCORE, *rows[20:])
+    ]
+    assert found[20]["place"] == 60
+    assert not list(here.glob("*.work"))
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "told"),
+    [(59, 0, "/results.jsonl: 2 requests without a result; "), (9, 3, f"{sys.executable}: exit status 3; ")],
+)
+def test_bad_lines_are_said_beside_what_fails(
+    here: Path, capsys: Capsys, answers: int, code: int, told: str
+) -> None:
+    write(here / "in.jsonl", [*json_rows(60), SCORE, "{"])
+    assert batch("in.jsonl", "out.jsonl", answers=answers, code=code) == 1
+    assert capsys.readouterr().err.endswith(told + TOLD.removeprefix("peek: "))
+    assert len(list(here.glob("*.work"))) == 1
+
+
+def test_a_batch_of_bad_lines_runs_nothing(here: Path, capsys: Capsys) -> None:
+    write(here / "in.jsonl", ["{", "[]"])
+    (here / "out.jsonl").write_text("good")
+    assert batch("in.jsonl", "out.jsonl", code=3) == 1
+    assert capsys.readouterr().err.endswith("peek: in.jsonl: 2 bad lines left out\n")
+    assert (here / "out.jsonl").read_text() == "good"
+    assert not list(here.glob("*.work"))
 
 
 # -- --explain --------------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from peek import InvalidConfig, UnknownRequest
 from peek.errors import WorkloadError
 from peek.offline import ShadowCache, Waves, block_keys, reorder, split
 from peek.offline.block_keys import batch_keys
-from peek.offline.formats import lines_of, result_ids
+from peek.offline.formats import id_of
 from peek.offline.reordering import hit_ratio
-from peek.offline.replicas import _cuts
+from peek.offline.replicas import _cuts, balanced
 from peek.offline.shape import contract, depth_first, shape_of
 from peek.testing.twins import common_length
 
@@ -204,6 +204,45 @@ def test_waves_follow_the_engine() -> None:
 # -- replicas ---------------------------------------------------------------------------------------------
 
 
+def test_a_prefix_longer_than_an_even_share_leaves_no_replica_idle() -> None:
+    costs = np.array(([4030] + [30] * 39) * 3)
+    saved = np.array(([0] + [4000] * 39) * 3)
+    _, work = balanced(costs, saved, 0, 8)
+    assert sum(work[:7]) > 0
+    assert max(work) <= 4630, "an even share is 1,950 tokens, and each run has a prefix of 4,000"
+
+
+@given(
+    groups=st.lists(
+        st.tuples(st.sampled_from([0, 16, 160, 1600]), st.sampled_from([1, 5, 40, 300]), st.integers(1, 30)),
+        min_size=1,
+        max_size=12,
+    ),
+    replicas=st.integers(1, 9),
+    filler=st.sampled_from([0, 500, 20_000]),
+)
+def test_the_longest_run_is_an_even_part_and_a_prompt_at_most(
+    groups: list[tuple[int, int, int]], replicas: int, filler: int
+) -> None:
+    costs = np.array([prefix * (at == 0) + own for prefix, own, size in groups for at in range(size)])
+    saved = np.array([prefix * (at > 0) for prefix, own, size in groups for at in range(size)])
+    cuts, work = balanced(costs, saved, filler, replicas)
+    assert cuts == sorted(cuts)
+    assert (cuts[0], cuts[-1], len(cuts)) == (0, len(costs), replicas + 1)
+    prompt = max((costs + saved).tolist())
+    assert max(work) <= 1.02 * ((sum(costs.tolist()) + filler) / replicas + prompt) + prompt
+
+
+def test_each_replica_gets_whole_groups_even_where_one_engine_needs_no_order() -> None:
+    """All eight prefixes fit one cache; in order of arrival each of four replicas would compute all eight."""
+    batch = [[group] * 1600 + [group, at] * 20 for at in range(30) for group in range(8)]
+    result = reorder(batch, cache_tokens=200_000, replicas=4)
+    assert result.guard == "gain"
+    assert result.shares is not None
+    assert [len({batch[index][0] for index in share.order}) for share in result.shares] == [2, 2, 2, 2]
+    assert sorted(index for share in result.shares for index in share.order) == list(range(240))
+
+
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("shape_name", ["groups", "filler", "one group", "rollouts", "unshared"])
 def test_replicas_get_equal_work(replicas: int, shape_name: str) -> None:
@@ -252,11 +291,13 @@ def test_shares_of_reorder(mode: str, simulate: bool) -> None:
     assert not reorder(batch, cache_tokens=400, mode=mode, simulate=simulate).shares
 
 
-def test_a_result_that_is_no_json_is_named_counted_from_one() -> None:
-    lines = [b'{"custom_id": "a"}\n', b"[]\n", b"{\n"]
-    assert result_ids(lines_of(lines[:2]), json.loads) == ["a", None]
-    with pytest.raises(WorkloadError, match=r"^result 3: not valid JSON: "):
-        result_ids(lines_of(lines), json.loads)
+def test_ids_of_lines() -> None:
+    lines = [b'{"custom_id": "a"}', b'{"custom_id": 7}', b'{"custom_id": ""}', b"{}", b"[]"]
+    assert [id_of(line, json.loads) for line in lines] == ["a", 7, None, None, None]
+    with pytest.raises(WorkloadError, match=r"^not valid JSON: "):
+        id_of(b"{", json.loads)
+    with pytest.raises(WorkloadError, match=r"^nested too deeply$"):
+        id_of(b"[" * 100_000, json.loads)
 
 
 @pytest.mark.parametrize("cheap", [985, 1015])

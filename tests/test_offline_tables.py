@@ -93,6 +93,15 @@ def test_rows_that_are_no_requests_are_left_out(here: Path, capsys: Capsys) -> N
     assert pq.read_table("out.parquet")["n"].to_pylist() == [1, 3]
 
 
+def test_a_row_that_is_not_understood_goes_through(here: Path, capsys: Capsys) -> None:
+    rows = [{"custom_id": f"r-{n}", "prompt": None if n == 2 else "x" * 90, "text_1": "a"} for n in range(5)]
+    before = table_of(rows, "in.parquet")
+    assert main(["reorder", "in.parquet", "out.parquet", *CACHE]) == 0
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "peek: in.parquet: 1 line not understood, put behind the others"
+    assert pq.read_table("out.parquet") == before.take([0, 1, 3, 4, 2])
+
+
 def test_a_table_is_traced(here: Path) -> None:
     rows = [{"ts": 5 + i, "prompt": "ab" * 40, "usage": {"completion_tokens": 3}} for i in range(4)]
     table_of(rows, "in.parquet")

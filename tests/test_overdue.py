@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.queues import cache_of
 
 from peek import AdmissionPolicy, Cycle, InvalidConfig, PeekConfig, PeekPolicy, PendingRequest, Planner
-from peek.policy.base import ADMITTED, Listed, everybody
+from peek.policy.base import ADMITTED, HELD, Listed, everybody
 from peek.policy.default import PeekOptions
 from peek.policy.default.overdue import MEMORY, OverdueLane
 from peek.policy.default.tenants import DECODE_WEIGHT
@@ -37,6 +37,8 @@ class Youngest(AdmissionPolicy):
     def left(self, request: PendingRequest, how: str, cost_tokens: int) -> None:
         if how == ADMITTED:
             self.lane.charge(request, cost_tokens)
+        elif how == HELD:
+            self.lane.held(request.request_id)
         else:
             self.lane.withdrawn(request.request_id)
 
@@ -117,6 +119,7 @@ class World:
         if self.waiting:
             name = self.waiting.pop(number % len(self.waiting))
             self.planner.remove(name, admitted=False)
+            self.line = [each for each in self.line if each[0] != name]
 
     def play(self, events: list[tuple[str, int]]) -> Iterator[None]:
         for what, number in events:
@@ -191,6 +194,28 @@ def test_the_bound_holds_for_every_admission_pattern(
     for name, passed in world.passed.items():
         before = world.before[name]
         assert passed <= max(before, grace) + (before + 2 * largest) / share
+
+
+def test_an_abort_makes_room_for_those_who_came_before_the_next_one() -> None:
+    """Else the one behind the aborted batch would hide a later one, which is due sooner."""
+    world = World(0.5, 50.0)
+    world.arrive(2_000_000)
+    world.arrive(10)
+    assert world.due("r1") == 2_000_000.0
+    world.abort(0)
+    world.arrive(10)
+    assert world.due("r1") == world.due("r2") == 50.0
+
+
+def test_a_request_that_was_held_hurries_no_other_one() -> None:
+    world = World(0.5, 50.0)
+    world.arrive(10)
+    world.planner.hold("r0")
+    for _ in range(3):
+        world.arrive(100)
+    world.planner.resume("r0", [0])
+    world.arrive(10)
+    assert [world.due(f"r{i}") for i in range(5)] == [50.0, 50.0, 100.0, 200.0, 310.0]
 
 
 def test_the_bound_is_used() -> None:

@@ -12,10 +12,12 @@ import pytest
 from support.queues import NOW, cache_of, planner_of, rows_of
 
 from peek import AdmissionPolicy, InvalidConfig, PeekConfig
+from peek.adapters.activation import settings_from
 from peek.config import PRESETS
 from peek.policy import registry
 
 MODULE = """
+from dataclasses import dataclass
 from peek import AdmissionPolicy
 
 
@@ -48,6 +50,22 @@ number = 7
 
 class NoPolicy:
     pass
+
+
+@dataclass(frozen=True)
+class Limits:
+    most_s: float = 1.0
+
+    def __post_init__(self):
+        assert self.most_s >= 0
+
+
+class Limited(Youngest):
+    Options = Limits
+
+    def __init__(self, options):
+        super().__init__(options=options)
+        1 / options.most_s
 """
 
 
@@ -115,6 +133,30 @@ def test_what_is_not_there_is_named(folder: Path, label: str, words: list[str]) 
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ("wrong_policies:Any", "policy 'wrong_policies:Any' cannot be imported: SyntaxError: "),
+        ("failing_policies:Any", "policy 'failing_policies:Any' cannot be imported: ZeroDivisionError: "),
+        ("own_policies:Limited:most_s=5s", "policy 'own_policies:Limited': TypeError: '>=' not supported"),
+        ("own_policies:Limited:most_s=0", "policy 'own_policies:Limited': ZeroDivisionError: "),
+        ("own_policies:NoPolicy", "policy 'own_policies:NoPolicy' makes a NoPolicy, not an AdmissionPolicy"),
+    ],
+)
+def test_what_goes_wrong_in_anothers_module_names_the_policy(folder: Path, label: str, message: str) -> None:
+    (folder / "wrong_policies.py").write_text("class :")
+    (folder / "failing_policies.py").write_text("1 / 0")
+    for variables in ({"PEEK_POLICY": label}, {"PEEK_CONFIG": json.dumps({"policy": label})}):
+        with pytest.raises(InvalidConfig) as caught:
+            settings_from(variables)
+        assert message in str(caught.value)
+    for command, code in ((["doctor"], 1), (["simulate", "--policy", label], 2)):
+        done = run(folder, *command, PEEK_POLICY=label)
+        assert done.returncode == code
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
 def test_what_is_made_must_be_a_policy(folder: Path) -> None:
     with pytest.raises(InvalidConfig, match="makes a NoPolicy, not an AdmissionPolicy"):
         PeekConfig.from_label("own_policies:NoPolicy").build_policy()
@@ -162,6 +204,12 @@ def test_a_simulation_does_not_hide_a_policy_that_fails(folder: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert "Forgets left out request" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_nor_does_a_measurement(folder: Path) -> None:
+    done = run(folder, "bench", "--waiting", "9", "--rounds", "1", "--policy", "own_policies:Forgets")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Forgets left out request" in done.stderr
 
 
 def test_the_doctor_knows_it(folder: Path) -> None:

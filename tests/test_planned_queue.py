@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peek.adapters.vllm.queue import PlannedQueue
+from peek.adapters.vllm.queue import PlannedQueue, RankedQueue
 from peek.planner import LazyPlan, Plan
 
 
 @dataclass(eq=False)
 class Request:
     request_id: str
+    priority: int = 0
+    arrival_time: float = 0.0
+    num_preemptions: int = 0
 
 
 class Listed:
@@ -137,6 +141,9 @@ def test_who_can_run_goes_as_if_the_others_were_not_there(events: list[tuple[str
             assert queue.pop_request() is expected
             twin.leave(expected)
         elif event == "scan" and not twin.order():
+            if held:
+                assert queue.peek_request() is held[0]
+                assert list(queue) == held, "looking changes nothing"
             assert pass_over(queue) == held
         elif event in ("free", "abort") and held:
             request = held.pop(random.randrange(len(held)))  # type: ignore[attr-defined]
@@ -196,6 +203,132 @@ def test_one_put_at_the_head_has_its_place_there_again(at_head: int, behind: int
     for request in away:
         queue.keep_place(request)
     assert list(queue) == before == queue.in_stock_order()
+
+
+def test_switched_off_it_is_in_the_order_of_entry() -> None:
+    queue = PlannedQueue()
+    for at in range(4):
+        queue.add_request(Request(f"r{at}"))
+    queue.follow(LazyPlan.of(Plan(["r3", "r1", "r0", "r2"])))
+    assert ids(list(queue)) == ["r3", "r1", "r0", "r2"]
+    assert ids(queue.in_stock_order()) == ["r0", "r1", "r2", "r3"]
+
+
+@given(
+    events=st.lists(
+        st.tuples(
+            st.sampled_from(
+                ["add", "add", "add", "keep", "hold", "free", "pop", "pop", "abort", "plan", "off"]
+            ),
+            st.integers(0, 2),
+            st.randoms(),
+        ),
+        max_size=40,
+    )
+)
+def test_by_priority_equals_go_in_the_order_of_the_plan(events: list[tuple[str, int, Any]]) -> None:
+    queue, plan = RankedQueue(), list[str]()
+    for at, (event, priority, random) in enumerate(events):
+        before = list(queue)
+        request = random.choice(before) if before and event != "add" else Request(f"r{at}", priority, at % 7)
+        if event == "add":
+            queue.add_request(request)
+        elif event == "plan":
+            plan = ids([request for request in before if request.request_id in queue._body])
+            random.shuffle(plan)
+            plan.sort(key=lambda name: queue.members[name].priority)
+            queue.follow(LazyPlan.of(Plan(plan)))
+        elif event == "off":
+            plan = []
+            queue.follow(None)
+        elif before and event == "pop":
+            assert queue.peek_request() is before[0]
+            assert queue.pop_request() is before[0]
+            assert list(queue) == before[1:]
+        elif before and event == "abort":
+            queue.remove_requests([request])
+        elif before:
+            {"keep": queue.keep_place, "hold": queue.hold, "free": queue.take_part}[event](request)
+        now = list(queue)
+        assert sorted(ids(now)) == sorted(queue.members)
+        assert [request.priority for request in now] == sorted(request.priority for request in now)
+        in_plans = [request for request in now if request.request_id in queue._body]
+        known = [name for name in ids(in_plans) if name in plan]
+        assert known == [name for name in plan if name in queue._body]
+        rest = [request for request in in_plans if request.request_id not in plan]
+        assert rest == sorted(rest, key=lambda it: (it.priority, it.arrival_time, it.request_id))
+        assert queue.in_stock_order() == sorted(
+            now, key=lambda it: (it.priority, it.arrival_time, it.request_id)
+        )
+
+
+def test_by_priority_one_outside_plans_waits_for_as_many_as_stood_before_it() -> None:
+    requests = [Request(f"r{at}", at // 4, float(at)) for at in range(6)]
+    queue = RankedQueue(requests)
+    queue.keep_place(requests[1])
+    queue.follow(LazyPlan.of(Plan(["r3", "r2", "r0", "r5", "r4"])))
+    assert ids(list(queue)) == ["r3", "r1", "r2", "r0", "r5", "r4"]
+    queue.remove_request(requests[3])
+    assert queue.peek_request() is requests[1]
+    queue.add_request(Request("urgent", -1))
+    assert ids(list(queue)) == ["urgent", "r1", "r2", "r0", "r5", "r4"]
+
+
+def test_by_priority_only_what_is_asked_for_is_worked_out() -> None:
+    queue = RankedQueue([Request(f"r{at:04}", 0, float(at)) for at in range(1000)])
+    asked: list[str] = []
+
+    class Source:
+        def next_id(self) -> str:
+            asked.append(f"r{999 - len(asked):04}")
+            return asked[-1]
+
+    queue.follow(LazyPlan(Source()))
+    assert (
+        ids([queue.pop_request() for _ in range(5)]) == asked == ["r0999", "r0998", "r0997", "r0996", "r0995"]
+    )
+    assert queue.overtook
+
+
+@pytest.mark.parametrize("kind", [PlannedQueue, RankedQueue])
+def test_what_is_held_and_gone_is_forgotten(kind: type[PlannedQueue]) -> None:
+    one, other = Request("r0"), Request("r1")
+    queue = kind([one, other])
+    queue.hold(one)
+    queue.entered.clear()
+    while queue:  # vLLM's scan passes over it, and puts it back
+        queue.pop_request()
+    queue.prepend_requests([one])
+    assert not queue.entered, "nothing has happened to it"
+    queue.remove_requests([one])
+    queue.forget_gone()
+    assert not queue.gone
+    assert not queue._held
+
+
+@pytest.mark.parametrize("kind", [PlannedQueue, RankedQueue])
+def test_one_that_enters_twice_is_there_once(kind: type[PlannedQueue]) -> None:
+    """vLLM adds a resumable request again that is preempted while its last token is in flight."""
+    queue = kind()
+    one, other = Request("r0"), Request("r1")
+    queue.add_request(one)
+    queue.add_request(other)
+    queue.prepend_request(one)
+    assert ids(list(queue)) == ["r0", "r1"]
+    queue.remove_request(one)
+    assert (len(queue), queue.pop_request(), list(queue)) == (1, other, [])
+
+
+def test_times_that_are_none_or_change_lose_no_request() -> None:
+    queue = RankedQueue()
+    requests = [Request(f"r{at}", at % 2, float("nan") if at % 3 else float(at)) for at in range(12)]
+    for request in requests:
+        queue.add_request(request)
+    for request in requests[:6]:
+        request.arrival_time = 99.0
+    for request in requests[::2]:
+        queue.remove_request(request)
+    assert sorted(ids(list(queue))) == sorted(ids(requests[1::2]))
 
 
 def test_ten_thousand_that_cannot_run_are_looked_for_one_by_one() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,12 +109,45 @@ def test_who_can_be_held_and_resumed() -> None:
             wrong()
     with pytest.raises(DuplicateRequest):
         planner.add(PendingRequest("a", [1], 0.0, num_tokens=1), held=True)
+    with pytest.raises(DuplicateRequest):
+        planner.add(PendingRequest("a", [1], 0.0))
     with pytest.raises(InvalidKey, match="num_tokens"):
         planner.add(PendingRequest("b", [1], 0.0), held=True)
     with pytest.raises(InvalidKey):
         planner.resume("a", [-1])
+    for tail in (-5, 2**63):
+        with pytest.raises(InvalidKey, match="tail of 'a' is"):
+            planner.resume("a", [1], tail)
+    assert (len(planner), list(planner.held)) == (1, ["a"])
+    assert planner.upcoming(9) == []
     assert planner.plan(EMPTY, 1.0) == []
     planner.resume("a", [1])
     with pytest.raises(UnknownRequest):
         planner.resume("a", [1])
     assert planner.plan(EMPTY, 1.0) == ["a"]
+
+
+def test_a_queue_that_is_put_in_order_keeps_those_held() -> None:
+    class Queue:
+        ids: ClassVar[list[str]] = ["a", "b", "c"]
+
+        def waiting_ids(self) -> list[str]:
+            return self.ids
+
+        def reorder(self, order: Sequence[str]) -> None:
+            assert sorted(order) == sorted(self.ids)
+            self.ids[:] = order
+
+        def translate(self, request_id: str) -> PendingRequest:
+            return PendingRequest(request_id, [ord(request_id)], 0.0)
+
+        def uncached_tokens(self, request_id: str) -> int:
+            return -1
+
+    planner, queue = Planner(), Queue()
+    planner.cycle(queue, EMPTY, 1.0)
+    planner.hold("a")
+    planner.cycle(queue, EMPTY, 2.0)
+    assert queue.ids == ["b", "c", "a"]
+    planner.cycle(queue, EMPTY, 3.0)
+    assert planner.stats.reordered == 1

@@ -71,6 +71,25 @@ def test_whatever_happens_ends_it(change: object) -> None:
     assert policy.asked == 2
 
 
+def test_planners_of_one_engine_share_what_is_under_way() -> None:
+    under_way, cache = PrefillsInFlight(), RadixCache(1)
+    prefix = list(range(1, 51))
+    one = planner_of(rows_of([*prefix, 60]), in_flight_gate=under_way, plan_lasts_s=99.0)
+    other = Planner(in_flight_gate=under_way, plan_lasts_s=99.0)
+    for name, key in (("sibling", [*prefix, 61]), ("stranger", [*prefix[::-1], 62])):
+        other.add(PendingRequest(name, key, 9.0))
+    assert other.lazy_plan(cache, NOW).at(0) == "sibling"
+    one.remove("r0")
+    plan = other.lazy_plan(cache, NOW)
+    assert list(plan) == ["stranger", "sibling"]
+    assert other.request("sibling").coming_len == len(prefix)
+    one.prefilled("unknown")
+    assert other.lazy_plan(cache, NOW) is plan
+    one.prefilled("r0")
+    assert other.lazy_plan(cache, NOW).at(0) == "sibling"
+    assert other.request("sibling").coming_len == 0
+
+
 def test_time_ends_it() -> None:
     planner, policy, cache = standing(lasts_s=2.0)
     first = planner.plan(cache, NOW)
@@ -157,6 +176,7 @@ def test_coming_is_the_longest_common_prefix_with_a_prefill(
     waiting: list[tuple[tuple[int, ...], str]], running: list[tuple[tuple[int, ...], str]], unit: int
 ) -> None:
     tree, in_flight = PendingTree(), PrefillsInFlight()
+    noted: list[PendingRequest] = []
     for i, (key, namespace) in enumerate(waiting):
         tree.insert(f"w{i}", list(key), namespace)
     for i, (key, namespace) in enumerate(running):
@@ -164,7 +184,7 @@ def test_coming_is_the_longest_common_prefix_with_a_prefill(
     for request in tree.requests():
         request.cached_len = 77
     for ended in range(len(running) + 1):  # one prefill after another ends
-        in_flight.note_coming(tree, unit)
+        in_flight.note_coming(tree, unit, noted)
         for i, (key, namespace) in enumerate(waiting):
             shared = [common_length(key, other) for other, theirs in running[ended:] if theirs == namespace]
             assert tree.request(f"w{i}").coming_len == unit * max(shared, default=0)

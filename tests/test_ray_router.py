@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.loops import in_a_loop
 
-from peek.adapters.prompts import Prompt, prompt_of
+from peek.adapters.prompts import ROOM, Prompt, beginning_of, prompt_of
 from peek.adapters.ray_serve import decider as decider_module
 from peek.adapters.ray_serve import exchange as exchange_module
 from peek.adapters.ray_serve import fleet_options
 from peek.adapters.ray_serve.decider import Asked, Decider, Sent
 from peek.adapters.ray_serve.exchange import Exchange, ExchangeClient
+from peek.adapters.ray_serve.routing import FleetRouting
 from peek.adapters.ray_serve.settings import GONE, OPTIONS, checked, fleet_config
 from peek.errors import InvalidConfig
 from peek.fleet import openai_key, text_key, token_key
@@ -592,3 +593,29 @@ def test_where_a_prompt_is_in_a_call() -> None:
             assert prompt_of([call], {}) == Prompt(openai_key(body), 7, parameters)
     assert prompt_of(["some text"], {}) == Prompt(text_key("some text"), 0)
     assert prompt_of([object(), 3, []], {"other": None}) is None
+
+
+UNUSUAL: list[Any] = [
+    {1: "a", "b": 2},
+    {"messages": [{"role": "user", "content": "a", "x": {1: "a", "b": 2}}]},
+    {"messages": [{"role": "user", "content": [{1: "a", "b": 2}]}]},
+    {"prompt": [{(1, 2): "a"}]},
+    {"tools": [{1: "a", "b": 2}], "messages": ["a"]},
+]
+UNUSUAL[2]["messages"][0]["self"] = UNUSUAL[2]
+
+
+@pytest.mark.parametrize("body", UNUSUAL)
+def test_a_body_that_is_no_json_has_no_prompt(body: object) -> None:
+    assert prompt_of([body], {}) is None
+    assert beginning_of([body], {}) is None
+
+
+def test_a_long_prompt_keeps_the_routers_loop_for_its_beginning_only() -> None:
+    of = SimpleNamespace(
+        args=[{"prompt": "p" * 2**22}], kwargs={}, metadata=SimpleNamespace(multiplexed_model_id="")
+    )
+    found = FleetRouting.prompt_of(None, of)  # type: ignore[arg-type]
+    assert found == beginning_of(of.args, {})
+    assert found is not None
+    assert (len(found.key.key), found.key.num_tokens) == (ROOM // 16, 2**20)

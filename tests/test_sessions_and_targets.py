@@ -73,16 +73,40 @@ def test_a_last_turn_goes_before_a_first_one_of_the_same_kind() -> None:
 
 def test_the_pace_is_what_was_admitted_while_requests_waited() -> None:
     pace = Pace()
-    assert pace.at(10.0) == 0.0
+    assert pace.at(10.0, True) == 0.0
     pace.admitted(300.0, True)
     pace.admitted(200.0, True)
-    assert pace.at(10.5) == pytest.approx(1000.0)
-    assert pace.at(10.5) == pytest.approx(1000.0)
+    assert pace.at(10.5, True) == pytest.approx(1000.0)
+    assert pace.at(10.5, True) == pytest.approx(1000.0)
     pace.admitted(700.0, False)  # nobody waits any more: the time until the next plan is no work
-    assert pace.at(99.0) == pytest.approx(1000.0)
+    assert pace.at(99.0, True) == pytest.approx(1000.0)
     pace.admitted(50.0, True)
     kept = exp(-0.1)
-    assert pace.at(100.0) == pytest.approx((500.0 * kept + 50.0) / (0.5 * kept + 1.0))
+    assert pace.at(100.0, True) == pytest.approx((500.0 * kept + 50.0) / (0.5 * kept + 1.0))
+
+
+def test_time_in_which_none_waits_is_no_pace() -> None:
+    """Not before the first plan, nor after an abort of the last one, nor while an empty queue is planned."""
+
+    def at(now: float) -> float:
+        lane.merge(Listed([]), now)
+        return lane._pace.at(now, lane._waiting > 0)
+
+    lane = TargetLane(2.0, 0.15)
+    requests = [PendingRequest(f"r{i}", [1], 0.0, num_tokens=1000) for i in range(4)]
+    for request in requests[:3]:
+        lane.arrived(request)
+    lane.left(requests[0])
+    lane.charge(requests[0], 1000)
+    assert at(1e6) == 0.0, "time before the first plan"
+    lane.left(requests[1])
+    lane.charge(requests[1], 1000)
+    assert at(1e6 + 0.1) == pytest.approx(10_000.0)
+    lane.left(requests[2])  # aborted
+    assert at(1e6 + 3600.0) == pytest.approx(10_000.0)
+    assert at(1e6 + 7200.0) == pytest.approx(10_000.0), "an empty queue is planned"
+    lane.arrived(requests[3])
+    assert at(1e6 + 7200.1) == pytest.approx(10_000.0)
 
 
 @given(
@@ -299,7 +323,7 @@ def test_time_between_plans_counts_while_requests_wait() -> None:
     """A plan is made because somebody waits, also where the last admission left nobody waiting."""
     pace = Pace()
     pace.admitted(100.0, False)
-    assert pace.at(1.0) == 0.0
-    assert pace.at(2.0) == 0.0
+    assert pace.at(1.0, True) == 0.0
+    assert pace.at(2.0, True) == 0.0
     pace.admitted(50.0, True)
-    assert 26.0 < pace.at(3.0) < 27.0
+    assert 26.0 < pace.at(3.0, True) < 27.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,10 @@ from peek.adapters.line import Line
 
 
 class Request:
-    """Nothing but itself."""
+    """Nothing but itself, and what SGLang sorts by."""
+
+    def __init__(self, rank: int = 0) -> None:
+        self.rank = rank
 
 
 STEPS = st.lists(
@@ -27,14 +31,14 @@ STEPS = st.lists(
 )
 
 
-@given(steps=STEPS, first=st.integers(0, 60), seed=st.integers(0, 2**16))
+@given(steps=STEPS, first=st.integers(0, 60), ranks=st.sampled_from([0, 2]), seed=st.integers(0, 2**16))
 def test_a_queue_is_followed_and_put_in_order(
-    steps: Sequence[tuple[int, int, int, int, bool]], first: int, seed: int
+    steps: Sequence[tuple[int, int, int, int, bool]], first: int, ranks: int, seed: int
 ) -> None:
     rnd = random.Random(seed)
-    queue = [Request() for _ in range(first)]
+    queue = [Request(rnd.randint(0, ranks)) for _ in range(first)]
     came = list(queue)  # in the order in which they came
-    line = Line()
+    line = Line((lambda request: request.rank) if ranks else None)
     line.follow(queue)
     line.head = first
     for arrive, leave, admit, plan, anew in steps:
@@ -48,7 +52,7 @@ def test_a_queue_is_followed_and_put_in_order(
         missing = rnd.sample(queue, min(leave, len(queue)))
         for request in missing:
             queue.remove(request)
-        new = [Request() for _ in range(arrive)]
+        new = [Request(rnd.randint(0, ranks)) for _ in range(arrive)]
         queue += new
         found = line.follow(queue)
         assert (set(found[0]), found[1]) == (set(missing), new)
@@ -59,7 +63,8 @@ def test_a_queue_is_followed_and_put_in_order(
             planned = queue[: len(planned)]
         before = list(queue)
         moved = line.put(queue, planned)
-        assert queue == planned + [request for request in came if request not in planned]
+        rest = [request for request in came if request not in planned]
+        assert queue == planned + sorted(rest, key=lambda request: request.rank)
         assert (line.requests, line.head, moved) == (queue, len(planned), queue != before)
 
 
@@ -82,6 +87,29 @@ def test_where_other_code_has_moved_requests_all_are_found_again(first: int, hea
     line.put(queue, planned)
     came = [request for request in came if request not in missing] + arrived
     assert queue == line.requests == planned + [request for request in came if request not in planned]
+
+
+@pytest.mark.parametrize("waiting", [3, 20, 100])
+@pytest.mark.parametrize("planned", [[2, 1, 2], [0, 2, -1], [0, 0, 1]])
+def test_a_plan_that_is_wrong_leaves_the_engine_every_request(planned: list[int], waiting: int) -> None:
+    """A request that is planned twice, or does not wait: SGLang goes on with its list."""
+    line, queue = Line(), [Request() for _ in range(waiting)]
+    line.follow(queue)
+    before = list(queue)
+    with pytest.raises((AssertionError, KeyError)):
+        line.put(queue, [queue[place] if place >= 0 else Request() for place in planned])
+    assert queue == before
+
+
+def test_an_error_on_the_way_leaves_the_engine_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    line, queue = Line(), [Request() for _ in range(100)]
+    line.follow(queue)
+    before = list(queue)
+    places = iter([50, 60])
+    monkeypatch.setattr(line, "_place_behind", lambda request: next(places))
+    with pytest.raises((AssertionError, StopIteration)):
+        line.put(queue, [queue[50], queue[61], queue[70]])
+    assert queue == before
 
 
 def test_an_empty_queue_is_known() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from array import array
 from collections import Counter
 from functools import partial, partialmethod
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +22,8 @@ from peek.adapters.sglang.caches import MOST_TOKENS, Insertions
 from peek.adapters.sglang.plugin import around_insert
 from peek.adapters.sglang.requests import Translator, stated_by
 from peek.adapters.sglang.views import PageTable
-from peek.adapters.symbols import ALONE, namespace_of, owner_of
+from peek.adapters.symbols import ALONE, FIRST_LETTER, Alphabet, namespace_of, owner_of
+from peek.errors import InvalidKey
 from peek.trie.keys import pack, unpack
 
 PAGE = 3
@@ -75,6 +78,26 @@ def test_namespaces_come_back_and_do_not_mix(
     assert not namespace.startswith(ALONE)
     assert (namespace_of(*other) == namespace) == (owner_of(namespace_of(*other)) == owner_of(namespace))
     assert (namespace == "") == (owner_of(namespace) == (None, None, None))
+
+
+WIDE = st.integers(0, 9) | st.sampled_from([FIRST_LETTER - 1, FIRST_LETTER, 2**40, 2**62])
+
+
+@given(tokens=st.lists(WIDE, min_size=1, max_size=9), start=st.integers(0, 8), stop=st.integers(0, 9))
+def test_a_part_of_a_prompt_is_packed_as_if_it_were_cut_out(tokens: list[int], start: int, stop: int) -> None:
+    alphabet = Alphabet()
+    kept = alphabet.pack(tokens[::-1])[1]
+    for held in (tokens, array("q", tokens), np.array(tokens)):
+        behind = b"".join(alphabet.pack([token])[0] for token in tokens[start:])
+        assert alphabet.known(held, start) == behind
+        if tokens[start:stop]:
+            packed, letters = alphabet.pack(held, start, stop)
+            assert packed == alphabet.pack(tokens[start:stop])[0] == alphabet.known(tokens[start:stop])
+            assert set(letters) <= set(kept)
+        else:
+            with pytest.raises(InvalidKey):
+                alphabet.pack(held, start, stop)
+    assert Alphabet().known(array("q", [7, 2**40, 8])) == pack([7])
 
 
 def leaves_sglang_alone(code: str) -> bool:

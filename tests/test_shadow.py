@@ -27,7 +27,7 @@ from peek.adapters.shadow import AnswerLengths, Shadow, ShadowLifecycle
 from peek.planner import Planner
 from peek.simulation.cost import CostModel
 from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine
-from peek.simulation.live import LiveBlocks, LiveRadix, folded, page_names
+from peek.simulation.live import Limits, LiveBlocks, LiveRadix, folded, page_names
 from peek.simulation.simulate import make_planner
 from peek.simulation.workload import SimRequest, Workload, pack_tokens
 
@@ -90,6 +90,18 @@ def live(kind: str, workload: Workload, config: PeekConfig) -> tuple[SimEngine, 
 
 def times(jobs: list[Job]) -> list[tuple[str, int, float]]:
     return sorted((job.request_id, job.cached_at_admission, job.admitted_s) for job in jobs)
+
+
+def test_one_that_was_put_back_and_never_fits_stops_nobody() -> None:
+    """Its answer was guessed longer than the arena; the others wait behind it."""
+    engine = LiveBlocks(Limits(160, 16, 8, 2048), CONFIG, CostModel())
+    engine.offer(SimRequest("big", 0.0, pack_tokens(range(8)), 128, 1000))
+    for at in range(5):
+        engine.offer(SimRequest(f"s{at}", 5.0 + at, pack_tokens([100 + at]), 16, 4))
+    engine.advance(1000.0, 20_000)
+    assert not engine.waiting
+    assert not engine.preempted
+    assert not engine.running
 
 
 @pytest.mark.parametrize("label", ["lpm-nolimit+lru", "clpm+gm+lru"])

@@ -283,6 +283,43 @@ def test_what_the_arena_cannot_hold_is_named(
         simulate(workload(*small, asks("large", [3] * prompt, output, at_s), arena=96), label, cache)
 
 
+@both_kinds
+@given(
+    unit=st.sampled_from([1, 10, 16, 512]),
+    arena=st.sampled_from([1000, 1024, 3000, 9999]),
+    over=st.integers(-30, 4),
+    output=st.sampled_from([1, 5, 20]),
+)
+def test_whether_a_request_fits_is_known_beforehand(
+    cache: str, unit: int, arena: int, over: int, output: int
+) -> None:
+    tokens = arena + over - output
+    of = workload(asks("r", [1] * (tokens // unit), output, tokens=tokens), arena=arena, unit=unit)
+    fits = CACHES[cache].fits(of, of.requests[0])
+    try:
+        simulate(of, "fcfs+lru", cache)
+    except MemoryError:
+        assert not fits
+    else:
+        assert fits
+
+
+@both_kinds
+@pytest.mark.parametrize(
+    ("after", "message"),
+    [
+        ({"a": "z"}, "request a comes after z, not there"),
+        ({"a": "b", "b": "a"}, "requests come after each other in a circle"),
+    ],
+)
+def test_what_comes_after_nothing_is_named(cache: str, after: dict[str, str], message: str) -> None:
+    rows = [replace(asks(name, [1, 2]), after=after.get(name)) for name in "ab"]
+    with pytest.raises(WorkloadError, match=message):
+        simulate(workload(*rows), "fcfs+lru", cache)
+    with pytest.raises(WorkloadError, match="two requests have one id"):
+        simulate(workload(*rows, rows[0]), "fcfs+lru", cache)
+
+
 def test_an_answer_longer_than_sglang_plans_for_is_named() -> None:
     """4096 tokens of output are planned for; the 6000 that come do not fit."""
     with pytest.raises(MemoryError, match="arena of 5000 tokens cannot hold request large"):

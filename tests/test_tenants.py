@@ -212,6 +212,23 @@ def test_nobody_saves_up_turns() -> None:
     assert accounts.lines["late"].level == accounts.clock == 345.0
 
 
+def test_a_request_that_comes_back_leaves_nothing_behind() -> None:
+    """However often it was preempted or held while an older one of its tenant waits."""
+    accounts = TenantAccounts(0.0)
+    old, other = requests([("a", 1), ("a", 1)])
+    accounts.arrived(old)
+    for _ in range(3):
+        accounts.arrived(other)
+        accounts.left(other)
+    accounts.arrived(other)
+    accounts.charge("b", 500.0)
+    accounts.left(old)
+    assert list(accounts.lines["a"].came) == [other.request_id]
+    accounts.left(other)
+    accounts.arrived(other)
+    assert accounts.lines["a"].level == accounts.clock == 500.0
+
+
 def test_idle_accounts_are_bounded() -> None:
     """By those of whom something was heard last; whoever waits is never forgotten."""
     accounts = TenantAccounts(0.0)

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import cycle as endlessly
 from typing import Any
 
 import pytest
 
-from peek import AdmissionPolicy, Cycle, FirstCome, LongestPrefix, PendingRequest, ShortestPrefill
+from peek import (
+    AdmissionPolicy,
+    Cycle,
+    FirstCome,
+    LongestPrefix,
+    PeekPolicy,
+    PendingRequest,
+    ShortestPrefill,
+)
+from peek.policy.base import HELD, Listed, RequestStream
 from peek.testing import check_policy
 from peek.trie.node import next_preorder
 
@@ -160,6 +170,90 @@ MUTANTS: dict[str, tuple[Callable[[], AdmissionPolicy], str]] = {
 }
 
 
+def marks_the_tree(policy: Any, queue: Queue, cycle: Cycle) -> Queue:
+    for _, root in cycle.tree.roots():
+        root.walk_matched += 1
+    return list(queue)
+
+
+MUTANTS |= {
+    "marks the tree": (made(marks_the_tree), "order changed the cycle or its tree"),
+    "knows one tenant": (
+        made(lambda p, queue, c: [request for request in queue if request.tenant != "t2"]),
+        "order lost r",
+    ),
+    "divides by targets": (
+        made(sorted_by(lambda request: 1 / ((request.ttft_target_s or 1.0) - 90.0))),
+        "ZeroDivisionError",
+    ),
+}
+
+
+class LosesWhoWasHeld(AdmissionPolicy):
+    """Takes those that were held for gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone: set[str] = set()
+
+    def left(self, request: PendingRequest, how: str, cost_tokens: int) -> None:
+        if how == HELD:
+            self.gone.add(request.request_id)
+
+    def order(self, queue: Queue, cycle: Cycle) -> Queue:
+        return [request for request in queue if request.request_id not in self.gone]
+
+
+class FailsAtAnswers(AdmissionPolicy):
+    def answered(self, request_id: str, tokens: int) -> None:
+        raise KeyError(request_id)
+
+    def order(self, queue: Queue, cycle: Cycle) -> Queue:
+        return list(queue)
+
+
+def in_order(cycle: Cycle) -> Queue:
+    """The waiting requests by arrival, as a policy is given them."""
+    return sorted(cycle.tree.requests(), key=lambda request: (request.arrival_time, request.sequence))
+
+
+class StreamsOtherwiseLater(AdmissionPolicy):
+    """Its stream goes backwards once a request was admitted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.later = False
+
+    def left(self, request: PendingRequest, how: str, cost_tokens: int) -> None:
+        self.later = True
+
+    def order(self, queue: Queue, cycle: Cycle) -> Queue:
+        return list(queue)
+
+    def stream(self, cycle: Cycle) -> RequestStream | None:
+        return Listed(in_order(cycle)[:: -1 if self.later else 1])
+
+
+@pytest.mark.parametrize(
+    ("policy", "fault"),
+    [
+        (LosesWhoWasHeld, "order lost r"),
+        (FailsAtAnswers, "arrived, left, generated or answered"),
+        (StreamsOtherwiseLater, "its stream is another order"),
+    ],
+)
+def test_what_goes_wrong_after_an_event_is_caught(policy: type[AdmissionPolicy], fault: str) -> None:
+    with pytest.raises(AssertionError, match=fault):
+        check_policy(policy, examples=300, stateful=True)
+
+
+def test_a_limit_that_only_a_long_queue_meets_is_found() -> None:
+    with pytest.raises(AssertionError, match="order lost r100, ") as caught:
+        check_policy(made(lambda p, queue, c: queue[:100]), examples=5)
+    assert "r11: arrived" in str(caught.value)
+    assert "and 138 more" in str(caught.value)
+
+
 def queue_of(message: str) -> list[str]:
     """The lines of a message that show a waiting request."""
     return [line for line in message.splitlines() if ": arrived at " in line or "arrives r" in line]
@@ -288,3 +382,36 @@ def test_a_bound_that_does_not_hold(policy: Callable[[], AdmissionPolicy]) -> No
 def test_what_is_no_policy_is_refused(given: object, fault: str) -> None:
     with pytest.raises(TypeError, match=fault):
         check_policy(given)  # type: ignore[arg-type]
+
+
+class Streams(AdmissionPolicy):
+    """A right order, and a stream that is another one."""
+
+    def __init__(self, change: Callable[[list[PendingRequest]], Any]) -> None:
+        super().__init__()
+        self.change = change
+
+    def order(self, queue: list[PendingRequest], cycle: Cycle) -> list[PendingRequest]:
+        return list(queue)
+
+    def stream(self, cycle: Cycle) -> Any:
+        return self.change(in_order(cycle))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (reversed, "its stream is another order"),
+        (lambda queue: queue[:-1], "order lost"),
+        (endlessly, "order returned r0 twice"),
+        (lambda queue: 1 / 0, "stream raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_stream_is_the_order(change: Callable[[list[PendingRequest]], Any], said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        check_policy(lambda: Streams(change), examples=40)
+
+
+def test_a_policy_that_streams_its_order_is_right() -> None:
+    check_policy(lambda: Streams(iter), examples=40)
+    check_policy(PeekPolicy, stateful=True, examples=40)

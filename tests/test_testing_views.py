@@ -154,6 +154,19 @@ Orphans = wrong("Orphans", parent_id=lambda self, node_id: 0)
 """Says that every node hangs below a root."""
 
 
+OneNode = wrong("OneNode", node_id=lambda self, cursor: 7, parent_id=lambda self, node_id: 0)
+
+
+class ByDepth(View):
+    """Its nodes are named by their depth, on whatever branch."""
+
+    def node_id(self, cursor: Any) -> Any:
+        return 1 + len(cursor[1])
+
+    def parent_id(self, node_id: int) -> Any:
+        return node_id - 1 if node_id > 2 else 0
+
+
 class NewNodes(View):
     count = 0
 
@@ -178,13 +191,15 @@ MUTANTS: dict[type[View], str] = {
     FromTheRoot: "cached tokens by the view|is once",
     ByOffset: "cached tokens by the view",
     MovesItsCursor: "it must leave the cursor and the cache as they are",
-    OneNamespace: "cached tokens by the view",
+    OneNamespace: "cached tokens by the view|two branches",
     Learns: "it must leave the cursor and the cache as they are|reading changed the cache",
     Forgets: r"reading changed the cache: \[9 x8\] matched 8 tokens, now 0",
     OfTheFirstSegment: "cached tokens by the view",
     TwoTokens: "r0 has 2 cached tokens by the view, 1 by longest_match",
     WholeBlocks: "by longest_match|block_symbols",
     NodeZero: "is 0, the id of no node",
+    OneNode: "node_id is 7 at .* and at .*, two branches",
+    ByDepth: r"node_id is \d+ at .* and at .*, two branches",
     NewNodes: "is once",
     NamedNodes: "'str' object cannot be interpreted as an integer",
     Ring: "never to 0",

@@ -320,7 +320,7 @@ def test_no_times(tmp_path: Path, capsys: Capsys) -> None:
     assert [row["timestamp"] for row in rows] == [0.0, 250.0, 500.0]
     before = (tmp_path / "out.jsonl").read_bytes()
     assert main(["trace", str(tmp_path / "in"), str(tmp_path / "out.jsonl")]) == 1
-    assert "3 of 3 requests have no time: name their place with --time-field, or" in capsys.readouterr().err
+    assert "no request has a time: name their place with --time-field, or" in capsys.readouterr().err
     assert (tmp_path / "out.jsonl").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.jsonl"]
 
@@ -386,6 +386,19 @@ def test_vllms_log(tmp_path: Path) -> None:
     assert [row["output_length"] for row in rows] == [20, 3, 20, 128, 128]
     assert [row["input_length"] for row in rows] == [40, 40, 40, 40, 3]
     assert [shared_blocks(rows[0], row) for row in rows] == [3, 2, 0, 3, 0]
+
+
+def test_the_files_of_a_vllms_log_may_come_newest_first(tmp_path: Path) -> None:
+    """`vllm.log vllm.log.1`, as a shell lists them; the lines have no year."""
+    new, old = vllm_lines("b", IDS[0], "01-01 00:00:02"), vllm_lines("a", IDS[1], "12-31 23:59:58")
+    rows = trace(tmp_path, "\n".join([*new, *old]))
+    assert [row["timestamp"] for row in rows] == [0.0, 4000.0]
+
+
+def test_the_end_of_february_is_read_in_any_year(tmp_path: Path) -> None:
+    days = [f"{day} 23:59:59" for day in ("12-31", "02-28", "02-29", "03-01")]
+    lines = [line for at, day in enumerate(days) for line in vllm_lines(f"r{at}", IDS[0], day)]
+    assert len(trace(tmp_path, "\n".join(lines))) == 4
 
 
 def test_vllms_log_as_json(tmp_path: Path) -> None:
@@ -691,9 +704,10 @@ def test_the_first_sessions_of_a_file(tmp_path: Path) -> None:
     [
         (b"", "t", "{}: empty trace, no rows"),
         (lzma.compress(b"\n"), "t.xz", "{}: empty trace, no rows"),
-        (b"{}", "t.xz", "{}: bad xz data after line 0: Input format not supported by decoder"),
+        (b"{}", "t.xz", "{}: bad xz data, in line 1 or later: Input format not supported by decoder"),
         (lzma.compress(b"{}")[:-20], "t",
-         "{}: bad xz data after line 0: Compressed file ended before the end-of-stream marker was reached"),
+         ("{}: bad xz data, in line 1 or later: Compressed file ended before the end-of-stream marker "
+          "was reached")),
     ],
 )  # fmt: skip
 def test_a_bad_file_of_sessions_is_named(tmp_path: Path, content: bytes, name: str, reason: str) -> None:

@@ -494,7 +494,7 @@ def test_bad_row_names_file_line_and_reason(tmp_path: Path, line: str, reason: s
         (b"", "t.jsonl", "empty trace"),
         (b"\n \n", "t.jsonl", "empty trace"),
         (gzip.compress(b""), "t.jsonl.gz", "empty trace"),
-        (GOOD.encode(), "t.jsonl.gz", "bad gzip data after line 0"),
+        (GOOD.encode(), "t.jsonl.gz", "bad gzip data, in line 1 or later"),
         (b"\x1f\x8bjunk", "t.jsonl", "bad gzip data"),
         (gzip.compress(f"{GOOD}\n".encode() * 99)[:-20], "t.jsonl.gz", "bad gzip data"),
         (gzip.compress(f"{GOOD}\n".encode())[:-8] + bytes(8), "t.jsonl.gz", "bad gzip data"),

@@ -10,7 +10,6 @@ A policy is a label or the import path of a class, as everywhere.  The stock pol
 from __future__ import annotations
 
 import argparse
-import csv
 import gzip
 import json
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.arena.cells import STOCK, Cell, Figures, has_queue, run_all, table
+from bench.arena.cells import STOCK, Cell, Figures, has_queue, run_all, show, table
 from bench.arena.kinds import JUDGING, KINDS, LOADS, TUNING, at_load, build
 from bench.builds import ROOT, require_compiled
 from peek.simulation.simulate import CACHES
@@ -157,16 +156,10 @@ def main() -> None:
         f"{len(found)} of {len(arguments.kinds) * len(LOADS) * len(seeds) * len(CACHES)} cells have a queue"
     )
     lines = table(grouped(found, "kind" if arguments.store else arguments.by), labels)
-    for number, line in enumerate(lines):
-        print("| " + " | ".join(line) + " |")
-        if not number:
-            print("|---" * len(line) + "|")
     figure, path = (FIGURE, TABLE) if arguments.store else (arguments.figure, arguments.csv)
+    show(lines, path)
     if figure:
         draw(lines, figure)
-    if path:
-        with path.open("w", newline="", encoding="utf-8") as stream:
-            csv.writer(stream, lineterminator="\n").writerows(lines)
     if arguments.store:
         PAGE.write_text(between(PAGE.read_text(encoding="utf-8"), leaderboard(lines)), encoding="utf-8")
 

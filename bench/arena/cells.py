@@ -14,10 +14,12 @@ in both mean and p99 TTFT.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 from multiprocessing import Pool
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -141,3 +143,14 @@ def table(
                 for column in lines[0][2:]
             )])  # fmt: skip
     return lines
+
+
+def show(lines: Sequence[Sequence[str]], path: Path | None) -> None:
+    """Print a table, the heading first, as Markdown; write it to `path`, too, if that is given."""
+    for number, line in enumerate(lines):
+        print("| " + " | ".join(line) + " |")
+        if not number:
+            print("|---" * len(line) + "|")
+    if path:
+        with path.open("w", newline="", encoding="utf-8") as stream:
+            csv.writer(stream, lineterminator="\n").writerows(lines)

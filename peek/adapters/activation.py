@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from peek.config import VARIABLES, PeekConfig
+from peek.config import VARIABLES, PeekConfig, text_of
 from peek.errors import InvalidConfig
 from peek.settings import require_flag, require_one_of
 
@@ -73,6 +73,7 @@ class Settings:
     trace_mib: int = 256
 
     def __post_init__(self) -> None:
+        self.config.build_policy()  # another author's module may name what is no policy
         require_flag("strict", self.strict)
         require_one_of("mode", self.mode, MODES)
         _require_file_name("control_file", self.control_file)
@@ -89,7 +90,7 @@ class Settings:
 
     def __str__(self) -> str:
         """Return every option in force on one line."""
-        return " ".join(f"{name}={value}" for name, value in self.in_force().items())
+        return " ".join(f"{name}={text_of(value)}" for name, value in self.in_force().items())
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> Settings:

@@ -72,7 +72,8 @@ def version_of(*packages: str, unknown: str = "of unknown version") -> str:
 
 
 LOOKS: Final = 16
-"""Running requests looked at in one step, in turn, while only one tenant has been seen."""
+"""Running requests looked at in one step, in turn, while only one tenant has been seen; two more for each
+that was admitted since, so that those whose answers are short do not pile up."""
 
 
 class Generated:
@@ -94,6 +95,7 @@ class Generated:
         self._outputs = outputs
         self._first: str | None = None
         self._several = False
+        self._looks = LOOKS
         self._running: OrderedDict[str, tuple[ref[Any], Sized, str, int]] = OrderedDict()
 
     def seen(self, tenant: str) -> None:
@@ -106,10 +108,14 @@ class Generated:
         """Note that a request was admitted.  O(1)."""
         answer = self._outputs(request)
         self._running[request_id] = (ref(request), answer, tenant, len(answer))
+        self._looks += 2
 
     def count(self) -> None:
-        """Charge the tokens generated since the last call; once a step.  O(running), O(1) with one tenant."""
-        for _ in range(len(self._running) if self._several else min(LOOKS, len(self._running))):
+        """Charge the tokens generated since the last call; once a step.
+
+        O(running), O(admitted since) with one tenant.
+        """
+        for _ in range(len(self._running) if self._several else min(self._looks, len(self._running))):
             request_id, (where, answer, tenant, before) = self._running.popitem(last=False)
             request, now = where(), len(answer)
             if self._several and now > before:
@@ -119,6 +125,7 @@ class Generated:
                 self._answered(now, request_id)
             else:
                 self._running[request_id] = (where, answer, tenant, now)
+        self._looks = LOOKS
 
 
 def first_text(candidates: Iterable[object]) -> str:

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from itertools import count
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -25,21 +26,28 @@ ENGINES_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 OUR_FOLDER: Final = "PEEK_METRICS_DIR"
 """Set by `offer` for the processes that this one starts."""
 
+ROOM: Final = 2**18
+"""Bytes of a file: a few hundred for each series, and the model's name in each."""
+
 _file_numbers = count()
+_named: Final[set[str]] = set()
+"""What this process has named its folder."""
 
 
 def folder() -> str | None:
     """Return the folder to write to, None if nothing reads it."""
-    return os.environ.get(ENGINES_FOLDER) or os.environ.get(OUR_FOLDER)
+    return os.environ.get(ENGINES_FOLDER) or os.environ.get(OUR_FOLDER) or None
 
 
 def offer() -> None:
     """Show on this process's `/metrics` what the processes that it starts will write.  Works once.
 
     vLLM calls this in each of its processes, whether or not `peek` is configured.  Therefore the folder is
-    only named here, and made at the first write.
+    only named here, and made at the first write.  A program of its own, such as a server that a notebook
+    started, names a folder of its own, whatever folder the environment that it inherits has.
     """
-    if folder() is not None:
+    named = os.environ.get(OUR_FOLDER)
+    if os.environ.get(ENGINES_FOLDER) or (named and (parent_process() is not None or named in _named)):
         return
     try:
         from prometheus_client import REGISTRY
@@ -47,6 +55,7 @@ def offer() -> None:
         return
     path = Path(tempfile.gettempdir(), f"peek-metrics-{uuid4().hex}")
     os.environ[OUR_FOLDER] = str(path)
+    _named.add(str(path))
     REGISTRY.register(FolderCollector(path))
     atexit.register(_clean_up, path, os.getpid())
 
@@ -72,6 +81,17 @@ class FolderCollector:
         return merged
 
 
+def _with_room(path: Path) -> str:
+    """Make a file of `ROOM` zeros; `OSError` on a full disk, where a write to memory is fatal."""
+    new = path.with_suffix(".new")  # what a scrape does not read
+    try:
+        new.write_bytes(bytes(ROOM))
+        new.rename(path)
+    finally:
+        new.unlink(missing_ok=True)
+    return str(path)
+
+
 class SeriesFiles:
     """The series of one scheduler, all with `labels`, in one file for each kind of metric.
 
@@ -87,8 +107,9 @@ class SeriesFiles:
         self._key_of = mmap_key
         prefixes = {"counter": "counter", "gauge": "gauge_mostrecent", "histogram": "histogram"}
         self._files = {
-            kind: MmapedDict(str(Path(path, f"{prefix}_{name}"))) for kind, prefix in prefixes.items()
+            kind: MmapedDict(_with_room(Path(path, f"{prefix}_{name}"))) for kind, prefix in prefixes.items()
         }
+        self._left = dict.fromkeys(prefixes, ROOM)
         self._keys: dict[tuple[str, ...], str] = {}
         for file in self._files.values():
             finalize(self, file.close)
@@ -99,5 +120,9 @@ class SeriesFiles:
         key = self._keys.get(place)
         if key is None:
             ours = {**self._labels, **labels}
-            key = self._keys[place] = self._key_of(metric, sample, list(ours), list(ours.values()), text)
+            key = self._key_of(metric, sample, list(ours), list(ours.values()), text)
+            self._left[kind] -= len(key) + 32
+            if self._left[kind] < 0:  # it would grow, by pages that the disk may have no room for
+                raise ValueError(f"the labels of {metric} are too long")
+            self._keys[place] = key
         self._files[kind].write_value(key, value, time.time())

@@ -49,7 +49,9 @@ COUNTERS: Final = {
 }
 """By field of `FleetStats`."""
 
-FALLBACKS: Final = _counter("fallbacks", "Internal errors after which the host's own rule decides")
+FALLBACKS: Final = _counter(
+    "fallbacks", "Internal errors (peek-epp: requests) for which the host's own rule decided"
+)
 DECISIONS: Final = Metric(
     "peek_fleet_decision_seconds", "histogram", "Seconds of each decision", bounds=DECISION_SECONDS
 )

@@ -24,6 +24,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from struct import Struct
 from typing import Any, Final
 
 from peek.adapters.symbols import namespace_of
@@ -32,7 +34,10 @@ from peek.trie.keys import pack
 
 __all__ = ["EventReader", "KvEvents", "namespace_of"]
 
-END: Final = (-1).to_bytes(8, "big", signed=True)
+BATCH_NUMBER: Final = Struct(">q")
+"""How engines write the number of a batch."""
+
+END: Final = BATCH_NUMBER.pack(-1)
 """Number of the message behind the last replayed batch."""
 
 REPLAY_S: Final = 5.0
@@ -156,9 +161,15 @@ class KvEvents:
             self._go_on()
 
     def _read(self, frames: list[bytes]) -> tuple[int, tuple[float, list[Any]]]:
-        """Return a batch's number, and the engine's time of it with its events."""
+        """Return a batch's number, and the engine's time of it with its events; raises if it is malformed.
+
+        Number and time tell a restart, which empties the view: nothing may pass for them that is none.
+        """
+        (number,) = BATCH_NUMBER.unpack(frames[-2])
         published_s, events, *_ = self._decode(frames[-1])
-        return int.from_bytes(frames[-2], "big"), (float(published_s), list(events))
+        if number < 0 or type(published_s) not in (int, float) or not isfinite(published_s):
+            raise ValueError(f"batch {number} at {published_s!r} s")
+        return number, (float(published_s), list(events))
 
     def _go_on(self) -> None:
         """Apply the held batches, up to the first gap that a replay may fill."""
@@ -186,7 +197,7 @@ class KvEvents:
         self._replay.setsockopt(self._zmq.LINGER, 0)  # the engine may not answer
         self._replay.set_hwm(0)  # the answer is as long as what the engine remembers
         self._replay.connect(self._replay_endpoint)
-        self._replay.send_multipart((b"", self.next_batch.to_bytes(8, "big")))
+        self._replay.send_multipart((b"", BATCH_NUMBER.pack(self.next_batch)))
         self._asked = self.next_batch
         self._replay_ends = self._clock() + REPLAY_S
 

@@ -45,7 +45,9 @@ class BackOff:
     """When to try again after an error, counted in calls of the engine so that all ranks agree.
 
     `wait`, the calls from the next error to the attempt after it, doubles with each error up to
-    `LONGEST_WAIT`.  An attempt that has worked for `FIRST_WAIT` calls is a recovery: it resets `wait`.
+    `LONGEST_WAIT`, and halves with each `LONGEST_WAIT` calls that an attempt has worked.  So whatever an
+    error's period, it comes once in `LONGEST_WAIT` calls in the long run.  An attempt that has worked for
+    `FIRST_WAIT` calls is a recovery.
     """
 
     def __init__(self) -> None:
@@ -53,7 +55,8 @@ class BackOff:
         self.retries = 0
         self.recoveries = 0
         self._left = 0
-        self._to_prove = 0
+        self._worked = 0
+        self._recovers = False
 
     @property
     def then(self) -> str:
@@ -62,7 +65,7 @@ class BackOff:
 
     def failed(self) -> None:
         """Note an error and begin the wait."""
-        self._left, self._to_prove = self.wait, 0
+        self._left, self._worked, self._recovers = self.wait, 0, False
         self.wait = min(2 * self.wait, LONGEST_WAIT)
 
     def due(self) -> bool:
@@ -71,19 +74,17 @@ class BackOff:
         if self._left > 0:
             return False
         self.retries += 1
-        self._to_prove = FIRST_WAIT
+        self._recovers = True
         return True
 
     def worked(self) -> bool:
         """Count one more call without an error; return True when that makes the attempt a recovery."""
-        if self._to_prove == 0:
-            return False
-        self._to_prove -= 1
-        if self._to_prove > 0:
-            return False
-        self.recoveries += 1
-        self.wait = FIRST_WAIT
-        return True
+        self._worked += 1
+        if self._worked % LONGEST_WAIT == 0:
+            self.wait = max(self.wait // 2, FIRST_WAIT)
+        recovers = self._recovers and self._worked == FIRST_WAIT
+        self.recoveries += recovers
+        return recovers
 
 
 class Switch:
@@ -242,7 +243,7 @@ class Attachment(Generic[A]):
         self.mode = self._asked()
         if self.mode == "off":
             logger.warning("peek: not active, switched off; %s; %s", self.about, settings)
-            self.count()
+            self.count(True)
         else:
             self._attach()
 
@@ -271,27 +272,32 @@ class Attachment(Generic[A]):
             self.aside = f"{about.engine} does not match prefixes as peek expects ({self.adapter.agreement})"
             logger.warning("peek: stands aside, stock order: %s; tested on %s; %s", self.aside, tested, about)
             self._take_away()
-        elif self.back_off.worked():
-            logger.warning("peek: has recovered from an internal error")
+        else:
+            if self.back_off.worked():
+                logger.warning("peek: has recovered from an internal error")
+            self.shield.then = self.back_off.then
         return self.adapter
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Call `function`, a method of the adapter; return None if it fails or an earlier call failed."""
         return self.shield.call(function, *args, **kwargs)
 
-    def count(self) -> None:
-        """Pass the counters on to the metrics; once a step."""
-        if self._metrics is None:
+    def count(self, at_once: bool = False) -> None:
+        """Pass the counters on to the metrics, if that is due; once a step."""
+        metrics = self._metrics
+        if metrics is None or metrics.files is None:
             return
-        own = {
-            "peek_fallbacks": self.shield.fallbacks,
-            "peek_shadow_reordered_cycles": self.seen.shadow_reordered,
-            "peek_retries": self.back_off.retries,
-            "peek_recoveries": self.back_off.recoveries,
-            **self.foretold.counters(),
-        }
         try:
-            self._metrics.update(self.adapter, self.state, self.active, own)
+            if self.shield.active and not at_once and not metrics.due(self.adapter):
+                return
+            own = {
+                "peek_fallbacks": self.shield.fallbacks,
+                "peek_shadow_reordered_cycles": self.seen.shadow_reordered,
+                "peek_retries": self.back_off.retries,
+                "peek_recoveries": self.back_off.recoveries,
+                **self.foretold.counters(),
+            }
+            metrics.update(self.adapter, self.state, self.active, own)
         except Exception:
             self._without_metrics()
 
@@ -369,7 +375,7 @@ class Attachment(Generic[A]):
             self._take_away()
         else:
             self._set_shadow(self.adapter)
-            self.count()
+            self.count(True)
 
     # -- the adapter -------------------------------------------------------------------------------
 
@@ -389,7 +395,7 @@ class Attachment(Generic[A]):
             )
         else:
             self.back_off.failed()
-        self.count()
+        self.count(True)
 
     def _made(self) -> A | None:
         try:
@@ -414,4 +420,4 @@ class Attachment(Generic[A]):
             log_or_raise(self.settings.strict, "peek: could not put back everything of the engine's own")
         self.adapter = None
         self.foretold.follow(None)
-        self.count()
+        self.count(True)

@@ -5,30 +5,33 @@ prefill batch, but never moves a request.  So the queue is its last state withou
 the new ones.  `Line` keeps a copy: comparing two lists of the same objects costs 1 ns per request.
 
 A queue in order begins with a *head*, the requests that the next batch may admit, in the plan's order.  All
-others follow in the order in which SGLang queued them.  A request that leaves the head without being admitted
-goes back to its place there.
+others follow in the order in which SGLang queued them, or by SGLang's priorities.  A request that leaves the
+head without being admitted goes back to its place there.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
 class Line:
     """A copy of the queue as it was last seen.  It keeps requests alive until they are seen to have left.
 
+    `rank` returns what SGLang sorts a request by; equals stand as they came, and without it all do.
+
     Attributes:
         requests: the queue, first to go first.
         head: number of requests at the front that stand as planned.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rank: Callable[[Any], Any] | None = None) -> None:
         self.requests: list[Any] = []
         self.head = 0
-        self._numbers: dict[Any, int] = {}
-        """By request: its number in the order in which the engine queued the requests."""
+        self._rank = rank
+        self._numbers: dict[Any, Any] = {}
+        """By request: its number in the order in which the engine queued the requests, behind its rank."""
         self._count = 0
 
     # -- what has changed --------------------------------------------------------------------------
@@ -50,7 +53,7 @@ class Line:
     def follow(self, queue: list[Any]) -> tuple[list[Any], list[Any]]:
         """Bring the copy up to `queue`; return the requests that left and those that came since.
 
-        1 ns per waiting request; O(queue) if one left that `left` did not report.
+        1 ns per waiting request; O(queue) if one left that `left` did not report, or came with a rank.
         """
         mine, known = self.requests, len(self.requests)
         gone: list[Any] = []
@@ -69,7 +72,9 @@ class Line:
             del self._numbers[request]
         for request in arrived:
             self._count += 1
-            self._numbers[request] = self._count
+            self._numbers[request] = self._count if self._rank is None else (self._rank(request), self._count)
+        if self._rank is not None and arrived:
+            self.head = len(queue)  # SGLang appends them, whatever their rank
         return gone, arrived
 
     # -- its order ---------------------------------------------------------------------------------
@@ -77,8 +82,8 @@ class Line:
     def put(self, queue: list[Any], planned: list[Any]) -> bool:
         """Reorder `queue`, which equals the copy, to begin with `planned`; return whether anything moved.
 
-        O(head), and for each request that enters or leaves the head O(log(queue)) and a shift of the list.
-        O(n log n) if these are more than an eighth of the queue.
+        2 ns per waiting request, and for each that enters or leaves the head O(log(queue)) and a shift of the
+        copy.  O(n log n) if these are more than an eighth of the queue.  If this raises, the queue stands.
         """
         mine, size = self.requests, self.head
         if size <= len(planned) and mine[: len(planned)] == planned:
@@ -87,23 +92,22 @@ class Line:
         wanted, had = set(planned), set(mine[:size])
         coming = [request for request in planned if request not in had]
         going = [request for request in mine[:size] if request not in wanted]
-        front = max(size, len(planned))
-        before = mine[:front]
         if 8 * (len(coming) + len(going)) > len(mine):
-            ordered = planned + sorted(set(mine).difference(wanted), key=self._numbers.__getitem__)
-            moved = mine != ordered
-            mine[:] = queue[:] = ordered
+            rest = [request for request in mine if request not in wanted]
+            mine[:] = planned + sorted(rest, key=self._numbers.__getitem__)
         else:
             for request in coming:
                 place = self._place_behind(request)
-                del mine[place], queue[place]
+                assert mine[place] is request, "it does not stand where its number says"
+                del mine[place]
             for request in going:
-                place = self._place_behind(request)
-                mine.insert(place, request)
-                queue.insert(place, request)
-            mine[:size] = queue[:size] = planned
-            moved = mine[:front] != before
+                mine.insert(self._place_behind(request), request)
+            mine[:size] = planned
         self.head = len(planned)
+        moved = mine != queue
+        assert len(mine) == len(queue), "not every planned request is in the queue, and once"
+        if moved:
+            queue[:] = mine  # at once: the engine's own list is never without a request
         return moved
 
     def _place_behind(self, request: Any) -> int:

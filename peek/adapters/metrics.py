@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final
 
 from peek._version import __version__
@@ -27,6 +30,9 @@ class Metric:
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
 
+
+EVERY_S: Final = 0.25
+"""Seconds between two times that the series are written, while requests wait."""
 
 LABELS: Final = ("engine", "model_name", "dp_rank", "tp_rank")
 """Labels of every series; `engine` is `vllm` or `sglang`."""
@@ -98,23 +104,43 @@ def snapshot(adapter: EngineAdapter) -> dict[str, float]:
     }
 
 
-class EngineMetrics:
-    """Keeps the series of one attachment current; does nothing if nothing reads them."""
+def _mark(adapter: EngineAdapter | None) -> tuple[int, ...]:
+    """Return how many requests wait, planned and apart, and numbers that grow with each that comes."""
+    if adapter is None:
+        return (0, 0)
+    planner, apart = adapter.planner, adapter.quarantine
+    return (len(planner), len(apart), planner.arrivals, apart.total)
 
-    def __init__(self, about: EngineInfo, settings: Settings, seen: Observations) -> None:
+
+class EngineMetrics:
+    """Keeps the series of one attachment current, in `files`; these are None if nothing reads them."""
+
+    def __init__(
+        self,
+        about: EngineInfo,
+        settings: Settings,
+        seen: Observations,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._next = 0.0
+        """When to write next."""
+        self._mark: tuple[int, ...] = ()
         self._seen = seen
         self._adapter: EngineAdapter | None = None
         self._before: dict[str, float] = {}
         """Counters of the earlier adapters."""
         self._counters: dict[str, float] = {}
+        self._buckets: dict[str, list[int]] = {}
+        """Counts of the buckets, by histogram."""
         self._gauges: tuple[object, ...] = ()
         self._state = ""
-        self._files: export.SeriesFiles | None = None
+        self.files: export.SeriesFiles | None = None
         path = export.folder()
         if path is None or not about.speaks:
             return
         values = (about.engine, about.model, str(about.dp_rank), str(about.tp_rank))
-        self._files = export.SeriesFiles(path, dict(zip(LABELS, values, strict=True)))
+        self.files = export.SeriesFiles(path, dict(zip(LABELS, values, strict=True)))
         self._shown = {metric.name: 0.0 for metric in METRICS if metric.kind != "gauge"}
         for name in self._shown:
             if name in _TALLIES:
@@ -125,13 +151,17 @@ class EngineMetrics:
         force = {"policy": str(config), "eviction": config.eviction, "cache": about.cache}
         self._write("peek_info", 1, version=__version__, **force)
 
+    def due(self, adapter: EngineAdapter | None) -> bool:
+        """Whether `EVERY_S` are over, or the last request that waited left: an engine may rest now.  O(1)."""
+        mark = _mark(adapter)
+        return self._clock() >= self._next or (mark[:2] == (0, 0) and mark != self._mark)
+
     def update(self, adapter: EngineAdapter | None, state: str, active: bool, more: dict[str, float]) -> None:
-        """Write what has changed; called once a step, and when the state changes.  O(metrics).
+        """Write what has changed; called when it is due, and when the state changes.  O(metrics).
 
         `state` says why `peek` is active or not; `more` are the counters of the attachment.
         """
-        if self._files is None:
-            return
+        self._next, self._mark = self._clock() + EVERY_S, _mark(adapter)
         if adapter is not self._adapter:
             self._adapter, self._before = adapter, dict(self._counters)
         if adapter is not None:
@@ -173,12 +203,15 @@ class EngineMetrics:
     def _write(self, name: str, value: float, **labels: str) -> None:
         metric = _BY_NAME[name]
         sample = f"{name}_total" if metric.kind == "counter" else name
-        assert self._files is not None
-        self._files.write(metric.kind, name, metric.text, sample, value, **labels)
+        assert self.files is not None
+        self.files.write(metric.kind, name, metric.text, sample, value, **labels)
 
     def _write_tally(self, metric: Metric, tally: Tally) -> None:
-        files: Any = self._files
-        bounds = [*(repr(float(bound)) for bound in metric.bounds), "+Inf"]
-        for bound, number in zip(bounds, tally.counts, strict=True):
-            files.write("histogram", metric.name, metric.text, f"{metric.name}_bucket", number, le=bound)
+        files: Any = self.files
+        before = self._buckets.get(metric.name, [-1] * len(tally.counts))
+        self._buckets[metric.name] = list(tally.counts)
+        for bound, number, shown in zip((*metric.bounds, inf), tally.counts, before, strict=True):
+            if number != shown:
+                le = repr(float(bound)).replace("inf", "+Inf")
+                files.write("histogram", metric.name, metric.text, f"{metric.name}_bucket", number, le=le)
         files.write("histogram", metric.name, metric.text, f"{metric.name}_sum", tally.sum)

@@ -163,7 +163,7 @@ class ObservedPlanner:
         """Waiting requests, by number of arrival."""
         self._in_order: SortedList[int] = SortedList()
         """The numbers of the requests that are not held."""
-        self._arrivals = 0
+        self.arrivals = 0
         self.shadow = False
         self._now = 0.0
         self._last: Plan | LazyPlan | None = None
@@ -192,10 +192,10 @@ class ObservedPlanner:
 
     def add(self, request: PendingRequest, held: bool = False) -> None:
         self.observed.add(request, held)
-        self._arrivals += 1
-        self._numbers[request.request_id] = self._arrivals
+        self.arrivals += 1
+        self._numbers[request.request_id] = self.arrivals
         if not held:
-            self._in_order.add(self._arrivals)
+            self._in_order.add(self.arrivals)
 
     def remove(self, request_id: str, admitted: bool = True, uncached_tokens: int | None = None) -> int:
         request = self.observed.request(request_id)

@@ -1,4 +1,4 @@
-"""One planner for each priority, for vLLM's `--scheduling-policy priority`.
+"""One planner for each priority, where an engine schedules by priority.
 
 The operator's priorities stand: a request with a smaller number goes first, whatever it shares.  Among equal
 priorities the planner decides.  A planner for each lets the fair lane's bound hold among equals.  Together
@@ -7,48 +7,68 @@ they answer as one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import is_
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from functools import partial
+from heapq import merge
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final, TypeAlias
 
-from peek.adapters.mirror import BlockMirror
-from peek.config import PeekConfig
+from sortedcontainers import SortedDict
+
 from peek.errors import UnknownRequest
 from peek.planner import LazyPlan, Plan, Planner
 from peek.planner.plan import NOTHING_TO_GAIN, ORDERED
+from peek.protocols import CacheView
 from peek.request import PendingRequest
+
+MOST_PLANNERS: Final = 32
+"""Most priorities with a planner of their own: any client may choose a number."""
+
+_Place: TypeAlias = tuple[int, float, int]
+"""A request's priority, its arrival, and which of the planner's it is."""
 
 
 def _of_its_planner(name: str) -> Any:
     """Return the method of `Planner` of this name, for the planner of the request's priority."""
     method = getattr(Planner, name)
-    return lambda self, request_id, *args: method(self._planner_of(request_id), request_id, *args)
+    return lambda self, request_id, *args: method(self._found(request_id)[0], request_id, *args)
+
+
+def _of_all(name: str) -> Any:
+    """Return the method of `Planner` of this name, for every planner."""
+    method = getattr(Planner, name)
+    return lambda self, *args: [method(planner, *args) for planner in self._all()]
 
 
 class PriorityPlanners:
-    """Answers as one `Planner`, with one behind it for each priority that waiting requests have.
+    """Answers as one `Planner`, with one behind it for each priority.
 
-    Its methods are those of `Planner`; only their costs differ.
+    Its methods are those of `Planner`; only their costs differ.  A planner stays when its queue is empty.  If
+    there are `MOST_PLANNERS`, the one empty longest takes a new priority over, with all that it has learned.
+    If none is empty, requests of further priorities have no plan but the order of arrival.
 
     Args:
         make: returns a new planner.
-        priority_of: returns the priority of a waiting request, by its id.
+        priority_of: returns the priority of a request that begins to wait, by its id.
     """
 
     def __init__(self, make: Callable[[], Planner], priority_of: Callable[[str], int]) -> None:
         self._make = make
         self._priority_of = priority_of
-        self._planners: dict[int, Planner] = {}
-        self._where: dict[str, int] = {}
-        self._parts: list[Plan] = []
+        self._planners: OrderedDict[int, Planner] = OrderedDict()
+        """By priority, the one that a request left last at the end."""
+        self._shared = make()
+        """Has the requests of the further priorities."""
+        self._others: SortedDict[_Place, str] = SortedDict()
+        """Their ids."""
+        self._where: dict[str, tuple[Planner, _Place]] = {}
+        self._asked: dict[Planner, LazyPlan] | None = None
+        """What the last plan is made of so far, None if a request has come or gone since."""
+        self._lazy = self._planned = LazyPlan(None)
         self._plan = Plan()
-        self._lazy = LazyPlan.of(self._plan)
-        model = make()
-        self.config: PeekConfig = model.config
-        self.evicts = model.evicts
-        self._past = model.totals()
-        """Counters of planners for priorities without waiting requests."""
+        self.config = self._shared.config
+        self.evicts = self._shared.evicts
 
     # -- all priorities ----------------------------------------------------------------------------
 
@@ -58,98 +78,121 @@ class PriorityPlanners:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._where
 
+    def _all(self) -> list[Planner]:
+        return [*self._planners.values(), self._shared]
+
     @property
     def held(self) -> dict[str, PendingRequest]:
         """Held requests of all priorities.  O(held)."""
-        planners = self._planners.values()
-        return {name: request for planner in planners for name, request in planner.held.items()}
+        return {name: request for planner in self._all() for name, request in planner.held.items()}
 
-    def generated(self, tenant: str, tokens: int) -> None:
-        """Charge the tenant's accounts of every priority."""
-        for planner in self._planners.values():
-            planner.generated(tenant, tokens)
-
-    def answered(self, tokens: int, request_id: str = "") -> None:
-        """Pass the length of an answer to every priority's planner."""
-        for planner in self._planners.values():
-            planner.answered(tokens, request_id)
+    generated, answered, prefilled = map(_of_all, ("generated", "answered", "prefilled"))
 
     def needs(self, symbol: int) -> bool:
         """O(priorities)."""
-        return any(planner.needs(symbol) for planner in self._planners.values())
+        return any(planner.needs(symbol) for planner in self._all())
 
     def eviction_score(self, node_id: int, idle_s: float = 0.0) -> float:
         """Return the largest score of any priority.  O(priorities)."""
-        scores = (planner.eviction_score(node_id, idle_s) for planner in self._planners.values())
-        return max(scores, default=0.0)
+        return max(planner.eviction_score(node_id, idle_s) for planner in self._all())
 
     def totals(self) -> dict[str, int | float]:
-        """Return sums over all priorities, past ones included."""
-        totals = self._past
-        for planner in self._planners.values():
-            totals = _sum(totals, planner.totals())
-        return totals
+        """Return sums over all planners; the last plan's seconds are those of its parts."""
+        totals = {planner: planner.totals() for planner in self._all()}
+        sums = {name: sum(each[name] for each in totals.values()) for name in totals[self._shared]}
+        return {**sums, "last_plan_s": sum(totals[planner]["last_plan_s"] for planner in self._asked or ())}
 
     # -- one request -------------------------------------------------------------------------------
 
     def add(self, request: PendingRequest, held: bool = False) -> None:
         """Add a request to the planner of its priority."""
-        priority = self._priority_of(request.request_id)
-        planner = self._planners.get(priority) or self._make()
+        request_id = request.request_id
+        priority = self._priority_of(request_id)
+        planner = self._planner_for(priority)
         planner.add(request, held)
-        self._planners[priority] = planner
-        self._where[request.request_id] = priority
+        place = (priority, request.arrival_time, request.sequence)
+        self._where[request_id] = planner, place
+        if planner is self._shared:
+            self._others[place] = request_id
+        self._asked = None
+
+    def _planner_for(self, priority: int) -> Planner:
+        if priority in self._planners:
+            return self._planners[priority]
+        if len(self._planners) < MOST_PLANNERS:
+            return self._planners.setdefault(priority, self._make())
+        empty = next((number for number, planner in self._planners.items() if not len(planner)), None)
+        if empty is None:
+            return self._shared
+        return self._planners.setdefault(priority, self._planners.pop(empty))
 
     def remove(self, request_id: str, admitted: bool = True, uncached_tokens: int | None = None) -> int:
-        """`Planner.remove`; drops the planner of a priority without waiting requests."""
-        planner = self._planner_of(request_id)
+        """`Planner.remove`."""
+        planner, place = self._found(request_id)
         cost = planner.remove(request_id, admitted, uncached_tokens)
-        priority = self._where.pop(request_id)
-        if not len(planner):
-            self._past = _sum(self._past, planner.totals())
-            del self._planners[priority]
+        del self._where[request_id]
+        if planner is self._shared:
+            del self._others[place]
+        else:
+            self._planners.move_to_end(place[0])
+        self._asked = None
         return cost
 
     extend, hold, resume = map(_of_its_planner, ("extend", "hold", "resume"))
     request, cluster, cached_len = map(_of_its_planner, ("request", "cluster", "cached_len"))
 
-    def _planner_of(self, request_id: str) -> Planner:
+    def _found(self, request_id: str) -> tuple[Planner, _Place]:
         if request_id not in self._where:
             raise UnknownRequest(f"request {request_id!r} is not waiting")
-        return self._planners[self._where[request_id]]
+        return self._where[request_id]
 
     # -- one cycle ---------------------------------------------------------------------------------
 
-    def order_matters(self, cache: BlockMirror) -> bool:
+    def order_matters(self, cache: CacheView) -> bool:
         """`Planner.order_matters`.  O(priorities)."""
-        waiting = {planner: len(planner) - len(planner.held) for planner in self._planners.values()}
-        if cache.lone_requests != sum(waiting.values()):
-            return any(planner.order_matters(cache) for planner in waiting)
-        # No request can hit or share, so a planner asks the cache for nothing but this.
-        lone: Any = SimpleNamespace
-        return any(planner.order_matters(lone(lone_requests=n)) for planner, n in waiting.items())
+        waiting = {planner: len(planner) - len(planner.held) for planner in self._all()}
+        none_hits = getattr(cache, "lone_requests", -1) == sum(waiting.values())
+        for planner, count in waiting.items():
+            lone: Any = SimpleNamespace(lone_requests=count if none_hits else -1)
+            if planner.order_matters(lone):  # which asks the cache for nothing else
+                return True
+        return False
 
-    def plan(self, cache: BlockMirror, now: float) -> Plan:
-        """Return the plans of all priorities in one, smallest number first."""
-        parts = [self._planners[priority].plan(cache, now) for priority in sorted(self._planners)]
-        if len(parts) == len(self._parts) and all(map(is_, parts, self._parts)):
-            return self._plan
-        self._parts = parts
-        aside = all(part.stood_aside for part in parts)
-        self._plan = Plan(
-            [request_id for part in parts for request_id in part],
-            any(part.reordered for part in parts),
-            NOTHING_TO_GAIN if aside else ORDERED,
-            aside,
-        )
-        self._lazy = LazyPlan.of(self._plan)
+    def plan(self, cache: CacheView, now: float) -> Plan:
+        """Return the whole of `lazy_plan`."""
+        lazy = self.lazy_plan(cache, now)
+        if lazy is not self._planned:
+            places = [self._where[request_id][1] for request_id in lazy]
+            self._plan = Plan(lazy, places != sorted(places), lazy.reason, lazy.stood_aside)
+            self._planned = lazy
         return self._plan
 
-    def lazy_plan(self, cache: BlockMirror, now: float) -> LazyPlan:
-        """Return the whole plan, worked out at once."""
-        self.plan(cache, now)
+    def lazy_plan(self, cache: CacheView, now: float) -> LazyPlan:
+        """Return the plans of all priorities in one, smallest number first.
+
+        A planner is asked when those before it have no more, or if they stand aside.
+        """
+        last = self._asked
+        if last is not None and all(planner.lazy_plan(cache, now) is plan for planner, plan in last.items()):
+            return self._lazy
+        asked: dict[Planner, LazyPlan] = {}
+
+        def ask(planner: Planner) -> LazyPlan:
+            return asked.get(planner) or asked.setdefault(planner, planner.lazy_plan(cache, now))
+
+        own = [((priority,), planner) for priority, planner in sorted(self._planners.items()) if len(planner)]
+        aside = all(ask(planner).stood_aside for _, planner in own)
+        source: Any = SimpleNamespace(next_id=partial(next, self._ids(own, ask, asked), None))
+        self._lazy = LazyPlan(source, (), NOTHING_TO_GAIN if aside else ORDERED, aside)
+        self._asked = asked
         return self._lazy
 
-
-def _sum(one: dict[str, int | float], other: dict[str, int | float]) -> dict[str, int | float]:
-    return {name: value + other[name] for name, value in one.items()}
+    def _ids(self, own: Any, ask: Callable[[Planner], LazyPlan], asked: object) -> Iterator[str]:
+        """Yield the ids of a plan until a request comes or goes."""
+        for _, next_up in merge(own, self._others.items()):
+            if self._asked is not asked:
+                return
+            if not isinstance(next_up, str):
+                yield from ask(next_up)
+            elif next_up not in self._shared.held:
+                yield next_up

@@ -1,8 +1,13 @@
-"""Finds the prompt of a call, for routers and gateways in front of an engine."""
+"""Finds the prompt of a call, for routers and gateways in front of an engine.
+
+Of a long prompt `beginning_of` takes the beginning: a key of all of it would keep a router and all others
+waiting.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, Final, NamedTuple
 
 from peek.errors import InvalidKey
@@ -30,6 +35,22 @@ PARAMETERS: Final = ("vllm_xargs", "custom_params")
 
 TOKEN_KWARGS: Final = ("prompt_token_ids", "request_token_ids")
 MOST_TOKENS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+ROOM: Final = 2**19
+"""Bytes of a prompt that its key is made of, a token id counted as four; some 10 ms."""
+
+TEXTS: Final = (
+    "documents",
+    "system",
+    "instructions",
+    "prompt_token_ids",
+    "prompt",
+    "messages",
+    "input",
+    "content",
+    "text",
+)
+"""Fields of a body, a message or a part of one that may be long and count as text, first things first."""
 
 
 class Prompt(NamedTuple):
@@ -88,3 +109,48 @@ def _fields(request: Any) -> dict[str, Any]:
             for message in found["messages"]
         ]
     return {name: value for name, value in found.items() if value is not None and not callable(value)}
+
+
+# -- the beginning of a long prompt ----------------------------------------------------------------------
+
+
+def beginning_of(args: Sequence[Any], kwargs: Mapping[str, Any], namespace: str = "") -> Prompt | None:
+    """`prompt_of`, with a key of the first `ROOM` bytes; the rest counts by its length."""
+    cut = {name: beginning(each) for name, each in (*enumerate(args), *kwargs.items())}
+    named = {name: cut[name][0] for name in kwargs}
+    found = prompt_of([cut[place][0] for place in range(len(args))], named, namespace)
+    left_out = max((size - ROOM for _, size in cut.values()), default=0)
+    if found is None or left_out <= 0:
+        return found
+    return found._replace(key=found.key._replace(num_tokens=found.key.num_tokens + left_out // 4))
+
+
+def beginning(value: Any, room: int = ROOM) -> tuple[Any, int]:
+    """Return what comes first of a prompt, at most `room`, and the size of all; the same if it is short."""
+    if isinstance(value, (str, bytes)):
+        return value[:room], len(value)
+    if isinstance(value, (list, tuple)):
+        if value and type(value[0]) is int:
+            return value[: room // 4], 4 * len(value)
+        parts, size = [], 0
+        for each in value:
+            part, length = beginning(each, max(0, room - size))
+            if size < room:
+                parts.append(part)
+            size += length
+        return (parts if size > room else value), size
+    if isinstance(value, Mapping):
+        fields = {name: value[name] for name in TEXTS if name in value}
+    else:
+        fields = {name: getattr(value, name) for name in TEXTS if name in getattr(value, "__dict__", ())}
+    size = 0
+    for name, text in fields.items():
+        fields[name], length = beginning(text, max(0, room - size))
+        size += length
+    if size <= room:
+        return value, size
+    if isinstance(value, Mapping):
+        return {**value, **fields}, size
+    cut = copy(value)
+    vars(cut).update(fields)
+    return cut, size

@@ -46,6 +46,27 @@ def owner_of(namespace: str) -> tuple[int | None, str | None, str | None]:
 FIRST_LETTER: Final = 3 << 29
 """Wider ids get numbers from here on: above all vocabularies and the 30-bit pad values of old versions."""
 
+_INT32: Final = np.dtype("<i4")
+
+
+def _plain(tokens: Any, start: int, stop: int | None) -> tuple[bytes, Any]:
+    """Return `tokens[start:stop]` packed, or b"" and a vector if one is wide or there is none.  O(tokens)."""
+    if isinstance(tokens, list):
+        tokens, start, stop = tokens[start:stop] if start or stop is not None else tokens, 0, None
+        with suppress(InvalidKey):  # a wide id is among them
+            packed = pack(tokens)
+            if int(np.frombuffer(packed, _INT32).max()) < FIRST_LETTER:
+                return packed, None
+    wide = np.asarray(tokens)[start:stop]
+    fits = wide.dtype == np.int64 and wide.ndim == 1 and wide.size > 0
+    if fits and int(wide.view(np.uint64).max()) < FIRST_LETTER:  # what is below 0 is large there
+        return wide.astype(_INT32).tobytes(), None
+    return b"", wide
+
+
+def _wide_values(wide: Any) -> Any:
+    return np.unique(wide[(wide < 0) | (wide >= FIRST_LETTER)]).tolist()
+
 
 class Letter:
     """One wide value and its symbol, which is free again when the letter is no longer referenced."""
@@ -78,51 +99,31 @@ class Alphabet:
         """Number of letters in use."""
         return len(self._by_value)
 
-    def pack(self, tokens: Any) -> tuple[bytes, tuple[Letter, ...]]:
-        """Return token ids as packed symbols, and the letters among them, which the caller keeps.
+    def pack(self, tokens: Any, start: int = 0, stop: int | None = None) -> tuple[bytes, tuple[Letter, ...]]:
+        """Return `tokens[start:stop]` as packed symbols, and the letters among them, which the caller keeps.
 
         O(tokens); Python loops over the letters only.  `InvalidKey`: nothing to pack, a value that is not an
         int of 64 bits, or too many letters.
         """
-        if isinstance(tokens, list):
-            try:
-                packed = pack(tokens)
-            except InvalidKey:
-                if not tokens:
-                    raise
-            else:
-                if int(np.frombuffer(packed, dtype="<i4").max()) < FIRST_LETTER:
-                    return packed, ()
-        wide = np.asarray(tokens)
+        packed, wide = _plain(tokens, start, stop)
+        if packed:
+            return packed, ()
         if wide.dtype != np.int64 or wide.ndim != 1 or wide.size == 0:
             raise InvalidKey("need token ids that are ints of 64 bits")
-        if int(wide.view(np.uint64).max()) < FIRST_LETTER:  # what is below 0 is large there
-            return wide.astype("<i4").tobytes(), ()
-        apart = (wide < 0) | (wide >= FIRST_LETTER)
-        letters = tuple([self._letter(value) for value in np.unique(wide[apart]).tolist()])
+        letters = tuple([self._letter(value) for value in _wide_values(wide)])
         symbols = wide.copy()
         for letter in letters:
             symbols[wide == letter.value] = letter.symbol
-        return symbols.astype("<i4").tobytes(), letters
+        return symbols.astype(_INT32).tobytes(), letters
 
-    def known(self, tokens: Any) -> bytes:
-        """Return 64-bit token ids as packed symbols, up to the first wide id without a letter.  O(tokens)."""
-        if isinstance(tokens, list) and tokens:
-            with suppress(InvalidKey):  # a wide id is among them
-                tokens = np.frombuffer(pack(tokens), dtype="<i4")
-        wide = np.asarray(tokens, dtype=np.int64)
-        apart = (wide < 0) | (wide >= FIRST_LETTER)
-        if not apart.any():
-            return wide.astype("<i4").tobytes()
-        symbols = wide.copy()
-        end = len(wide)
-        for value in np.unique(wide[apart]).tolist():
-            letter = self._by_value.get(value)
-            if letter is None:
-                end = min(end, int(np.argmax(wide == value)))
-            else:
-                symbols[wide == value] = letter.symbol
-        return symbols[:end].astype("<i4").tobytes()
+    def known(self, tokens: Any, start: int = 0) -> bytes:
+        """Return `tokens[start:]` as packed symbols, up to the first wide id without a letter.  O(tokens)."""
+        packed, wide = _plain(tokens, start, None)
+        if packed or not wide.size:
+            return packed
+        strange = [value for value in _wide_values(wide) if value not in self._by_value]
+        end = min((int(np.argmax(wide == value)) for value in strange), default=len(wide))
+        return self.pack(wide, 0, end)[0] if end else b""
 
     def _letter(self, value: int) -> Letter:
         letter = self._by_value.get(value)
@@ -147,6 +148,4 @@ class Alphabet:
         if wide.size and int(wide.max()) >= FIRST_LETTER:
             for symbol in np.unique(wide[wide >= FIRST_LETTER]).tolist():
                 wide[wide == symbol] = self.value(symbol)
-        tokens = array("q")
-        tokens.frombytes(wide.tobytes())
-        return tokens
+        return array("q", wide.tobytes())

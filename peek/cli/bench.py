@@ -30,11 +30,11 @@ DRAWN: Final = "drawn: one of 100 prefixes of 2,048 tokens and 128 of its own"
 @dataclass(frozen=True)
 class BenchOptions:
     source: Path | None = cli.read_path(
-        "[IN]", "Requests as JSONL or a trace; without it they are drawn.", None
+        "IN", "Requests as JSONL or a trace; without it they are drawn.", None
     )
     waiting: int = cli.count("Requests that wait; as many came before them.", WAITING)
     policy: str = cli.value("Policy, or module:Class of your own.", "peek", "LABEL")
-    rounds: int = cli.count("Rounds of each measurement.", ROUNDS)
+    rounds: int = cli.count("Rounds of each measurement.", ROUNDS, LARGEST_ROUNDS)
     tokenizer: Path | None = cli.tokenizer_path()
     as_json: bool = cli.json_switch()
 
@@ -46,9 +46,9 @@ def bench_command(options: BenchOptions) -> None:
     """
     policy, rounds, waiting = options.policy, options.rounds, options.waiting
     cli.check_policies([policy])
-    if rounds > LARGEST_ROUNDS:
-        raise typer.BadParameter(f"{rounds} is not in 1..{LARGEST_ROUNDS}", param_hint="--rounds")
     source = options.source
+    if source is None and options.tokenizer is not None:
+        raise typer.BadParameter(f"{options.tokenizer} is of no use without IN", param_hint="--tokenizer")
     bad = reading.BadLines(source or cli.STREAM)
     work = _drawn(2 * waiting) if source is None else _read(source, 2 * waiting, options.tokenizer, bad)
     fitting = min(waiting, max(1, len(work.keys) // 2))

@@ -21,25 +21,34 @@ from peek.cli import options as cli
 from peek.cli import trace
 from peek.cli.page import page
 from peek.cli.reading import ProgressBar, json_loads, load_tokenizer
-from peek.cli.report import Batch, print_batches, rounded, said_of
+from peek.cli.report import Batch, print_batches, rounded, said_of, significant
 from peek.cli.simulate import DEFAULT_CARD, DEFAULT_MODEL, arena_of, machine, number_of_cards, part_of_memory
+from peek.cli.trace import counted
 from peek.cli.writing import write_whole
+from peek.compressed import bare
+from peek.errors import WorkloadError
 from peek.offline.formats import Encode
 from peek.simulation.answer import DRAWS, ENGINES, FIGURES, OURS, Answer, answer, busiest
 from peek.simulation.cost import CostModel
-from peek.simulation.simulate import TARGETS, Target
-from peek.simulation.trace import at_rate, recorded, row_of
+from peek.simulation.simulate import CACHES, TARGETS, Target
+from peek.simulation.trace import WARMUP_SHARE, TraceRow, at_rate, recorded
 from peek.simulation.workload import Workload, ideal_hit
 from peek.traffic import UNITS, Reader, RequestRows, Tracer
 
 LIMIT: Final = 1000  # default number of simulated requests, with which an answer takes a minute or less
+
+FEW: Final = 100  # fewer requests than this tell little of a queue
+
+OVERLOAD: Final = 0.6  # a stretch of which the model serves a smaller part as fast as it comes is doubtful
+
+HIT_POINTS: Final = 0.1  # most points by which the model's cache hit and the log's may differ unmentioned
 
 AUTO: Final = "auto"
 
 
 @dataclass(frozen=True)
 class CheckOptions(cli.OfContext):
-    logs: list[Path] = cli.read_path("LOG...", "Logs of one engine; .gz, .xz, .zst; -: stdin.")
+    logs: list[Path] = cli.read_path("LOG", "Logs of one engine; .gz, .xz, .zst; -: stdin.")
     engine: str = cli.value(f"{', '.join(ENGINES)}; auto: as the log says, else vllm.", AUTO, "NAME")
     card: str = cli.value("Accelerator, such as h100.", DEFAULT_CARD)
     cards: int = number_of_cards()
@@ -75,6 +84,7 @@ class Checked:
     answer: Answer  # answer of the simulation, with `cost` as the cost model of the machine
     cost: CostModel
     assumed: str  # the settings of engine and machine that were assumed, in words; "" if none
+    rate_scale: float  # how many times faster than recorded
 
     def as_json(self) -> dict[str, Any]:
         found = self.answer
@@ -98,11 +108,13 @@ class Checked:
             "flag": found.engine.stock[found.advised],
             "changes": changes,
             "log": self.seen,
+            "summary": self.summary,
             "notes": self.notes,
             "engine": found.engine.title,
             "hardware": self.cost.hardware.name,
             "model": self.cost.model.name,
             "assumed": self.assumed,
+            "rate_scale": self.rate_scale,
             "arena_tokens": found.workload.arena_tokens,
             "max_running": found.workload.max_running,
             "simulated": len(found.workload.requests),
@@ -114,7 +126,7 @@ class Checked:
 
 
 def check_command(options: CheckOptions) -> None:
-    """Say what a log holds, and whether `peek` would gain anything over the engine's own settings.
+    """Say whether `peek` or a flag would help a log's traffic.
 
     All stock policies of the engine run on a model of it, on the recorded arrivals and on resamples.
     """
@@ -128,13 +140,13 @@ def check_command(options: CheckOptions) -> None:
         cli.refuse_clashes([("LOG", path) for path in options.logs], [("--html", options.html)])
         cli.check_target(options.html)
     checked = _checked(options, cost, encode)
-    if options.html is not None:
-        with write_whole([options.html]) as (stream,):
-            stream.write(page(checked.as_json()).encode())
     if options.as_json:
         print(json.dumps(rounded(checked.as_json()), indent=2))
     else:
         _print(checked)
+    if options.html is not None:
+        with write_whole([options.html]) as (stream,):
+            stream.write(page(checked.as_json()).encode())
 
 
 def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> Checked:
@@ -149,29 +161,91 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> C
     if not tracer.counts.requests:
         raise trace.nothing_read(options.logs, reader)
     with trace.untimed(options.logs):
-        rows = [row_of(row) for row in tracer.rows(options.output_tokens, options.rate)]
-    name = options.logs[0].name.partition(".")[0] if len(options.logs) == 1 else f"{len(options.logs)} logs"
+        rows = [
+            TraceRow(
+                row["timestamp"], row["input_length"], row["output_length"], tuple(row["hash_ids"]),
+                row["block_tokens"], row.get("tenant", ""),
+            )
+            for row in tracer.rows(options.output_tokens, options.rate)
+        ]  # fmt: skip
+    name = bare(options.logs[0]).stem if len(options.logs) == 1 else f"{len(options.logs)} logs"
     whole = at_rate(recorded(name, rows), options.rate_scale)
     facts = reader.facts
     engine = ENGINES[options.engine if options.engine != AUTO else facts.engine or "vllm"]
     arena = options.arena_tokens or facts.arena_tokens or arena_of(cost, options.memory_utilization)
     seats = options.max_running or facts.max_running or whole.max_running
     sized = replace(whole, arena_tokens=arena, max_running=seats)
-    workload = busiest(sized, options.limit)
+    fit = [each for each in whole.requests if CACHES[engine.cache].fits(sized, each)]
+    if not fit:
+        raise WorkloadError(f"no request fits into {arena:,} tokens of KV cache ({_ROOM})")
+    workload = busiest(replace(sized, requests=fit, warmup=len(fit) // WARMUP_SHARE), options.limit)
     targets = options.slo[:2] + list(TARGETS[len(options.slo[:2]) :])
     with ProgressBar((options.draws + 1) * (len(engine.stock) + 1), "simulating") as progress:
         found = answer(workload, engine, cost, Random(options.seed), options.draws, targets, progress.show)
+    assumed = _assumed(options, facts.engine)
+    seen = _seen(options, reader, tracer, whole, bad)
+    too_long = len(whole.requests) - len(fit)
+    notes = [*_notes(reader, tracer), *_doubts(found, too_long, seen)]
+    summary = _summary(seen, tracer, workload, too_long)
+    return Checked(seen, summary, notes, found, cost, assumed, options.rate_scale)
+
+
+def _assumed(options: CheckOptions, engine: str) -> str:
     cards = "one" if options.cards == 1 else options.cards
     taken = {
-        "vLLM (--engine)": options.engine == AUTO and not facts.engine,
+        "vLLM (--engine)": options.engine == AUTO and not engine,
         f"{cards} {DEFAULT_CARD.upper()} (--card)": not options.is_given("card"),
         f"{DEFAULT_MODEL} (--model)": not options.is_given("model"),
     }
-    assumed = ", ".join(what for what, is_taken in taken.items() if is_taken)
-    seen = _seen(options, reader, tracer, whole, bad)
+    return ", ".join(what for what, is_taken in taken.items() if is_taken)
+
+
+_ROOM: Final = "--arena-tokens, or a larger --card, more --cards, a smaller --model"
+
+
+def _summary(seen: dict[str, Any], tracer: Tracer, workload: Workload, too_long: int) -> list[str]:
+    """Write what the log holds and which part of it was simulated, a line each."""
     tokens = "of prompts" + trace.ESTIMATE * seen["tokens_are_estimated"]
-    said = trace.summary(tracer.counts, tokens, "of unknown length")
-    return Checked(seen, said, _notes(reader, tracer), found, cost, assumed)
+    said = []
+    for name, each in seen["formats"].items():
+        bare_ones = f", {each['without_prompt']:,} without a prompt" * bool(each["without_prompt"])
+        read = f"{counted(each['lines'], 'line')}, {counted(each['requests'], 'request')}"
+        said.append(f"{name}: {read}{bare_ones}")
+    said += trace.summary(tracer.counts, tokens, "of unknown length")
+    turns = f"; {seen['turns']:,} of them are turns of {seen['sessions']:,} sessions" * bool(seen["turns"])
+    said.append(f"{100.0 * seen['shared']:.1f} % of the tokens have come before in the same place{turns}")
+    if seen["broken"]:
+        said.append(f"broken lines, left out: {seen['broken']:,}")
+    simulated, scale = workload.requests, workload.rate_scale
+    is_part = len(simulated) + too_long < seen["requests"]
+    part = f"the busiest {len(simulated):,}" if is_part else "all that fit" if too_long else "all"
+    faster = f", {scale:g} times as fast as recorded" * (scale != 1.0)
+    pace = trace.pace(simulated[-1].arrival_s - simulated[0].arrival_s, len(simulated))
+    return [*said, f"simulated: {part} of them{faster}, {pace}; the cache is empty at first"]
+
+
+def _doubts(found: Answer, too_long: int, seen: dict[str, Any]) -> list[str]:
+    """Say what makes the answer doubtful."""
+    workload, runs = found.workload, found.draws[0]
+    said = []
+    if too_long:
+        arena = f"{workload.arena_tokens:,} tokens of KV cache"
+        said.append(f"{counted(too_long, 'request')} longer than the {arena}, left out ({_ROOM})")
+    if len(workload.requests) < FEW:
+        said.append(f"{counted(len(workload.requests), 'request')}: too few for more than a hint")
+    guessed = seen["answers"]["allowed"] + seen["answers"]["unknown"]
+    if 2 * guessed > seen["requests"]:
+        said.append(f"the lengths of {guessed:,} answers are limits or guesses (--output-field)")
+    span_s = workload.requests[-1].arrival_s - workload.requests[0].arrival_s
+    served = max(run["throughput_rps"] for run in runs.values())
+    if span_s > 0.0 and served * span_s < OVERLOAD * len(workload.requests):
+        rates = f"{significant(served)} of {significant(len(workload.requests) / span_s)} requests a second"
+        said.append(f"the model serves {rates}: is it one engine's log (--cards, --model, --rate-scale)?")
+    modelled, logged = runs[found.default]["cache_hit"], seen["cached_says_the_log"]
+    if logged is not None and abs(modelled - logged) > HIT_POINTS:
+        hits = f"{100.0 * modelled:.0f} % of the tokens cached, the log says {100.0 * logged:.0f} %"
+        said.append(f"the model of {found.engine.title}'s default finds {hits}")
+    return said
 
 
 def _seen(options: CheckOptions, reader: Reader, tracer: Tracer, whole: Workload, bad: int) -> dict[str, Any]:
@@ -206,12 +280,10 @@ def _notes(reader: Reader, tracer: Tracer) -> list[str]:
     said = [*counts.doubts, reader.cut(), *reader.hints()]
     if reader.is_lengths:
         said.append(f"{counts.alone:,} requests are lengths without prompts: taken as sharing nothing")
-    if counts.span_s > 0.0 and counts.requests > 1000.0 * counts.span_s:
+    if counts.bare_times and counts.span_s > 0.0 and counts.requests > 1000.0 * counts.span_s:
         said.append(
             "that is more than a thousand requests a second: is the unit of times right (--time-unit)?"
         )
-    elif counts.requests > 1 and counts.span_s > 60.0 * counts.requests and not counts.doubt:
-        said.append("that is less than a request a minute: is the unit of times right (--time-unit)?")
     if counts.ranked:
         said.append(
             f"{counts.ranked:,} requests ask for a priority, which the model does not heed; "
@@ -226,15 +298,8 @@ def _print(checked: Checked) -> None:
     def say(text: str) -> None:
         print(fill(text, width, break_long_words=False, break_on_hyphens=False, subsequent_indent="  "))
 
-    for name, each in seen["formats"].items():
-        bare = f", {each['without_prompt']:,} without a prompt" if each["without_prompt"] else ""
-        say(f"{name}: {each['lines']:,} lines, {each['requests']:,} requests{bare}")
     for line in checked.summary:
         say(line)
-    turns = f"; {seen['turns']:,} of them are turns of {seen['sessions']:,} sessions" if seen["turns"] else ""
-    say(f"{100.0 * seen['shared']:.1f} % of the tokens have come before in the same place{turns}")
-    if seen["broken"]:
-        say(f"broken lines, left out: {seen['broken']:,}")
     for note in (*trace.unread(seen["not_understood"]), *checked.notes):
         say(f"! {note}")
     if checked.assumed:

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,9 +18,10 @@ from typing import Any, Final
 import peek
 from peek import InvalidConfig, __version__, backend
 from peek.adapters.activation import OFF, misspelled, settings_from
-from peek.adapters.engine_adapter import version_of
+from peek.adapters.engine_adapter import TESTED, version_of
 from peek.cli import conflicts
 from peek.cli.options import policy_of, switch
+from peek.config import text_of
 from peek.policy.registry import installed
 from peek.timing import aligned
 
@@ -32,12 +34,10 @@ PACKAGES: Final = {
 }
 """Packages to report, each with the names of its distributions."""
 
-ADAPTERS: Final = ("vllm", "sglang")
-
 MODES: Final = {
     "off": "off at start: nothing is planned",
-    "shadow": "shadow at start: never reorders; of peek_shadow_prompt_tokens_total the tokens"
-    " peek_shadow_hit_tokens_total would be cached with peek, peek_shadow_stock_hit_tokens_total are",
+    "shadow": "shadow at start: never reorders; compare peek_shadow_hit_tokens_total, what peek would hit, "
+    "with peek_shadow_stock_hit_tokens_total",
 }
 """Text for each mode; the mode "on" is not printed."""
 
@@ -48,13 +48,14 @@ class DoctorOptions:
 
 
 def doctor_command(options: DoctorOptions) -> None:
-    """Show the build, the engines found and what is active from the environment."""
+    """Show the build, the engines, and what the environment asks for."""
     fault = ""
     settled: dict[str, Any] = {"active": None, "mode": "on", "options": {}}
     try:
         label = os.environ.get("PEEK_POLICY", "")
         if label not in ("", OFF):
-            policy_of(label)
+            with suppress(InvalidConfig):  # it may be a module in the working directory
+                policy_of(label)
         settings = settings_from(os.environ)
         settled["mode"] = settings.mode
         is_stock = settings.config.is_stock
@@ -72,7 +73,7 @@ def doctor_command(options: DoctorOptions) -> None:
         "clashes": conflicts.others(),
         "packages": {name: version_of(*names, unknown="") or None for name, names in PACKAGES.items()},
         "policies": installed(),
-        "adapters": {name: find_spec(f"peek.adapters.{name}") is not None for name in ADAPTERS},
+        "adapters": {name: find_spec(f"peek.adapters.{name}") is not None for name in TESTED},
         **settled,
     }
     if options.as_json:
@@ -83,6 +84,16 @@ def doctor_command(options: DoctorOptions) -> None:
         raise InvalidConfig(fault)
 
 
+def _tried(engine: str, found: str | None) -> str:
+    """How the engine that is found stands to the versions that an adapter's tests run on."""
+    versions = ", ".join(TESTED[engine])
+    if found is None:
+        return f"tested on {versions}"
+    if found.partition("+")[0] in TESTED[engine]:
+        return f"tested on {found}"
+    return f"not tested on {found}; on {versions}"
+
+
 def _print(findings: dict[str, Any]) -> None:
     rows = [
         ("peek", f"{findings['peek']}, {findings['backend']}, from {findings['location']}"),
@@ -90,13 +101,15 @@ def _print(findings: dict[str, Any]) -> None:
     ]
     rows += [(name, conflicts.advice([name])) for name in findings["clashes"]]
     rows += [(name, found or "not found") for name, found in findings["packages"].items()]
-    for name, included in findings["adapters"].items():
-        rows.append((f"peek.adapters.{name}", "adapter included" if included else "adapter not included"))
+    rows += [
+        (f"peek.adapters.{name}", _tried(name, findings["packages"][name])) for name in findings["adapters"]
+    ]
     rows += [(f"policy {name}", path) for name, path in findings["policies"].items()]
     rows.append(("active", findings["active"] or "nothing: the environment is invalid"))
     rows += [("mode", MODES[findings["mode"]])] if findings["mode"] in MODES else []
     if findings["options"]:
-        rows.append(("options", " ".join(f"{name}={value}" for name, value in findings["options"].items())))
+        options = (f"{name}={text_of(value)}" for name, value in findings["options"].items())
+        rows.append(("options", " ".join(options)))
     for name, meant in findings["misspelled"].items():
         rows.append((name, f"unknown, nothing reads it; is {meant} meant?"))
     print("\n".join(aligned(rows, "<<")))

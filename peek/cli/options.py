@@ -79,11 +79,11 @@ def parse_seed(text: str) -> int:
         raise typer.BadParameter(f"{text!r} is not an integer") from None
 
 
-def parse_count(text: str) -> int:
+def parse_count(text: str, most: int = LARGEST_COUNT) -> int:
     """Parse a number of tokens or rows."""
     count = parse_seed(text)
-    if not 1 <= count <= LARGEST_COUNT:
-        raise typer.BadParameter(f"{count} is not in 1..{LARGEST_COUNT}")
+    if not 1 <= count <= most:
+        raise typer.BadParameter(f"{count} is not in 1..{most}")
     return count
 
 
@@ -96,6 +96,17 @@ def parse_rate(text: str) -> float:
     if not (isfinite(rate) and rate > 0.0):
         raise typer.BadParameter(f"{str(text)!r} is not a finite number above 0")
     return rate
+
+
+def parse_seconds(text: str) -> float:
+    """Parse a finite number, 0 or more."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not (isfinite(seconds) and seconds >= 0.0):
+        raise typer.BadParameter(f"{str(text)!r} is not a finite number from 0")
+    return seconds
 
 
 def parse_part(text: str) -> float:
@@ -139,13 +150,15 @@ def naming(source: object, more: str = "") -> Iterator[None]:
 
 
 def policy_of(label: str) -> PeekConfig:
-    """Return the settings that a policy label stands for; `InvalidConfig` if it stands for none.
+    """Return the settings that a policy label stands for; `InvalidConfig` if it makes no policy.
 
     The module of a `module:Class` may also be in the working directory.
     """
     if ":" in label and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # at the end, so that no installed module is shadowed
-    return PeekConfig.from_label(label)
+    config = PeekConfig.from_label(label)
+    config.build_policy()
+    return config
 
 
 def check_policies(labels: Sequence[str]) -> None:
@@ -201,10 +214,13 @@ def real_path(path: Path) -> Path:
 
 
 def check_target(path: Path) -> None:
-    """Raise `PeekError`, before the work, for a target that is a folder or whose folder does not exist."""
+    """Raise `PeekError`, before the work, for a target that is a folder, or whose folder takes no file."""
     check_no_folder(path)
-    if is_regular(path) and not real_path(path).parent.is_dir():
-        raise PeekError(f"{path}: no such folder: {real_path(path).parent}")
+    folder = real_path(path).parent
+    if is_regular(path) and not folder.is_dir():
+        raise PeekError(f"{path}: no such folder: {folder}")
+    if is_regular(path) and not os.access(folder, os.W_OK | os.X_OK):
+        raise PeekError(f"{path}: no file can be written into {folder}")
 
 
 def check_no_folder(path: Path) -> None:
@@ -268,12 +284,12 @@ Parser = Callable[[str], Any] | None
 
 def value(text: str, default: Any, metavar: str | None = None, parser: Parser = None, *flags: str) -> Any:
     """Declare an option with a value."""
-    return as_field(typer.Option(*flags, parser=parser, metavar=metavar, help=text), default)
+    return as_field(typer.Option(*flags, parser=parser, metavar=metavar or "NAME", help=text), default)
 
 
-def count(text: str, default: int | None = None) -> Any:
-    """Declare an option: a number of tokens or rows."""
-    return value(text, default, "INT", parse_count)
+def count(text: str, default: int | None = None, most: int = LARGEST_COUNT) -> Any:
+    """Declare an option: a whole number from 1 on, as of tokens or rows."""
+    return value(text, default, "INT", lambda count: parse_count(count, most))
 
 
 def positive(text: str, default: Any = None) -> Any:
@@ -295,5 +311,5 @@ def as_field(told: Any, default: Any) -> Any:
 
 json_switch = partial(switch, "--json", "Print one JSON object instead of the table.")
 tokenizer_path = partial(
-    value, "Local tokenizer file; without one, four bytes of text count as a token.", None
+    value, "Local tokenizer file; without one, four bytes of text count as a token.", None, "FILE"
 )

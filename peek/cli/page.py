@@ -11,8 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from peek.cli.report import figure_text
-from peek.cli.trace import pace
+from peek.cli.report import figure_text, target_text
 from peek.simulation.answer import FIGURES, OURS, Figure, figure_named
 
 Checked = Mapping[str, Any]  # the object that `peek check --json` prints
@@ -51,28 +50,29 @@ td { white-space: nowrap; } td .dim { font-size: .75rem; }
 def page(found: Checked) -> str:
     log = found["log"]
     names = ", ".join(Path(name).name for name in log["files"])
-    within = f"{found['runs'][0]['goodput'][0]['ttft_s']:g}\u00a0s"
     panels = {
         "ttft_s.mean": "Mean time to first token",
         "ttft_s.p99": "99th percentile of it",
-        "goodput.0.share": f"Requests within {within}",
+        "goodput.0.share": f"Requests in time: {target_text(found['runs'][0]['goodput'][0])}",
     }
     drawn = "".join(
         f"<figure>{_bars(found, title, figure_named(name))}</figure>" for name, title in panels.items()
     )
     answer = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(found["sentence"]))
-    lines = "".join(f"<li>{escape(each)}</li>" for each in _log_lines(found))
+    unread = found["log"]["not_understood"]["lines"]
+    told = [*found["summary"], *[f"{unread:,} lines of no known format"] * bool(unread), *found["notes"]]
+    lines = "".join(f"<li>{escape(each)}</li>" for each in told)
     engine = escape(found["engine"])
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>peek check: {escape(names)}</title><style>{_STYLE}</style></head><body><main>
 <h1>Would another order of the queue help {engine}?</h1>
-<p class="dim">{escape(names)}: {log["requests"]:,} requests, {pace(log["span_s"], log["requests"])}</p>
+<p class="dim">{escape(names)}: {escape(found["summary"][-1])}</p>
 <p class="answer">{answer}</p>
 <div class="panels">{drawn}</div>
 <p class="dim">{_legend(found)}</p>
-<h2>All figures</h2><div class="wide">{_table(found, within)}</div>
+<h2>All figures</h2><div class="wide">{_table(found)}</div>
 <h2>What the log is</h2><ul>{lines}</ul>
 <h2>How this was found</h2><p>{_method(found)}</p>
 <footer>peek {escape(found["version"])}, {escape(found["backend"])}. This page holds no text of any
@@ -98,22 +98,6 @@ def _method(found: Checked) -> str:
         " <code>peek</code> counts only beside the best setting of the engine, in each figure and each"
         " resample. Step times are modelled: trust the direction, not the digits."
     )
-
-
-def _log_lines(found: Checked) -> list[str]:
-    log = found["log"]
-    said = [
-        f"{name}: {each['lines']:,} lines, {each['requests']:,} requests"
-        for name, each in log["formats"].items()
-    ]
-    said.append(
-        f"{log['prompt_tokens']:,} tokens of prompts, {100.0 * log['shared']:.1f} % of which had come before"
-    )
-    if log["turns"]:
-        said.append(f"{log['turns']:,} requests are turns of {log['sessions']:,} sessions")
-    unread = log["not_understood"]["lines"]
-    said += [f"{unread:,} lines of no known format"] * bool(unread)
-    return said + [f"{log['broken']:,} broken lines"] * bool(log["broken"]) + list(found["notes"])
 
 
 def _name(run: Mapping[str, Any]) -> str:
@@ -149,13 +133,10 @@ def _bars(found: Checked, title: str, figure: Figure) -> str:
     )
 
 
-def _table(found: Checked, within: str) -> str:
+def _table(found: Checked) -> str:
     runs = found["runs"]
-    later = f"{runs[0]['goodput'][1]['ttft_s']:g}\u00a0s"
-    titles = (
-        "first token, mean", "p99", "last token, mean", f"within {within}", f"within {later}",
-        "requests a second", "cache hit",
-    )  # fmt: skip
+    in_time = [f"in time: {target_text(each)}" for each in runs[0]["goodput"][:2]]
+    titles = ("first token, mean", "p99", "last token, mean", *in_time, "requests a second", "cache hit")
     columns = list(zip(titles, FIGURES, strict=True))
     head = "".join(f"<th>{escape(title)}</th>" for title, _ in columns)
     rows = [

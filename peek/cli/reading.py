@@ -25,7 +25,7 @@ from peek.errors import needs
 from peek.offline.formats import BatchRequest, Encode, Line, Loads, excerpt, key_of, lines_of, parse_request
 
 LONGEST_LINE: Final = 256_000_000  # bytes: more than any request, and a bound on what an archive unpacks to
-SHOWN_FAULTS: Final = 20  # most bad lines that are named on stderr; all are counted
+SHOWN_FAULTS: Final = 20  # most faults of lines that are named on stderr; all lines are counted
 MISTRAL_NAMES: Final = ("tekken", "tokenizer.model")  # beginnings of the names of Mistral's tokenizer files
 
 TABLE: Final = ".parquet"
@@ -78,12 +78,18 @@ class ProgressBar(Progress):
 
 
 def json_loads() -> Loads:
-    """Return the fastest JSON parser that is installed."""
+    """Return the fastest JSON parser that is installed; what it refuses, such as NaN, `json` may take."""
     try:
         import orjson
     except ImportError:
         return json.loads
-    loads: Loads = orjson.loads
+
+    def loads(text: Any) -> Any:
+        try:
+            return orjson.loads(text)
+        except ValueError:
+            return json.loads(text)
+
     return loads
 
 
@@ -172,18 +178,20 @@ def _opened_table(path: Path) -> Iterator[Any]:
 
 
 class BadLines:
-    """Counts the lines that are left out (`count`) and names the first `SHOWN_FAULTS` on stderr."""
+    """Counts the lines that are left out (`count`); names the first with each fault on stderr."""
 
     def __init__(self, source: Path) -> None:
         self.count = 0
         self._source = source
+        self._told: set[str] = set()
 
     def leave_out(self, number: int, error: WorkloadError | InvalidKey) -> None:
         """Count line `number` as left out because of an error."""
         self.count += 1
-        if self.count <= SHOWN_FAULTS:
-            reason = str(error) if isinstance(error, WorkloadError) else excerpt(str(error))
-            print(f"peek: {self._source}: line {number}:", " ".join(reason.split()), file=sys.stderr)
+        reason = " ".join((str(error) if isinstance(error, WorkloadError) else excerpt(str(error))).split())
+        if reason not in self._told and len(self._told) < SHOWN_FAULTS:
+            self._told.add(reason)
+            print(f"peek: {self._source}: line {number}: {reason}", file=sys.stderr)
 
     def complain(self, fault: str = "") -> None:
         """Raise `WorkloadError` if lines were left out or there is a `fault`; called after all other work."""

@@ -1,7 +1,8 @@
 """`peek reorder`, `peek restore`, `peek batch`: put a batch file into another order, and its results back.
 
 Lines stay as they are, byte for byte.  An order file beside the output, with one line per output line, lets
-`peek restore` put results back.  A line that cannot be understood is named and left out; the exit code is 1.
+`peek restore` put results back.  A request that is not understood is named and goes through, behind the
+others.  A line that is none is named and left out; when all is done the exit code is then 1.
 
 Requests go from the reader to a runner, and lines go from the runner to the writer.  The runner in memory has
 a guard, which simulates a cache.  The runner out of core copies the good lines, unpacked, into a file beside
@@ -14,19 +15,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import MISSING, dataclass
-from functools import partial
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Final, NamedTuple, TypeVar
 
 import numpy as np
 import typer
 
-from peek import PeekError, WorkloadError
+from peek import InvalidKey, PeekError, WorkloadError
 from peek.cli import options as cli
 from peek.cli import reading
+from peek.cli.trace import counted
 from peek.cli.writing import open_to_write, work_folder, write_whole
 from peek.compressed import bare
 from peek.errors import needs
@@ -34,8 +35,7 @@ from peek.offline import formats
 from peek.offline.batch_trie import BatchTrie
 from peek.offline.block_keys import BLOCK_TOKENS
 from peek.offline.formats import BatchRequest, Line
-from peek.offline.reordering import CACHE_TOKENS, ENGINES, arrange, engine_named, hit_ratio
-from peek.offline.replicas import split
+from peek.offline.reordering import CACHE_TOKENS, ENGINES, arrange, engine_named, hit_ratio, shares_of
 from peek.offline.scale.duckdb_order import OutOfCoreOrder, Row
 from peek.offline.shape import contract, finished
 
@@ -49,28 +49,33 @@ IN_PLACE: Final = "{in}"
 OUT_PLACE: Final = "{out}"
 RESULTS: Final = "results.jsonl"
 
-tokens_of_cache = partial(cli.count, "Tokens of the engine's KV cache.", CACHE_TOKENS)
-tokens_of_block = partial(cli.count, "Tokens of a cache block.", BLOCK_TOKENS)
-engine_name = partial(cli.value, f"Engine that will run the file: {', '.join(ENGINES)}.", "vllm")
-explain_switch = partial(cli.switch, "--explain", "Print groups, guard and expected hits.")
+BEHIND: Final = "not understood, put behind the others"
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ordering:
+    """What to reorder, and for which cache."""
+
+    source: Path = cli.read_path("IN", "Batch file: .jsonl, .gz, .xz, .zst, .parquet; -: stdin.")
+    cache_tokens: int = cli.count("Tokens of the engine's KV cache.", CACHE_TOKENS)
+    block_tokens: int = cli.count("Tokens of a cache block.", BLOCK_TOKENS)
+    tokenizer: Path | None = cli.tokenizer_path()
+    engine: str = cli.value(f"Engine that will run the file: {', '.join(ENGINES)}.", "vllm")
+    explain: bool = cli.switch("--explain", "Print groups, guard and expected hits.")
 
 
 # -- peek reorder -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ReorderOptions:
-    source: Path = cli.read_path("IN", "Batch file: .jsonl, .gz, .xz, .zst, .parquet; -: stdin.")
+@dataclass(frozen=True, kw_only=True)
+class ReorderOptions(Ordering):
     target: Path = cli.written_path("OUT", "Reordered file, its .order file beside it; -: stdout.")
     order: Path | None = cli.value(
         "Order file for `peek restore`, if not beside OUT.", None, "PATH", cli.parse_target
     )
-    cache_tokens: int = tokens_of_cache()
-    block_tokens: int = tokens_of_block()
-    tokenizer: Path | None = cli.tokenizer_path()
-    engine: str = engine_name()
-    replicas: int = cli.count("Write one file for each of this many replicas.", 1)
-    explain: bool = explain_switch()
+    replicas: int = cli.count("Write one file for each of this many replicas.", 1, LARGEST_REPLICAS)
     out_of_core: bool | None = cli.switch(
         "--out-of-core/--in-memory", "Use DuckDB; by default for files of 2 GB and more.", None
     )
@@ -81,6 +86,11 @@ def reorder_command(options: ReorderOptions) -> None:
 
     Lines stay as they are; `peek restore` puts the results back into the order of IN.
     """
+    _say(*_reorder(options))
+
+
+def _reorder(options: ReorderOptions) -> tuple[str, bool]:
+    """Reorder a file; return a message on what is not understood, and whether any of it is left out."""
     source, target = options.source, options.target
     _check(options)
     targets = [cli.numbered(target, i) for i in range(options.replicas)] if options.replicas > 1 else [target]
@@ -96,11 +106,14 @@ def reorder_command(options: ReorderOptions) -> None:
         cli.check_target(path)
     is_large = _is_large(source) if options.out_of_core is None else options.out_of_core
     _check_tables(source, target, is_large)
-    encode = reading.load_tokenizer(tokenizer)
-    bad = reading.BadLines(source)
+    loads, encode = reading.json_loads(), reading.load_tokenizer(tokenizer)
+    bad, unknown = reading.BadLines(source), reading.BadLines(source)
     bare, requests = -1, 0
     with _out_of_core(options, outputs) if is_large else nullcontext(_InMemory(options)) as runner:
-        for line, request, key in reading.read_requests(source, encode, bad):
+        lines = reading.read_lines(source)
+        for line, (request, key) in _made(lines, lambda each: formats.any_request(each, loads, encode), bad):
+            if request.fault:
+                unknown.leave_out(line.number, WorkloadError(f"{BEHIND}: {request.fault}"))
             if not line.end:
                 bare = requests
             namespace = f"{request.namespace}/{formats.kind_of(request.prompt)}"
@@ -112,7 +125,20 @@ def reorder_command(options: ReorderOptions) -> None:
         _write(runner, source, outputs, bare)
     if options.explain:
         print("\n".join(runner.explanation()), file=sys.stderr if cli.STREAM in outputs else sys.stdout)
-    bad.complain()
+    return _told(source, (bad.count, "bad line", "left out"), (unknown.count, "line", BEHIND)), bad.count > 0
+
+
+def _say(message: str, failed: bool) -> None:
+    if failed:
+        raise WorkloadError(message)
+    if message:
+        print(f"peek: {message}", file=sys.stderr)
+
+
+def _told(what: object, *counts: tuple[int, str, str]) -> str:
+    """Return a message on `what` with the counts that are not 0, each with noun and fate; "" if all are 0."""
+    told = ", ".join(f"{counted(count, noun)} {fate}" for count, noun, fate in counts if count)
+    return f"{what}: {told}" if told else ""
 
 
 def _check(options: ReorderOptions) -> None:
@@ -121,10 +147,6 @@ def _check(options: ReorderOptions) -> None:
     cache, block, target = options.cache_tokens, options.block_tokens, options.target
     if cache < block:
         raise typer.BadParameter(f"{cache} is less than one block of {block}", param_hint="--cache-tokens")
-    if options.replicas > LARGEST_REPLICAS:
-        raise typer.BadParameter(
-            f"{options.replicas} is not in 1..{LARGEST_REPLICAS}", param_hint="--replicas"
-        )
     cli.check_no_folder(target)
     if cli.is_regular(target):
         return
@@ -151,6 +173,19 @@ def _is_large(source: Path) -> bool:
 # -- the pipeline -----------------------------------------------------------------------------------------
 
 
+def _made(
+    lines: Iterable[Line], make: Callable[[Line], Made], bad: reading.BadLines
+) -> Iterator[tuple[Line, Made]]:
+    """Yield each line with what is made of it; a line of which nothing can be made goes to `bad`."""
+    for line in lines:
+        try:
+            made = make(line)
+        except (WorkloadError, InvalidKey) as error:
+            bad.leave_out(line.number, error)
+        else:
+            yield line, made
+
+
 def _write(runner: _InMemory | _OutOfCore, source: Path, outputs: list[Path], bare: int) -> None:
     """Write the order file, which is the first output, and a file for each replica.
 
@@ -172,7 +207,10 @@ def _write(runner: _InMemory | _OutOfCore, source: Path, outputs: list[Path], ba
 
 
 class _Kept(NamedTuple):
-    """What is kept of a request in memory; equal system prompts of a namespace have equal numbers."""
+    """What is kept of a request in memory.
+
+    Equal system prompts of a namespace have equal numbers; a request that is not understood has -1.
+    """
 
     number: int
     custom_id: str
@@ -199,7 +237,8 @@ class _InMemory:
             raise PeekError(
                 f"{self._options.source}: holds more than {self._limit:,} bytes: choose --out-of-core"
             )
-        system = self._systems.setdefault((namespace, request.system), len(self._systems))
+        known = self._systems
+        system = -1 if request.fault else known.setdefault((namespace, request.system), len(known))
         self._kept.append(_Kept(line.number, request.custom_id, raw, system))
         self._trie.add(key, namespace)
 
@@ -213,10 +252,11 @@ class _InMemory:
         del self._trie  # its edges take memory
         engine = engine_named(options.engine)
         self._found = arrange(self._shape, options.cache_tokens, options.block_tokens, engine, min_gain=0.001)
-        self._orders = [self._found.order]
+        orders = [self._found.order]
         if replicas > 1:
-            shares = split(self._shape, self._found.order, replicas, options.block_tokens)
-            self._orders = [share.order for share in shares]
+            shares = shares_of(self._shape, self._found, replicas, options.block_tokens)
+            orders = [share.order for share in shares]
+        self._orders = [sorted(order, key=lambda index: self._kept[index].system < 0) for order in orders]
         return None
 
     def placed(self) -> Iterator[tuple[Row, bytes]]:
@@ -234,12 +274,13 @@ class _InMemory:
     def explanation(self) -> list[str]:
         groups, requests = self._found.groups, len(self._kept)
         in_groups = sum(group.size for group in groups)
-        guard = self._found.guard
+        guard, replicas = self._found.guard, self._options.replicas
+        kept = "left in the order it came in" if replicas == 1 else "one engine would take it as it came"
         return [
             f"{requests:,} requests, {int(self._shape.tokens.sum()):,} tokens",
             f"{len(groups):,} groups with {in_groups:,} requests; {requests - in_groups:,} share nothing",
             *(f"  {group.size:,} requests share {group.depth:,} tokens" for group in groups[:5]),
-            "reordered" if guard is None else f"left in the order it came in, guard: {guard}",
+            "reordered" if guard is None else f"{kept}, guard: {guard}",
             f"expected cache hit with {self._options.cache_tokens:,} tokens:",
             *(f"  {name:<34} {100.0 * hit:5.1f} %" for name, hit in self._hits().items()),
         ]
@@ -271,7 +312,7 @@ class _OutOfCore:
         raw = line.content + line.end
         self._spool.write(raw)
         record = (self._place, len(raw), line.number, json.dumps(request.custom_id))
-        self._order.add(key, namespace, record)
+        self._order.add(key, namespace, record, bool(request.fault))
         self._place += len(raw)
 
     def arrange(self, replicas: int) -> tuple[int, int, str] | None:
@@ -345,34 +386,41 @@ def restore_command(options: RestoreOptions) -> None:
     loads = reading.json_loads()
     with cli.naming(options.order):
         numbers, ids = formats.read_order(reading.read_lines(options.order), loads)
-    lines = list(reading.read_lines(results))
+    lines = {line.number: line for line in reading.read_lines(results)}
+    bad = reading.BadLines(results)
+    made = _made(lines.values(), lambda line: formats.id_of(line.content, loads), bad)
+    found = {line.number: custom_id for line, custom_id in made}
     with cli.naming(results):
-        placed, faults = formats.match_results(
-            formats.result_ids(lines, loads), numbers, ids, options.by_position
-        )
-    ranked = sorted(placed, key=placed.__getitem__)
-    raw = [line.content + line.end for line in lines]
-    bare = len(lines) - 1 if lines and not lines[-1].end else -1
-    is_placed = bare in placed
-    swap = formats.end_swap(bare, ranked[-1], raw[ranked[-1]]) if is_placed else formats.EndSwap()
-    with write_whole([target]) as (stream,):
-        if reading.is_table(target):
-            reading.copy_rows(results, [lines[index].number for index in ranked], stream)
-        else:
-            for index in ranked:
-                stream.write(swap.apply(index, raw[index]))
+        placed, faults = formats.match_results(found, list(lines), numbers, ids, options.by_position)
     for fault in faults[: reading.SHOWN_FAULTS]:
         print(f"peek: {results}: {fault}", file=sys.stderr)
-    if faults:
-        raise WorkloadError(f"{results}: {len(faults)} of its results or their requests have no match")
+    told = _told(
+        results if placed else f"{results}: nothing written",
+        (len(numbers) - len(placed), "request", "without a result"),
+        (len(found) - len(placed), "result", "without a request"),
+        (bad.count, "bad line", "left out"),
+    )
+    if told and not placed:
+        raise WorkloadError(told)
+    ranked = sorted(placed, key=placed.__getitem__)
+    raw = {number: lines[number].content + lines[number].end for number in ranked}
+    bare = next((number for number in ranked if not lines[number].end), -1)
+    swap = formats.end_swap(bare, ranked[-1], raw[ranked[-1]]) if ranked else formats.EndSwap()
+    with write_whole([target]) as (stream,):
+        if reading.is_table(target):
+            reading.copy_rows(results, ranked, stream)
+        else:
+            for number, line in raw.items():
+                stream.write(swap.apply(number, line))
+    if told:
+        raise WorkloadError(told)
 
 
 # -- peek batch -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class BatchOptions:
-    source: Path = cli.read_path("IN", "Batch file: .jsonl, .gz, .xz, .zst; -: stdin.")
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions(Ordering):
     target: Path = cli.written_path("OUT", "Where the results go, in IN's order; -: stdout.")
     command: list[str] = cli.as_field(
         typer.Argument(
@@ -380,15 +428,10 @@ class BatchOptions:
         ),
         MISSING,
     )
-    cache_tokens: int = tokens_of_cache()
-    block_tokens: int = tokens_of_block()
-    tokenizer: Path | None = cli.tokenizer_path()
-    engine: str = engine_name()
-    explain: bool = explain_switch()
 
 
 def batch_command(options: BatchOptions) -> None:
-    """Reorder a batch file, run it with COMMAND, and put the results back into the order of IN.
+    """Reorder a batch file, run it, and put the results back.
 
     peek batch in.jsonl results.jsonl -- vllm run-batch --model MODEL -i {in} -o {out}
     """
@@ -401,13 +444,15 @@ def batch_command(options: BatchOptions) -> None:
     # stays beside OUT, for `peek restore`.
     with work_folder([options.target], RESULTS) as folder:
         ordered, results = folder / "ordered.jsonl", folder / RESULTS
-        passed: dict[str, Any] = {
-            name: getattr(options, name)
-            for name in ("cache_tokens", "block_tokens", "tokenizer", "engine", "explain")
-        }
-        reorder_command(ReorderOptions(options.source, ordered, **passed))
-        _run(options.command, ordered, results)
-        restore_command(RestoreOptions(results, options.target, ordered.with_suffix(".order")))
+        ordering = {field.name: getattr(options, field.name) for field in fields(Ordering)}
+        fault, failed = _reorder(ReorderOptions(target=ordered, **ordering))
+        if not fault or ordered.stat().st_size:
+            try:
+                _run(options.command, ordered, results)
+                restore_command(RestoreOptions(results, options.target, ordered.with_suffix(".order")))
+            except PeekError as error:
+                raise PeekError("; ".join(filter(None, (str(error), fault)))) from None
+    _say(fault, failed)
 
 
 def _run(command: list[str], ordered: Path, results: Path) -> None:

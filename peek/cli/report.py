@@ -31,6 +31,7 @@ from peek.cli.writing import write_whole
 from peek.errors import needs
 from peek.simulation.answer import OURS, SAME, Answer, Change, Figure, changes, engine_of, figure_named
 from peek.simulation.cost import CostModel
+from peek.simulation.simulate import TARGETS
 from peek.simulation.workload import Workload
 
 if TYPE_CHECKING:
@@ -74,8 +75,9 @@ class Batch:
     def setting(self) -> str:
         """Requests, arena, cache and machine in one line."""
         workload, cost, replicas = self.workload, self.cost, self.runs[0].get("replicas")
+        warmup = f" (the first {workload.warmup} warm up, unmeasured)" if workload.warmup else ""
         return (
-            f"{len(workload.requests):,} requests (the first {workload.warmup} warm up, unmeasured), "
+            f"{len(workload.requests):,} requests{warmup}, "
             f"arena of {workload.arena_tokens:,} tokens, {self.cache} cache "
             f"({engine_of(self.cache).title}-like engine), {cost.model.name} on {cost.hardware.name}"
         ) + ("" if replicas is None else f", {replicas} replicas")
@@ -120,8 +122,18 @@ def print_batches(batches: list[Batch], judged: bool = True) -> None:
         footnote = f"{batch.title}: {batch.setting}; peek {__version__}, {backend()}."
         if len(batch.runs) > 1:
             footnote += f" x: times better than {name_of(batch.runs[0])}."
+        footnote += _in_time(batch.runs)
         for text in filter(None, (footnote, verdict(batch) if judged else "")):
             print(fill(text, console.width, break_long_words=False, break_on_hyphens=False))
+
+
+def _in_time(runs: list[dict[str, Any]]) -> str:
+    """Say which part of the requests met each target that was asked for besides the usual ones."""
+    text = ""
+    for at, target in enumerate(runs[0]["goodput"][len(TARGETS) :], len(TARGETS)):
+        shares = ", ".join(f"{name_of(run)} {_percent(run['goodput'][at]['share'])} %" for run in runs)
+        text += f" In time ({target['ttft_s']:g} s, {target['tpot_ms']:g} ms): {shares}."
+    return text
 
 
 def name_of(run: dict[str, Any]) -> str:
@@ -216,7 +228,7 @@ def _cells(run: dict[str, Any], runs: list[dict[str, Any]]) -> list[Text]:
         value, first = column.figure.value(run), values[0]
         is_best = column.is_ranked and value == column.figure.best(values)
         shown = column.text(value)
-        if shown.startswith("0."):  # ".209", to keep columns of times below a second narrow
+        if shown.startswith("0.") and value > 0.0:  # ".209", to keep columns of times below a second narrow
             shown = shown[1:]
         cells.append(Text(shown, style="bold" if is_best and len(runs) > 1 else ""))
         if column.compared and len(runs) > 1:
@@ -264,29 +276,46 @@ def verdict(batch: Batch) -> str:
     )
 
 
-def change_text(change: Change, ranged: bool, names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Write the change of a figure as part of a sentence; `names` has the words of those that have none."""
-    figure, before, after = change.figure, change.before, change.after
-    verb = "rises" if after > before else "falls"
-    what = f"{figure.words or names[figure.name]} {verb} from"
+def change_text(
+    change: Change,
+    ranged: bool,
+    names: Mapping[str, str] = MappingProxyType({}),
+    under: str = "",
+    also: str = "",
+) -> str:
+    """Write the change of a figure as part of a sentence.
+
+    Args:
+        ranged: whether to write the range over the draws.
+        names: words of figures that have none of their own.
+        under: words behind the value before.
+        also: words at the end, in brackets.
+    """
+    figure = change.figure
+    verb = "rises" if change.after > change.before else "falls"
+    before, after = (
+        f"{100.0 * value:.1f} %" if figure.is_share else figure_text(figure, value)
+        for value in (change.before, change.after)
+    )
+    ends = sorted((change.low, change.high), key=abs) if ranged else []
     if figure.is_share:
-        ends = f" ({100.0 * change.low:+.0f} to {100.0 * change.high:+.0f} points)" * ranged
-        return f"{what} {100.0 * before:.1f} to {100.0 * after:.1f} %{ends}"
-    size = _size(figure, change.gain)
-    if ranged:
-        nearer, farther = sorted((change.low, change.high), key=abs)
-        low, high = _size(figure, nearer), _size(figure, farther)
-        size += f"; {low.removesuffix(' %') if high.endswith('%') else low} to {high}"
-    return f"{what} {figure_text(figure, before)} to {figure_text(figure, after)} ({size})"
+        size = " to ".join(f"{100.0 * end:+.0f}" for end in ends) + " points" * ranged
+    else:
+        size = _size(figure, [change.gain, *ends])
+    brackets = "; ".join(filter(None, (size, also)))
+    text = f"{figure.words or names[figure.name]} {verb} from {before}{under} to {after}"
+    return f"{text} ({brackets})" if brackets else text
 
 
-def _size(figure: Figure, gain: float) -> str:
-    """Write how much a figure changes, up or down: "x4.1" from a factor of two on, else "12 %"."""
-    ratio = 1.0 + gain if figure.more_is_better else 1.0 - gain
-    times = max(ratio, 1.0 / max(ratio, 1e-9))
-    if times >= 1.95 or not ratio:
-        return f"x{times:.1f}"
-    return f"{100.0 * abs(ratio - 1.0):.0f} %"
+def _size(figure: Figure, gains: Sequence[float]) -> str:
+    """Write how much a figure changes, then the ends of its range; "x2.4" where one doubles, else percent."""
+    ratios = [1.0 + gain if figure.more_is_better else 1.0 - gain for gain in gains]
+    times = [max(ratio, 1.0 / max(ratio, 1e-9)) for ratio in ratios]
+    if max(times) >= 1.95:
+        first, *ends = [f"x{each:.1f}" for each in times]
+        return "; ".join(filter(None, (first, " to ".join(ends))))
+    first, *ends = [f"{100.0 * abs(ratio - 1.0):.0f}" for ratio in ratios]
+    return "; ".join(f"{part} %" for part in (first, " to ".join(ends)) if part)
 
 
 _FIRST: Final = ("ttft_s.mean", "ttft_s.p99", "goodput.0.share")
@@ -296,38 +325,62 @@ _FIRST: Final = ("ttft_s.mean", "ttft_s.p99", "goodput.0.share")
 def said_of(found: Answer) -> str:
     """Write the answer in a few sentences: the gain of a flag, and what `peek` adds to the best flag."""
     flag = found.engine.stock[found.advised]
+    has_flags = len(found.engine.stock) > 1
     said = []
     if flag:
         said.append(f"Turn on `{flag}`: {_listed([each for each in found.stock if each.is_gain], found)}.")
+        costs = [each for each in found.stock if each.is_loss]
+        if costs:
+            said.append(f"But {_listed(costs, found)}.")
     if found.verdict in ("gain", "mixed"):
-        has_flags = len(found.engine.stock) > 1
-        rivals = "the best of its settings in each" if has_flags else f"{found.engine.title}'s default"
-        said.append(f"Under `peek`, beside {rivals}, {_listed(found.gains, found)}.")
+        rival = "" if has_flags else f", beside {found.engine.title}'s default,"
+        said.append(f"Under `peek`{rival} {_listed(found.gains, found, has_flags)}.")
     else:
         said.append(f"Nothing to gain from `peek`: {_why_not(found)}.")
     told = found.ours[0] if found.verdict == "loss" and found.ours[0].is_loss else None
     losses = [each for each in found.losses if each is not told]
     if losses:
-        said.append(f"But under `peek` {_listed(losses, found)}.")
+        said.append(f"But under `peek` {_listed(losses, found, has_flags)}.")
     if len(found.draws) > 1 and (flag or found.gains or found.losses):
         said.append(f"Ranges are over {len(found.draws) - 1} resamples of the arrivals.")
     return " ".join(said)
 
 
-def _listed(changed: list[Change], found: Answer) -> str:
-    first = [each for each in changed if each.figure.name in _FIRST] or changed[:2]
+def _listed(changed: list[Change], found: Answer, against: bool = False) -> str:
+    """Write changes, of those that matter most; `against` tells which setting each is compared with."""
+    runs, advised = found.draws[0], found.advised
     shares = {
-        f"goodput.{place}.share": f"the share of requests within {each['ttft_s']:g} s"
-        for place, each in enumerate(found.draws[0][OURS]["goodput"])
+        f"goodput.{place}.share": f"the share of requests in time ({target_text(each)})"
+        for place, each in enumerate(runs[OURS]["goodput"])
     }
-    return joined([change_text(each, len(found.draws) > 1, shares) for each in first])
+    said = []
+    for each in [one for one in changed if one.figure.name in _FIRST] or changed[:2]:
+        under = f" under {_setting(found, each.against)}" if against else ""
+        also = ""
+        if against and each.is_loss and advised not in (each.against, found.default):
+            has = figure_text(each.figure, each.figure.value(runs[advised]))
+            also = f"{_setting(found, advised)} has {has}"
+        said.append(change_text(each, len(found.draws) > 1, shares, under, also))
+    return joined(said)
+
+
+def _setting(found: Answer, label: str) -> str:
+    """Write a stock setting briefly: the value of its flag, or that it is the default."""
+    flag = found.engine.stock[label]
+    return f"`{flag.rpartition(' ')[2]}`" if flag else "the default"
+
+
+def target_text(target: Mapping[str, float]) -> str:
+    """Write a target of goodput; both parts have to be met."""
+    return f"{target['ttft_s']:g} s, {target['tpot_ms']:g} ms a token"
 
 
 def _why_not(found: Answer) -> str:
     mean = found.ours[0]
     flag = found.engine.stock[mean.against]
     rival = f"`{flag}`" if flag else f"{found.engine.title}'s default"
-    size = f"{100.0 * abs(mean.gain):.0f} %"
+    shorter, longer = sorted((mean.before, mean.after))
+    size = f"{100.0 * (1.0 - shorter / longer):.0f} %" if longer else "0 %"
     if mean.gain > mean.figure.same:
         return f"its mean is {size} shorter than under {rival}, which is within the spread of other arrivals"
     if mean.gain < -mean.figure.same:

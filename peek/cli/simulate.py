@@ -59,7 +59,7 @@ _MACHINE: Final = ("card", "cards", "model", "memory_utilization")
 _FLEET_ONLY: Final = ("router", "stale_s")
 
 
-number_of_cards = partial(cli.count, "Number of accelerators, tensor parallel.", 1)
+number_of_cards = partial(cli.count, "Number of accelerators, tensor parallel.", 1, LARGEST_CARDS)
 part_of_memory = partial(
     cli.value, "Share of the memory for weights and KV cache.", costs.UTILISATION, "FLOAT", cli.parse_part
 )
@@ -78,14 +78,16 @@ class SimulateOptions(cli.OfContext):
     arena_tokens: int | None = cli.count("KV arena in tokens, in place of the workload's.")
     cache: str = cli.value("Engine kind: radix (SGLang-like), blocks (vLLM-like).", "radix")
     as_json: bool = cli.json_switch()
-    plot: Path | None = cli.value("Write a figure: .png, .svg or .pdf.", None)
-    trace: Path | None = cli.value("A Mooncake trace (JSONL, .gz, .xz, .zst too) in place of a cell.", None)
+    plot: Path | None = cli.value("Write a figure: .png, .svg or .pdf.", None, "FILE")
+    trace: Path | None = cli.value(
+        "A Mooncake trace (JSONL, .gz, .xz, .zst too) in place of a cell.", None, "FILE"
+    )
     trace_block: int | None = cli.count("Tokens per hash id if the trace does not say; else 512.")
     rate_scale: list[float] = cli.positive("Replay the trace this many times faster, repeatable.", [1.0])
     limit: int | None = cli.count("Take only the first rows, or sessions.")
     sessions: Path | None = cli.value("Recorded sessions (.gz, .xz, .zst too), a closed loop.", None, "FILE")
     session_rate: float = cli.positive("Sessions a second, if the file has no times.", 1.0)
-    trace_file: Path | None = cli.value("Mooncake's conversation trace, for w4 and w4-shared.", None)
+    trace_file: Path | None = cli.value("Mooncake's conversation trace, for w4 and w4-shared.", None, "FILE")
     card: str | None = cli.value(
         "Accelerator, such as h100; with --model the arena follows from its memory.", None
     )
@@ -104,7 +106,9 @@ class SimulateOptions(cli.OfContext):
         "Number of engines behind a router; the requests of a cell then come as many times faster."
     )
     router: list[str] = cli.value(f"Router, repeatable: {', '.join(ROUTERS)}.", list(DEFAULT_ROUTERS), "NAME")
-    stale_s: float = cli.value("Seconds until a router learns of a change; --cache blocks.", 0.0, "FLOAT")
+    stale_s: float = cli.value(
+        "Seconds until a router learns of a change; --cache blocks.", 0.0, "FLOAT", cli.parse_seconds
+    )
 
     def refuse(self, names: Sequence[str], why: str) -> None:
         """Raise `BadParameter` if one of these options is on the command line."""
@@ -121,7 +125,9 @@ def simulate_command(options: SimulateOptions) -> None:
     A roofline model, by default of the paper's hardware and model, gives the time of each step.  So all
     figures depend on the arguments alone, except planning times, which are measured.
     """
-    policies = list(PRESETS) if options.policy == [ALL] else options.policy
+    policies = list(dict.fromkeys(
+        label for each in options.policy for label in (PRESETS if each == ALL else [each])
+    ))  # fmt: skip
     cli.check_policies(policies)
     cli.check_choice("--cache", options.cache, CACHES)
     _check_source(options)
@@ -175,6 +181,8 @@ def _check_files(options: SimulateOptions) -> None:
     """Refuse paths to one file, a file for several speeds, and files that could not be written later."""
     asked = {"--plot": options.plot, "--per-request": options.per_request}
     written = [(option, path) for option, path in asked.items() if path is not None]
+    if options.as_json and options.per_request == cli.STREAM:
+        raise typer.BadParameter("standard output has the JSON object", param_hint="--per-request")
     if written and len(options.rate_scale) > 1:
         raise typer.BadParameter("takes one --rate-scale", param_hint=written[0][0])
     read = {"trace": options.trace or options.trace_file, "sessions": options.sessions}
@@ -194,10 +202,8 @@ def _shapes(options: SimulateOptions) -> list[FleetShape]:
         raise typer.BadParameter("is for a single engine", param_hint="--per-request")
     if options.stale_s > 0.0 and options.cache != "blocks":
         raise typer.BadParameter(f"{options.stale_s} needs --cache blocks", param_hint="--stale-s")
-    try:
+    with cli.as_usage_error("--router", InvalidConfig):
         return [FleetShape(name, [1.0] * options.replicas, options.stale_s) for name in options.router]
-    except InvalidConfig as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 def _check_block(cache: str, block: int | None, option: str = "--trace-block") -> None:
@@ -210,8 +216,6 @@ def _check_block(cache: str, block: int | None, option: str = "--trace-block") -
 
 def machine(card: str, cards: int, model: str) -> CostModel:
     """Return the cost model of cards and a model (name or config.json); `BadParameter` for unknown names."""
-    if cards > LARGEST_CARDS:
-        raise typer.BadParameter(f"{cards} is not in 1..{LARGEST_CARDS}", param_hint="--cards")
     with cli.as_usage_error("--card", WorkloadError):
         hardware = costs.card_named(card.lower(), cards)
     path = Path(model)
@@ -232,7 +236,7 @@ def arena_of(cost: CostModel, part: float) -> int:
 
     `BadParameter` if the weights do not fit.
     """
-    with cli.as_usage_error("--card", WorkloadError, ": more of them with --cards"):
+    with cli.as_usage_error("--card", WorkloadError, ": more of them with --cards, or --memory-utilization"):
         return costs.arena_tokens(cost.hardware, cost.model, part)
 
 

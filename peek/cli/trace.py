@@ -20,6 +20,7 @@ from peek import InvalidKey, PeekError, WorkloadError
 from peek.cli import options as cli
 from peek.cli.reading import BadLines, json_loads, load_tokenizer, read_lines, tokenizer_file
 from peek.cli.writing import write_whole
+from peek.offline.formats import excerpt_of
 from peek.traffic import BLOCK_TOKENS, UNITS, Counts, Reader, RequestRows, Tracer
 
 KINDS: Final = {"auto": "", "jsonl": "rows", "log": "log"}
@@ -115,6 +116,8 @@ def read_logs(sources: Sequence[Path], reader: Reader, tracer: Tracer) -> list[B
             tracer.take(event)
         except (WorkloadError, InvalidKey) as error:
             faults[-1].leave_out(0, error)
+    if reader.rows.output and tracer.counts.requests and not tracer.counts.answered:
+        raise WorkloadError(f"no request has {excerpt_of(reader.rows.output)} (--output-field)")
     return faults
 
 
@@ -138,7 +141,7 @@ def unread(left: Mapping[str, Any]) -> list[str]:
     """Return a message on the lines that no format knows; `left` comes from `Reader.not_understood`."""
     if not left["lines"]:
         return []
-    lines = f"{left['lines']:,} line{'s' * (left['lines'] > 1)}"
+    lines = counted(left["lines"], "line")
     return [f"{lines} of no known format, first line {left['line']}: {left['first']}"]
 
 
@@ -158,7 +161,7 @@ def summary(counts: Counts, tokens: str, unknown: str) -> list[str]:
     """Write counts, a line each; `tokens` and `unknown` are the words behind tokens and unknown answers."""
     known = f"{counts.answered:,} told, {counts.allowed:,} as long as allowed"
     said = [
-        f"{counts.requests:,} requests, {counts.prompt_tokens:,} tokens {tokens}",
+        f"{counted(counts.requests, 'request')}, {counts.prompt_tokens:,} tokens {tokens}",
         pace(counts.span_s, counts.requests),
         f"answers: {known}, {counts.unknown:,} {unknown}",
     ]
@@ -166,6 +169,11 @@ def summary(counts: Counts, tokens: str, unknown: str) -> list[str]:
         hit = f"{100.0 * counts.cached:.1f} % of {counts.engine_prompt_tokens:,} tokens"
         said.append(f"the log says that {hit} were cached")
     return said
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number of things."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def pace(span_s: float, requests: int) -> str:

@@ -31,6 +31,10 @@ ended on the node's edge; the parts behind that place are parents of what the cu
 class MarkIndex:
     """Cached tree nodes named by `CacheView.node_id`.
 
+    Scores are exact but for a cached node in which the match of one edge ends while another edge goes on
+    through its rest into a node below: it has the demand of the first alone until the next walk after that
+    node is gone.  Cursors may be old when the marks are made, so the cache cannot be asked.
+
     A cached node lies on one path, so the pending nodes whose match ends in or below it are nested.  They are
     kept shallow to deep: if the requests below the deepest have left, the next one is found.
     """

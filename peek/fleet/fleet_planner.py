@@ -27,7 +27,7 @@ from peek.fleet.config import FleetConfig
 from peek.fleet.placement import Placement
 from peek.fleet.replicas import Replica, Ticket
 from peek.fleet.stats import FleetStats, ReplicaStatus
-from peek.fleet.stealing import Raid, budget, needs_seats
+from peek.fleet.stealing import Looks
 from peek.request import PendingRequest
 from peek.settings import require_within
 from peek.trie.continuations import Continuations
@@ -79,10 +79,9 @@ class FleetPlanner:
         self._joined: i64 = 0
         self._tickets: dict[str, Ticket] = {}
         """All requests that wait or are under way, by id."""
-        self._ranked = False
-        """Whether a priority other than 0 was ever given."""
-        self._sent: list[tuple[str, str]] = []
-        """Requests sent since the last answer, each with its replica."""
+        self._looks = Looks(self._tickets)
+        self._sent: dict[str, str] = {}
+        """Requests that were sent and not yet reported, each with its replica."""
         self._waiting: i64 = 0
         """Number of waiting requests, including ones without a home."""
 
@@ -128,7 +127,6 @@ class FleetPlanner:
         replica = self._replica(name)
         replica.accepting = False
         self._loads.touch(replica)
-        self._placement.changes += 1
 
     def resume(self, name: str) -> None:
         """Send a replica requests again; `InvalidConfig` if it leaves."""
@@ -137,7 +135,7 @@ class FleetPlanner:
             raise InvalidConfig(f"replica {name!r} leaves the fleet")
         replica.accepting = True
         replica.due = True
-        self._hear_from(replica)
+        self._loads.touch(replica)
 
     def leave(self, name: str) -> None:
         """Send a replica nothing any more; it leaves the fleet once its last request has ended.
@@ -148,7 +146,6 @@ class FleetPlanner:
         replica.accepting = False
         replica.leaving = True
         self._turn_out(replica)
-        self._loads.drop(replica)
         if not replica.under_way:
             del self._replicas[name]
         self._placement.settle()
@@ -167,8 +164,8 @@ class FleetPlanner:
         replica.leaving = True
         del self._replicas[replica.name]
         self._turn_out(replica)
-        self._loads.drop(replica)
         for request_id, ticket in replica.under_way.items():
+            self._sent.pop(request_id, None)
             if requeue:
                 ticket.sent = False
                 ticket.started = False
@@ -187,7 +184,7 @@ class FleetPlanner:
         """
         self._placement.forget_caches()
         for replica in self._replicas.values():
-            replica.view.forget()
+            replica.forget_cache()
 
     def _replica(self, name: str) -> Replica:
         replica = self._replicas.get(name)
@@ -196,13 +193,10 @@ class FleetPlanner:
             raise UnknownReplica(f"replica {name!r} is not in the fleet; there are: {known}")
         return replica
 
-    def _hear_from(self, replica: Replica) -> None:
-        """Note a change at a replica: it may be sent more, and may help again."""
-        replica.fruitless = -1
-        self._loads.touch(replica)
-
     def _turn_out(self, replica: Replica) -> None:
-        """Take the home from all requests that wait for a replica."""
+        """Take the home from all requests that wait for a replica, which gets no more."""
+        self._loads.drop(replica)
+        self._looks.drop(replica)
         for request in replica.planner.requests():
             ticket = self._tickets[request.request_id]
             replica.release(ticket)
@@ -244,6 +238,8 @@ class FleetPlanner:
             replica.check(tickets)
             waiting += len(replica.planner)
             under_way += len(replica.under_way)
+        for request_id, name in self._sent.items():
+            assert self._find_sent(request_id, name) is not None, "unreported and not sent"
         assert self._waiting == waiting, "waiting requests"
         assert len(tickets) == waiting + under_way, "a request is lost"
 
@@ -293,7 +289,6 @@ class FleetPlanner:
             raise QueueFull(f"{self._waiting} requests wait, max_waiting is {self._max_waiting}")
         ticket = self._ticket_for(request, decode_tokens, priority)
         self._tickets[request.request_id] = ticket
-        self._ranked |= priority != 0
         self.stats.added += 1
         self._waiting += 1
         self._placement.wait(ticket)
@@ -341,7 +336,7 @@ class FleetPlanner:
         replica.other_requests = requests
         replica.other_tokens = tokens if requests > 0 else 0
         if not replica.leaving:
-            self._hear_from(replica)
+            self._loads.touch(replica)
 
     def other_prompt(self, request: PendingRequest, name: str) -> None:
         """Note a request that another router sent to a replica, for its prompt and its session.  O(k).
@@ -357,12 +352,14 @@ class FleetPlanner:
         """Forget a request whose client went away or timed out.  O(depth); `UnknownRequest`.
 
         Returns:
-            The replica at which the request still is, "" if it waited.
+            The replica at which the request still is, "" if it waited or its sending was not reported.
         """
         ticket = self._find(request_id)
         self.stats.cancelled += 1
         if ticket.sent:
-            return self._end(ticket, False)
+            unreported = request_id in self._sent
+            name = self._end(ticket, False)
+            return "" if unreported else name
         del self._tickets[request_id]
         self._waiting -= 1
         self._placement.give_up(ticket)
@@ -376,7 +373,7 @@ class FleetPlanner:
         replica = self._replica(name)
         replica.start(ticket)
         replica.tells = True
-        self._hear_from(replica)
+        self._loads.touch(replica)
         return True
 
     def finished(self, request_id: str, name: str) -> bool:
@@ -392,10 +389,14 @@ class FleetPlanner:
         """Forget a sent request that has ended or was given up; return the name of its replica."""
         replica = ticket.replica
         assert replica is not None
-        del self._tickets[ticket.request.request_id]
+        request_id = ticket.request.request_id
+        del self._tickets[request_id]
+        self._sent.pop(request_id, None)
         replica.end(ticket, computed)
+        if not replica.view.guesses:
+            self._looks.renew(replica)
         if not replica.leaving:
-            self._hear_from(replica)
+            self._loads.touch(replica)
         elif not replica.under_way:
             del self._replicas[replica.name]
             self._loads.drop(replica)
@@ -408,6 +409,7 @@ class FleetPlanner:
 
         Fills replicas that have room or hold what a request needs, and lets idle ones help.  Returns each
         pair once.  Costs a `take` for each replica with news, and O(idle replicas) while any request waits.
+        Idle ones search the longest backlog only where something may have become worth taking over.
 
         Args:
             now: seconds, on the clock of `PendingRequest.arrival_time`.
@@ -435,18 +437,21 @@ class FleetPlanner:
         """Return the requests to send to one replica that asks, in order; if none, it is to wait.
 
         The cost of a lazy plan of the requests that wait for it, and O(k) for each sent one.  If none waits
-        for it, also O(n) for the longest backlog.  `UnknownReplica`.
+        for it, also that of `Looks.worth_taking` for the longest backlog.  `UnknownReplica`.
         """
         replica = self._replica(name)
         self._placement.settle()
         if replica.accepting and (len(replica.planner) > 0 or self._help(replica, self._loads.neediest())):
             self._send(replica, now)
-        return [request_id for request_id, _ in self._take_sent()]
+        sent = [request_id for request_id, at in self._sent.items() if at == name]
+        for request_id in sent:
+            del self._sent[request_id]
+        return sent
 
     def _take_sent(self) -> list[tuple[str, str]]:
-        """Return what was sent since the last answer, also by a call that ended with an error."""
-        sent = self._sent
-        self._sent = []
+        """Return what was sent and not yet reported, also by a call that ended with an error."""
+        sent = list(self._sent.items())
+        self._sent.clear()
         return sent
 
     def _has_room(self, replica: Replica) -> bool:
@@ -473,7 +478,7 @@ class FleetPlanner:
             plan = replica.planner.lazy_plan(replica.view, now)
             picked: list[Ticket] = []
             try:
-                more = self._pick(replica, self._in_rank(plan) if self._ranked else plan, picked)
+                more = self._pick(replica, self._in_rank(plan) if replica.ranked > 0 else plan, picked)
             finally:
                 for ticket in picked:
                     replica.drop(ticket)
@@ -497,7 +502,7 @@ class FleetPlanner:
             picked.append(ticket)
             self._waiting -= 1
             self.stats.dispatched += 1
-            self._sent.append((request_id, replica.name))
+            self._sent[request_id] = replica.name
         return brought
 
     def _in_rank(self, plan: LazyPlan) -> list[str]:
@@ -512,15 +517,9 @@ class FleetPlanner:
         """Let a replica for which none waits take over a part of another's backlog; return whether it did."""
         if not self._has_room(thief):
             return False
-        if victim is None or self._is_known_to_spare(thief, victim):
+        taken = [] if victim is None else self._looks.worth_taking(victim, thief)
+        if victim is None or not taken:
             return False
-        taken = Raid(victim, thief, self._tickets).choose()
-        if not taken:
-            thief.fruitless = self._placement.changes
-            thief.spared = victim
-            thief.spared_budget = budget(victim, thief)
-            return False
-        self._placement.changes += 1
         self.stats.steals += 1
         self.stats.stolen += len(taken)
         self._loads.touch(victim)
@@ -532,14 +531,6 @@ class FleetPlanner:
             self._placement.went(ticket, ticket.key, thief)
             thief.hold(ticket, work)
         return True
-
-    def _is_known_to_spare(self, thief: Replica, victim: Replica) -> bool:
-        """Whether the thief found nothing at this victim with as large a budget, and nothing came since."""
-        if thief.fruitless != self._placement.changes or thief.spared is not victim:
-            return False
-        if needs_seats(victim, thief):
-            return False
-        return budget(victim, thief) <= thief.spared_budget
 
 
 def _number(replica: Replica) -> int:

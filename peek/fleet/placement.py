@@ -9,6 +9,7 @@ as far as the fleet knows, and has more to do than some that lack it, too.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import OrderedDict
 from typing import Final, final
 
 from mypy_extensions import i64
@@ -28,11 +29,17 @@ USUAL: Final = 64.0
 RECENT_SESSIONS: Final = 1024.0
 """Number of sessions over which the turns of a session are counted."""
 
+MOST_TURNS: Final = 16
+"""Most later turns of a session that count: of one that never ends, each turn would expect ever more."""
+
 STEP_TOKENS: Final = 150.0
 """Prompt tokens that a replica computes in the time of one token of an answer."""
 
 MOST_SESSIONS: Final = 100_000
 """Most sessions whose homes are remembered; the ones silent for longest are forgotten."""
+
+_NEW: Final = ("", 0)
+"""What is known of a session that begins."""
 
 ASKED: Final = 12
 """Most replicas of a large fleet that are asked, the home of the session included."""
@@ -60,16 +67,29 @@ class Beginnings:
         self._newer: dict[int, list[str]] = {}
         """By beginning: names of replicas, the last one that was sent it at the end."""
         self._older: dict[int, list[str]] = {}
+        self._asked: tuple[bytes, str] = (b"", "")
+        self._found: list[int] = []
+        """The last answer of `numbers`: a prompt is looked up when it comes, and noted where it goes."""
 
     def numbers(self, key: bytes, namespace: str) -> list[int]:
         """Return numbers for the beginnings of a packed prompt, longest first.  O(len(key))."""
+        asked, within = self._asked
+        if asked is key and within == namespace:
+            return self._found
+        number = hash(namespace)
         found: list[int] = []
+        start: i64 = 0
         length: i64 = 1
         most: i64 = len(key) // SYMBOL_BYTES
         while length <= most:
-            found.append(hash((namespace, key[: length * SYMBOL_BYTES])))
+            stop: i64 = length * SYMBOL_BYTES
+            number = hash((number, key[start:stop]))
+            found.append(number)
+            start = stop
             length += (length + 1) // 2
         found.reverse()
+        self._asked = (key, namespace)
+        self._found = found
         return found
 
     def note(self, numbers: list[int], name: str) -> None:
@@ -216,7 +236,6 @@ class Placement:
     Attributes:
         loads: what each replica has to do.
         most_sessions: most sessions of which the home is known, the ones with the newest turns.
-        changes: grows when there may be something new to take over: a request waits, a replica pauses.
     """
 
     def __init__(self, replicas: dict[str, Replica], stats: FleetStats, asked_whole: i64) -> None:
@@ -225,16 +244,17 @@ class Placement:
         self.loads = Loads()
         self.asked_whole: i64 = asked_whole
         self.most_sessions: i64 = MOST_SESSIONS
-        self.changes: i64 = 0
         self._beginnings = Beginnings()
-        self._sessions: dict[tuple[str, str], str] = {}
-        """By namespace and session: the replica of the last turn, the newest at the end."""
-        self._unplaced: dict[str, Ticket] = {}
+        self._sessions: OrderedDict[tuple[str, str], tuple[str, int]] = OrderedDict()
+        """By namespace and session: the replica of the last turn, and how many turns there were, as far as
+        they count; the newest at the end."""
+        self._unplaced: OrderedDict[str, Ticket] = OrderedDict()
+        """By id, in the order in which they came to wait."""
         self._turn: i64 = 0
         self._begun: float = 0.0
         """Sessions that began, of late."""
         self._continued: float = 0.0
-        """Their later turns."""
+        """Their later turns, of each session at most `MOST_TURNS`."""
 
     def choose(self, ticket: Ticket) -> tuple[Replica | None, i64]:
         """Return the home, None if there is no replica, and the prompt tokens that the request adds there.
@@ -242,7 +262,7 @@ class Placement:
         A paused replica is no home unless all are paused, a leaving one never.  Asks R views, at most `ASKED`
         in a large fleet.
         """
-        home = self._sessions.get((ticket.request.namespace, ticket.request.session), "")
+        home = self._sessions.get((ticket.request.namespace, ticket.request.session), _NEW)[0]
         moves_from = home if home in self._replicas else ""
         turns = self._continued / self._begun if ticket.request.session and self._begun > 0.0 else 0.0
         asked = [each for each in self._candidates(ticket, moves_from) if not each.leaving]
@@ -318,17 +338,18 @@ class Placement:
         moved = False
         if request.session:
             session = (request.namespace, request.session)
-            if session in self._sessions:
-                self._continued += 1.0
-            else:
+            home, turns = self._sessions.pop(session, _NEW)
+            moved = turns > 0 and home != replica.name
+            if turns == 0:
                 self._begun += 1.0
                 if self._begun > RECENT_SESSIONS:
                     self._begun *= 0.5
                     self._continued *= 0.5
-            moved = self._sessions.pop(session, replica.name) != replica.name
-            self._sessions[session] = replica.name
+            elif turns <= MOST_TURNS:
+                self._continued += 1.0
+            self._sessions[session] = (replica.name, min(turns, MOST_TURNS) + 1)
             if len(self._sessions) > self.most_sessions:
-                del self._sessions[next(iter(self._sessions))]
+                self._sessions.popitem(last=False)
         return moved
 
     def forget_caches(self) -> None:
@@ -338,13 +359,13 @@ class Placement:
 
     def wait(self, ticket: Ticket) -> None:
         """Note a request that waits, without a home until `settle`.  O(1)."""
-        self.changes += 1
         ticket.replica = None
         self._unplaced[ticket.request.request_id] = ticket
 
     def settle(self) -> None:
         """Give each request without a home one, if there is a replica.  The cost of `choose` for each."""
-        for request_id, ticket in list(self._unplaced.items()):
+        while self._unplaced:
+            request_id, ticket = next(iter(self._unplaced.items()))
             replica, work = self.choose(ticket)
             if replica is None:
                 return

@@ -65,7 +65,7 @@ def openai_key(request: Mapping[str, object]) -> PromptKey:
     text is joined in the order of chat templates: system prompt, tools, other messages.  The namespace is
     made of `model`, `lora` and `cache_salt`.  A digest stands for each part that is no text.
 
-    Raises `InvalidKey` if there is no prompt.
+    Raises `InvalidKey` if there is no prompt, or a part of it is no JSON.
     """
     namespace = "\0".join([str(request.get(name) or "") for name in _NAMESPACE]).rstrip("\0")
     for name in ("prompt_token_ids", "prompt"):
@@ -77,7 +77,8 @@ def openai_key(request: Mapping[str, object]) -> PromptKey:
         return text_key("".join(_texts(prompt)), namespace)
     messages = request.get("messages", request.get("input"))
     if messages is None:
-        raise InvalidKey(f"a request with {sorted(request)} has no prompt, messages or input")
+        names = ", ".join(map(repr, request))
+        raise InvalidKey(f"a request with the fields {names} has no prompt, messages or input")
     return text_key(_conversation(request, messages), namespace)
 
 
@@ -156,5 +157,8 @@ def _texts(content: object) -> list[str]:
 
 
 def _as_json(value: object) -> str:
-    """The same text for equal values, whatever the order of their fields."""
-    return json.dumps(value, sort_keys=True, default=repr)
+    """The same text for equal values, whatever the order of their fields; `InvalidKey` if it is no JSON."""
+    try:
+        return json.dumps(value, sort_keys=True, default=repr)
+    except (TypeError, ValueError, RecursionError) as error:  # names of several types, a value in itself
+        raise InvalidKey(f"a part of the request is no JSON: {error}") from None

@@ -67,9 +67,10 @@ class Replica:
         accepting: whether it may be sent requests; False while it is paused or leaves.
         leaving: whether it goes once its last request has ended.
         due: whether a request may wait for it of which it holds half.
-        fruitless: `Placement.changes` when it last found nothing to take over; -1 after news from it.
-        spared, spared_budget: the victim at that time, and the budget.
+        losses: grows when a request that waits for it may have fewer tokens in common with others, waiting,
+            sent or computed here, than before.
         waiting_tokens: uncached and decode tokens of the requests that wait for it.
+        ranked: how many of these have a priority other than 0.
         unstarted_tokens: uncached tokens of the requests sent there that have no first token.
         decode_tokens: tokens of the answers of the requests sent there.
         under_way: tickets of the requests sent there, by id.
@@ -85,7 +86,7 @@ class Replica:
         unit: i64 = config.unit_tokens
         self.name = name
         self.number: i64 = number
-        self.planner = Planner(config.order)
+        self.planner = Planner(config.order, unit_tokens=config.unit_tokens, learns=False)
         self.unit_tokens: i64 = unit
         self.speed: float = speed
         self.seats: i64 = config.seats
@@ -95,10 +96,9 @@ class Replica:
         self.accepting: bool = True
         self.leaving: bool = False
         self.due: bool = False
-        self.fruitless: i64 = -1
-        self.spared: Replica | None = None
-        self.spared_budget: float = 0.0
+        self.losses: i64 = 0
         self.waiting_tokens: i64 = 0
+        self.ranked: i64 = 0
         self.unstarted_tokens: i64 = 0
         self.decode_tokens: i64 = 0
         self.under_way: dict[str, Ticket] = {}
@@ -152,10 +152,7 @@ class Replica:
 
     def cold_tokens(self, request: PendingRequest, key: bytes) -> i64:
         """Return the prompt tokens of a request that its cache lacks, at least 1.  O(shared part)."""
-        view = self.view
-        segment = memoryview(key).cast("i")
-        held: i64 = view.advance(view.root(request.namespace), segment, 0)[0]
-        return max(1, request.num_tokens - held * self.unit_tokens)
+        return max(1, request.num_tokens - self.view.held(key, request.namespace) * self.unit_tokens)
 
     def added_tokens(self, request: PendingRequest, key: bytes) -> i64:
         """Return the prompt tokens that a request adds to its work, at least 1.  O(shared part).
@@ -176,15 +173,16 @@ class Replica:
         ticket.key = b""
         ticket.replica = self
         ticket.work = work
-        self.waiting_tokens += work + ticket.decode_tokens
+        self._count_waiting(ticket, 1)
 
     def release(self, ticket: Ticket) -> None:
         """Let a request no longer wait for this replica; its ticket gets the key back.  O(len(key))."""
         request_id = ticket.request.request_id
         ticket.key = self.planner.key_of(request_id)
         ticket.replica = None
-        self.waiting_tokens -= ticket.work + ticket.decode_tokens
+        self._count_waiting(ticket, -1)
         self.planner.remove(request_id, False)
+        self._let_go(ticket)
 
     def pick(self, ticket: Ticket) -> None:
         """Send a request that waits for this replica; `drop` must follow.  O(len(key)).
@@ -195,8 +193,13 @@ class Replica:
         key = self.planner.key_of(request.request_id)
         work = self.cold_tokens(request, key)
         ticket.key = key
-        self.waiting_tokens -= ticket.work + ticket.decode_tokens
+        self._count_waiting(ticket, -1)
         self.begin(ticket, work)
+
+    def _count_waiting(self, ticket: Ticket, change: i64) -> None:
+        self.waiting_tokens += change * (ticket.work + ticket.decode_tokens)
+        if ticket.priority != 0:
+            self.ranked += change
 
     def drop(self, ticket: Ticket) -> None:
         """Remove a request that was picked from the queue.  O(depth)."""
@@ -212,7 +215,8 @@ class Replica:
         self.unstarted += 1
         self.unstarted_tokens += work
         self.decode_tokens += ticket.decode_tokens
-        self.view.send(request.request_id, ticket.key, request.namespace)
+        held = -((work - request.num_tokens) // self.unit_tokens)
+        self.view.send(request.request_id, ticket.key, request.namespace, held)
 
     def start(self, ticket: Ticket) -> None:
         """Note the first token of a request: its prompt is in the cache.  O(len(key)), once."""
@@ -228,8 +232,20 @@ class Replica:
         elif not ticket.started:
             self._leave_queue(ticket)
             self.view.give_up(ticket.request.request_id)
+            self._let_go(ticket)
         self.decode_tokens -= ticket.decode_tokens
         del self.under_way[ticket.request.request_id]
+
+    def forget_cache(self) -> None:
+        """Note that its cache was emptied.  O(prompts held)."""
+        self.view.forget()
+        self.losses += 1
+
+    def _let_go(self, ticket: Ticket) -> None:
+        """Note a prompt that neither waits nor is sent here any more.  O(shared part)."""
+        key, namespace = ticket.key, ticket.request.namespace
+        if self.planner.shared_symbols(key, namespace) > self.view.remembered(key, namespace):
+            self.losses += 1
 
     def _leave_queue(self, ticket: Ticket) -> None:
         ticket.started = True
@@ -247,6 +263,7 @@ class Replica:
         sent = list(self.under_way.values())
         new = [ticket for ticket in sent if not ticket.started]
         assert self.waiting_tokens == sum(t.work + t.decode_tokens for t in queue), "waiting tokens"
+        assert self.ranked == sum(t.priority != 0 for t in queue), "requests with a priority"
         assert self.decode_tokens == sum(t.decode_tokens for t in sent), "tokens of answers"
         assert self.unstarted_tokens == sum(t.work for t in new), "unstarted tokens"
         assert self.unstarted == len(new) == len(self.view.coming), "unstarted requests"

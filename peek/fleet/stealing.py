@@ -4,6 +4,8 @@ The prompts that wait for the victim form a tree.  If the thief takes a whole br
 anything is computed twice.  If it takes a part of a branch, it computes the prefix that leads there once
 more.  So the search begins with the branches below the root and takes those that fit, fewest tokens computed
 twice first.  Where none fits, it goes on below the largest branch, and so on down to single requests.
+
+A search looks at all that waits for the victim, so what a fruitless one has found is kept (`Looks`).
 """
 
 from __future__ import annotations
@@ -86,14 +88,14 @@ class Raid:
         self._work: dict[int, int] = {}
         """By `uid`, see `work_below`."""
         self.taken: list[str] = []
+        self.least: float = inf
+        """The lowest price of what was not taken, tokens."""
 
     def choose(self) -> list[str]:
         """Return the ids of the requests to take; none if each costs more than there is to gain.
 
         O(n) for n requests that wait for the victim, one call into either view per branch, and sorting.
         """
-        if self._budget < 1.0 and not self._needs_seats:
-            return self.taken
         for namespace, root in self._victim.planner.roots():
             self._work.update(work_below(root, self._tickets, self._unit))
             top = Branch(root, None, 0, 0)
@@ -116,7 +118,9 @@ class Raid:
                 self._budget -= price
                 path = 0  # computed once for all branches that are taken
                 self._take(branch)
-            elif branch.node is not None:
+                continue
+            self.least = min(self.least, price)
+            if branch.node is not None:
                 self._look_later(branch)
 
     def _look_later(self, branch: Branch) -> None:
@@ -126,11 +130,8 @@ class Raid:
 
     def _price(self, branch: Branch, path: i64) -> float:
         """Tokens that the thief computes and decodes; those computed twice count with its weight."""
-        work = float(branch.thief_tokens + path)
-        twice = work - float(branch.victim_tokens)
-        if twice <= 0.0:
-            return work
-        return work - twice if self._needs_seats else work + (self._weight - 1.0) * twice
+        weight = 0.0 if self._needs_seats else self._weight
+        return weighed(branch.thief_tokens + path, branch.victim_tokens, weight)
 
     def _take(self, branch: Branch) -> None:
         if branch.node is None:
@@ -176,6 +177,115 @@ class Raid:
         branch.thief_tokens = max(1, branch.thief_tokens - held * self._unit)
         branch.edge_tokens = (node.depth - depth - held) * self._unit
         return branch
+
+
+@final
+class Look:
+    """What a thief has found at a victim, where each branch and request cost more than there was to gain.
+
+    Prices fall only in the ways that `Looks` looks for, and with the thief's weight: not below the part that
+    the weight is of the earlier one.
+
+    Attributes:
+        least: the lowest price, tokens.
+        weight: the thief's weight in that price.
+        losses: the victim's `losses`.
+        changes: those of the thief's view.
+        newest: `sequence` of the newest request that waited.
+    """
+
+    __slots__ = ("changes", "least", "losses", "newest", "weight")
+
+    def __init__(self, victim: Replica, thief: Replica, least: float) -> None:
+        self.least: float = least
+        self.weight: float = thief.weight(0.0)
+        self.losses: i64 = victim.losses
+        self.changes: i64 = thief.view.changes
+        newest = next(victim.planner.newest(), None)
+        self.newest: i64 = 0 if newest is None else newest.sequence
+
+
+@final
+class Looks:
+    """Finds what is worth taking over, and searches only where that may have changed since the last search.
+
+    Nothing has become worth it as long as all of these hold: the budget is below the lowest price that was
+    found; no new request at the victim costs less; the thief got no prompt that has more in common with one
+    that waits there; and the victim lost none.  What a cache drops by itself counts from the next search on,
+    and what a cache with a view of its own takes up, from the end of a request there.
+
+    Args:
+        tickets: all requests by id.
+    """
+
+    def __init__(self, tickets: dict[str, Ticket]) -> None:
+        self._tickets = tickets
+        self._by_thief: dict[int, dict[int, Look]] = {}
+        """The last fruitless search by numbers of thief and victim."""
+
+    def worth_taking(self, victim: Replica, thief: Replica) -> list[str]:
+        """Return the ids of the requests that `thief` is to take from `victim`; often none.
+
+        The cost of `Raid.choose`; where nothing has become worth it, O(k) for each request and prompt since.
+        """
+        if not needs_seats(victim, thief):
+            most = budget(victim, thief)
+            if most < 1.0 or self._still_dear(victim, thief, most):
+                return []
+        raid = Raid(victim, thief, self._tickets)
+        taken = raid.choose()
+        if not taken:
+            known = self._by_thief.get(thief.number)
+            if known is None:
+                known = {}
+                self._by_thief[thief.number] = known
+            known[victim.number] = Look(victim, thief, raid.least)
+        return taken
+
+    def _still_dear(self, victim: Replica, thief: Replica, most: float) -> bool:
+        """Whether all that waits for the victim is known to cost more than `most`."""
+        known = self._by_thief.get(thief.number)
+        look = None if known is None else known.get(victim.number)
+        if look is None or look.losses != victim.losses:
+            return False
+        part = min(1.0, thief.weight(0.0) / look.weight)
+        gained = thief.view.gained_since(look.changes)
+        if most >= look.least * part or gained is None:
+            return False
+        for namespace, key, held in gained:
+            if key and victim.planner.shared_symbols(key, namespace) > held:
+                return False
+        look.changes = thief.view.changes
+        last = look.newest
+        for request in victim.planner.newest():
+            if request.sequence <= look.newest:
+                break
+            last = max(last, request.sequence)
+            ticket = self._tickets[request.request_id]
+            work = thief.cold_tokens(request, victim.planner.key_of(request.request_id))
+            price = weighed(work + ticket.decode_tokens, ticket.work + ticket.decode_tokens, look.weight)
+            look.least = min(look.least, price)
+        look.newest = last
+        return most < look.least * part
+
+    def renew(self, thief: Replica) -> None:
+        """Search anew for a thief: its engine may have told of more than came by the fleet.  O(1)."""
+        self._by_thief.pop(thief.number, None)
+
+    def drop(self, replica: Replica) -> None:
+        """Forget a replica that is gone.  O(R)."""
+        self.renew(replica)
+        for known in self._by_thief.values():
+            known.pop(replica.number, None)
+
+
+def weighed(thief_tokens: i64, victim_tokens: i64, weight: float) -> float:
+    """Price of requests that cost the thief so many tokens, and save the victim so many.  O(1).
+
+    The tokens that are computed twice count with a weight.
+    """
+    twice = max(0, thief_tokens - victim_tokens)
+    return float(thief_tokens) + (weight - 1.0) * float(twice)
 
 
 def budget(victim: Replica, thief: Replica) -> float:

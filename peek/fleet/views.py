@@ -7,6 +7,7 @@ that the replica's engine publishes.  `ReplicaView` adds the prompts that are on
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, final
 
 from mypy_extensions import i64
@@ -29,6 +30,9 @@ _BEHIND: Final = object()
 
 MOST_NOTED: Final = 256
 """Maximum number of changes that the planner can catch up with; after more it walks the whole queue."""
+
+MOST_NOTED_BYTES: Final = 2**20
+"""Most bytes of the keys among these changes: some long prompts, as all replicas keep so many."""
 
 
 @final
@@ -54,7 +58,7 @@ class RoutedHistory:
         """Whether a prompt had to go: a new one takes another's room."""
         self.tree = PendingTree()
         self._view = TreeView(self.tree, unit_tokens)
-        self._newest: dict[str, None] = {}
+        self._newest: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
         """Number of prompts held.  O(1)."""
@@ -121,9 +125,9 @@ class RoutedHistory:
 class ReplicaView:
     """`CacheView` in which a prefix counts as held if the cache or a prompt on its way has it.
 
-    Its one reader is the planner of the replica.  If the cache is guessed, or tells a `version`, the view
-    tells which prompts came in since the reader's last walk (`inserted_since`).  A walk then looks only along
-    these prompts and at what was held before.
+    Placement asks `held`; only the planner of the replica walks the view.  If the cache is guessed, or tells
+    a `version`, the view tells which prompts came in since the last walk (`inserted_since`).  A walk then
+    looks only along these prompts and at what was held before.
 
     Args:
         told: the replica's cache, as it is or as it was some seconds ago; None: guess it.
@@ -133,7 +137,9 @@ class ReplicaView:
     Attributes:
         coming: prompts that were sent to the replica and have no first token yet.
         history: prompts that the replica has computed, the newest that fit.
+        guesses: whether the cache is guessed.
         most_noted: see `MOST_NOTED`.
+        most_noted_bytes: see `MOST_NOTED_BYTES`.
     """
 
     def __init__(self, told: CacheView | None, capacity: i64, unit_tokens: i64) -> None:
@@ -141,49 +147,69 @@ class ReplicaView:
         self.block_symbols: int = 1
         self.history = RoutedHistory(capacity, unit_tokens)
         self.coming = PendingTree()
-        self._guesses: bool = told is None
+        self.guesses: bool = told is None
         self._cache: Any = self.history if told is None else told
         self._queued = TreeView(self.coming, unit_tokens)
-        self._log: list[tuple[str, bytes]] = []
-        """Prompts that came in, oldest first; an entry with an empty key says that some may have gone."""
+        self._log: list[tuple[str, bytes, i64]] = []
+        """Prompts that came in, oldest first, each with the number of its symbols that were here before; an
+        entry with an empty key says that some may have gone."""
+        self._log_bytes: i64 = 0
         self._forgotten: i64 = 0
         """Number of entries that were cut off at the beginning of the log."""
         self.most_noted: i64 = MOST_NOTED
+        self.most_noted_bytes: i64 = MOST_NOTED_BYTES
 
     # -- events of the replica -----------------------------------------------------------------------
 
-    def send(self, request_id: str, key: bytes, namespace: str) -> None:
-        """Note that a prompt was sent to the replica.  O(len(key))."""
+    def send(self, request_id: str, key: bytes, namespace: str, held: i64 = 0) -> None:
+        """Note that a prompt was sent to the replica, which `held` so many of its symbols.  O(len(key))."""
         self.coming.insert(request_id, key, namespace)
-        self._note(namespace, key)
+        self._note(namespace, key, held)
 
     def compute(self, request_id: str, key: bytes, namespace: str) -> None:
         """Note that a prompt that was sent is computed.  O(len(key))."""
         self.coming.remove(request_id)
         self.history.note(request_id, key, namespace)
-        self._note(namespace, key if self._guesses else b"")
+        self._note("", b"", 0)  # it was on its way, and so held, before
 
     def learn(self, request_id: str, key: bytes, namespace: str) -> None:
         """Note a prompt that another router sent there: a guessed cache counts it as held.  O(len(key))."""
+        held = self.remembered(key, namespace)
         self.history.note(request_id, key, namespace)
-        if self._guesses:
-            self._note(namespace, key)
+        self._note(namespace, key, held)
 
     def give_up(self, request_id: str) -> None:
         """Note that a prompt that was sent is not going to be computed.  O(depth)."""
         self.coming.remove(request_id)
-        self._note("", b"")
+        self._note("", b"", 0)
 
     def forget(self) -> None:
         """Note that the cache was emptied.  O(prompts held)."""
         self.history.clear()
-        self._note("", b"")
+        self._note("", b"", 0)
 
-    def _note(self, namespace: str, key: bytes) -> None:
-        self._log.append((namespace, key))
-        if len(self._log) > 2 * self.most_noted:
-            del self._log[: self.most_noted]
-            self._forgotten += self.most_noted
+    def _note(self, namespace: str, key: bytes, held: i64) -> None:
+        self._log.append((namespace, key, held))
+        self._log_bytes += len(key)
+        while len(self._log) > 2 * self.most_noted or self._log_bytes > self.most_noted_bytes:
+            cut: i64 = (len(self._log) + 1) // 2
+            for _, old, _ in self._log[:cut]:
+                self._log_bytes -= len(old)
+            del self._log[:cut]
+            self._forgotten += cut
+
+    def held(self, key: bytes, namespace: str) -> i64:
+        """Symbols of a packed prompt that are here: what `advance` answers from the root.  O(shared part)."""
+        if self.guesses:
+            return self.remembered(key, namespace)
+        segment = memoryview(key).cast("i")
+        cached = self._cache.advance(self._cache.root(namespace), segment, 0)
+        return max(self.coming.shared_symbols(key, namespace), checked_step(cached, len(segment))[0])
+
+    def remembered(self, key: bytes, namespace: str) -> i64:
+        """Symbols of a packed prompt that a prompt sent here has, and was not forgotten.  O(shared part)."""
+        coming = self.coming.shared_symbols(key, namespace)
+        return max(coming, self.history.tree.shared_symbols(key, namespace))
 
     def askers(self, key: bytes, namespace: str) -> i64:
         """Return how many prompts share at least half of the longest part of a packed prompt that is here.
@@ -211,20 +237,32 @@ class ReplicaView:
     @property
     def version(self) -> object:
         """A value that changes whenever an answer of `advance` could; None if the cache does not tell."""
-        here = self._forgotten + len(self._log)
-        if self._guesses:
-            return (here, 0)
+        if self.guesses:
+            return (self.changes, 0)
         told: object = getattr(self._cache, "version", None)
-        return None if told is None else (here, told)
+        return None if told is None else (self.changes, told)
+
+    @property
+    def changes(self) -> int:
+        """Number of changes that were noted here.  O(1)."""
+        return self._forgotten + len(self._log)
+
+    def gained_since(self, changes: i64) -> list[tuple[str, bytes, i64]] | None:
+        """Return the prompts that came in since an earlier number of `changes`; None if not known.
+
+        Each is a namespace, a key, and how many of its symbols were here before.  An empty key stands for a
+        loss.  O(answer).
+        """
+        return self._log[changes - self._forgotten :] if changes >= self._forgotten else None
 
     def inserted_since(self, version: object) -> list[tuple[str, bytes]] | None:
         """Return the prompts that came in since an earlier `version`; None if not known.  O(answer)."""
         if not isinstance(version, tuple):
             return None
-        since: i64 = version[0] - self._forgotten
-        if since < 0 or not (self._guesses or version[1] == self._cache.version):
+        if not (self.guesses or version[1] == self._cache.version):
             return None
-        return self._log[since:]
+        gained = self.gained_since(version[0])
+        return None if gained is None else [(namespace, key) for namespace, key, _ in gained]
 
     def root(self, namespace: str) -> object:
         return namespace  # `advance` looks up the roots, so that this cursor outlasts any change
@@ -366,7 +404,7 @@ class EventView:
         """By hash: number of copies of a block besides the first, where there are any."""
         self._forks: dict[object, Fork] = {}
         """By hash or namespace: the runs stored behind it."""
-        self._runs: dict[Run, None] = {}
+        self._runs: OrderedDict[Run, None] = OrderedDict()
         """All runs, the one that grew last at the end."""
 
     def __len__(self) -> int:

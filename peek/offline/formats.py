@@ -17,12 +17,15 @@ A result is left out and named if it could belong to two requests, or if its req
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import takewhile
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
-from peek.errors import WorkloadError
+from peek.errors import InvalidKey, WorkloadError
 from peek.trie.keys import SYMBOL_BYTES as SYMBOL_BYTES
 from peek.trie.keys import pack
 
@@ -44,6 +47,13 @@ _SALT_NAMES: Final = ("cache_salt", "extra_key", "lora_path")
 """Fields that keep requests of one model from sharing KV, by their names in vLLM and SGLang."""
 
 NAMESPACE_NAMES: Final = ("model", *_SALT_NAMES)
+
+IMAGE_TOKENS: Final = 576
+"""Tokens of an image or a sound, whatever its size: LLaVA's 24 x 24 patches; others take 250 to 2,000."""
+
+_ENCODED: Final = re.compile(r"[A-Za-z0-9+/=]{1024,}")
+
+_Made = TypeVar("_Made")
 
 Loads = Callable[[bytes], Any]  # parses JSON
 
@@ -136,18 +146,52 @@ class BatchRequest:
     namespace: str  # model and other fields that keep requests from sharing KV, such as `cache_salt`
     prompt: str | list[int]
     system: str = ""  # text of a chat up to the last of its leading system messages; "" for token ids
+    fault: str = ""  # why the line is not understood, and the prompt is all of it
 
 
 def parse_request(line: bytes, loads: Loads) -> BatchRequest:
     """Parse the request of one line; `WorkloadError` names the fault."""
+    return _parsed(line, loads, request_of)
+
+
+def id_of(line: bytes, loads: Loads) -> object:
+    """Return the custom_id of a line, None for none; `WorkloadError` if the line is not JSON."""
+    return _parsed(line, loads, lambda row: (row.get("custom_id") or None) if isinstance(row, dict) else None)
+
+
+def any_request(line: Line, loads: Loads, encode: Encode | None) -> tuple[BatchRequest, bytes]:
+    """Return the request of a line and its key; of a line that is not understood, one that shares nothing.
+
+    `WorkloadError` or `InvalidKey` if such a line has no custom_id, by which its result could be found.
+    """
     try:
-        return request_of(loads(line))
-    except ValueError as error:
-        if isinstance(error, WorkloadError):
+        request = parse_request(line.content, loads)
+        return request, key_of(request.prompt, encode)
+    except (WorkloadError, InvalidKey) as error:
+        custom_id = id_of(line.content, loads)
+        if not isinstance(custom_id, str):
             raise
-        raise WorkloadError(f"not valid JSON: {excerpt(str(error))}") from None
+        text = line.content.decode("utf-8", "replace")
+        request = BatchRequest(custom_id, f"\0{line.number}", text, fault=excerpt(str(error)))
+        return request, key_of(text, None)
+
+
+def _parsed(line: bytes, loads: Loads, make: Callable[[Any], _Made]) -> _Made:
+    try:
+        return make(loads(line))
+    except WorkloadError:
+        raise
+    except ValueError as error:
+        raise WorkloadError(f"not valid JSON: {json_fault(error)}") from None
     except RecursionError:
         raise WorkloadError("nested too deeply") from None
+
+
+def json_fault(error: Exception) -> str:
+    """What is wrong with a line that is no JSON, and where."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg}, column {error.colno}"
+    return excerpt(str(error))
 
 
 def request_of(row: Any) -> BatchRequest:
@@ -231,13 +275,22 @@ def _message(message: dict[str, Any]) -> str:
 
 
 def _content(content: Any) -> str:
-    """Return the text of a message; other parts (images) are included as their `repr`."""
+    """Return the text of a message; other parts are included as their `repr`, what is encoded as a digest."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
         return repr(content)
     texts = [part.get("text") if isinstance(part, dict) else part for part in content]
-    return "".join(text if isinstance(text, str) else repr(p) for text, p in zip(texts, content, strict=True))
+    return "".join(
+        text if isinstance(text, str) else _ENCODED.sub(_digest, repr(part))
+        for text, part in zip(texts, content, strict=True)
+    )
+
+
+def _digest(encoded: re.Match[str]) -> str:
+    """Return a text for an image or a sound in base64, equal for equal ones, as long as an image counts."""
+    digest = blake2b(encoded[0].encode()).hexdigest()
+    return digest * (IMAGE_TOKENS * SYMBOL_BYTES // len(digest))
 
 
 def _plain(value: Any, name: str) -> str | list[int]:
@@ -288,10 +341,10 @@ def read_order(lines: Iterable[Line], loads: Loads) -> tuple[list[int], list[str
     for at, content, _ in lines:
         try:
             number, custom_id = loads(content)
+            if type(number) is not int or number < 1 or not isinstance(custom_id, str):
+                raise ValueError
         except (ValueError, TypeError, RecursionError):
             raise WorkloadError(f"line {at}: not a line of an order file") from None
-        if type(number) is not int or number < 1 or not isinstance(custom_id, str):
-            raise WorkloadError(f"line {at}: not a line of an order file")
         numbers.append(number)
         ids.append(custom_id)
     if len(set(numbers)) < len(numbers):
@@ -319,62 +372,52 @@ def find_repeated(requests: Iterable[tuple[int, str]]) -> tuple[int, int, str] |
 # -- results --------------------------------------------------------------------------------------------
 
 
-def result_ids(lines: Iterable[Line], loads: Loads) -> list[object]:
-    """Return the custom_id of each result, None for none; `WorkloadError` names a result that is not JSON."""
-    found: list[object] = []
-    for index, line in enumerate(lines, start=1):
-        try:
-            row = loads(line.content)
-        except (ValueError, RecursionError) as error:
-            raise WorkloadError(f"result {index}: not valid JSON: {excerpt(str(error))}") from None
-        found.append((row.get("custom_id") or None) if isinstance(row, dict) else None)
-    return found
-
-
 def match_results(
-    found: Sequence[object], numbers: Sequence[int], ids: Sequence[str], by_position: bool = False
+    found: dict[int, object], lines: list[int], numbers: list[int], ids: list[str], by_position: bool = False
 ) -> tuple[dict[int, int], list[str]]:
     """Match results with requests by custom_id; by position where neither results nor requests have one.
 
     Args:
-        found: custom_id of each result, from `result_ids`.
+        found: custom_id of each result, from `id_of`, by the number of its line.
+        lines: numbers of all lines of the results, also of those that are not JSON.
         numbers, ids: line number and custom_id of each request in the order it ran, from `read_order`.
         by_position: True matches by position also if requests have ids and no result has one.  That is not
             the default, as runners may change the order.  Without it that is a `WorkloadError`.
 
-    Returns the line number in the batch file by index of the result; and a message for each result and then
-    each request without a match.  `WorkloadError` also if results without ids are not as many as requests.
+    Returns the line number in the batch file by that of the result; and a message for each result and then
+    each request without a match, unless there is no result.  `WorkloadError` also if results without ids are
+    not as many as requests.
     """
-    if any(custom_id is not None for custom_id in found):
+    if not found:
+        return {}, []
+    if any(custom_id is not None for custom_id in found.values()):
         return _by_id(found, numbers, ids)
-    if found and any(ids) and not by_position:
+    if any(ids) and not by_position:
         raise WorkloadError(
             "no result has a custom_id, though the requests have: --by-position takes the results in the"
             " order of the reordered batch"
         )
-    if len(found) == len(numbers):
-        return dict(enumerate(numbers)), []
+    if len(lines) == len(numbers):
+        return {at: number for at, number in zip(lines, numbers, strict=True) if at in found}, []
     raise WorkloadError(
-        f"{len(found)} results without custom_id cannot be matched to {len(numbers)} requests"
+        f"{len(lines)} results without custom_id cannot be matched to {len(numbers)} requests"
     )
 
 
-def _by_id(
-    found: Sequence[object], numbers: Sequence[int], ids: Sequence[str]
-) -> tuple[dict[int, int], list[str]]:
+def _by_id(found: dict[int, object], numbers: list[int], ids: list[str]) -> tuple[dict[int, int], list[str]]:
     due: dict[str, list[int]] = {}
     for number, custom_id in zip(numbers, ids, strict=True):
         due.setdefault(custom_id, []).append(number)
     placed: dict[int, int] = {}
     faults: list[str] = []
     first: dict[str, int] = {}
-    for index, answered in enumerate(found):
+    for at, answered in found.items():
         fault = _fault_of(answered, due, first)
         if fault or not isinstance(answered, str):
-            faults.append(f"result {index + 1}: {fault}")
+            faults.append(f"line {at}: {fault}")
         else:
-            first[answered] = index
-            (placed[index],) = due[answered]
+            first[answered] = at
+            (placed[at],) = due[answered]
     unanswered = sorted((lines, custom_id) for custom_id, lines in due.items() if custom_id not in first)
     return placed, faults + [_missing(*each) for each in unanswered]
 
@@ -391,18 +434,17 @@ def _fault_of(custom_id: object, due: dict[str, list[int]], first: dict[str, int
     if len(due[custom_id]) > 1:
         return f"custom_id {shown} is that of lines {_listed(due[custom_id])}"
     if custom_id in first:
-        return f"custom_id {shown} again; the first is result {first[custom_id] + 1}, which is kept"
+        return f"custom_id {shown} again; the first, of line {first[custom_id]}, is kept"
     return ""
 
 
 def _missing(lines: list[int], custom_id: str) -> str:
+    fault = f"no result for custom_id {excerpt_of(custom_id)}"
     if custom_id == "":
-        return f"line {_listed(lines)}: without a custom_id no result can be found"
-    if len(lines) > 1:
-        return (
-            f"line {_listed(lines)}: the same custom_id {excerpt_of(custom_id)}, no result can be told apart"
-        )
-    return f"line {lines[0]}: no result for custom_id {excerpt_of(custom_id)}"
+        fault = "without a custom_id no result can be found"
+    elif len(lines) > 1:
+        fault = f"the same custom_id {excerpt_of(custom_id)}, no result can be told apart"
+    return f"request of line {_listed(lines)}: {fault}"
 
 
 def _listed(lines: list[int]) -> str:

@@ -148,8 +148,18 @@ def reorder(
         if cache:
             result = _with_hits(result, shape, cache, block_tokens, kind)
     if replicas > 1:
-        result = replace(result, shares=split(shape, result.order, replicas, block_tokens))
+        result = replace(result, shares=shares_of(shape, result, replicas, block_tokens))
     return result
+
+
+def shares_of(shape: BatchShape, result: Reordering, replicas: int, block_tokens: int) -> list[Share]:
+    """Divide a batch over `replicas`; arguments and errors are those of `split`.
+
+    A guard says that one engine may take the prompts as they came.  Of several, each would compute all
+    prefixes then, so the guard does not count here.
+    """
+    order = result.order if result.guard is None else depth_first(shape).tolist()
+    return split(shape, order, replicas, block_tokens)
 
 
 def arrange(

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from itertools import accumulate, pairwise
-from math import inf
 from typing import Final
 
 import numpy as np
@@ -22,7 +21,7 @@ from peek.offline.batch_trie import shared_with_previous
 from peek.offline.shape import BatchShape, Ints
 
 SLACK: Final = 0.02  # how far a cut may move from a replica's share of the work, as a part of that share
-ROUNDS: Final = 20  # halvings in the search for a share: they leave a millionth of the first interval
+TRIES: Final = 64  # sizes of a share that are tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,38 +71,31 @@ def saved_tokens(shared: Ints, tokens: Ints, block_tokens: int) -> Ints:
 def balanced(costs: Ints, saved: Ints, filler: int, replicas: int) -> tuple[list[int], list[int]]:
     """Return the places where each replica's run starts, with the end, and the work of each run, in tokens.
 
-    Every cut adds work, so the size of a share is found by bisection: too small a share leaves too much work
-    to the last replica.
+    Every cut adds work, and too small a share leaves too much of it to the last replica.  So sizes of a share
+    are tried, from an even part on to that and the largest prompt; the one whose longest run is least wins.
     """
     total = np.concatenate([[0], np.cumsum(costs)])
-    low = (int(total[-1]) + filler) / replicas
-    high = low + int(saved.max(initial=0)) + filler
-    best: tuple[float, list[int], list[int]] | None = None
-    for _ in range(ROUNDS):
-        share = (low + high) / 2
+    least = max(1.0, (int(total[-1]) + filler) / replicas)
+    growth = (1.0 + (int((costs + saved).max(initial=0)) + filler) / least) ** (1.0 / (TRIES - 1))
+    best: tuple[float, int, list[int], list[int]] | None = None
+    for step in range(TRIES):
+        share = least * growth**step
         cuts = _cuts(total, saved, share, filler / replicas, replicas)
         work = [
             int(total[end] - total[start]) + (int(saved[start]) if start < end else 0)
             for start, end in pairwise(cuts)
         ]
-        even = (sum(work) + filler) / replicas
-        found = (_spread(work, filler), cuts, work)
+        found = (_longest(work, filler), sum(work), cuts, work)
         best = found if best is None or found < best else best
-        if even > share:
-            low = share
-        else:
-            high = share
     assert best is not None
-    return best[1], best[2]
+    return best[2], best[3]
 
 
-def _spread(work: list[int], filler: int) -> float:
-    """Return the most minus the least work of a run, if the filler is dealt out token by token."""
+def _longest(work: list[int], filler: int) -> float:
+    """Return the work of the longest run, if the filler is dealt out token by token to the shortest."""
     ascending = sorted(work)
-    levels = [(below + filler) / count for count, below in enumerate(accumulate(ascending), start=1)]
-    pairs = zip(levels, [*ascending[1:], inf], strict=True)
-    level = next(level for level, following in pairs if level <= following)
-    return max(*work, level) - level
+    level = min((below + filler) / count for count, below in enumerate(accumulate(ascending), start=1))
+    return max(ascending[-1], level)
 
 
 def _cuts(total: Ints, saved: Ints, share: float, filler: float, replicas: int) -> list[int]:

@@ -32,32 +32,45 @@ class PolicyCalls:
         lanes: merges that order with a fair one; None for none.
         stats: counts faults.
         strict: whether a `PolicyFault` is raised; otherwise it is only counted.
+        unit_tokens: tokens per symbol of the keys.
+        learns: whether answers will be told; if not, the policy reads no `heads`.
 
     Raises `InvalidConfig` for objects of another kind.
     """
 
-    __slots__ = ("_continuations", "_placed", "_stats", "_strict", "lanes", "policy")
+    __slots__ = ("_continuations", "_placed", "_stats", "_strict", "_unit", "lanes", "policy")
 
-    def __init__(self, policy: object, lanes: object, stats: PlannerStats, strict: bool) -> None:
+    def __init__(
+        self, policy: object, lanes: object, stats: PlannerStats, strict: bool, unit_tokens: int = 1,
+        learns: bool = True,
+    ) -> None:  # fmt: skip
         if not isinstance(policy, AdmissionPolicy):
             raise InvalidConfig(f"policy is {policy!r}; need an instance of a subclass of AdmissionPolicy")
         if lanes is not None and not isinstance(lanes, Lanes):
             raise InvalidConfig(f"lanes is {lanes!r}; need an instance of a subclass of Lanes, or None")
+        if not hasattr(policy, "reads_heads"):
+            raise InvalidConfig(f"{type(policy).__name__}.__init__ did not call super().__init__()")
+        if not learns:
+            policy.reads_heads = False
         self.policy: AdmissionPolicy = policy
         self.lanes: Lanes | None = lanes
         self._stats = stats
         self._strict = strict
         self._placed: i64 = 0
-        self._continuations = Continuations()
+        self._unit: int = unit_tokens
+        self._continuations = Continuations(unit_tokens)
 
     # -- events ------------------------------------------------------------------------------------
 
     def arrived(self, request: PendingRequest, tree: PendingTree) -> None:
-        """Tell the policy that a request of `tree` begins to wait.  O(1) besides the policy's own cost."""
+        """Tell the policy that a request of `tree` begins to wait.
+
+        O(1) besides the policy's own cost; O(len(key)) where the request names no `heads` and they are read.
+        """
         policy = self.policy
         if policy.reads_heads and not request.heads and not tree.chained and request.request_id in tree:
             key = tree.key_of(request.request_id)
-            request.heads = heads_of(key)
+            request.heads = heads_of(key, self._unit)
             if not request.session:
                 request.session = self._continuations.session_of(request.request_id, key, request.namespace)
         try:
@@ -95,6 +108,14 @@ class PolicyCalls:
             self.policy.answered(request_id, tokens)
         except Exception as error:
             self.count(self.policy, error)
+
+    def served(self) -> dict[str, float]:
+        """Ask the policy for its tenants' accounts; none if it fails."""
+        try:
+            return self.policy.served()
+        except Exception as error:
+            self.count(self.policy, error)
+            return {}
 
     def count(self, part: object, error: Exception) -> None:
         """Count a failure of policy or lanes; if `strict`, raise it as a `PolicyFault`."""
@@ -204,6 +225,7 @@ class Drawn:
         "_in_arrival_order",
         "_left",
         "_number",
+        "_reads_cache",
         "_stream",
         "_tree",
         "_version",
@@ -225,11 +247,13 @@ class Drawn:
         self._left: i64 = len(tree)
         self._number: i64 = calls.new_number()
         self._version: i64 = tree.version
+        self._reads_cache: bool = calls.policy.reads_cache
         self._walks: i64 = tree.walks
 
     def next_id(self) -> str | None:
         """The next request's id; None at the end or after a change.  Cost of the stream's own `next`."""
-        if self._version != self._tree.version or self._walks != self._tree.walks:
+        walked = self._reads_cache and self._walks != self._tree.walks
+        if walked or self._version != self._tree.version:
             return None
         if not self._checked:
             request = self._stream.next()

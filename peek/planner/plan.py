@@ -47,38 +47,35 @@ class Source(Protocol):
         ...
 
 
-class WorkedOut:
-    """A complete order as a `Source`."""
-
-    def __init__(self, ids: Iterable[str]) -> None:
-        self._ids = iter(ids)
-
-    def next_id(self) -> str | None:
-        return next(self._ids, None)
-
-
 class LazyPlan:
     """An admission order that is worked out only as far as it is asked for.
 
     It is the order of `Plan` until a request arrives or leaves; ids not asked for by then are lost.
 
     Args:
-        source: gives the ids one after another.
+        source: gives the ids behind `known` one after another; None if there are no more.
+        known: the ids that are worked out.
         reason, stood_aside: see `Plan`.
     """
 
     __slots__ = ("_known", "_source", "reason", "stood_aside")
 
-    def __init__(self, source: Source, reason: str = ORDERED, stood_aside: bool = False) -> None:
+    def __init__(
+        self,
+        source: Source | None,
+        known: Iterable[str] = (),
+        reason: str = ORDERED,
+        stood_aside: bool = False,
+    ) -> None:
         self._source = source
-        self._known: list[str] = []
+        self._known = list(known)
         self.reason = reason
         self.stood_aside = stood_aside
 
     @classmethod
     def of(cls, plan: Plan) -> LazyPlan:
         """Make a lazy plan of a complete one."""
-        return cls(WorkedOut(plan), plan.reason, plan.stood_aside)
+        return cls(None, plan, plan.reason, plan.stood_aside)
 
     def at(self, place: int) -> str | None:
         """The id of the request at `place`, from 0; None behind the last id.
@@ -87,7 +84,7 @@ class LazyPlan:
         """
         known = self._known
         while len(known) <= place:
-            following = self._source.next_id()
+            following = self._next()
             if following is None:
                 return None
             known.append(following)
@@ -95,9 +92,12 @@ class LazyPlan:
 
     def rest(self, place: int) -> list[str]:
         """The ids from `place` on.  O(n): works out the whole plan."""
-        while (following := self._source.next_id()) is not None:
+        while (following := self._next()) is not None:
             self._known.append(following)
         return self._known[place:]
+
+    def _next(self) -> str | None:
+        return None if self._source is None else self._source.next_id()
 
     def __iter__(self) -> Iterator[str]:
         place = 0

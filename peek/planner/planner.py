@@ -27,7 +27,7 @@ from peek.planner.signals import Demand, PrefillsInFlight, Signals
 from peek.planner.stats import PlannerStats
 from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy, Cycle, hits_something
 from peek.policy.lanes import FAIR_LANE, Lanes
-from peek.request import NO_LANE, PendingRequest, require_tokens
+from peek.request import NO_LANE, PendingRequest, count_of, require_tokens
 from peek.trie.node import Node
 from peek.trie.pending_tree import Cluster, PendingTree
 
@@ -47,11 +47,16 @@ class Planner:
         lanes: merges the policy's order with a fair one.  The configured policy has the configured lanes; a
             `policy` of your own has none unless they are given here.
         in_flight_gate: whether the engine shows a prefix to others only when its prefill ends, and the driver
-            calls `prefilled`.  Siblings of a prefill under way then wait for it.
+            calls `prefilled`.  Siblings of a prefill under way then wait for it.  Several planners of one
+            engine share a `PrefillsInFlight`, given here.
         strict: whether a policy's failure raises `PolicyFault`.  Otherwise the queue keeps its arrival order
             for that cycle, the plan says why, and `stats.policy_faults` counts it.
         plan_lasts_s: seconds of `now` for which the last plan stands while neither queue nor cache (one with
             a `version`) changes; 0.0 orders anew in each call.
+        unit_tokens: tokens per symbol of the keys, as in `CacheView`; what is learned of prompts by their
+            first tokens goes by it.
+        learns: whether the driver calls `answered`.  If not, the policy is told to learn nothing of answers
+            and sessions (`AdmissionPolicy.reads_heads`), and remembers no admitted request.
 
     Use it from one thread at a time, and do not call it from a policy or cache view while a call is under
     way.  Both end in `PlannerBusy`.
@@ -65,9 +70,11 @@ class Planner:
         timer: Callable[[], float] | None = None,
         *,
         lanes: Lanes | None = None,
-        in_flight_gate: bool = False,
+        in_flight_gate: bool | PrefillsInFlight = False,
         strict: bool = False,
         plan_lasts_s: float = 0.0,
+        unit_tokens: int = 1,
+        learns: bool = True,
     ) -> None:
         settings = PeekConfig() if config is None else config
         if policy is None and lanes is None:
@@ -77,9 +84,18 @@ class Planner:
         self.tree = PendingTree(chained)
         self.stats = PlannerStats()
         self._calls = PolicyCalls(
-            settings.build_policy() if policy is None else policy, lanes, self.stats, strict
+            settings.build_policy() if policy is None else policy,
+            lanes,
+            self.stats,
+            strict,
+            unit_tokens,
+            learns,
         )
-        self._in_flight: PrefillsInFlight | None = PrefillsInFlight() if in_flight_gate else None
+        self._in_flight: PrefillsInFlight | None = None
+        if isinstance(in_flight_gate, PrefillsInFlight):
+            self._in_flight = in_flight_gate
+        elif in_flight_gate:
+            self._in_flight = PrefillsInFlight()
         self._signals = Signals(self.tree, self._in_flight)
         self._arrivals = ArrivalOrder()
         eviction = settings.build_eviction()
@@ -101,6 +117,8 @@ class Planner:
         """
         if held:
             self._add_held(request)
+        elif request.request_id in self.held:
+            raise DuplicateRequest(f"request {request.request_id!r} is already waiting")
         else:
             self.tree.add(request)
         request.arrival_work = self.stats.uncached_admitted
@@ -144,6 +162,7 @@ class Planner:
             require_tokens(f"uncached_tokens of {request_id!r}", uncached_tokens)
         in_flight = self._in_flight
         key = b""
+        self._arrivals.forget(request_id)
         request = self.held.pop(request_id, None)
         if request is not None:
             self._calls.arrived(request, self.tree)
@@ -156,7 +175,7 @@ class Planner:
             self.stats.withdrawn += 1
             self._calls.left(request, WITHDRAWN, 0)
             return 0
-        cost: i64 = request.num_tokens - request.cached_len
+        cost: i64 = max(0, request.num_tokens - request.cached_len)
         if uncached_tokens is not None:
             cost = uncached_tokens
         self.stats.note_admission(request.num_tokens, request.cached_len, cost, request.lane == FAIR_LANE)
@@ -191,9 +210,10 @@ class Planner:
         request = self.held.get(request_id)
         if request is None:
             raise UnknownRequest(f"request {request_id!r} is not held")
+        symbols_behind = count_of(request_id, "tail", tail)
         request.key = key
         self.tree.put_back(request)
-        request.tail = tail
+        request.tail = symbols_behind
         del self.held[request_id]
         self._calls.arrived(request, self.tree)
 
@@ -205,7 +225,6 @@ class Planner:
         """
         if self._in_flight is not None:
             self._in_flight.ended(request_id, request_id in self.tree)
-            self._standing.drop()
 
     def generated(self, tenant: str, tokens: int) -> None:
         """Charge `tokens` more generated tokens to a tenant.  O(1).
@@ -226,7 +245,7 @@ class Planner:
 
     def served(self) -> dict[str, float]:
         """The tenants' accounts in tokens, if the policy keeps any.  O(tenants)."""
-        return self._calls.policy.served()
+        return self._calls.served()
 
     @property
     def policy(self) -> AdmissionPolicy:
@@ -268,17 +287,17 @@ class Planner:
         """All waiting requests in the order they were added, held ones last.  O(n)."""
         return [*self.tree.requests(), *self.held.values()]
 
+    def newest(self) -> Iterator[PendingRequest]:
+        """The waiting requests that are not held, the one added last first; valid until the queue changes."""
+        return self.tree.newest()
+
     def key_of(self, request_id: str) -> bytes:
         """The packed key of a waiting request that is not held.  O(len(key)); `UnknownRequest`."""
         return self.tree.key_of(request_id)
 
     def shared_symbols(self, key: bytes, namespace: str) -> int:
-        """Symbols of the longest prefix that a key shares with a waiting request.  O(shared part).
-
-        `key` is packed.
-        """
-        root = self.tree.root(namespace)
-        return 0 if root is None else self.tree.follow(key, root, 0)[0] >> 2
+        """As `PendingTree.shared_symbols`."""
+        return self.tree.shared_symbols(key, namespace)
 
     def roots(self) -> Iterator[tuple[str, Node]]:
         """Each namespace in use and the root of its waiting prompts; valid until the queue changes."""
@@ -322,7 +341,7 @@ class Planner:
             InvalidKey: `now` is not a finite number.
             PolicyFault: the policy failed and `strict` is set.
         """
-        standing = self._standing.find(self.tree, cache, now)
+        standing = self._standing.find(self._version(), cache, now)
         if isinstance(standing, Plan):
             return standing
         plan = self._next_plan(cache, now, False)
@@ -338,12 +357,16 @@ class Planner:
         few hundred nanoseconds.  Policies without a `stream` plan the whole queue.  Arguments and errors of
         `plan`.
         """
-        standing = self._standing.find(self.tree, cache, now)
+        standing = self._standing.find(self._version(), cache, now)
         if isinstance(standing, LazyPlan):
             return standing
         plan = self._next_plan(cache, now, True)
         assert isinstance(plan, LazyPlan)
         return plan
+
+    def _version(self) -> int:
+        """Grows whenever the queue or what is under way changes."""
+        return self.tree.version + (0 if self._in_flight is None else self._in_flight.version)
 
     def _next_plan(self, cache: CacheView, now: float, lazily: bool) -> Plan | LazyPlan:
         if not isfinite(now):
@@ -357,7 +380,7 @@ class Planner:
             self.tree.leave()
         if lazily and isinstance(plan, Plan):
             plan = LazyPlan.of(plan)
-        self._standing.keep(plan, self.tree, cache, now)
+        self._standing.keep(plan, self._version(), cache, now)
         stats = self.stats
         stats.plans += 1
         stats.planned += len(self.tree)
@@ -409,7 +432,7 @@ class Planner:
         """
         require_tokens("k", k)
         last = self._standing.last
-        return [] if last is None else first_of(last, k, self)
+        return [] if last is None else first_of(last, k, self.tree)
 
     def cycle(self, queue: WaitingQueue, cache: CacheView, now: float) -> Plan:
         """Compare, plan and reorder a queue that does not tell of arrivals and departures.
@@ -419,9 +442,10 @@ class Planner:
         waiting: list[str] = list(queue.waiting_ids())
         self._synchronise(queue, waiting)
         plan = self.plan(cache, now)
-        if plan != waiting:
+        order = [*plan, *self.held] if self.held else plan
+        if order != waiting:
             self.stats.reordered += 1
-            queue.reorder(plan)
+            queue.reorder(order)
         return plan
 
     def _synchronise(self, queue: WaitingQueue, waiting: list[str]) -> None:
@@ -476,7 +500,7 @@ class ArrivalOrder:
     __slots__ = ("_in_order", "_latest", "_requests", "_unsized", "_version")
 
     def __init__(self) -> None:
-        self._unsized: list[PendingRequest] = []
+        self._unsized: dict[str, PendingRequest] = {}
         self._requests: list[PendingRequest] = []
         self._version: i64 = -1
         self._in_order: bool = True
@@ -489,14 +513,18 @@ class ArrivalOrder:
         else:
             self._latest = request.arrival_time
         if request.num_tokens == 0:
-            self._unsized.append(request)
+            self._unsized[request.request_id] = request
+
+    def forget(self, request_id: str) -> None:
+        """Note that a request waits no more.  O(1)."""
+        self._unsized.pop(request_id, None)
 
     def fill_lengths(self, unit_tokens: i64) -> None:
         """Fill in prompt lengths in tokens that the caller left to the key.  O(requests added since)."""
-        for request in self._unsized:
+        for request in self._unsized.values():
             if request.num_tokens == 0:
                 request.num_tokens = (request.length + request.tail) * unit_tokens
-        self._unsized = []
+        self._unsized.clear()
 
     def of(self, tree: PendingTree) -> list[PendingRequest]:
         """The tree's requests, first to arrive first; the same list until the tree changes.
@@ -526,7 +554,7 @@ def kept_order(queue: list[PendingRequest], reason: str, stood_aside: bool) -> P
 
 @final
 class StandingPlan:
-    """Keeps a plan until the queue or the cache changes, or its time is over.
+    """Keeps a plan until queue, prefills under way or cache change, or its time is over.
 
     Only caches with a `version` can tell that they have not changed; with any other no plan stands.
 
@@ -538,34 +566,34 @@ class StandingPlan:
         last: the last plan, whether it stands or not.
     """
 
-    __slots__ = ("_cache", "_cache_version", "_lasts_s", "_planned_at", "_stands", "_tree_version", "last")
+    __slots__ = ("_cache", "_cache_version", "_lasts_s", "_planned_at", "_stands", "_version", "last")
 
     def __init__(self, lasts_s: float) -> None:
         self._lasts_s: float = lasts_s
         self.last: Plan | LazyPlan | None = None
         self._stands = False
         self._planned_at: float = 0.0
-        self._tree_version: i64 = -1
+        self._version: i64 = -1
         self._cache: object = None
         self._cache_version: object = None
 
-    def find(self, tree: PendingTree, cache: CacheView, now: float) -> Plan | LazyPlan | None:
+    def find(self, version: i64, cache: CacheView, now: float) -> Plan | LazyPlan | None:
         """Return the plan that still stands; None if there is none.  O(1)."""
-        if not self._stands or self._tree_version != tree.version or self._cache is not cache:
+        if not self._stands or self._version != version or self._cache is not cache:
             return None
         if not 0.0 <= now - self._planned_at < self._lasts_s:  # a clock that was set back ends it, too
             return None
         return self.last if self._cache_version == getattr(cache, "version", None) else None
 
-    def keep(self, plan: Plan | LazyPlan, tree: PendingTree, cache: CacheView, now: float) -> None:
+    def keep(self, plan: Plan | LazyPlan, version: i64, cache: CacheView, now: float) -> None:
         """Remember a plan and the versions that it was made from."""
-        version: object = getattr(cache, "version", None)
+        cache_version: object = getattr(cache, "version", None)
         self.last = plan
-        self._stands = version is not None
+        self._stands = cache_version is not None
         self._planned_at = now
-        self._tree_version = tree.version
+        self._version = version
         self._cache = cache
-        self._cache_version = version
+        self._cache_version = cache_version
 
     def drop(self) -> None:
         """End the plan because something other than queue and cache has changed."""

@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 @final
 class PrefillsInFlight:
-    """The prompts that are being computed, in a tree of their own.
+    """The prompts that are being computed, in a tree of their own; several planners may share it.
 
     `ended` may be called before `admit`: an engine may finish a short prefill before its adapter compares
     queues and learns of the admission.
     """
 
-    __slots__ = ("_coming", "_ended_early", "_tree")
+    __slots__ = ("_ended_early", "_tree", "version")
 
     def __init__(self) -> None:
+        self.version: i64 = 0
+        """Grows when what is under way may have changed."""
         self._tree = PendingTree()
         self._ended_early: set[str] = set()
-        self._coming: list[PendingRequest] = []
-        """Requests whose `coming_len` was written last; all others have 0."""
 
     def __len__(self) -> int:
         """Number of prefills under way."""
@@ -51,6 +51,7 @@ class PrefillsInFlight:
             self._ended_early.discard(request_id)
         elif request_id not in self._tree:
             self._tree.insert(request_id, key, namespace)
+            self.version += 1
 
     def ended(self, request_id: str, is_waiting: bool) -> None:
         """Remove a prefill that ended; with `is_waiting` its admission is still to come.  O(depth)."""
@@ -58,56 +59,59 @@ class PrefillsInFlight:
             self._tree.remove(request_id)
         elif is_waiting:
             self._ended_early.add(request_id)
+        else:
+            return
+        self.version += 1
 
     def withdrawn(self, request_id: str) -> None:
         """Forget a waiting request that left without being admitted.  O(1)."""
         self._ended_early.discard(request_id)
 
-    def note_coming(self, waiting: PendingTree, unit_tokens: i64) -> None:
-        """Write `coming_len` of every waiting request.
+    def note_coming(self, waiting: PendingTree, unit_tokens: i64, noted: list[PendingRequest]) -> None:
+        """Write `coming_len` of every waiting request; `noted` holds those that do not have 0.
 
         O(requests below what both trees have in common, now and at the last call).  Descends both trees once,
         like the dual-walk, and leaves the marks of that walk alone.
         """
-        for request in self._coming:
+        for request in noted:
             request.coming_len = 0
-        self._coming = []
+        noted.clear()
         if len(self._tree) == 0:
             return
         for namespace, root in self._tree.roots():
             top = waiting.root(namespace)
             if top is not None:
-                self._descend(waiting, top, root, unit_tokens)
+                self._descend(top, root, unit_tokens, noted)
 
-    def _descend(self, waiting: PendingTree, top: Node, root: Node, unit_tokens: i64) -> None:
+    def _descend(self, top: Node, root: Node, unit_tokens: i64, noted: list[PendingRequest]) -> None:
         # Each entry: a node of `waiting` that is matched whole, and the place of its path in `self._tree`.
         stack: list[tuple[Node, Node, i64]] = [(top, root, 0)]
         while stack:
             node, our_node, our_at = stack.pop()
             if node.depth > 0:
-                self._write_own(node, node.depth * unit_tokens)
+                self._write_own(node, node.depth * unit_tokens, noted)
             kid = node.kid
             while kid is not None:
                 matched, behind, at = self._tree.follow(kid.edge, our_node, our_at)
                 if matched == len(kid.edge):
                     stack.append((kid, behind, at))
                 elif node.depth > 0 or matched > 0:
-                    self._write_below(kid, (node.depth + (matched >> 2)) * unit_tokens)
+                    self._write_below(kid, (node.depth + (matched >> 2)) * unit_tokens, noted)
                 kid = kid.next
 
-    def _write_own(self, node: Node, coming_len: i64) -> None:
+    def _write_own(self, node: Node, coming_len: i64, noted: list[PendingRequest]) -> None:
         terminator = node.terminator
         while terminator is not None:
             terminator.request.coming_len = coming_len
-            self._coming.append(terminator.request)
+            noted.append(terminator.request)
             terminator = terminator.next
 
-    def _write_below(self, top: Node, coming_len: i64) -> None:
+    def _write_below(self, top: Node, coming_len: i64, noted: list[PendingRequest]) -> None:
         """Write `coming_len` of every request at or below `top`."""
         stop = next_branch(top)
         node: Node | None = top
         while node is not None and node is not stop:
-            self._write_own(node, coming_len)
+            self._write_own(node, coming_len, noted)
             node = next_preorder(node)
 
 
@@ -120,13 +124,25 @@ class Signals:
         in_flight: the prefills under way; None where the engine shows a prefix at once.
     """
 
-    __slots__ = ("_in_flight", "_refreshed", "_theta", "_tree", "_unit", "_walk", "_walked", "cache")
+    __slots__ = (
+        "_coming",
+        "_in_flight",
+        "_refreshed",
+        "_theta",
+        "_tree",
+        "_unit",
+        "_walk",
+        "_walked",
+        "cache",
+    )
 
     def __init__(self, tree: PendingTree, in_flight: PrefillsInFlight | None) -> None:
         self.cache: CacheView | None = None
         """The cache of the last plan."""
         self._tree = tree
         self._in_flight = in_flight
+        self._coming: list[PendingRequest] = []
+        """Requests with a `coming_len`; all others have 0."""
         self._walk = DualWalk(tree)
         self._walked = False
         self._unit: i64 = 1
@@ -153,7 +169,7 @@ class Signals:
         if self._walked or cache is None:
             return 0
         if self._in_flight is not None:
-            self._in_flight.note_coming(self._tree, self._unit)
+            self._in_flight.note_coming(self._tree, self._unit, self._coming)
         self._walk.walk_held(cache, self._unit)
         self._walked = True
         return self._walk.advances

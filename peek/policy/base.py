@@ -133,7 +133,8 @@ class AdmissionPolicy:
         options: an instance of `Options`.
         reads_cache: whether the policy needs `cached_len`, i.e. a dual-walk.
         reads_tree: whether it needs `score`, `cluster_*` and `head`.
-        reads_heads: whether it needs `heads`, and a `session` inferred where a request names none.
+        reads_heads: whether it needs `heads`, and a `session` inferred where a request names none.  The
+            planner sets it to False where no answers are told: then there is nothing to learn by them.
         needs_sharing: whether the stock order is as good where nothing is shared: no two waiting requests
             share a prefix and, if the policy reads the cache, no request hits it or a prefill under way.  The
             planner then does not call `order`.  A policy may change it between cycles.

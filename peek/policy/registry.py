@@ -7,7 +7,8 @@ give it a short name in the entry-point group `peek.policies`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -40,6 +41,19 @@ BUILT_IN: Final[dict[str, Factory]] = {
 """The library's own policies."""
 
 
+@contextmanager
+def naming(policy: str, what: str = "") -> Iterator[None]:
+    """Raise what a policy's own code raises as an `InvalidConfig` that names it; one of its own passes."""
+    try:
+        yield
+    except InvalidConfig:
+        raise
+    except Exception as error:
+        told = str(error) if isinstance(error, (ImportError, AttributeError)) else ""
+        told = told or f"{type(error).__name__}: {error}"
+        raise InvalidConfig(f"policy {policy!r}{what}: {told}") from error
+
+
 def installed() -> dict[str, str]:
     """Policies of other distributions: name -> `module:Class`.  Reads metadata, imports nothing."""
     return {entry.name: entry.value for entry in entry_points(group=GROUP)}
@@ -49,7 +63,7 @@ def find(name: str) -> Factory:
     """Return what makes the policy called `name`; imports its module where that is not the library's.
 
     Raises `InvalidConfig` for an unknown name (the message lists the known ones), a missing module or
-    attribute, or an object that cannot be called.  What a module raises while it is imported passes through.
+    attribute, a module that raises while it is imported, or an object that cannot be called.
     """
     factory = BUILT_IN.get(name)
     if factory is not None:
@@ -76,7 +90,8 @@ def make(name: str, options: object = None) -> AdmissionPolicy:
     """
     factory: Any = find(name)
     has_none = getattr(factory, "Options", NoOptions) is NoOptions
-    policy: object = factory() if has_none else factory(options=options)
+    with naming(name):
+        policy: object = factory() if has_none else factory(options=options)
     if not isinstance(policy, AdmissionPolicy):
         raise InvalidConfig(f"policy {name!r} makes a {type(policy).__name__}, not an AdmissionPolicy")
     return policy
@@ -84,12 +99,10 @@ def make(name: str, options: object = None) -> AdmissionPolicy:
 
 def _imported(path: str) -> Factory:
     module_name, _, attribute = path.partition(":")
-    try:
+    with naming(path, " cannot be imported"):
         found: Any = import_module(module_name)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidConfig(f"policy {path!r} cannot be imported: {error}") from error
     if not callable(found):
         raise InvalidConfig(f"policy {path!r} is a {type(found).__name__}; need a class or a function")
     factory: Factory = found

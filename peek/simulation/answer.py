@@ -95,7 +95,7 @@ class Figure:
 
 FIGURES: Final = (
     Figure("ttft_s.mean", "the mean time to first token"),
-    Figure("ttft_s.p99", "its p99"),
+    Figure("ttft_s.p99", "the p99 time to first token"),
     Figure("e2e_s.mean", "the mean time to the last token"),
     Figure("goodput.0.share", is_share=True, more_is_better=True),
     Figure("goodput.1.share", is_share=True, more_is_better=True),

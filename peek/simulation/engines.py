@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from peek.errors import WorkloadError
 from peek.planner import Plan, Planner
 from peek.policy.stock import DfsWeight, FirstCome, Hrrn, LongestPrefix, ShortestPrefill
 from peek.protocols import CacheView
@@ -162,14 +163,21 @@ class SimEngine(ABC):
 
     def run(self) -> list[Job]:
         """Run until all requests are finished; return all jobs in order of arrival."""
+        names = {request.request_id for request in self.workload.requests}
+        if len(names) < len(self.workload.requests):
+            raise WorkloadError("two requests have one id")
         for request in self.workload.requests:
             if request.after is None:
                 self.schedule_arrival(request, request.arrival_s)
-            else:
+            elif request.after in names:
                 self._followers.setdefault(request.after, []).append(request)
+            else:
+                raise WorkloadError(f"request {request.request_id} comes after {request.after}, not there")
         while self._finished < len(self.workload.requests):
             self.admit_arrivals()
             if not self.turn():  # nothing to compute: move the clock to the next arrival
+                if not self._arrivals and not self.stuck():
+                    raise WorkloadError("requests come after each other in a circle")
                 if not self._arrivals:
                     raise self.too_small(self.stuck())
                 self.now = max(self.now, self._arrivals[0][0])
@@ -177,15 +185,24 @@ class SimEngine(ABC):
 
     def turn(self) -> bool:
         """Run one step and move the clock by its time; return False if there was nothing to compute."""
+        work = self.begin_step()
+        if work.jobs:
+            self.end_step(work)
+        return bool(work.jobs)
+
+    def begin_step(self) -> StepWork:
+        """Schedule a step and move the clock to its end; `end_step` follows if there is work for any job."""
         work = self.step()
         self.steps += 1
-        if not work.jobs:
-            return False
-        self.now += self.cost.step_s(work.computed_tokens, work.attention_pairs, work.kv_tokens)
-        self.now += work.loading_s
+        if work.jobs:
+            self.now += self.cost.step_s(work.computed_tokens, work.attention_pairs, work.kv_tokens)
+            self.now += work.loading_s
+        return work
+
+    def end_step(self, work: StepWork) -> None:
+        """Do what happens at the end of a step, which is now."""
         self.complete(work)
         self._collect_tokens(work)
-        return True
 
     def schedule_arrival(self, request: SimRequest, at_s: float) -> None:
         """Schedule the arrival of a request at `at_s`.  O(log scheduled arrivals)."""
@@ -318,6 +335,11 @@ BLOCK_TOKENS: Final = 16
 MAX_BATCHED_TOKENS: Final = 8192  # vLLM's default budget of a step on an H100 server, in tokens
 
 
+def block_tokens_of(workload: Workload) -> int:
+    """Tokens of a block, which holds whole units: 16 if a unit is a token, one unit if it is longer."""
+    return -(-BLOCK_TOKENS // workload.unit_tokens) * workload.unit_tokens
+
+
 class Tier(NamedTuple):
     """Host memory for evicted KV: its size in tokens, and its loading speed in tokens per second."""
 
@@ -353,8 +375,7 @@ class BlockEngine(SimEngine):
         hit from there, and the step waits for the load.
         """
         super().__init__(workload, planner, cost, progress)
-        # A block holds whole units: 16 tokens if a unit is one token, one unit if it is longer than 16.
-        self.block_tokens: int = -(-BLOCK_TOKENS // workload.unit_tokens) * workload.unit_tokens
+        self.block_tokens: int = block_tokens_of(workload)
         self.tier = None if tier is None else HostTier(tier.tokens // self.block_tokens)
         self.load_s: float = 0.0 if tier is None else self.block_tokens / tier.tokens_per_s
         """Time to load one block, in seconds."""
@@ -380,8 +401,20 @@ class BlockEngine(SimEngine):
         useful = job.symbols[: (job.prompt_tokens - 1) // self.block_tokens]
         return np.array(useful or [self.fresh_symbol()], dtype=np.int32)
 
+    @staticmethod
+    def fits(workload: Workload, request: SimRequest) -> bool:
+        """Return whether an empty arena holds a request's prompt and answer."""
+        block = block_tokens_of(workload)
+        return -(-(request.num_tokens + request.output_tokens - 1) // block) <= workload.arena_tokens // block
+
     def stuck(self) -> list[Job]:
         return [*self.preempted, *self.waiting]
+
+    def withdraw(self, job: Job) -> None:
+        if job in self.preempted:
+            self.preempted.remove(job)
+        else:
+            super().withdraw(job)
 
     def step(self) -> StepWork:
         work = StepWork()
@@ -556,6 +589,11 @@ class RadixEngine(SimEngine):
         self._full = False
         self._chunked: Job | None = None
         self._next_symbol: int = -1
+
+    @staticmethod
+    def fits(workload: Workload, request: SimRequest) -> bool:
+        """Return whether an empty arena holds a request's prompt and answer."""
+        return request.num_tokens + request.output_tokens < workload.arena_tokens
 
     def planner_key(self, job: Job) -> object:
         # A prompt shorter than a page has no symbol.  It gets one of its own, so that it shares nothing.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
+from math import inf
 from typing import Any, Final, TypeVar
 
 from peek.config import PeekConfig
@@ -20,7 +21,7 @@ from peek.protocols import CacheView
 from peek.settings import require_one_of, require_within
 from peek.simulation.caches import SymbolTable
 from peek.simulation.cost import Faster, StepTimes, cost_model_for
-from peek.simulation.engines import BlockEngine, Job, SimEngine
+from peek.simulation.engines import BlockEngine, Job, SimEngine, StepWork
 from peek.simulation.routers import ROUTERS as ROUTERS
 from peek.simulation.routers import Arrival, Router, Site
 from peek.simulation.simulate import TARGETS, PlanMeter, Target, figures, make_engine
@@ -30,8 +31,12 @@ from peek.trie.keys import pack
 Answer = TypeVar("Answer")
 
 
-class StaleBlocks:
-    """`CacheView` of a vLLM-like engine's blocks as they were at the last `refresh`."""
+class ReportedBlocks:
+    """`CacheView` of a vLLM-like engine's blocks as they were at the last `refresh`.
+
+    The engine's own cache has a block from when it is scheduled.  So a refresh at the end of a step brings
+    what was computed, and one in between also what the step has yet to compute.
+    """
 
     block_symbols = 1
 
@@ -66,6 +71,7 @@ class Member:
     name: int
     engine: SimEngine
     jobs: dict[str, Job] = field(default_factory=dict)
+    blocks: ReportedBlocks | None = None
     busy: bool = False
     alive: bool = True
 
@@ -138,10 +144,10 @@ class SimFleet:
         member = Member(len(self.members), engine)
         self.members.append(member)
         view: CacheView = engine.cache
-        if self._stale_s > 0.0 and isinstance(engine, BlockEngine):
-            stale = StaleBlocks(engine)
-            self._refresh(stale)
-            view = stale
+        if isinstance(engine, BlockEngine):
+            view = member.blocks = ReportedBlocks(engine)
+            if self._stale_s > 0.0:
+                self._refresh(member, member.blocks)
         tokens = self.workload.arena_tokens
         seats = self.workload.max_running
         self.router.joined(Site(member.name, view, tokens, view.unit_tokens, speed, seats, self._stale_s))
@@ -152,9 +158,10 @@ class SimFleet:
         self.members[name].alive = False
         self._tell(partial(self.router.lost, name))
 
-    def _refresh(self, view: StaleBlocks) -> None:
-        view.refresh()
-        self.at(self.now + self._stale_s, partial(self._refresh, view))
+    def _refresh(self, member: Member, view: ReportedBlocks) -> None:
+        if member.alive:
+            view.refresh()
+            self.at(self.now + self._stale_s, partial(self._refresh, member, view))
 
     # -- requests --------------------------------------------------------------------------------------
 
@@ -190,16 +197,20 @@ class SimFleet:
             return
         engine = member.engine
         engine.now = self.now
-        if engine.turn():
-            self.at(engine.now, partial(self._end_step, member))
+        work = engine.begin_step()
+        if work.jobs:
+            self.at(engine.now, partial(self._end_step, member, work))
             return
         member.busy = False
         if engine.stuck():
             raise engine.too_small(engine.stuck())
 
-    def _end_step(self, member: Member) -> None:
+    def _end_step(self, member: Member, work: StepWork) -> None:
         if not member.alive:
             return
+        member.engine.end_step(work)
+        if member.blocks is not None and self._stale_s == 0.0:
+            member.blocks.refresh()
         started = [name for name, job in member.jobs.items() if job.first_token_s == self.now]
         ended = [name for name, job in member.jobs.items() if job.finished_s >= 0.0]
         for request_id in ended:
@@ -248,7 +259,7 @@ class FleetShape:
     router: str  # name of the router, one of `ROUTERS`
     speeds: Sequence[float]  # speed of each replica at the start, as a factor of the cost model's speed
     stale_s: float = 0.0  # delay of news from replicas to the router, in seconds
-    # `(second, replica)`: when each replica dies; replicas are numbered from 0 as they join
+    # `(second, replica)`: when each replica dies, once; replicas are numbered from 0 as they join
     losses: Sequence[tuple[float, int]] = ()
     # `(second, speed)`: when each further replica joins, and its speed
     joins: Sequence[tuple[float, float]] = ()
@@ -259,9 +270,11 @@ class FleetShape:
         require_within("stale_s", self.stale_s, 0.0, 3600.0)
         for speed in self.speeds:
             require_within("speed", speed, 0.01, 100.0)
-        for second, name in self.losses:
-            if not 0 <= name < len(self.speeds) + len(self.joins):
+        there = [-inf] * len(self.speeds) + sorted([second for second, _ in self.joins])
+        for second, name in sorted(self.losses):
+            if not (0 <= name < len(there) and there[name] < second):
                 raise InvalidConfig(f"there is no replica {name} to lose at {second} s")
+            there[name] = inf
 
 
 def simulate_fleet(

@@ -91,9 +91,9 @@ class Live(SimEngine):
         return job
 
     def give_up(self, request_id: str) -> None:
-        """Withdraw a waiting request; if it is not waiting here, its answer ends with the next token."""
+        """Withdraw a request that waits or was put back; the answer of any other ends with the next token."""
         job = self.jobs.get(request_id)
-        if job is not None and job in self.waiting:
+        if job is not None and job in self.stuck():
             self.withdraw(job)
             self._known.pop(request_id, None)
             del self.jobs[request_id]
@@ -121,7 +121,7 @@ class Live(SimEngine):
         if stuck and self._empty_turns < PATIENCE:
             return
         self._empty_turns = 0
-        if stuck and stuck[0] in self.waiting:
+        if stuck:
             self.give_up(stuck[0].request_id)
             return
         coming = self._arrivals[0][0] if self._arrivals else until_s

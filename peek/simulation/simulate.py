@@ -15,7 +15,8 @@ from peek.simulation.cost import CostModel, StepTimes, cost_model_for
 from peek.simulation.engines import BlockEngine, Job, RadixEngine, SimEngine, Tier
 from peek.simulation.workload import Progress, Workload, ideal_hit
 
-CACHES: Final = ("radix", "blocks")  # engine kinds by their cache: "radix" is SGLang-like, "blocks" vLLM-like
+CACHES: Final[dict[str, type[RadixEngine | BlockEngine]]] = {"radix": RadixEngine, "blocks": BlockEngine}
+"""Engine kinds by their cache: "radix" is SGLang-like, "blocks" vLLM-like."""
 
 
 class Target(NamedTuple):

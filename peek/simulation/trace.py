@@ -260,6 +260,8 @@ def iter_rows(path: str | PathLike[str], block_tokens: int | None = None) -> Ite
 
     def check(row: dict[str, Any], _: int) -> TraceRow:
         nonlocal wanted
+        if "input_length" not in row and "hash_ids" not in row:
+            raise WorkloadError("not a row of a trace; `peek trace` makes a trace of a log")
         found = row_of(row, wanted)
         wanted = found.block_tokens
         return found
@@ -290,9 +292,11 @@ def _checked(path: str | PathLike[str], check: Callable[[dict[str, Any], int], R
     except FileNotFoundError:
         raise WorkloadError(f"{path}: no such file") from None
     except damage() as error:
-        raise WorkloadError(f"{path}: bad {packing} data after line {number}: {error}") from None
+        raise WorkloadError(f"{path}: bad {packing} data, in line {number + 1} or later: {error}") from None
     except UnicodeDecodeError as error:  # text is decoded in chunks, so the exact line is not known
-        raise WorkloadError(f"{path}: not UTF-8 text after line {number}: {error.reason}") from None
+        raise WorkloadError(
+            f"{path}: not UTF-8 text, in line {number + 1} or later: {error.reason}"
+        ) from None
     except OSError as error:
         raise WorkloadError(f"{path}: cannot read: {error.strerror or error}") from None
     except ValueError as error:  # a path with a NUL character

@@ -13,6 +13,7 @@
 - **no memory**: earlier orders make no difference.  A policy that means to remember is checked with
   `stateful=True`: two copies with one history must then agree.  Each hears of every arrival and departure
   (`arrived`, `left`) as from a planner;
+- **its stream**, where it has one, is the same order;
 - **a bound on waiting**, where one is given.
 """
 
@@ -23,9 +24,11 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import isdatadescriptor
+from itertools import islice
 
-from peek.policy.base import WITHDRAWN, AdmissionPolicy
+from peek.policy.base import WITHDRAWN, AdmissionPolicy, RequestStream
 from peek.request import PendingRequest
 from peek.testing.hypotheses import for_all, need_hypothesis, st
 from peek.testing.scenes import (
@@ -40,8 +43,9 @@ from peek.testing.scenes import (
     show_scene,
     told,
 )
-from peek.testing.strategies import histories, queues, scenes
+from peek.testing.strategies import PIECES, histories, queues, scenes
 from peek.testing.twins import Place, longest
+from peek.trie.node import Node, next_preorder
 
 Factory = Callable[[], AdmissionPolicy]
 
@@ -81,9 +85,20 @@ def check_policy(
     any_scene = scenes(0, under_way=True)
     cases = st.builds(_Case, any_scene, any_scene, st.integers(0, 500), st.booleans())
     for_all(cases, lambda case: _check_case(make, case, stateful), examples)
+    _check_case(make, _Case(_crowd(150), _crowd(20), 100, True), stateful)
     for_all(histories(), lambda history: _check_history(make, history, stateful), examples)
     if bound is not None:
         for_all(queues(2, 9), lambda queue: check_bound(make(), queue, bound), examples)
+
+
+def _crowd(size: int) -> Scene:
+    """A queue longer than those that are drawn: limits of a policy show there."""
+    rows = []
+    for i in range(size):
+        symbols = PIECES[i % 7] + PIECES[i * i % 5] + PIECES[i % 3]
+        rows.append(Arrival(f"r{i}", symbols, i // 3 * 0.5, "lora" * (i % 4 == 0), tenant=f"t{i % 2}"))
+    cached = tuple((row.namespace, row.symbols[:40]) for row in rows[::17])
+    return Scene(tuple(rows), cached, now=size / 4.0)
 
 
 # -- one queue ----------------------------------------------------------------------------------------
@@ -109,6 +124,10 @@ def _check_case(make: Factory, case: _Case, stateful: bool) -> None:
     twin = make()
     again = subject.order(twin, told(twin, case.prepare(policy)))
     subject.same(expected, again, "a copy of the policy orders the same queue differently")
+    streams = make()
+    streamed = subject.stream(streams, told(streams, case.prepare(policy)))
+    if streamed is not None:  # engines take it in place of `order`
+        subject.same(expected, streamed, "its stream is another order")
     _check_names(subject, make(), case, expected)
     _check_reads(subject, make, case, expected)
     if not stateful:
@@ -162,12 +181,15 @@ def _check_reads(subject: _Subject, make: Factory, case: _Case, expected: list[s
 
 
 def _check_history(make: Factory, history: History, stateful: bool) -> None:
-    policy, twin = make(), make()
-    replay, beside = Replay(history.unit, policy), Replay(history.unit, twin)
+    policy, twin, streaming = make(), make(), make()
+    replays = [Replay(history.unit, each) for each in (policy, twin, streaming)]
+    replay, beside, streamed = replays
     subject = _Subject(type(policy).__name__, show_history(history))
     for step in history.steps:
-        replay.arrive(step.arrivals)
-        beside.arrive(step.arrivals)
+        for each in replays:
+            subject.tell(each.arrive, step.arrivals)
+            if step.withdrawn:
+                subject.tell(each.hold)
         if stateful:
             expected = subject.order(twin, beside.prepare(step.cached, step.now, policy.theta))
         else:
@@ -185,10 +207,16 @@ def _check_history(make: Factory, history: History, stateful: bool) -> None:
                 if subject.order(fresh, anew) == expected:
                     cause = "it remembers earlier cycles"
             subject.same(expected, order, f"{cause}; at {step.now:g}")
-        for each in (replay, beside):
+        prepared = streamed.prepare(step.cached, step.now, policy.theta)
+        names = subject.stream(streaming, prepared)
+        if names is None:
+            subject.order(streaming, prepared)
+        else:
+            subject.same(order, names, f"its stream is another order; at {step.now:g}")
+        for each in replays:
             for request_id in order[: step.admitted]:
-                each.admit(request_id)
-            each.withdraw(step.withdrawn)
+                subject.tell(each.admit, request_id)
+            subject.tell(each.withdraw, step.withdrawn)
 
 
 _TREE = "it depends on how the tree came about (ids of tree nodes, the order of children)"
@@ -210,6 +238,13 @@ class _Subject:
         if order != expected:
             raise self.fail(f"{fault}\n  once {', '.join(expected)}\n  then {', '.join(order)}")
 
+    def tell(self, event: Callable[..., object], *args: object) -> None:
+        """Let the policy hear of an event."""
+        try:
+            event(*args)
+        except Exception as error:
+            raise self._raised("arrived, left, generated or answered", error) from error
+
     def order(self, policy: AdmissionPolicy, prepared: Prepared) -> list[str]:
         """The ids in the policy's order, after every check that one call allows."""
         queue, cycle = prepared.queue, prepared.cycle
@@ -219,9 +254,7 @@ class _Subject:
         try:
             answer: object = policy.order(queue, cycle)
         except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            what = f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
-            raise self.fail(f"order raised {what}") from error
+            raise self._raised("order", error) from error
         if len(queue) != len(waiting) or any(a is not b for a, b in zip(queue, waiting, strict=True)):
             raise self.fail("order changed the list it was given; sort a copy")
         ordered = self._permutation(answer, queue)
@@ -233,6 +266,23 @@ class _Subject:
         if _cycle_facts(prepared) != circumstances:
             raise self.fail("order changed the cycle or its tree")
         return ids(ordered)
+
+    def stream(self, policy: AdmissionPolicy, prepared: Prepared) -> list[str] | None:
+        """The ids of the policy's stream; None if it has none."""
+        try:
+            stream = policy.stream(prepared.cycle)
+            if stream is None:
+                return None
+            take = stream.next if isinstance(stream, RequestStream) else partial(next, iter(stream), None)
+            found = list(islice(iter(take, None), len(prepared.queue) + 1))
+        except Exception as error:
+            raise self._raised("stream", error) from error
+        return ids(self._permutation(found, prepared.queue))
+
+    def _raised(self, hook: str, error: Exception) -> AssertionError:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+        return self.fail(f"{hook} raised {what}")
 
     def _permutation(self, answer: object, queue: list[PendingRequest]) -> list[PendingRequest]:
         if not isinstance(answer, list):
@@ -259,7 +309,14 @@ def _attributes(request: PendingRequest) -> dict[str, object]:
 
 def _cycle_facts(prepared: Prepared) -> tuple[object, ...]:
     cycle = prepared.cycle
-    return cycle.tree.version, cycle.now, cycle.unit_tokens, cycle.work_done, cycle.defers_siblings
+    marks = []
+    for _, root in cycle.tree.roots():
+        node: Node | None = root
+        while node is not None:
+            marks.append((node.uid, node.count, node.depth, node.walk_matched, node.walk_epoch))
+            node = next_preorder(node)
+    tree = (tuple(marks), cycle.tree.version)
+    return *tree, cycle.now, cycle.unit_tokens, cycle.work_done, cycle.defers_siblings
 
 
 def _factory(policy: AdmissionPolicy | Factory) -> Factory:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Final
 
 from peek.config import PeekConfig
 from peek.planner import Planner
-from peek.policy.base import ADMITTED, WITHDRAWN, AdmissionPolicy, Cycle
+from peek.policy.base import ADMITTED, HELD, WITHDRAWN, AdmissionPolicy, Cycle
 from peek.policy.sections import THETA
 from peek.request import PendingRequest
 from peek.testing.twins import NaivePendingTree, Place, longest
@@ -42,6 +43,9 @@ class Arrival:
     namespace: str = ""
     num_tokens: int = 0
     arrival_work: int = 0
+    tenant: str = ""
+    session: str = ""
+    ttft_target_s: float | None = None
 
     @property
     def place(self) -> Place:
@@ -53,8 +57,10 @@ class Arrival:
 
     def request(self) -> PendingRequest:
         """Make a new request object; the planner sets its `arrival_work`."""
-        key = list(self.symbols)
-        return PendingRequest(self.request_id, key, self.arrival_time, self.namespace, self.num_tokens)
+        request = PendingRequest(self.request_id, list(self.symbols), self.arrival_time, self.namespace)
+        request.num_tokens, request.tenant = self.num_tokens, self.tenant
+        request.session, request.ttft_target_s = self.session, self.ttft_target_s
+        return request
 
 
 @dataclass(frozen=True)
@@ -238,7 +244,18 @@ class Replay:
         cost = max(0, request.num_tokens - request.cached_len)
         self.work_done += cost
         self._policy.left(request, ADMITTED, cost)
+        if request.tenant:
+            self._policy.generated(request.tenant, 7)
+        self._policy.answered(request_id, 7)
         return cost
+
+    def hold(self) -> None:
+        """Hold the request that arrived first, and let it wait again at once."""
+        if self._rows:
+            row = next(iter(self._rows.values()))
+            self._policy.left(self._tree.remove(row.request_id), HELD, 0)
+            del self._rows[row.request_id]
+            self.arrive([row])
 
     def withdraw(self, count: int) -> None:
         for request_id in list(self._rows)[max(0, len(self._rows) - count) :]:
@@ -287,17 +304,25 @@ def show_place(place: Place) -> str:
 
 def show_arrival(row: Arrival) -> str:
     tokens = f", {row.num_tokens} tokens" if row.num_tokens else ""
-    return f"{row.request_id}: arrived at {row.arrival_time:g}{tokens}, {show_place(row.place)}"
+    named = {"tenant": row.tenant, "session": row.session, "target": row.ttft_target_s}
+    who = "".join(f", {name} {value}" for name, value in named.items() if value not in ("", None))
+    return f"{row.request_id}: arrived at {row.arrival_time:g}{tokens}{who}, {show_place(row.place)}"
+
+
+_SHOWN: Final = 12
+"""Most requests of a queue that are shown."""
 
 
 def show_scene(scene: Scene) -> str:
     """Show the queue, and how much of each request is cached."""
     unit = "" if scene.unit == 1 else f", {scene.unit} tokens a symbol"
     lines = [f"  queue at {scene.now:g}{unit}, symbols cached in brackets:"]
-    for row in scene.rows:
+    for row in scene.rows[:_SHOWN]:
         coming = longest(scene.in_flight, row.place)
         under_way = f", {coming} being computed" if coming else ""
         lines.append(f"    {show_arrival(row)} ({longest(scene.cached, row.place)}{under_way})")
+    if len(scene.rows) > _SHOWN:
+        lines.append(f"    and {len(scene.rows) - _SHOWN} more")
     return "\n".join(lines)
 
 

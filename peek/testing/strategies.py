@@ -30,7 +30,7 @@ _CUTS: Final = (1, 31, 32, 33, 34, 63, 64, 65, 10_000)
 
 # Examples are drawn as plain lists of small tuples and put together afterwards.  So a failing example can be
 # made smaller by leaving entries out.
-_Draft = tuple[tuple[int, ...], str, str]
+_Draft = tuple[tuple[int, ...], str, str, tuple[str, str, float | None]]
 """Symbols, the part of the prompt that the key leaves out, namespace."""
 _Cut = tuple[int, int]
 """Number of the request whose prompt is cached (modulo the queue's length), and its cached symbols."""
@@ -83,7 +83,9 @@ def histories(max_steps: int = 6) -> SearchStrategy[History]:
 
 def _drafts(one_namespace: bool = False) -> SearchStrategy[_Draft]:
     left_out = st.sampled_from(["unknown", "nothing", "a part of a page", "50 tokens"])
-    return st.tuples(prompts(), left_out, st.sampled_from(NAMESPACES[:1] if one_namespace else NAMESPACES))
+    named = st.sampled_from([("", "", None), ("t1", "", None), ("t2", "s1", 0.5), ("", "s1", 90.0)])
+    places = st.sampled_from(NAMESPACES[:1] if one_namespace else NAMESPACES)
+    return st.tuples(prompts(), left_out, places, named)
 
 
 def _rows(
@@ -108,10 +110,10 @@ def _joined(parts: list[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _arrival(draft: _Draft, serial: int, arrival_time: float, unit: int, work: int = 0) -> Arrival:
-    symbols, left_out, namespace = draft
+    symbols, left_out, namespace, named = draft
     tail = {"a part of a page": unit - 1, "50 tokens": 50}.get(left_out, 0)
     tokens = 0 if left_out == "unknown" else len(symbols) * unit + tail
-    return Arrival(f"r{serial}", symbols, arrival_time, namespace, tokens, work)
+    return Arrival(f"r{serial}", symbols, arrival_time, namespace, tokens, work, *named)
 
 
 def _queue(unit: int, drawn: list[tuple[_Draft, int, int]]) -> tuple[Arrival, ...]:

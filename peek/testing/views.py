@@ -281,8 +281,22 @@ class WatchedView:
             if ids.setdefault(cursor.place, node) != node:
                 other = ids[cursor.place]
                 raise AssertionError(f"node_id at {show_place(cursor.place)} is once {other}, once {node}")
+        self._check_branches(ids)
         if hasattr(self._view, "parent_id"):
             self._check_parents(ids)
+
+    def _check_branches(self, ids: dict[Place, int]) -> None:
+        """Check that the places of one node lie on one path."""
+        deepest: dict[int, Place] = {}
+        for place, node in sorted(ids.items(), key=lambda each: len(each[0][1])):
+            if node < 0:  # of a cache that names no nodes
+                continue
+            upper = deepest.get(node, place)
+            if upper[0] != place[0] or place[1][: len(upper[1])] != upper[1]:
+                raise AssertionError(
+                    f"node_id is {node} at {show_place(upper)} and at {show_place(place)}, two branches"
+                )
+            deepest[node] = place
 
     def _check_parents(self, ids: dict[Place, int]) -> None:
         for place, node in ids.items():

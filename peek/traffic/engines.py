@@ -11,7 +11,7 @@ from ast import literal_eval
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from peek.errors import WorkloadError
@@ -132,8 +132,8 @@ class VllmLog(Format):
         self._tells_ids = (
             False  # prompts are logged as token ids, which a body, as it is text, cannot replace
         )
-        self._year = 2000
-        self._month = 0
+        self._last: datetime | None = None
+        """The time of the line before."""
         self._cut_at = 0  # the server's `--max-log-len`; 0 if the log does not hold the server's start
         self._longest = 0
         self._as_long: Counter[int] = Counter()  # prompts with as many characters as tokens, by their length
@@ -154,11 +154,12 @@ class VllmLog(Format):
         return self._request(text[opener.start() :], at_s, head[1] if head else level)
 
     def _time(self, month: int, day: int, hour: int, minute: int, second: int) -> float:
-        if month < self._month - 6:  # the log has no year: a January after a December begins another
-            self._year += 1
-        self._month = month
-        moment = datetime(self._year, month, day, hour, minute, second)
-        return (moment - datetime(2000, 1, 1)).total_seconds()
+        # The log has no year: a January after a December begins another, and in an older file ends it.
+        last = self._last or datetime(2000, month, 1)
+        since = timedelta(days=day - 1, hours=hour, minutes=minute, seconds=second)
+        moments = [datetime(last.year + step, month, 1) + since for step in (-1, 0, 1)]
+        self._last = min(moments, key=lambda moment: abs(moment - last))
+        return (self._last - datetime(2000, 1, 1)).total_seconds()
 
     def _other(self, message: str) -> Iterator[Event]:
         """Read the facts in a server's line that logs no request."""

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from peek.errors import InvalidKey, WorkloadError
-from peek.offline.formats import PROMPT_NAMES, Line, excerpt
+from peek.offline.formats import PROMPT_NAMES, Line, excerpt, json_fault
 from peek.traffic.engines import Facts, Format, SglangLog, VllmLog
 from peek.traffic.events import Arrival, Event, Measured
-from peek.traffic.rows import BASE64_OBJECTS, BODY_NAMES, TIME_NAMES, RequestRows
+from peek.traffic.rows import BASE64_OBJECTS, BODY_NAMES, LARGEST, TIME_NAMES, RequestRows, tokens_of
 from peek.traffic.times import seconds
 from peek.traffic.wrapped import Inner, Unwrapping, documents
 
@@ -111,6 +111,8 @@ class _Csv(Format):
         else:
             loads, is_json = self.reader.loads, re.compile(r"\s*[{\[]").match
             parsed = {name: loads(cell) if is_json(cell) else cell for name, cell in row.items() if cell}
+            told = self.reader.rows.output  # a cell is text: a number there is a length, not an answer
+            parsed.update({told: tokens_of(parsed[told])} if tokens_of(parsed.get(told)) else {})
             self.requests += 1
             yield from self.reader.rows.events(parsed, line.name)
 
@@ -231,7 +233,6 @@ FORMATS: Final[tuple[type[Format], ...]] = (
 """The formats in the order in which each gets a line."""
 
 _MOONCAKE_TOKENS: Final = 512
-_LARGEST: Final = 100_000_000
 _NOT_UNDERSTOOD: Final = (
     KeyError, TypeError, ValueError, AttributeError, SyntaxError, RecursionError, csv.Error,
 )  # fmt: skip
@@ -331,7 +332,7 @@ class Reader:
             try:
                 self.loads(text)
             except (ValueError, RecursionError) as error:
-                raise WorkloadError(f"not valid JSON: {excerpt(str(error))}") from None
+                raise WorkloadError(f"not valid JSON: {json_fault(error)}") from None
             raise WorkloadError("a JSON list, not an object")
 
 
@@ -347,6 +348,6 @@ def _has_prompt(row: dict[str, Any]) -> bool:
 
 
 def _bounded(tokens: int | float) -> int:
-    if isinstance(tokens, float) or not 0 <= tokens <= _LARGEST:
-        raise WorkloadError(f"a length is {tokens}, not a whole number in 0..{_LARGEST}")
+    if isinstance(tokens, float) or not 0 <= tokens <= LARGEST:
+        raise WorkloadError(f"a length is {tokens}, not a whole number in 0..{LARGEST}")
     return tokens

@@ -36,6 +36,11 @@ _REDACTED: Final = "redacted-by-litellm"
 
 _ALLOWED_NAMES: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
+_ANTHROPIC_CACHED: Final = "cache_read_input_tokens"
+
+LARGEST: Final = 100_000_000
+"""A larger number of tokens is no length, such as a limit that means none."""
+
 
 @dataclass(frozen=True, slots=True)
 class RequestRows:
@@ -61,22 +66,28 @@ class RequestRows:
         if not isinstance(row, dict):
             raise WorkloadError(f"a JSON {type(row).__name__}, not an object")
         body = body_of(row)
-        messages = body.get("messages")
+        messages = _parsed(body.get("messages"))
         first = messages[0] if isinstance(messages, list) and messages else None
         content = first.get("content") if isinstance(first, dict) else None
         if _REDACTED in (row.get("messages"), messages, content):
             raise WorkloadError("LiteLLM has left the messages out (turn_off_message_logging)")
-        request = formats.request_of({"body": _asked(row, body, self.prompt) if self.prompt else body})
+        body = {**body, "messages": messages} if messages is not None else body
+        asked = _each(_asked(row, body, self.prompt) if self.prompt else body)
+        requests = [formats.request_of({"body": each}) for each in asked]
         tenant = _at(row, self.tenant) if self.tenant else None
-        allowed = next((body[key] for key in _ALLOWED_NAMES if _is_count(body.get(key))), 0)
+        allowed = next(filter(None, (tokens_of(body.get(key)) for key in _ALLOWED_NAMES)), 0)
         ending = self._ending(row, name)  # before the first `yield`: an error leaves the whole row out
+        shares = len(requests)
         at = self._time(row, body)
         at_s = None if at is None else seconds(at, self.time_unit)
         bare = at_s is not None and not self.time_unit and is_bare(at)
         named = "" if tenant is None else str(tenant)
         priority = body["priority"] if type(body.get("priority")) is int else 0
-        yield Arrival(name, at_s, request.prompt, request.namespace, named, allowed, bare, priority)
-        yield ending
+        for place, request in enumerate(requests):
+            known = name if shares == 1 else f"{name}/{place}"
+            yield Arrival(known, at_s, request.prompt, request.namespace, named, allowed, bare, priority)
+            yield ending._replace(name=known, output_tokens=-(-ending.output_tokens // shares))
+            ending = ending._replace(prompt_tokens=0, cached_tokens=-1)  # the engine counts them together
 
     def _ending(self, row: dict[str, Any], name: str) -> Ending:
         places = (row, *_responses(row))
@@ -85,8 +96,11 @@ class RequestRows:
         )
         details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
         cached = details.get("cached_tokens") if isinstance(details, dict) else None
-        prompt_tokens = usage.get("prompt_tokens") or usage.get("input_tokens")
-        known = _is_count(prompt_tokens) and isinstance(cached, int)
+        prompt_tokens = tokens_of(usage.get("prompt_tokens") or usage.get("input_tokens"))
+        if _ANTHROPIC_CACHED in usage:  # beside `input_tokens`, not among them
+            cached = tokens_of(usage[_ANTHROPIC_CACHED])
+            prompt_tokens += cached + tokens_of(usage.get("cache_creation_input_tokens"))
+        known = prompt_tokens > 0 and isinstance(cached, int)
         return Ending(name, self._output(row, usage), *((prompt_tokens, cached) if known else ()))
 
     def _time(self, row: dict[str, Any], body: dict[str, Any]) -> object:
@@ -98,16 +112,16 @@ class RequestRows:
     def _output(self, row: dict[str, Any], usage: dict[str, Any]) -> int:
         """Return the answer's length in tokens; 0 if unknown."""
         if not self.output:
-            found = [place.get(name) for place in (usage, row) for name in OUTPUT_NAMES]
-            return int(next(filter(_is_count, found), None) or 0)
+            found = (tokens_of(place.get(name)) for place in (usage, row) for name in OUTPUT_NAMES)
+            return next(filter(None, found), 0)
         value = _at(row, self.output)
         if isinstance(value, str):
             quarters = len(formats.text_symbols(value)) // formats.SYMBOL_BYTES
             return len(self.encode(value)) if self.encode else quarters
         if isinstance(value, list):
             return len(value)
-        if value is None or _is_count(value) or value == 0:
-            return int(value or 0)
+        if value is None or tokens_of(value) or value == 0:
+            return tokens_of(value)
         raise WorkloadError(f"{self.output} is {excerpt_of(value)}, not the length of an answer")
 
 
@@ -124,8 +138,31 @@ def _asked(row: dict[str, Any], body: dict[str, Any], path: str) -> dict[str, An
     }
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+def tokens_of(value: object) -> int:
+    """Return a number of tokens, also one that a table holds as text or as a float; 0 if it is none."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST:
+        return 0
+    return int(value) if value == int(value) else 0
+
+
+def _parsed(value: object) -> Any:
+    """Return a list that is written as JSON text; anything else as it is."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
+
+
+def _each(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a body for each of several prompts: an engine serves a list of them as one request each."""
+    for name in ("prompt", "input"):
+        several = body.get(name)
+        if isinstance(several, list) and all(isinstance(each, (str, list)) for each in several) and several:
+            return [{**body, name: each} for each in several]
+    return [body]
 
 
 def body_of(row: dict[str, Any]) -> dict[str, Any]:

@@ -51,6 +51,7 @@ class Counts:
     # engine_prompt_tokens, engine_cached_tokens: sums of the engine's own counts, where it logs both
     engine_prompt_tokens: int = 0
     engine_cached_tokens: int = 0
+    untimed: int = 0  # requests left out, as only others have a time; set by `rows`
     started_before: int = 0  # endings of requests that arrived before the log began
     bare_times: int = 0  # requests whose time is a number of an unknown unit
     span_s: float = 0.0  # seconds from the first to the last arrival; set by `rows`
@@ -72,9 +73,11 @@ class Counts:
 
     @property
     def doubts(self) -> list[str]:
-        """Messages on what is in doubt: the unit of times, and answers without a request."""
+        """Messages on what is in doubt: the unit of times, and requests or answers that are left out."""
+        untimed = f"requests without a time, left out: {self.untimed:,}"
         foreign = f"{self.started_before:,} answers to requests that are not in the log"
-        return [self.doubt] * bool(self.doubt) + [foreign] * bool(self.started_before)
+        said = {self.doubt: self.doubt, untimed: self.untimed, foreign: self.started_before}
+        return [text for text, is_there in said.items() if is_there]
 
 
 class Hashing:
@@ -220,7 +223,8 @@ class Tracer:
         all are whole seconds, the requests of each second are spread evenly over it.
 
         A request whose log has neither output length nor limit gets `unknown_tokens`.  A `rate`, in requests
-        per second, evenly spaced, replaces the log's times; without it, `WorkloadError` if one is missing.
+        per second, evenly spaced, replaces the log's times.  Without it, requests that have no time are left
+        out; `WorkloadError` if none has any.
         """
         times = self._times(rate)
         start = min(times, default=0.0)
@@ -258,14 +262,24 @@ class Tracer:
         if rate is not None:
             return [place / rate for place in range(len(self._traced))]
         times = [traced.at_s for traced in self._traced if traced.at_s is not None]
-        if len(times) < len(self._traced):
-            missing = len(self._traced) - len(times)
-            raise WorkloadError(f"{missing} of {len(self._traced)} requests have no time")
+        if self._traced and not times:
+            raise WorkloadError("no request has a time")
+        self._leave_out([traced for traced in self._traced if traced.at_s is None])
         if self.counts.bare_times == len(times):
             unit = bare_unit(times)
             times = [number / UNITS[unit] for number in times]
             self.counts.doubt = doubt(times, unit)
         return _spread(times) if all(at_s.is_integer() for at_s in times) else times
+
+    def _leave_out(self, untimed: list[_Traced]) -> None:
+        counts = self.counts
+        self._traced = [traced for traced in self._traced if traced.at_s is not None]
+        for traced in untimed:
+            counts.requests -= 1
+            counts.prompt_tokens -= traced.tokens
+            counts.answered -= traced.output_tokens > 0
+            counts.allowed -= traced.output_tokens == 0 and traced.most_tokens > 0
+        counts.untimed += len(untimed)
 
 
 def _spread(times: list[float]) -> list[float]:

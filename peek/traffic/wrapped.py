@@ -151,8 +151,8 @@ _MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
 def documents(lines: Iterable[Line]) -> Iterator[Line]:
     """Yield each object of a JSON array, or of a file of objects over several lines, as one line.
 
-    The first line decides; any other file passes unchanged.  An object that is incomplete at the end of the
-    file is the last line.  Memory: one object.
+    Likewise each record of CSV with line ends in quotes.  The first line decides; any other file passes
+    unchanged.  What is incomplete at the end of the file is the last line.  Memory: one object.
     """
     rest = iter(lines)
     first = next(rest, None)
@@ -161,8 +161,8 @@ def documents(lines: Iterable[Line]) -> Iterator[Line]:
     start = first.content.strip()
     base = 1 if re.match(rb"\[\s*($|\{|\[\s*\{)", start) else 0
     if not base and start != b"{":
-        yield first
-        yield from rest
+        lines = chain([first], rest)
+        yield from _records(lines) if _CSV_HEADER.match(start) else lines
         return
     held: list[bytes] = []
     number = depth = 0
@@ -186,3 +186,26 @@ def documents(lines: Iterable[Line]) -> Iterator[Line]:
             yield Line(line.number, left, b"\n")
     if held:
         yield Line(number, b"\n".join(held), b"")
+
+
+_CSV_HEADER: Final = re.compile(
+    rb'(?i)(?=.*,)(?:[\w". -]*,)*"?(?:body|input|messages|prompt|request_body)"? *(?:,|$)'
+)
+
+_LONGEST_RECORD: Final = 1 << 26  # bytes: a quote that is never closed does not take the whole file
+
+
+def _records(lines: Iterable[Line]) -> Iterator[Line]:
+    """Join lines until their quotes are closed; blank lines, which `lines` lacks, come back."""
+    held = end = b""
+    first = last = quotes = 0
+    for line in lines:
+        first = line.number if not held else first
+        held = b"".join([held, end, b"\n" * (line.number - last - 1) if held else b"", line.content])
+        last, end = line.number, line.end
+        quotes += line.content.count(b'"')
+        if quotes % 2 == 0 or len(held) > _LONGEST_RECORD:
+            yield Line(first, held, end)
+            held, end, quotes = b"", b"", 0
+    if held:
+        yield Line(first, held, b"")

@@ -68,6 +68,7 @@ class DualWalk:
         "_by_symbol",
         "_cache",
         "_cache_version",
+        "_goes_on",
         "_single",
         "_tree",
         "_unit",
@@ -89,6 +90,7 @@ class DualWalk:
         self._advance: object = None
         self._bookmark = Bookmark()
         self._by_symbol = False
+        self._goes_on = False
         self.advances: i64 = 0
         """Calls of `CacheView.advance` in the last walk."""
 
@@ -116,6 +118,15 @@ class DualWalk:
 
     def walk_held(self, cache: CacheView, unit: i64) -> None:
         """`walk` for a caller that holds the tree (`PendingTree.enter`) and knows the tokens per symbol."""
+        whole = False
+        try:
+            self._walk(cache, unit)
+            whole = True
+        finally:
+            if not whole:
+                self._forget()
+
+    def _walk(self, cache: CacheView, unit: i64) -> None:
         declared = block_symbols_of(cache)
         block: i64 = max(1, declared)
         worth = getattr(cache, "worth", None)
@@ -135,22 +146,17 @@ class DualWalk:
         self._worth = worth
         self._advance = cache.advance
         self.advances = 0
-        whole = False
-        try:
-            if told is None:
-                for namespace, root in self._tree.roots():
-                    self._mark_root(root, cache.root(namespace))
-                    self._walk_below(root, None, False)
-            else:
-                self._walk_on(cache, start, told if changed else [], keeps)
-            if declared == 0 and self.advances > 0 and cache is not self._single:
-                self._note_granularity(cache)
-            if self.advances > 0:
-                self._tree.walks += 1
-            whole = True
-        finally:
-            if not whole:
-                self._forget()
+        self._goes_on = told is not None
+        if told is None:
+            for namespace, root in self._tree.roots():
+                self._mark_root(root, cache.root(namespace))
+                self._walk_below(root, None, False)
+        else:
+            self._walk_on(cache, start, told if changed else [], keeps)
+        if declared == 0 and self.advances > 0 and cache is not self._single:
+            self._note_granularity(cache)
+        if self.advances > 0:
+            self._tree.walks += 1
 
     def _told(self, cache: CacheView, stands: bool) -> list[Any] | None:
         """The changes since the last walk that the cache tells, as symbols or keys; None if not known.
@@ -165,8 +171,8 @@ class DualWalk:
         known = self._bookmark.catch_up(self._tree.journal())
         if not (known and stands):
             return None
-        told: list[Any] | None = ask(self._cache_version)
-        return told
+        told: Any = ask(self._cache_version)
+        return None if told is None else list(told)
 
     def _keeps(self, cache: CacheView) -> bool:
         """Whether the cache still holds all that it held at the last walk."""
@@ -217,11 +223,15 @@ class DualWalk:
                 write_own(node, self._tokens_at(node))
             following = node.kid if node.kid is not None else next_branch(node)
             while following is not stop and following is not None:
-                if anew or following.walk_epoch != epoch:
+                known = following.walk_epoch == epoch
+                if anew or not known:
+                    before = following.walk_matched
                     self._ask(following)
+                    if known and before != following.walk_matched:
+                        self._tree.journal().note(following)
                 if following.depth - following.walk_matched < block:
                     break
-                if anew:
+                if self._goes_on:  # marks of this epoch may stand below, under a node that is new itself
                     forget_below(following)
                 tokens = following.walk_matched * self._unit
                 if self._worth is not None:

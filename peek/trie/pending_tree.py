@@ -2,7 +2,7 @@
 
 Operations that it supports, all while the queue changes:
 
-- `insert` / `remove` a request in O(depth) tree nodes plus one comparison of its symbols;
+- `insert` / `remove` a request in O(depth) tree nodes plus a copy of the edge that is cut or joined;
 - tell at once whether any two waiting requests share a prefix (`has_sharing`);
 - for a request: its cluster (deepest node that at least two requests share) and its score (sum of
   pending_count x edge length over its path), without descending the tree again;
@@ -30,7 +30,7 @@ from mypy_extensions import i64
 
 from peek.errors import DuplicateRequest, InvalidKey, PlannerBusy, UnknownRequest
 from peek.request import SINGLETON, PendingRequest
-from peek.trie.keys import match_edge, match_span, pack, symbol_at
+from peek.trie.keys import SYMBOL_BYTES, match_edge, match_span, pack, symbol_at
 from peek.trie.node import (
     Node,
     Terminator,
@@ -254,6 +254,12 @@ class PendingTree:
             self._sort()
         return [terminator.request for terminator in self._handles.values()]
 
+    def newest(self) -> Iterator[PendingRequest]:
+        """All requests, the one added last first; valid until the tree changes.  O(1)."""
+        if self._unsorted:
+            self._sort()
+        return map(_request_of, reversed(self._handles.values()))
+
     def handles(self) -> Iterator[Terminator]:
         """The terminators of all requests, first added first; valid until the tree changes.  O(1)."""
         if self._unsorted:
@@ -318,6 +324,11 @@ class PendingTree:
             if at < len(node.edge):
                 break
         return done, node, at
+
+    def shared_symbols(self, key: bytes, namespace: str) -> i64:
+        """Symbols of the longest prefix that a packed key shares with a waiting request.  O(shared part)."""
+        root = self.root(namespace)
+        return 0 if root is None else self.follow(key, root, 0)[0] // SYMBOL_BYTES
 
     def owner(self, symbol: int) -> Node | None:
         """The node of a `chained` tree whose edge holds a symbol; None if there is none.  O(1)."""
@@ -388,6 +399,10 @@ class PendingTree:
     def check(self) -> None:
         """Verify every invariant; `AssertionError` names the broken one.  O(n + nodes + symbols)."""
         check_tree(self._shape, self._handles)
+
+
+def _request_of(terminator: Terminator) -> PendingRequest:
+    return terminator.request
 
 
 def _sequence_of(terminator: Terminator) -> int:

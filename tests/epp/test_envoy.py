@@ -138,6 +138,14 @@ async def test_so_it_does_where_bodies_come_in_pieces(to: Rig, client: aiohttp.C
     first = await to.ask(client, long)
     assert (first["prompt_bytes"], first["told"]) == (len(long), first["served"])
     assert (await to.ask(client, f"{long} more"))["served"] == first["served"]
+    assert (await to.ask(client, "x" * 40_000_000))["prompt_bytes"] == 40_000_000
+
+
+@behind()
+async def test_the_longest_body_that_envoy_keeps_is_served(to: Rig, client: aiohttp.ClientSession) -> None:
+    long = "x" * (2**25 - 1000)
+    answer = await to.ask(client, long)
+    assert (answer["prompt_bytes"], answer["told"]) == (len(long), answer["served"])
 
 
 @behind(with_candidates)

@@ -21,8 +21,8 @@ from google.protobuf.struct_pb2 import Struct
 from support.loops import in_a_loop
 
 from peek.adapters.epp.exchange import DESTINATION, PIECE
-from peek.adapters.epp.picker import Options, Picker
-from peek.adapters.epp.server import HEALTH, serve
+from peek.adapters.epp.picker import LONGEST_READ, Options, Picker
+from peek.adapters.epp.server import HEALTH, LONGEST_MESSAGE, serve
 
 AB = ["10.0.0.1:8000", "10.0.0.2:8000"]
 PROMPT = "You are a helpful assistant who answers in one short sentence. " * 40
@@ -191,6 +191,43 @@ async def test_a_request_that_comes_in_pieces_is_sent_back_whole(pieces: int, tr
             part = back.body_mutation.streamed_response
             assert (part.body, part.end_of_stream) == (text, ends)
         assert await to.settled() == dict.fromkeys(AB, 0)
+
+
+@pytest.mark.parametrize("trailers", [False, True])
+@in_a_loop
+async def test_a_long_request_is_sent_on_before_all_of_it_has_come(trailers: bool) -> None:
+    """No more of it is kept than is read; what comes later passes through."""
+    piece = b"x" * 1_000_000
+    pieces = LONGEST_READ // len(piece) + 1
+    async with gateway() as to:
+        stream = to.stream()
+        await stream.write(messages.ProcessingRequest(**headers(FULL_DUPLEX, FULL_DUPLEX)))
+        came, ended, endpoint = 0, False, ""
+        for number in range(pieces + 3):
+            ends = number == pieces + 2 and not trailers
+            sent = messages.HttpBody(body=piece, end_of_stream=ends)
+            await stream.write(messages.ProcessingRequest(request_body=sent))
+            if number == pieces - 1:
+                endpoint = picked(await stream.read(), "request_headers")
+            while number >= pieces - 1 and came < (number + 1) * len(piece):
+                part = (await stream.read()).request_body.response.body_mutation.streamed_response
+                came += len(part.body)
+                ended = part.end_of_stream
+        assert ended == (not trailers)
+        if trailers:
+            passed = await to.ask(stream, request_trailers=messages.HttpTrailers())
+            assert passed.WhichOneof("response") == "request_trailers"
+        assert to.picker.endpoints == {**dict.fromkeys(AB, 0), endpoint: 1}
+        assert to.picker._brain.metrics.fallbacks == 1
+
+
+@in_a_loop
+async def test_a_message_longer_than_any_body_is_refused() -> None:
+    async with gateway() as to:
+        assert picked(await to.send(to.stream(), b"x" * 2**25)) in AB
+        with pytest.raises(grpc.aio.AioRpcError, match="RESOURCE_EXHAUSTED"):
+            await to.send(to.stream(), b"x" * (LONGEST_MESSAGE + 1))
+        assert sum(to.picker.endpoints.values()) == 1
 
 
 @pytest.mark.parametrize(

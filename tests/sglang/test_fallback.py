@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from bench_cost import cache_prompt
 from hypothesis import assume, given, settings
-from sglang_lab import make_request, make_world
+from sglang_lab import CORES, SchedulePolicy, make_request, make_world
 from sglang_plays import Play, check_outcome, perform, plays
 from sglang_small import attach
+from sglang_tree import match_len
 
 from peek import EngineMismatch, InvalidConfig
 from peek.adapters.sglang import plugin
@@ -99,3 +101,23 @@ def test_a_version_that_lacks_something_is_named(name: str, caplog: pytest.LogCa
         attach(world, "peek")
     assert attach(world, "peek", strict=False).adapter is None
     assert name in caplog.text
+
+
+# -- eviction ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(SchedulePolicy, "_touch_waiting_prefixes"), reason="from 0.5.23 on")
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("policy", plugin.REPLACED)
+def test_what_waits_is_kept_recent_by_sglang_itself(policy: str, core: str | None) -> None:
+    """SGLang's `lpm` does so as it matches; in its place nothing is matched."""
+    from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+
+    world = make_world(4000, policy=policy, core=core)
+    for prompt in (A, B):
+        cache_prompt(world, prompt)
+    attach(world, "peek")
+    queue = [make_request(f"r{i}", [*A, 300 + i]) for i in range(3)]
+    world.policy.calc_priority(queue)
+    world.tree.evict(EvictParams(num_tokens=len(B)))
+    assert [match_len(world, make_request("probe", [*prompt, 9])) for prompt in (A, B)] == [len(A), 0]

@@ -37,7 +37,7 @@ def test_batches_are_those_of_the_whole_plan(
 ) -> None:
     """Batch by batch, with not one request planned beyond what a batch has room for."""
     monkeypatch.setattr(adapters, "SPARE", 0)
-    if core == "rust":  # what is kept recent there is touched once for a queue that stands
+    if core == "rust":  # what is kept recent there is touched in the order of the queue, also behind the head
         label = label.replace("+pe", "")
     seen: Counter[str] = Counter()
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from sglang_lab import CORES
 from sglang_plays import INTERLEAVED, Job, Play, check_outcome, perform, plays
-from sglang_small import attach
+from sglang_small import attach, planners_of
 from sglang_stepper import Stepper
 
 from peek.policy.default.tenants import DECODE_WEIGHT
@@ -35,7 +35,8 @@ def test_random_schedules(label: str, core: str | None, overlap: bool) -> None:
         assert outcome.attached.shield.fallbacks == 0
         assert len(adapter.planner) == len(adapter._in_flight) == 0
         assert adapter._door.pages is None or len(adapter._door.pages) == 0, "pages outlive their requests"
-        adapter.planner.tree.check()
+        for planner in planners_of(adapter):
+            planner.tree.check()
         seen["reordered"] += adapter.reordered
         seen["aborted"] += sum(record.aborted for record in outcome.records.values())
         seen["examples"] += 1
@@ -124,7 +125,8 @@ def test_an_unchanged_queue_is_told_from_a_changed_one(core: str | None) -> None
             for again in (False, True):
                 if again:
                     adapter._followed = None
-                    adapter.planner.tree.version += 1
+                    for planner in planners_of(adapter):
+                        planner.tree.version += 1
                 before = adapter._followed
                 stepper.policy.calc_priority(queue)
                 now = [(request.rid, len(request.output_ids)) for request in queue]

@@ -20,7 +20,8 @@ from support.followed import (
     hit,
 )
 
-from peek.adapters.sglang.shadow import SWEEP_EVERY, SglangShadow, why_no_shadow
+from peek.adapters.sglang.requests import SWEEP_EVERY
+from peek.adapters.sglang.shadow import SglangShadow, why_no_shadow
 from peek.simulation.cost import CostModel
 from peek.simulation.workload import Workload
 

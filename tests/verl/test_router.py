@@ -192,3 +192,66 @@ def test_after_an_error_of_ours_verls_own_balancer_decides() -> None:
         assert (await lb.acquire_server("5", prompt_ids=[5]))[0] == "s1"
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+class Breaks:
+    """The real planner, of which one method fails; `calls` counts how often it is called."""
+
+    def __init__(self, fleet: Any, broken: str) -> None:
+        self.fleet, self.broken, self.calls = fleet, broken, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return self._fail if name == self.broken else getattr(self.fleet, name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.fleet
+
+    def _fail(self, *_: Any, **__: Any) -> None:
+        self.calls += 1
+        raise ArithmeticError("a bug")
+
+
+@pytest.mark.parametrize("broken", ["join", "dispatch", "cancel", "finished", "lost", "forget_caches", "add"])
+def test_whichever_call_fails_verl_hears_of_no_error_and_nobody_waits(broken: str) -> None:
+    from peek.adapters.verl.load_balancer import FleetLoadBalancer
+
+    async def scenario() -> None:
+        lb = FleetLoadBalancer({"s0": "a"}, {"max_inflight": 1, "max_warm_inflight": 1})
+        await lb.acquire_server("1", prompt_ids=[1, 2, 3])
+        waiting = [asyncio.create_task(lb.acquire_server(name, prompt_ids=[1, 2, 3])) for name in "234"]
+        await asyncio.sleep(0)
+        planner = lb._fleet = Breaks(lb._fleet, broken)
+        for _ in range(2):
+            lb.add_servers({"s1": "b"})
+            waiting[0].cancel()
+            await asyncio.sleep(0)
+            lb.clear_sticky_cache()
+            lb.release_server("s0", request_id="1")
+            lb.remove_servers(["s1"])
+            assert (await lb.acquire_server("5", prompt_ids=[5]))[0] == "s0"
+            assert lb.get_status()["active_servers"] == 1
+        assert lb._stock is not None
+        assert planner.calls == 1, "it is left alone once it has failed"
+        assert {(await each)[0] for each in waiting[1:]} <= {"s0", "s1"}
+        lb.remove_servers(["s0"])
+        with pytest.raises(RuntimeError, match="No available servers in load balancer"):
+            await lb.acquire_server("6", prompt_ids=[6])
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+@pytest.mark.parametrize("broken", ["lost", "cancel"])
+def test_an_error_when_the_last_server_goes_leaves_nobody_waiting(broken: str) -> None:
+    from peek.adapters.verl.load_balancer import FleetLoadBalancer
+
+    async def scenario() -> None:
+        lb = FleetLoadBalancer({"s0": "a"}, {"max_inflight": 1, "max_warm_inflight": 1})
+        await lb.acquire_server("1", prompt_ids=[1, 2, 3])
+        waiting = asyncio.create_task(lb.acquire_server("2", prompt_ids=[1, 2, 3]))
+        await asyncio.sleep(0)
+        lb._fleet = Breaks(lb._fleet, broken)  # type: ignore[assignment]
+        lb.remove_servers(["s0"])
+        with pytest.raises(RuntimeError, match="No available servers in load balancer"):
+            await waiting
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))

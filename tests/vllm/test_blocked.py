@@ -171,3 +171,43 @@ def test_in_shadow_nobody_is_held() -> None:
             orders.append(admitted(engine, rows, 40, [0.0]))
             assert not engine.peek.adapter.planner.held
     assert [name for name, _ in orders[0]] == [*(f"runs{i}" for i in range(0, 20, 3))]
+
+
+@pytest.mark.parametrize("priority", [False, True], ids=["fcfs", "priority"])
+def test_one_that_leaves_as_it_could_run_leaves_nothing(priority: bool) -> None:
+    engine = engine_of(priority=priority)
+    for name in ("leaves", "runs off"):
+        engine.add_request(make_request(name, [8] * 40, 3, lora="de"))
+        step(engine)
+    assert set(engine.peek.adapter.planner.held) == {"leaves", "runs off"}
+    engine.finish_requests(["runs on", "leaves"], RequestStatus.FINISHED_ABORTED)
+    assert run_out(engine).keys() == {"runs off"}
+    assert not engine.waiting._held
+
+
+@pytest.mark.skipif(not hasattr(scheduler(), "skipped_waiting"), reason="there is one queue since 0.31")
+def test_an_error_while_passed_over_requests_are_taken_back_loses_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = engine_of(options={"policy": "peek"})
+    apart = type(engine.skipped_waiting)
+    passed_over = [request_of("lora", 0, at) for at in range(4)]
+    for request in passed_over:
+        engine.add_request(request)
+    engine.peek.adapter.before_schedule()
+    scheduled = PeekScheduler.__bases__[0].schedule(engine)
+    engine.update_from_output(scheduled, fake_output(engine, scheduled))
+    grammars = [request_of("grammar", 0, at) for at in range(4, 8)]
+    for request in grammars:
+        engine.add_request(request)
+    assert {*engine.skipped_waiting} == {*passed_over, *grammars}
+    with monkeypatch.context() as patch:
+        patch.setattr(apart, "prepend_requests", lambda self, requests: 1 / 0)
+        engine.peek.call(engine.peek.adapter.sync)
+    assert engine.peek.shield.fallbacks == 1
+    for request in grammars:
+        request.compiling.set_result(SimpleNamespace(accept_tokens=lambda *_: True, is_terminated=bool))
+    engine.finish_requests("runs on", RequestStatus.FINISHED_ABORTED)
+    names = {request.request_id for request in [*grammars, *passed_over]}
+    assert run_out(engine).keys() == names
+    assert free_blocks(engine) == 299

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from vllm_lab import make_request, make_scheduler, make_vllm_config
+from vllm_lab import make_request, make_scheduler, make_vllm_config, waiting_names
 from vllm_plays import Play, check_outcome, essence, perform, plays
-from vllm_small import assert_stock_objects, busy_run, pressed, run_out, sabotage, step
+from vllm_small import assert_stock_objects, busy_run, interleaved, pressed, run_out, sabotage, step
 
 from peek import EngineMismatch, InvalidConfig, PeekConfig
 from peek.adapters.vllm import PeekAsyncScheduler, PeekScheduler
@@ -195,3 +195,19 @@ def test_a_version_that_lacks_something_is_named(
     assert engine.peek.adapter is None
     assert "no_such_seam" in caplog.text
     assert "r0" in busy_run(engine)
+
+
+def test_switched_off_the_queue_is_in_the_order_of_entry(tmp_path: Path) -> None:
+    control = tmp_path / "control"
+    options = {"policy": "peek", "strict": True, "control_file": str(control), "control_every": 1}
+    engine = make_scheduler(PeekScheduler, num_blocks=100, max_num_seqs=2, options=options)
+    engine.add_request(make_request("runs on", [3] * 40, 60))
+    step(engine)
+    interleaved(engine)
+    entered = waiting_names(engine)
+    engine.peek.adapter.before_schedule()
+    assert waiting_names(engine) != entered
+    control.write_text("off")
+    assert engine.peek.working is None
+    assert type(engine.waiting).__name__ == "FCFSRequestQueue"
+    assert waiting_names(engine) == entered

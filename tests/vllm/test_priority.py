@@ -196,3 +196,37 @@ def test_structured_output_and_eviction() -> None:
     assert len(run_out(engine)) == 6
     assert free_blocks(engine) == 15
     assert engine.peek.adapter.planner.totals()["admitted"] == 6
+
+
+@settings(max_examples=12)
+@given(rows=REQUESTS, odd=st.sets(st.integers(0, 15)), aborts=st.sets(st.integers(0, 15), max_size=4))
+def test_times_that_are_none_or_change_stop_nobody(
+    rows: list[tuple[int, int, int, int]], odd: set[int], aborts: set[int]
+) -> None:
+    engine = by_priority(options={"policy": "peek"}, max_num_seqs=2, num_blocks=40)
+    made = requests(rows)
+    for at, request in enumerate(made):
+        request.arrival_time = float("nan") if at in odd else request.arrival_time
+        engine.add_request(request)
+        step(engine)
+        made[at // 2].arrival_time = 50.0 - at
+    gone = {made[at].request_id for at in aborts if at < len(made)} & engine.requests.keys()
+    engine.finish_requests(gone, RequestStatus.FINISHED_ABORTED)
+    run_out(engine)
+    assert engine.peek.shield.fallbacks == 0
+    assert (len(engine.peek.adapter.planner), len(engine.peek.adapter.mirror)) == (0, 0)
+    assert free_blocks(engine) == 39
+
+
+def test_a_step_plans_the_smallest_numbers_only() -> None:
+    engine = by_priority(max_num_seqs=2)
+    for i in range(300):
+        made = make_request(f"r{i}", [*(A, B)[i % 2], 300 + i], 4, priority=i // 3, arrival_time=float(i))
+        engine.add_request(made)
+    order = []
+    for _ in range(20):
+        before = engine.peek.adapter.planner.totals()["plans"]
+        order += [new.req_id for new in step(engine).scheduled_new_reqs]
+        assert engine.peek.adapter.planner.totals()["plans"] <= before + 3
+    assert len(order) >= 8
+    assert [int(name[1:]) // 3 for name in order] == sorted(int(name[1:]) // 3 for name in order)

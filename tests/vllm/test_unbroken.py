@@ -12,6 +12,7 @@ from vllm_lab import (
     Scheduler,
     cached_now,
     expected_tokens,
+    fake_output,
     free_blocks,
     make_request,
     queued,
@@ -265,3 +266,27 @@ def test_speculative_tokens_are_untouched(classes: tuple[Any, Any]) -> None:
         assert all(request.num_computed_tokens == 0 for request in engine.waiting)
     assert rows[0] == rows[1]
     assert rows[0]["spec"] == {f"r{i}": [50 + i, 60 + i] for i in range(3)}
+
+
+@pytest.mark.parametrize("priority", [False, True], ids=["fcfs", "priority"])
+def test_one_that_enters_twice_kills_nobody(priority: bool) -> None:
+    """A resumable request is preempted while its last token is in flight: vLLM (0.32) adds it once more."""
+    worlds = []
+    for cls in (AsyncScheduler, PeekAsyncScheduler):
+        options = STRICT if cls is PeekAsyncScheduler else None
+        engine = scheduler(cls, options, num_blocks=9, max_num_seqs=4, asynchronous=True, priority=priority)
+        flight: list[tuple[Any, Any]] = []
+        seen: list[tuple[list[str], list[str]]] = []
+        for at in range(20):
+            for due, name, tokens, count in ((0, "a", 61, 12), (1, "b", 60, 3), (6, "c", 20, 3)):
+                if due == at:
+                    engine.add_request(make_request(name, [ord(name)] * tokens, count, resumable=name == "b"))
+            scheduled = engine.schedule()
+            flight.append((scheduled, fake_output(engine, scheduled)))
+            if len(flight) > 1:
+                engine.update_from_output(*flight.pop(0))
+            seen.append(([request.request_id for request in engine.running], waiting_names(engine)))
+        worlds.append(seen)
+    stock, ours = worlds
+    assert [running for running, _ in ours] == [running for running, _ in stock]
+    assert all(len(set(names)) == len(names) for _, names in ours)

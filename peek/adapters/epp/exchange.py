@@ -2,16 +2,17 @@
 
 In the endpoint picker protocol of the Gateway API Inference Extension (its proposal 004) a header and dynamic
 metadata name the picked endpoint.  The data plane says which endpoints are candidates and which one served.
-Request bodies come whole (BUFFERED), or in pieces to send back (FULL_DUPLEX_STREAMED).  Bodies of answers
-need not come: the stream of messages stays open until the answer has ended.
+Request bodies come whole (BUFFERED), or in pieces to send back (FULL_DUPLEX_STREAMED), which are kept until
+the body ends or is too long to be read.  Bodies of answers need not come: the stream of messages stays open
+until the answer has ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
-from peek.adapters.epp.picker import Picked, Picker
+from peek.adapters.epp.picker import LONGEST_READ, Picked, Picker
 from peek.errors import NoReplica
 
 DESTINATION: Final = "x-gateway-destination-endpoint"
@@ -79,11 +80,14 @@ class Exchange:
         ends = kind == "request_trailers" or part.end_of_stream
         if kind == "request_body" and self._picked is None:
             self._body += part.body
-        if self._picked is not None:
+        if self._picked is not None and kind == "request_body" and self._mode == FULL_DUPLEX:
+            for piece in self._pieces(part.body, ends):
+                yield piece
+        elif self._picked is not None:
             yield self._plain(kind)
         elif self._mode == FULL_DUPLEX:
-            if ends:
-                async for response in self._send_back(kind):
+            if ends or len(self._body) > LONGEST_READ:  # of which no more is read
+                async for response in self._send_back(kind, ends):
                     yield response
         elif ends or self._mode in (NO_BODY, STREAMED) or kind == "request_body":
             yield await self._pick(kind)
@@ -103,24 +107,23 @@ class Exchange:
             names = [each.string_value for each in listed] or hint.string_value.split(",")
             self._subset = [name.strip() for name in names if name.strip()]
 
-    async def _send_back(self, kind: str) -> AsyncIterator[Any]:
-        """Yield a request that came in pieces: its headers with the endpoint, its body, its trailers."""
+    async def _send_back(self, kind: str, ends: bool) -> AsyncIterator[Any]:
+        """Yield what came of a request in pieces: its headers with the endpoint, its body, its trailers."""
+        body = bytes(self._body)
         first = await self._pick("request_headers")
         yield first
         if first.HasField("immediate_response") or kind == "request_headers":
             return
-        body = bytes(self._body)
-        starts = range(0, max(1, len(body)), PIECE)
-        for start in starts:
-            ends = kind == "request_body" and start == starts[-1]
-            yield self._piece("request_body", body[start : start + PIECE], ends)
+        for piece in self._pieces(body, ends and kind == "request_body"):
+            yield piece
         if kind == "request_trailers":
             yield self._plain(kind)
 
     async def _pick(self, kind: str) -> Any:
         """Return the endpoint, in an answer to a part of the request; 503 if there is none."""
+        body, self._body = bytes(self._body), bytearray()
         try:
-            self._picked = await self._picker.pick(bytes(self._body), self._session, self._subset)
+            self._picked = await self._picker.pick(body, self._session, self._subset)
         except NoReplica as error:
             return self._proto.ProcessingResponse(
                 immediate_response=self._proto.ImmediateResponse(
@@ -171,6 +174,12 @@ class Exchange:
         response = self._proto.ProcessingResponse()
         getattr(response, kind).SetInParent()
         return response
+
+    def _pieces(self, body: bytes, ends: bool) -> Iterator[Any]:
+        """Yield a request's body; `ends` if nothing follows it."""
+        starts = range(0, max(1, len(body)), PIECE)
+        for start in starts:
+            yield self._piece("request_body", body[start : start + PIECE], ends and start == starts[-1])
 
     def _piece(self, kind: str, body: bytes, ends: bool) -> Any:
         response = self._plain(kind)

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from peek.adapters.engine_adapter import Statements
 from peek.adapters.fleet_metrics import FleetMetrics
-from peek.adapters.prompts import Prompt, prompt_of
+from peek.adapters.prompts import ROOM, Prompt, beginning_of
 from peek.errors import NoReplica, PeekError
 from peek.fleet import FleetConfig, FleetPlanner
 from peek.fleet.prompt_keys import BLOCK_TOKENS
@@ -34,7 +34,14 @@ ASIDE_S: Final = 60.0
 """Seconds for which the fewest requests decide after an internal error; then a new planner begins."""
 
 HUNG_S: Final = 5.0
-"""Seconds after a missed deadline until a call of the planner counts as hung."""
+"""Seconds that a call of the planner may run, until it counts as hung."""
+
+LONGEST_READ: Final = 2**23
+"""Bytes of a body up to which its prompt is looked for, `ROOM` while the planner is late; what is longer is
+mostly images."""
+
+MOST_CALLS: Final = 5_000
+"""Calls of the planner that may wait for their turn; more are more than it can catch up with."""
 
 REST_S: Final = 1.0
 """Seconds for which an endpoint gets nothing after another one served its request; doubled each time."""
@@ -93,11 +100,14 @@ class Picked:
 class Brain:
     """A planner, its metrics, and the thread in which its calls run; answers are awaited in `loop`."""
 
-    def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, options: Options, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+        self.runs_since: float | None = None
+        """When the call began that runs now; None while none does."""
         self.fleet = FleetPlanner(options.fleet())
         self.metrics = FleetMetrics(self.fleet)
         self._options = options
         self._loop = loop
+        self._clock = clock
         self._statements = Statements()
         self._calls: SimpleQueue[tuple[Callable[..., Any], Any, Callable[..., object]] | None] = SimpleQueue()
         Thread(target=self._work, name="peek-planner", daemon=True).start()
@@ -118,6 +128,11 @@ class Brain:
 
         self._calls.put((function, args, answer))
 
+    @property
+    def waiting(self) -> int:
+        """Number of calls that wait for their turn."""
+        return self._calls.qsize()
+
     def close(self) -> None:
         """End the thread after earlier calls."""
         self._calls.put(None)
@@ -126,10 +141,12 @@ class Brain:
         while (call := self._calls.get()) is not None:
             function, args, answer = call
             result, error = None, None
+            self.runs_since = self._clock()
             try:
                 result = function(*args)
             except Exception as raised:
                 error = raised
+            self.runs_since = None
             with suppress(RuntimeError):  # the loop is closed
                 answer(result, error)
 
@@ -164,7 +181,7 @@ class Brain:
         prompt: Prompt | None = None
         with suppress(Exception):  # whatever a client may send
             parsed = json.loads(body) if body else None
-            prompt = prompt_of((parsed,), {}) if isinstance(parsed, dict) else None
+            prompt = beginning_of((parsed,), {}) if isinstance(parsed, dict) else None
         if prompt is None:
             symbol = int(serial) % 2**31
             return PendingRequest(serial, [symbol], time.monotonic(), namespace="no prompt"), decode_tokens
@@ -225,7 +242,7 @@ class Picker:
     def __init__(self, options: Options, clock: Callable[[], float] = time.monotonic) -> None:
         self.options = options
         self._clock = clock
-        self._brain = Brain(options, asyncio.get_running_loop())
+        self._brain = Brain(options, asyncio.get_running_loop(), clock)
         self._endpoints: list[str] = []
         self._loads: dict[str, int] = {}
         """Number of requests at each endpoint that has any, also if it may no longer be picked."""
@@ -235,8 +252,8 @@ class Picker:
         """Length of an endpoint's last rest, until it serves a request."""
         self._serial = 0
         self._aside_until = 0.0
-        self._late: tuple[asyncio.Future[Any], float] | None = None
-        """The last call of the planner that missed its deadline, and when."""
+        self._late: asyncio.Future[Any] | None = None
+        """The last call of the planner that missed its deadline."""
         self._told: set[str] = set()
 
     def collect(self) -> Iterator[Any]:
@@ -270,9 +287,11 @@ class Picker:
         for name in [name for name, until in self._resting.items() if until <= now]:
             del self._resting[name]
             self._tell(self._brain, self._brain.join, name)
-        late_since = self._late_since()
-        if late_since is not None and now - late_since > HUNG_S:
+        runs_since = self._brain.runs_since
+        if runs_since is not None and now - runs_since > HUNG_S:
             self._set_aside("has hung")
+        elif self._brain.waiting > MOST_CALLS:
+            self._set_aside("has fallen behind")
         if self._aside_until and now >= self._aside_until:
             self._aside_until = 0.0
             self._told.clear()
@@ -284,7 +303,8 @@ class Picker:
     async def pick(self, body: bytes, session: str = "", subset: Iterable[str] | None = None) -> Picked:
         """Return a request with its endpoint, one of `subset` if that is given.
 
-        Waits for the planner, `deadline_s` at most.  `NoReplica` if there is no endpoint.
+        Waits for the planner, `deadline_s` at most; it is not asked about a long body.
+        `NoReplica` if there is no endpoint.
         """
         allowed = None if subset is None else frozenset(self._endpoints).intersection(subset)
         if not (self._endpoints if allowed is None else allowed):
@@ -292,22 +312,23 @@ class Picker:
         self._serial += 1
         serial = str(self._serial)
         brain = self._brain
-        endpoint = await self._planned(brain, serial, body, session, allowed)
+        is_long = len(body) > (ROOM if self._is_late() else LONGEST_READ)
+        endpoint = "" if is_long else await self._planned(brain, serial, body, session, allowed)
         if endpoint and endpoint not in self._endpoints:  # it has gone meanwhile
             self._tell(brain, brain.ended, serial, "")
             endpoint = ""
         knows = bool(endpoint)
         if not endpoint:
             endpoint = self._least(allowed)
-            if self._late_since() is not None:
+            if is_long or self._is_late():
                 knows = True
-                self._tell(brain, brain.went, serial, body, session, endpoint)
+                self._tell(brain, brain.went, serial, b"" if is_long else body, session, endpoint)
         self._count(endpoint, 1)
         return Picked(serial, endpoint, brain if knows else None)
 
-    def _late_since(self) -> float | None:
-        """Return when a call of the planner that is not back yet missed its deadline; None if none did."""
-        return None if self._late is None or self._late[0].done() else self._late[1]
+    def _is_late(self) -> bool:
+        """Whether a call of the planner that missed its deadline is not back yet."""
+        return self._late is not None and not self._late.done()
 
     def _least(self, allowed: frozenset[str] | None) -> str:
         """Return the endpoint with the fewest requests, a resting one only if all rest; `NoReplica`."""
@@ -322,7 +343,7 @@ class Picker:
         self, brain: Brain, serial: str, body: bytes, session: str, allowed: frozenset[str] | None
     ) -> str:
         """Return the planner's choice, "" if it gives none."""
-        if self._aside_until or self._late_since() is not None:
+        if self._aside_until or self._is_late():
             return ""
         call = brain.call(brain.place, serial, body, session, allowed)
         finished = False
@@ -334,7 +355,7 @@ class Picker:
                 call.add_done_callback(_ignore)
                 self._tell(brain, brain.ended, serial, "")
         if not finished:
-            self._late = (call, self._clock())
+            self._late = call
             self._log_once("late", "peek's planner has not answered within its deadline")
             return ""
         error = call.exception()
@@ -409,7 +430,7 @@ class Picker:
         )
         fallbacks = self._brain.metrics.fallbacks
         self._brain.close()
-        self._brain = Brain(self.options, asyncio.get_running_loop())
+        self._brain = Brain(self.options, asyncio.get_running_loop(), self._clock)
         self._brain.metrics.fallbacks = fallbacks
         self._brain.metrics.active = False
         self._late = None

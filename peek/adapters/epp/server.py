@@ -32,6 +32,9 @@ GRACE_S: Final = 5.0
 SWITCH_S: Final = 0.0005
 """Python's switch interval: seconds for which a thread keeps the interpreter while the other one waits."""
 
+LONGEST_MESSAGE: Final = 2**25 + 2**20
+"""Bytes of a message: of the longest body that deploy/envoy-epp.yaml lets through, and what is around it."""
+
 SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 HEALTH: Final = "grpc.health.v1.Health"
 SERVING: Final = b"\x08\x01"
@@ -131,8 +134,9 @@ async def serve(picker: Picker, address: str) -> tuple[Any, int]:
         request_deserializer=messages.ProcessingRequest.FromString,
         response_serializer=messages.ProcessingResponse.SerializeToString,
     )
-    unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-    server = grpc.aio.server(options=[*unlimited, ("grpc.so_reuseport", 0)])
+    server = grpc.aio.server(
+        options=[("grpc.max_receive_message_length", LONGEST_MESSAGE), ("grpc.so_reuseport", 0)]
+    )
     server.add_generic_rpc_handlers(
         (
             grpc.method_handlers_generic_handler(SERVICE, {"Process": process}),

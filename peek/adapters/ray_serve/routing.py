@@ -11,7 +11,7 @@ from peek.adapters import fleet_metrics
 from peek.adapters.engine_adapter import Statements
 from peek.adapters.fleet_metrics import ACTIVE, FALLBACKS, IMBALANCE, REPLICA, WAITING
 from peek.adapters.metrics import Metric
-from peek.adapters.prompts import Prompt, prompt_of
+from peek.adapters.prompts import Prompt, beginning_of
 from peek.adapters.ray_serve.decider import Asked, Decider, Sent
 from peek.adapters.ray_serve.exchange import ExchangeClient, in_no_context
 from peek.adapters.ray_serve.settings import bypasses_the_router, checked, find_exchange, why_stand_aside
@@ -55,7 +55,7 @@ class FleetRouting(_Base):  # type: ignore[misc]
     def prompt_of(self, pending_request: Any) -> Prompt | None:
         """Return the prompt of a request of Ray's, None if it shows none."""
         metadata = pending_request.metadata
-        return prompt_of(pending_request.args, pending_request.kwargs, metadata.multiplexed_model_id)
+        return beginning_of(pending_request.args, pending_request.kwargs, metadata.multiplexed_model_id)
 
     # -- the way of a request --------------------------------------------------------------------------
 

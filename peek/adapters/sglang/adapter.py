@@ -1,4 +1,4 @@
-"""One planner beside one SGLang `SchedulePolicy`.
+"""One planner beside one SGLang `SchedulePolicy`, or one for each priority.
 
 There is no clock.  With tensor parallelism every rank runs its own scheduler, and all must reach the same
 order.  Wall time differs between ranks; work done does not.  So time is the prefill work admitted so far, in
@@ -16,6 +16,7 @@ from peek.adapters.activation import Settings
 from peek.adapters.containment import Shield, require
 from peek.adapters.engine_adapter import EngineAdapter, found_in
 from peek.adapters.line import Line
+from peek.adapters.priorities import PriorityPlanners
 from peek.adapters.sglang import caches
 from peek.adapters.sglang.requests import (
     Translator,
@@ -26,10 +27,11 @@ from peek.adapters.sglang.requests import (
     tenant_of,
     was_admitted,
 )
+from peek.config import PeekConfig
 from peek.errors import DuplicateRequest
 from peek.planner import LazyPlan, Planner
+from peek.planner.signals import PrefillsInFlight
 from peek.request import PendingRequest
-from peek.trie.keys import SYMBOL_BYTES
 
 logger = logging.getLogger("peek")
 
@@ -39,11 +41,11 @@ NOMINAL_TOKEN_S: Final = 1 / 6000
 SPARE: Final = 8
 """Requests in the plan's order after the last that a batch has room for: SGLang passes over some."""
 
-_TIE_S: Final = 1e-9
-"""Seconds between two arrivals at one time, where their order counts: far less than any work takes."""
-
 _BATCH: Final = (16384, 4096)
 """Tokens that a batch computes, and its seats, where the scheduler is not known: SGLang's own defaults."""
+
+_MOST_TOLD: Final = 128
+"""Waiting requests up to which SGLang's load snapshots look at each; of more, SGLang makes an estimate."""
 
 _NEEDED: Final = ("policy", "tree_cache.page_size", "enable_priority_scheduling", "priority_sign")
 
@@ -61,14 +63,13 @@ class SglangAdapter(EngineAdapter):
     """
 
     def __init__(self, policy: Any, settings: Settings, shield: Shield, scheduler: Any = None) -> None:
+        require(policy, _NEEDED, "SGLang")
         self.policy = policy
         self._scheduler = scheduler
-        # SGLang shows a prefix to others when its prefill ends.
-        make = partial(Planner, in_flight_gate=settings.config.sees_prefills)
-        super().__init__(settings, shield, lambda request: request.output_ids, make)
+        self._by_priority = bool(policy.enable_priority_scheduling)
+        super().__init__(settings, shield, lambda request: request.output_ids, self._make_planner)
         self._work_done = 0
         """Prompt tokens admitted for computation so far."""
-        require(policy, _NEEDED, "SGLang")
         cache = policy.tree_cache
         wanted = [] if caches.shows_nodes(cache) else ["match_full_device_prefix", "match_prefix"]
         if self.planner.evicts and not wanted and caches.hybrid_of(cache) is None:
@@ -84,16 +85,29 @@ class SglangAdapter(EngineAdapter):
         """Whether SGLang finds exactly the view's tokens: KV on the host counts at a share only."""
         self._followed: LazyPlan | None = None
         """The plan that the queue follows, None if other code may have moved requests since."""
-        self._line = Line()
+        self._line = Line(self._rank if self._by_priority else None)
         self._arrived: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
         """By request, also a retracted one: its arrival, and the engine's entry time at that moment."""
-        self._arrivals = 0
         self._away = False
         """Whether the queue may be in another order than SGLang's own policy would see."""
         self._stock_strategy: Any = None
         self._touches = self.planner.evicts and not caches.shows_nodes(cache)
         logger.info("peek: takes the place of --schedule-policy %s", schedule_policy(policy))
         self._take_over_eviction(cache)
+        self._take_over_snapshots()
+
+    def _make_planner(self, config: PeekConfig, **options: Any) -> Planner | PriorityPlanners:
+        """Return one planner, or one for each priority where SGLang schedules by priority."""
+        # SGLang shows a prefix to others when its prefill ends.
+        gate: Any = PrefillsInFlight() if config.sees_prefills else False
+        make = partial(Planner, config, in_flight_gate=gate, **options)
+        if not self._by_priority:
+            return make()
+        return PriorityPlanners(make, lambda rid: int(self._rank(self._waiting[rid].request())[0]))
+
+    def _rank(self, request: Any) -> tuple[int, float]:
+        """Return what SGLang sorts by where it schedules by priority."""
+        return request.priority * self.policy.priority_sign, entry_time(request)
 
     def _take_over_eviction(self, cache: Any) -> None:
         if self._touches:
@@ -109,6 +123,15 @@ class SglangAdapter(EngineAdapter):
             strategy = caches.DemandStrategy(stock, lambda node_id: call(demand, node_id) or 0.0)
             caches.set_strategy(cache, strategy)
 
+    def _take_over_snapshots(self) -> None:
+        """Answer for SGLang whether its load snapshots can rely on what each waiting request says.  O(1)."""
+        policy, call, tell = self.policy, self._shield.call, self._tell_cached
+        stock = getattr(policy, "waiting_queue_prefix_matched", None)
+        if stock is not None:
+            policy.waiting_queue_prefix_matched = lambda queue: (
+                bool(call(tell, queue)) if self._away and self._shield.active else stock(queue)
+            )
+
     @property
     def now(self) -> float:
         """Nominal seconds of prefill work admitted so far."""
@@ -121,10 +144,10 @@ class SglangAdapter(EngineAdapter):
 
         False if the plan stands aside: the policy needs sharing, and no waiting prompt is shared, cached or
         under way.  Requests that the next batch may admit come first, in the plan's order; the others follow
-        as SGLang queued them.  By priority, or with requests in quarantine, all stand as planned.
+        as SGLang queued them, or by priority.  With requests in quarantine all stand as planned.
 
         O(in flight), and 1 ns per waiting request, while neither queue nor cache changes.  Otherwise also
-        O(changes), and the plan as far as it is needed: all of it where all stand by it.
+        O(changes), and the plan as far as it is needed: all of it where all stand by it.  See `Line.follow`.
         """
         for rid in [rid for rid, entry in self._in_flight.items() if entry.prefill_ended()]:
             self._end(rid)
@@ -134,11 +157,11 @@ class SglangAdapter(EngineAdapter):
         self._renew_turns()
         planner = self.planner
         # One alone needs no plan, unless for eviction, which needs the plan's view of the cache.
-        waiting = len(planner)
-        if waiting == 0 or (waiting == 1 and not planner.evicts):
+        if len(planner) == 0 or (len(planner) == 1 and not planner.evicts):
             for rid, entry in self._waiting.items():
-                alone = planner.request(rid)
-                alone.cached_len = found_in(self.view, entry.namespace, entry.key)[1]
+                request: Any = entry.request()
+                cached = found_in(self.view, entry.namespace, entry.key)[1]
+                request.num_matched_prefix_tokens = planner.request(rid).cached_len = cached
             return bool(planner.order_matters(self.view)) and not len(self.quarantine)
         plan = planner.lazy_plan(self.view, self.now)
         if plan is not self._followed and (self._away or planner.evicts or not plan.stood_aside):
@@ -147,31 +170,39 @@ class SglangAdapter(EngineAdapter):
 
     def _follow(self, plan: LazyPlan, queue: list[Any]) -> None:
         """Put the queue into the order of a plan, as far as `order` says."""
-        by_priority = self.policy.enable_priority_scheduling
-        if plan.stood_aside or self._touches or by_priority or len(self.quarantine):
-            planned: list[Any] = [self._waiting[rid].request() for rid in plan]
-            self.reordered += self._line.put(queue, self._laid_out(queue, planned))
+        if plan.stood_aside or len(self.quarantine):
+            planned = self._laid_out(queue, plan)
         else:
             planned = self._head_of(plan)
-            self.reordered += self._line.put(queue, planned)
+        self.reordered += self._line.put(queue, planned)
         self._away = not plan.stood_aside
         self._followed = plan
-        if planned and hasattr(planned[0], "num_matched_prefix_tokens"):  # read by SGLang's load snapshots
-            for request in planned:
-                request.num_matched_prefix_tokens = int(self.planner.cached_len(request.rid))
-        if self._touches:
-            self._touch_needed([request for request in queue if not self._is_apart(request)])
+        if self._touches:  # what the first 128 wait for: with each plan, not in every 32nd turn only
+            self.policy._waiting_prefix_refresh_calls = 0
+        if not hasattr(self.policy, "waiting_queue_prefix_matched"):  # 0.5.17 does not ask
+            self._tell_cached(queue)
+
+    def _tell_cached(self, queue: list[Any]) -> bool:
+        """Write what is cached of each waiting request, for load snapshots; False if too many wait."""
+        if len(queue) > _MOST_TOLD:
+            return False
+        cached_len, waiting = self.planner.cached_len, self._waiting
+        for request in queue:
+            if request.rid in waiting and not self._is_apart(request):
+                request.num_matched_prefix_tokens = cached_len(request.rid)
+        return True
 
     def _head_of(self, plan: LazyPlan) -> list[Any]:
         """Return the head of a plan: what a batch has seats for and can compute, and `SPARE` more."""
         scheduler = self._scheduler
         running = getattr(getattr(scheduler, "running_batch", None), "reqs", ())
+        if self._by_priority:
+            running = ()  # they may be preempted
         seats = int(getattr(scheduler, "max_running_requests", None) or _BATCH[1]) - len(running)
         tokens = int(getattr(scheduler, "max_prefill_tokens", None) or _BATCH[0])
         chunk = int(getattr(scheduler, "chunked_prefill_size", None) or 0)
-        if chunk > 0:
-            tokens = min(tokens, chunk)
-        pending = self.planner.request
+        tokens = min(tokens, chunk) if chunk > 0 else tokens
+        cached_len = self.planner.cached_len
         planned: list[Any] = []
         spare = SPARE
         for request_id in plan:
@@ -179,24 +210,19 @@ class SglangAdapter(EngineAdapter):
                 if spare == 0:
                     break
                 spare -= 1
-            planned.append(self._waiting[request_id].request())
-            request = pending(request_id)
+            entry = self._waiting[request_id]
+            request: Any = entry.request()
+            planned.append(request)
+            request.num_matched_prefix_tokens = cached = cached_len(request_id)
             seats -= 1
-            tokens -= max(1, request.num_tokens - request.cached_len)
+            tokens -= max(1, entry.num_tokens - cached)
         return planned
 
-    def _laid_out(self, queue: list[Any], planned: list[Any]) -> list[Any]:
-        """Return the whole queue in a plan's order, within priorities and around requests in quarantine."""
-        places = queue
-        if self.policy.enable_priority_scheduling:
-            sign = self.policy.priority_sign
-            planned = sorted(planned, key=lambda request: request.priority * sign)
-            if len(self.quarantine):  # they keep the places that SGLang would give them
-                places = sorted(queue, key=lambda request: (request.priority * sign, entry_time(request)))
-        if not len(self.quarantine):
-            return planned
-        others = iter(planned)
-        return [request if self._is_apart(request) else next(others) for request in places]
+    def _laid_out(self, queue: list[Any], plan: LazyPlan) -> list[Any]:
+        """Return the whole queue in a plan's order; requests in quarantine keep SGLang's places for them."""
+        places = sorted(queue, key=self._rank) if self._by_priority else queue
+        others = iter(plan)
+        return [each if self._is_apart(each) else self._waiting[next(others)].request() for each in places]
 
     def turned(self, requests: list[Any], queue: list[Any]) -> None:
         """Note that SGLang has put `requests` into a batch and left `queue`; once a turn.  O(batch).
@@ -217,7 +243,7 @@ class SglangAdapter(EngineAdapter):
         gone, arrived = self._line.follow(queue)
         for request in gone:
             self._left(request)
-        if self.policy.enable_priority_scheduling:
+        if self._by_priority:
             arrived.sort(key=entry_time)
         for request in arrived:
             self._take_in(request)
@@ -272,27 +298,25 @@ class SglangAdapter(EngineAdapter):
     def _arrival_of(self, request: Any) -> float:
         """Return the arrival of a request that enters the queue now, on the adapter's clock.  O(1).
 
-        A retracted request keeps its first one.  Under priority scheduling the engine's entry time breaks
-        ties, so no two arrivals are equal.  Where a retraction renews that time, the request arrives again.
+        A retracted request keeps its first one.  Under priority scheduling it arrives again where the
+        retraction renews the engine's entry time, by which SGLang sorts equals.
         """
-        by_priority = self.policy.enable_priority_scheduling
         entered, known = entry_time(request), self._arrived.get(request)
-        if known is not None and (not by_priority or known[1] == entered):
-            return known[0]
-        self._arrivals += 1
-        arrival = self.now + self._arrivals * _TIE_S if by_priority else self.now
-        self._arrived[request] = (arrival, entered)
-        return arrival
+        if known is None or (self._by_priority and known[1] != entered):
+            known = self._arrived[request] = (self.now, entered)
+        return known[0]
 
     def _add(self, request: Any) -> None:
         """Give a request to the planner; if this raises, nothing has changed."""
         rid = request.rid
+        if rid in self._waiting:
+            raise DuplicateRequest("its rid is waiting already")
         if rid in self._in_flight:
             if self._in_flight[rid].request() is not request:
                 raise DuplicateRequest("its rid is being prefilled")
             self._end(rid)
         stated = stated_by(request, self._tenants, self.statements)
-        entry = self._door.translate(request, stated.session)
+        entry = self._waiting[rid] = self._door.translate(request, stated.session)
         try:
             pending = PendingRequest(
                 rid,
@@ -307,30 +331,14 @@ class SglangAdapter(EngineAdapter):
             )
             self._hand_over(pending)
         except Exception:
-            self._door.release(entry)
+            self._door.release(self._waiting.pop(rid))
             raise
-        self._waiting[rid] = entry
         if is_turn(request):
             self._turns[rid] = entry
 
-    # -- eviction ----------------------------------------------------------------------------------
-
-    def _touch_needed(self, queue: list[Any]) -> None:
-        """For the Rust core: make what the queue's head needs the most recently used.  O(matched tokens)."""
-        touched: set[tuple[str, bytes]] = set()
-        for request in reversed(queue):
-            entry = self._waiting[request.rid]
-            if entry.lent >= 0:  # its session's KV, which is never evicted
-                continue
-            cached = int(self.planner.cached_len(request.rid))
-            matched = cached // self._door.page_tokens * SYMBOL_BYTES
-            prefix = (entry.namespace, entry.key[:matched])
-            if matched and prefix not in touched:
-                touched.add(prefix)
-                caches.touch(self.policy.tree_cache, request, cached)
-
     def detach(self) -> None:
-        """Give the cache its own strategy back, and remove what its insertions report to.  O(1)."""
+        """Give policy and cache their own back, and remove what the cache's insertions report to.  O(1)."""
+        vars(self.policy).pop("waiting_queue_prefix_matched", None)
         self.policy.tree_cache.peek = None
         if self._stock_strategy is not None:
             caches.set_strategy(self.policy.tree_cache, self._stock_strategy)

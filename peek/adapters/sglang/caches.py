@@ -292,12 +292,3 @@ def set_strategy(cache: Any, strategy: Any) -> None:
         bound = getattr(component, "session_ref_eviction_strategy", None)
         if getattr(bound, "__self__", None) is former:
             component.session_ref_eviction_strategy = None
-
-
-def touch(cache: Any, request: Any, cached: int) -> None:
-    """Make what a waiting request would hit the most recently used, as SGLang's own policies do."""
-    from sglang.srt.mem_cache.radix_cache import RadixKey
-
-    tokens = request.origin_input_ids + request.output_ids
-    limit = cached + is_bigram(cache)  # n pairs have n + 1 tokens
-    cache.touch_prefix(RadixKey(tokens, request.extra_key, limit=limit, cache_salt=request.cache_salt))

@@ -155,7 +155,7 @@ def around_order(stock: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
         return stock(policy, *args, **kwargs)
     touch = getattr(policy, "_touch_waiting_prefixes", None)
     if touch is not None:
-        touch(policy.policy, queue)
+        touch(None, queue)  # a cache-aware policy would have matched all, which keeps them recent
     return False  # 0.5.9: no prefixes were matched; later versions return nothing
 
 

@@ -159,7 +159,7 @@ class Translator:
         if whole == 0:
             made.namespace = alone
         elif made.namespace != alone:
-            symbols, made.letters = self.alphabet.pack(tokens[skipped : skipped + whole])
+            symbols, made.letters = self.alphabet.pack(tokens, skipped, skipped + whole)
             if any(letter.value < 0 for letter in made.letters) or tokens[0] < 0:
                 raise InvalidKey("a token id is below 0")
             made.heads = heads_of(symbols)
@@ -179,12 +179,10 @@ class Translator:
 
         O(tokens); nothing is kept.
         """
-        first = None
         if len(tokens) and isinstance(tokens[0], tuple):  # pairs, in 0.5.9
             tokens = [tokens[0][0], *(pair[1] for pair in tokens)]
-        if self.bigram and len(tokens):
-            first, tokens = int(tokens[0]), tokens[1:]
-        symbols = self.alphabet.known(tokens)
+        first = int(tokens[0]) if self.bigram and len(tokens) else None
+        symbols = self.alphabet.known(tokens, 1 if self.bigram else 0)
         namespace = namespace_of(extra_key, cache_salt, first)
         return namespace, symbols if self.pages is None else self.pages.known(symbols)
 
@@ -199,6 +197,10 @@ class Translator:
 # -- following it -------------------------------------------------------------------------------------
 
 
+SWEEP_EVERY: Final = 64
+"""Turns of the scheduler between two looks at all requests that are followed; each is O(queue)."""
+
+
 class Followed:
     """The requests that were seen to wait, until they have ended; keeps them alive until then.
 
@@ -207,6 +209,12 @@ class Followed:
 
     def __init__(self) -> None:
         self.here: dict[str, Any] = {}
+        self._turns = 0
+
+    def due(self) -> bool:
+        """Count one more turn; return whether it is time to look at all requests."""
+        self._turns += 1
+        return self._turns % SWEEP_EVERY == 0
 
     def new(self, queue: list[Any]) -> list[Any]:
         """Follow and return what stands behind the last known request, retracted ones aside.  O(these)."""
@@ -240,16 +248,12 @@ class Followed:
 LONGEST_WAIT_S: Final = 86_400.0
 """Seconds; a longer wait means that the request's time is from another clock."""
 
-LOOK_EVERY: Final = 32
-"""Turns of the scheduler between two looks for requests that have ended."""
-
 
 class Served:
     """Reports requests to a recorder, from when they are seen in the waiting queue until they have ended."""
 
     def __init__(self, statements: Statements) -> None:
         self._followed = Followed()
-        self._turns = 0
         self._statements = statements
 
     def saw(self, queue: list[Any], recorder: Recorder) -> None:
@@ -265,9 +269,8 @@ class Served:
         return Asked(str(request.rid), at_s, request.origin_input_ids, space, session, tenant)
 
     def turned(self, queue: list[Any], recorder: Recorder) -> None:
-        """Write the requests that have ended; once a turn.  O(followed) every `LOOK_EVERY` turns."""
-        self._turns += 1
-        if self._turns % LOOK_EVERY == 0:
+        """Write the requests that have ended; once a turn.  O(followed + queue) every `SWEEP_EVERY` turns."""
+        if self._followed.due():
             for request in self._followed.ended():
                 recorder.ended(str(request.rid), len(request.output_ids))
             for request in self._followed.withdrawn(queue):

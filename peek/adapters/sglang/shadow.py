@@ -19,9 +19,6 @@ from peek.adapters.shadow import Shadow
 from peek.simulation.cost import chunk_pairs
 from peek.simulation.live import Limits, LiveRadix, folded, page_names
 
-SWEEP_EVERY: Final = 64
-"""Turns between two looks for requests that left the queue without entering a batch; each is O(queue)."""
-
 UNLIMITED: Final = 2**31
 
 
@@ -62,7 +59,6 @@ class SglangShadow:
         self._followed = Followed()
         self._rest: dict[str, list[int]] = {}
         """By id: tokens of the prompt behind its last whole page; not where its key ends before that."""
-        self._turns = 0
         self._went_on = False
 
     def _begin(self, scheduler: Any) -> Shadow:
@@ -97,8 +93,7 @@ class SglangShadow:
         for request in requests:
             account.admitted(request.rid, int(request.cached_tokens))
         gone = self._followed.ended()
-        self._turns += 1
-        if self._turns % SWEEP_EVERY == 0:
+        if self._followed.due():
             gone += self._followed.withdrawn(queue)
         for request in gone:
             rest, outputs = self._rest.pop(request.rid, None), request.output_ids

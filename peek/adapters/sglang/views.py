@@ -106,6 +106,39 @@ class PageTable:
         return self._pages[symbol]
 
 
+@final
+class NodePlace:
+    """A cursor: `at` bytes into the packed key of `node`, behind `host` tokens that are on the host.
+
+    Attributes:
+        key, packed: the node's key when it was read, and packed; after a split the node keeps the key's end.
+        run: tokens with sliding-window KV since the last one without.
+        best: tokens up to the last place from which a hybrid model can go on; -1 for other models.
+    """
+
+    __slots__ = ("at", "best", "first", "host", "key", "node", "owner", "packed", "run")
+
+    def __init__(self, node: object, owner: object, first: object, best: int) -> None:
+        self.node = node
+        self.owner = owner
+        self.first = first
+        self.key: object = None
+        self.packed = b""
+        self.at: i64 = 0
+        self.host: i64 = 0
+        self.run: i64 = _WHOLE
+        self.best: i64 = best
+
+    def copy(self) -> NodePlace:
+        place = NodePlace(self.node, self.owner, self.first, self.best)
+        place.key = self.key
+        place.packed = self.packed
+        place.at = self.at
+        place.host = self.host
+        place.run = self.run
+        return place
+
+
 class RadixView:
     """What both views have in common.
 
@@ -144,44 +177,41 @@ class RadixView:
         first, extra_key, salt = owner_of(namespace)
         return self._start(first, extra_key, salt)
 
+    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+        if cursor is None:
+            return 0, None
+        if isinstance(cursor, int):  # lent: the key has as many symbols as that takes
+            return len(segment), cursor
+        return self._advance(cursor, segment, offset)
+
+    def node_id(self, cursor: object) -> int:
+        return OF_A_SESSION if isinstance(cursor, int) else self._node_id(cursor)
+
+    @property
+    def worth(self) -> Callable[[object, int], int] | None:
+        """See `CacheView`; None while every token saves one, which spares a walk the calls."""
+        return self._worth if self._lent or self._insertions is None else None
+
+    def _worth(self, cursor: object, matched: int) -> int:
+        whole = matched * self.unit_tokens
+        if isinstance(cursor, int):
+            return min(cursor, whole)
+        if not isinstance(cursor, NodePlace):
+            return whole
+        return whole - int(_HOST_COST * float(cursor.host)) if cursor.best < 0 else int(cursor.best)
+
     def _start(self, first: object, extra_key: str | None, salt: str | None) -> object:
         """Return the cursor before all keys of a namespace, after the token `first` if keys are pairs."""
         raise NotImplementedError
 
+    def _advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
+        raise NotImplementedError
+
+    def _node_id(self, cursor: object) -> int:
+        raise NotImplementedError
+
 
 # -- Python's nodes -----------------------------------------------------------------------------------
-
-
-@final
-class NodePlace:
-    """A cursor: `at` bytes into the packed key of `node`, behind `host` tokens that are on the host.
-
-    Attributes:
-        size: the length of that key when it was read; after a split the node keeps the key's end.
-        run: tokens with sliding-window KV since the last one without.
-        best: symbols up to the last place from which a hybrid model can go on.
-    """
-
-    __slots__ = ("at", "best", "first", "host", "node", "owner", "run", "size")
-
-    def __init__(self, node: object, owner: object, first: object) -> None:
-        self.node = node
-        self.owner = owner
-        self.first = first
-        self.size: i64 = 0
-        self.at: i64 = 0
-        self.host: i64 = 0
-        self.run: i64 = _WHOLE
-        self.best: i64 = 0
-
-    def copy(self) -> NodePlace:
-        place = NodePlace(self.node, self.owner, self.first)
-        place.size = self.size
-        place.at = self.at
-        place.host = self.host
-        place.run = self.run
-        place.best = self.best
-        return place
 
 
 @final
@@ -212,13 +242,10 @@ class NodeView(RadixView):
         return super().inserted_since(version) if stood else None
 
     def _start(self, first: object, extra_key: str | None, salt: str | None) -> object:
-        return NodePlace(self._root(), extra_key if salt is None else (extra_key, salt), first)
+        owner = extra_key if salt is None else (extra_key, salt)
+        return NodePlace(self._root(), owner, first, -1 if self._holds is None else 0)
 
-    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
-        if cursor is None:
-            return 0, None
-        if isinstance(cursor, int):  # lent: the key has as many symbols as that takes
-            return len(segment), cursor
+    def _advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
         assert isinstance(cursor, NodePlace)
         symbols = edge_bytes(segment)
         place = cursor.copy()
@@ -228,23 +255,27 @@ class NodeView(RadixView):
         while done < n:
             if place.at == len(tokens):
                 child = self._child(place, tokens, symbols, done)
-                if child is None or self._on_host(child) is None:
+                on_host = None if child is None else self._on_host(child)
+                if on_host is None:
                     break
                 place.node = child
                 place.at = 0
                 tokens = self._tokens_of(place)
+            else:
+                on_host = self._on_host(place.node)
             common = self._common(tokens, place.at, symbols, done)
             done += common
             place.at += common * self.unit_tokens
             ended = place.at == len(tokens)
-            self._reach(place, common >> 2, offset + (done >> 2), ended)
+            if self._holds is not None:
+                self._reach(place, common >> 2, offset + (done >> 2), ended)
+            elif on_host:
+                place.host += (common >> 2) * self.unit_tokens
             if not ended:
                 break
         return done >> 2, place
 
-    def node_id(self, cursor: object) -> int:
-        if isinstance(cursor, int):
-            return OF_A_SESSION
+    def _node_id(self, cursor: object) -> int:
         assert isinstance(cursor, NodePlace)
         self._fresh(cursor)
         node: Any = cursor.node
@@ -259,17 +290,6 @@ class NodeView(RadixView):
         self._by_id[node.parent.id] = node.parent
         return int(node.parent.id)
 
-    def worth(self, cursor: object, matched: int) -> int:
-        """Return the tokens that a match of `matched` symbols saves; those on the host count in part."""
-        if cursor is None:
-            return matched * self.unit_tokens
-        if isinstance(cursor, int):
-            return min(int(cursor), matched * self.unit_tokens)
-        assert isinstance(cursor, NodePlace)
-        if self._holds is not None:
-            return int(cursor.best * self.unit_tokens)
-        return matched * self.unit_tokens - int(_HOST_COST * float(cursor.host))
-
     # -- SGLang's nodes ----------------------------------------------------------------------------
 
     def _on_host(self, node: Any) -> bool | None:
@@ -280,12 +300,7 @@ class NodeView(RadixView):
 
     def _reach(self, place: NodePlace, symbols: i64, position: i64, ended: bool) -> None:
         """Note that `symbols` more of a node match, up to `position`; `ended`: its last one is among them."""
-        node: Any = place.node
-        if self._holds is None:
-            if self._on_host(node):
-                place.host += symbols * self.unit_tokens
-            return
-        held: int = self._holds(node)
+        held: int = self._holds(place.node)
         good = True
         if self._window > 0:
             place.run = place.run + symbols * self.unit_tokens if held & HAS_WINDOW else 0
@@ -293,14 +308,18 @@ class NodeView(RadixView):
         if self._states:
             good = good and ended and bool(held & HAS_STATE)
         if good:
-            place.best = position
+            place.best = position * self.unit_tokens
 
     def _fresh(self, place: NodePlace) -> bytes:
         """Move a cursor to where its symbols are now; return the packed symbols of its node's key.
 
         A split leaves the end of the key to the node, and gives its beginning to a new parent.  O(splits).
         """
-        at, size = place.at, place.size
+        node: Any = place.node
+        if node.key is place.key:
+            return place.packed
+        at: i64 = place.at
+        size: i64 = len(place.packed)
         tokens = self._tokens_of(place)
         behind = size - len(tokens) - at
         if size == len(tokens) or at == 0:
@@ -309,7 +328,7 @@ class NodeView(RadixView):
             place.at = -behind
             return tokens
         while True:
-            node: Any = place.node
+            node = place.node
             place.node = node.parent
             tokens = self._tokens_of(place)
             if behind < len(tokens):
@@ -321,10 +340,11 @@ class NodeView(RadixView):
         """Return the packed symbols of the key of a cursor's node; kept as long as node and key live."""
         node: Any = place.node
         key: Any = node.key
+        place.key = key
         known = self._packed.get(node)
         if known is not None and known[0] is key:
-            place.size = len(known[1])
-            return known[1]
+            place.packed = known[1]
+            return place.packed
         raw: Any = ()  # the root's key may be anything that is empty
         if len(key):
             raw = key.raw_token_ids() if hasattr(key, "raw_token_ids") else key.token_ids
@@ -337,7 +357,7 @@ class NodeView(RadixView):
             both: tuple[bytes, object] = self._alphabet.pack(raw)
             packed, letters = both
         self._packed[node] = (key, packed, letters)
-        place.size = len(packed)
+        place.packed = packed
         return packed
 
     def _child(self, place: NodePlace, tokens: bytes, symbols: bytes, at: i64) -> Any:
@@ -402,11 +422,7 @@ class CoreView(RadixView):
             tokens.append(first)
         return tokens, 0, extra_key, salt
 
-    def advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
-        if cursor is None:
-            return 0, None
-        if isinstance(cursor, int):  # lent: the key has as many symbols as that takes
-            return len(segment), cursor
+    def _advance(self, cursor: object, segment: memoryview, offset: int) -> tuple[int, object]:
         assert isinstance(cursor, tuple)
         before, _, extra_key, salt = cursor
         tokens = before + self._tokens(segment)
@@ -418,20 +434,9 @@ class CoreView(RadixView):
             del tokens[len(tokens) - (len(segment) - done) * self.unit_tokens :]
         return done, (tokens, node, extra_key, salt)
 
-    def node_id(self, cursor: object) -> int:
-        if isinstance(cursor, int):
-            return OF_A_SESSION
+    def _node_id(self, cursor: object) -> int:
         assert isinstance(cursor, tuple)
         return int(cursor[1])
-
-    @property
-    def worth(self) -> Callable[[object, int], int] | None:
-        """See `CacheView`; None if nothing is lent, which spares a walk the calls."""
-        return self._worth if self._lent else None
-
-    def _worth(self, cursor: object, matched: int) -> int:
-        whole = matched * self.unit_tokens
-        return min(cursor, whole) if isinstance(cursor, int) else whole
 
     def _tokens(self, segment: Any) -> array[int]:
         pages = self._pages

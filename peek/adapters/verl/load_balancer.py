@@ -18,13 +18,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, ParamSpec
 
 from peek.adapters.fleet_metrics import FleetMetrics, serve_metrics
 from peek.config import PeekConfig
 from peek.errors import InvalidConfig, InvalidKey, QueueFull
 from peek.fleet import FleetConfig, FleetPlanner
 from peek.request import PendingRequest
+from peek.settings import require_within
+
+P = ParamSpec("P")
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +63,7 @@ class FleetLoadBalancer:
         if unknown:
             raise InvalidConfig(f"router option {unknown[0]!r} is unknown; valid: {', '.join(OPTIONS)}")
         found = self._options = {**OPTIONS, **options}
+        require_within("cache_tokens", found["cache_tokens"], 0, 2**60)
         self._clock = clock
         config = FleetConfig(
             order=PeekConfig.from_label(found["policy"]),
@@ -106,31 +110,24 @@ class FleetLoadBalancer:
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiting[ours] = future
         try:
-            self._add(request_id, ours, prompt_ids)
+            self._change(self._add, request_id, ours, prompt_ids)
             return await future
         except asyncio.CancelledError:  # the client left
-            if self._stock is None and ours in self._fleet:
-                with self._metrics.deciding():
-                    self._fleet.cancel(ours)
-                    self._send()
+            self._change(self._cancel, ours)
             raise
         finally:
             self._waiting.pop(ours, None)
 
     def _add(self, request_id: str, ours: str, prompt_ids: list[int]) -> None:
-        tokens = self._options["decode_tokens"]
+        tokens, now = self._options["decode_tokens"], self._clock()
         try:
-            with self._metrics.deciding():
-                now = self._clock()
-                try:
-                    self._fleet.add(PendingRequest(ours, prompt_ids, now, session=request_id), tokens)
-                except InvalidKey:  # not a prompt: it shares nothing
-                    self._fleet.add(PendingRequest(ours, [self._serial], now), tokens)
-                self._send()
-        except QueueFull:
-            raise
-        except Exception:
-            self._fall_back()
+            self._fleet.add(PendingRequest(ours, prompt_ids, now, session=request_id), tokens)
+        except InvalidKey:  # not a prompt: it shares nothing
+            self._fleet.add(PendingRequest(ours, [self._serial], now), tokens)
+
+    def _cancel(self, ours: str) -> None:
+        if ours in self._fleet:
+            self._fleet.cancel(ours)
 
     def release_server(self, server_id: str, request_id: str | None = None) -> None:
         """Note that a request has ended at a server; unknown ones are ignored."""
@@ -144,13 +141,7 @@ class FleetLoadBalancer:
             del at_server[name]
         if self._stock is not None:
             self._stock.release_server(server_id)
-            return
-        try:
-            with self._metrics.deciding():
-                self._fleet.finished(ended, server_id)
-                self._send()
-        except Exception:
-            self._fall_back()
+        self._change(self._fleet.finished, ended, server_id)
 
     def require_acquire_fields(self) -> list[str]:
         """Return the arguments that `acquire_server` needs."""
@@ -159,6 +150,19 @@ class FleetLoadBalancer:
     def require_release_fields(self) -> list[str]:
         """Return the arguments that `release_server` needs."""
         return ["request_id"]
+
+    def _change(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call the planner and send what may go, unless verl's own decides, as after an error here."""
+        if self._stock is not None:
+            return
+        try:
+            with self._metrics.deciding():
+                function(*args, **kwargs)
+                self._send()
+        except QueueFull:
+            raise
+        except Exception:
+            self._fall_back()
 
     def _send(self) -> None:
         for ours, server in self._fleet.dispatch(self._clock()):
@@ -172,35 +176,30 @@ class FleetLoadBalancer:
 
     def add_servers(self, servers: Mapping[str, Any]) -> None:
         """Add servers; a known one gets its new handle."""
-        for server, handle in servers.items():
-            if server not in self._servers:
-                self._under_way[server] = {}
-                with self._metrics.changing:
-                    self._fleet.join(server, cache_tokens=self._options["cache_tokens"])
-            self._servers[server] = handle
         if self._stock is not None:
             self._stock.add_servers(servers)
-        elif self._waiting:
-            with self._metrics.deciding():
-                self._send()
+        new = [server for server in servers if server not in self._servers]
+        self._servers.update(servers)
+        for server in new:
+            self._under_way[server] = {}
+            self._change(self._fleet.join, server, cache_tokens=self._options["cache_tokens"])
 
     def remove_servers(self, server_ids: list[str]) -> None:
         """Remove servers; requests waiting for them get another, or `RuntimeError` if none is left."""
-        for server in server_ids:
-            if server in self._servers:
-                del self._servers[server], self._under_way[server]
-                with self._metrics.changing:
-                    self._fleet.lost(server, requeue=False)
         if self._stock is not None:
             self._stock.remove_servers(server_ids)
-        elif self._servers:
-            with self._metrics.deciding():
-                self._send()
-        else:
+        gone = [server for server in dict.fromkeys(server_ids) if server in self._servers]
+        for server in gone:
+            del self._servers[server], self._under_way[server]
+        self._change(self._lose, gone)
+
+    def _lose(self, gone: list[str]) -> None:
+        for server in gone:
+            self._fleet.lost(server, requeue=False)
+        if not self._servers:
             for ours, future in self._waiting.items():
                 if not future.done():  # otherwise it finds its server gone
-                    with self._metrics.changing:
-                        self._fleet.cancel(ours)
+                    self._fleet.cancel(ours)
                     future.set_exception(RuntimeError(NO_SERVERS))
 
     def get_all_servers(self) -> list[str]:
@@ -223,15 +222,15 @@ class FleetLoadBalancer:
             "active_servers": len(self._servers),
             "registered_handles": list(self._servers),
             "waiting": len(self._waiting),
-            **self._fleet.stats.as_dict(),
+            **(self._fleet.stats.as_dict() if self._stock is None else {}),
         }
 
     def clear_sticky_cache(self) -> dict[str, Any]:
         """Forget the servers' caches, which are or will be empty (new weights): requests may go anywhere."""
-        with self._metrics.changing:
-            self._fleet.forget_caches()
+        self._change(self._fleet.forget_caches)
+        cleared = 0 if self._stock is None else self._stock.clear_sticky_cache()["cleared_entries"]
         loads = {server: self.get_inflight_count(server) for server in self._servers}
-        return {"cleared_entries": 0, "server_loads": loads}
+        return {"cleared_entries": cleared, "server_loads": loads}
 
     def _fall_back(self) -> None:
         """Let verl's own balancer decide from now on, also for the requests that wait."""
@@ -242,7 +241,10 @@ class FleetLoadBalancer:
         self._stock = GlobalRequestLoadBalancer(self._servers)
         for ours, future in self._waiting.items():
             if not future.done():
-                future.set_result(self._stock_server(ours.rpartition("#")[0]))
+                try:
+                    future.set_result(self._stock_server(ours.rpartition("#")[0]))
+                except RuntimeError as error:  # no server is left
+                    future.set_exception(error)
 
     def _stock_server(self, request_id: str) -> str:
         server: str = self._stock.acquire_server(request_id)[0]

@@ -66,7 +66,7 @@ class VllmAdapter(EngineAdapter):
         self._loads = RequestStatus.WAITING_FOR_REMOTE_KVS
         self._watch = seams.PoolWatch(self._pool, self.mirror, shield)
         self._followed: LazyPlan | None = None
-        """The plan that the queue follows, None if a request has come or gone since."""
+        """The plan that the queue follows, None if a request has come since."""
         self._away = False
         """Whether the queue may be in another order than vLLM's own."""
         self._expected: dict[str, int] = {}
@@ -111,18 +111,18 @@ class VllmAdapter(EngineAdapter):
     def sync(self) -> None:
         """Tell planner and mirror what the engine has done since the last call."""
         waiting = self._take_back()
+        for request_id in waiting.gone:
+            if request_id in self._known:
+                self._withdraw(request_id)
+            self.quarantine.let_go(request_id)
+        waiting.forget_gone()
         self._blocked.look()
         # In shadow mode nothing is held: vLLM's own order stands, also of what cannot run.
         freed = self._blocked.all() if self.planner.shadow else self._blocked.freed()
         for request in reversed(freed):
             waiting.entered[request.request_id] = request
-        if waiting.entered or waiting.gone:
+        if waiting.entered:
             self._followed = None
-            for request_id in waiting.gone:
-                if request_id in self._known:
-                    self._withdraw(request_id)
-                self.quarantine.let_go(request_id)
-            waiting.gone.clear()
             self._let_in(waiting)
         self._watch.update(self.planner.evicts or self.planner.order_matters(self.mirror))
         for request_id in self.mirror.pop_outgrown():
@@ -141,9 +141,10 @@ class VllmAdapter(EngineAdapter):
             rest = waiting.put_back(list(apart)[::-1])
             back = [request for request in rest if self._takes_part(request)]
             if back or len(rest) < len(apart):
-                self.scheduler.skipped_waiting = type(apart)()
-                self.scheduler.skipped_waiting.prepend_requests(r for r in rest if not self._takes_part(r))
+                left_there = type(apart)()
+                left_there.prepend_requests(r for r in rest if not self._takes_part(r))
                 waiting.prepend_requests(back)
+                self.scheduler.skipped_waiting = left_there  # last: an error before it loses no request
         waiting.put_back([])  # what vLLM's scan took out and did not put back has left
         return waiting
 

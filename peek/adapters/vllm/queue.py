@@ -1,9 +1,9 @@
 """vLLM's waiting queue in the planner's order.
 
 vLLM uses a waiting queue through a dozen methods and admits a few requests a step.  So `PlannedQueue` (first
-come, first served) looks up in the plan only what vLLM asks for: a step costs what it admits, however many
-wait.  `RankedQueue` (`--scheduling-policy priority`) lays out each new plan; docs/vllm.md says what that
-costs.  `Blocked` knows which requests vLLM's scan would pass over, whatever their place.
+come, first served) and `RankedQueue` (`--scheduling-policy priority`) look up in the plan only what vLLM asks
+for: a step costs what it admits, however many wait.  `Blocked` knows which requests vLLM's scan would pass
+over, whatever their place.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from copy import copy
+from itertools import islice
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 from sortedcontainers import SortedDict, SortedList
@@ -19,10 +22,16 @@ if TYPE_CHECKING:
     from peek.planner import LazyPlan
 
 
-class TrackedQueue:
-    """Mixed into vLLM's `RequestQueue`: its methods, and a record of what entered and left.
+class PlannedQueue:
+    """Mixed into vLLM's `RequestQueue`: its methods, a plan's order, and a record of what entered and left.
 
-    vLLM sees to it that ids are unique.
+    First come, first served, until a plan says otherwise.  Requests that take part in plans go in the order
+    of the last plan; requests that it does not know follow, by entry.  A request outside plans (`keep_place`)
+    is up when as many have left as stood before it.  What vLLM puts at the head stays there until it takes
+    part.  What cannot run (`hold`) comes last: vLLM's scan passes over all of these and puts them back at
+    once, two assignments each.  O(1) a call plus what the plan works out.
+
+    vLLM sees to it that ids are unique.  One request may enter twice before it leaves.
 
     Attributes:
         members: the requests in the queue, by id.
@@ -41,55 +50,31 @@ class TrackedQueue:
         self.guard: Callable[..., Any] = lambda function, *args: function(*args)
         self.looked: Callable[[Any], None] = lambda _: None
         self.overtook = False
-        self._held: dict[str, Any] = {}
-        """Requests that cannot run for now, by id."""
         self._next: Any = None
         """The last answer of `peek_request`: vLLM looks, makes room, and then takes out that request."""
+        self._plan: LazyPlan | None = None
+        self._at = 0
+        self._body: OrderedDict[str, Any] = OrderedDict()
+        """The requests that take part in plans, by id; also new ones."""
+        self._numbers: dict[str, Any] = {}
+        """By entry; below 0 and falling for requests put at the head, which are up at once."""
+        self._kept: SortedDict[Any, Any] = SortedDict()
+        """The requests that keep their places, by number."""
+        self._held: dict[str, Any] = {}
+        """Requests that cannot run for now, by id."""
+        self._entries = 0
+        self._put_at_head = 0
+        self._left = 0
+        """Departures, less the requests put at the head: those present then wait for one more each."""
+        self._held_numbers: SortedList[int] = SortedList()
+        self._departed: list[int] = []
+        """The numbers of held requests that have left; only while a request keeps its place."""
+        self._passed: list[Any] = []
+        """The held requests that vLLM's scan has taken out and not yet put back."""
+        self._scanned: Iterator[Any] = iter(())
+        """The held requests behind these."""
         for request in requests:
             self.add_request(request)
-
-    # -- what the kinds of queue do differently ----------------------------------------------------
-
-    def follow(self, plan: LazyPlan | None) -> None:
-        """Follow the order of this plan; None for vLLM's own order."""
-        raise NotImplementedError
-
-    def keep_place(self, request: Any) -> None:
-        """Let a member take part in no plan."""
-        self._held.pop(request.request_id, None)
-
-    def take_part(self, request: Any) -> None:
-        """Let a member take part in plans."""
-        self._held.pop(request.request_id, None)
-
-    def hold(self, request: Any) -> None:
-        """Note that a member cannot run for now, until it takes part again."""
-        self._held[request.request_id] = request
-
-    def put_back(self, requests: list[Any]) -> list[Any]:
-        """Put the held ones of `requests` back, the last one taken out first; return the others.
-
-        Held requests that were taken out and are not among them have left.
-        """
-        return requests
-
-    def in_stock_order(self) -> list[Any]:
-        """Return all, with held ones where vLLM would have them.  O(n)."""
-        return list(self)
-
-    def _insert(self, request: Any, at_head: bool) -> None:
-        raise NotImplementedError
-
-    def _discard(self, request: Any) -> None:
-        raise NotImplementedError
-
-    def _find_next(self) -> Any:
-        """Return the next request, None without one."""
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[Any]:
-        """First to go first.  O(n)."""
-        raise NotImplementedError
 
     # -- vLLM's calls ------------------------------------------------------------------------------
 
@@ -107,6 +92,8 @@ class TrackedQueue:
         self.put_back([])
         name = request.request_id
         self._next = None
+        if name in self.members:  # vLLM adds a resumable request once more when it preempts it
+            self._discard(self.members[name])
         self.members[name] = request
         came_back = self.gone.get(name) is request
         if came_back:
@@ -125,7 +112,14 @@ class TrackedQueue:
         return self._next
 
     def pop_request(self) -> Any:
-        request = self.peek_request()
+        request = self._next or self.peek_request()
+        name = request.request_id
+        if self._passed or name in self._held:
+            self._next = None
+            self._passed.append(request)
+            return request
+        if self._plan is not None and not self.overtook and name in self._body:
+            self.overtook = next(iter(self._body)) != name
         self.remove_request(request)
         return request
 
@@ -148,67 +142,47 @@ class TrackedQueue:
         self.entered.pop(name, None)
         self.gone[name] = request
 
+    def forget_gone(self) -> None:
+        """Forget who has left.  O(these)."""
+        for name in self.gone:
+            self._held.pop(name, None)
+        self.gone.clear()
+
     def __bool__(self) -> bool:
         return len(self) > 0
 
     def __len__(self) -> int:
-        return len(self.members)
+        return len(self.members) - len(self._passed)
+
+    def __iter__(self) -> Iterator[Any]:
+        """First to go first: takes all out of a copy, and works the whole plan out.  O(n log n)."""
+        twin, own = copy(self), vars(self).items()
+        vars(twin).update((name, copy(it)) for name, it in own if isinstance(it, (dict, list, SortedList)))
+        twin.looked, twin._next = (lambda _: None), None
+        twin._scanned = islice(twin._held.values(), len(self._passed), None)
+        return iter([twin.pop_request() for _ in range(len(self))])
 
     def __getitem__(self, place: int) -> Any:
         """Return the request at a place, as vLLM's own queue, a deque, does.  O(n)."""
         return list(self)[place]
 
-
-class PlannedQueue(TrackedQueue):
-    """First come, first served, until a plan says otherwise.  O(1) a call plus what the plan works out.
-
-    Requests that take part in plans go in the order of the last plan; requests that it does not know follow,
-    by entry.  A request outside plans (`keep_place`) is up when as many have left as stood before it.  What
-    vLLM puts at the head stays there until it takes part.  What cannot run (`hold`) comes last: vLLM's scan
-    passes over all of these and puts them back at once, two assignments each.
-    """
-
-    def __init__(self, requests: Iterable[Any] = ()) -> None:
-        self._body: OrderedDict[str, Any] = OrderedDict()
-        """The requests that take part in plans, by id; also new ones."""
-        self._kept: SortedDict[int, Any] = SortedDict()
-        """The requests that keep their places, by number."""
-        self._numbers: dict[str, int] = {}
-        """By entry; below 0 and falling for requests put at the head, which are up at once."""
-        self._entries = 0
-        self._put_at_head = 0
-        self._left = 0
-        """Departures, less the requests put at the head: those present then wait for one more each."""
-        self._held_numbers: SortedList[int] = SortedList()
-        self._departed: list[int] = []
-        """The numbers of held requests that have left; only while a request keeps its place."""
-        self._passed: list[Any] = []
-        """The held requests that vLLM's scan has taken out and not yet put back."""
-        self._scanned: Iterator[Any] = iter(())
-        """The held requests behind these."""
-        self._plan: LazyPlan | None = None
-        self._at = 0
-        super().__init__(requests)
-
-    def __len__(self) -> int:
-        return super().__len__() - len(self._passed)
-
     # -- plans -------------------------------------------------------------------------------------
 
     def follow(self, plan: LazyPlan | None) -> None:
+        """Follow the order of this plan; None for vLLM's own order."""
         self._plan = plan
         self._at = 0
         self._next = None
 
     def keep_place(self, request: Any) -> None:
-        """O(log n)."""
+        """Let a member take part in no plan.  O(log n)."""
         number = self._numbers[request.request_id]
         if number not in self._kept:
             self._take_from_its_place(request)
             self._kept[number] = request
 
     def take_part(self, request: Any) -> None:
-        """O(1); O(log n) if it was held or kept its place."""
+        """Let a member take part in plans.  O(1); O(log n) if it was held or kept its place."""
         name = request.request_id
         if name not in self._body:
             self._take_from_its_place(request)
@@ -216,7 +190,7 @@ class PlannedQueue(TrackedQueue):
             self._body.move_to_end(name, last=False)
 
     def hold(self, request: Any) -> None:
-        """Put it last.  O(log n)."""
+        """Put a member that cannot run for now last, until it takes part again.  O(log n)."""
         name = request.request_id
         if name not in self._held:
             self._take_from_its_place(request)
@@ -233,12 +207,20 @@ class PlannedQueue(TrackedQueue):
             del self._kept[number]
 
     def in_stock_order(self) -> list[Any]:
-        order, held = list(self), list(self._held.values())[len(self._passed) :]
-        at_head = self._kept.bisect_left(0)
-        return order[:at_head] + held + order[at_head : len(order) - len(held)]
+        """Return all as if there had been no plan, held ones where vLLM would have them.  O(n log n)."""
+
+        def place(request: Any) -> tuple[bool, bool, int]:
+            number = self._numbers[request.request_id]
+            return number >= 0, request.request_id not in self._held, number
+
+        passed = set(self._passed)
+        return sorted((request for request in self.members.values() if request not in passed), key=place)
 
     def put_back(self, requests: list[Any]) -> list[Any]:
-        """O(requests)."""
+        """Put the held ones of `requests` back, the last one taken out first; return the others.
+
+        Held requests that were taken out and are not among them have left.  O(requests).
+        """
         if not self._passed:
             return requests
         passed, self._passed = self._passed, []
@@ -266,6 +248,7 @@ class PlannedQueue(TrackedQueue):
         self._numbers[request.request_id] = number
 
     def _find_next(self) -> Any:
+        """Return the next request, None without one."""
         if not self._passed:
             request = self._first_to_run()
             if request is not None:
@@ -301,18 +284,6 @@ class PlannedQueue(TrackedQueue):
             self._at += 1
         return None
 
-    def pop_request(self) -> Any:
-        request = self._next or self.peek_request()
-        name = request.request_id
-        if self._passed or name in self._held:
-            self._next = None
-            self._passed.append(request)
-            return request
-        if self._plan is not None and not self.overtook and name in self._body:
-            self.overtook = next(iter(self._body)) != name
-        self.remove_request(request)
-        return request
-
     def _discard(self, request: Any) -> None:
         name = request.request_id
         number = self._numbers[name]
@@ -325,75 +296,80 @@ class PlannedQueue(TrackedQueue):
         else:
             self._left += 1
 
-    def __iter__(self) -> Iterator[Any]:
-        """Works the whole plan out."""
-        names = [] if self._plan is None else self.guard(self._plan.rest, self._at) or []
-        planned = {name: self._body[name] for name in names if name in self._body}
-        rest = [request for name, request in self._body.items() if name not in planned]
-        order: list[Any] = []
-        kept = list(self._kept.items())
-        at = 0
-        for request in [*planned.values(), *rest]:
-            while at < len(kept) and self._is_up(kept[at][0], self._left + len(order)):
-                order.append(kept[at][1])
-                at += 1
-            order.append(request)
-        order += [request for _, request in kept[at:]]
-        return iter(order + list(self._held.values())[len(self._passed) :])
 
+class RankedQueue(PlannedQueue):
+    """By priority, and among equals in a plan's order; what that does not know follows.  O(log n) a call.
 
-class RankedQueue(TrackedQueue):
-    """By priority, and among equals in the order that was placed last.  O(log n) a call.
-
-    Requests that entered since stand behind others of their priority, and preempted ones before them.  Before
-    a plan is placed the order is vLLM's own.  A request in no plan keeps its place among all, also a held
-    one: vLLM passes over it where it stands.
+    A time counts as of the entry: it may change, or be no number.  What is preempted under a plan goes before
+    its equals.  A request outside plans waits for its equals at most.  One that cannot run keeps its place,
+    too, and vLLM passes over it there.
     """
 
     def __init__(self, requests: Iterable[Any] = ()) -> None:
-        self._items: dict[str, tuple[int, int, Any]] = {}
-        """By id: priority, rank and request; equal ranks sort as vLLM's requests do."""
-        self._order: SortedList[tuple[int, int, Any]] = SortedList()
-        self._ranks: dict[str, int] = {}
+        self._order: SortedDict[Any, Any] = SortedDict()
+        """All requests by number: what vLLM sorts by, priority first."""
         super().__init__(requests)
 
-    def follow(self, plan: LazyPlan | None) -> None:
-        """Lay this plan out, ascending in priority.  O(n log n)."""
-        queue = list(self)
-        if plan is None:
-            ordered = sorted(queue)
-        else:
-            names = list(plan)
-            taking_part, planned = set(names), map(self.members.__getitem__, names)
-            ordered = [next(planned) if r.request_id in taking_part else r for r in queue]
-        if ordered == queue:
-            return
-        self.overtook = True
+    def keep_place(self, request: Any) -> None:
+        self._held.pop(request.request_id, None)
+        self._stay(request)
+
+    def take_part(self, request: Any) -> None:
         self._next = None
-        self._items = {r.request_id: (r.priority, rank, r) for rank, r in enumerate(ordered, 1)}
-        self._ranks = {name: rank for name, (_, rank, _) in self._items.items()}
-        self._order = SortedList(self._items.values())
+        self._held.pop(request.request_id, None)
+        self._kept.pop(self._numbers[request.request_id], None)
+        self._body[request.request_id] = request
+
+    def hold(self, request: Any) -> None:
+        self._held[request.request_id] = request
+        self._stay(request)
+
+    def _stay(self, request: Any) -> None:
+        """Note when it is up: at this number of departures."""
+        number = self._numbers[request.request_id]
+        if self._body.pop(request.request_id, None) is not None:
+            self._next = None
+            self._kept[number] = self._left + self._order.index(number)
+
+    def in_stock_order(self) -> list[Any]:
+        return list(self._order.values())
 
     def _insert(self, request: Any, at_head: bool) -> None:
-        name = request.request_id
-        rank = 0
-        if self._ranks and not request.num_preemptions:
-            rank = self._ranks.get(name, len(self._ranks) + 1)
-        self._items[name] = (request.priority, rank, request)
-        self._order.add(self._items[name])
+        name, arrival = request.request_id, float(request.arrival_time)
+        first = request.num_preemptions > 0 and self._plan is not None
+        number = (request.priority, not first, arrival if isfinite(arrival) else inf, name)
+        self._left -= at_head
+        self._numbers[name] = number
+        self._order[number] = self._body[name] = request
+        if first or name in self._held:
+            self._stay(request)
 
     def _discard(self, request: Any) -> None:
-        self._order.remove(self._items.pop(request.request_id))
+        number = self._numbers.pop(request.request_id)
+        del self._order[number]
+        self._kept.pop(number, None)
+        self._body.pop(request.request_id, None)
+        self._left += 1
 
     def _find_next(self) -> Any:
         if not self._order:
             return None
-        request = self._order[0][2]
+        number, request = self._order.peekitem(0)
+        planned = self._next_planned()
+        if planned is not None and self._numbers[planned.request_id][0] == number[0]:
+            request = planned
+        if self._kept:
+            stays, due = self._kept.peekitem(0)
+            if stays == number or (stays[0] == number[0] and due <= self._left):
+                request = self._order[stays]
         self.guard(self.looked, request)
         return request
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter([request for _, _, request in self._order])
+    def pop_request(self) -> Any:
+        request = self.peek_request()
+        self.overtook |= request is not self._order.peekitem(0)[1]
+        self.remove_request(request)
+        return request
 
 
 def tracked_queue(stock: Any) -> Any:

@@ -22,14 +22,9 @@ def attach(scheduler: Any, vllm_config: Any) -> Attachment[VllmAdapter]:
     """
     additional = getattr(vllm_config, "additional_config", None)
     settings = requested_settings(additional.get("peek") if isinstance(additional, dict) else None)
-
-    def why_stand_aside() -> str | None:
-        layout = layout_of(scheduler)
-        return layout if isinstance(layout, str) else None
-
     return Attachment(
         settings,
-        why_stand_aside,
+        lambda: layout if isinstance(layout := layout_of(scheduler), str) else None,
         lambda shield: VllmAdapter(scheduler, settings, shield),
         lambda: vllm_info(scheduler, vllm_config),
         lambda adapter: why_no_shadow(scheduler) or VllmShadow(adapter, settings.config),

@@ -239,9 +239,10 @@ def restore_stock(scheduler: Any) -> None:
     """Give queue, hash table and free queue vLLM's own classes back, with their present contents."""
     from vllm.v1.core.sched.request_queue import create_request_queue
 
-    waiting = create_request_queue(scheduler.policy)
+    waiting, apart = create_request_queue(scheduler.policy), set(getattr(scheduler, "skipped_waiting", ()))
     for request in scheduler.waiting.in_stock_order():
-        waiting.add_request(request)
+        if request not in apart:  # else an error came while it was taken back from there
+            waiting.add_request(request)
     scheduler.waiting = waiting
     pool = scheduler.kv_cache_manager.block_pool
     give_back(pool.cached_block_hash_to_block)

@@ -23,7 +23,7 @@ CHUNK_BYTES: Final = 64_000_000  # prompts, or bytes of their keys, after which 
 
 _TABLES: Final = """
 CREATE TABLE rows(row BIGINT, tokens BIGINT, blocks BIGINT, place BIGINT, size BIGINT, number BIGINT,
-                  name VARCHAR);
+                  name VARCHAR, last BIGINT);
 CREATE TABLE keys(key UBIGINT, row BIGINT, depth INTEGER);
 """
 
@@ -46,7 +46,7 @@ CREATE TABLE ordered AS
 SELECT row, tokens, blocks, place, size, number, name,
        coalesce(path, '') || CASE WHEN blocks > coalesce(shared, 0)
          THEN printf('%08x%010x%06x', 4294967294, row, blocks) ELSE '' END AS path
-FROM rows LEFT JOIN paths USING (row) ORDER BY path, row
+FROM rows LEFT JOIN paths USING (row) ORDER BY last, path, row
 """
 
 _REPEATED: Final = """
@@ -77,7 +77,7 @@ class OutOfCoreOrder:
         self._db = connection
         self._block_tokens = block_tokens
         self._chunk_prompts = chunk_prompts
-        self._chunk: list[tuple[bytes, str, tuple[int, int, int, str]]] = []
+        self._chunk: list[tuple[bytes, str, tuple[int, int, int, str], bool]] = []
         self._chunk_bytes = 0
         self._count = 0
         self._cuts: list[int] = []
@@ -89,13 +89,13 @@ class OutOfCoreOrder:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, key: bytes, namespace: str, record: tuple[int, int, int, str]) -> None:
-        """Add a prompt, as packed int32 tokens.
+    def add(self, key: bytes, namespace: str, record: tuple[int, int, int, str], last: bool = False) -> None:
+        """Add a prompt, as packed int32 tokens; those with `last` come behind the others.
 
         The `record` comes back in `Row`: place and size of the prompt's line, a number, and a name as JSON
         text.  Cost: about 10 us per prompt and 50 ns per block; memory for 30 bytes per token of a chunk.
         """
-        self._chunk.append((key, namespace, record))
+        self._chunk.append((key, namespace, record, last))
         self._chunk_bytes += len(key)
         if len(self._chunk) >= self._chunk_prompts or self._chunk_bytes >= CHUNK_BYTES:
             self._flush()
@@ -104,7 +104,7 @@ class OutOfCoreOrder:
         """Give the chunk to the database."""
         if not self._chunk:
             return
-        keys, namespaces, records = zip(*self._chunk, strict=True)
+        keys, namespaces, records, last = zip(*self._chunk, strict=True)
         self._chunk.clear()
         self._chunk_bytes = 0
         n = len(keys)
@@ -115,7 +115,7 @@ class OutOfCoreOrder:
         index = self._count + np.arange(n)
         places, sizes, numbers, names = zip(*records, strict=True)
         rows = {"row": index, "tokens": lengths, "blocks": blocks, "name": np.array(names, object)}
-        for name, values in (("place", places), ("size", sizes), ("number", numbers)):
+        for name, values in (("place", places), ("size", sizes), ("number", numbers), ("last", last)):
             rows[name] = np.array(values, np.int64)
         self._insert("rows", rows)
         self._insert(
@@ -143,7 +143,7 @@ class OutOfCoreOrder:
         self.edges = self._db.execute("SELECT count(*) FROM edges").fetchone()[0]
         self._db.execute(_PATHS)
         self._db.execute("DROP TABLE keys")
-        self._db.execute(_ORDERED if self.edges else _ORDERED.replace("BY path, row", "BY row"))
+        self._db.execute(_ORDERED if self.edges else _ORDERED.replace(" path, row", " row"))
         tokens, shared = np.empty((2, self._count), np.int64)
         previous = ""
         for at, (length, path) in enumerate(_fetched(self._db.execute("SELECT tokens, path FROM ordered"))):

@@ -28,8 +28,8 @@ class PeekOptions:
     Attributes:
         objective: "balanced"; "tail" or "mean", the ends of the dial; or "target", which brings as many first
             tokens as possible within `ttft_target_s`.
-        mean_bias: the dial itself, from 0.0 (short tail) to 1.0 (short mean); docs/policies.md compares
-            the places between.  null takes the objective's place, 0.5 for balanced.
+        mean_bias: the dial itself, from 0.0 (short tail) to 1.0 (short mean), rounded to steps of 1/8;
+            docs/policies.md compares the places.  null takes the objective's place, 0.5 for balanced.
         ttft_target_s: target for the first token of a request that names none, in seconds; infinity gives
             targets only to requests that name one, null to no request.  Any client can name a target, so
             named targets count only where this option is set.  With the objective "target" null means 2.0.

@@ -406,18 +406,21 @@ class Expectations:
             self.news = True
 
     def _make_room(self) -> None:
-        """Forget what exceeds the bounds.  O(1) within them, else O(namespaces)."""
-        while self._in_all > _MOST_IN_ALL:
-            largest = max(self._spaces.values(), key=_size)
-            self._in_all -= largest.size
-            largest.forget()
-            self._in_all += largest.size
-        if len(self._spaces) - len(self.waiting) > _MOST_SPACES:
-            for namespace, space in self._spaces.items():
-                if space.waits == 0:
-                    self._in_all -= space.size
-                    del self._spaces[namespace]
-                    return
+        """Forget what exceeds the bounds.  O(1) amortised, if each namespace has few kinds O(namespaces)."""
+        if self._in_all > _MOST_IN_ALL:
+            while self._in_all > _MOST_IN_ALL - _MOST_IN_ALL // 16:  # more, so that it is not so soon again
+                largest = max(self._spaces.values(), key=_size)
+                self._in_all -= largest.size
+                largest.forget()
+                self._in_all += largest.size
+        while len(self._spaces) - len(self.waiting) > _MOST_SPACES:
+            namespace = next(iter(self._spaces))
+            space = self._spaces[namespace]
+            if space.waits > 0:
+                self._spaces.move_to_end(namespace)
+                continue
+            self._in_all -= space.size
+            del self._spaces[namespace]
 
     # -- what to expect ----------------------------------------------------------------------------
 

@@ -174,7 +174,8 @@ class Columns:
             oldest_s, mean_s = self.oldest_s[top], self.mean_s[top]
         else:
             oldest_s = age_s.max(initial=MIN_WAIT_S)
-            mean_s = max(MIN_WAIT_S, (live @ age_s) / max(1, np.count_nonzero(live)))
+            # not `live @ age_s`: BLAS would start threads, and its sums would hang on their number
+            mean_s = max(MIN_WAIT_S, np.add.reduce(age_s, where=live) / max(1, np.count_nonzero(live)))
             self.oldest_s, self.mean_s = (oldest_s,), (mean_s,)
         sharing = np.maximum(1.0, table[_SHARING] * (age_s / oldest_s))  # `cohort`
         leverage = np.minimum(1.0 + at_risk * table[_PER_WORK], MOST_LEVERAGE)
@@ -715,34 +716,29 @@ class Frontier:
         below.first = first
         below.lightness = -1.0
 
-    def above(self) -> list[float]:
-        """Tokens at risk for one request that hangs from a group, by group.  O(groups)."""
+    def above(self) -> tuple[list[float], list[int]]:
+        """Tokens at risk for one request that hangs from a group, and the group of its root.  O(groups)."""
         known = self.known
         at_risk = [-1.0] * len(self._groups)
+        tops = [0] * len(self._groups)
         for below in self._groups:
             path: list[Below] = []
             while below is not None and at_risk[below.group] < 0.0:
                 path.append(below)
                 parent = below.node.parent
                 below = None if parent is None else known[parent.uid]
+            if not path:
+                continue
             risk = 0.0 if below is None else at_risk[below.group]
+            top = path[-1].group if below is None else tops[below.group]
             while path:
                 below = path.pop()
                 parent = below.node.parent
                 if parent is not None:
                     risk += edge_at_risk(below.node, parent, self.unit)
                 at_risk[below.group] = risk
-        return at_risk
-
-    def tops(self) -> list[int]:
-        """The group of the namespace's root, by group.  O(groups x depth)."""
-        tops: list[int] = []
-        for below in self._groups:
-            top = None if below is None else below.node
-            while top is not None and top.parent is not None:
-                top = top.parent
-            tops.append(0 if top is None else self.below(top).group)
-        return tops
+                tops[below.group] = top
+        return at_risk, tops
 
 
 # -- the order --------------------------------------------------------------------------------------------
@@ -819,8 +815,8 @@ class BestFirst(RequestStream):
         self._frontier = frontier
         self._now: float = now
         self._power: i64 = power
-        self._above = frontier.above()
-        self._tops = frontier.tops() if several else []
+        self._above, tops = frontier.above()
+        self._tops = tops if several else []
         self._indices: object = frontier.columns.indices(now, vector(self._above), self._tops, power)
         self._surface = Run([], 0.0, 0.0, 0.0)
         self._look(max(_FIRST_LOOK, most))

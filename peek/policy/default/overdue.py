@@ -46,15 +46,17 @@ class Turn:
         start: moment at which the virtual engine comes to it; until it is priced, the moment it came.
         price: work that the request costs there.
         due: moment from which the request is overdue.
+        resumed: whether it was held, and is due by the place that it had before.
     """
 
-    __slots__ = ("arrival_time", "due", "price", "start")
+    __slots__ = ("arrival_time", "due", "price", "resumed", "start")
 
     def __init__(self, arrival_time: float, start: float) -> None:
         self.arrival_time: float = arrival_time
         self.start: float = start
         self.price: float = 0.0
         self.due: float = _NOT_YET
+        self.resumed = False
 
 
 @final
@@ -108,6 +110,8 @@ class OverdueLane:
                 self._back[name] = request
                 return
             turn = Turn(request.arrival_time, self.clock)
+        else:
+            turn.resumed = True
         turn.start = self.clock
         self._turns[name] = turn
         self._new[name] = request
@@ -131,7 +135,26 @@ class OverdueLane:
                 turn.start = start
                 turn.due = max(start, came + self.grace_tokens)
             self.virtual = start + turn.price
+        if self._new:
+            self._close_ranks()
         self._new.clear()
+
+    def _close_ranks(self) -> None:
+        """Let no request be due later than one that came after it, where a withdrawal has made room.
+
+        O(new requests), and the older ones that this concerns.
+        """
+        new: int = len(self._new)
+        least = inf
+        for name, turn in reversed(self._turns.items()):
+            if name in self._back:
+                continue
+            if new <= 0 and turn.due <= least and not turn.resumed:
+                return
+            new -= 1
+            turn.due = min(turn.due, least)
+            if not turn.resumed:
+                least = turn.due
 
     def turn_of(self, request_id: str) -> Turn | None:
         """Return the turn of a request that waits or is held; None for any other request.  O(1)."""
@@ -140,7 +163,8 @@ class OverdueLane:
     def withdrawn(self, request_id: str) -> Turn:
         """Remove a request that left without being admitted, and return its turn.  O(1).
 
-        The virtual engine has the rest of the request's price less to do.  Requests behind keep their turns.
+        The virtual engine has the rest of the request's price less to do.  Requests behind keep their turns
+        until another one arrives, which may be due sooner: see `price`.
         """
         self._new.pop(request_id, None)
         self._back.pop(request_id, None)

@@ -121,7 +121,10 @@ class PeekPolicy(AdmissionPolicy):
         self.targets.left(request)
         if admitted:
             self.targets.charge(request, cost_tokens)
-            self.expectations.admitted(request)
+            if self.reads_heads:
+                self.expectations.admitted(request)
+            else:
+                self.expectations.withdrawn(request.request_id)
             self.overdue.charge(request, cost_tokens)
             return
         self.expectations.withdrawn(request.request_id)

@@ -15,7 +15,7 @@ The engine's pace is learned: uncached tokens admitted a second while requests w
 from __future__ import annotations
 
 import heapq
-from math import exp, inf
+from math import exp, inf, nan
 from typing import Final, final
 
 from mypy_extensions import i64
@@ -41,7 +41,7 @@ class Pace:
         self._tokens: float = 0.0
         self._seconds: float = 0.0
         self._since: float = 0.0
-        self._last_s: float = 0.0
+        self._last_s: float = nan
         self._waits = False
 
     def admitted(self, tokens: float, waits: bool) -> None:
@@ -49,17 +49,24 @@ class Pace:
         self._since += tokens
         self._waits = waits
 
-    def at(self, now: float) -> float:
-        """The pace at `now` seconds, in tokens a second; 0.0 if unknown.  O(1), called once a plan."""
+    def idle(self) -> None:
+        """Note that no request waits any more: until one does, no time counts.  O(1)."""
+        self._waits = False
+
+    def at(self, now: float, waits: bool) -> float:
+        """The pace at `now` seconds, in tokens a second; 0.0 if unknown.  O(1), called once a plan.
+
+        `waits`: whether any request waits.
+        """
         passed = now - self._last_s
-        if passed > 0.0:
-            if self._waits:
+        if not passed <= 0.0:
+            if self._waits and passed > 0.0:
                 kept = exp(-passed / _MEMORY_S)
                 self._tokens = self._tokens * kept + self._since
                 self._seconds = self._seconds * kept + passed
             self._since = 0.0
             self._last_s = now
-            self._waits = True
+            self._waits = waits
         return self._tokens / self._seconds if self._seconds > 0.0 else 0.0
 
 
@@ -103,6 +110,8 @@ class TargetLane:
     def left(self, request: PendingRequest) -> None:
         """Note that a request waits no more.  O(1)."""
         self._waiting -= 1
+        if self._waiting == 0:
+            self._pace.idle()
         self._wanted.pop(request.request_id, None)
 
     def charge(self, request: PendingRequest, uncached_tokens: int) -> None:
@@ -125,7 +134,7 @@ class TargetLane:
 
         It is `order` itself if no request is in time.  O(requests with a target); O(log) for each that goes.
         """
-        pace = self._pace.at(now)
+        pace = self._pace.at(now, self._waiting > 0)
         self._picked.clear()
         in_time: list[tuple[int, float, int, PendingRequest]] = []
         for request in self._wanted.values():

@@ -49,30 +49,19 @@ class Line:
 
     Attributes:
         served: the account, tokens of work.
-        came: id of each request and the fair clock when it came, oldest first; may hold some that left.
-        gone: ids of the requests in `came` that have left.
-        waits: number of requests that wait.
+        came: of each waiting request, by its id, the fair clock when it came; oldest first.
     """
 
-    __slots__ = ("came", "gone", "served", "waits")
+    __slots__ = ("came", "served")
 
     def __init__(self, served: float) -> None:
         self.served: float = served
-        self.came: deque[tuple[str, float]] = deque()
-        self.gone: set[str] = set()
-        self.waits: i64 = 0
+        self.came: OrderedDict[str, float] = OrderedDict()
 
     @property
     def level(self) -> float:
         """The account, or the clock when the oldest request came, whichever is more; tokens."""
-        return max(self.served, self.came[0][1])
-
-    def leave(self, request_id: str) -> None:
-        """Take out a request that waits no more.  O(1) amortised."""
-        self.waits -= 1
-        self.gone.add(request_id)
-        while self.came and self.came[0][0] in self.gone:
-            self.gone.discard(self.came.popleft()[0])
+        return max(self.served, next(iter(self.came.values())))
 
 
 @final
@@ -115,17 +104,16 @@ class TenantAccounts:
         if line is None:
             line = Line(self._idle.pop(tenant, 0.0))
             self.lines[tenant] = line
-            line.came.append((request.request_id, self.clock))
+            line.came[request.request_id] = self.clock
             self._push(line.level, tenant)
         else:
-            line.came.append((request.request_id, self.clock))
-        line.waits += 1
+            line.came[request.request_id] = self.clock
 
     def left(self, request: PendingRequest) -> None:
-        """Note that a request waits no more.  O(1) amortised."""
+        """Note that a request waits no more.  O(1)."""
         line = self.lines[request.tenant]
-        line.leave(request.request_id)
-        if line.waits == 0:
+        del line.came[request.request_id]
+        if not line.came:
             del self.lines[request.tenant]
             self._keep(request.tenant, line.served)
 
@@ -276,7 +264,7 @@ class Turns(RequestStream):
         """Compute the levels after all requests placed so far.  O(tenants + these requests)."""
         for tenant, line in accounts.lines.items():
             self._now[tenant] = line.level
-            self._left[tenant] = line.waits
+            self._left[tenant] = len(line.came)
         for request in self._placed:
             self._now[request.tenant] += cost_of(request)
             self._left[request.tenant] -= 1
