@@ -190,18 +190,18 @@ class Columns:
         """
         least = _LEAST
         if most < live:
-            least = indices[np.argpartition(indices, indices.size - most)[-most:]].min()
-        slots = np.flatnonzero(indices >= least)
+            ranked = indices.copy()
+            ranked.partition(indices.size - most)
+            least = ranked[indices.size - most]
+        slots = (indices >= least).nonzero()[0]
         keys = -indices[slots]
         order = keys.argsort()
-        ranked = keys[order]
-        if (ranked[1:] == ranked[:-1]).any():
+        numbers: list[float] = keys[order].tolist()
+        if len(set(numbers)) < len(numbers):
             table = self._table
             order = np.lexsort((table[_FIRST][slots], table[_SINCE][slots], keys))
-        order = order[:most]
         found: list[int] = slots[order].tolist()
-        numbers: list[float] = keys[order].tolist()
-        return found, numbers
+        return found[:most], numbers[:most]
 
 
 @final
@@ -318,10 +318,10 @@ def _raised_one(base: float, power: i64) -> float:
 
 def _raised(base: Any, power: i64) -> Any:
     """Compute `_raised_one` for vectors, equal to the last bit."""
-    raised: Any = 1.0
+    raised: Any = None
     while power > 0:
         if power & 1:
-            raised = raised * base
+            raised = base if raised is None else raised * base
         power >>= 1
         if power:
             base = base * base
