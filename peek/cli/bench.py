@@ -16,13 +16,10 @@ from peek import WorkloadError, __version__, backend
 from peek.cli import options as cli
 from peek.cli import reading
 from peek.offline.block_keys import BLOCK_TOKENS
+from peek.offline.formats import Line, key_of, parse_request
 from peek.simulation.trace import iter_rows
 from peek.simulation.workload import pack_tokens
 from peek.timing import Bench, Figure, aligned, random_key, readable
-
-WAITING: Final = 1000
-ROUNDS: Final = 50
-LARGEST_ROUNDS: Final = 10_000
 
 DRAWN: Final = "drawn: one of 100 prefixes of 2,048 tokens and 128 of its own"
 
@@ -32,9 +29,9 @@ class BenchOptions:
     source: Path | None = cli.read_path(
         "IN", "Requests as JSONL or a trace; without it they are drawn.", None
     )
-    waiting: int = cli.count("Requests that wait; as many came before them.", WAITING)
+    waiting: int = cli.count("Requests that wait; as many came before them.", 1000)
     policy: str = cli.value("Policy, or module:Class of your own.", "peek", "LABEL")
-    rounds: int = cli.count("Rounds of each measurement.", ROUNDS, LARGEST_ROUNDS)
+    rounds: int = cli.count("Rounds of each measurement.", 50, 10_000)
     tokenizer: Path | None = cli.tokenizer_path()
     as_json: bool = cli.json_switch()
 
@@ -99,8 +96,12 @@ def _read(source: Path, limit: int, tokenizer: Path | None, bad: reading.BadLine
         dense: dict[int, int] = {}
         keys = [pack_tokens([dense.setdefault(each, len(dense)) for each in row.hash_ids]) for row in rows]
         return _Work(keys, f"{source}, a symbol is a block of {rows[0].block_tokens} tokens", 1)
-    lines = reading.read_requests(source, reading.load_tokenizer(tokenizer), bad)
-    keys = [key for _, _, key in islice(lines, limit)]
+    loads, encode = reading.json_loads(), reading.load_tokenizer(tokenizer)
+
+    def made(line: Line) -> bytes:
+        return key_of(parse_request(line.content, loads).prompt, encode)
+
+    keys = [key for _, key in islice(bad.made(reading.read_lines(source), made), limit)]
     if not keys:
         raise WorkloadError(f"{source}: holds no request that is understood")
     return _Work(keys, f"{source}, a symbol is a token")

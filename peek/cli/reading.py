@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -22,18 +22,17 @@ from peek import InvalidKey, PeekError, WorkloadError
 from peek.cli.options import STREAM
 from peek.compressed import damage, unpacked
 from peek.errors import needs
-from peek.offline.formats import BatchRequest, Encode, Line, Loads, excerpt, key_of, lines_of, parse_request
+from peek.offline.formats import Encode, Line, Loads, excerpt, lines_of
 
 LONGEST_LINE: Final = 256_000_000  # bytes: more than any request, and a bound on what an archive unpacks to
 SHOWN_FAULTS: Final = 20  # most faults of lines that are named on stderr; all lines are counted
 MISTRAL_NAMES: Final = ("tekken", "tokenizer.model")  # beginnings of the names of Mistral's tokenizer files
 
-TABLE: Final = ".parquet"
-
 _TABLE_ROWS: Final = 1024  # number of rows in memory while a table is read
 _SHOW_EVERY: Final = 1024  # number of lines between two updates of the progress
-
 _REFRESH_S: Final = 0.1
+
+_Made = TypeVar("_Made")
 
 
 class ProgressBar(Progress):
@@ -131,7 +130,7 @@ def _short_lines(stream: IO[bytes], path: Path) -> Iterator[bytes]:
 
 
 def is_table(path: Path) -> bool:
-    return path.suffix == TABLE
+    return path.suffix == ".parquet"
 
 
 def _table_lines(path: Path) -> Iterator[Line]:
@@ -177,6 +176,9 @@ def _opened_table(path: Path) -> Iterator[Any]:
         raise PeekError(f"{path}: damaged: {excerpt(str(error))}") from None
 
 
+# -- lines that are left out ------------------------------------------------------------------------------
+
+
 class BadLines:
     """Counts the lines that are left out (`count`); names the first with each fault on stderr."""
 
@@ -185,13 +187,29 @@ class BadLines:
         self._source = source
         self._told: set[str] = set()
 
-    def leave_out(self, number: int, error: WorkloadError | InvalidKey) -> None:
-        """Count line `number` as left out because of an error."""
+    @contextmanager
+    def leaving_out(self, number: int) -> Iterator[None]:
+        """Leave line `number` out if it turns out to be no request, or to have no valid prompt."""
+        try:
+            yield
+        except WorkloadError as error:
+            self.leave_out(number, str(error))
+        except InvalidKey as error:  # it quotes the prompt
+            self.leave_out(number, excerpt(str(error)))
+
+    def leave_out(self, number: int, fault: str) -> None:
+        """Count line `number` as left out because of a fault."""
         self.count += 1
-        reason = " ".join((str(error) if isinstance(error, WorkloadError) else excerpt(str(error))).split())
+        reason = " ".join(fault.split())
         if reason not in self._told and len(self._told) < SHOWN_FAULTS:
             self._told.add(reason)
             print(f"peek: {self._source}: line {number}: {reason}", file=sys.stderr)
+
+    def made(self, lines: Iterable[Line], make: Callable[[Line], _Made]) -> Iterator[tuple[Line, _Made]]:
+        """Yield each line with what is made of it, without the lines that are left out."""
+        for line in lines:
+            with self.leaving_out(line.number):
+                yield line, make(line)
 
     def complain(self, fault: str = "") -> None:
         """Raise `WorkloadError` if lines were left out or there is a `fault`; called after all other work."""
@@ -200,19 +218,7 @@ class BadLines:
             raise WorkloadError(f"{self._source}: {'; '.join(filter(None, (left_out, fault)))}")
 
 
-def read_requests(
-    source: Path, encode: Encode | None, bad: BadLines
-) -> Iterator[tuple[Line, BatchRequest, bytes]]:
-    """Yield line, request and packed prompt for each request of a batch file; bad lines go to `bad`."""
-    loads = json_loads()
-    for line in read_lines(source):
-        try:
-            request = parse_request(line.content, loads)
-            key = key_of(request.prompt, encode)
-        except (WorkloadError, InvalidKey) as error:
-            bad.leave_out(line.number, error)
-            continue
-        yield line, request, key
+# -- tokenizers -------------------------------------------------------------------------------------------
 
 
 def tokenizer_file(path: Path) -> Path:

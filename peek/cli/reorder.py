@@ -15,16 +15,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import IO, Final, NamedTuple, TypeVar
+from typing import IO, Final, NamedTuple
 
 import numpy as np
 import typer
 
-from peek import InvalidKey, PeekError, WorkloadError
+from peek import PeekError, WorkloadError
 from peek.cli import options as cli
 from peek.cli import reading
 from peek.cli.trace import counted
@@ -40,18 +40,12 @@ from peek.offline.scale.duckdb_order import OutOfCoreOrder, Row
 from peek.offline.shape import contract, finished
 
 OUT_OF_CORE_BYTES: Final = 2_000_000_000  # of input, not held in memory from here on; compressed count 5 x
-
-LARGEST_REPLICAS: Final = 1000
-
 MEMORY_LIMIT: Final = "1500MB"  # memory limit of the database; the process needs a few hundred megabytes more
 
 IN_PLACE: Final = "{in}"
 OUT_PLACE: Final = "{out}"
 RESULTS: Final = "results.jsonl"
-
 BEHIND: Final = "not understood, put behind the others"
-
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +69,7 @@ class ReorderOptions(Ordering):
     order: Path | None = cli.value(
         "Order file for `peek restore`, if not beside OUT.", None, "PATH", cli.parse_target
     )
-    replicas: int = cli.count("Write one file for each of this many replicas.", 1, LARGEST_REPLICAS)
+    replicas: int = cli.count("Write one file for each of this many replicas.", 1, 1000)
     out_of_core: bool | None = cli.switch(
         "--out-of-core/--in-memory", "Use DuckDB; by default for files of 2 GB and more.", None
     )
@@ -111,13 +105,12 @@ def _reorder(options: ReorderOptions) -> tuple[str, bool]:
     bare, requests = -1, 0
     with _out_of_core(options, outputs) if is_large else nullcontext(_InMemory(options)) as runner:
         lines = reading.read_lines(source)
-        for line, (request, key) in _made(lines, lambda each: formats.any_request(each, loads, encode), bad):
+        for line, (request, key) in bad.made(lines, lambda each: formats.any_request(each, loads, encode)):
             if request.fault:
-                unknown.leave_out(line.number, WorkloadError(f"{BEHIND}: {request.fault}"))
+                unknown.leave_out(line.number, f"{BEHIND}: {request.fault}")
             if not line.end:
                 bare = requests
-            namespace = f"{request.namespace}/{formats.kind_of(request.prompt)}"
-            runner.add(line, request, namespace, key)
+            runner.add(line, request, f"{request.namespace}/{formats.kind_of(request.prompt)}", key)
             requests += 1
         repeated = runner.arrange(options.replicas)
         if repeated is not None:
@@ -173,19 +166,6 @@ def _is_large(source: Path) -> bool:
 # -- the pipeline -----------------------------------------------------------------------------------------
 
 
-def _made(
-    lines: Iterable[Line], make: Callable[[Line], Made], bad: reading.BadLines
-) -> Iterator[tuple[Line, Made]]:
-    """Yield each line with what is made of it; a line of which nothing can be made goes to `bad`."""
-    for line in lines:
-        try:
-            made = make(line)
-        except (WorkloadError, InvalidKey) as error:
-            bad.leave_out(line.number, error)
-        else:
-            yield line, made
-
-
 def _write(runner: _InMemory | _OutOfCore, source: Path, outputs: list[Path], bare: int) -> None:
     """Write the order file, which is the first output, and a file for each replica.
 
@@ -193,17 +173,17 @@ def _write(runner: _InMemory | _OutOfCore, source: Path, outputs: list[Path], ba
     """
     with write_whole(outputs) as (order_file, *streams):
         swap = formats.end_swap(bare, *runner.last(), len(streams))
-        rows: list[list[int]] = [[] for _ in streams]
+        numbers: list[list[int]] = [[] for _ in streams]
         to_table = reading.is_table(outputs[-1])
         for row, raw in runner.placed():
             order_file.write(formats.order_line(row.number, row.name))
             if to_table:
-                rows[row.replica].append(row.number)
+                numbers[row.replica].append(row.number)
             else:
                 streams[row.replica].write(swap.apply(row.prompt, raw))
-        for numbers, stream in zip(rows, streams, strict=True):
-            if to_table:
-                reading.copy_rows(source, numbers, stream)
+        if to_table:
+            for each, stream in zip(numbers, streams, strict=True):
+                reading.copy_rows(source, each, stream)
 
 
 class _Kept(NamedTuple):
@@ -223,6 +203,7 @@ class _InMemory:
 
     def __init__(self, options: ReorderOptions) -> None:
         self._options = options
+        self._engine = engine_named(options.engine)
         self._limit = OUT_OF_CORE_BYTES if options.out_of_core is None else 0
         self._bytes = 0
         self._kept: list[_Kept] = []
@@ -244,17 +225,16 @@ class _InMemory:
 
     def arrange(self, replicas: int) -> tuple[int, int, str] | None:
         """Find the order, once.  If a custom_id occurs twice, return its two line numbers and it instead."""
-        options = self._options
         repeated = formats.find_repeated((each.number, each.custom_id) for each in self._kept)
         if repeated is not None:
             return repeated
-        self._shape = contract(finished(self._trie), options.block_tokens)
+        block_tokens = self._options.block_tokens
+        self._shape = contract(finished(self._trie), block_tokens)
         del self._trie  # its edges take memory
-        engine = engine_named(options.engine)
-        self._found = arrange(self._shape, options.cache_tokens, options.block_tokens, engine, min_gain=0.001)
+        self._found = arrange(self._shape, self._options.cache_tokens, block_tokens, self._engine)
         orders = [self._found.order]
         if replicas > 1:
-            shares = shares_of(self._shape, self._found, replicas, options.block_tokens)
+            shares = shares_of(self._shape, self._found, replicas, block_tokens)
             orders = [share.order for share in shares]
         self._orders = [sorted(order, key=lambda index: self._kept[index].system < 0) for order in orders]
         return None
@@ -287,15 +267,12 @@ class _InMemory:
 
     def _hits(self) -> dict[str, float]:
         """Return the expected hits of the old order, a sort by system prompt, and the new order."""
-        options, hits = self._options, {}
-        hits["as it came, the engine's own order"] = self._found.expected_hit_before or 0.0
+        hits = {"as it came, the engine's own order": self._found.expected_hit_before or 0.0}
         if len(self._systems) > 1:
             order = np.argsort([each.system for each in self._kept], kind="stable")
-            blocks = options.cache_tokens // options.block_tokens
-            in_flight = engine_named(options.engine).in_flight
-            hits["sorted by system prompt alone"] = hit_ratio(
-                self._shape, order, blocks, options.block_tokens, in_flight
-            )
+            block, in_flight = self._options.block_tokens, self._engine.in_flight
+            blocks = self._options.cache_tokens // block
+            hits["sorted by system prompt alone"] = hit_ratio(self._shape, order, blocks, block, in_flight)
         return {**hits, "as written": self._found.expected_hit_after or 0.0}
 
 
@@ -388,7 +365,7 @@ def restore_command(options: RestoreOptions) -> None:
         numbers, ids = formats.read_order(reading.read_lines(options.order), loads)
     lines = {line.number: line for line in reading.read_lines(results)}
     bad = reading.BadLines(results)
-    made = _made(lines.values(), lambda line: formats.id_of(line.content, loads), bad)
+    made = bad.made(lines.values(), lambda line: formats.id_of(line.content, loads))
     found = {line.number: custom_id for line, custom_id in made}
     with cli.naming(results):
         placed, faults = formats.match_results(found, list(lines), numbers, ids, options.by_position)

@@ -15,7 +15,6 @@ from io import BytesIO
 from pathlib import Path
 from statistics import fmean
 from textwrap import fill
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -41,7 +40,6 @@ ROOMY_COLUMNS: Final = 100  # width of a terminal from which the table's columns
 SHORT_WAIT_S: Final = 0.1  # there is hardly a queue if 99 of 100 requests wait less than this, in seconds
 
 PLOT_FORMATS: Final = (".png", ".svg", ".pdf")
-
 LOG_RANGE: Final = 10.0  # a panel of times with a wider range, largest over smallest, has a log axis
 
 _PEEK: Final = "#c8553d"
@@ -62,13 +60,12 @@ class Batch:
     @property
     def title(self) -> str:
         """The workload in a few words."""
-        workload = self.workload
+        workload, scale, rate = self.workload, self.workload.rate_scale, self.workload.session_rate
         if workload.load == "trace":
-            scale = workload.rate_scale
-            return f"trace {workload.name}" + ("" if scale == 1.0 else f", arrivals {scale:g} times as fast")
+            return f"trace {workload.name}" + f", arrivals {scale:g} times as fast" * (scale != 1.0)
         if workload.load == "sessions":
-            rate, seed = workload.session_rate, workload.seed
-            return f"sessions {workload.name}" + ("" if rate is None else f", {rate:g} a second, seed {seed}")
+            paced = "" if rate is None else f", {rate:g} a second, seed {workload.seed}"
+            return f"sessions {workload.name}{paced}"
         return f"{workload.name} {workload.load}, seed {workload.seed}"
 
     @property
@@ -76,11 +73,12 @@ class Batch:
         """Requests, arena, cache and machine in one line."""
         workload, cost, replicas = self.workload, self.cost, self.runs[0].get("replicas")
         warmup = f" (the first {workload.warmup} warm up, unmeasured)" if workload.warmup else ""
+        fleet = "" if replicas is None else f", {replicas} replicas"
         return (
             f"{len(workload.requests):,} requests{warmup}, "
             f"arena of {workload.arena_tokens:,} tokens, {self.cache} cache "
-            f"({engine_of(self.cache).title}-like engine), {cost.model.name} on {cost.hardware.name}"
-        ) + ("" if replicas is None else f", {replicas} replicas")
+            f"({engine_of(self.cache).title}-like engine), {cost.model.name} on {cost.hardware.name}{fleet}"
+        )
 
 
 # -- JSON -----------------------------------------------------------------------------------------------
@@ -101,12 +99,8 @@ def rounded(value: Any) -> Any:
 
 def significant(value: float) -> str:
     """Write a number with three significant digits, at most three decimals, and its whole part in full."""
-    if value == 0.0:
-        return "0"
-    for decimals, limit in ((3, 0.9995), (2, 9.995), (1, 99.95)):
-        if value < limit:
-            return f"{value:.{decimals}f}"
-    return f"{value:.0f}"
+    decimals = sum(value < limit for limit in (0.9995, 9.995, 99.95))
+    return f"{value:.{decimals}f}" if value else "0"
 
 
 # -- the table ------------------------------------------------------------------------------------------
@@ -165,6 +159,10 @@ def _microseconds(value: float) -> str:
     return significant(value) if value < 9999.5 else f"{value / 1000.0:.0f}k"
 
 
+def _percent(ratio: float) -> str:
+    return f"{100.0 * ratio:.1f}"
+
+
 @dataclass(frozen=True)
 class Column:
     """One column of the table."""
@@ -174,10 +172,6 @@ class Column:
     text: Callable[[float], str] = significant  # function that formats the value of the figure
     compared: bool = False  # whether another column follows, with the ratio to the first run
     is_ranked: bool = True  # whether the best value is to stand out
-
-
-def _percent(ratio: float) -> str:
-    return f"{100.0 * ratio:.1f}"
 
 
 _COLUMNS: Final = (
@@ -276,18 +270,12 @@ def verdict(batch: Batch) -> str:
     )
 
 
-def change_text(
-    change: Change,
-    ranged: bool,
-    names: Mapping[str, str] = MappingProxyType({}),
-    under: str = "",
-    also: str = "",
-) -> str:
+def change_text(change: Change, ranged: bool, words: str = "", under: str = "", also: str = "") -> str:
     """Write the change of a figure as part of a sentence.
 
     Args:
         ranged: whether to write the range over the draws.
-        names: words of figures that have none of their own.
+        words: name of the figure; "" for its own.
         under: words behind the value before.
         also: words at the end, in brackets.
     """
@@ -303,7 +291,7 @@ def change_text(
     else:
         size = _size(figure, [change.gain, *ends])
     brackets = "; ".join(filter(None, (size, also)))
-    text = f"{figure.words or names[figure.name]} {verb} from {before}{under} to {after}"
+    text = f"{words or figure.words} {verb} from {before}{under} to {after}"
     return f"{text} ({brackets})" if brackets else text
 
 
@@ -349,18 +337,18 @@ def said_of(found: Answer) -> str:
 def _listed(changed: list[Change], found: Answer, against: bool = False) -> str:
     """Write changes, of those that matter most; `against` tells which setting each is compared with."""
     runs, advised = found.draws[0], found.advised
-    shares = {
-        f"goodput.{place}.share": f"the share of requests in time ({target_text(each)})"
-        for place, each in enumerate(runs[OURS]["goodput"])
-    }
     said = []
     for each in [one for one in changed if one.figure.name in _FIRST] or changed[:2]:
+        words = ""
+        if not each.figure.words:  # "goodput.0.share"
+            target = runs[OURS]["goodput"][int(each.figure.name.split(".")[1])]
+            words = f"the share of requests in time ({target_text(target)})"
         under = f" under {_setting(found, each.against)}" if against else ""
         also = ""
         if against and each.is_loss and advised not in (each.against, found.default):
             has = figure_text(each.figure, each.figure.value(runs[advised]))
             also = f"{_setting(found, advised)} has {has}"
-        said.append(change_text(each, len(found.draws) > 1, shares, under, also))
+        said.append(change_text(each, len(found.draws) > 1, words, under, also))
     return joined(said)
 
 

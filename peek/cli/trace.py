@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from peek import InvalidKey, PeekError, WorkloadError
+from peek import PeekError, WorkloadError
 from peek.cli import options as cli
 from peek.cli.reading import BadLines, json_loads, load_tokenizer, read_lines, tokenizer_file
 from peek.cli.writing import write_whole
@@ -26,10 +26,7 @@ from peek.traffic import BLOCK_TOKENS, UNITS, Counts, Reader, RequestRows, Trace
 KINDS: Final = {"auto": "", "jsonl": "rows", "log": "log"}
 """Values of --format, each with the kind of `Reader` formats that it admits."""
 
-UNKNOWN_TOKENS: Final = 128  # default length in tokens of an answer whose length is not in the log
-
 ESTIMATE: Final = " (four bytes of text taken as a token; --tokenizer counts them)"
-
 SMALLEST_SALT: Final = 16  # least bytes of a salt: if they are random, too many to try out
 
 _SPANS: Final = ((86_400.0, "days"), (3600.0, "h"), (60.0, "min"))
@@ -39,7 +36,7 @@ _YEAR_S: Final = 366 * 86_400.0  # no log spans more, unless some times are wron
 field_path = partial(cli.value, "Dotted path of the field, in place of the usual ones.", "", "PATH")
 unit_of_times = partial(cli.value, f"Unit of numeric times: {', '.join(UNITS)}.", "", "UNIT")
 rate_of_requests = partial(cli.positive, "Requests a second, in place of the log's times.")
-unknown_tokens = partial(cli.count, "Tokens of an answer whose length is not in the log.", UNKNOWN_TOKENS)
+unknown_tokens = partial(cli.count, "Tokens of an answer whose length is not in the log.", 128)
 
 
 @dataclass(frozen=True)
@@ -106,16 +103,12 @@ def read_logs(sources: Sequence[Path], reader: Reader, tracer: Tracer) -> list[B
         bad = BadLines(source)
         faults.append(bad)
         for number, events in reader.file(read_lines(source)):
-            try:
+            with bad.leaving_out(number):
                 for event in events:
                     tracer.take(event)
-            except (WorkloadError, InvalidKey) as error:
-                bad.leave_out(number, error)
     for event in reader.rest():
-        try:
+        with faults[-1].leaving_out(0):
             tracer.take(event)
-        except (WorkloadError, InvalidKey) as error:
-            faults[-1].leave_out(0, error)
     if reader.rows.output and tracer.counts.requests and not tracer.counts.answered:
         raise WorkloadError(f"no request has {excerpt_of(reader.rows.output)} (--output-field)")
     return faults
@@ -129,12 +122,8 @@ def untimed(sources: Sequence[Path]) -> AbstractContextManager[None]:
 def nothing_read(sources: Sequence[Path], reader: Reader) -> WorkloadError:
     """Return the error for logs without a request, with advice."""
     shown = ", ".join(map(str, sources))
-    said = [
-        f"{shown}: holds no request that is understood",
-        *reader.hints(),
-        *unread(reader.not_understood()),
-    ]
-    return WorkloadError("; ".join(said))
+    said = [*reader.hints(), *unread(reader.not_understood())]
+    return WorkloadError("; ".join([f"{shown}: holds no request that is understood", *said]))
 
 
 def unread(left: Mapping[str, Any]) -> list[str]:

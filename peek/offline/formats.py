@@ -30,10 +30,7 @@ from peek.trie.keys import SYMBOL_BYTES as SYMBOL_BYTES
 from peek.trie.keys import pack
 
 BOM: Final = b"\xef\xbb\xbf"
-
-EXCERPT_BYTES: Final = 200
-"""Most bytes of user content in a message, as UTF-8: enough to find a line, never a whole prompt."""
-
+EXCERPT_BYTES: Final = 200  # most of user content in a message: enough to find a line, never a whole prompt
 SYSTEM_ROLES: Final = ("system", "developer")
 
 PROMPT_NAMES: Final = ("messages", "prompt", "input", "prompt_token_ids", "tokens")
@@ -48,25 +45,22 @@ _SALT_NAMES: Final = ("cache_salt", "extra_key", "lora_path")
 
 NAMESPACE_NAMES: Final = ("model", *_SALT_NAMES)
 
+# Tokens of an image or a sound, whatever its size: LLaVA's 24 x 24 patches; others take 250 to 2,000.
 IMAGE_TOKENS: Final = 576
-"""Tokens of an image or a sound, whatever its size: LLaVA's 24 x 24 patches; others take 250 to 2,000."""
 
 _ENCODED: Final = re.compile(r"[A-Za-z0-9+/=]{1024,}")
-
 _Made = TypeVar("_Made")
 
 Loads = Callable[[bytes], Any]  # parses JSON
-
 Encode = Callable[[str], list[int]]  # turns text into token ids
 
 
 def excerpt_of(value: object) -> str:
-    """Return `repr(value)`, cut to `EXCERPT_BYTES`."""
     return excerpt(repr(value))
 
 
 def excerpt(text: str) -> str:
-    """Return `text`, cut to `EXCERPT_BYTES`; also for messages of other libraries, which may quote input.
+    """Return `text`, cut to `EXCERPT_BYTES` of UTF-8; also for messages that may quote input.
 
     Control characters are escaped as in `repr`: a terminal would obey those of a log that others wrote.
     """
@@ -82,18 +76,14 @@ def excerpt(text: str) -> str:
 
 
 class Line(NamedTuple):
-    """A line of a file that is not blank.
+    """A line of a file that is not blank."""
 
-    `number` counts from 1, blank lines too; `end` is `\\n`, `\\r\\n` or empty.
-    """
-
-    number: int
+    number: int  # from 1; blank lines count, too
     content: bytes
-    end: bytes
+    end: bytes  # `\\n`, `\\r\\n` or empty
 
 
 def lines_of(stream: Iterable[bytes]) -> Iterator[Line]:
-    """Yield the lines of a file that are not blank.  Memory: one line."""
     for number, raw in enumerate(stream, start=1):
         content, end = split_end(raw.removeprefix(BOM) if number == 1 else raw)
         if content.strip():
@@ -126,11 +116,8 @@ class EndSwap:
 
 
 def end_swap(bare: int, last: int, last_line: bytes, files: int = 1) -> EndSwap:
-    """Return the swap for a file with line `last` at the bottom.
-
-    With several `files` every line gets an end, since the files may be concatenated.
-    """
-    if files > 1:
+    """Return the swap for a file with line `last` at the bottom."""
+    if files > 1:  # every line gets an end, since the files may be concatenated
         return EndSwap(bare, -1, split_end(last_line)[1] or b"\n")
     return EndSwap() if bare in (-1, last) else EndSwap(bare, last, split_end(last_line)[1])
 
@@ -241,11 +228,8 @@ def _head(body: dict[str, Any]) -> str:
     """Return what templates put before the messages: tools, then system prompts as messages."""
     tools, *systems = (body.get(name) for name in HEAD_NAMES)
     parts = [tools if isinstance(tools, str) else repr(tools)] if tools else []
-    parts += [
-        _message({"role": "system", "content": system})
-        for system in systems
-        if system and isinstance(system, (str, list))  # an object is some other field of a log
-    ]
+    told = [system for system in systems if system and isinstance(system, (str, list))]  # else a log's field
+    parts += [_message({"role": "system", "content": system}) for system in told]
     return "".join(f"{part}\n" for part in parts)
 
 
@@ -295,9 +279,11 @@ def _digest(encoded: re.Match[str]) -> str:
 
 def _plain(value: Any, name: str) -> str | list[int]:
     """Return a string or token ids; of a list of either, joins them."""
-    if isinstance(value, str) or (isinstance(value, list) and value and isinstance(value[0], int)):
-        return value  # `pack` refuses invalid token ids later
+    if isinstance(value, str):
+        return value
     if isinstance(value, list):
+        if value and isinstance(value[0], int):
+            return value  # `pack` refuses invalid token ids later
         if all(isinstance(part, str) for part in value):
             return "\n".join(value)
         if all(isinstance(part, list) for part in value):
@@ -361,7 +347,7 @@ def repeated_id_error(first: int, second: int, custom_id: str) -> WorkloadError:
 
 
 def find_repeated(requests: Iterable[tuple[int, str]]) -> tuple[int, int, str] | None:
-    """Return line numbers and id of the first two of (line number, custom_id) with one id, None for none."""
+    """Return line numbers and id of the first two of (line number, custom_id) with one id."""
     seen: dict[str, int] = {}
     for number, custom_id in requests:
         if custom_id and seen.setdefault(custom_id, number) != number:
@@ -397,11 +383,11 @@ def match_results(
             "no result has a custom_id, though the requests have: --by-position takes the results in the"
             " order of the reordered batch"
         )
-    if len(lines) == len(numbers):
-        return {at: number for at, number in zip(lines, numbers, strict=True) if at in found}, []
-    raise WorkloadError(
-        f"{len(lines)} results without custom_id cannot be matched to {len(numbers)} requests"
-    )
+    if len(lines) != len(numbers):
+        raise WorkloadError(
+            f"{len(lines)} results without custom_id cannot be matched to {len(numbers)} requests"
+        )
+    return {at: number for at, number in zip(lines, numbers, strict=True) if at in found}, []
 
 
 def _by_id(found: dict[int, object], numbers: list[int], ids: list[str]) -> tuple[dict[int, int], list[str]]:
@@ -440,7 +426,7 @@ def _fault_of(custom_id: object, due: dict[str, list[int]], first: dict[str, int
 
 def _missing(lines: list[int], custom_id: str) -> str:
     fault = f"no result for custom_id {excerpt_of(custom_id)}"
-    if custom_id == "":
+    if not custom_id:
         fault = "without a custom_id no result can be found"
     elif len(lines) > 1:
         fault = f"the same custom_id {excerpt_of(custom_id)}, no result can be told apart"

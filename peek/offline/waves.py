@@ -65,7 +65,7 @@ class Waves:
         self._namespaces = namespaces
         self._size = wave_size
         shape = contract(shape_of(prompts, namespaces=namespaces), block_tokens)
-        plan = arrange(shape, cache_tokens, block_tokens, ENGINES["vllm"])
+        plan = arrange(shape, cache_tokens, block_tokens, ENGINES["vllm"], min_gain=0.0)
         self.guard = plan.guard
         self._order = plan.order
         self._leaf: list[int] = shape.leaf.tolist()
