@@ -41,17 +41,16 @@ def bench_command(options: BenchOptions) -> None:
 
     Times are processor time of one thread.  The last requests wait; half of those before are in the cache.
     """
-    policy, rounds, waiting = options.policy, options.rounds, options.waiting
+    policy, source = options.policy, options.source
     cli.check_policies([policy])
-    source = options.source
     if source is None and options.tokenizer is not None:
         raise typer.BadParameter(f"{options.tokenizer} is of no use without IN", param_hint="--tokenizer")
-    bad = reading.BadLines(source or cli.STREAM)
-    work = _drawn(2 * waiting) if source is None else _read(source, 2 * waiting, options.tokenizer, bad)
-    fitting = min(waiting, max(1, len(work.keys) // 2))
-    bench = Bench(work.keys, fitting, policy, rounds, work.block_symbols)
+    bad, limit = reading.BadLines(source or cli.STREAM), 2 * options.waiting
+    work = _drawn(limit) if source is None else _read(source, limit, options.tokenizer, bad)
+    waiting = min(options.waiting, max(1, len(work.keys) // 2))
+    bench = Bench(work.keys, waiting, policy, options.rounds, work.block_symbols)
+    figures = []
     with reading.ProgressBar(None, "measuring") as progress:
-        figures = []
         for figure in bench.figures():
             figures.append(figure)
             progress.next_part(figure.what)
@@ -63,7 +62,7 @@ def bench_command(options: BenchOptions) -> None:
         "waiting": len(bench.waiting),
         "waiting_symbols": sum(map(len, bench.waiting)) // 4,
         "cached_prompts": len(bench.cached),
-        "rounds": rounds,
+        "rounds": options.rounds,
     }
     if options.as_json:
         print(json.dumps({**setting, "rows": [vars(figure) for figure in figures]}, indent=2))
@@ -88,15 +87,17 @@ def _drawn(count: int) -> _Work:
 
 
 def _read(source: Path, limit: int, tokenizer: Path | None, bad: reading.BadLines) -> _Work:
-    """Read at most `limit` prompts from the start of a file; lines that hold none go to `bad`."""
     if source == cli.STREAM:
         raise typer.BadParameter("standard input cannot be read twice", param_hint="IN")
-    if _is_trace(source):
+    loads, first = reading.json_loads(), None
+    with suppress(ValueError, RecursionError):
+        first = loads(next(reading.read_lines(source), Line(0, b"null", b"")).content)
+    if isinstance(first, dict) and "hash_ids" in first:
         rows = list(islice(iter_rows(source), limit))
         dense: dict[int, int] = {}
         keys = [pack_tokens([dense.setdefault(each, len(dense)) for each in row.hash_ids]) for row in rows]
         return _Work(keys, f"{source}, a symbol is a block of {rows[0].block_tokens} tokens", 1)
-    loads, encode = reading.json_loads(), reading.load_tokenizer(tokenizer)
+    encode = reading.load_tokenizer(tokenizer)
 
     def made(line: Line) -> bytes:
         return key_of(parse_request(line.content, loads).prompt, encode)
@@ -107,20 +108,9 @@ def _read(source: Path, limit: int, tokenizer: Path | None, bad: reading.BadLine
     return _Work(keys, f"{source}, a symbol is a token")
 
 
-def _is_trace(source: Path) -> bool:
-    first = next(reading.read_lines(source), None)
-    row = None
-    if first is not None:
-        with suppress(ValueError, RecursionError):
-            row = reading.json_loads()(first.content)
-    return isinstance(row, dict) and "hash_ids" in row
-
-
 def _print(setting: dict[str, Any], figures: list[Figure]) -> None:
-    rows = [
-        (each.what, readable(each.best_s), readable(each.median_s), f"{each.ratio:.2f}" if each.ratio else "")
-        for each in figures
-    ]
+    times = [(each.what, readable(each.best_s), readable(each.median_s), each.ratio) for each in figures]
+    rows = [(*shown, f"{ratio:.2f}" if ratio else "") for *shown, ratio in times]
     print("\n".join(aligned([("", "best", "median", "x"), *rows], "<>>>")))
     print(
         f"\npeek {setting['peek']}, {setting['backend']}, policy {setting['policy']}; {setting['prompts']};\n"

@@ -1,6 +1,6 @@
 """`peek check`: says what a log holds, and whether another order of its requests would be worth it.
 
-All output, as text, as JSON or as a page, comes from one `Checked`.
+All output, as text or as a page, is made from the JSON object.
 """
 
 from __future__ import annotations
@@ -36,14 +36,12 @@ from peek.simulation.workload import Workload, ideal_hit
 from peek.traffic import UNITS, Reader, RequestRows, Tracer
 
 LIMIT: Final = 1000  # default number of simulated requests, with which an answer takes a minute or less
-
 FEW: Final = 100  # fewer requests than this tell little of a queue
-
 OVERLOAD: Final = 0.6  # a stretch of which the model serves a smaller part as fast as it comes is doubtful
-
 HIT_POINTS: Final = 0.1  # most points by which the model's cache hit and the log's may differ unmentioned
 
 AUTO: Final = "auto"
+_ROOM: Final = "--arena-tokens, or a larger --card, more --cards, a smaller --model"
 
 
 @dataclass(frozen=True)
@@ -74,57 +72,6 @@ class CheckOptions(cli.OfContext):
     output_tokens: int = trace.unknown_tokens()
 
 
-@dataclass(frozen=True)
-class Checked:
-    """Everything that `peek check` found; all output is made from it."""
-
-    seen: dict[str, Any]  # the log's formats, counts and figures, by name
-    summary: list[str]  # the counts in words, a line each
-    notes: list[str]  # warnings and advice, a sentence each
-    answer: Answer  # answer of the simulation, with `cost` as the cost model of the machine
-    cost: CostModel
-    assumed: str  # the settings of engine and machine that were assumed, in words; "" if none
-    rate_scale: float  # how many times faster than recorded
-
-    def as_json(self) -> dict[str, Any]:
-        found = self.answer
-        stock = {label: flag or "(default)" for label, flag in found.engine.stock.items()}
-        runs = []
-        for label, run in found.draws[0].items():
-            spread = {figure.name: list(found.spread(label, figure)) for figure in FIGURES}
-            runs.append({**run, "setting": stock.get(label, OURS), "spread": spread})
-        changes = [
-            {
-                **asdict(each),
-                "figure": each.figure.name,
-                "says": "gain" if each.is_gain else "loss" if each.is_loss else "same",
-            }
-            for each in found.ours
-        ]
-        return {
-            "verdict": found.verdict,
-            "sentence": said_of(found),
-            "advised": found.advised,
-            "flag": found.engine.stock[found.advised],
-            "changes": changes,
-            "log": self.seen,
-            "summary": self.summary,
-            "notes": self.notes,
-            "engine": found.engine.title,
-            "hardware": self.cost.hardware.name,
-            "model": self.cost.model.name,
-            "assumed": self.assumed,
-            "rate_scale": self.rate_scale,
-            "arena_tokens": found.workload.arena_tokens,
-            "max_running": found.workload.max_running,
-            "simulated": len(found.workload.requests),
-            "draws": len(found.draws) - 1,
-            "runs": runs,
-            "version": __version__,
-            "backend": backend(),
-        }
-
-
 def check_command(options: CheckOptions) -> None:
     """Say whether `peek` or a flag would help a log's traffic.
 
@@ -139,17 +86,18 @@ def check_command(options: CheckOptions) -> None:
     if options.html is not None:
         cli.refuse_clashes([("LOG", path) for path in options.logs], [("--html", options.html)])
         cli.check_target(options.html)
-    checked = _checked(options, cost, encode)
+    found, told = _checked(options, cost, encode)
     if options.as_json:
-        print(json.dumps(rounded(checked.as_json()), indent=2))
+        print(json.dumps(rounded(told), indent=2))
     else:
-        _print(checked)
+        _print(found, cost, told)
     if options.html is not None:
         with write_whole([options.html]) as (stream,):
-            stream.write(page(checked.as_json()).encode())
+            stream.write(page(told).encode())
 
 
-def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> Checked:
+def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> tuple[Answer, dict[str, Any]]:
+    """Return the answer of the simulation, and the JSON object, of which all other output is made."""
     reader = Reader(
         RequestRows(
             options.time_field, options.prompt_field, options.output_field, "", options.time_unit, encode
@@ -182,12 +130,54 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> C
     targets = options.slo[:2] + list(TARGETS[len(options.slo[:2]) :])
     with ProgressBar((options.draws + 1) * (len(engine.stock) + 1), "simulating") as progress:
         found = answer(workload, engine, cost, Random(options.seed), options.draws, targets, progress.show)
-    assumed = _assumed(options, facts.engine)
     seen = _seen(options, reader, tracer, whole, bad)
     too_long = len(whole.requests) - len(fit)
-    notes = [*_notes(reader, tracer), *_doubts(found, too_long, seen)]
-    summary = _summary(seen, tracer, workload, too_long)
-    return Checked(seen, summary, notes, found, cost, assumed, options.rate_scale)
+    told = {
+        "log": seen,
+        "summary": _summary(seen, tracer, workload, too_long),
+        "notes": [*_notes(reader, tracer), *_doubts(found, too_long, seen)],
+        "engine": engine.title,
+        "hardware": cost.hardware.name,
+        "model": cost.model.name,
+        "assumed": _assumed(options, facts.engine),
+        "rate_scale": options.rate_scale,
+    }
+    return found, {**_answer_told(found), **told, **_simulation_told(found)}
+
+
+def _answer_told(found: Answer) -> dict[str, Any]:
+    changes = [
+        {
+            **asdict(each),
+            "figure": each.figure.name,
+            "says": "gain" if each.is_gain else "loss" if each.is_loss else "same",
+        }
+        for each in found.ours
+    ]
+    return {
+        "verdict": found.verdict,
+        "sentence": said_of(found),
+        "advised": found.advised,
+        "flag": found.engine.stock[found.advised],
+        "changes": changes,
+    }
+
+
+def _simulation_told(found: Answer) -> dict[str, Any]:
+    settings = {label: flag or "(default)" for label, flag in found.engine.stock.items()}
+    runs = []
+    for label, run in found.draws[0].items():
+        spread = {figure.name: list(found.spread(label, figure)) for figure in FIGURES}
+        runs.append({**run, "setting": settings.get(label, OURS), "spread": spread})
+    return {
+        "arena_tokens": found.workload.arena_tokens,
+        "max_running": found.workload.max_running,
+        "simulated": len(found.workload.requests),
+        "draws": len(found.draws) - 1,
+        "runs": runs,
+        "version": __version__,
+        "backend": backend(),
+    }
 
 
 def _assumed(options: CheckOptions, engine: str) -> str:
@@ -198,9 +188,6 @@ def _assumed(options: CheckOptions, engine: str) -> str:
         f"{DEFAULT_MODEL} (--model)": not options.is_given("model"),
     }
     return ", ".join(what for what, is_taken in taken.items() if is_taken)
-
-
-_ROOM: Final = "--arena-tokens, or a larger --card, more --cards, a smaller --model"
 
 
 def _summary(seen: dict[str, Any], tracer: Tracer, workload: Workload, too_long: int) -> list[str]:
@@ -225,7 +212,6 @@ def _summary(seen: dict[str, Any], tracer: Tracer, workload: Workload, too_long:
 
 
 def _doubts(found: Answer, too_long: int, seen: dict[str, Any]) -> list[str]:
-    """Say what makes the answer doubtful."""
     workload, runs = found.workload, found.draws[0]
     said = []
     if too_long:
@@ -253,9 +239,7 @@ def _seen(options: CheckOptions, reader: Reader, tracer: Tracer, whole: Workload
     return {
         "files": [str(path) for path in options.logs],
         "formats": {
-            each.name: {
-                "lines": each.lines, "requests": each.requests, "without_prompt": each.bare,
-            }
+            each.name: {"lines": each.lines, "requests": each.requests, "without_prompt": each.bare}
             for each in reader.formats if each.lines
         },
         "requests": counts.requests,
@@ -292,21 +276,20 @@ def _notes(reader: Reader, tracer: Tracer) -> list[str]:
     return list(dict.fromkeys(filter(None, said)))
 
 
-def _print(checked: Checked) -> None:
-    seen, width = checked.seen, Console().width
+def _print(found: Answer, cost: CostModel, told: dict[str, Any]) -> None:
+    width = Console().width
 
     def say(text: str) -> None:
         print(fill(text, width, break_long_words=False, break_on_hyphens=False, subsequent_indent="  "))
 
-    for line in checked.summary:
+    for line in told["summary"]:
         say(line)
-    for note in (*trace.unread(seen["not_understood"]), *checked.notes):
+    for note in (*trace.unread(told["log"]["not_understood"]), *told["notes"]):
         say(f"! {note}")
-    if checked.assumed:
-        say(f"taken for granted: {checked.assumed}")
+    if told["assumed"]:
+        say(f"taken for granted: {told['assumed']}")
     print()
-    found = checked.answer
     runs = list(found.draws[0].values())  # on the recorded arrivals
-    print_batches([Batch(found.workload, found.engine.cache, checked.cost, runs)], judged=False)
+    print_batches([Batch(found.workload, found.engine.cache, cost, runs)], judged=False)
     print()
-    say(said_of(found))
+    say(told["sentence"])

@@ -49,7 +49,9 @@ def as_command(work: Callable[[Any], None]) -> Callable[..., None]:
         default = Parameter.empty if default is MISSING else default
         if "typer" in each.metadata:
             hints[each.name] = Annotated[hints[each.name], each.metadata["typer"]]
-        parameters.append(Parameter(each.name, Parameter.KEYWORD_ONLY, default=default))
+        parameters.append(
+            Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[each.name])
+        )
     made: Any = command
     made.__doc__, made.__annotations__, made.__signature__ = work.__doc__, hints, Signature(parameters)
     return command
@@ -256,7 +258,7 @@ Parser = Callable[[str], Any] | None
 
 
 def read_path(metavar: str, text: str, default: Any = MISSING, parser: Parser = parse_source) -> Any:
-    """Declare an argument: a path to read from."""
+    """Declare an argument, by default a path to read from."""
     return as_field(typer.Argument(parser=parser, metavar=metavar, help=text), default)
 
 

@@ -112,9 +112,8 @@ def _reorder(options: ReorderOptions) -> tuple[str, bool]:
                 bare = requests
             runner.add(line, request, f"{request.namespace}/{formats.kind_of(request.prompt)}", key)
             requests += 1
-        repeated = runner.arrange(options.replicas)
-        if repeated is not None:
-            raise WorkloadError(f"{source}: {formats.repeated_id_error(*repeated)}")
+        with cli.naming(source):
+            runner.arrange(options.replicas)
         _write(runner, source, outputs, bare)
     if options.explain:
         print("\n".join(runner.explanation()), file=sys.stderr if cli.STREAM in outputs else sys.stdout)
@@ -129,7 +128,7 @@ def _say(message: str, failed: bool) -> None:
 
 
 def _told(what: object, *counts: tuple[int, str, str]) -> str:
-    """Return a message on `what` with the counts that are not 0, each with noun and fate; "" if all are 0."""
+    """Return a message on `what` with the counts that are not 0, each with noun and fate; "" for none."""
     told = ", ".join(f"{counted(count, noun)} {fate}" for count, noun, fate in counts if count)
     return f"{what}: {told}" if told else ""
 
@@ -172,7 +171,7 @@ def _write(runner: _InMemory | _OutOfCore, source: Path, outputs: list[Path], ba
     `bare` is the index of the line without an end of line; -1 if there is none.
     """
     with write_whole(outputs) as (order_file, *streams):
-        swap = formats.end_swap(bare, *runner.last(), len(streams))
+        ends = formats.new_ends(bare, *runner.last(), len(streams))
         numbers: list[list[int]] = [[] for _ in streams]
         to_table = reading.is_table(outputs[-1])
         for row, raw in runner.placed():
@@ -180,22 +179,19 @@ def _write(runner: _InMemory | _OutOfCore, source: Path, outputs: list[Path], ba
             if to_table:
                 numbers[row.replica].append(row.number)
             else:
-                streams[row.replica].write(swap.apply(row.prompt, raw))
+                streams[row.replica].write(formats.with_end(raw, ends.get(row.prompt)))
         if to_table:
             for each, stream in zip(numbers, streams, strict=True):
                 reading.copy_rows(source, each, stream)
 
 
 class _Kept(NamedTuple):
-    """What is kept of a request in memory.
-
-    Equal system prompts of a namespace have equal numbers; a request that is not understood has -1.
-    """
+    """What is kept of a request in memory."""
 
     number: int
     custom_id: str
     raw: bytes
-    system: int
+    system: int  # equal for equal system prompts of a namespace; -1 for a request that is not understood
 
 
 class _InMemory:
@@ -215,19 +211,16 @@ class _InMemory:
         raw = line.content + line.end
         self._bytes += len(raw)
         if self._limit and self._bytes > self._limit:
-            raise PeekError(
-                f"{self._options.source}: holds more than {self._limit:,} bytes: choose --out-of-core"
-            )
+            source = self._options.source
+            raise PeekError(f"{source}: holds more than {self._limit:,} bytes: choose --out-of-core")
         known = self._systems
         system = -1 if request.fault else known.setdefault((namespace, request.system), len(known))
         self._kept.append(_Kept(line.number, request.custom_id, raw, system))
         self._trie.add(key, namespace)
 
-    def arrange(self, replicas: int) -> tuple[int, int, str] | None:
-        """Find the order, once.  If a custom_id occurs twice, return its two line numbers and it instead."""
-        repeated = formats.find_repeated((each.number, each.custom_id) for each in self._kept)
-        if repeated is not None:
-            return repeated
+    def arrange(self, replicas: int) -> None:
+        """Find the order, once; `WorkloadError` if a custom_id occurs twice."""
+        formats.check_ids((each.number, each.custom_id) for each in self._kept)
         block_tokens = self._options.block_tokens
         self._shape = contract(finished(self._trie), block_tokens)
         del self._trie  # its edges take memory
@@ -237,7 +230,6 @@ class _InMemory:
             shares = shares_of(self._shape, self._found, replicas, block_tokens)
             orders = [share.order for share in shares]
         self._orders = [sorted(order, key=lambda index: self._kept[index].system < 0) for order in orders]
-        return None
 
     def placed(self) -> Iterator[tuple[Row, bytes]]:
         """Yield the lines in the new order, replica after replica; a row's name is its custom_id as JSON."""
@@ -266,7 +258,6 @@ class _InMemory:
         ]
 
     def _hits(self) -> dict[str, float]:
-        """Return the expected hits of the old order, a sort by system prompt, and the new order."""
         hits = {"as it came, the engine's own order": self._found.expected_hit_before or 0.0}
         if len(self._systems) > 1:
             order = np.argsort([each.system for each in self._kept], kind="stable")
@@ -292,10 +283,10 @@ class _OutOfCore:
         self._order.add(key, namespace, record, bool(request.fault))
         self._place += len(raw)
 
-    def arrange(self, replicas: int) -> tuple[int, int, str] | None:
+    def arrange(self, replicas: int) -> None:
         self._spool.close()
-        repeated = self._order.arrange(replicas)
-        return None if repeated is None else (repeated[0], repeated[1], json.loads(repeated[2]))
+        if repeated := self._order.arrange(replicas):
+            raise formats.repeated_id_error(repeated[0], repeated[1], json.loads(repeated[2]))
 
     def placed(self, start: int = 0) -> Iterator[tuple[Row, bytes]]:
         with self._path.open("rb") as lines:
@@ -320,7 +311,7 @@ class _OutOfCore:
 
 @contextmanager
 def _out_of_core(options: ReorderOptions, outputs: list[Path]) -> Iterator[_OutOfCore]:
-    """Make the runner out of core, with its files in a folder that is removed when the work is done."""
+    """Make the runner out of core; its files are in a folder that is removed when the work is done."""
     try:
         import duckdb
     except ImportError:
@@ -382,13 +373,13 @@ def restore_command(options: RestoreOptions) -> None:
     ranked = sorted(placed, key=placed.__getitem__)
     raw = {number: lines[number].content + lines[number].end for number in ranked}
     bare = next((number for number in ranked if not lines[number].end), -1)
-    swap = formats.end_swap(bare, ranked[-1], raw[ranked[-1]]) if ranked else formats.EndSwap()
+    ends = formats.new_ends(bare, ranked[-1], raw[ranked[-1]]) if ranked else {}
     with write_whole([target]) as (stream,):
         if reading.is_table(target):
             reading.copy_rows(results, ranked, stream)
         else:
             for number, line in raw.items():
-                stream.write(swap.apply(number, line))
+                stream.write(formats.with_end(line, ends.get(number)))
     if told:
         raise WorkloadError(told)
 
@@ -399,11 +390,8 @@ def restore_command(options: RestoreOptions) -> None:
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions(Ordering):
     target: Path = cli.written_path("OUT", "Where the results go, in IN's order; -: stdout.")
-    command: list[str] = cli.as_field(
-        typer.Argument(
-            metavar="-- COMMAND ...", help=f"Runs the file {IN_PLACE} and writes the results {OUT_PLACE}."
-        ),
-        MISSING,
+    command: list[str] = cli.read_path(
+        "-- COMMAND ...", f"Runs the file {IN_PLACE} and writes the results {OUT_PLACE}.", parser=None
     )
 
 

@@ -248,26 +248,25 @@ def verdict(batch: Batch) -> str:
     if batch.workload.load not in ("trace", "sessions") or len(routers) > 1:
         return ""
     runs = {str(run["policy"]): run for run in batch.runs}
-    stock = [label for label in engine_of(batch.cache).stock if label in runs] or [next(iter(runs))]
-    others = [label for label in runs if label not in stock]
+    labels, means = list(runs), {label: run["ttft_s"]["mean"] for label, run in runs.items()}
+    stock = [label for label in engine_of(batch.cache).stock if label in runs] or labels[:1]
+    others = [label for label in labels if label not in stock]
     if not others:
-        others, stock = list(runs)[1:], list(runs)[:1]
+        others, stock = labels[1:], labels[:1]
     if not others:
         return ""
-    mean = figure_named("ttft_s.mean")
-    ours = OURS if OURS in others else min(others, key=lambda label: mean.value(runs[label]))
+    ours = OURS if OURS in others else min(others, key=means.__getitem__)
     found = [each for each in changes([runs], ours, stock) if each.figure.name in _SAID]
     said = [change_text(each, False) for each in found if abs(each.gain) > each.figure.same]
     if not said:
         return f"Nothing changes under {ours}: {reason(runs[stock[0]])}."
     against = joined(list(dict.fromkeys(each.against for each in found)), " or ")
-    better = "" if " or " not in against else ", whichever is better,"
+    better = ", whichever is better," * (" or " in against)
     text = f"Under {ours} instead of {against}{better} {joined(said)}"
-    shortest = min(runs, key=lambda label: mean.value(runs[label]))
-    shorter = mean.value(runs[shortest]) < (1.0 - SAME) * mean.value(runs[ours])
-    return text + (
-        f"; {shortest} has the shortest mean, {seconds_text(mean.value(runs[shortest]))}." if shorter else "."
-    )
+    shortest = min(labels, key=means.__getitem__)
+    if means[shortest] < (1.0 - SAME) * means[ours]:
+        text += f"; {shortest} has the shortest mean, {seconds_text(means[shortest])}"
+    return f"{text}."
 
 
 def change_text(change: Change, ranged: bool, words: str = "", under: str = "", also: str = "") -> str:
@@ -299,11 +298,10 @@ def _size(figure: Figure, gains: Sequence[float]) -> str:
     """Write how much a figure changes, then the ends of its range; "x2.4" where one doubles, else percent."""
     ratios = [1.0 + gain if figure.more_is_better else 1.0 - gain for gain in gains]
     times = [max(ratio, 1.0 / max(ratio, 1e-9)) for ratio in ratios]
-    if max(times) >= 1.95:
-        first, *ends = [f"x{each:.1f}" for each in times]
-        return "; ".join(filter(None, (first, " to ".join(ends))))
-    first, *ends = [f"{100.0 * abs(ratio - 1.0):.0f}" for ratio in ratios]
-    return "; ".join(f"{part} %" for part in (first, " to ".join(ends)) if part)
+    is_large = max(times) >= 1.95
+    percents = [f"{100.0 * abs(ratio - 1.0):.0f}" for ratio in ratios]
+    first, *ends = [f"x{each:.1f}" for each in times] if is_large else percents
+    return "; ".join(part + " %" * (not is_large) for part in (first, " to ".join(ends)) if part)
 
 
 _FIRST: Final = ("ttft_s.mean", "ttft_s.p99", "goodput.0.share")
@@ -317,8 +315,7 @@ def said_of(found: Answer) -> str:
     said = []
     if flag:
         said.append(f"Turn on `{flag}`: {_listed([each for each in found.stock if each.is_gain], found)}.")
-        costs = [each for each in found.stock if each.is_loss]
-        if costs:
+        if costs := [each for each in found.stock if each.is_loss]:
             said.append(f"But {_listed(costs, found)}.")
     if found.verdict in ("gain", "mixed"):
         rival = "" if has_flags else f", beside {found.engine.title}'s default,"
@@ -326,8 +323,7 @@ def said_of(found: Answer) -> str:
     else:
         said.append(f"Nothing to gain from `peek`: {_why_not(found)}.")
     told = found.ours[0] if found.verdict == "loss" and found.ours[0].is_loss else None
-    losses = [each for each in found.losses if each is not told]
-    if losses:
+    if losses := [each for each in found.losses if each is not told]:
         said.append(f"But under `peek` {_listed(losses, found, has_flags)}.")
     if len(found.draws) > 1 and (flag or found.gains or found.losses):
         said.append(f"Ranges are over {len(found.draws) - 1} resamples of the arrivals.")
@@ -384,9 +380,9 @@ def reason(first: dict[str, Any]) -> str:
     hit, ideal = 100.0 * first["cache_hit"], 100.0 * first["ideal_hit"]
     if wait_s < SHORT_WAIT_S:
         waiting = f"99 of 100 requests wait less than {seconds_text(max(wait_s, 1e-3))}"
-        text = f"{waiting}, so there is hardly a queue to order"
-        options = [name for name in ("session_rate", "rate_scale") if name in first]
-        return text + "".join(f"; a higher --{name.replace('_', '-')} makes one" for name in options)
+        options = {"session_rate": "--session-rate", "rate_scale": "--rate-scale"}
+        more = "".join(f"; a higher {option} makes one" for name, option in options.items() if name in first)
+        return f"{waiting}, so there is hardly a queue to order{more}"
     if ideal < 5.0:
         return f"these prompts share next to nothing, {ideal:.1f} % at best"
     if ideal - hit < 2.0:

@@ -97,29 +97,21 @@ def split_end(raw: bytes) -> tuple[bytes, bytes]:
     return raw, b""
 
 
-@dataclass(frozen=True, slots=True)
-class EndSwap:
-    """Swaps the ends of two lines, so that the line written last is the one without an end.
+def new_ends(bare: int, last: int, last_line: bytes, files: int = 1) -> dict[int, bytes]:
+    """Return the ends of the lines that change theirs, by index, so that the last line is the one without.
 
-    The line with the index `bare` had none and gets `end`; the line `last` loses its end.  -1 is no line.
+    The line `bare` had none, -1 for no line; the line `last` is written last.  Several `files` may be
+    concatenated, so every line gets an end.
     """
-
-    bare: int = -1
-    last: int = -1
-    end: bytes = b""
-
-    def apply(self, index: int, line: bytes) -> bytes:
-        """Return line `index` as it is to be written."""
-        if index == self.bare:
-            return line + self.end
-        return split_end(line)[0] if index == self.last else line
+    end = split_end(last_line)[1]
+    if files > 1:
+        return {bare: end or b"\n"}
+    return {} if bare in (-1, last) else {bare: end, last: b""}
 
 
-def end_swap(bare: int, last: int, last_line: bytes, files: int = 1) -> EndSwap:
-    """Return the swap for a file with line `last` at the bottom."""
-    if files > 1:  # every line gets an end, since the files may be concatenated
-        return EndSwap(bare, -1, split_end(last_line)[1] or b"\n")
-    return EndSwap() if bare in (-1, last) else EndSwap(bare, last, split_end(last_line)[1])
+def with_end(line: bytes, end: bytes | None) -> bytes:
+    """Return a line with another end; None for its own."""
+    return line if end is None else split_end(line)[0] + end
 
 
 # -- requests -------------------------------------------------------------------------------------------
@@ -346,13 +338,12 @@ def repeated_id_error(first: int, second: int, custom_id: str) -> WorkloadError:
     )
 
 
-def find_repeated(requests: Iterable[tuple[int, str]]) -> tuple[int, int, str] | None:
-    """Return line numbers and id of the first two of (line number, custom_id) with one id."""
+def check_ids(requests: Iterable[tuple[int, str]]) -> None:
+    """Raise `WorkloadError` if two of these (line number, custom_id) have one id, other than ""."""
     seen: dict[str, int] = {}
     for number, custom_id in requests:
         if custom_id and seen.setdefault(custom_id, number) != number:
-            return seen[custom_id], number, custom_id
-    return None
+            raise repeated_id_error(seen[custom_id], number, custom_id)
 
 
 # -- results --------------------------------------------------------------------------------------------
@@ -391,24 +382,23 @@ def match_results(
 
 
 def _by_id(found: dict[int, object], numbers: list[int], ids: list[str]) -> tuple[dict[int, int], list[str]]:
-    due: dict[str, list[int]] = {}
+    due: dict[object, list[int]] = {}
     for number, custom_id in zip(numbers, ids, strict=True):
         due.setdefault(custom_id, []).append(number)
     placed: dict[int, int] = {}
     faults: list[str] = []
-    first: dict[str, int] = {}
+    first: dict[object, int] = {}
     for at, answered in found.items():
-        fault = _fault_of(answered, due, first)
-        if fault or not isinstance(answered, str):
+        if fault := _fault_of(answered, due, first):
             faults.append(f"line {at}: {fault}")
         else:
             first[answered] = at
             (placed[at],) = due[answered]
-    unanswered = sorted((lines, custom_id) for custom_id, lines in due.items() if custom_id not in first)
+    unanswered = sorted((lines, str(custom_id)) for custom_id, lines in due.items() if custom_id not in first)
     return placed, faults + [_missing(*each) for each in unanswered]
 
 
-def _fault_of(custom_id: object, due: dict[str, list[int]], first: dict[str, int]) -> str:
+def _fault_of(custom_id: object, due: dict[object, list[int]], first: dict[object, int]) -> str:
     """Return why a result has no match, "" if it has one."""
     if custom_id is None:
         return "has no custom_id"

@@ -42,15 +42,14 @@ def shape_of(
 ) -> BatchShape:
     """Make the trie of a batch from `max_tokens` tokens of each prompt (0: all); `InvalidKey` as `pack`."""
     trie = BatchTrie(max_tokens)
-    add = trie.add
     if isinstance(prompts, np.ndarray) and prompts.ndim == 2 and prompts.dtype == np.int32:
         prompts = (row.tobytes() for row in prompts)  # ten times as fast as a buffer object for each row
     if namespaces is None:
         for prompt in prompts:
-            add(prompt)
+            trie.add(prompt)
     else:
         for prompt, namespace in zip(prompts, namespaces, strict=True):
-            add(prompt, namespace)
+            trie.add(prompt, namespace)
     return finished(trie)
 
 
@@ -69,10 +68,7 @@ def contract(shape: BatchShape, block_tokens: int) -> BatchShape:
     kept = depth > depth[shape.parent]
     kept[ROOT] = True
     above = np.where(kept, np.arange(len(depth)), shape.parent)
-    while True:
-        further = above[above]
-        if np.array_equal(further, above):
-            break
+    while not np.array_equal(further := above[above], above):
         above = further
     number = np.cumsum(kept) - 1
     return BatchShape(
