@@ -104,6 +104,12 @@ def test_an_engine_that_does_not_say_how_large_its_cache_is(blocks: object, bloc
         generate_sglang(Sglang({}), input_ids=[[1]])
 
 
+@pytest.mark.parametrize("prompts", ["ab", [1, 2], {"prompt": "ab"}])
+def test_vllm_needs_a_batch(prompts: Any) -> None:
+    with pytest.raises(InvalidConfig, match="a batch is a list of prompts"):
+        generate_vllm(Vllm(), prompts)
+
+
 def test_items_for_each_prompt_must_be_as_many() -> None:
     with pytest.raises(InvalidConfig, match="sampling_params has 1 items for 2 prompts"):
         generate_vllm(Vllm(), [[1], [2]], ["s"])

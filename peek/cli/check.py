@@ -18,11 +18,10 @@ from rich.console import Console
 
 from peek import __version__, backend
 from peek.cli import options as cli
-from peek.cli import trace
+from peek.cli import simulate, trace
 from peek.cli.page import page
 from peek.cli.reading import ProgressBar, json_loads, load_tokenizer
 from peek.cli.report import Batch, print_batches, rounded, said_of, significant
-from peek.cli.simulate import DEFAULT_CARD, DEFAULT_MODEL, arena_of, machine, number_of_cards, part_of_memory
 from peek.cli.trace import counted
 from peek.cli.writing import write_whole
 from peek.compressed import bare
@@ -33,7 +32,7 @@ from peek.simulation.cost import CostModel
 from peek.simulation.simulate import CACHES, TARGETS, Target
 from peek.simulation.trace import WARMUP_SHARE, TraceRow, at_rate, recorded
 from peek.simulation.workload import Workload, ideal_hit
-from peek.traffic import UNITS, Reader, RequestRows, Tracer
+from peek.traffic import Reader, Tracer
 
 LIMIT: Final = 1000  # default number of simulated requests, with which an answer takes a minute or less
 FEW: Final = 100  # fewer requests than this tell little of a queue
@@ -48,10 +47,10 @@ _ROOM: Final = "--arena-tokens, or a larger --card, more --cards, a smaller --mo
 class CheckOptions(cli.OfContext):
     logs: list[Path] = cli.read_path("LOG", "Logs of one engine; .gz, .xz, .zst; -: stdin.")
     engine: str = cli.value(f"{', '.join(ENGINES)}; auto: as the log says, else vllm.", AUTO, "NAME")
-    card: str = cli.value("Accelerator, such as h100.", DEFAULT_CARD)
-    cards: int = number_of_cards()
-    model: str = cli.value("Model, such as llama-3.1-8b, or its config.json.", DEFAULT_MODEL)
-    memory_utilization: float = part_of_memory()
+    card: str = cli.value("Accelerator, such as h100.", simulate.DEFAULT_CARD)
+    cards: int = simulate.number_of_cards()
+    model: str = cli.value("Model, such as llama-3.1-8b, or its config.json.", simulate.DEFAULT_MODEL)
+    memory_utilization: float = simulate.part_of_memory()
     arena_tokens: int | None = cli.count("KV arena in tokens; else the log's, else the card's.")
     max_running: int | None = cli.count("Requests that run at once; else the log's, else 256.")
     as_json: bool = cli.json_switch()
@@ -78,14 +77,15 @@ def check_command(options: CheckOptions) -> None:
     All stock policies of the engine run on a model of it, on the recorded arrivals and on resamples.
     """
     cli.check_choice("--engine", options.engine, (AUTO, *ENGINES))
-    cli.check_choice("--time-unit", options.time_unit, ("", *UNITS))
     if not 0 <= options.draws <= 1000:
         raise typer.BadParameter(f"{options.draws} is not in 0..1000", param_hint="--draws")
-    cost = machine(options.card, options.cards, options.model)
-    encode = load_tokenizer(options.tokenizer)
     if options.html is not None:
-        cli.refuse_clashes([("LOG", path) for path in options.logs], [("--html", options.html)])
+        files = [("--tokenizer", options.tokenizer), ("--model", simulate.model_file(options.model))]
+        logs = [("LOG", path) for path in options.logs]
+        cli.refuse_clashes([*logs, *files], [("--html", options.html)])
         cli.check_target(options.html)
+    cost = simulate.machine(options.card, options.cards, options.model)
+    encode = load_tokenizer(options.tokenizer)
     found, told = _checked(options, cost, encode)
     if options.as_json:
         print(json.dumps(rounded(told), indent=2))
@@ -98,29 +98,18 @@ def check_command(options: CheckOptions) -> None:
 
 def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> tuple[Answer, dict[str, Any]]:
     """Return the answer of the simulation, and the JSON object, of which all other output is made."""
-    reader = Reader(
-        RequestRows(
-            options.time_field, options.prompt_field, options.output_field, "", options.time_unit, encode
-        ),
-        json_loads(),
-    )
+    reader = Reader(trace.request_rows(options, "", encode), json_loads())
     tracer = Tracer(secrets.token_bytes(32), None, encode)
     bad = sum(each.count for each in trace.read_logs(options.logs, reader, tracer))
     if not tracer.counts.requests:
         raise trace.nothing_read(options.logs, reader)
     with trace.untimed(options.logs):
-        rows = [
-            TraceRow(
-                row["timestamp"], row["input_length"], row["output_length"], tuple(row["hash_ids"]),
-                row["block_tokens"], row.get("tenant", ""),
-            )
-            for row in tracer.rows(options.output_tokens, options.rate)
-        ]  # fmt: skip
+        rows = [_trace_row(*row.values()) for row in tracer.rows(options.output_tokens, options.rate)]
     name = bare(options.logs[0]).stem if len(options.logs) == 1 else f"{len(options.logs)} logs"
     whole = at_rate(recorded(name, rows), options.rate_scale)
     facts = reader.facts
     engine = ENGINES[options.engine if options.engine != AUTO else facts.engine or "vllm"]
-    arena = options.arena_tokens or facts.arena_tokens or arena_of(cost, options.memory_utilization)
+    arena = options.arena_tokens or facts.arena_tokens or simulate.arena_of(cost, options.memory_utilization)
     seats = options.max_running or facts.max_running or whole.max_running
     sized = replace(whole, arena_tokens=arena, max_running=seats)
     fit = [each for each in whole.requests if CACHES[engine.cache].fits(sized, each)]
@@ -143,6 +132,10 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> t
         "rate_scale": options.rate_scale,
     }
     return found, {**_answer_told(found), **told, **_simulation_told(found)}
+
+
+def _trace_row(at_ms: float, prompt: int, answer: int, ids: list[int], block: int, who: str = "") -> TraceRow:
+    return TraceRow(at_ms, prompt, answer, tuple(ids), block, who)
 
 
 def _answer_told(found: Answer) -> dict[str, Any]:
@@ -184,8 +177,8 @@ def _assumed(options: CheckOptions, engine: str) -> str:
     cards = "one" if options.cards == 1 else options.cards
     taken = {
         "vLLM (--engine)": options.engine == AUTO and not engine,
-        f"{cards} {DEFAULT_CARD.upper()} (--card)": not options.is_given("card"),
-        f"{DEFAULT_MODEL} (--model)": not options.is_given("model"),
+        f"{cards} {simulate.DEFAULT_CARD.upper()} (--card)": not options.is_given("card"),
+        f"{simulate.DEFAULT_MODEL} (--model)": not options.is_given("model"),
     }
     return ", ".join(what for what, is_taken in taken.items() if is_taken)
 

@@ -1,8 +1,7 @@
 """Command lines: how a command declares its options, and what numbers, labels and paths in them mean.
 
-A command is a function of one dataclass; `as_command` makes it a command of typer.  Each field is an argument
-or an option, and its default says which (`value`, `count`, ...).  Numbers have parsers of their own because
-typer's messages do not name the bad value.
+A command is a function of one dataclass.  Each field is an argument or an option; its default says which.
+Numbers have parsers of their own because typer's messages do not name the bad value.
 
 The path `-` is standard input or output, and `./-` a file of that name.  A symbolic link stands for its
 target.  A device or a named pipe is written in place; only a regular file can be replaced by a new one.
@@ -59,7 +58,7 @@ def as_command(work: Callable[[Any], None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class OfContext:
-    """The command line of a command that asks which of its options were given."""
+    """Options of a command that asks which of them were given."""
 
     ctx: typer.Context
 
@@ -166,7 +165,6 @@ def check_policies(labels: Sequence[str]) -> None:
 
 
 def parse_source(text: str) -> Path:
-    """Parse a path to read from."""
     path = Path(text)
     return path.absolute() if path == STREAM and text != "-" else path
 
@@ -203,7 +201,6 @@ def is_regular(path: Path) -> bool:
 
 
 def real_path(path: Path) -> Path:
-    """Return a path with its symbolic links resolved; its last name need not exist."""
     return Path(os.path.realpath(path))
 
 
@@ -222,20 +219,21 @@ def check_no_folder(path: Path) -> None:
         raise PeekError(f"{path}: is a folder")
 
 
-Named = Iterable[tuple[str, Path]]  # pairs of an argument's or option's name and its path
+Named = Iterable[tuple[str, Path | None]]  # pairs of an argument's or option's name and its path, if given
 
 
 def refuse_clashes(read: Named, written: Named) -> None:
     """Raise `BadParameter` if two of these paths are one file, or one would have to lie in another."""
     taken: dict[object, str] = {}
     named = [(0, *each) for each in read] + [(1, *each) for each in written]
-    for descriptor, role, path in named:
+    given = [(descriptor, role, path) for descriptor, role, path in named if path is not None]
+    for descriptor, role, path in given:
         identities = _identities(path, descriptor)
         for key in identities:
             if key in taken:
                 raise typer.BadParameter(f"{role} {path} is the same file as {taken[key]}", param_hint=role)
         taken.update(dict.fromkeys(identities, f"{role} {path}"))
-    for _, role, path in named:
+    for _, role, path in given:
         for parent in () if path == STREAM else real_path(path).parents:
             if parent in taken:
                 raise typer.BadParameter(f"{role} {path} cannot lie in {taken[parent]}", param_hint=role)

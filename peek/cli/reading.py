@@ -134,7 +134,6 @@ def is_table(path: Path) -> bool:
 
 
 def _table_lines(path: Path) -> Iterator[Line]:
-    """Yield the rows of a table as JSON, numbered from 1.  `PeekError` if the file is damaged."""
     with _opened_table(path) as file:
         rows = (row for batch in file.iter_batches(_TABLE_ROWS) for row in batch.to_pylist())
         for number, row in enumerate(rows, start=1):
@@ -221,8 +220,10 @@ class BadLines:
 # -- tokenizers -------------------------------------------------------------------------------------------
 
 
-def tokenizer_file(path: Path) -> Path:
+def tokenizer_file(path: Path | None) -> Path | None:
     """Return the path of a tokenizer file, given it or its folder; `PeekError` if there is none."""
+    if path is None:
+        return None
     if path.is_dir():
         names = ("tokenizer.json", "tekken.json", "tokenizer.model")
         found = [path / name for name in names if (path / name).exists()]
@@ -240,9 +241,9 @@ def load_tokenizer(path: Path | None) -> Encode | None:
     The file is Hugging Face's `tokenizer.json` or Mistral's `tekken.json` or `tokenizer.model*`.  No special
     tokens are added, as they are the same at the start of every prompt.  Nothing is downloaded.
     """
+    path = tokenizer_file(path)
     if path is None:
         return None
-    path = tokenizer_file(path)
     package, option = "tokenizers", "--tokenizer"
     try:
         if path.name.startswith(MISTRAL_NAMES):

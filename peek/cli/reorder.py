@@ -1,7 +1,6 @@
 """`peek reorder`, `peek restore`, `peek batch`: put a batch file into another order, and its results back.
 
-Lines stay as they are, byte for byte.  An order file beside the output, with one line per output line, lets
-`peek restore` put results back.  A request that is not understood is named and goes through, behind the
+Lines stay as they are, byte for byte.  A request that is not understood is named and goes through, behind the
 others.  A line that is none is named and left out; when all is done the exit code is then 1.
 
 Requests go from the reader to a runner, and lines go from the runner to the writer.  The runner in memory has
@@ -91,11 +90,9 @@ def _reorder(options: ReorderOptions) -> tuple[str, bool]:
     outputs = [cli.beside(target, ".order") if options.order is None else options.order, *targets]
     if source != cli.STREAM and not source.exists():
         raise PeekError(f"{source}: no such file")
-    read = {"IN": source}
-    tokenizer = options.tokenizer
-    if tokenizer is not None:
-        read["--tokenizer"] = tokenizer = reading.tokenizer_file(tokenizer)
-    cli.refuse_clashes(read.items(), [("--order", outputs[0]), *(("OUT", path) for path in targets)])
+    tokenizer = reading.tokenizer_file(options.tokenizer)
+    written = [("--order", outputs[0]), *(("OUT", path) for path in targets)]
+    cli.refuse_clashes([("IN", source), ("--tokenizer", tokenizer)], written)
     for path in outputs:
         cli.check_target(path)
     is_large = _is_large(source) if options.out_of_core is None else options.out_of_core

@@ -1,8 +1,7 @@
 """The output of `peek simulate`: the table, the JSON object, the verdict, the plot.
 
-The table has to fit thirteen figures a row into 80 columns.  So headings have three short lines (what, which,
-unit), values have three significant digits, and the ideal cache hit has a row of its own.  matplotlib is an
-extra (`peek-kv[plot]`) and is imported inside functions only.
+The table fits thirteen figures a row into 80 columns.  So headings have three short lines, values have three
+significant digits, and the ideal cache hit has a row of its own.  matplotlib is an extra (`peek-kv[plot]`).
 """
 
 from __future__ import annotations
@@ -85,7 +84,6 @@ class Batch:
 
 
 def as_json_text(batches: list[Batch]) -> str:
-    """Return one JSON object with every run of every batch, and verdicts on recorded traffic."""
     found: dict[str, Any] = {"runs": [rounded(run) for batch in batches for run in batch.runs]}
     if said := list(filter(None, map(verdict, batches))):
         found["verdicts"] = said
@@ -131,7 +129,7 @@ def _in_time(runs: list[dict[str, Any]]) -> str:
 
 
 def name_of(run: dict[str, Any]) -> str:
-    """Return what distinguishes a run from others of its batch: its policy, in a fleet also its router."""
+    """Return what tells a run from others of its batch: its policy, in a fleet also its router."""
     router = run.get("router")
     return str(run["policy"]) if router is None else f"{router}, {run['policy']}"
 
@@ -186,13 +184,11 @@ _COLUMNS: Final = (
     Column("plan\nmean\nµs", figure_named("plan_us.mean"), _microseconds, is_ranked=False),
     Column("\np99\nµs", figure_named("plan_us.p99"), _microseconds, is_ranked=False),
 )
-"""The table's columns from left to right."""
-
+# The last column if requests are turns of sessions, in place of the planning times' p99.
 _JOB: Final = Column("job\nmean\ns", figure_named("job_s.mean"))
-"""The last column if requests are turns of sessions, in place of the planning times' p99."""
 
+# Lines under the heading and between sections, none between columns.
 _RULES: Final = box.Box("    \n    \n ── \n    \n ── \n    \n    \n    \n")
-"""Lines under the heading and between sections, none between columns."""
 
 
 def _columns(runs: list[dict[str, Any]]) -> Sequence[Column]:
@@ -215,7 +211,6 @@ def _table(runs: list[dict[str, Any]], roomy: bool) -> Table:
 
 
 def _cells(run: dict[str, Any], runs: list[dict[str, Any]]) -> list[Text]:
-    """Return the cells of a row; on a terminal the best figures of several runs are bold."""
     cells = []
     for column in _columns(runs):
         values = [column.figure.value(each) for each in runs]
@@ -233,9 +228,8 @@ def _cells(run: dict[str, Any], runs: list[dict[str, Any]]) -> list[Text]:
 
 # -- the verdict ------------------------------------------------------------------------------------------
 
-
+# Figures that the verdict of `peek simulate` may mention.
 _SAID: Final = ("ttft_s.mean", "ttft_s.p99", "cache_hit", "job_s.mean")
-"""Figures that the verdict of `peek simulate` may mention."""
 
 
 def verdict(batch: Batch) -> str:
@@ -304,8 +298,8 @@ def _size(figure: Figure, gains: Sequence[float]) -> str:
     return "; ".join(part + " %" * (not is_large) for part in (first, " to ".join(ends)) if part)
 
 
+# Figures of the answer in words; others are told only if none of these changes.
 _FIRST: Final = ("ttft_s.mean", "ttft_s.p99", "goodput.0.share")
-"""Figures of the answer in words; others are told only if none of these changes."""
 
 
 def said_of(found: Answer) -> str:
@@ -409,7 +403,6 @@ def joined(parts: list[str], last: str = " and ") -> str:
 
 # -- the figure -------------------------------------------------------------------------------------------
 
-
 PANELS: Final = {
     "cache_hit": "Cache hit",
     "ttft_s.mean": "TTFT mean, s (less is better)",
@@ -495,7 +488,6 @@ def _scale(axes: Axes, name: str, values: list[list[float]]) -> None:
 
 
 def _draw_ideal(axes: Axes, ideal: float) -> None:
-    """Draw the hit of a cache without evictions, on the panel of cache hits."""
     from matplotlib.ticker import PercentFormatter
 
     axes.set_xlim(0.0, min(1.0, max(1.1 * ideal, axes.get_xlim()[1])))

@@ -177,14 +177,14 @@ def _check_source(options: SimulateOptions) -> None:
 
 def _check_files(options: SimulateOptions) -> None:
     """Refuse paths to one file, a file for several speeds, and files that could not be written later."""
-    asked = [("--plot", options.plot), ("--per-request", options.per_request)]
-    written = [(option, path) for option, path in asked if path is not None]
+    written = [("--plot", options.plot), ("--per-request", options.per_request)]
     if options.as_json and options.per_request == cli.STREAM:
         raise typer.BadParameter("standard output has the JSON object", param_hint="--per-request")
-    if written and len(options.rate_scale) > 1:
-        raise typer.BadParameter("takes one --rate-scale", param_hint=written[0][0])
+    for option, path in written:
+        if path is not None and len(options.rate_scale) > 1:
+            raise typer.BadParameter("takes one --rate-scale", param_hint=option)
     read = [("trace", options.trace or options.trace_file), ("sessions", options.sessions)]
-    cli.refuse_clashes([(role, path) for role, path in read if path is not None], written)
+    cli.refuse_clashes([*read, ("--model", model_file(options.model or ""))], written)
     if options.per_request is not None:
         cli.check_target(options.per_request)
     if options.plot is not None:
@@ -212,12 +212,17 @@ def _check_block(cache: str, block: int | None, option: str = "--trace-block") -
         )
 
 
+def model_file(model: str) -> Path | None:
+    """Return the path of a model's config.json; None for a name."""
+    return Path(model) if Path(model).suffix == ".json" else None
+
+
 def machine(card: str, cards: int, model: str) -> CostModel:
     """Return the cost model of cards and a model (name or config.json); `BadParameter` for unknown names."""
     with cli.as_usage_error("--card"):
         hardware = costs.card_named(card.lower(), cards)
-    path = Path(model)
-    if path.suffix != ".json":
+    path = model_file(model)
+    if path is None:
         with cli.as_usage_error("--model", ", or a config.json"):
             return CostModel(hardware, costs.model_named(model.lower()))
     try:
@@ -251,7 +256,6 @@ def _workloads(options: SimulateOptions) -> list[Workload]:
 
 
 def _cells(options: SimulateOptions) -> list[Workload]:
-    """Return the cell's workload for each seed."""
     name, trace_file = options.workload, options.trace_file
     cli.check_choice("--workload", name, CELL_NAMES)
     cli.check_choice("--load", options.load, LOADS)
@@ -302,7 +306,6 @@ def _batches(
 
 
 def _setting(workload: Workload, cache: str, cost: CostModel) -> dict[str, Any]:
-    """Return the setting that a run's figures hold for, by name."""
     found = {
         "warmup": workload.warmup,
         "arena_tokens": workload.arena_tokens,

@@ -20,7 +20,7 @@ from peek import PeekError, WorkloadError
 from peek.cli import options as cli
 from peek.cli.reading import BadLines, json_loads, load_tokenizer, read_lines, tokenizer_file
 from peek.cli.writing import write_whole
-from peek.offline.formats import excerpt_of
+from peek.offline.formats import Encode, excerpt_of
 from peek.traffic import BLOCK_TOKENS, UNITS, Counts, Reader, RequestRows, Tracer
 
 KINDS: Final = {"auto": "", "jsonl": "rows", "log": "log"}
@@ -66,21 +66,14 @@ def trace_command(options: TraceOptions) -> None:
 
     The trace holds times, lengths and salted block hashes; no text of prompts or answers.
     """
-    source, target, tokenizer = options.source, options.target, options.tokenizer
+    source, target, tokenizer = options.source, options.target, tokenizer_file(options.tokenizer)
     cli.check_choice("--format", options.form, KINDS)
-    cli.check_choice("--time-unit", options.time_unit, ("", *UNITS))
-    read = [("IN", source), *((("--salt-file", options.salt_file),) if options.salt_file else ())]
-    if tokenizer is not None:
-        tokenizer = tokenizer_file(tokenizer)
-        read.append(("--tokenizer", tokenizer))
+    read = [("IN", source), ("--salt-file", options.salt_file), ("--tokenizer", tokenizer)]
     cli.refuse_clashes(read, [("OUT", target)])
     cli.check_target(target)
     encode = load_tokenizer(tokenizer)
     tracer = Tracer(_salt(options.salt_file), options.block_tokens, encode)
-    rows = RequestRows(
-        options.time_field, options.prompt_field, options.output_field, options.tenant_field,
-        options.time_unit, encode,
-    )  # fmt: skip
+    rows = request_rows(options, options.tenant_field, encode)
     reader = Reader(rows, json_loads(), KINDS[options.form])
     (bad,) = read_logs([source], reader, tracer)
     if not tracer.counts.requests:
@@ -94,6 +87,13 @@ def trace_command(options: TraceOptions) -> None:
     said = [*summary(counts, size, unknown), *counts.doubts, *unread(reader.not_understood())]
     print("\n".join([*said, *reader.hints()]), file=sys.stderr)
     bad.complain(reader.cut())
+
+
+def request_rows(options: Any, tenant: str, encode: Encode | None) -> RequestRows:
+    """Return the reader of rows that the options of `peek trace` or `peek check` ask for."""
+    cli.check_choice("--time-unit", options.time_unit, ("", *UNITS))
+    fields = (options.time_field, options.prompt_field, options.output_field, tenant)
+    return RequestRows(*fields, options.time_unit, encode)
 
 
 def read_logs(sources: Sequence[Path], reader: Reader, tracer: Tracer) -> list[BadLines]:

@@ -45,10 +45,12 @@ def generate_vllm(
         options: other arguments of `LLM.generate`; `lora_request` and `priority` may be sequences, too.
 
     Returns the outputs in the order of `prompts`.  `EngineMismatch` if `llm` does not tell the size of its
-    cache or of a block; `InvalidConfig` if a sequence is not as long as `prompts`.
+    cache or of a block; `InvalidConfig` if a sequence is not as long as `prompts`, or for one prompt in place
+    of a batch.
 
     Cost: that of `reorder`, and for texts one more tokenization.
     """
+    _check_batch(prompts)
     options["sampling_params"] = sampling_params
     cache, block = vllm_cache(llm) if cache_tokens is None else CacheSize(cache_tokens, _vllm_block(llm))
     tokens = [_vllm_tokens(prompt, llm) for prompt in prompts]
@@ -85,8 +87,7 @@ def generate_sglang(
     if (prompt is None) == (input_ids is None):
         raise InvalidConfig("give one of prompt and input_ids")
     batch: Any = input_ids if prompt is None else prompt
-    if isinstance(batch, str) or (len(batch) and isinstance(batch[0], int)):
-        raise InvalidConfig("a batch is a list of prompts, not one prompt")
+    _check_batch(batch)
     cache, block = sglang_cache(engine) if cache_tokens is None else CacheSize(cache_tokens, 1)
     tokenizer: Any = getattr(getattr(engine, "tokenizer_manager", None), "tokenizer", None)
     if prompt is not None and tokenizer is None:
@@ -141,6 +142,11 @@ def _followed(start: Any, path: str) -> int:
 
 
 # -- prompts and answers ------------------------------------------------------------------------------------
+
+
+def _check_batch(prompts: Any) -> None:
+    if isinstance(prompts, (str, dict)) or (len(prompts) and isinstance(prompts[0], int)):
+        raise InvalidConfig("a batch is a list of prompts, not one prompt")
 
 
 def _vllm_tokens(prompt: Any, llm: Any) -> Any:

@@ -1,9 +1,8 @@
 """Parse and write the lines of batch files: requests, results and order files.  Opens no file.
 
-**Lines** keep their bytes.  A file may begin with a byte order mark, end its lines in `\\n` or `\\r\\n`, and
-have no end at its last line.  The mark is dropped.  A missing end belongs to the file, not to the line: when
-that line moves away from the bottom, it swaps ends with the new last line.  Moved back by the same rule, the
-file is what it was, byte for byte.
+**Lines** keep their bytes, without a byte order mark.  A missing end of the last line belongs to the file,
+not to the line: when that line moves away from the bottom, it swaps ends with the new last line.  Moved
+back by the same rule, the file is what it was, byte for byte.
 
 **Requests** are OpenAI-style, `{"custom_id": ..., "method": ..., "url": ..., "body": {...}}`, or Anthropic's,
 `{"custom_id": ..., "params": {...}}`.  A body has `messages` (chat completions, Anthropic's messages),
@@ -284,7 +283,7 @@ def _plain(value: Any, name: str) -> str | list[int]:
 
 
 def kind_of(prompt: str | list[int]) -> str:
-    """Return the kind of a prompt, to keep text and token ids apart: equal symbols mean different things."""
+    """Return a name that keeps text and token ids apart: their equal symbols mean different things."""
     return "" if isinstance(prompt, str) else "ids"
 
 
@@ -424,5 +423,4 @@ def _missing(lines: list[int], custom_id: str) -> str:
 
 
 def _listed(lines: list[int]) -> str:
-    """Return the first three line numbers as text, and how many more there are."""
     return ", ".join(map(str, lines[:3])) + (f" and {len(lines) - 3:,} more" if len(lines) > 3 else "")

@@ -248,7 +248,7 @@ class VllmLog(Format):
 
 def _check_begins(message: str, *openers: str) -> None:
     """Raise `WorkloadError` for a message that is cut off within one of these openers."""
-    if any(opener.startswith(message) for opener in openers):
+    if message and any(opener.startswith(message) for opener in openers):
         raise WorkloadError("a line that is cut off")
 
 

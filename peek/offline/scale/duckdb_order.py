@@ -1,10 +1,9 @@
 """The order of `reorder` for batches larger than memory, on a DuckDB connection that the caller opens.
 
-The database gets no prompts, only the chained keys of their blocks.  Equal keys mean equal prefixes, so
-`GROUP BY key` finds the nodes of the trie.  Nodes with the same prompts below (equal count and equal first
-prompt) form one edge of the compressed trie.  Sorting the prompts by their paths (`block_keys`) replaces the
-traversal.  DuckDB groups and sorts on disk where its memory limit requires it.  The order is that of
-`reorder`, ties included.
+The database gets the chained keys of blocks.  Equal keys mean equal prefixes, so `GROUP BY key` finds the
+nodes of the trie.  Nodes with the same prompts below (equal count and equal first prompt) form one edge of
+the compressed trie.  Sorting the prompts by their paths (`block_keys`) replaces the traversal.  DuckDB groups
+and sorts on disk where its memory limit requires it.  The order is that of `reorder`, ties included.
 """
 
 from __future__ import annotations
