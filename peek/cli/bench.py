@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import typer
@@ -47,8 +47,8 @@ def bench_command(options: BenchOptions) -> None:
         raise typer.BadParameter(f"{options.tokenizer} is of no use without IN", param_hint="--tokenizer")
     bad, limit = reading.BadLines(source or cli.STREAM), 2 * options.waiting
     work = _drawn(limit) if source is None else _read(source, limit, options.tokenizer, bad)
-    waiting = min(options.waiting, max(1, len(work.keys) // 2))
-    bench = Bench(work.keys, waiting, policy, options.rounds, work.block_symbols)
+    keys, what, block_symbols = work
+    bench = Bench(keys, min(options.waiting, max(1, len(keys) // 2)), policy, options.rounds, block_symbols)
     figures = []
     with reading.ProgressBar(None, "measuring") as progress:
         for figure in bench.figures():
@@ -57,7 +57,7 @@ def bench_command(options: BenchOptions) -> None:
     setting: dict[str, Any] = {
         "peek": __version__,
         "backend": backend(),
-        "prompts": work.what,
+        "prompts": what,
         "policy": policy,
         "waiting": len(bench.waiting),
         "waiting_symbols": sum(map(len, bench.waiting)) // 4,
@@ -71,19 +71,14 @@ def bench_command(options: BenchOptions) -> None:
     bad.complain()
 
 
-class _Work(NamedTuple):
-    """Prompts as keys, their description in words, and the symbols per cache block."""
-
-    keys: list[bytes]
-    what: str
-    block_symbols: int = BLOCK_TOKENS
+_Work = tuple[list[bytes], str, int]  # prompts as keys, their description, and the symbols per cache block
 
 
 def _drawn(count: int) -> _Work:
     rng = np.random.default_rng(0)
     heads = [random_key(rng, 2048) for _ in range(100)]
     drawn = rng.integers(0, len(heads), size=count).tolist()
-    return _Work([heads[head] + random_key(rng, 128) for head in drawn], DRAWN)
+    return [heads[head] + random_key(rng, 128) for head in drawn], DRAWN, BLOCK_TOKENS
 
 
 def _read(source: Path, limit: int, tokenizer: Path | None, bad: reading.BadLines) -> _Work:
@@ -96,7 +91,7 @@ def _read(source: Path, limit: int, tokenizer: Path | None, bad: reading.BadLine
         rows = list(islice(iter_rows(source), limit))
         dense: dict[int, int] = {}
         keys = [pack_tokens([dense.setdefault(each, len(dense)) for each in row.hash_ids]) for row in rows]
-        return _Work(keys, f"{source}, a symbol is a block of {rows[0].block_tokens} tokens", 1)
+        return keys, f"{source}, a symbol is a block of {rows[0].block_tokens} tokens", 1
     encode = reading.load_tokenizer(tokenizer)
 
     def made(line: Line) -> bytes:
@@ -105,7 +100,7 @@ def _read(source: Path, limit: int, tokenizer: Path | None, bad: reading.BadLine
     keys = [key for _, key in islice(bad.made(reading.read_lines(source), made), limit)]
     if not keys:
         raise WorkloadError(f"{source}: holds no request that is understood")
-    return _Work(keys, f"{source}, a symbol is a token")
+    return keys, f"{source}, a symbol is a token", BLOCK_TOKENS
 
 
 def _print(setting: dict[str, Any], figures: list[Figure]) -> None:

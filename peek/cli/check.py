@@ -258,9 +258,8 @@ def _notes(reader: Reader, tracer: Tracer) -> list[str]:
     if reader.is_lengths:
         said.append(f"{counts.alone:,} requests are lengths without prompts: taken as sharing nothing")
     if counts.bare_times and counts.span_s > 0.0 and counts.requests > 1000.0 * counts.span_s:
-        said.append(
-            "that is more than a thousand requests a second: is the unit of times right (--time-unit)?"
-        )
+        rate = "that is more than a thousand requests a second"
+        said.append(f"{rate}: is the unit of times right (--time-unit)?")
     if counts.ranked:
         said.append(
             f"{counts.ranked:,} requests ask for a priority, which the model does not heed; "

@@ -61,7 +61,9 @@ def page(found: Checked) -> str:
     unread = log["not_understood"]["lines"]
     told = [*found["summary"], *[f"{unread:,} lines of no known format"] * bool(unread), *found["notes"]]
     lines = "".join(f"<li>{escape(each)}</li>" for each in told)
-    engine = escape(found["engine"])
+    engine, draws = escape(found["engine"]), found["draws"]
+    others = "Grey and blue" if len(found["runs"]) > 2 else "Blue"
+    ranges = f" Lines: the range over {draws} resamples of the arrivals." * bool(draws)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -70,7 +72,7 @@ def page(found: Checked) -> str:
 <p class="dim">{escape(names)}: {escape(found["summary"][-1])}</p>
 <p class="answer">{answer}</p>
 <div class="panels">{drawn}</div>
-<p class="dim">{_legend(found)}</p>
+<p class="dim">{others}: what {engine} offers by itself; blue is advised. Red: <code>peek</code>.{ranges}</p>
 <h2>All figures</h2><div class="wide">{_table(found)}</div>
 <h2>What the log is</h2><ul>{lines}</ul>
 <h2>How this was found</h2><p>{_method(found)}</p>
@@ -78,13 +80,6 @@ def page(found: Checked) -> str:
 request.</footer>
 </main></body></html>
 """
-
-
-def _legend(found: Checked) -> str:
-    engine = escape(found["engine"])
-    others = "Grey and blue" if len(found["runs"]) > 2 else "Blue"
-    said = f"{others}: what {engine} offers by itself; blue is advised. Red: <code>peek</code>."
-    return said + f" Lines: the range over {found['draws']} resamples of the arrivals." * bool(found["draws"])
 
 
 def _method(found: Checked) -> str:
@@ -103,10 +98,6 @@ def _name(run: Mapping[str, Any]) -> str:
     return str(run["policy"]).removesuffix("+lru")
 
 
-def _kind(found: Checked, run: Mapping[str, Any]) -> str:
-    return "ours" if run["policy"] == OURS else "best" if run["policy"] == found["advised"] else ""
-
-
 def _bars(found: Checked, name: str, title: str) -> str:
     """Draw a horizontal bar from 0 for each run, with its range and its value, as SVG."""
     left, width, row, top = 96, 200, 30, 32
@@ -114,7 +105,8 @@ def _bars(found: Checked, name: str, title: str) -> str:
     most = max([run["spread"][name][1] for run in runs] + [1e-9])
     parts = [f'<text x="0" y="15" font-weight="600">{escape(title)}</text>']
     for y, run in zip(count(top, row), runs, strict=False):
-        value, kind = figure.value(run), _kind(found, run)
+        value = figure.value(run)
+        kind = {OURS: "ours", found["advised"]: "best"}.get(run["policy"], "")
         size, *ends = (width * each / most for each in (value, *run["spread"][name]))
         start, stop = (left + end for end in ends)
         parts += [

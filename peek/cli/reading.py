@@ -1,8 +1,7 @@
 """Reads the input of all commands: lines of a plain or compressed file or a pipe, or rows of a Parquet table.
 
 A row of a table is a request, as a line of a batch file is.  Its columns are `custom_id` and `body` or
-`params` (JSON text or a struct), or the fields of a body: `messages`, `prompt`, `input`, `prompt_token_ids`,
-`tokens`, `model`, `system`, ...  Empty cells are left out.
+`params` (JSON text or a struct), or the fields of a body, as `messages`.  Empty cells are left out.
 """
 
 from __future__ import annotations
@@ -98,7 +97,10 @@ def read_lines(path: Path) -> Iterator[Line]:
     Raises `OSError` or `PeekError` if the file cannot be read; both name it.  Memory: one line.
     """
     if is_table(path):
-        yield from _table_lines(path)
+        with _opened_table(path) as file:
+            rows = (row for batch in file.iter_batches(_TABLE_ROWS) for row in batch.to_pylist())
+            for number, row in enumerate(rows, start=1):
+                yield Line(number, _as_json(row), b"\n")
         return
     if path == STREAM and sys.stdin is None:
         raise PeekError("standard input is closed")
@@ -131,13 +133,6 @@ def _short_lines(stream: IO[bytes], path: Path) -> Iterator[bytes]:
 
 def is_table(path: Path) -> bool:
     return path.suffix == ".parquet"
-
-
-def _table_lines(path: Path) -> Iterator[Line]:
-    with _opened_table(path) as file:
-        rows = (row for batch in file.iter_batches(_TABLE_ROWS) for row in batch.to_pylist())
-        for number, row in enumerate(rows, start=1):
-            yield Line(number, _as_json(row), b"\n")
 
 
 def copy_rows(path: Path, numbers: Sequence[int], stream: IO[bytes]) -> None:

@@ -415,9 +415,8 @@ PANELS: Final = {
 def check_plot(path: Path) -> None:
     """Raise an error, before the runs, if the plot could not be drawn or written after them."""
     if path.suffix.lower() not in PLOT_FORMATS:
-        raise typer.BadParameter(
-            f"{str(path)!r} ends in none of {', '.join(PLOT_FORMATS)}", param_hint="--plot"
-        )
+        said = f"{str(path)!r} ends in none of {', '.join(PLOT_FORMATS)}"
+        raise typer.BadParameter(said, param_hint="--plot")
     check_target(path)
     try:
         import_module("matplotlib")

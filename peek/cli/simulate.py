@@ -133,15 +133,12 @@ def simulate_command(options: SimulateOptions) -> None:
     if shapes and not options.is_given("policy"):
         policies = FLEET_POLICIES
     _check_files(options)
-    cost, arena = None, options.arena_tokens
+    cost, given = None, {"arena_tokens": options.arena_tokens, "max_running": options.max_running}
     if any(map(options.is_given, _MACHINE)):
         cost = machine(options.card or DEFAULT_CARD, options.cards, options.model or DEFAULT_MODEL)
-        arena = arena or arena_of(cost, options.memory_utilization)
-    seats = options.max_running
-    workloads = [
-        replace(each, arena_tokens=arena or each.arena_tokens, max_running=seats or each.max_running)
-        for each in _workloads(options)
-    ]
+        given["arena_tokens"] = options.arena_tokens or arena_of(cost, options.memory_utilization)
+    sizes: dict[str, Any] = {name: size for name, size in given.items() if size is not None}
+    workloads = [replace(each, **sizes) for each in _workloads(options)]
     cost = cost or costs.cost_model_for(options.workload)
     per_request = io.StringIO()
     lines = csv.writer(per_request, lineterminator="\n")
@@ -206,10 +203,8 @@ def _shapes(options: SimulateOptions) -> list[FleetShape]:
 
 def _check_block(cache: str, block: int | None, option: str = "--trace-block") -> None:
     if block and cache == "blocks" and block < BLOCK_TOKENS and BLOCK_TOKENS % block:
-        raise typer.BadParameter(
-            f"{block} does not divide the block of {BLOCK_TOKENS} tokens of --cache blocks",
-            param_hint=option,
-        )
+        said = f"{block} does not divide the block of {BLOCK_TOKENS} tokens of --cache blocks"
+        raise typer.BadParameter(said, param_hint=option)
 
 
 def model_file(model: str) -> Path | None:

@@ -374,9 +374,8 @@ def match_results(
             " order of the reordered batch"
         )
     if len(lines) != len(numbers):
-        raise WorkloadError(
-            f"{len(lines)} results without custom_id cannot be matched to {len(numbers)} requests"
-        )
+        counts = f"{len(lines)} results without custom_id cannot be matched to {len(numbers)} requests"
+        raise WorkloadError(counts)
     return {at: number for at, number in zip(lines, numbers, strict=True) if at in found}, []
 
 

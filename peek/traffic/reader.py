@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any, Final
 
 from peek.errors import InvalidKey, WorkloadError
-from peek.offline.formats import PROMPT_NAMES, Line, excerpt, json_fault
+from peek.offline.formats import PROMPT_NAMES, Line, excerpt, excerpt_of, json_fault
 from peek.traffic.engines import Facts, Format, SglangLog, VllmLog
 from peek.traffic.events import Arrival, Event, Measured
 from peek.traffic.rows import BASE64_OBJECTS, BODY_NAMES, LARGEST, TIME_NAMES, RequestRows, tokens_of
@@ -121,7 +121,7 @@ class _Csv(Format):
     def _measured(self, name: str, prompt: str, answer: str, at: str, unit: str = "") -> Measured:
         if not (prompt.isdecimal() and answer.isdecimal()):
             raise WorkloadError(
-                f"lengths are {excerpt(repr(prompt))} and {excerpt(repr(answer))}, not whole numbers"
+                f"lengths are {excerpt_of(prompt)} and {excerpt_of(answer)}, not whole numbers"
             )
         if int(prompt) == 0:
             raise WorkloadError("the prompt is empty")
@@ -305,7 +305,7 @@ class Reader:
             except (WorkloadError, InvalidKey):
                 raise
             except _NOT_UNDERSTOOD as error:
-                what = excerpt(repr(error))
+                what = excerpt_of(error)
                 raise WorkloadError(f"a request is logged in a way that is not understood: {what}") from None
             self.own += not events
             yield from events

@@ -61,7 +61,7 @@ class RequestRows:
         """Yield the arrival and the ending (0 tokens if unknown); `WorkloadError` says what is wrong."""
         if not isinstance(row, dict):
             raise WorkloadError(f"a JSON {type(row).__name__}, not an object")
-        body = body_of(row)
+        body = _body_of(row)
         messages = _parsed(body.get("messages"))
         first = messages[0] if isinstance(messages, list) and messages else None
         content = first.get("content") if isinstance(first, dict) else None
@@ -160,7 +160,7 @@ def _each(body: dict[str, Any]) -> list[dict[str, Any]]:
     return [body]
 
 
-def body_of(row: dict[str, Any]) -> dict[str, Any]:
+def _body_of(row: dict[str, Any]) -> dict[str, Any]:
     """Return the request in a row: of a field, of `params`, or the row itself.  `WorkloadError` if cut."""
     for name in BODY_NAMES:
         found = _object(row.get(name), name)
