@@ -35,10 +35,9 @@ _Made = TypeVar("_Made")
 
 
 class ProgressBar(Progress):
-    """One bar over all parts of a job; shown only if stderr is a terminal, and removed when the job is done.
+    """One bar over all parts of a job, of which `total` is the size; shown only if stderr is a terminal.
 
-    It draws only when told of progress, as a thread of its own would disturb measurements.  `total` is the
-    size of all parts together, in any unit, None if unknown; `what` the label of the first part.
+    It draws only when told of progress, as a thread of its own would disturb measurements.
     """
 
     def __init__(self, total: int | None, what: str = "") -> None:

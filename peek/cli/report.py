@@ -235,8 +235,8 @@ _SAID: Final = ("ttft_s.mean", "ttft_s.p99", "cache_hit", "job_s.mean")
 def verdict(batch: Batch) -> str:
     """Say in one sentence what a policy changes: `peek` if it ran, else the one with the shortest mean TTFT.
 
-    Each figure is compared with the best of the engine's own settings among the runs, or with the first run
-    if there are none.  "" for one run, for several routers, and for a cell, which the evaluation covers.
+    Each figure is compared with the best of the engine's own settings among the runs, else with the first
+    run.  "" for one run, for several routers, and for a cell, which the evaluation covers.
     """
     routers = {run.get("router") for run in batch.runs}
     if batch.workload.load not in ("trace", "sessions") or len(routers) > 1:
@@ -264,13 +264,9 @@ def verdict(batch: Batch) -> str:
 
 
 def change_text(change: Change, ranged: bool, words: str = "", under: str = "", also: str = "") -> str:
-    """Write the change of a figure as part of a sentence.
+    """Write the change of a figure as part of a sentence; `ranged` adds the range over the draws.
 
-    Args:
-        ranged: whether to write the range over the draws.
-        words: name of the figure; "" for its own.
-        under: words behind the value before.
-        also: words at the end, in brackets.
+    `words` name the figure, "" for its own; `under` follows the value before; `also` ends it, in brackets.
     """
     figure = change.figure
     verb = "rises" if change.after > change.before else "falls"
@@ -428,24 +424,24 @@ def save_plot(path: Path, batches: list[Batch]) -> None:
     """Draw all runs into the file `path`; several seeds become means with their range as a line."""
     from matplotlib import figure as drawing  # not pyplot, which has global state and may open windows
 
-    names = [name_of(run) for run in batches[0].runs]
-    figure = drawing.Figure(figsize=(10.0, 2.0 + 0.58 * max(len(names), 2)), dpi=150, layout="constrained")
     first, heading = batches[0], batches[0].title
+    names = [name_of(run) for run in first.runs]
+    figure = drawing.Figure(figsize=(10.0, 2.0 + 0.58 * max(len(names), 2)), dpi=150, layout="constrained")
     if len(batches) > 1:
         seeds = ", ".join(str(batch.workload.seed) for batch in batches)
         heading = f"{first.workload.name} {first.workload.load}, mean and range of seeds {seeds}"
     title = f"{fill(heading, 110)}\n{fill(first.setting, 110)}"
     figure.suptitle(title, fontsize=10, color=_INK, parse_math=False)
-    drawn = [column for name in PANELS for column in _COLUMNS if column.figure.name == name]
-    for number, column in enumerate(drawn):
-        axes = figure.add_subplot(2, 2, number + 1)
+    columns = {column.figure.name: column for column in _COLUMNS}
+    for place, name in enumerate(PANELS):
+        axes, column = figure.add_subplot(2, 2, place + 1), columns[name]
         values = [[column.figure.value(batch.runs[row]) for batch in batches] for row in range(len(names))]
         _draw(axes, names, values)
-        _scale(axes, column.figure.name, values)
-        if column.figure.name == "cache_hit":
+        _scale(axes, name, values)
+        if name == "cache_hit":
             _draw_ideal(axes, fmean(batch.runs[0]["ideal_hit"] for batch in batches))
         _write_values(axes, column, values)
-        if number % 2:
+        if place % 2:
             axes.set_yticklabels([])
     picture = BytesIO()
     figure.savefig(picture, format=path.suffix[1:].lower())

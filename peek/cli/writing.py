@@ -113,7 +113,6 @@ class _Output:
             self._raw = open_to_write(path, 0)
 
     def open(self) -> Any:
-        """Open the stream, which compresses if the file's name says so."""
         self.stream = _compressing(self._raw, self._path)
         return self.stream
 
@@ -150,7 +149,6 @@ class _Output:
             self.withdraw()
 
     def forget(self) -> None:
-        """Remove the old file, which is no longer needed."""
         self._old.unlink(missing_ok=True)
 
     def discard(self) -> None:

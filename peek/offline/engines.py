@@ -1,7 +1,6 @@
 """Run a batch on an engine in one call: reorder the prompts, and return the outputs in the batch's order.
 
-The engine is the caller's object.  These functions read its tokenizer and the size of its cache, and call it
-for the outputs.  They import no engine and change nothing in it.
+These functions read the caller's engine's tokenizer and the size of its cache, and change nothing in it.
 """
 
 from __future__ import annotations

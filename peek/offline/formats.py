@@ -357,12 +357,11 @@ def match_results(
         found: custom_id of each result, from `id_of`, by the number of its line.
         lines: numbers of all lines of the results, also of those that are not JSON.
         numbers, ids: line number and custom_id of each request in the order it ran, from `read_order`.
-        by_position: True matches by position also if requests have ids and no result has one.  That is not
-            the default, as runners may change the order.  Without it that is a `WorkloadError`.
+        by_position: whether to match by position also if requests have ids and no result has one; else that
+            is a `WorkloadError`, as runners may change the order.
 
     Returns the line number in the batch file by that of the result; and a message for each result and then
-    each request without a match, unless there is no result.  `WorkloadError` also if results without ids are
-    not as many as requests.
+    each request without a match.  `WorkloadError` also if results without ids are not as many as requests.
     """
     if not found:
         return {}, []

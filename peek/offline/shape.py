@@ -1,9 +1,8 @@
 """The finished trie of a batch as arrays, and its depth-first order without a walk.
 
-A depth-first order needs no traversal.  For a node, count the prompts before it inside its parent: the
-parent's own prompts, then those below siblings that come earlier.  A node's place among all prompts is the
-sum of these counts over the node and its ancestors.  One sort orders the siblings, a running sum counts the
-prompts before each, and pointer doubling adds up the ancestors in O(log depth) rounds.
+For a node, count the prompts before it inside its parent: the parent's own prompts, then those below earlier
+siblings.  A node's place among all prompts is the sum of these counts over it and its ancestors.  One sort
+orders the siblings, a running sum counts the prompts before each, and pointer doubling adds up the ancestors.
 """
 
 from __future__ import annotations

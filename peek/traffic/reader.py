@@ -1,8 +1,7 @@
 """Reads logs of all formats: each line goes to the format that knows it, and none is dropped silently.
 
 A format of `FORMATS` gets a line without what a container runtime puts around it.  It leaves the line to the
-next format, returns its events, or raises an error.  So one file may mix formats.  Lines that no format knows
-are counted, and the first one is kept as an example.
+next format, returns its events, or raises an error.  So one file may mix formats.
 """
 
 from __future__ import annotations

@@ -208,11 +208,9 @@ class Tracer:
         """Yield the rows in ascending order of time; the first is at 0.
 
         If all times are bare numbers, they get one unit here (`bare_unit`); among dates they are seconds.  If
-        all are whole seconds, the requests of each second are spread evenly over it.
-
-        A request whose log has neither output length nor limit gets `unknown_tokens`.  A `rate`, in requests
-        per second, evenly spaced, replaces the log's times.  Without it, requests that have no time are left
-        out; `WorkloadError` if none has any.
+        all are whole seconds, the requests of each second are spread evenly over it.  A `rate`, in requests
+        per second, replaces the log's times.  Without it, requests that have no time are left out;
+        `WorkloadError` if none has any.  An answer without length and limit gets `unknown_tokens`.
         """
         times = self._times(rate)
         start = min(times, default=0.0)
