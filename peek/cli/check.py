@@ -104,7 +104,7 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> t
     if not tracer.counts.requests:
         raise trace.nothing_read(options.logs, reader)
     with trace.untimed(options.logs):
-        rows = [_trace_row(*row.values()) for row in tracer.rows(options.output_tokens, options.rate)]
+        rows = list(map(_trace_row, tracer.rows(options.output_tokens, options.rate)))
     name = bare(options.logs[0]).stem if len(options.logs) == 1 else f"{len(options.logs)} logs"
     whole = at_rate(recorded(name, rows), options.rate_scale)
     facts = reader.facts
@@ -134,8 +134,11 @@ def _checked(options: CheckOptions, cost: CostModel, encode: Encode | None) -> t
     return found, {**_answer_told(found), **told, **_simulation_told(found)}
 
 
-def _trace_row(at_ms: float, prompt: int, answer: int, ids: list[int], block: int, who: str = "") -> TraceRow:
-    return TraceRow(at_ms, prompt, answer, tuple(ids), block, who)
+def _trace_row(row: dict[str, Any]) -> TraceRow:
+    lengths = (row["input_length"], row["output_length"])
+    return TraceRow(
+        row["timestamp"], *lengths, tuple(row["hash_ids"]), row["block_tokens"], row.get("tenant", "")
+    )
 
 
 def _answer_told(found: Answer) -> dict[str, Any]:

@@ -216,15 +216,13 @@ class BadLines:
 
 def tokenizer_file(path: Path | None) -> Path | None:
     """Return the path of a tokenizer file, given it or its folder; `PeekError` if there is none."""
-    if path is None:
-        return None
-    if path.is_dir():
+    if path is not None and path.is_dir():
         names = ("tokenizer.json", "tekken.json", "tokenizer.model")
         found = [path / name for name in names if (path / name).exists()]
         if not found:
             raise PeekError(f"{path}: has none of {', '.join(names)}")
-        path = found[0]
-    if not path.exists():
+        return found[0]
+    if path is not None and not path.exists():
         raise PeekError(f"{path}: no such file")
     return path
 

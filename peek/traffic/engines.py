@@ -288,8 +288,10 @@ class SglangLog(Format):
         self._cut_prompts = 0
 
     def cut(self) -> str:
-        said = f"SGLang's log has cut {self._cut_prompts:,} prompts, which are left out"
-        return f"{said}: --log-requests-level 3" if self._cut_prompts else ""
+        said = (
+            f"SGLang's log has cut {self._cut_prompts:,} prompts, which are left out: --log-requests-level 3"
+        )
+        return said * bool(self._cut_prompts)
 
     def events(self, line: Inner) -> Iterable[Event] | None:
         text, at_s = line.text, line.at_s
@@ -354,11 +356,10 @@ class SglangLog(Format):
         self, name: Any, at_s: float, prompt: Any, sampling: Any, namespace: str, priority: int
     ) -> Iterator[Arrival]:
         """Yield the arrival of one request, or of each request in a call with a list of them."""
-        names = name if isinstance(name, list) else [name]
+        names, prompts = (name, prompt) if isinstance(name, list) else ([name], [prompt])
         if not prompt:
             self.bare += len(names)  # embeddings, or `--log-requests-level` below 2
             return
-        prompts = prompt if isinstance(name, list) else [prompt]
         samplings = sampling if isinstance(sampling, list) else [sampling] * len(names)
         if len(names) != len(prompts):
             raise WorkloadError(f"{len(names)} names for {len(prompts)} prompts")

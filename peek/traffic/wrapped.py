@@ -48,12 +48,11 @@ _FIELDS: Final = (
 
 _DOCKER_PART: Final = 16_000  # bytes below which a line without an end is whole; Docker splits at 16 KiB
 
+# Fields in which an export holds its list of rows.
 _LISTS: Final = ("data", "requests", "items", "records", "rows", "logs", "hits", "results")
-"""Fields in which an export holds its list of rows."""
 
 _COLOURS: Final = re.compile(r"\x1b\[[\d;]*m")
-
-_DEEPEST: Final = 6
+_DEEPEST: Final = 6  # wrappings around one line
 
 
 class Unwrapping:
